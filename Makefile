@@ -1,0 +1,39 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`.
+VENV   := .venv
+PYTHON := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: help setup run test test-all lint bench clean
+
+help: ## show what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
+
+setup: $(READY) ## make .venv with everything that tests need
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(PYTHON) || python3 -m venv $(VENV)
+	@echo "Installing into $(VENV): a few minutes the first time (torch is large)…"
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
+	@touch $(READY)
+
+run: $(READY) ## the demo
+	@$(VENV)/bin/sightline demo
+
+test: lint ## lint, types, import rules, all quick tests
+	@$(PYTHON) -m pytest -n $(WORKERS) -m "not long"
+
+test-all: lint ## the long tiers too
+	@$(PYTHON) -m pytest -n $(WORKERS)
+
+lint: $(READY) ## ruff, basedpyright, import-linter
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/basedpyright --level error
+	@$(VENV)/bin/lint-imports
+
+bench: $(READY) ## side-by-side measurements, as ratios
+	@$(PYTHON) -m bench.core
+
+clean: ## remove the environment and caches
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

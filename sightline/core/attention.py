@@ -1,0 +1,166 @@
+"""Scaled dot-product attention: the equation, the fused kernel, and the one place that chooses between them.
+
+    scores  = q kᵀ · scale                 [batch, heads, query, key]
+    scores  = cap · tanh(scores / cap)     where a soft-cap is set
+    scores  = scores + bias                ALiBi, T5
+    weights = softmax(scores)              over the allowed keys, in float32; a row with none is all zeros
+    output  = weights v                    [batch, heads, query, value_dim]
+
+q has `heads` heads, k and v may have fewer (grouped-query): each serves heads / kv_heads queries.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sightline.core.masks import Mask
+from sightline.core.positions import Bias
+
+Kernel = Literal["equation", "fused"]
+Queries = Float[Tensor, "batch heads query head_dim"]
+Keys = Float[Tensor, "batch kv_heads key head_dim"]
+Values = Float[Tensor, "batch kv_heads key value_dim"]
+Weights = Float[Tensor, "batch heads query key"]
+Mixed = Float[Tensor, "batch heads query value_dim"]
+
+TILE = 1 << 21  # numbers of a mask or bias that are in memory at once
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Everything between q·k and the softmax: scale, soft-cap, bias, sinks, mask."""
+
+    mask: Mask
+    scale: float
+    bias: Bias | None = None
+    softcap: float | None = None
+    sinks: Float[Tensor, " heads"] | None = None
+    dropout: float = 0.0
+
+    def tile(self, rows: slice, columns: slice) -> Scoring:
+        """The same for some of the queries and keys."""
+        bias = None if self.bias is None else self.bias.tile(rows, columns)
+        return replace(self, mask=self.mask.tile(rows, columns), bias=bias)
+
+
+def attend(query: Queries, key: Keys, value: Values, scoring: Scoring, *, kernel: Kernel = "fused") -> Mixed:
+    """softmax(q kᵀ · scale + bias) v, by the kernel that was asked for."""
+    if kernel == "equation" or (not scoring.mask.hides_nothing and _has_nan(key, value)):
+        return equation(query, key, value, scoring)
+    return fused(query, key, value, scoring)
+
+
+def _has_nan(key: Tensor, value: Tensor) -> bool:
+    """0 · NaN is NaN in every fused kernel, so a NaN behind a mask would leak; one sum over k and v finds it."""
+    if torch.compiler.is_compiling() or key.device.type != "cpu":
+        return False
+    total = key.detach().sum(dtype=torch.float32) + value.detach().sum(dtype=torch.float32)
+    return not math.isfinite(float(total))
+
+
+# ------------------------------------------------------------------------------------------------------- the equation
+
+
+def equation(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
+    """The formula, line by line."""
+    weights = attention_weights(query, key, scoring)
+    if scoring.dropout:
+        weights = F.dropout(weights, scoring.dropout)
+    return mix(weights, value)
+
+
+def attention_scores(query: Queries, key: Keys, scoring: Scoring) -> Weights:
+    """q kᵀ · scale, soft-capped, plus bias; before the mask."""
+    scores = query @ share(key, query.shape[1]).transpose(-2, -1) * scoring.scale
+    scores = scores.float()
+    if scoring.softcap is not None:
+        scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
+    if scoring.bias is not None:
+        scores = scores + scoring.bias(scoring.mask.query_at, scoring.mask.key_at)
+    return scores
+
+
+def attention_weights(query: Queries, key: Keys, scoring: Scoring) -> Weights:
+    """softmax over the allowed keys; exactly 0 elsewhere."""
+    scores = attention_scores(query, key, scoring)
+    return masked_softmax(scores, scoring.mask.allowed(), scoring.sinks).to(query.dtype)
+
+
+def masked_softmax(scores: Weights, allowed: Bool[Tensor, "#batch 1 query key"], sinks: Float[Tensor, " heads"] | None = None) -> Weights:
+    """exp(s_j) / Σ exp(s) over the allowed j, plus exp(sink_h) in the sum where a head has a sink."""
+    scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    if sinks is None:
+        return scores.softmax(-1) * allowed
+    sink = sinks[:, None, None].to(scores.dtype).expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, sink), dim=-1).softmax(-1)[..., :-1] * allowed
+
+
+def mix(weights: Weights, value: Values) -> Mixed:
+    """Σ_j w_ij v_j, where a weight of zero silences even NaN and infinity."""
+    value = share(value, weights.shape[1])
+    broken = ~value.isfinite().all(-1)
+    if torch.compiler.is_compiling() or not bool(broken.any()):
+        return weights.to(value.dtype) @ value
+    touched = ((weights != 0) & broken[..., None, :]).any(-1, keepdim=True)
+    clean = weights.to(value.dtype) @ value.masked_fill(broken[..., None], 0)
+    return clean.masked_fill(touched, math.nan)
+
+
+def share(x: Float[Tensor, "batch kv_heads key dim"], heads: int) -> Float[Tensor, "batch heads key dim"]:
+    """Each key-value head repeated for the query heads that it serves."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+# ---------------------------------------------------------------------------------------------------------- the kernel
+
+
+def fused(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
+    """torch's flash kernel; a mask or bias that must be built is built and used tile by tile, so that memory stays linear."""
+    mask = scoring.mask
+    plain = scoring.bias is None and scoring.softcap is None and scoring.sinks is None
+    if plain and (mask.hides_nothing or mask.is_triangle):
+        return _flash(query, key, value, scoring, None, triangle=not mask.hides_nothing)
+    rows = max(64, TILE // max(1, mask.keys * (1 if plain else query.shape[1])))
+    if rows >= mask.queries:
+        return _tile(query, key, value, scoring)
+    mixed: list[Tensor] = []
+    for start in range(0, mask.queries, rows):
+        band = slice(start, min(start + rows, mask.queries))
+        seen = mask.columns(band)
+        mixed.append(_tile(query[:, :, band], key[:, :, seen], value[:, :, seen], scoring.tile(band, seen)))
+    return torch.cat(mixed, dim=2)
+
+
+def _tile(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
+    """One band of queries, with its mask and bias in memory. The flash kernel has no soft-cap and no sinks."""
+    if scoring.softcap is not None or scoring.sinks is not None:
+        return equation(query, key, value, scoring)
+    allowed = scoring.mask.allowed()
+    if scoring.bias is None:
+        return _flash(query, key, value, scoring, allowed)
+    bias = scoring.bias(scoring.mask.query_at, scoring.mask.key_at).to(query.dtype)
+    return _flash(query, key, value, scoring, bias.masked_fill(~allowed, -math.inf))
+
+
+def _flash(query: Queries, key: Keys, value: Values, scoring: Scoring, mask: Tensor | None, *, triangle: bool = False) -> Mixed:
+    """The kernel wants q, k and v of one size, so the smaller are filled with zeros, which change no score."""
+    wide, value_dim = max(query.shape[-1], value.shape[-1]), value.shape[-1]
+    query, key, value = (x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (query, key, value))
+    mixed = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=triangle,
+        dropout_p=scoring.dropout,
+        scale=scoring.scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return mixed[..., :value_dim]

@@ -1,0 +1,54 @@
+"""The feed-forward layer, alone on each token.
+
+plain    W₂ act(W₁ x)
+gated    W₂ (act(W_g x) ⊙ W₁ x)        SwiGLU with silu, GEGLU with gelu: three matrices, the last back to the width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sightline.config import Activation, FeedForwardConfig
+from sightline.record import NOTHING, Record
+
+Stream = Float[Tensor, "batch time width"]
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": F.silu,
+    "relu_squared": relu_squared,
+}
+
+
+class FeedForward(nn.Module):
+    """W₂ act(W₁ x), or gated W₂ (act(W_g x) ⊙ W₁ x)"""
+
+    def __init__(self, width: int, config: FeedForwardConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, config.hidden, bias=config.bias)
+        self.gate = nn.Linear(width, config.hidden, bias=config.bias) if config.gated else None
+        self.down = nn.Linear(config.hidden, width, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+
+    def forward(self, x: Stream, record: Record = NOTHING) -> Stream:
+        if self.gate is None:
+            hidden = self.activation(self.up(x))
+        else:
+            hidden = self.activation(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(record("hidden", hidden)))

@@ -1,0 +1,80 @@
+"""Who may look at whom: one predicate over positions.
+
+    allowed(i, j)  =  key_at[j] ≥ 0                               a real token (padding stands at −1)
+                  and key_at[j] ≤ query_at[i]        (causal)     not in the future
+                  and |query_at[i] − key_at[j]| < window          near enough
+
+Causal, padded, windowed, chunked, cached and empty rows are all this formula with other positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A predicate over positions. `offset` is what is known without looking at any number: queries stand at offset,
+    offset + 1, … and keys at 0, 1, …, all of them real. It is None when that is not known."""
+
+    query_at: Int[Tensor, "#batch query"]
+    key_at: Int[Tensor, "#batch key"]
+    causal: bool = False
+    window: int | None = None
+    offset: int | None = None
+
+    @property
+    def queries(self) -> int:
+        return self.query_at.shape[-1]
+
+    @property
+    def keys(self) -> int:
+        return self.key_at.shape[-1]
+
+    def allowed(self) -> Bool[Tensor, "#batch 1 query key"]:
+        """The predicate as a tensor."""
+        query_at, key_at = self.query_at[:, None, :, None], self.key_at[:, None, None, :]
+        allowed = (key_at >= 0).expand(-1, -1, query_at.shape[2], -1)
+        if self.causal:
+            allowed = allowed & (key_at <= query_at)
+        if self.window is not None:
+            allowed = allowed & (key_at > query_at - self.window) & (key_at < query_at + self.window)
+        return allowed
+
+    @property
+    def hides_nothing(self) -> bool:
+        """Known, without building it, to allow everything."""
+        if self.offset is None:
+            return False
+        sees_all_past = not self.causal or self.offset >= self.keys - 1
+        near_enough = self.window is None or self.window >= max(self.offset + self.queries, self.keys)
+        return sees_all_past and near_enough
+
+    @property
+    def is_triangle(self) -> bool:
+        """Known, without building it, to be the causal triangle of one whole sequence."""
+        near_enough = self.window is None or self.window >= self.keys
+        return self.causal and self.offset == 0 and self.queries == self.keys and near_enough
+
+    def tile(self, rows: slice, columns: slice) -> Mask:
+        """The same predicate for some of the queries and keys."""
+        return replace(self, query_at=self.query_at[:, rows], key_at=self.key_at[:, columns], offset=None)
+
+    def columns(self, rows: slice) -> slice:
+        """The keys that these queries can see at most; less than all only where positions are known."""
+        if self.offset is None:
+            return slice(0, self.keys)
+        first, last = self.offset + rows.start, self.offset + rows.stop
+        stop = self.keys if not self.causal and self.window is None else min(self.keys, last if self.causal else last + (self.window or 0))
+        start = 0 if self.window is None else min(max(0, first - self.window + 1), stop)
+        return slice(start, stop)
+
+
+def count_positions(padding: Bool[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:
+    """0, 1, 2, … over the real tokens of each row, −1 on the padding."""
+    real = ~padding
+    return torch.where(real, real.cumsum(-1) - 1, -1)

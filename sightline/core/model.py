@@ -1,0 +1,173 @@
+"""The whole Transformer: an encoder, a decoder, or both, and a head.
+
+BERT               tokens → encoder → head
+GPT                tokens → decoder → head
+encoder–decoder    source → encoder → memory;   tokens → decoder(memory) → head
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from sightline.config import ModelConfig
+from sightline.core import check
+from sightline.core.attention import Kernel
+from sightline.core.block import Memory
+from sightline.core.cache import Cache
+from sightline.core.hypersphere import normalize_weights
+from sightline.core.masks import count_positions
+from sightline.core.norms import unit
+from sightline.core.output import PooledOutput, Vocabulary, make_output
+from sightline.core.positions import RelativeTable
+from sightline.core.stack import Stack
+from sightline.record import NOTHING, Record
+
+Tokens = Int[Tensor, "batch time"]
+Padding = Bool[Tensor, "batch time"]
+
+
+class Transformer(nn.Module):
+    """A Transformer as its configuration says. `sl.build(config)` makes one."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        context_width = config.encoder.width if config.encoder else None
+        self.encoder = Stack("encoder", config.encoder) if config.encoder else None
+        self.decoder = Stack("decoder", config.decoder, context_width=context_width) if config.decoder else None
+        if config.share_embeddings and self.encoder and self.decoder:
+            self.decoder.embedding.tokens = self.encoder.embedding.tokens
+        self.output = make_output(config)
+        initialise(self)
+
+    def forward(
+        self,
+        tokens: Tokens,
+        *,
+        padding: Padding | None = None,
+        types: Tokens | None = None,
+        source: Int[Tensor, "batch source"] | None = None,
+        source_padding: Bool[Tensor, "batch source"] | None = None,
+        cache: Cache | None = None,
+        kernel: Kernel = "fused",
+        record: Record = NOTHING,
+    ) -> Float[Tensor, ...]:
+        """Logits `[batch, time, vocab_size]`; hidden states without a head; one vector a row from a pooler.
+
+        `padding` and `source_padding` are True where a token is padding. With a cache, `tokens` are the new ones only, and
+        `source` is needed in the first call alone.
+        """
+        hidden = self.hidden(
+            tokens, padding=padding, types=types, source=source, source_padding=source_padding, cache=cache, kernel=kernel, record=record
+        )
+        return self.head(hidden, padding=padding, record=record)
+
+    def hidden(
+        self,
+        tokens: Tokens,
+        *,
+        padding: Padding | None = None,
+        types: Tokens | None = None,
+        source: Int[Tensor, "batch source"] | None = None,
+        source_padding: Bool[Tensor, "batch source"] | None = None,
+        cache: Cache | None = None,
+        kernel: Kernel = "fused",
+        record: Record = NOTHING,
+    ) -> Float[Tensor, "batch time width"]:
+        """The last hidden states, before the head."""
+        check.call(self.config, tokens, padding, types, source, source_padding, cache, self.device)
+        memory = self._memory(source, source_padding, cache, kernel, record)
+        if cache is None:
+            positions, offset = positions_of(tokens, padding)
+        else:
+            cache.begin()
+            positions, offset = cache.next_positions(tokens, padding)
+        hidden = self.last_stack(tokens, positions, offset, types=types, memory=memory, cache=cache, kernel=kernel, record=record)
+        if cache is not None:
+            cache.advance(tokens, padding)
+        return hidden
+
+    def head(
+        self, hidden: Float[Tensor, "batch time width"], *, padding: Padding | None = None, record: Record = NOTHING
+    ) -> Float[Tensor, ...]:
+        """The head alone, on hidden states that are at hand. `padding` matters to a pooler only."""
+        if self.output is None:
+            return hidden
+        if isinstance(self.output, PooledOutput):
+            return self.output(hidden, padding)
+        return record("logits", self.output(hidden, self.last_stack.embedding.tokens.weight))
+
+    def encode(self, source: Tokens, *, padding: Padding | None = None, kernel: Kernel = "fused", record: Record = NOTHING) -> Memory:
+        """The encoder's states for a source, as the decoder looks at them."""
+        assert self.encoder is not None
+        positions, offset = positions_of(source, padding)
+        return Memory(self.encoder(source, positions, offset, kernel=kernel, record=record), positions, offset)
+
+    def _memory(self, source: Tokens | None, padding: Padding | None, cache: Cache | None, kernel: Kernel, record: Record) -> Memory | None:
+        """What the decoder looks at: the encoded source, or what an earlier call left of it in the cache."""
+        if source is not None:
+            return self.encode(source, padding=padding, kernel=kernel, record=record)
+        stored = cache.cross[0].recall() if cache is not None and cache.cross else None
+        if stored is None:
+            return None
+        return Memory(stored.key.new_empty(stored.key.shape[0], 0, self.config.last.width), stored.at, stored.offset)
+
+    @property
+    def last_stack(self) -> Stack:
+        """The stack whose states reach the head."""
+        stack = self.decoder or self.encoder
+        assert stack is not None
+        return stack
+
+    def normalize_weights(self) -> None:
+        """nGPT: after each optimiser step, put all matrices back onto the unit sphere. Other models are left as they are."""
+        for stack in (self.encoder, self.decoder):
+            if stack is not None and stack.config.on_sphere:
+                normalize_weights(stack)
+                for part in self.modules():
+                    if isinstance(part, Vocabulary) and part.weight is not None:
+                        part.weight.data.copy_(unit(part.weight.data, dim=1))
+
+    @property
+    def device(self) -> torch.device:
+        return self.last_stack.embedding.tokens.weight.device
+
+
+def positions_of(tokens: Tokens, padding: Padding | None) -> tuple[Int[Tensor, "#batch time"], int | None]:
+    """0, 1, 2, … or, with padding, the count of real tokens so far."""
+    if padding is None:
+        return torch.arange(tokens.shape[1], device=tokens.device)[None], 0
+    return count_positions(padding), None
+
+
+@torch.no_grad()
+def initialise(model: Transformer) -> None:
+    """Matrices N(0, 1/(3 fan_in)), those that write to the residual stream smaller by √(2·layers); embeddings N(0, 0.02²), or
+    1/scale where the embedding is multiplied by it. On the sphere: N(0, 1/width), then unit rows."""
+    for stack in (model.encoder, model.decoder):
+        if stack is None:
+            continue
+        for name, part in stack.named_modules():
+            if isinstance(part, nn.Linear):
+                writes = name.endswith(("attention.output", "feed_forward.down"))
+                shrink = 1 / math.sqrt(2 * stack.config.layers) if writes else 1.0
+                nn.init.normal_(part.weight, std=shrink / math.sqrt(3 * part.in_features))
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
+            elif isinstance(part, (nn.Embedding, RelativeTable)):
+                nn.init.normal_(part.weight, std=0.02)
+        if stack.config.embedding.scale > 1:
+            nn.init.normal_(stack.embedding.tokens.weight, std=1 / stack.config.embedding.scale)
+    for part in model.modules():
+        if isinstance(part, Vocabulary) and part.weight is not None:
+            nn.init.normal_(part.weight, std=0.02)
+    model.normalize_weights()
+
+
+def build(config: ModelConfig) -> Transformer:
+    """A Transformer with fresh weights, as the configuration says."""
+    return Transformer(config)

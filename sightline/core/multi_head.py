@@ -1,0 +1,265 @@
+"""Multi-head attention: Concat(head_1 … head_h) W_O, with head_i = attention(x W_Q, y W_K, y W_V).
+
+Self-attention when y is x, cross-attention when y is another sequence of its own length. Tensors live as
+[batch, heads, time, head_dim]; flattening happens only in `split_heads` and `merge_heads`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, overload
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from sightline.config import ALiBi, AttentionConfig, AttentionPosition, Cosine, Dot, RelativeBias, Rotary
+from sightline.core import check
+from sightline.core.attention import Kernel, Scoring, attend, attention_weights, mix
+from sightline.core.cache import Store, Stored
+from sightline.core.masks import Mask
+from sightline.core.norms import make_head_norm, unit
+from sightline.core.positions import ALiBiBias, Bias, GivenBias, RelativeTable, Rotation, alibi_slopes, rotate, rotation
+from sightline.record import NOTHING, Record, Recorder
+
+Stream = Float[Tensor, "batch time width"]
+
+
+def split_heads(x: Float[Tensor, "batch time joined"], heads: int) -> Float[Tensor, "batch heads time dim"]:
+    """[batch, time, heads · dim] → [batch, heads, time, dim]"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Float[Tensor, "batch heads time dim"]) -> Float[Tensor, "batch time joined"]:
+    """[batch, heads, time, dim] → [batch, time, heads · dim]"""
+    return x.transpose(1, 2).flatten(2)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the queries stand, and what that does to the scores: the mask's causality, RoPE's angles, a bias."""
+
+    query_at: Int[Tensor, "#batch query"]
+    offset: int | None
+    causal: bool
+    rotation: Rotation | None = None
+    bias: Bias | None = None
+
+
+def place_for(
+    positions: AttentionPosition,
+    head_dim: int,
+    heads: int,
+    query_at: Int[Tensor, "#batch query"],
+    offset: int | None,
+    *,
+    causal: bool,
+    table: RelativeTable | None = None,
+) -> Place:
+    """What a position scheme makes of these positions."""
+    turn = rotation(positions, head_dim, query_at) if isinstance(positions, Rotary) else None
+    bias = ALiBiBias(tuple(alibi_slopes(heads))) if isinstance(positions, ALiBi) else table
+    return Place(query_at, offset, causal, turn, bias)
+
+
+class DotMeasure(nn.Module):
+    """q·k as it is."""
+
+    def query(self, query: Tensor) -> Tensor:
+        return query
+
+    def key(self, key: Tensor) -> Tensor:
+        return key
+
+
+class CosineMeasure(DotMeasure):
+    """q·k = scale_h · cos θ: both on the unit sphere, the scale put on q."""
+
+    def __init__(self, config: Cosine, heads: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((heads,), float(config.scale)), requires_grad=config.learnable)
+
+    def query(self, query: Tensor) -> Tensor:
+        return unit(query) * self.scale[:, None, None].to(query.dtype)
+
+    def key(self, key: Tensor) -> Tensor:
+        return unit(key)
+
+
+class Attention(nn.Module):
+    """One attention layer of a block, as its configuration says. `MultiHeadAttention` is the same with a friendlier door."""
+
+    def __init__(self, width: int, config: AttentionConfig, *, context_width: int | None = None, cross: bool = False) -> None:
+        super().__init__()
+        self.config, self.width, self.context_width = config, width, context_width or width
+        self.names = "cross_" if cross else ""
+        wide, narrow = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        self.query = nn.Linear(width, wide, bias=config.bias)
+        self.key = nn.Linear(self.context_width, narrow, bias=config.bias)
+        self.value = nn.Linear(self.context_width, config.kv_heads * config.value_width, bias=config.bias)
+        self.output = nn.Linear(config.heads * config.value_width, width, bias=config.output_bias)
+        self.query_norm = make_head_norm(config.query_key_norm, config.heads, config.head_dim)
+        self.key_norm = make_head_norm(config.query_key_norm, config.kv_heads, config.head_dim)
+        self.measure = CosineMeasure(config.kind, config.heads) if isinstance(config.kind, Cosine) else DotMeasure()
+        self.sinks = nn.Parameter(torch.zeros(config.heads)) if config.sinks else None
+
+    @property
+    def scale(self) -> float:
+        """What q·k is multiplied by: 1/√head_dim unless the configuration says otherwise; cosine carries its own."""
+        kind = self.config.kind
+        if isinstance(kind, Dot):
+            return 1 / math.sqrt(self.config.head_dim) if kind.scale is None else kind.scale
+        return 1.0
+
+    def compute(
+        self,
+        x: Stream,
+        context: Float[Tensor, "batch key context"] | None = None,
+        *,
+        place: Place,
+        context_at: Int[Tensor, "#batch key"] | None = None,
+        context_offset: int | None = None,
+        store: Store | None = None,
+        kernel: Kernel = "fused",
+        record: Record = NOTHING,
+    ) -> Stream:
+        """Attend from x to x and what the store remembers of earlier x, or to the context."""
+        query = self.queries(x, place)
+        key_at, offset = (place.query_at, place.offset) if context_at is None else (context_at, context_offset)
+        stored = None if store is None else store.recall()
+        if stored is None:
+            stored = Stored(*self.keys_and_values(x if context is None else context, place), key_at, offset)
+            stored = stored if store is None else store.update(stored)
+        query = record(self.names + "query", query)
+        key, value = record(self.names + "key", stored.key), record(self.names + "value", stored.value)
+        mask = Mask(place.query_at, stored.at, place.causal, self.config.window, stored.offset)
+        scoring = self.scoring(mask, place.bias, record)
+        if record.wants(self.names + "weights"):
+            mixed = mix(record(self.names + "weights", attention_weights(query, key, scoring)), value)
+        else:
+            mixed = attend(query, key, value, scoring, kernel=kernel)
+        return self.output(merge_heads(record(self.names + "heads", mixed)))
+
+    def queries(self, x: Stream, place: Place) -> Float[Tensor, "batch heads time head_dim"]:
+        """x W_Q as heads: normed, rotated, measured."""
+        query = split_heads(self.query_norm(self.query(x)), self.config.heads)
+        return self.measure.query(rotate(query, place.rotation))
+
+    def keys_and_values(self, context: Float[Tensor, "batch key context"], place: Place) -> tuple[Tensor, Tensor]:
+        """y W_K as heads, normed, rotated, measured; y W_V as heads."""
+        key = split_heads(self.key_norm(self.key(context)), self.config.kv_heads)
+        value = split_heads(self.value(context), self.config.kv_heads)
+        return self.measure.key(rotate(key, place.rotation)), value
+
+    def scoring(self, mask: Mask, bias: Bias | None, record: Record = NOTHING) -> Scoring:
+        """What stands between q·k and the weights, for this mask."""
+        mask, bias = record(self.names + "mask", mask), record(self.names + "bias", bias)
+        dropout = self.config.dropout if self.training else 0.0
+        return Scoring(mask, self.scale, bias, self.config.softcap, self.sinks, dropout)
+
+
+class MultiHeadAttention(Attention):
+    """Multi-head attention as a brick for any model.
+
+    attention = MultiHeadAttention(64, heads=8)
+    y = attention(x)                                        # x [batch, time, 64] → y [batch, time, 64]
+    y, weights = attention(x, return_weights=True)          # weights [batch, 8, time, time]
+    y = attention(x, memory, key_padding=padding)           # cross-attention; memory may have another length
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        positions: AttentionPosition | None = None,
+        kind: Literal["dot", "cosine"] | Dot | Cosine = "dot",
+        bias: bool = True,
+    ) -> None:
+        config = check.attention_config(width, heads, kv_heads, head_dim, positions, kind, bias)
+        super().__init__(width, config)
+        relative = config.positions if isinstance(config.positions, RelativeBias) else None
+        self.relative = RelativeTable(relative.buckets, relative.max_distance, heads, causal=False) if relative else None
+
+    @overload
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, *, causal: bool = False, key_padding: Tensor | None = None, kernel: Kernel = "fused"
+    ) -> Tensor: ...
+
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        causal: bool = False,
+        key_padding: Tensor | None = None,
+        kernel: Kernel = "fused",
+        return_weights: Literal[True],
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        causal: bool = False,
+        key_padding: Bool[Tensor, "batch key"] | None = None,
+        kernel: Kernel = "fused",
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Self-attention, or cross-attention to `context`. `key_padding` is True where a key is padding."""
+        check.brick(x, context, self.width, self.config.positions, key_padding, causal=causal, parameter=self.query.weight)
+        keys = x.shape[1] if context is None else context.shape[1]
+        query_at = torch.arange(x.shape[1], device=x.device)[None]
+        key_at, offset = key_positions(keys, key_padding, x.device)
+        place = place_for(
+            self.config.positions, self.config.head_dim, self.config.heads, query_at, offset, causal=causal, table=self.relative
+        )
+        record = Recorder({"query", "key", "mask"}) if return_weights else NOTHING
+        mixed = self.compute(x, context, place=place, context_at=key_at, context_offset=offset, kernel=kernel, record=record)
+        if isinstance(record, Recorder):
+            query, key, mask = (record["model", None, name] for name in ("query", "key", "mask"))
+            return mixed, attention_weights(query, key, self.scoring(mask, place.bias))
+        return mixed
+
+
+def key_positions(
+    keys: int, padding: Bool[Tensor, "batch key"] | None, device: torch.device
+) -> tuple[Int[Tensor, "#batch key"], int | None]:
+    """Where keys stand, −1 for padding, and the offset that is known without looking."""
+    at = torch.arange(keys, device=device)[None]
+    return (at, 0) if padding is None else (at.masked_fill(padding, -1), None)
+
+
+def attention(
+    query: Float[Tensor, "batch heads query head_dim"],
+    key: Float[Tensor, "batch kv_heads key head_dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    key_padding: Bool[Tensor, "batch key"] | None = None,
+    bias: Float[Tensor, ...] | None = None,
+    scale: float | None = None,
+    kernel: Kernel = "fused",
+    return_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(q kᵀ · scale + bias) v over the allowed keys.
+
+    With `causal`, the last query stands at the last key, so a few new queries may follow many cached keys. A query with
+    nothing to look at gets zeros. With `return_weights` the weights [batch, heads, query, key] are rebuilt beside the kernel.
+    """
+    check.attention(query, key, value, window=window, key_padding=key_padding, bias=bias, kernel=kernel)
+    queries, keys = query.shape[2], key.shape[2]
+    aligned = keys - queries if causal or window is not None else 0
+    query_at = torch.arange(aligned, aligned + queries, device=query.device)[None]
+    key_at, offset = key_positions(keys, key_padding, query.device)
+    mask = Mask(query_at, key_at, causal, window, None if offset is None or aligned < 0 else aligned)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scoring = Scoring(mask, scale, None if bias is None else GivenBias(bias))
+    mixed = attend(query, key, value, scoring, kernel=kernel)
+    return (mixed, attention_weights(query, key, scoring)) if return_weights else mixed

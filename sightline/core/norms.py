@@ -1,0 +1,75 @@
+"""Normalisation.
+
+LayerNorm   γ (x − mean) / √(variance + ε) + β      biased variance, ε inside the root
+RMSNorm     γ x / √(mean(x²) + ε)                   or (1 + γ) …, as Gemma stores it
+unit        x / |x|                                 the hypersphere of cosine attention and nGPT
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sightline.config import HeadNorm, LayerNorm, Norm, RMSNorm
+
+Stream = Float[Tensor, "*batch width"]
+
+
+class LayerNormLayer(nn.Module):
+    """γ (x − mean) / √(variance + ε) + β"""
+
+    def __init__(self, width: int, config: LayerNorm) -> None:
+        super().__init__()
+        self.eps = config.eps
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if config.bias else None
+
+    def forward(self, x: Stream) -> Stream:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class RMSNormLayer(nn.Module):
+    """γ x / √(mean(x²) + ε), computed in float32"""
+
+    def __init__(self, width: int, config: RMSNorm) -> None:
+        super().__init__()
+        self.eps, self.plus_one = config.eps, config.plus_one
+        self.weight = nn.Parameter(torch.zeros(width) if config.plus_one else torch.ones(width))
+
+    def forward(self, x: Stream) -> Stream:
+        gain = 1.0 + self.weight.float() if self.plus_one else self.weight
+        return F.rms_norm(x.float(), self.weight.shape, gain.float(), self.eps).to(x.dtype)
+
+
+def make_norm(config: Norm, width: int) -> nn.Module:
+    """The layer that a configuration names."""
+    if isinstance(config, LayerNorm):
+        return LayerNormLayer(width, config)
+    if isinstance(config, RMSNorm):
+        return RMSNormLayer(width, config)
+    return nn.Identity()
+
+
+class EachHead(nn.Module):
+    """The same norm on every head of a vector that holds all of them."""
+
+    def __init__(self, config: Norm, head_dim: int) -> None:
+        super().__init__()
+        self.norm, self.head_dim = make_norm(config, head_dim), head_dim
+
+    def forward(self, x: Stream) -> Stream:
+        return self.norm(x.unflatten(-1, (-1, self.head_dim))).flatten(-2)
+
+
+def make_head_norm(config: HeadNorm | None, heads: int, head_dim: int) -> nn.Module:
+    """QK-norm: each head by itself, all heads together, or none."""
+    if config is None:
+        return nn.Identity()
+    return EachHead(config.norm, head_dim) if config.per_head else make_norm(config.norm, heads * head_dim)
+
+
+def unit(x: Float[Tensor, "*shape"], dim: int = -1) -> Float[Tensor, "*shape"]:
+    """x / |x|; a zero vector stays zero."""
+    return F.normalize(x.float(), dim=dim, eps=1e-12).to(x.dtype)

@@ -1,0 +1,93 @@
+"""Vectors to answers: logits over the vocabulary, logits of masked tokens, one vector per sequence.
+
+A tied head has no matrix of its own: it is handed the embedding's at each call.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sightline.config import LanguageHead, MaskedHead, ModelConfig, Pooler
+from sightline.core.feed_forward import ACTIVATIONS
+from sightline.core.hypersphere import Scale
+from sightline.core.norms import make_norm
+
+Stream = Float[Tensor, "batch time width"]
+Logits = Float[Tensor, "batch time vocab_size"]
+
+
+class Vocabulary(nn.Module):
+    """W x + b, with W the embedding matrix when tied."""
+
+    def __init__(self, width: int, vocab_size: int, *, tied: bool, bias: bool) -> None:
+        super().__init__()
+        self.weight = None if tied else nn.Parameter(torch.empty(vocab_size, width))
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+
+    def forward(self, x: Stream, embedding: Float[Tensor, "vocab_size width"]) -> Logits:
+        return F.linear(x, embedding if self.weight is None else self.weight, self.bias)
+
+
+class LanguageOutput(nn.Module):
+    """cap · tanh(scale · W x / cap); on the sphere, times the learned s_z."""
+
+    def __init__(self, width: int, vocab_size: int, config: LanguageHead, *, on_sphere: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = Vocabulary(width, vocab_size, tied=config.tied, bias=config.bias)
+        self.logit_scale = Scale((vocab_size,), start=1.0, stored=width**-0.5) if on_sphere else None
+
+    def forward(self, x: Stream, embedding: Float[Tensor, "vocab_size width"]) -> Logits:
+        if self.config.scale != 1.0:
+            x = x * self.config.scale
+        logits = self.vocabulary(x, embedding)
+        if self.logit_scale is not None:
+            logits = logits * self.logit_scale()
+        if self.config.softcap is not None:
+            logits = self.config.softcap * torch.tanh(logits / self.config.softcap)
+        return logits
+
+
+class MaskedOutput(nn.Module):
+    """W norm(act(W' x)) + b"""
+
+    def __init__(self, width: int, vocab_size: int, config: MaskedHead) -> None:
+        super().__init__()
+        self.transform = nn.Linear(width, width, bias=config.transform_bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm = make_norm(config.norm, width)
+        self.vocabulary = Vocabulary(width, vocab_size, tied=config.tied, bias=config.bias)
+
+    def forward(self, x: Stream, embedding: Float[Tensor, "vocab_size width"]) -> Logits:
+        return self.vocabulary(self.norm(self.activation(self.transform(x))), embedding)
+
+
+class PooledOutput(nn.Module):
+    """The first token, tanh(W · first token), or the mean over the real tokens."""
+
+    def __init__(self, width: int, config: Pooler) -> None:
+        super().__init__()
+        self.how = config.how
+        self.transform = nn.Linear(width, width) if config.how == "tanh" else nn.Identity()
+
+    def forward(self, x: Stream, padding: Bool[Tensor, "batch time"] | None = None) -> Float[Tensor, "batch width"]:
+        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if padding is None else ~padding
+        if self.how == "mean":
+            return (x * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+        first = real.int().argmax(-1)  # 0 unless the row is padded on the left
+        token = x[torch.arange(x.shape[0], device=x.device), first]
+        return torch.tanh(self.transform(token)) if self.how == "tanh" else token
+
+
+def make_output(config: ModelConfig) -> LanguageOutput | MaskedOutput | PooledOutput | None:
+    """The head that a configuration names."""
+    stack, head = config.last, config.head
+    vocab_size = stack.embedding.vocab_size
+    if isinstance(head, LanguageHead):
+        return LanguageOutput(stack.width, vocab_size, head, on_sphere=stack.on_sphere)
+    if isinstance(head, MaskedHead):
+        return MaskedOutput(stack.width, vocab_size, head)
+    return PooledOutput(stack.width, head) if isinstance(head, Pooler) else None

@@ -1,0 +1,49 @@
+"""Every error a user can cause, as one line: what was seen, what was expected, and the fix.
+
+SightlineError
+├── ConfigError      a configuration that no model could have        (also a ValueError)
+├── InputError       tensors, tokens or arguments that do not fit    (also a ValueError)
+└── RecordError      a recording or an edit of something not there   (also a KeyError)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SightlineError(Exception):
+    """`seen` says what was wrong, `expected` what would be right, `fix` what to type instead."""
+
+    def __init__(self, seen: str, *, expected: str = "", fix: str = "") -> None:
+        self.seen, self.expected, self.fix = seen, expected, fix
+        super().__init__(seen, expected, fix)
+
+    def __str__(self) -> str:
+        line = self.seen
+        if self.expected:
+            line += f"; expected {self.expected}"
+        if self.fix:
+            line += f". Fix: {self.fix}"
+        return line
+
+
+class ConfigError(SightlineError, ValueError):
+    """A configuration that no model could have."""
+
+
+class InputError(SightlineError, ValueError):
+    """Tensors, tokens or arguments that do not fit the model or each other."""
+
+
+class RecordError(SightlineError, KeyError):
+    """A recording or an edit of something that is not there."""
+
+    __str__ = SightlineError.__str__
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'heads'?`, or the list of what there is."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(sorted(known))}"
