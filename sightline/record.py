@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sightline.errors import RecordError, nearest
 
@@ -51,6 +51,7 @@ QUANTITIES: dict[str, Quantity] = {
 }
 
 
+@runtime_checkable
 class Record(Protocol):
     """What a forward pass needs of a recorder."""
 

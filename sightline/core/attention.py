@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sightline.core.masks import Mask
+from sightline.core.norms import at_least_float32
 from sightline.core.positions import Bias
 
 Kernel = Literal["equation", "fused"]
@@ -79,7 +80,7 @@ def equation(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixe
 def attention_scores(query: Queries, key: Keys, scoring: Scoring) -> Weights:
     """q kᵀ · scale, soft-capped, plus bias; before the mask."""
     scores = query @ share(key, query.shape[1]).transpose(-2, -1) * scoring.scale
-    scores = scores.float()
+    scores = at_least_float32(scores)
     if scoring.softcap is not None:
         scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
     if scoring.bias is not None:
@@ -90,10 +91,15 @@ def attention_scores(query: Queries, key: Keys, scoring: Scoring) -> Weights:
 def attention_weights(query: Queries, key: Keys, scoring: Scoring) -> Weights:
     """softmax over the allowed keys; exactly 0 elsewhere."""
     scores = attention_scores(query, key, scoring)
-    return masked_softmax(scores, scoring.mask.allowed(), scoring.sinks).to(query.dtype)
+    allowed = scoring.mask.allowed()
+    if scoring.bias is not None:  # a bias may hide a key as well, with −∞
+        allowed = allowed & ~scores.isneginf()
+    return masked_softmax(scores, allowed, scoring.sinks).to(query.dtype)
 
 
-def masked_softmax(scores: Weights, allowed: Bool[Tensor, "#batch 1 query key"], sinks: Float[Tensor, " heads"] | None = None) -> Weights:
+def masked_softmax(
+    scores: Weights, allowed: Bool[Tensor, "#batch #heads query key"], sinks: Float[Tensor, " heads"] | None = None
+) -> Weights:
     """exp(s_j) / Σ exp(s) over the allowed j, plus exp(sink_h) in the sum where a head has a sink."""
     scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
     if sinks is None:

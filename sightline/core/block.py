@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from sightline.config import BlockConfig
-from sightline.core.attention import Kernel
-from sightline.core.cache import Store
 from sightline.core.feed_forward import FeedForward
 from sightline.core.hypersphere import SphereBlock
-from sightline.core.multi_head import Attention, Place
+from sightline.core.multi_head import Attention
 from sightline.core.residual import Residual
-from sightline.record import NOTHING, Record
+from sightline.core.setting import Place, Setting
 
 Stream = Float[Tensor, "batch time width"]
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What the encoder made of the source: its states, where they stand (−1 is padding), and the offset if none is padded."""
-
-    states: Float[Tensor, "batch key context"]
-    at: Int[Tensor, "#batch key"]
-    offset: int | None
 
 
 class Block(nn.Module):
@@ -45,73 +32,43 @@ class Block(nn.Module):
     def _residual(width: int, config: BlockConfig) -> Residual:
         return Residual(width, config.norm, config.placement, config.dropout)
 
-    def forward(
-        self,
-        x: Stream,
-        *,
-        place: Place,
-        memory: Memory | None = None,
-        store: Store | None = None,
-        cross_store: Store | None = None,
-        kernel: Kernel = "fused",
-        record: Record = NOTHING,
-    ) -> Stream:
-        def attention(x: Stream) -> Stream:
-            return self.attention.compute(x, place=place, store=store, kernel=kernel, record=record)
-
-        def feed_forward(x: Stream) -> Stream:
-            return self.feed_forward(x, record)
-
+    def forward(self, x: Stream, setting: Setting) -> Stream:
+        record = setting.record
         x = record("residual", x)
-        x = self.attention_residual(x, attention, "attention", record)
-        x = self.look_at_memory(x, place, memory, cross_store, kernel, record)
-        return self.feed_forward_residual(x, feed_forward, "feed_forward", record)
+        x = self.attention_residual(x, lambda x: self.attend(x, setting), "attention", record)
+        if self.cross_residual is not None:
+            x = self.cross_residual(x, lambda x: self.attend_to_memory(x, setting), "cross_attention", record)
+        return self.feed_forward_residual(x, lambda x: self.feed_forward(x, record), "feed_forward", record)
 
-    def look_at_memory(self, x: Stream, place: Place, memory: Memory | None, store: Store | None, kernel: Kernel, record: Record) -> Stream:
-        """The decoder's cross-attention to the encoder; other blocks have none."""
-        layer, residual = self.cross_attention, self.cross_residual
-        if layer is None or residual is None or memory is None:
-            return x
-        everywhere = Place(place.query_at, None, causal=False)
+    def attend(self, x: Stream, setting: Setting) -> Stream:
+        """Self-attention."""
+        return self.attention.compute(x, place=setting.place, store=setting.store, kernel=setting.kernel, record=setting.record)
 
-        def cross_attention(x: Stream) -> Stream:
-            return layer.compute(
-                x,
-                memory.states,
-                place=everywhere,
-                context_at=memory.at,
-                context_offset=memory.offset,
-                store=store,
-                kernel=kernel,
-                record=record,
-            )
-
-        return residual(x, cross_attention, "cross_attention", record)
+    def attend_to_memory(self, x: Stream, setting: Setting) -> Stream:
+        """Cross-attention: every token may look at all of the source."""
+        layer, memory = self.cross_attention, setting.memory
+        assert layer is not None
+        assert memory is not None
+        return layer.compute(
+            x,
+            memory.states,
+            place=Place(setting.place.query_at, None, causal=False),
+            context_at=memory.at,
+            context_offset=memory.offset,
+            store=setting.cross_store,
+            kernel=setting.kernel,
+            record=setting.record,
+        )
 
 
 class ParallelBlock(Block):
-    """x + attention(norm(x)) + feed_forward(norm'(x)): both read the same x (GPT-NeoX, GPT-J)."""
+    """x + attention(norm(x)) + feed_forward(norm'(x)): both read the same x (GPT-NeoX)."""
 
-    def forward(
-        self,
-        x: Stream,
-        *,
-        place: Place,
-        memory: Memory | None = None,
-        store: Store | None = None,
-        cross_store: Store | None = None,
-        kernel: Kernel = "fused",
-        record: Record = NOTHING,
-    ) -> Stream:
-        def attention(x: Stream) -> Stream:
-            return self.attention.compute(x, place=place, store=store, kernel=kernel, record=record)
-
-        def feed_forward(x: Stream) -> Stream:
-            return self.feed_forward(x, record)
-
+    def forward(self, x: Stream, setting: Setting) -> Stream:
+        record = setting.record
         x = record("residual", x)
-        attended = self.attention_residual.step(x, attention, "attention", record)
-        return x + attended + self.feed_forward_residual.step(x, feed_forward, "feed_forward", record)
+        attended = self.attention_residual.step(x, lambda x: self.attend(x, setting), "attention", record)
+        return x + attended + self.feed_forward_residual.step(x, lambda x: self.feed_forward(x, record), "feed_forward", record)
 
 
 def make_block(width: int, config: BlockConfig, *, context_width: int | None = None) -> Block | SphereBlock:

@@ -9,7 +9,7 @@ are computed once. Nothing of this lives on a module.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,6 +29,7 @@ class Stored(NamedTuple):
     offset: int | None
 
 
+@runtime_checkable
 class Store(Protocol):
     """One layer's memory."""
 
@@ -229,6 +230,7 @@ class Cache:
         return sum(store.bytes for store in self.stores + self.cross)
 
 
+@runtime_checkable
 class _Maker(Protocol):
     def __call__(self, window: int | None) -> Store: ...
 

@@ -19,11 +19,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sightline.config import AttentionConfig, BlockConfig, FeedForwardConfig
-from sightline.core.attention import Kernel
-from sightline.core.cache import Store
 from sightline.core.feed_forward import ACTIVATIONS
-from sightline.core.multi_head import Attention, DotMeasure, Place
+from sightline.core.multi_head import Attention, DotMeasure
 from sightline.core.norms import unit
+from sightline.core.setting import Setting
 from sightline.record import NOTHING, Record
 
 Stream = Float[Tensor, "batch time width"]
@@ -98,9 +97,10 @@ class SphereBlock(nn.Module):
         self.attention_step = Scale((width,), start=STEP, stored=width**-0.5)
         self.feed_forward_step = Scale((width,), start=STEP, stored=width**-0.5)
 
-    def forward(self, x: Stream, *, place: Place, store: Store | None = None, kernel: Kernel = "fused", record: Record = NOTHING) -> Stream:
+    def forward(self, x: Stream, setting: Setting) -> Stream:
+        record = setting.record
         x = record("residual", x)
-        a = unit(self.attention.compute(x, place=place, store=store, kernel=kernel, record=record))
+        a = unit(self.attention.compute(x, place=setting.place, store=setting.store, kernel=setting.kernel, record=record))
         x = unit(x + record("attention", self.attention_step().to(x.dtype) * (a - x)))
         m = unit(self.feed_forward(x, record))
         return unit(x + record("feed_forward", self.feed_forward_step().to(x.dtype) * (m - x)))

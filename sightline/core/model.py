@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from sightline.config import ModelConfig
 from sightline.core import check
 from sightline.core.attention import Kernel
-from sightline.core.block import Memory
 from sightline.core.cache import Cache
+from sightline.core.embedding import Embedding
 from sightline.core.hypersphere import normalize_weights
 from sightline.core.masks import count_positions
 from sightline.core.norms import unit
-from sightline.core.output import PooledOutput, Vocabulary, make_output
+from sightline.core.output import LanguageOutput, PooledOutput, Vocabulary, make_output
 from sightline.core.positions import RelativeTable
+from sightline.core.setting import Memory
 from sightline.core.stack import Stack
 from sightline.record import NOTHING, Record
 
@@ -112,9 +113,7 @@ class Transformer(nn.Module):
         if source is not None:
             return self.encode(source, padding=padding, kernel=kernel, record=record)
         stored = cache.cross[0].recall() if cache is not None and cache.cross else None
-        if stored is None:
-            return None
-        return Memory(stored.key.new_empty(stored.key.shape[0], 0, self.config.last.width), stored.at, stored.offset)
+        return None if stored is None else Memory(None, stored.at, stored.offset)
 
     @property
     def last_stack(self) -> Stack:
@@ -128,9 +127,8 @@ class Transformer(nn.Module):
         for stack in (self.encoder, self.decoder):
             if stack is not None and stack.config.on_sphere:
                 normalize_weights(stack)
-                for part in self.modules():
-                    if isinstance(part, Vocabulary) and part.weight is not None:
-                        part.weight.data.copy_(unit(part.weight.data, dim=1))
+        if self.last_stack.config.on_sphere and isinstance(self.output, LanguageOutput) and self.output.vocabulary.weight is not None:
+            self.output.vocabulary.weight.data = unit(self.output.vocabulary.weight.data, dim=1)
 
     @property
     def device(self) -> torch.device:
@@ -146,24 +144,24 @@ def positions_of(tokens: Tokens, padding: Padding | None) -> tuple[Int[Tensor, "
 
 @torch.no_grad()
 def initialise(model: Transformer) -> None:
-    """Matrices N(0, 1/(3 fan_in)), those that write to the residual stream smaller by √(2·layers); embeddings N(0, 0.02²), or
-    1/scale where the embedding is multiplied by it. On the sphere: N(0, 1/width), then unit rows."""
-    for stack in (model.encoder, model.decoder):
-        if stack is None:
-            continue
-        for name, part in stack.named_modules():
-            if isinstance(part, nn.Linear):
-                writes = name.endswith(("attention.output", "feed_forward.down"))
-                shrink = 1 / math.sqrt(2 * stack.config.layers) if writes else 1.0
-                nn.init.normal_(part.weight, std=shrink / math.sqrt(3 * part.in_features))
-                if part.bias is not None:
-                    nn.init.zeros_(part.bias)
-            elif isinstance(part, (nn.Embedding, RelativeTable)):
-                nn.init.normal_(part.weight, std=0.02)
-        if stack.config.embedding.scale > 1:
-            nn.init.normal_(stack.embedding.tokens.weight, std=1 / stack.config.embedding.scale)
-    for part in model.modules():
-        if isinstance(part, Vocabulary) and part.weight is not None:
+    """Matrices N(0, 1/(3 fan_in)), those that write to the residual stream smaller by √(2·layers), biases 0; embeddings N(0, 0.02²),
+    or 1/scale where the embedding is multiplied by it. On the sphere all rows are then made unit vectors."""
+    layers = {"encoder": model.config.encoder, "decoder": model.config.decoder}
+    for path, part in model.named_modules():
+        if isinstance(part, nn.Linear):
+            stack = layers.get(path.split(".")[0])
+            writes = stack is not None and path.endswith(("attention.output", "feed_forward.down"))
+            shrink = 1 / math.sqrt(2 * stack.layers) if stack is not None and writes else 1.0
+            nn.init.normal_(part.weight, std=shrink / math.sqrt(3 * part.in_features))
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, Embedding) and part.config.scale > 1:
+            nn.init.normal_(part.tokens.weight, std=1 / part.config.scale)
+        elif isinstance(part, (nn.Embedding, RelativeTable)) and not path.endswith("embedding.tokens"):
+            nn.init.normal_(part.weight, std=0.02)
+        elif isinstance(part, Embedding):
+            nn.init.normal_(part.tokens.weight, std=0.02)
+        elif isinstance(part, Vocabulary) and part.weight is not None:
             nn.init.normal_(part.weight, std=0.02)
     model.normalize_weights()
 

@@ -7,20 +7,20 @@ Self-attention when y is x, cross-attention when y is another sequence of its ow
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal, overload
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from sightline.config import ALiBi, AttentionConfig, AttentionPosition, Cosine, Dot, RelativeBias, Rotary
+from sightline.config import AttentionConfig, AttentionPosition, Cosine, Dot, RelativeBias
 from sightline.core import check
 from sightline.core.attention import Kernel, Scoring, attend, attention_weights, mix
 from sightline.core.cache import Store, Stored
 from sightline.core.masks import Mask
 from sightline.core.norms import make_head_norm, unit
-from sightline.core.positions import ALiBiBias, Bias, GivenBias, RelativeTable, Rotation, alibi_slopes, rotate, rotation
+from sightline.core.positions import Bias, GivenBias, RelativeTable, rotate
+from sightline.core.setting import Place, place_for
 from sightline.record import NOTHING, Record, Recorder
 
 Stream = Float[Tensor, "batch time width"]
@@ -34,33 +34,6 @@ def split_heads(x: Float[Tensor, "batch time joined"], heads: int) -> Float[Tens
 def merge_heads(x: Float[Tensor, "batch heads time dim"]) -> Float[Tensor, "batch time joined"]:
     """[batch, heads, time, dim] → [batch, time, heads · dim]"""
     return x.transpose(1, 2).flatten(2)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the queries stand, and what that does to the scores: the mask's causality, RoPE's angles, a bias."""
-
-    query_at: Int[Tensor, "#batch query"]
-    offset: int | None
-    causal: bool
-    rotation: Rotation | None = None
-    bias: Bias | None = None
-
-
-def place_for(
-    positions: AttentionPosition,
-    head_dim: int,
-    heads: int,
-    query_at: Int[Tensor, "#batch query"],
-    offset: int | None,
-    *,
-    causal: bool,
-    table: RelativeTable | None = None,
-) -> Place:
-    """What a position scheme makes of these positions."""
-    turn = rotation(positions, head_dim, query_at) if isinstance(positions, Rotary) else None
-    bias = ALiBiBias(tuple(alibi_slopes(heads))) if isinstance(positions, ALiBi) else table
-    return Place(query_at, offset, causal, turn, bias)
 
 
 class DotMeasure(nn.Module):
@@ -250,8 +223,8 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(q kᵀ · scale + bias) v over the allowed keys.
 
-    With `causal`, the last query stands at the last key, so a few new queries may follow many cached keys. A query with
-    nothing to look at gets zeros. With `return_weights` the weights [batch, heads, query, key] are rebuilt beside the kernel.
+    With `causal` or a `window`, the last query stands at the last key, so a few new queries may follow many cached keys. A query
+    with nothing to look at gets zeros. With `return_weights` the weights [batch, heads, query, key] are rebuilt beside the kernel.
     """
     check.attention(query, key, value, window=window, key_padding=key_padding, bias=bias, kernel=kernel)
     queries, keys = query.shape[2], key.shape[2]

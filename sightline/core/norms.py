@@ -31,7 +31,7 @@ class LayerNormLayer(nn.Module):
 
 
 class RMSNormLayer(nn.Module):
-    """γ x / √(mean(x²) + ε), computed in float32"""
+    """γ x / √(mean(x²) + ε), computed in float32 at least"""
 
     def __init__(self, width: int, config: RMSNorm) -> None:
         super().__init__()
@@ -39,8 +39,9 @@ class RMSNormLayer(nn.Module):
         self.weight = nn.Parameter(torch.zeros(width) if config.plus_one else torch.ones(width))
 
     def forward(self, x: Stream) -> Stream:
-        gain = 1.0 + self.weight.float() if self.plus_one else self.weight
-        return F.rms_norm(x.float(), self.weight.shape, gain.float(), self.eps).to(x.dtype)
+        gain = at_least_float32(self.weight)
+        gain = 1.0 + gain if self.plus_one else gain
+        return F.rms_norm(at_least_float32(x), self.weight.shape, gain, self.eps).to(x.dtype)
 
 
 def make_norm(config: Norm, width: int) -> nn.Module:
@@ -70,6 +71,11 @@ def make_head_norm(config: HeadNorm | None, heads: int, head_dim: int) -> nn.Mod
     return EachHead(config.norm, head_dim) if config.per_head else make_norm(config.norm, heads * head_dim)
 
 
+def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Half precisions are too coarse to sum or exponentiate in; float32 and float64 stay as they are."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def unit(x: Float[Tensor, "*shape"], dim: int = -1) -> Float[Tensor, "*shape"]:
     """x / |x|; a zero vector stays zero."""
-    return F.normalize(x.float(), dim=dim, eps=1e-12).to(x.dtype)
+    return F.normalize(at_least_float32(x), dim=dim, eps=1e-12).to(x.dtype)

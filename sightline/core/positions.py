@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -102,6 +102,7 @@ def _yarn_ramp(scaling: YaRNScaling, base: float, dim: int, frequency: Float[Ten
 # ------------------------------------------------------------------------------------------------- biases on the scores
 
 
+@runtime_checkable
 class Bias(Protocol):
     """What is added to the scores, as a function of positions, so that any tile of it can be made alone."""
 

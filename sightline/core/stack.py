@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from sightline.config import AttentionConfig, RelativeBias, StackConfig
 from sightline.core.attention import Kernel
-from sightline.core.block import Block, Memory, make_block
+from sightline.core.block import Block, make_block
 from sightline.core.cache import Cache
 from sightline.core.embedding import Embedding
-from sightline.core.multi_head import Place, place_for
+from sightline.core.hypersphere import SphereBlock
 from sightline.core.norms import make_norm, unit
 from sightline.core.positions import RelativeTable
+from sightline.core.setting import Memory, Place, Setting, place_for
 from sightline.record import NOTHING, Record
 
 Stream = Float[Tensor, "batch time width"]
@@ -40,8 +41,8 @@ class Stack(nn.Module):
                 return RelativeTable(form.buckets, form.max_distance, block.attention.heads, causal=self.config.causal)
         return None
 
-    def __getitem__(self, layer: int) -> Block:
-        return cast(Block, self._modules[str(layer)])
+    def __getitem__(self, layer: int) -> Block | SphereBlock:
+        return cast(Block | SphereBlock, self._modules[str(layer)])
 
     def forward(
         self,
@@ -64,12 +65,11 @@ class Stack(nn.Module):
                 places[form] = place_for(
                     form.positions, form.head_dim, form.heads, positions, offset, causal=self.config.causal, table=self.relative
                 )
-            x = self._run(n, x, places[form], memory, cache, kernel, record.at(self.name, n))
+            x = self[n](x, self._setting(n, places[form], memory, cache, kernel, record))
         return record.at(self.name)("output", self.norm(x))
 
-    def _run(self, n: int, x: Stream, place: Place, memory: Memory | None, cache: Cache | None, kernel: Kernel, record: Record) -> Stream:
+    def _setting(self, n: int, place: Place, memory: Memory | None, cache: Cache | None, kernel: Kernel, record: Record) -> Setting:
+        """What surrounds block n."""
         store = None if cache is None else cache.stores[n]
-        if self.config.on_sphere:
-            return self[n](x, place=place, store=store, kernel=kernel, record=record)
         cross_store = None if cache is None or not cache.cross else cache.cross[n]
-        return self[n](x, place=place, memory=memory, store=store, cross_store=cross_store, kernel=kernel, record=record)
+        return Setting(place, memory, store, cross_store, kernel, record.at(self.name, n))

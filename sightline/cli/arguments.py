@@ -1,0 +1,18 @@
+"""Kinds of arguments that commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter, Token
+
+
+def whole(kind: Any, tokens: Sequence[Token]) -> int:
+    """A whole number, as written: 1.5 is refused, not rounded."""
+    if not tokens[0].value.lstrip("+-").isdecimal():
+        raise ValueError(f"{tokens[0].value!r} is not a whole number.")
+    return int(tokens[0].value)
+
+
+Count = Annotated[int | None, Parameter(converter=whole)]

@@ -1,0 +1,103 @@
+"""`sightline`: the commands, and what every one of them does with a user's mistake: one line, exit code 2, no traceback.
+
+Results go to stdout, progress to stderr. A command is loaded when it is asked for, so that `--help` and `--version` are quick.
+To add one: a file beside this one with a function, and a line in COMMANDS.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
+
+from sightline import __version__
+from sightline.errors import InputError, SightlineError, nearest
+
+COMMANDS = {
+    "explain": "A model as equations with shapes: its parameters, FLOPs and memory.",
+    "demo": "See a Transformer at work in half a minute.",
+}
+OPTIONS = ("--help", "-h", "--version")
+MISTAKE, INTERRUPTED, CLOSED_PIPE, CANNOT_WRITE = 2, 130, 141, 1
+
+
+def make_app() -> App:
+    """Each command is the function of its own name in the module of its own name."""
+    app = App(
+        name="sightline",
+        help="Build, train, run and see Transformers.",
+        version=__version__,
+        help_format="plaintext",
+        default_parameter=Parameter(negative=(), show_default=False),
+        result_action="return_none",
+    )
+    for name, text in COMMANDS.items():
+        app.command(f"sightline.cli.{name}:{name}", name=name, help=text)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit code."""
+    app = make_app()
+    line = sys.argv[1:] if arguments is None else list(arguments)
+    return guard(lambda: run(app, line))
+
+
+def run(app: App, line: list[str]) -> None:
+    """Hand the line to its command."""
+    if line and line[0] not in COMMANDS and line[0] not in OPTIONS:
+        what, known = ("option", OPTIONS) if line[0].startswith("-") else ("command", COMMANDS)
+        raise InputError(f"no {what} is called {line[0]!r}", fix=nearest(line[0], known))
+    app(line, exit_on_error=False, print_error=False, verbose=False)
+
+
+def guard(run: Callable[[], object]) -> int:
+    """Turn what may go wrong into one line and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        run()
+        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            sys.stdout.flush()
+    except SightlineError as error:
+        return complain(str(error), MISTAKE)
+    except CycloptsError as error:
+        return complain(parsing_error(error), MISTAKE)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return leave_pipe()
+    except OSError as error:
+        leave_pipe()
+        return complain(f"cannot write the result: {error.strerror}", CANNOT_WRITE)
+    return 0
+
+
+def parsing_error(error: CycloptsError) -> str:
+    """What was wrong with the words of a command line, and where to look."""
+    command = " ".join(["sightline", *(error.command_chain or ())])
+    extra = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
+    seen = f"too many arguments: {' '.join(extra)}" if extra else str(error)
+    if ". Did you mean" in seen:
+        return seen.replace(". Did you mean", ". Fix: did you mean")
+    return f"{seen.rstrip('.')}. Fix: see {command} --help"
+
+
+def complain(text: str, code: int) -> int:
+    """One line on stderr, whatever was in the text."""
+    line = " ".join(text.split())
+    print(f"error: {''.join(letter if letter.isprintable() else '?' for letter in line)}", file=sys.stderr)
+    return code
+
+
+def leave_pipe() -> int:
+    """The reader of our output is gone: let the rest of it go nowhere, in silence."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return CLOSED_PIPE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

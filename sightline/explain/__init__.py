@@ -1,0 +1,29 @@
+"""Any model as equations with shapes, and what it costs: parameters, FLOPs, cache, memory. Nothing here imports torch.
+
+about = explain(PUBLISHED["gpt2"](), name="gpt2")     equations, counts and costs as one value
+terminal.render(about, width=100)                     … as lines for the screen
+to_markdown(about), about.to_plain()                  … as a page, as plain values for JSON
+three_words()                                         self-attention on three words, step by step
+"""
+
+from sightline.explain.counts import Part, count_flops, count_parameters, forward_flops, total_parameters
+from sightline.explain.example import three_words
+from sightline.explain.markdown import to_markdown
+from sightline.explain.memory import TrainingMemory, cache_bytes, cache_bytes_per_token, training_memory
+from sightline.explain.summary import Explanation, explain
+
+__all__ = [
+    "Explanation",
+    "Part",
+    "TrainingMemory",
+    "cache_bytes",
+    "cache_bytes_per_token",
+    "count_flops",
+    "count_parameters",
+    "explain",
+    "forward_flops",
+    "three_words",
+    "to_markdown",
+    "total_parameters",
+    "training_memory",
+]

@@ -1,0 +1,127 @@
+"""One block's equations: attention, cross-attention, feed-forward, each with its residual and its norms where they stand.
+
+pre  x + f(norm(x))    post  norm(x + f(x))    sandwich  x + norm(f(norm(x)))    output  x + norm(f(x))
+sphere  unit(x + α (unit(f(x)) − x))           parallel  x + attention(norm(x)) + feed_forward(norm(x))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sightline.config import AttentionConfig, BlockConfig, NoNorm, RelativeBias
+from sightline.explain.attention import AttentionLines
+from sightline.explain.definitions import activation
+from sightline.explain.lines import Dimension, Line, Section, Weight
+from sightline.explain.pieces import Linear, NormUse, Scene
+
+SUBSCRIPTS = "₁₂₃₄₅₆"
+PLACES = {"pre": ("before",), "post": ("after",), "sandwich": ("before", "inside"), "output": ("inside",), "sphere": ()}
+FEED_FORWARD = "feed_forward"
+ON_SPHERE = (
+    ("α, s", "nGPT's learned step sizes and scales, one number per dimension"),
+    ("W", "every matrix is put back to unit length along d_model after each optimiser step"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """The norms around one sub-layer: after(x + inside(f(before(x))))"""
+
+    before: NormUse
+    inside: NormUse
+    after: NormUse
+
+    def added(self, f: str) -> str:
+        return f"x = {self.after(f'x + {self.inside(f)}')}"
+
+
+def residuals(scene: Scene, block: BlockConfig) -> dict[str, Residual]:
+    """Each sub-layer's norms, numbered in the order in which data meets them."""
+    names = ["attention", *(["cross"] if block.cross_attention else []), FEED_FORWARD]
+    marks = iter(SUBSCRIPTS)
+    found: dict[str, Residual] = {}
+    for name in names:
+        uses: list[NormUse] = []
+        for place in ("before", "inside", "after"):
+            here = place in PLACES[block.placement] and not isinstance(block.norm, NoNorm)
+            path = f"{scene.layer}.{name}_residual.{place}"
+            uses.append(NormUse(block.norm if here else NoNorm(), next(marks) if here else "", "norm", path, scene.width))
+        found[name] = Residual(*uses)
+    return found
+
+
+def block_sections(scene: Scene, index: int) -> list[Section]:
+    """The sections of the pattern's block `index`."""
+    block = scene.config.blocks[index]
+    around = residuals(scene, block)
+    named = {"attention": attention_lines(scene, index, around["attention"])}
+    if block.cross_attention is not None:
+        named["cross_attention"] = cross_lines(scene, block, block.cross_attention, around["cross"])
+    named[FEED_FORWARD] = feed_forward_lines(scene, block, around[FEED_FORWARD])
+    pattern, layers = len(scene.config.blocks), scene.config.layers
+    times = layers // pattern + (index < layers % pattern)
+    return [Section(scene.name, name, tuple(lines), index, times) for name, lines in named.items()]
+
+
+def attention_lines(scene: Scene, index: int, around: Residual) -> list[Line]:
+    block = scene.config.blocks[index]
+    first = next((n for n, b in enumerate(scene.config.blocks) if isinstance(b.attention.positions, RelativeBias)), None)
+    sphere = block.placement == "sphere"
+    layer = AttentionLines(scene, block.attention, around.before, on_sphere=sphere, brings_table=index == first)
+    return layer.lines() + closing(scene, block, around, layer.output(), Answer("concat(z)", "o", "α_A", "attention_step"))
+
+
+def cross_lines(scene: Scene, block: BlockConfig, form: AttentionConfig, around: Residual) -> list[Line]:
+    layer = AttentionLines(scene, form, around.before, cross=True)
+    return layer.lines() + closing(scene, block, around, layer.output(), Answer("concat(z)", "o"))
+
+
+def feed_forward_lines(scene: Scene, block: BlockConfig, around: Residual) -> list[Line]:
+    """`u = act(x W_1)`, or gated `u = act(x W_G) ⊙ (x W_1)`; then `u W_2`."""
+    config, path, x = block.feed_forward, f"{scene.layer}.feed_forward", around.before("x")
+    hidden, tokens = Dimension("d_ff", config.hidden), scene.tokens.size
+    shape, where = (scene.tokens, hidden), (activation(config.activation),)
+    up = Linear("1", "up", f"{path}.up", scene.width, hidden, config.bias)
+    gate = Linear("G", "gate", f"{path}.gate", scene.width, hidden, config.bias)
+    down = Linear("2", "down", f"{path}.down", hidden, scene.width, config.bias)
+    act, norms = config.activation, (around.before,)
+    if block.placement == "sphere":
+        gate_scale = Weight("s_v", "gate_scale", f"{path}.gate_scale.weight", (hidden,))
+        up_scale = Weight("s_u", "up_scale", f"{path}.up_scale.weight", (hidden,))
+        lines = [
+            gate.line(f"g = {act}(√d_model s_v ⊙ ({gate(x)}))", shape, tokens, scales=(gate_scale,), where=where),
+            up.line(f"u = g ⊙ s_u ⊙ ({up(x)})", shape, tokens, scales=(up_scale,)),
+        ]
+    elif config.gated:
+        lines = [
+            gate.line(f"g = {act}({gate(x)})", shape, tokens, norms=norms, where=where),
+            up.line(f"u = g ⊙ ({up(x)})", shape, tokens),
+        ]
+    else:
+        lines = [up.line(f"u = {act}({up(x)})", shape, tokens, norms=norms, where=where)]
+    return lines + closing(scene, block, around, down, Answer("u", "f", "α_M", "feed_forward_step"))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a sub-layer hands to its projection, what the result is called, and nGPT's step towards it."""
+
+    inner: str
+    name: str
+    step: str = ""
+    step_path: str = ""
+
+
+def closing(scene: Scene, block: BlockConfig, around: Residual, linear: Linear, answer: Answer) -> list[Line]:
+    """Back into the stream: the projection, the residual, the norms after it."""
+    f, stream, tokens, name = linear(answer.inner), scene.stream, scene.tokens.size, answer.name
+    if block.placement == "sphere":
+        step = Weight(answer.step, "step", f"{scene.layer}.{answer.step_path}.weight", (scene.width,))
+        return [
+            linear.line(f"{name} = unit({f})", stream, tokens),
+            Line(f"x = unit(x + {answer.step} ⊙ ({name} − x))", stream, weights=(step,), where=ON_SPHERE),
+        ]
+    if block.parallel:
+        alone = linear.line(f"{name} = {f}", stream, tokens)
+        return [alone] if name == "o" else [alone, Line("x = x + o + f", stream)]
+    return [linear.line(around.added(f), stream, tokens, norms=(around.inside, around.after))]

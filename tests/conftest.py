@@ -1,0 +1,23 @@
+"""One thread per test process: pytest-xdist already uses every core."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from collections.abc import Iterator
+
+import jaxtyping
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def as_users_run_it() -> Iterator[None]:
+    """Without the shape checks that tests put into the core: what a user's mistake meets."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

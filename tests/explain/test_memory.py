@@ -1,0 +1,113 @@
+"""Bytes of training, held against what autograd keeps, and the path that attention really takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import sightline as sl
+from sightline.core import attention
+from sightline.explain import explain, training_memory
+from sightline.explain.memory import activations, attention_path
+from tests.tiny import each_block
+
+SIZE = {"width": 64, "layers": 3, "heads": 4, "vocab_size": 100, "max_positions": 128}
+BATCH, TIME, SOURCE = 2, 96, 50
+MODELS = {
+    "gpt": sl.gpt(**SIZE),
+    "post": sl.gpt(**SIZE, placement="post"),
+    "sandwich": sl.gpt(**SIZE, placement="sandwich"),
+    "output": sl.gpt(**SIZE, placement="output"),
+    "no-norm": sl.gpt(**SIZE, norm="none"),
+    "parallel": sl.gpt(**SIZE, parallel=True),
+    "relu": sl.gpt(**SIZE, feed_forward="relu"),
+    "gated-relu": sl.gpt(**SIZE, feed_forward="reglu"),
+    "llama": sl.llama(**SIZE),
+    "llama-grouped": sl.llama(**SIZE, kv_heads=1),
+    "llama-window": sl.llama(**SIZE, window=16),
+    "llama-qk-norm": sl.llama(**SIZE, query_key_norm=sl.HeadNorm()),
+    "cosine": sl.gpt(**SIZE, attention="cosine"),
+    "alibi": sl.gpt(**SIZE, positions="alibi"),
+    "relative": sl.gpt(**SIZE, positions="relative"),
+    "soft-cap": each_block(sl.gpt(**SIZE), softcap=5.0),
+    "sinks": each_block(sl.gpt(**SIZE), sinks=True),
+    "dropout": sl.gpt(**SIZE, dropout=0.1),
+    "bert": sl.bert(**SIZE),
+    "ngpt": sl.ngpt(**SIZE),
+    "transformer": sl.encoder_decoder(**SIZE),
+    "t5": sl.t5(width=64, layers=3, heads=4, head_dim=16, hidden=128, vocab_size=100),
+}
+
+
+def kept(config: sl.ModelConfig) -> int:
+    """Numbers of 4 bytes that autograd holds after a forward pass with its loss, weights left out."""
+    model = sl.build(config).train()
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    found: dict[int, tuple[int, Tensor]] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            found[storage.data_ptr()] = (storage.nbytes(), x)
+        return x
+
+    tokens = torch.randint(0, 100, (BATCH, TIME))
+    source = {"source": torch.randint(0, 100, (BATCH, SOURCE))} if config.encoder and config.decoder else {}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        logits = model(tokens, **source)
+        F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+        return sum(size for size, _ in found.values()) // 4
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_activations_are_within_a_tenth_of_what_autograd_keeps(name: str, as_users_run_it: None) -> None:
+    config = MODELS[name]
+    source = SOURCE if config.encoder and config.decoder else None
+    estimate = activations(config, time=TIME, source=source, batch=BATCH)
+    assert estimate == pytest.approx(kept(config), rel=0.1)
+
+
+def test_states_take_sixteen_bytes_a_parameter() -> None:
+    memory = training_memory(sl.PUBLISHED["gpt2"](), time=128, batch=4)
+    assert memory.weights + memory.gradients + memory.moments == 16 * 124_439_808
+    assert memory.total == 16 * 124_439_808 + memory.activations
+    assert memory.activations == 4 * training_memory(sl.PUBLISHED["gpt2"](), time=128).activations
+
+
+BANDS = "the equation, in bands of queries: the fused kernel has no soft-cap and no sinks"
+PATHS = {
+    "gpt": "fused kernel, causal triangle; nothing of size [h, T, T] in memory",
+    "bert": "fused kernel, no mask; nothing of size [h, T, T] in memory",
+    "llama-window": "fused kernel with the window of 16 as a mask, in bands of queries; nothing of size [h, T, T] in memory",
+    "alibi": "fused kernel with the ALiBi bias, in bands of queries; training keeps 1 × [h, T, T] in each layer",
+    "relative": "fused kernel with the relative bias, in bands of queries; training keeps 1 × [h, T, T] in each layer",
+    "soft-cap": f"{BANDS}; training keeps 3 × [h, T, T] in each layer",
+    "sinks": f"{BANDS}; training keeps 2 × [h, T, T] in each layer",
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_attention_takes_the_path_that_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, calls = MODELS[name], set[str]()
+    for kernel in ("_flash", "equation"):
+        inner = getattr(attention, kernel)
+
+        def watch(*given: object, inner: object = inner, kernel: str = kernel, **named: object) -> Tensor:
+            mask = "masked" if kernel == "_flash" and given[4] is not None else "triangle" if named.get("triangle") else "plain"
+            calls.add(kernel if kernel == "equation" else f"fused {mask}")
+            return inner(*given, **named)  # type: ignore[operator]
+
+        monkeypatch.setattr(attention, kernel, watch)
+    sl.build(config)(torch.randint(0, 100, (1, TIME)))
+    said = attention_path(config.last.blocks[0].attention, causal=config.last.causal, time=TIME)
+    assert said == PATHS[name]
+    word = "the equation" if calls == {"equation"} else "fused kernel with" if calls == {"fused masked"} else "fused kernel, "
+    assert said.startswith(word)
+    assert ("causal triangle" in said) == (calls == {"fused triangle"})
+
+
+def test_each_kind_of_layer_names_its_path() -> None:
+    about = explain(sl.PUBLISHED["t5-small"]())
+    assert list(about.attention_paths) == ["encoder", "decoder"]

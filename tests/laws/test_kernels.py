@@ -1,0 +1,131 @@
+"""One place where the mathematics is written, one where speed is chosen, and this law that holds them equal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sightline as sl
+from sightline.core import attention as kernels
+from tests.tiny import ALL, distance, inputs, left_padding, make
+
+
+def gradients(model: sl.Transformer, loss: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad], allow_unused=True))
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", ALL)
+def test_fused_is_the_equation_forward_and_backward(name: str, padded: bool, training: bool) -> None:
+    model = make(ALL[name]).train(training)
+    arguments = inputs(ALL[name]) | ({"padding": left_padding()} if padded else {})
+    found = {}
+    for kernel in ("equation", "fused"):
+        output = model(**arguments, kernel=kernel)
+        real = output if output.dim() == 2 or not padded else output[~arguments["padding"]]
+        found[kernel] = (real, gradients(model, real.square().mean()))
+    assert distance(found["equation"][0], found["fused"][0]) < 1e-5
+    for ours, theirs in zip(found["equation"][1], found["fused"][1], strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            assert torch.isfinite(ours).all()
+            assert (ours - theirs).abs().max() <= 1e-5 * max(1.0, float(ours.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["rotary", "alibi", "relative", "grouped", "window", "soft-cap", "ngpt", "bert", "t5"])
+def test_fused_is_the_equation_in_bfloat16(name: str) -> None:
+    model = make(ALL[name]).bfloat16()
+    a, b = (model(**inputs(ALL[name]), kernel=kernel).float() for kernel in ("equation", "fused"))
+    assert a.dtype == torch.float32
+    assert distance(a, b) < 0.06, "bfloat16 keeps 8 bits: two layers of rounding"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    batch=st.integers(1, 3), groups=st.integers(1, 3), kv_heads=st.integers(1, 3), queries=st.integers(1, 9), keys=st.integers(1, 9),
+    head_dim=st.integers(1, 9), value_dim=st.integers(1, 9), causal=st.booleans(), window=st.none() | st.integers(1, 9), padded=st.booleans(),
+    biased=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_any_shape_any_mask(
+    batch: int, groups: int, kv_heads: int, queries: int, keys: int, head_dim: int, value_dim: int, causal: bool, window: int | None,
+    padded: bool, biased: bool, seed: int,
+) -> None:  # fmt: skip
+    torch.manual_seed(seed)
+    query = torch.randn(batch, groups * kv_heads, queries, head_dim)
+    key, value = torch.randn(batch, kv_heads, keys, head_dim), torch.randn(batch, kv_heads, keys, value_dim)
+    options = {
+        "causal": causal,
+        "window": window,
+        "key_padding": torch.rand(batch, keys) < 0.4 if padded else None,
+        "bias": torch.randn(1, groups * kv_heads, queries, keys) if biased else None,
+    }
+    a, weights = sl.attention(query, key, value, **options, kernel="equation", return_weights=True)
+    b, rebuilt = sl.attention(query, key, value, **options, kernel="fused", return_weights=True)
+    assert a.shape == (batch, groups * kv_heads, queries, value_dim)
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(weights, rebuilt)
+    sums = weights.sum(-1)
+    assert bool(((sums - 1).abs() < 1e-5).logical_or(sums == 0).all()), "rows sum to 1, or to 0 where nothing is allowed"
+    assert bool((b[sums == 0] == 0).all())
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch, window: int | None, causal: bool, biased: bool) -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 4, 200, 8) for _ in range(3))
+    options = {"causal": causal, "window": window, "bias": torch.randn(1, 4, 200, 200) if biased else None}
+    whole = sl.attention(query, key, value, **options, kernel="equation")
+    monkeypatch.setattr(kernels, "TILE", 1000)
+    torch.testing.assert_close(sl.attention(query, key, value, **options), whole, atol=1e-5, rtol=1e-5)
+
+
+def test_a_fully_masked_row_is_zero_with_finite_gradients() -> None:
+    for kernel in ("equation", "fused"):
+        query, key, value = (torch.randn(2, 2, 4, 8, requires_grad=True) for _ in range(3))
+        padding = torch.tensor([[True] * 4, [False, True, True, False]])
+        output, weights = sl.attention(query, key, value, key_padding=padding, kernel=kernel, return_weights=True)
+        assert bool((output[0] == 0).all())
+        assert bool((weights[0] == 0).all())
+        output.sum().backward()
+        assert all(bool(torch.isfinite(x.grad).all()) for x in (query, key, value) if x.grad is not None)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("kernel", ["equation", "fused"])
+@pytest.mark.parametrize("how", ["padding", "causal", "window"])
+def test_nan_behind_a_mask_never_leaks(kernel: str, how: str, poison: float) -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 6, 8) for _ in range(3))
+    options = {
+        "padding": {"key_padding": torch.tensor([[False] * 5 + [True]])},
+        "causal": {"causal": True},
+        "window": {"causal": True, "window": 2},
+    }[how]
+    clean = sl.attention(query, key, value, **options, kernel=kernel)
+    spot = 0 if how == "window" else 5
+    key, value = key.clone(), value.clone()
+    key[:, :, spot], value[:, :, spot] = poison, poison
+    dirty = sl.attention(query, key, value, **options, kernel=kernel)
+    blind = {"padding": slice(0, 6), "causal": slice(0, 5), "window": slice(2, 6)}[how]
+    torch.testing.assert_close(dirty[:, :, blind], clean[:, :, blind])
+    seeing = {"padding": slice(0, 0), "causal": slice(5, 6), "window": slice(0, 2)}[how]
+    assert bool(dirty[:, :, seeing].isnan().all()), "a query that may look at it must not hide it"
+
+
+def test_attention_dropout_drops_the_stated_share_in_both_kernels() -> None:
+    config = sl.gpt(width=32, layers=1, heads=2, vocab_size=11, dropout=0.5)
+    model = make(config).train()
+    tokens = torch.randint(0, 11, (64, 16))
+    for kernel in ("equation", "fused"):
+        torch.manual_seed(0)
+        a, b = model(tokens, kernel=kernel), model(tokens, kernel=kernel)
+        assert distance(a, b) > 1e-3, "two draws differ"
+        plain = model.eval()(tokens, kernel=kernel)
+        model.train()
+        mean = torch.stack([model(tokens, kernel=kernel) for _ in range(30)]).mean(0)
+        assert distance(plain, mean) < 1.0

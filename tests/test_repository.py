@@ -1,0 +1,71 @@
+"""The repository: what the README shows is what is there, and the environment is the pinned one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import sightline as sl
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return [text for name, text in re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE) if name == language]
+
+
+def test_torch_is_the_pinned_build_without_cuda() -> None:
+    pinned = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
+    assert pinned is not None
+    assert torch.__version__.split("+")[0] == pinned[1]
+    installed = {dist.metadata["Name"].lower() for dist in importlib.metadata.distributions() if dist.metadata["Name"]}
+    assert not [name for name in installed if name.startswith(("nvidia", "triton", "cuda"))]
+
+
+def test_the_readmes_python_runs() -> None:
+    space: dict[str, object] = {}
+    for code in blocks("python"):
+        exec(code, space)
+    assert space["y"].shape == (2, 5, 64)
+    assert torch.allclose(space["step"], space["logits"][:, 15:], atol=1e-5)
+
+
+def test_the_readmes_tree_is_the_disks() -> None:
+    tree = next(block for block in blocks("") if "sightline/" in block and "errors.py" in block)
+    shown, folders = set(), []
+    for line in tree.splitlines():
+        if not line.strip():
+            continue
+        depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
+        folders = [*folders[:depth], name]
+        shown.add("".join(folders))
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    modules = {path for path in tracked if path.startswith("sightline/") and path.endswith(".py") and not path.endswith("__init__.py")}
+    assert {path for path in shown if path.endswith(".py")} == modules | {"sightline/__init__.py"}
+
+
+def test_importing_sightline_does_not_import_torch() -> None:
+    code = "import sys, sightline as sl; sl.gpt(positions=sl.Rotary()); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in sl.__all__:
+        assert getattr(sl, name) is not None
+    assert set(sl.__all__) <= set(dir(sl))
+    with pytest.raises(AttributeError, match="no attribute 'atention'"):
+        _ = sl.atention
+
+
+def test_nothing_loads_pickles_or_code() -> None:
+    for path in (ROOT / "sightline").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert "weights_only=False" not in text
+        assert not re.search(r"^\s*(import pickle|from pickle)", text, flags=re.MULTILINE), path
