@@ -41,7 +41,7 @@ from sightline.config import (
     StackConfig,
     YaRNScaling,
 )
-from sightline.errors import ConfigError, InputError, RecordError, SightlineError
+from sightline.errors import CheckpointError, ConfigError, InputError, RecordError, SightlineError
 from sightline.record import NOTHING, QUANTITIES, Recorder
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ __all__ = [
     "AttentionConfig",
     "BlockConfig",
     "Cache",
+    "CheckpointError",
     "ConfigError",
     "Cosine",
     "Dot",

@@ -36,6 +36,10 @@ class InputError(SightlineError, ValueError):
     """Tensors, tokens or arguments that do not fit the model or each other."""
 
 
+class CheckpointError(SightlineError, ValueError):
+    """A file or folder that is not a usable model: names the file, the key or tensor, and the remedy."""
+
+
 class RecordError(SightlineError, KeyError):
     """A recording or an edit of something that is not there."""
 
