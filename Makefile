@@ -4,7 +4,7 @@ PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help setup run test test-all lint bench clean
+.PHONY: help setup run test test-all lint bench readme clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -34,6 +34,9 @@ lint: $(READY) ## ruff, basedpyright, import-linter
 
 bench: $(READY) ## side-by-side measurements, as ratios
 	@$(PYTHON) -m bench.core
+
+readme: $(READY) ## the README's tree and table, from the files themselves
+	@$(PYTHON) tools/readme.py
 
 clean: ## remove the environment and caches
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

@@ -17,6 +17,7 @@ from sightline.config import (
     ALiBi,
     AttentionConfig,
     BlockConfig,
+    Classifier,
     Cosine,
     Dot,
     EmbeddingConfig,
@@ -48,10 +49,13 @@ if TYPE_CHECKING:
     from sightline.core.cache import Cache
     from sightline.core.model import Transformer, build
     from sightline.core.multi_head import MultiHeadAttention, attention
+    from sightline.model import Model, load
 
 __version__ = "0.1.0"
 
 _WITH_TORCH = {
+    "load": "sightline.model",
+    "Model": "sightline.model",
     "build": "sightline.core.model",
     "Transformer": "sightline.core.model",
     "Cache": "sightline.core.cache",
@@ -79,6 +83,7 @@ __all__ = [
     "BlockConfig",
     "Cache",
     "CheckpointError",
+    "Classifier",
     "ConfigError",
     "Cosine",
     "Dot",
@@ -92,6 +97,7 @@ __all__ = [
     "LinearScaling",
     "Llama3Scaling",
     "MaskedHead",
+    "Model",
     "ModelConfig",
     "MultiHeadAttention",
     "NTKScaling",
@@ -115,6 +121,7 @@ __all__ = [
     "encoder_decoder",
     "gpt",
     "llama",
+    "load",
     "ngpt",
     "t5",
 ]

@@ -93,6 +93,14 @@ def blocks() -> dict[str, sl.ModelConfig]:
     return found
 
 
+def without_first_norm(config: sl.ModelConfig) -> sl.ModelConfig:
+    """No norm before the first layer's attention, as ModernBERT has it."""
+    encoder = config.encoder
+    assert encoder is not None
+    (block,) = encoder.blocks
+    return replace(config, encoder=replace(encoder, blocks=(replace(block, attention_norm=sl.NoNorm()), block)))
+
+
 def encoders() -> dict[str, sl.ModelConfig]:
     return {
         "bert": sl.bert(**SIZE),
@@ -101,7 +109,19 @@ def encoders() -> dict[str, sl.ModelConfig]:
         "bert-hidden": sl.bert(**SIZE, head="none", types=0),
         "bert-rotary-window": sl.bert(**SIZE, positions="rotary", window=4, placement="pre"),
         "bert-alibi": sl.bert(**SIZE, positions="alibi"),
+        "bert-first-norm": without_first_norm(sl.bert(**SIZE, placement="pre")),
         "bert-relative": sl.bert(**SIZE, positions=sl.RelativeBias(buckets=8, max_distance=16)),
+    }
+
+
+def classifiers() -> dict[str, sl.ModelConfig]:
+    return {
+        "classifier": replace(sl.bert(**SIZE), head=sl.Classifier(labels=5, activation="tanh")),
+        "classifier-mean": replace(
+            sl.bert(**SIZE), head=sl.Classifier(labels=5, pool="mean", activation="gelu", norm=sl.LayerNorm(), bias=False)
+        ),
+        "tagger": replace(sl.bert(**SIZE), head=sl.Classifier(labels=5, pool="tokens")),
+        "decoder-classifier": replace(sl.llama(**SIZE), head=sl.Classifier(labels=5, pool="last", bias=False)),
     }
 
 
@@ -118,8 +138,9 @@ def encoder_decoders() -> dict[str, sl.ModelConfig]:
 DECODERS = positions() | blocks()
 ENCODERS = encoders()
 ENCODER_DECODERS = encoder_decoders()
+CLASSIFIERS = classifiers()
 GENERATORS = DECODERS | ENCODER_DECODERS
-ALL = GENERATORS | ENCODERS
+ALL = GENERATORS | ENCODERS | CLASSIFIERS
 
 
 def make(config: sl.ModelConfig, seed: int = 0) -> sl.Transformer:

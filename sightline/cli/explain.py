@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sightline.architectures import PUBLISHED
+from sightline.checkpoints.catalogue import CATALOGUE
 from sightline.cli.arguments import Count
 from sightline.config import ModelConfig
 from sightline.config.values import read
@@ -40,7 +41,7 @@ def explain(
     Parameters
     ----------
     model
-        A published model's name, or a .json or .toml file that describes one.
+        A published model's name, a checkpoint (folder, .gguf, catalogue name, hub id), or a .json or .toml file that describes one.
     time
         Tokens of a sequence; by default as many as the model was made for.
     source
@@ -115,9 +116,20 @@ def find(model: str) -> ModelConfig:
         return PUBLISHED[model]()
     if Path(model).suffix.lower() in (".json", ".toml"):
         return read(ModelConfig, model)
-    expected = "a published model, or a .json or .toml file"
+    if os.path.exists(model) or "/" in model or model in CATALOGUE:
+        return checkpoint_config(model)
+    expected = "a published model, a checkpoint, or a .json or .toml file"
     raise InputError(f"no model is called {model!r}", expected=expected, fix=nearest(model.lower(), PUBLISHED))
 
 
+def checkpoint_config(model: str) -> ModelConfig:
+    """What a checkpoint's own config.json or metadata describes; its weights are not read."""
+    from sightline.checkpoints.load import understand
+    from sightline.checkpoints.opening import open_source
+    from sightline.checkpoints.reference import resolve
+
+    return understand(open_source(resolve(model)))[2]
+
+
 def label(model: str) -> str:
-    return model if model in PUBLISHED else Path(model).stem
+    return model if model in PUBLISHED or model in CATALOGUE else Path(model).stem

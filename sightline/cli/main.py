@@ -17,7 +17,11 @@ from sightline import __version__
 from sightline.errors import InputError, SightlineError, nearest
 
 COMMANDS = {
+    "models": "The models that are known by name: what, where, how large; get one.",
+    "info": "What a checkpoint is: family, sizes, format, tokenizer, licence.",
     "explain": "A model as equations with shapes: its parameters, FLOPs and memory.",
+    "check": "Measure the laws on one very checkpoint.",
+    "convert": "Write a checkpoint as a Hugging Face folder or as GGUF.",
     "demo": "See a Transformer at work in half a minute.",
 }
 OPTIONS = ("--help", "-h", "--version")

@@ -25,6 +25,7 @@ from sightline.config.layers import (
 )
 from sightline.config.model import (
     BlockConfig,
+    Classifier,
     EmbeddingConfig,
     Head,
     LanguageHead,
@@ -57,6 +58,7 @@ __all__ = [
     "AttentionConfig",
     "AttentionPosition",
     "BlockConfig",
+    "Classifier",
     "Cosine",
     "Dot",
     "EmbeddingConfig",

@@ -128,7 +128,7 @@ class AttentionConfig:
         return self.value_dim or self.head_dim
 
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu_squared", "tanh"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,8 @@ from sightline.errors import ConfigError
 class BlockConfig:
     """Attention, then cross-attention if there is any, then feed-forward; each with its residual and norm.
 
+    `attention_norm` is another norm around self-attention alone (ModernBERT's first layer has none there); None is `norm`.
+
     `parallel` adds attention and feed-forward of the same input: `x + attention(norm(x)) + feed_forward(norm'(x))`.
     """
 
@@ -23,6 +25,7 @@ class BlockConfig:
     feed_forward: FeedForwardConfig
     cross_attention: AttentionConfig | None = None
     norm: Norm = field(default_factory=LayerNorm)
+    attention_norm: Norm | None = None
     placement: Placement = "pre"
     parallel: bool = False
     dropout: float = 0.0
@@ -48,6 +51,7 @@ class BlockConfig:
     def _check_sphere(self) -> None:
         wrong = {
             f"{type(self.norm).__name__}": not isinstance(self.norm, NoNorm),
+            "a norm around attention": not isinstance(self.attention_norm, (NoNorm, type(None))),
             "cross-attention": self.cross_attention is not None,
             "cosine attention": self.attention.kind != Dot(),
             "QK-norm": self.attention.query_key_norm is not None,
@@ -175,11 +179,30 @@ class Pooler:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Classifier:
+    """Logits of classes: `W norm(act(W' x)) + b`, without W' where no activation is given.
+
+    x is each token (`tokens`: tagging, question answering with two labels), the `first` token, the `last` real one, or the `mean`.
+    """
+
+    labels: int
+    pool: Literal["tokens", "first", "last", "mean"] = "first"
+    activation: Activation | None = None
+    norm: Norm = field(default_factory=NoNorm)
+    transform_bias: bool = True
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least("Classifier.labels", self.labels, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NoHead:
     """Hidden states as they are."""
 
 
-Head = LanguageHead | MaskedHead | Pooler | NoHead
+Head = LanguageHead | MaskedHead | Pooler | Classifier | NoHead
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

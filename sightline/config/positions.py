@@ -144,9 +144,8 @@ class RelativeBias:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.buckets < 4 or self.buckets % 4:
-            raise ConfigError(f"RelativeBias.buckets is {self.buckets}", expected="a multiple of 4", fix="buckets=32")
-        at_least("RelativeBias.max_distance", self.max_distance, self.buckets)
+        at_least("RelativeBias.buckets", self.buckets, 4)
+        at_least("RelativeBias.max_distance", self.max_distance, self.buckets // 2 + 1)
 
 
 EmbeddingPosition = NoPosition | Learned | Sinusoidal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sightline.config import BlockConfig
+from sightline.config import BlockConfig, Norm
 from sightline.core.feed_forward import FeedForward
 from sightline.core.hypersphere import SphereBlock
 from sightline.core.multi_head import Attention
@@ -22,15 +22,15 @@ class Block(nn.Module):
         super().__init__()
         cross = config.cross_attention
         self.attention = Attention(width, config.attention)
-        self.attention_residual = self._residual(width, config)
+        self.attention_residual = self._residual(width, config, config.attention_norm)
         self.cross_attention = Attention(width, cross, context_width=context_width, cross=True) if cross else None
         self.cross_residual = self._residual(width, config) if cross else None
         self.feed_forward = FeedForward(width, config.feed_forward)
         self.feed_forward_residual = self._residual(width, config)
 
     @staticmethod
-    def _residual(width: int, config: BlockConfig) -> Residual:
-        return Residual(width, config.norm, config.placement, config.dropout)
+    def _residual(width: int, config: BlockConfig, norm: Norm | None = None) -> Residual:
+        return Residual(width, config.norm if norm is None else norm, config.placement, config.dropout)
 
     def forward(self, x: Stream, setting: Setting) -> Stream:
         record = setting.record

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": gelu_tanh,
     "silu": F.silu,
     "relu_squared": relu_squared,
+    "tanh": torch.tanh,
 }
 
 

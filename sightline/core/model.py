@@ -21,7 +21,7 @@ from sightline.core.embedding import Embedding
 from sightline.core.hypersphere import normalize_weights
 from sightline.core.masks import count_positions
 from sightline.core.norms import unit
-from sightline.core.output import LanguageOutput, PooledOutput, Vocabulary, make_output
+from sightline.core.output import ClassOutput, LanguageOutput, PooledOutput, Vocabulary, make_output
 from sightline.core.positions import RelativeTable
 from sightline.core.setting import Memory
 from sightline.core.stack import Stack
@@ -57,7 +57,7 @@ class Transformer(nn.Module):
         kernel: Kernel = "fused",
         record: Record = NOTHING,
     ) -> Float[Tensor, ...]:
-        """Logits `[batch, time, vocab_size]`; hidden states without a head; one vector a row from a pooler.
+        """Logits `[batch, time, vocab_size]`; hidden states without a head; one vector a row from a pooler or a classifier.
 
         `padding` and `source_padding` are True where a token is padding. With a cache, `tokens` are the new ones only, and
         `source` is needed in the first call alone.
@@ -98,7 +98,7 @@ class Transformer(nn.Module):
         """The head alone, on hidden states that are at hand. `padding` matters to a pooler only."""
         if self.output is None:
             return hidden
-        if isinstance(self.output, PooledOutput):
+        if isinstance(self.output, (PooledOutput, ClassOutput)):
             return self.output(hidden, padding)
         return record("logits", self.output(hidden, self.last_stack.embedding.tokens.weight))
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sightline.config import LanguageHead, MaskedHead, ModelConfig, Pooler
+from sightline.config import Classifier, LanguageHead, MaskedHead, ModelConfig, Pooler
 from sightline.core.feed_forward import ACTIVATIONS
 from sightline.core.hypersphere import Scale
 from sightline.core.norms import make_norm
@@ -65,6 +65,18 @@ class MaskedOutput(nn.Module):
         return self.vocabulary(self.norm(self.activation(self.transform(x))), embedding)
 
 
+def pool(x: Stream, how: str, padding: Bool[Tensor, "batch time"] | None) -> Float[Tensor, "batch width"]:
+    """One vector per sequence: its first or last real token, or the mean of the real ones."""
+    real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if padding is None else ~padding
+    if how == "mean":
+        return (x * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+    if how == "first":
+        at = real.int().argmax(-1)  # 0 unless the row is padded on the left
+    else:
+        at = x.shape[1] - 1 - real.int().flip(-1).argmax(-1)
+    return x[torch.arange(x.shape[0], device=x.device), at]
+
+
 class PooledOutput(nn.Module):
     """The first token, tanh(W · first token), or the mean over the real tokens."""
 
@@ -74,15 +86,30 @@ class PooledOutput(nn.Module):
         self.transform = nn.Linear(width, width) if config.how == "tanh" else nn.Identity()
 
     def forward(self, x: Stream, padding: Bool[Tensor, "batch time"] | None = None) -> Float[Tensor, "batch width"]:
-        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if padding is None else ~padding
-        if self.how == "mean":
-            return (x * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
-        first = real.int().argmax(-1)  # 0 unless the row is padded on the left
-        token = x[torch.arange(x.shape[0], device=x.device), first]
-        return torch.tanh(self.transform(token)) if self.how == "tanh" else token
+        if self.how == "tanh":
+            return torch.tanh(self.transform(pool(x, "first", padding)))
+        return pool(x, self.how, padding)
 
 
-def make_output(config: ModelConfig) -> LanguageOutput | MaskedOutput | PooledOutput | None:
+class ClassOutput(nn.Module):
+    """W norm(act(W' x)) + b, for each token or for one vector per sequence"""
+
+    def __init__(self, width: int, config: Classifier) -> None:
+        super().__init__()
+        self.pool = config.pool
+        hidden = config.activation is not None
+        self.transform = nn.Linear(width, width, bias=config.transform_bias) if hidden else nn.Identity()
+        self.activation = ACTIVATIONS[config.activation] if config.activation else nn.Identity()
+        self.norm = make_norm(config.norm, width)
+        self.labels = nn.Linear(width, config.labels, bias=config.bias)
+
+    def forward(self, x: Stream, padding: Bool[Tensor, "batch time"] | None = None) -> Float[Tensor, "*shape labels"]:
+        if self.pool != "tokens":
+            x = pool(x, self.pool, padding)
+        return self.labels(self.norm(self.activation(self.transform(x))))
+
+
+def make_output(config: ModelConfig) -> LanguageOutput | MaskedOutput | PooledOutput | ClassOutput | None:
     """The head that a configuration names."""
     stack, head = config.last, config.head
     vocab_size = stack.embedding.vocab_size
@@ -90,4 +117,6 @@ def make_output(config: ModelConfig) -> LanguageOutput | MaskedOutput | PooledOu
         return LanguageOutput(stack.width, vocab_size, head, on_sphere=stack.on_sphere)
     if isinstance(head, MaskedHead):
         return MaskedOutput(stack.width, vocab_size, head)
+    if isinstance(head, Classifier):
+        return ClassOutput(stack.width, head)
     return PooledOutput(stack.width, head) if isinstance(head, Pooler) else None

@@ -43,9 +43,10 @@ def residuals(scene: Scene, block: BlockConfig) -> dict[str, Residual]:
     for name in names:
         uses: list[NormUse] = []
         for place in ("before", "inside", "after"):
-            here = place in PLACES[block.placement] and not isinstance(block.norm, NoNorm)
+            norm = block.attention_norm if name == "attention" and block.attention_norm is not None else block.norm
+            here = place in PLACES[block.placement] and not isinstance(norm, NoNorm)
             path = f"{scene.layer}.{name}_residual.{place}"
-            uses.append(NormUse(block.norm if here else NoNorm(), next(marks) if here else "", "norm", path, scene.width))
+            uses.append(NormUse(norm if here else NoNorm(), next(marks) if here else "", "norm", path, scene.width))
         found[name] = Residual(*uses)
     return found
 

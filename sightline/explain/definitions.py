@@ -27,6 +27,7 @@ ACTIVATIONS: dict[Activation, str] = {
     "gelu_tanh": "x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))",
     "silu": "x / (1 + exp(−x))",
     "relu_squared": "max(0, x)²",
+    "tanh": "(exp(x) − exp(−x)) / (exp(x) + exp(−x))",
 }
 UNIT: Definition = ("unit(x)", "x / ‖x‖")
 

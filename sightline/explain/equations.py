@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from sightline.config import LanguageHead, Learned, MaskedHead, ModelConfig, NoNorm, Pooler, Sinusoidal, StackConfig
+from sightline.config import Classifier, LanguageHead, Learned, MaskedHead, ModelConfig, NoNorm, Pooler, Sinusoidal, StackConfig
 from sightline.explain import definitions
 from sightline.explain.blocks import block_sections
 from sightline.explain.definitions import UNIT, activation, number
@@ -93,6 +93,8 @@ def head_section(config: ModelConfig, scene: Scene) -> list[Section]:
         return [Section("head", "head", tuple(language_lines(head, scene)))]
     if isinstance(head, MaskedHead):
         return [Section("head", "head", tuple(masked_lines(head, scene)))]
+    if isinstance(head, Classifier):
+        return [Section("head", "classifier", tuple(classifier_lines(head, scene)))]
     return [Section("head", "pooler", (pooler_line(head, scene),))] if isinstance(head, Pooler) else []
 
 
@@ -117,6 +119,21 @@ def masked_lines(head: MaskedHead, scene: Scene) -> list[Line]:
     inner = norm(f"{head.activation}({transform('x')})")
     first = transform.line(f"u = {inner}", scene.stream, scene.tokens.size, norms=(norm,), where=(activation(head.activation),))
     return [first, vocabulary_line("u", scene, tied=head.tied, bias=head.bias)]
+
+
+def classifier_lines(head: Classifier, scene: Scene) -> list[Line]:
+    """norm(act(y W_H + b_H)) W_C + b_C, with y every token or one vector of the sequence"""
+    classes, tokens = Dimension("C", head.labels), scene.tokens.size if head.pool == "tokens" else 1
+    rows = (scene.tokens,) if head.pool == "tokens" else ()
+    names = {"tokens": "x", "first": "x₀", "last": "x₋₁", "mean": "mean(x)"}
+    linear = Linear("C", "labels", "output.labels", scene.width, classes, head.bias)
+    if head.activation is None:
+        return [linear.line(f"logits = {linear(names[head.pool])}", (*rows, classes), tokens)]
+    transform = Linear("H", "transform", "output.transform", scene.width, scene.width, head.transform_bias)
+    norm = NormUse(head.norm, "_H", "norm", "output.norm", scene.width)
+    inner = norm(f"{head.activation}({transform(names[head.pool])})")
+    first = transform.line(f"u = {inner}", (*rows, scene.width), tokens, norms=(norm,), where=(activation(head.activation),))
+    return [first, linear.line(f"logits = {linear('u')}", (*rows, classes), tokens)]
 
 
 def logits_shape(scene: Scene) -> Shape:

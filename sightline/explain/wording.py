@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sightline.config import (
     BlockConfig,
+    Classifier,
     EmbeddingConfig,
     FeedForwardConfig,
     LanguageHead,
@@ -89,6 +90,8 @@ def head(config: ModelConfig) -> str:
     form = config.head
     if isinstance(form, (LanguageHead, MaskedHead)):
         return f"{'masked-token ' if isinstance(form, MaskedHead) else ''}{'tied head' if form.tied else 'untied head'}"
+    if isinstance(form, Classifier):
+        return f"classifier of {form.labels} labels ({form.pool})"
     return f"{form.how} pooler" if isinstance(form, Pooler) else "no head"
 
 

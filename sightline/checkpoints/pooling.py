@@ -1,0 +1,139 @@
+"""How a sentence-transformers folder makes one vector of a text: modules.json, 1_Pooling/config.json, and what stands beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sightline.checkpoints.files import file_inside
+from sightline.checkpoints.json_file import MOST_BYTES, parse_json, read_json
+from sightline.checkpoints.magic import open_regular, shown
+from sightline.errors import CheckpointError
+from sightline.families.keys import Keys
+
+How = Literal["mean", "first", "last"]
+
+MODES: dict[str, How] = {"mean": "mean", "cls": "first", "lasttoken": "last"}
+FLAGS = {  # the spelling before version 5.4: one true or false per mode
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")  # one file name each, all with the same keys
+ONLY_THESE = "Transformer, Pooling and, if vectors have length 1, Normalize"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pooling:
+    """`how` the token vectors become one, whether that is scaled to length 1, and what happens to the text before.
+
+    `max_length` counts tokens, the special ones too; `lowercase` and `prompt` are done to the text before it is cut into tokens.
+    """
+
+    how: How
+    normalize: bool
+    max_length: int | None = None
+    lowercase: bool = False
+    prompt: str = ""
+
+
+def read_pooling(folder: Path | str) -> Pooling | None:
+    """What the folder says of pooling; None if it is not a sentence-transformers folder. What it says must be understood entirely."""
+    folder = Path(folder)
+    if not (folder / "modules.json").exists():
+        return None
+    place, normalize = _modules(folder)
+    how, width = _how(_settings(folder, place))
+    _check_width(folder, width)
+    max_length, lowercase = _limits(folder)
+    return Pooling(how=how, normalize=normalize, max_length=max_length, lowercase=lowercase, prompt=_prompt(folder))
+
+
+def _modules(folder: Path) -> tuple[str, bool]:
+    """The pooling module's folder, and whether a Normalize follows."""
+    path = file_inside(folder, "modules.json")
+    with open_regular(path) as file:
+        listed = parse_json(file.read(MOST_BYTES), shown(path))
+    kinds: list[str] = []
+    places: list[str] = []
+    for module in listed if isinstance(listed, list) else []:
+        kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(place, str) or not kind.startswith("sentence_transformers."):
+            raise CheckpointError(f"{shown(path)}: a module is {shown(module)}", expected=ONLY_THESE, fix="use another model")
+        kinds.append(kind.rsplit(".", 1)[1])
+        places.append(place)
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        seen = f"{shown(path)} lists {shown(', '.join(kinds)) or 'no modules'}"
+        raise CheckpointError(seen, expected=ONLY_THESE, fix="use a model of these modules only")
+    if places[0] or places[1] in ("", ".", "..") or places[1] != Path(places[1]).name:
+        seen = f"{shown(path)}: the modules lie in {shown(places)}"
+        raise CheckpointError(seen, expected="the model in the folder itself, pooling in a folder of it", fix="download the folder again")
+    return places[1], "Normalize" in kinds
+
+
+def _settings(folder: Path, place: str) -> Path:
+    """The module's config.json. A link may lead only into the folder, or to the hub cache's `blobs`."""
+    path, home = folder / place / "config.json", folder.resolve()
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        raise CheckpointError(f"{shown(path)} is missing", fix="download the missing file") from None
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    if not real.is_relative_to(home) and not real.is_relative_to(blobs):
+        raise CheckpointError(f"{shown(path)} is a link out of the folder", expected="a file inside it", fix="copy it into the folder")
+    return path
+
+
+def _how(path: Path) -> tuple[How, int]:
+    """The one mode that is switched on, and the vectors' width."""
+    keys = Keys(read_json(path), shown(path))
+    keys.only("include_prompt", True)
+    width = keys.number("word_embedding_dimension", "embedding_dimension")
+    named = keys.raw.get("pooling_mode")
+    on = [mode for flag, mode in FLAGS.items() if keys.flag(flag, default=False)]
+    modes = [named] if isinstance(named, str) else named if isinstance(named, list) else on
+    keys.ignore("pooling_mode")
+    keys.finish()
+    if len(modes) != 1 or modes[0] not in MODES:
+        seen = f"{shown(path)}: pooling by {shown(' and '.join(map(str, modes))) or 'nothing'}"
+        raise CheckpointError(seen, expected=f"one of {', '.join(MODES)}", fix="use a model that pools so")
+    return MODES[modes[0]], width
+
+
+def _check_width(folder: Path, width: int) -> None:
+    """Pooling says how wide the vectors are that it gets: as wide as the model's."""
+    keys = Keys(read_json(file_inside(folder, "config.json")), shown(folder / "config.json"))
+    model = keys.number("hidden_size", "dim", "d_model", "n_embd", default=width)
+    if model != width:
+        seen = f"{shown(folder)}: the model's width is {model}, pooling expects {width}"
+        raise CheckpointError(seen, expected="the same", fix="the files do not belong together: download the folder again")
+
+
+def _limits(folder: Path) -> tuple[int | None, bool]:
+    """The longest text, in tokens, and whether it is put in lower case."""
+    for name in (f"sentence_{kind}_config.json" for kind in KINDS):
+        if (folder / name).exists():
+            keys = Keys(read_json(file_inside(folder, name)), shown(folder / name))
+            keys.only("transformer_task", "feature-extraction")
+            keys.only("module_output_name", "token_embeddings")
+            keys.only("modality_config", {"text": {"method": "forward", "method_output_name": "last_hidden_state"}})
+            limit, lowercase = keys.number("max_seq_length", default=None), keys.flag("do_lower_case", default=False)
+            keys.finish()
+            return limit, lowercase
+    return None, False
+
+
+def _prompt(folder: Path) -> str:
+    """What stands before every text, if the folder has such a default."""
+    name = "config_sentence_transformers.json"
+    if not (folder / name).exists():
+        return ""
+    keys = Keys(read_json(file_inside(folder, name)), shown(folder / name))
+    chosen: Any = keys.raw.get("default_prompt_name")
+    if chosen is None:
+        return ""
+    return Keys(keys.table("prompts") or {}, f"{keys.where}: prompts").word(keys.word("default_prompt_name"))

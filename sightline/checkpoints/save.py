@@ -1,0 +1,30 @@
+"""A Transformer becomes tensors under Hugging Face's names: the family's table, run backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.checkpoints.tables import pairings
+from sightline.core.model import Transformer
+from sightline.families import Family
+
+
+def tensors_of(transformer: Transformer, family: Family, head: str, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor that the family's files have, one at a time. A bare body is written without the prefix, as Hugging Face does."""
+    parameters = dict(transformer.named_parameters())
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    for pair in pairings(family, transformer.config, head, shapes, prefixed=head != "none"):
+        if not pair.rule.optional:
+            tensor = pair.put_together([parameters[name].detach() for name in pair.ours])
+            yield pair.theirs, tensor.to(dtype or tensor.dtype).contiguous()
+
+
+def keys_for(keys: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """config.json as it was read, with the dtype that is written now."""
+    said = str(dtype).removeprefix("torch.")
+    name = "torch_dtype" if "torch_dtype" in keys else "dtype"
+    return {**keys, name: said}

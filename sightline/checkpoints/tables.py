@@ -1,0 +1,136 @@
+"""A family's rules, spelled out for one model: which tensor fills which parameters, and back.
+
+Three laws hold for every load: each tensor is claimed once, each parameter is filled once, and the table runs backwards.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sightline.config import ModelConfig
+from sightline.errors import CheckpointError
+from sightline.families.family import Family
+from sightline.families.rules import Rule
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """One tensor of theirs and the parameters of ours that it holds."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    rule: Rule
+
+    def take_apart(self, tensor: Tensor) -> list[Tensor]:
+        """Theirs → ours."""
+        rule = self.rule
+        if rule.flat:
+            tensor = tensor.reshape(-1)
+        if rule.transpose and tensor.dim() == 2:
+            tensor = tensor.T
+        if rule.interleaved is not None:
+            parts = tensor.unflatten(0, (rule.interleaved.heads, len(self.ours), -1))
+            return [parts[:, n].flatten(0, 1) for n in range(len(self.ours))]
+        return [tensor] if rule.sizes is None else list(tensor.split(list(rule.sizes), dim=0))
+
+    def put_together(self, tensors: list[Tensor]) -> Tensor:
+        """Ours → theirs."""
+        rule = self.rule
+        if rule.interleaved is not None:
+            parts = [tensor.unflatten(0, (rule.interleaved.heads, -1)) for tensor in tensors]
+            return torch.stack(parts, dim=1).flatten(0, 2)
+        tensor = tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=0)
+        if rule.transpose and tensor.dim() == 2:
+            tensor = tensor.T
+        return (tensor[None] if rule.flat else tensor).contiguous()
+
+
+def pairings(family: Family, config: ModelConfig, head: str, shapes: Shapes, *, prefixed: bool) -> list[Pairing]:
+    """Every rule with its names filled in, for the parameters that the model has."""
+    layers = {name: stack.layers for name, stack in config.stacks.items()}
+    found: list[Pairing] = []
+    for rule in family.weights(config, head):
+        for theirs, ours in _names(rule, shapes, layers):
+            found.append(Pairing(_with_prefix(theirs, family.prefix_of(head) if prefixed else ""), ours, rule))
+    return found
+
+
+def _with_prefix(name: str, prefix: str) -> str:
+    return name[1:] if name.startswith("^") else prefix + name
+
+
+def _names(rule: Rule, shapes: Shapes, layers: dict[str, int]) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """The rule's names with {path}, {n} and {p} filled in."""
+    if rule.theirs == "{path}":
+        yield from ((name, (name,)) for name in shapes)
+        return
+    if rule.ignored:
+        return
+    stack = rule.ours[0].split(".")[0]
+    for n in range(layers.get(stack, 0)) if "{n}" in rule.ours[0] else [0]:
+        for p in ("weight", "bias") if "{p}" in rule.ours[0] else [""]:
+            ours = tuple(name.replace("{n}", str(n)).replace("{p}", p) for name in rule.ours)
+            if all(name in shapes for name in ours):
+                yield rule.theirs.replace("{n}", str(n)).replace("{p}", p), ours
+
+
+def ignored(family: Family, config: ModelConfig, head: str, names: Iterable[str]) -> set[str]:
+    """The tensors that a family knows and does not need."""
+    patterns = [_pattern(rule.theirs, family.prefix_of(head)) for rule in family.weights(config, head) if rule.ignored]
+    return {name for name in names if any(pattern.fullmatch(name) for pattern in patterns)}
+
+
+def _pattern(template: str, prefix: str) -> re.Pattern[str]:
+    text = re.escape(template.lstrip("^")).replace(re.escape("{n}"), r"\d+").replace(re.escape("{p}"), "(weight|bias)")
+    return re.compile(f"({re.escape(prefix)})?{text}")
+
+
+def check_claims(where: str, table: list[Pairing], present: set[str], shapes: Shapes, unneeded: set[str]) -> None:
+    """Each tensor claimed once, each parameter filled once; otherwise the first five of each kind, and how many there are."""
+    claimed = [pair.theirs for pair in table if not pair.rule.optional]
+    filled = [name for pair in table if not pair.rule.optional for name in pair.ours]
+    twice = sorted(name for names in (claimed, filled) for name, count in Counter(names).items() if count > 1)
+    assert not twice, f"the family's table names twice: {twice[:5]}"
+    needed = {pair.theirs for pair in table if not pair.rule.optional and not pair.rule.zero_if_absent}
+    missing = sorted(needed - present)
+    known = {pair.theirs for pair in table}
+    unexpected = sorted(present - known - unneeded)
+    unfilled = sorted(set(shapes) - set(filled))
+    assert not unfilled, f"the family's table never fills: {unfilled[:5]}"
+    if missing or unexpected:
+        raise CheckpointError(f"{where}: {_mismatch(missing, unexpected)}", fix=_hint(missing, unexpected))
+
+
+def _mismatch(missing: list[str], unexpected: list[str]) -> str:
+    said: list[str] = []
+    for what, names in (("missing", missing), ("unexpected", unexpected)):
+        if names:
+            shown = ", ".join(_printable(name) for name in names[:5])
+            said.append(f"{len(names)} tensor{'s' if len(names) > 1 else ''} {what}: {shown}{' …' if len(names) > 5 else ''}")
+    return "; ".join(said)
+
+
+def _hint(missing: list[str], unexpected: list[str]) -> str:
+    if missing and unexpected:
+        close = difflib.get_close_matches(unexpected[0], missing, n=1, cutoff=0.5)
+        if close:
+            return f"is {_printable(unexpected[0])} a misspelling of {close[0]}?"
+    return (
+        "the weights and config.json do not belong together: fetch the folder again"
+        if missing
+        else "remove what does not belong to this model"
+    )
+
+
+def _printable(name: str) -> str:
+    name = name if len(name) <= 120 else name[:117] + "…"
+    return name if name.isprintable() else ascii(name)

@@ -1,0 +1,40 @@
+"""`sightline info`: what a checkpoint is, without reading its weights."""
+
+from __future__ import annotations
+
+import json as text_of
+from typing import Any
+
+from rich.console import Console
+
+
+def info(model: str, /, *, json: bool = False) -> None:
+    """Family, sizes, positions, norms, context, dtype, bytes, tokenizer, chat template and licence of a checkpoint.
+
+    Parameters
+    ----------
+    model
+        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
+    json
+        Write JSON.
+    """
+    from sightline.about import about
+
+    facts = about(model)
+    if json:
+        print(text_of.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    screen = Console(highlight=False)
+    for name, value in facts.items():
+        screen.print(f"[dim]{name:<15}[/]{spell(value)}", soft_wrap=True)
+
+
+def spell(value: Any) -> str:
+    """A fact in words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return "; ".join(map(str, value)) or "–"
+    return "–" if value is None else str(value).replace("[", r"\[")

@@ -1,0 +1,30 @@
+"""Loading a model with its progress on stderr: what most commands begin with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from sightline.model import Model
+
+SHOWN_ABOVE = 25_000_000  # numbers: about 100 MB in float32
+
+
+def load_shown(reference: str, *, dtype: str = "float32", strict: bool = False, verify: bool = False, from_pickle: bool = False) -> Model:
+    """Load, with a bar for large models and every note of the reader in a line of its own."""
+    from sightline.checkpoints.opening import open_source
+    from sightline.checkpoints.reference import resolve
+    from sightline.model import load_opened
+
+    source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle)
+    total, screen = sum(entry.numbers for entry in source.tensors.values()), Console(stderr=True, highlight=False)
+    columns = (TextColumn("loading"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True, disable=total < SHOWN_ABOVE or not screen.is_terminal) as bar:
+        task = bar.add_task("loading", total=total)
+        model = load_opened(source, dtype=dtype, strict=strict, progress=lambda name, numbers: bar.advance(task, numbers))
+    for note in model.notes:
+        screen.print(f"note: {note}", style="yellow" if note.startswith("warning") else "dim", markup=False)
+    return model

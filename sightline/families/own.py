@@ -1,0 +1,30 @@
+"""Sightline's own format: the ModelConfig itself in config.json, parameters under their own names. nGPT and whatever has no other home."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sightline.config import ModelConfig
+from sightline.config.values import from_plain, to_plain
+from sightline.families.family import Family
+from sightline.families.keys import Keys
+from sightline.families.rules import Rule, rename
+
+
+def config(keys: Keys, head: str) -> ModelConfig:
+    """The value that `keys_of` wrote."""
+    keys.ignore("format")
+    return from_plain(ModelConfig, keys.table("model"), where=f"{keys.where}: model")
+
+
+def weights(config: ModelConfig, head: str) -> list[Rule]:
+    """Every parameter under its own name."""
+    return [rename("{path}", "{path}")]
+
+
+def keys_of(config: ModelConfig) -> dict[str, Any]:
+    """config.json for any configuration."""
+    return {"model_type": "sightline", "architectures": ["Transformer"], "format": 1, "model": to_plain(config)}
+
+
+OWN = Family(name="sightline", config=config, weights=weights, heads={"Transformer": "any"})

@@ -1,0 +1,159 @@
+"""The laws as a user's tool: for one very checkpoint, what should be equal is measured.
+
+cached = whole        one token at a time with a cache, against one pass        chunked = whole    in uneven pieces
+row = alone           a row of a batch, against the row by itself               padded = alone     the same behind padding
+past                  later tokens changed: earlier logits to the last bit      fused = equation   the kernel, against the formula
+saved = loaded        written and read back, to the last bit                    reference          transformers' own numbers
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.core.cache import Cache
+from sightline.model import Model, load
+
+BATCH, TIME, SOURCE = 3, 24, 10
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One law: how far apart the two sides are, relative to the largest number; None where the law does not apply, and why."""
+
+    law: str
+    difference: float | None
+    allowed: float
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.difference is None or self.difference <= self.allowed
+
+
+@torch.no_grad()
+def check(model: Model, *, seed: int = 0, reference: bool = True) -> Iterator[Measured]:
+    """Measure every law, one after the other."""
+    case = Case(model, seed)
+    count = len(list(model.transformer.parameters()))
+    yield Measured("each tensor claimed once", 0.0, 0.0, f"{count} parameters filled")
+    laws: dict[str, Callable[[], float]] = {"fused = equation": case.fused, "row = alone": case.alone, "padded = alone": case.padded}
+    if model.config.decoder is not None:
+        laws |= {"cached = whole": case.cached, "chunked = whole": case.chunked}
+    for name, measure in laws.items():
+        yield Measured(name, measure(), TOLERANCE)
+    if model.config.decoder is not None:
+        yield Measured("future changes no past", case.past(), 0.0)
+    with tempfile.TemporaryDirectory() as place:
+        folder = model.save(Path(place) / "saved")
+        yield Measured("saved = loaded", case.reloaded(folder), 0.0)
+        if reference:
+            yield case.reference(folder)
+
+
+class Case:
+    """The inputs that all laws share, and one pass over them."""
+
+    def __init__(self, model: Model, seed: int) -> None:
+        self.model, config = model, model.config
+        random = torch.Generator().manual_seed(seed)
+        time = min(TIME, config.last.max_positions)
+        self.tokens = torch.randint(0, config.last.embedding.vocab_size, (BATCH, time), generator=random)
+        self.sources: dict[str, Tensor] = {}
+        if config.encoder is not None and config.decoder is not None:
+            length = min(SOURCE, config.encoder.max_positions)
+            self.sources = {"source": torch.randint(0, config.encoder.embedding.vocab_size, (BATCH, length), generator=random)}
+        self.whole = self.run(self.tokens)
+
+    def run(self, tokens: Tensor, **options: object) -> Tensor:
+        return self.model.transformer(tokens, **self.sources, **options)
+
+    def fused(self) -> float:
+        return distance(self.run(self.tokens, kernel="equation"), self.whole)
+
+    def alone(self) -> float:
+        rows = [self.model.transformer(self.tokens[n : n + 1], **self._row(n)) for n in range(BATCH)]
+        return distance(self.whole, torch.cat(rows))
+
+    def _row(self, n: int) -> dict[str, Tensor]:
+        return {name: x[n : n + 1] for name, x in self.sources.items()}
+
+    def padded(self) -> float:
+        """Every row behind another number of padded places, against the same tokens without."""
+        time, keep = self.tokens.shape[1], self.tokens.shape[1] - 2 * (BATCH - 1)
+        if keep < 1:
+            return 0.0
+        padding = torch.arange(time)[None] < 2 * torch.arange(BATCH)[:, None]
+        together, worst = self.run(self.tokens, padding=padding), 0.0
+        for n in range(BATCH):
+            alone = self.model.transformer(self.tokens[n : n + 1, 2 * n :], **self._row(n))[0]
+            worst = max(worst, distance(alone, together[n, 2 * n :] if together.dim() == 3 else together[n]))
+        return worst
+
+    def cached(self) -> float:
+        return self._in_pieces([1] * self.tokens.shape[1])
+
+    def chunked(self) -> float:
+        time = self.tokens.shape[1]
+        return self._in_pieces([time // 3, 1, time - time // 3 - 1])
+
+    def _in_pieces(self, sizes: list[int]) -> float:
+        if self.whole.dim() != 3:
+            return 0.0
+        cache, found = Cache.growing(self.model.config), list[Tensor]()
+        for n, piece in enumerate(self.tokens.split([size for size in sizes if size > 0], dim=1)):
+            found.append(self.model.transformer(piece, cache=cache, **(self.sources if n == 0 else {})))
+        return distance(self.whole, torch.cat(found, dim=1))
+
+    def past(self) -> float:
+        half = self.tokens.shape[1] // 2
+        changed = self.tokens.clone()
+        changed[:, half:] = (changed[:, half:] + 1) % self.model.config.last.embedding.vocab_size
+        after = self.run(changed)
+        return 0.0 if self.whole.dim() != 3 else distance(self.whole[:, :half], after[:, :half])
+
+    def reloaded(self, folder: Path) -> float:
+        again = load(folder)
+        mine, theirs = self.model.transformer.state_dict(), again.transformer.state_dict()
+        assert mine.keys() == theirs.keys()
+        return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
+
+    def reference(self, folder: Path) -> Measured:
+        """transformers' numbers for the folder that we wrote, where it is installed and knows the model."""
+        if self.model.family == "sightline":
+            return Measured("reference", None, TOLERANCE, "a model of our own: nobody else has it")
+        try:
+            import transformers
+        except ImportError:
+            return Measured("reference", None, TOLERANCE, "transformers is not installed: pip install transformers")
+        kind = getattr(transformers, self.model.keys.get("architectures", ["AutoModel"])[0])
+        theirs = kind.from_pretrained(folder, dtype=torch.float32).eval()
+        inputs = {"input_ids": self.tokens}
+        if self.sources:
+            inputs = {"input_ids": self.sources["source"], "decoder_input_ids": self.tokens}
+        output = theirs(**inputs)
+        expected = answer_of(output, self.whole)
+        return Measured("reference", distance(expected, self.whole), TOLERANCE, f"transformers {transformers.__version__}")
+
+
+def answer_of(output: Any, like: Tensor) -> Tensor:
+    """The part of transformers' answer that is ours."""
+    if getattr(output, "start_logits", None) is not None:
+        return torch.stack((output.start_logits, output.end_logits), dim=-1)
+    for name in ("logits", "pooler_output", "last_hidden_state"):
+        found = getattr(output, name, None)
+        if found is not None and found.shape == like.shape:
+            return found
+    raise AssertionError("transformers gave nothing of our shape")
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """Largest difference, relative to the largest number."""
+    return float((a - b).abs().max() / a.abs().max().clamp(min=1e-6))

@@ -1,0 +1,91 @@
+"""A Transformer with its tokenizer and what is known of where it came from: the one meeting place.
+
+model = load("smollm2-135m-instruct")      a folder, a .gguf file, a hub id, or a name of the catalogue
+model.config, model.transformer, model.tokenizer, model.family
+model.save("folder")                       a folder that Hugging Face's transformers loads
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sightline.checkpoints.load import Progress
+from sightline.checkpoints.load import load as load_source
+from sightline.checkpoints.opening import open_source
+from sightline.checkpoints.reference import resolve
+from sightline.checkpoints.save import keys_for, tensors_of
+from sightline.checkpoints.source import Source
+from sightline.checkpoints.tokenizing import tokenizer_files, tokenizer_of
+from sightline.checkpoints.write import save_folder
+from sightline.config import ModelConfig
+from sightline.core.model import Transformer
+from sightline.errors import InputError, nearest
+from sightline.families import FAMILIES
+from sightline.families.own import keys_of
+from sightline.text.tokenizer import Tokenizer
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(slots=True)
+class Model:
+    """`family` is Hugging Face's `model_type` (or "sightline"), `head` what the checkpoint carries, `keys` its config.json."""
+
+    transformer: Transformer
+    tokenizer: Tokenizer | None = None
+    family: str = "sightline"
+    head: str = "any"
+    keys: dict[str, Any] = field(default_factory=dict)
+    source: Source | None = None
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.transformer.config
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know: weights that were cast, files that were ignored, NaN that was found."""
+        return [] if self.source is None else self.source.notes
+
+    def save(self, folder: str | Path, *, dtype: str | None = None, overwrite: bool = False) -> Path:
+        """Write a folder that Hugging Face loads (or `load` alone, where a model has no family there). Returns the folder."""
+        kind = dtype_named(dtype) if dtype else next(self.transformer.parameters()).dtype
+        keys = keys_for(self.keys or keys_of(self.config), kind)
+        tensors = dict(tensors_of(self.transformer, FAMILIES[self.family], self.head, dtype=kind))
+        save_folder(folder, tensors, keys=keys, files=tokenizer_files(self.source, self.tokenizer), overwrite=overwrite)
+        return Path(folder)
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """A dtype by its name."""
+    if name not in DTYPES:
+        raise InputError(f"dtype {name!r}", fix=nearest(name, DTYPES))
+    return DTYPES[name]
+
+
+def load(
+    reference: str | Path,
+    *,
+    dtype: str = "float32",
+    strict: bool = False,
+    verify: bool = False,
+    from_pickle: bool = False,
+    progress: Progress | None = None,
+) -> Model:
+    """Find, open, understand and fill a model.
+
+    `strict` refuses NaN weights, `verify` checks the folder's checksums, `from_pickle` allows an old `pytorch_model.bin`, which is
+    then converted in a limited process of its own. `progress(name, numbers)` is told of every tensor that was filled.
+    """
+    source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle)
+    return load_opened(source, dtype=dtype, strict=strict, progress=progress)
+
+
+def load_opened(source: Source, *, dtype: str = "float32", strict: bool = False, progress: Progress | None = None) -> Model:
+    """A source that is open already."""
+    loaded = load_source(source, dtype=dtype_named(dtype), strict=strict, progress=progress)
+    return Model(loaded.transformer, tokenizer_of(source), loaded.family.name, loaded.head, source.keys, source)

@@ -1,0 +1,138 @@
+"""The small files around a tokenizer, read with limits: JSON objects, special tokens, chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sightline.errors import CheckpointError
+from sightline.text.pre_tokenizers import check_pattern
+
+LARGEST_FILE = 128 * 2**20
+NAMES = {"bos": "bos_token", "eos": "eos_token", "pad": "pad_token", "unknown": "unk_token", "mask": "mask_token"}
+
+
+def read_bytes(path: Path) -> bytes:
+    """A regular file of reasonable size."""
+    try:
+        if not path.is_file():
+            raise CheckpointError(f"{path}: is not a regular file", fix="fetch the tokenizer's files again")
+        if (size := path.stat().st_size) > LARGEST_FILE:
+            raise CheckpointError(f"{path}: is {size} bytes long", expected=f"at most {LARGEST_FILE}")
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})", fix="check the file's permissions") from None
+
+
+def read_text(path: Path) -> str:
+    """A text file in UTF-8."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: is not UTF-8 (at byte {error.start})", fix="fetch the file again") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object without repeated keys."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """A dictionary in which no key came twice."""
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a key comes twice")
+        return found
+
+    try:
+        value = json.loads(read_text(path), object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is not a JSON object ({str(error)[:100]})", fix="fetch the file again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: holds a {type(value).__name__}", expected="a JSON object")
+    return value
+
+
+def optional_object(path: Path) -> dict[str, Any]:
+    """A JSON object, or an empty one if there is no such file."""
+    return read_object(path) if path.exists() else {}
+
+
+def check_ids(path: Path, ids: dict[str, Any]) -> None:
+    """Each id once, no negative ones, and not thinly spread (a table by id would be huge)."""
+    values = list(ids.values())
+    wrong = next((piece for piece, id in ids.items() if isinstance(id, bool) or not isinstance(id, int) or id < 0), None)
+    if wrong is not None:
+        raise CheckpointError(f"{path}: the id of {wrong[:40]!r} is {str(ids[wrong])[:40]!r}", expected="an integer from 0")
+    if len(set(values)) != len(values):
+        seen: set[int] = set()
+        twice = next(piece for piece, id in ids.items() if id in seen or seen.add(id))
+        raise CheckpointError(f"{path}: {twice[:40]!r} has the id {ids[twice]} of another token", expected="each id once")
+    if values and max(values) >= 2 * len(values) + 1024:
+        raise CheckpointError(f"{path}: {len(values)} tokens have ids up to {max(values)}", expected="ids without large holes")
+
+
+def check_tokenizer_json(path: Path, spelling: dict[str, Any]) -> None:
+    """Ids and patterns of a tokenizer.json, before the library sees them."""
+    model = spelling.get("model")
+    if not isinstance(model, dict) or "vocab" not in model:
+        raise CheckpointError(f"{path}: model.vocab is missing", expected="a tokenizer.json")
+    ids = dict(model["vocab"]) if isinstance(model["vocab"], dict) else {str(place): place for place in range(len(model["vocab"]))}
+    check_ids(path, ids)
+    added = spelling.get("added_tokens", [])
+    if not isinstance(added, list) or not all(isinstance(token, dict) and {"id", "content"} <= set(token) for token in added):
+        raise CheckpointError(f"{path}: added_tokens is no list of tokens", expected="objects with an id and content")
+    taken = set(ids.values())
+    check_ids(path, {str(id): id for id in [*taken, *(token["id"] for token in added if token["id"] not in taken)]})
+    for pattern in _patterns(spelling):
+        check_pattern(str(path), pattern)
+
+
+def _patterns(node: Any) -> Iterator[str]:
+    """Every regular expression in a tokenizer.json."""
+    if isinstance(node, dict):
+        if isinstance(node.get("Regex"), str):
+            yield node["Regex"]
+        for name, child in node.items():
+            if name not in ("vocab", "merges"):
+                yield from _patterns(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _patterns(child)
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """bos, eos, pad, unknown and mask as the folder's files name them."""
+    found: dict[str, str] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        values = optional_object(folder / file)
+        for name, key in NAMES.items():
+            value = values.get(key)
+            content = value.get("content") if isinstance(value, dict) else value
+            if isinstance(content, str):
+                found[name] = content
+    return found
+
+
+def added_tokens(folder: Path) -> dict[int, tuple[str, bool]]:
+    """Tokens added beside the vocabulary, by id: the text and whether it is special."""
+    found: dict[int, tuple[str, bool]] = {}
+    for content, id in optional_object(folder / "added_tokens.json").items():
+        if isinstance(id, int):
+            found[id] = (content, True)
+    decoder = optional_object(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
+    for id, token in decoder.items() if isinstance(decoder, dict) else ():
+        if isinstance(token, dict) and isinstance(token.get("content"), str) and id.isdecimal() and len(id) < 10:
+            found[int(id)] = (token["content"], bool(token.get("special", True)))
+    return found
+
+
+def chat_template(folder: Path) -> str | None:
+    """The chat template: its own file, or the configuration's (the one named default if there are several)."""
+    if (folder / "chat_template.jinja").exists():
+        return read_text(folder / "chat_template.jinja")
+    value = optional_object(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(value, list):
+        named = {each.get("name"): each.get("template") for each in value if isinstance(each, dict)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None

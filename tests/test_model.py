@@ -1,0 +1,162 @@
+"""Folders in and out: transformers writes, we load and write, transformers loads again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import sightline as sl
+from sightline import laws
+from tests.families.oracle import reference, tokens, transformers
+from tests.families.test_decoders import GPT2, LLAMA
+from tests.tiny import ALL, inputs
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "llama": ("LlamaForCausalLM", LLAMA),
+    "llama sequence": ("LlamaForSequenceClassification", LLAMA | {"num_labels": 3, "pad_token_id": 0}),
+    "qwen3 bare": ("Qwen3Model", LLAMA | {"head_dim": 6}),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny Llama, as transformers writes it."""
+    reference("LlamaForCausalLM", LLAMA).save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_circle(name: str, dtype: str, tmp_path: Path) -> None:
+    class_name, options = CASES[name]
+    theirs = reference(class_name, options).to(getattr(torch, dtype))
+    theirs.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1, "in shards"
+    ours = sl.load(tmp_path / "theirs")
+    again = type(theirs).from_pretrained(ours.save(tmp_path / "ours"), dtype=torch.float32).eval()
+    ids = tokens(40)
+    with torch.no_grad():
+        expected = again(ids)
+        found = ours.transformer(ids)
+    expected = expected.logits if hasattr(expected, "logits") else expected.last_hidden_state
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    for key, tensor in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[key], tensor.float()), key
+
+
+def test_save_load_is_the_identity(folder: Path, tmp_path: Path) -> None:
+    model = sl.load(folder)
+    again = sl.load(model.save(tmp_path / "again"), verify=True)
+    assert again.config == model.config
+    assert all(torch.equal(a, b) for a, b in zip(model.transformer.parameters(), again.transformer.parameters(), strict=True))
+    half = sl.load(model.save(tmp_path / "half", dtype="bfloat16"), dtype="bfloat16")
+    assert next(half.transformer.parameters()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["ngpt", "soft-cap", "window-alternating", "cosine", "bert-mean", "transformer", "t5", "classifier"])
+def test_what_has_no_other_home_is_kept_in_our_own_format(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = sl.Model(sl.build(ALL[name]).eval())
+    again = sl.load(model.save(tmp_path / "own"))
+    assert again.config == ALL[name]
+    assert torch.equal(model.transformer(**inputs(ALL[name])), again.transformer(**inputs(ALL[name])))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_laws_hold_and_are_measured(name: str, tmp_path: Path) -> None:
+    class_name, options = CASES[name]
+    reference(class_name, options).save_pretrained(tmp_path / "theirs")
+    found = {measured.law: measured for measured in laws.check(sl.load(tmp_path / "theirs"))}
+    assert all(measured.holds for measured in found.values()), found
+    assert found["reference"].note == f"transformers {transformers.__version__}"
+    assert found["saved = loaded"].difference == 0
+
+
+def test_a_broken_model_breaks_a_law(folder: Path) -> None:
+    model = sl.load(folder)
+    with torch.no_grad():
+        model.transformer.decoder[0].attention.query.weight[0, 0] = float("nan")
+    assert not all(measured.holds for measured in laws.check(model, reference=False))
+
+
+def edit(folder: Path, **changes: Any) -> Path:
+    keys = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({name: value for name, value in keys.items() if value != "DELETE"}))
+    return folder
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown key": ({"rope_thetaa": 3.0}, "keys that this family does not know: rope_thetaa. Fix: did you mean 'rope_theta'?"),
+    "an unsupported option": ({"pretraining_tp": 2}, "pretraining_tp is 2, which is not supported; expected 1"),
+    "an unknown family": ({"model_type": "lama"}, "did you mean 'llama'?"),
+    "an unknown class": ({"architectures": ["LlamaForCausaLM"]}, "did you mean 'LlamaForCausalLM'?"),
+    "an unknown activation": ({"hidden_act": "sliu"}, "did you mean 'silu'?"),
+    "an unknown rope": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not supported"),
+    "half a rotation": ({"partial_rotary_factor": 0.5}, "this family rotates whole heads"),
+    "a billion layers": ({"num_hidden_layers": 10**9}, "1,000,000,000 layers"),
+    "more layers than there are": ({"num_hidden_layers": 3}, "tensors missing: model.layers.2"),
+    "a negative width": ({"hidden_size": -1}, "hidden_size is -1; expected a whole number"),
+    "heads that do not divide": ({"num_key_value_heads": 3}, "heads divisible by kv_heads"),
+    "no vocabulary": ({"vocab_size": 0}, "vocab_size is 0"),
+    "a missing key": ({"hidden_size": "DELETE"}, "lacks 'hidden_size'"),
+    "another width": ({"intermediate_size": 39}, "mlp.gate_proj.weight has shape [40, 24]; expected what fills"),
+    "a word for a number": ({"hidden_size": "24"}, "hidden_size is '24'"),
+    "epsilon zero": ({"rms_norm_eps": 0.0}, "eps is 0.0"),
+    "a base that is no number": ({"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "base"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_understood_is_refused_in_one_line(what: str, folder: Path) -> None:
+    changes, words = REFUSED[what]
+    with pytest.raises(sl.CheckpointError) as refusal:
+        sl.load(edit(folder, **changes))
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_misspelt_tensor_is_named_with_the_nearest(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.mlp.gate_prj.weight"] = tensors.pop("model.layers.0.mlp.gate_proj.weight")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(
+        sl.CheckpointError,
+        match=r"1 tensor missing: .*; 1 tensor unexpected: .*gate_prj.weight a misspelling of model.layers.0.mlp.gate_proj.weight",
+    ):
+        sl.load(folder)
+
+
+def test_nan_weights_are_said_loudly_and_refused_when_strict(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][3] = float("nan")
+    save_file(tensors, folder / "model.safetensors")
+    assert any("model.norm.weight holds NaN" in note for note in sl.load(folder).notes)
+    with pytest.raises(sl.CheckpointError, match="NaN"):
+        sl.load(folder, strict=True)
+
+
+def test_a_tied_copy_must_be_equal(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    reference("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path / "gpt2")
+    file = tmp_path / "gpt2" / "model.safetensors"
+    tensors = load_file(file)
+    save_file(tensors | {"lm_head.weight": tensors["transformer.wte.weight"].clone()}, file)
+    assert sl.load(tmp_path / "gpt2").config.head.tied
+    save_file(tensors | {"lm_head.weight": tensors["transformer.wte.weight"] + 1}, file)
+    with pytest.raises(sl.CheckpointError, match="differs from the embedding"):
+        sl.load(tmp_path / "gpt2")
+
+
+def test_an_unknown_dtype(folder: Path) -> None:
+    with pytest.raises(sl.InputError, match="did you mean 'float16'"):
+        sl.load(folder, dtype="flot16")

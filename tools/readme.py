@@ -1,0 +1,75 @@
+"""`make readme`: the README's tree from the modules' own first sentences, and its table from bench/results."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {
+    "config": "what a Transformer is, as a value; no torch",
+    "core": "tensors in, tensors out: the mathematics",
+    "families": "data only: how a config.json is read, which tensor is which parameter; no torch",
+    "checkpoints": "the only code that touches weight files",
+    "text": "tokenizers of every kind",
+    "explain": "a model as equations with shapes, and what it costs; no torch",
+    "cli": "one thin file per command",
+}
+BESIDE = {
+    "bench/": "side-by-side measurements, as ratios; results and figures",
+    "tests/": "mirrors sightline/, plus laws/ over every model of tiny.py",
+    "docs/": "notation, how to add a family, a page for each published model",
+    "tools/": "what keeps this page true",
+}
+COLUMN, WIDEST = 29, 92
+
+
+def sentence(path: Path) -> str:
+    """A module's first sentence, cut at a clause where it is long."""
+    text = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0].replace("\n", " ")
+    text = text.split(". ")[0].rstrip(".:").replace("(Loshchilov et al", "").strip()
+    if len(text) <= WIDEST:
+        return text
+    clauses = [text[: match.start()] for match in re.finditer(r"[:;,] ", text) if 20 < match.start() <= WIDEST]
+    return clauses[-1] if clauses else text[: WIDEST - 1] + "…"
+
+
+def line(depth: int, name: str, text: str) -> str:
+    return f"{'  ' * depth}{name:<{COLUMN - 2 * depth}}{text}".rstrip()
+
+
+def tree() -> str:
+    """One line for each file."""
+    package = ROOT / "sightline"
+    lines = ["sightline/", line(1, "__init__.py", "the public names; importing it does not import torch until used")]
+    lines += [line(1, path.name, sentence(path)) for path in sorted(package.glob("*.py")) if path.name != "__init__.py"]
+    for folder, text in FOLDERS.items():
+        lines.append(line(1, f"{folder}/", text))
+        lines += [line(2, path.name, sentence(path)) for path in sorted((package / folder).glob("*.py")) if path.name != "__init__.py"]
+    return "\n".join([*lines, *(line(0, name, text) for name, text in BESIDE.items())])
+
+
+def table() -> str:
+    """The core's ratios and memory, as measured last."""
+    found = json.loads((ROOT / "bench" / "results" / "core.json").read_text())
+    rows = [
+        f"| {r['name']} | {r['ours_ms']:.0f} ms | {r['theirs_ms']:.0f} ms | {r['ratio']:.2f}× | {r['low']:.2f}–{r['high']:.2f} |"
+        for r in found["ratios"]
+    ]
+    memory = ", ".join(f"{name} {points['16384']:.0f} MiB" for name, points in found["memory_mib"].items())
+    head = ["", "| | ours | torch.nn | ratio | middle half |", "|---|--:|--:|--:|---|"]
+    return "\n".join([*head, *rows, "", f"Peak memory of causal attention over 16,384 tokens, one head: {memory}.", ""])
+
+
+def main() -> None:
+    path = ROOT / "README.md"
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"```\nsightline/\n.*?```", lambda _: f"```\n{tree()}\n```", text, flags=re.DOTALL)
+    text = re.sub(r"<!-- bench -->.*<!-- /bench -->", lambda _: f"<!-- bench -->{table()}<!-- /bench -->", text, flags=re.DOTALL)
+    path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
