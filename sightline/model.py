@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
+from sightline.checkpoints.defaults import Defaults, read_defaults
 from sightline.checkpoints.load import Progress
 from sightline.checkpoints.load import load as load_source
 from sightline.checkpoints.opening import open_source
+from sightline.checkpoints.pooling import Pooling, read_pooling
 from sightline.checkpoints.reference import resolve
 from sightline.checkpoints.save import keys_for, tensors_of
 from sightline.checkpoints.source import Source
@@ -33,7 +35,8 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 @dataclass(slots=True)
 class Model:
-    """`family` is Hugging Face's `model_type` (or "sightline"), `head` what the checkpoint carries, `keys` its config.json."""
+    """`family` is Hugging Face's `model_type` (or "sightline"), `head` what the checkpoint carries, `keys` its config.json, `defaults`
+    how its makers want it run, `pooling` how a sentence-transformers folder makes one vector of a text."""
 
     transformer: Transformer
     tokenizer: Tokenizer | None = None
@@ -41,6 +44,8 @@ class Model:
     head: str = "any"
     keys: dict[str, Any] = field(default_factory=dict)
     source: Source | None = None
+    defaults: Defaults = field(default_factory=Defaults)
+    pooling: Pooling | None = None
 
     @property
     def config(self) -> ModelConfig:
@@ -88,4 +93,6 @@ def load(
 def load_opened(source: Source, *, dtype: str = "float32", strict: bool = False, progress: Progress | None = None) -> Model:
     """A source that is open already."""
     loaded = load_source(source, dtype=dtype_named(dtype), strict=strict, progress=progress)
-    return Model(loaded.transformer, tokenizer_of(source), loaded.family.name, loaded.head, source.keys, source)
+    defaults = read_defaults(source, loaded.transformer.config.last.embedding.vocab_size)
+    pooling = read_pooling(source.where) if source.where.is_dir() else None
+    return Model(loaded.transformer, tokenizer_of(source), loaded.family.name, loaded.head, source.keys, source, defaults, pooling)

@@ -103,6 +103,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a negative width": ({"hidden_size": -1}, "hidden_size is -1; expected a whole number"),
     "heads that do not divide": ({"num_key_value_heads": 3}, "heads divisible by kv_heads"),
     "no vocabulary": ({"vocab_size": 0}, "vocab_size is 0"),
+    "an end past the vocabulary": ({"eos_token_id": 40}, "eos_token_id is 40; expected an id below 40"),
     "a missing key": ({"hidden_size": "DELETE"}, "lacks 'hidden_size'"),
     "another width": ({"intermediate_size": 39}, "mlp.gate_proj.weight has shape [40, 24]; expected what fills"),
     "a word for a number": ({"hidden_size": "24"}, "hidden_size is '24'"),
@@ -160,3 +161,27 @@ def test_a_tied_copy_must_be_equal(tmp_path: Path) -> None:
 def test_an_unknown_dtype(folder: Path) -> None:
     with pytest.raises(sl.InputError, match="did you mean 'float16'"):
         sl.load(folder, dtype="flot16")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"temperature": -1}, "temperature is -1"),
+        ({"top_p": 2.0}, "top_p is 2.0"),
+        ({"eos_token_id": [1, 99]}, "eos_token_id is 99"),
+        ({"top_k": "all"}, "top_k is 'all'"),
+    ],
+)
+def test_a_generation_config_that_no_sampler_could_obey(said: dict[str, Any], words: str, folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    with pytest.raises(sl.CheckpointError) as refusal:
+        sl.load(folder)
+    assert words in str(refusal.value)
+
+
+def test_the_makers_defaults_are_read(folder: Path) -> None:
+    said = {"eos_token_id": [2, 5], "bos_token_id": 1, "do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 50}
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    defaults = sl.load(folder).defaults
+    assert (defaults.begin, defaults.end, defaults.sample) == (1, (2, 5), True)
+    assert (defaults.temperature, defaults.top_p, defaults.top_k) == (0.6, 0.9, 50)

@@ -59,15 +59,16 @@ def survive(folders: list[Path], place: Path, seeds: range) -> int:
         folder = place / "damaged"
         shutil.copytree(dice.choice(folders), folder)
         damage(folder, dice)
+        said = ""
         try:
             model = sl.load(folder)
             assert model.transformer(torch.zeros(1, 2, dtype=torch.long)).shape[1:] in ((2, 40), (2, 24))
         except sl.SightlineError as error:
-            refused += 1
-            assert "\n" not in str(error), f"seed {seed}"
-            assert len(str(error)) < 2000, f"seed {seed}"
+            said, refused = str(error), refused + 1
         finally:
             shutil.rmtree(folder)
+        assert "\n" not in said, f"seed {seed}"
+        assert len(said) < 2000, f"seed {seed}"
     return refused
 
 
