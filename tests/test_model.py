@@ -15,8 +15,9 @@ from tests.families.oracle import reference, tokens, transformers
 from tests.families.test_decoders import GPT2, LLAMA
 from tests.tiny import ALL, inputs
 
+ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "gpt2": ("GPT2LMHeadModel", GPT2 | ENDS),
     "llama": ("LlamaForCausalLM", LLAMA),
     "llama sequence": ("LlamaForSequenceClassification", LLAMA | {"num_labels": 3, "pad_token_id": 0}),
     "qwen3 bare": ("Qwen3Model", LLAMA | {"head_dim": 6}),
@@ -103,7 +104,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a negative width": ({"hidden_size": -1}, "hidden_size is -1; expected a whole number"),
     "heads that do not divide": ({"num_key_value_heads": 3}, "heads divisible by kv_heads"),
     "no vocabulary": ({"vocab_size": 0}, "vocab_size is 0"),
-    "an end past the vocabulary": ({"eos_token_id": 40}, "eos_token_id is 40; expected an id below 40"),
     "a missing key": ({"hidden_size": "DELETE"}, "lacks 'hidden_size'"),
     "another width": ({"intermediate_size": 39}, "mlp.gate_proj.weight has shape [40, 24]; expected what fills"),
     "a word for a number": ({"hidden_size": "24"}, "hidden_size is '24'"),
@@ -148,7 +148,7 @@ def test_nan_weights_are_said_loudly_and_refused_when_strict(folder: Path) -> No
 def test_a_tied_copy_must_be_equal(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    reference("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path / "gpt2")
+    reference("GPT2LMHeadModel", GPT2 | ENDS).save_pretrained(tmp_path / "gpt2")
     file = tmp_path / "gpt2" / "model.safetensors"
     tensors = load_file(file)
     save_file(tensors | {"lm_head.weight": tensors["transformer.wte.weight"].clone()}, file)
@@ -177,6 +177,14 @@ def test_a_generation_config_that_no_sampler_could_obey(said: dict[str, Any], wo
     with pytest.raises(sl.CheckpointError) as refusal:
         sl.load(folder)
     assert words in str(refusal.value)
+
+
+def test_an_id_that_a_small_copy_cannot_have_is_left_out_and_said(tmp_path: Path) -> None:
+    reference("GPT2LMHeadModel", GPT2).save_pretrained(tmp_path / "gpt2")
+    (tmp_path / "gpt2" / "generation_config.json").unlink()
+    model = sl.load(tmp_path / "gpt2")
+    assert model.defaults.end == ()
+    assert any("eos_token_id 50256 is not in the vocabulary of 40" in note for note in model.notes)
 
 
 def test_the_makers_defaults_are_read(folder: Path) -> None:

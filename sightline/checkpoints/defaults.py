@@ -34,7 +34,7 @@ class Defaults:
 def read_defaults(source: Source, vocab_size: int) -> Defaults:
     """The checkpoint's own defaults, each within its bounds."""
     path = source.where / FILE
-    said = {**source.keys, **(read_json(path, most_bytes=LARGEST) if path.is_file() else {})}
+    said = {**_within(source, vocab_size), **(read_json(path, most_bytes=LARGEST) if path.is_file() else {})}
     where = str(path) if path.is_file() else f"{source.where}: config.json"
     return Defaults(
         begin=_id(where, said, "bos_token_id", vocab_size),
@@ -47,6 +47,17 @@ def read_defaults(source: Source, vocab_size: int) -> Defaults:
         top_p=_number(where, said, "top_p", 0.0, 1.0),
         repetition_penalty=_number(where, said, "repetition_penalty", 1e-3, 1e3),
     )
+
+
+def _within(source: Source, vocab_size: int) -> dict[str, Any]:
+    """config.json without the ids that its vocabulary does not have: classes write their published ids into small copies too."""
+    found = dict(source.keys)
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
+        id = found.get(name)
+        if isinstance(id, int) and not isinstance(id, bool) and id >= vocab_size:
+            source.notes.append(f"config.json: {name} {id} is not in the vocabulary of {vocab_size}, and is ignored")
+            del found[name]
+    return found
 
 
 def _ids(where: str, said: dict[str, Any], name: str, vocab_size: int) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ STRANGE: list[Any] = [
     None, True, -1, 0, 1, 3, 2**31, 10**9, 10**18, 2**70, 1e308, -0.0, 1e-30, "", "silu", "__class__", "../../x", [], [None], {}, {"rope_type": "yarn"},
     {"rope_type": "llama3", "factor": -1}, "\u202e", "a" * 5000, [[[[]]]], ["LlamaModel"], ["GPT2Model"], "float16",
 ]  # fmt: skip
-SMALL = {"GPT2LMHeadModel": GPT2, "LlamaForCausalLM": LLAMA}
+SMALL = {"GPT2LMHeadModel": GPT2 | {"bos_token_id": 1, "eos_token_id": 2}, "LlamaForCausalLM": LLAMA}
 
 
 @pytest.fixture(scope="module")
