@@ -7,9 +7,10 @@ model.save("folder")                       a folder that Hugging Face's transfor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 
@@ -28,9 +29,36 @@ from sightline.core.model import Transformer
 from sightline.errors import InputError, nearest
 from sightline.families import FAMILIES
 from sightline.families.own import keys_of
+from sightline.generation.decode import Request
+from sightline.generation.sampling import Sampling
+from sightline.generation.text import Generation, Piece, gather, stream
 from sightline.text.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+SAMPLING = frozenset(field.name for field in fields(Sampling))
+
+
+class Options(TypedDict, total=False):
+    """How to continue: see `Sampling` for the numbers. `stop` ends before a string, `truncate="left"` cuts a prompt that is too long."""
+
+    max_tokens: int | None
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical: float | None
+    repetition_penalty: float | None
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    no_repeat_ngram: int | None
+    seed: int
+    stop: Sequence[str]
+    ignore_eos: bool
+    truncate: Literal["left"] | None
+    alternatives: int
 
 
 @dataclass(slots=True)
@@ -55,6 +83,38 @@ class Model:
     def notes(self) -> list[str]:
         """What a reader should know: weights that were cast, files that were ignored, NaN that was found."""
         return [] if self.source is None else self.source.notes
+
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
+        """Continue a text or token ids (an encoder–decoder takes the source). The options are those of `stream`."""
+        return gather(self.stream(prompt, **options))
+
+    def stream(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Iterator[Piece]:
+        """The same, piece by piece as it is made: `for piece in model.stream("Once upon a time"): print(piece.text, end="")`."""
+        request = self.request(prompt, options)
+        return stream(self.transformer, self._tokenizer(), request, stop=tuple(options.get("stop", ())))
+
+    def request(self, prompt: str | Sequence[int], options: Options) -> Request:
+        """What `decode` is asked: the prompt as tokens, cut to the context if that was allowed, and how to choose."""
+        chosen: dict[str, Any] = {name: value for name, value in options.items() if name in SAMPLING and value is not None}
+        ids = self._tokenizer().encode(prompt, special=True) if isinstance(prompt, str) else list(prompt)
+        context = self.config.last.max_positions
+        source: list[int] | None = None
+        if self.config.encoder is not None and self.config.decoder is not None:
+            start = self.defaults.decoder_start if self.defaults.decoder_start is not None else self.defaults.begin
+            source, ids = ids, [0 if start is None else start]
+        wanted = options.get("max_tokens")
+        most = min(128, max(1, context - len(ids))) if wanted is None else wanted
+        if options.get("truncate") == "left" and len(ids) + most > context:
+            ids = ids[-max(1, context - most) :]
+        end = () if options.get("ignore_eos") else self.defaults.end
+        return Request(
+            prompt=ids, max_tokens=most, sampling=Sampling(**chosen), end=end, source=source, alternatives=options.get("alternatives", 0)
+        )
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise InputError("a model without tokenizer", expected="token ids", fix="use decode(model.transformer, Request(prompt=ids, …))")
+        return self.tokenizer
 
     def save(self, folder: str | Path, *, dtype: str | None = None, overwrite: bool = False) -> Path:
         """Write a folder that Hugging Face loads (or `load` alone, where a model has no family there). Returns the folder."""

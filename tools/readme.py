@@ -13,7 +13,8 @@ FOLDERS = {
     "core": "tensors in, tensors out: the mathematics",
     "families": "data only: how a config.json is read, which tensor is which parameter; no torch",
     "checkpoints": "the only code that touches weight files",
-    "text": "tokenizers of every kind",
+    "text": "tokenizers of every kind, streamed text, chat templates",
+    "generation": "logits to tokens to text",
     "explain": "a model as equations with shapes, and what it costs; no torch",
     "cli": "one thin file per command",
 }

@@ -20,8 +20,10 @@ COMMANDS = {
     "models": "The models that are known by name: what, where, how large; get one.",
     "info": "What a checkpoint is: family, sizes, format, tokenizer, licence.",
     "explain": "A model as equations with shapes: its parameters, FLOPs and memory.",
+    "generate": "Continue a text, as it is made.",
     "check": "Measure the laws on one very checkpoint.",
     "convert": "Write a checkpoint as a Hugging Face folder or as GGUF.",
+    "tokenizer": "Train a tokenizer, or see what one makes of a text.",
     "demo": "See a Transformer at work in half a minute.",
 }
 OPTIONS = ("--help", "-h", "--version")

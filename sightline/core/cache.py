@@ -45,6 +45,10 @@ class Store(Protocol):
         """Forget all but the first `length` tokens."""
         ...
 
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        """Row n becomes what row `rows[n]` was."""
+        ...
+
     @property
     def bytes(self) -> int: ...
 
@@ -66,6 +70,9 @@ class Growing:
         if self.stored is not None:
             key, value, at, offset = self.stored
             self.stored = Stored(key[:, :, :length], value[:, :, :length], at[:, :length], offset)
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        self.stored = _pick(self.stored, rows)
 
     @property
     def bytes(self) -> int:
@@ -100,6 +107,11 @@ class Preallocated:
     def truncate(self, length: int) -> None:
         self.length, self.at = min(length, self.length), self.at[:, :length]
 
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        if self.length:
+            self.key, self.value = self.key.index_select(0, rows), self.value.index_select(0, rows)
+            self.at = _pick_positions(self.at, rows)
+
     @property
     def bytes(self) -> int:
         return (self.key.nbytes + self.value.nbytes) if self.length else 0
@@ -128,6 +140,9 @@ class Ring:
             return
         raise InputError("a ring cache cannot go back", fix="use Cache.growing or Cache.preallocated where tokens are taken back")
 
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        self.stored = _pick(self.stored, rows)
+
     @property
     def bytes(self) -> int:
         return _bytes(self.stored)
@@ -149,6 +164,9 @@ class Once:
     def truncate(self, length: int) -> None:
         if length == 0:
             self.stored = None
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        self.stored = _pick(self.stored, rows)
 
     @property
     def bytes(self) -> int:
@@ -224,6 +242,15 @@ class Cache:
         self.length = min(length, self.length)
         self.padding = None if self.padding is None or length == 0 else self.padding[:, :length]
 
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        """Row n becomes what row `rows[n]` was: a row may be left out, or stand there twice (beam search)."""
+        if self.unfinished:
+            self.begin()
+        for store in self.stores + self.cross:
+            store.reorder(rows)
+        self.batch = None if self.batch is None else rows.shape[0]
+        self.padding = None if self.padding is None else self.padding.index_select(0, rows)
+
     @property
     def bytes(self) -> int:
         """Memory of all keys and values."""
@@ -246,6 +273,19 @@ def _match(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
     """Both with as many rows as the larger."""
     batch = max(old.shape[0], new.shape[0])
     return old.expand(batch, -1), new.expand(batch, -1)
+
+
+def _pick(stored: Stored | None, rows: Int[Tensor, " batch"]) -> Stored | None:
+    """Keys, values and positions of these rows."""
+    if stored is None:
+        return None
+    key, value, at, offset = stored
+    return Stored(key.index_select(0, rows), value.index_select(0, rows), _pick_positions(at, rows), offset)
+
+
+def _pick_positions(at: Int[Tensor, "#batch key"], rows: Int[Tensor, " rows"]) -> Int[Tensor, "#rows key"]:
+    """One row of positions serves every row of keys, and stays one."""
+    return at if at.shape[0] == 1 else at.index_select(0, rows)
 
 
 def _bytes(stored: Stored | None) -> int:

@@ -31,6 +31,12 @@ summary_proj_to_labels summary_type summary_use_proj base_model_tp_plan base_mod
 BOOKKEEPING = frozenset(_WORDS.split())
 
 
+def short(value: Any) -> str:
+    """A value as it would be typed, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
 class Keys:
     """A config.json, read key by key. `finish` refuses what was not read."""
 
@@ -58,7 +64,7 @@ class Keys:
             return value
         if not isinstance(value, int) or isinstance(value, bool) or value < least or value > 2**40:
             raise CheckpointError(
-                f"{self.where}: {names[0]} is {value!r}", expected=f"a whole number, {least} or more", fix="correct config.json"
+                f"{self.where}: {names[0]} is {short(value)}", expected=f"a whole number, {least} or more", fix="correct config.json"
             )
         return value
 
@@ -68,42 +74,42 @@ class Keys:
         if value is default and default is not MISSING:
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e300 < value < 1e300:
-            raise CheckpointError(f"{self.where}: {names[0]} is {value!r}", expected="a finite number", fix="correct config.json")
+            raise CheckpointError(f"{self.where}: {names[0]} is {short(value)}", expected="a finite number", fix="correct config.json")
         return float(value)
 
     def flag(self, *names: str, default: bool) -> bool:
         """True or false."""
         value = self._take(names, default)
         if not isinstance(value, bool):
-            raise CheckpointError(f"{self.where}: {names[0]} is {value!r}", expected="true or false", fix="correct config.json")
+            raise CheckpointError(f"{self.where}: {names[0]} is {short(value)}", expected="true or false", fix="correct config.json")
         return value
 
     def word(self, *names: str, default: Any = MISSING) -> str:
         """A word."""
         value = self._take(names, default)
         if not isinstance(value, str):
-            raise CheckpointError(f"{self.where}: {names[0]} is {value!r}", expected="a word", fix="correct config.json")
+            raise CheckpointError(f"{self.where}: {names[0]} is {short(value)}", expected="a word", fix="correct config.json")
         return value
 
     def choice(self, *names: str, of: dict[str, T], default: Any = MISSING) -> T:
         """A word that stands for something: looked up in a closed table."""
         word = self.word(*names, default=default)
         if word not in of:
-            raise CheckpointError(f"{self.where}: {names[0]} is {word!r}", fix=nearest(word, of))
+            raise CheckpointError(f"{self.where}: {names[0]} is {short(word)}", fix=nearest(word, of))
         return of[word]
 
     def table(self, *names: str) -> dict[str, Any] | None:
         """A table of its own, or None."""
         value = self._take(names, None)
         if value is not None and not isinstance(value, dict):
-            raise CheckpointError(f"{self.where}: {names[0]} is {value!r}", expected="a table", fix="correct config.json")
+            raise CheckpointError(f"{self.where}: {names[0]} is {short(value)}", expected="a table", fix="correct config.json")
         return value
 
     def words(self, *names: str) -> list[str] | None:
         """A list of words, or None."""
         value = self._take(names, None)
         if value is not None and not (isinstance(value, list) and all(isinstance(x, str) for x in value)):
-            raise CheckpointError(f"{self.where}: {names[0]} is {value!r}", expected="a list of words", fix="correct config.json")
+            raise CheckpointError(f"{self.where}: {names[0]} is {short(value)}", expected="a list of words", fix="correct config.json")
         return value
 
     def only(self, name: str, *supported: Any) -> None:
@@ -111,7 +117,7 @@ class Keys:
         self.read.add(name)
         if name in self.raw and self.raw[name] is not None and self.raw[name] not in supported:
             raise CheckpointError(
-                f"{self.where}: {name} is {self.raw[name]!r}, which is not supported",
+                f"{self.where}: {name} is {short(self.raw[name])}, which is not supported",
                 expected=" or ".join(map(repr, supported)),
                 fix="use a checkpoint without it, or open an issue that names the model",
             )
@@ -127,4 +133,6 @@ class Keys:
             known = self.read | BOOKKEEPING
             hint = nearest(unknown[0], known) if len(unknown[0]) < 80 else ""
             hint = hint if hint.startswith("did") else "remove it if it changes nothing, or open an issue that names the model"
-            raise CheckpointError(f"{self.where} has keys that this family does not know: {', '.join(unknown[:8])}", fix=hint)
+            raise CheckpointError(
+                f"{self.where} has keys that this family does not know: {', '.join(name[:80] for name in unknown[:8])}", fix=hint
+            )

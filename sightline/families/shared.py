@@ -19,7 +19,7 @@ from sightline.config import (
     YaRNScaling,
 )
 from sightline.errors import CheckpointError
-from sightline.families.keys import Keys
+from sightline.families.keys import Keys, short
 from sightline.families.rules import Rule, rename, tie
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -74,11 +74,13 @@ def rotary_scaling(table: dict[str, Any], max_positions: int, where: str) -> Rot
         form = _yarn(table, max_positions, where)
     else:
         raise CheckpointError(
-            f"{where}: rope type {kind!r} is not supported", expected="default, linear, llama3 or yarn", fix="use a checkpoint without it"
+            f"{where}: rope type {short(kind)} is not supported",
+            expected="default, linear, llama3 or yarn",
+            fix="use a checkpoint without it",
         )
     if table:
         raise CheckpointError(
-            f"{where}: rope scaling {kind!r} has keys that are not known: {', '.join(sorted(table))}",
+            f"{where}: rope scaling {kind!r} has keys that are not known: {', '.join(str(name)[:80] for name in sorted(table))[:200]}",
             fix="remove them if they change nothing",
         )
     return form
@@ -107,7 +109,7 @@ def _number(table: dict[str, Any], name: str, where: str, *, default: float | No
     value = default if table.get(name) is None else table[name]
     table.pop(name, None)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise CheckpointError(f"{where}: rope scaling's {name} is {value!r}", expected="a number", fix="correct config.json")
+        raise CheckpointError(f"{where}: rope scaling's {name} is {short(value)}", expected="a number", fix="correct config.json")
     return float(value)
 
 

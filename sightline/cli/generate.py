@@ -1,0 +1,134 @@
+"""`sightline generate`: text from a prompt, as it is made."""
+
+from __future__ import annotations
+
+import json as text_of
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from sightline.cli.arguments import Count
+from sightline.errors import InputError
+
+if TYPE_CHECKING:
+    from sightline.generation.text import Piece
+
+
+def generate(
+    model: str,
+    prompt: str | None = None,
+    /,
+    *,
+    max_tokens: Count = None,
+    temperature: float = 0.0,
+    top_k: Count = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    seed: int = 0,
+    stop: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    file: Path | None = None,
+    ignore_eos: bool = False,
+    truncate: Literal["left"] | None = None,
+    show: Literal["alternatives"] | None = None,
+    json: bool = False,
+) -> None:
+    """Continue a text. The prompt is an argument, a file (--file), or standard input (-).
+
+    Parameters
+    ----------
+    model
+        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
+    prompt
+        The text to continue; - reads standard input.
+    max_tokens
+        At most so many new tokens; by default 128, or what the context has room for.
+    temperature
+        0 takes the likeliest token each time; 1 samples as the model says.
+    top_k
+        Sample among the k likeliest.
+    top_p
+        Sample among the likeliest that together have this probability.
+    min_p
+        Drop what is less likely than this share of the likeliest.
+    seed
+        The same seed gives the same text.
+    stop
+        End before this string; may be given several times.
+    file
+        Read the prompt from a file.
+    ignore_eos
+        Go on after the end token.
+    truncate
+        left: cut a prompt that is longer than the context.
+    show
+        alternatives: colour each token by its probability.
+    json
+        Write JSON: text, tokens, logprobs, finish_reason, and what it cost.
+    """
+    from sightline.cli.loading import load_shown
+    from sightline.generation.text import gather
+
+    text = read_prompt(prompt, file)
+    loaded = load_shown(model)
+    pieces = loaded.stream(
+        text,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        stop=stop,
+        ignore_eos=ignore_eos,
+        truncate=truncate,
+        alternatives=5 if show or json else 0,
+    )
+    out, notes = Console(highlight=False), Console(stderr=True, highlight=False)
+    found = gather(shown(pieces, out, colours=show is not None, silent=json))
+    if json:
+        fields = ("text", "tokens", "logprobs", "finish_reason", "prompt_tokens", "seconds", "cache_bytes", "tokens_per_second")
+        print(text_of.dumps({name: getattr(found, name) for name in fields}, ensure_ascii=False, indent=2))
+        return
+    print(flush=True)
+    speed, memory = f"{found.tokens_per_second:.1f} a second", f"cache {found.cache_bytes / 1e6:.1f} MB"
+    notes.print(f"{len(found.tokens)} tokens, {speed}, {memory}, ended by {found.finish_reason}", style="dim")
+
+
+def read_prompt(prompt: str | None, file: Path | None) -> str:
+    """The prompt, from wherever it comes."""
+    if (prompt is None) == (file is None):
+        raise InputError(
+            "no prompt" if prompt is None else "a prompt and a file",
+            expected="one of them",
+            fix='sightline generate MODEL "Once upon a time"',
+        )
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{file} cannot be read as text: {getattr(error, 'strerror', None) or 'not UTF-8'}", fix="check the path"
+            ) from None
+    return sys.stdin.read() if prompt == "-" else str(prompt)
+
+
+def shown(pieces: Iterator[Piece], out: Console, *, colours: bool, silent: bool) -> Iterator[Piece]:
+    """Each piece on the screen as it comes; with colours, green where the model was sure and red where it guessed."""
+    for piece in pieces:
+        if colours and piece.event is not None:
+            out.print(Text(piece.text, style=colour_of(piece.event.logprob)), end="", soft_wrap=True)
+        elif not silent:
+            print(piece.text, end="", flush=True)
+        yield piece
+
+
+def colour_of(logprob: float) -> str:
+    """From green (certain) over yellow to red (a guess of one in a hundred or less)."""
+    share = min(1.0, max(0.0, 1 + logprob / 4.6))
+    red, green = round(255 * min(1.0, 2 - 2 * share)), round(200 * min(1.0, 2 * share))
+    return f"rgb({red},{green},60)"

@@ -1,0 +1,218 @@
+"""Beam search: the best `beams` beginnings are kept at every step, until none of them can beat what is finished.
+
+    score(y)  =  Σₜ log p(yₜ | y₁ … yₜ₋₁, prompt) / length(y)^length_penalty        length counts what was generated, the end token too
+
+Diverse groups (Vijayakumar et al. 2016): the beams are split, the groups choose one after the other, and each ranks by
+
+    rank(y)   =  Σₜ log p(yₜ | …) − diversity · (beams of earlier groups that chose yₜ at step t)
+
+while the score stays the formula above. Every beginning is one row of the cache, and the cache's rows follow the beams.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sightline.core.cache import Cache
+from sightline.core.model import Transformer
+from sightline.errors import InputError
+from sightline.generation.sampling import Change
+
+EarlyStopping = bool | Literal["never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """The new tokens, their score, and whether they finished with an end token (or were cut at max_tokens)."""
+
+    tokens: tuple[int, ...]
+    score: float
+    finished: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What holds for the whole search. `width` is the beams of one group."""
+
+    width: int
+    max_tokens: int
+    end: tuple[int, ...]
+    length_penalty: float
+    early_stopping: EarlyStopping
+    diversity: float
+
+    def score(self, total: float, length: int) -> float:
+        """Σ log p / length^length_penalty."""
+        return total / length**self.length_penalty
+
+    @property
+    def candidates(self) -> int:
+        """So many that `width` of them go on, even if every beam's best tokens are the end tokens."""
+        return max(2, 1 + len(self.end)) * self.width
+
+
+@dataclass(slots=True)
+class Path:
+    """A beginning: its tokens, Σ log p, the rank it was chosen by, and the row of the cache that holds its parent."""
+
+    tokens: tuple[int, ...]
+    total: float
+    rank: float
+    row: int
+
+
+@dataclass(slots=True)
+class Group:
+    """The beams of one group of one prompt: the running ones, best first, and the best `width` that are done."""
+
+    running: list[Path]
+    done: list[Hypothesis] = field(default_factory=list["Hypothesis"])
+
+    def keep(self, path: Path, plan: Plan) -> None:
+        """Put a complete path among the best."""
+        found = Hypothesis(path.tokens, plan.score(path.total, len(path.tokens)), path.tokens[-1] in plan.end)
+        self.done = sorted((*self.done, found), key=lambda hypothesis: -hypothesis.score)[: plan.width]
+
+    def is_settled(self, length: int, plan: Plan) -> bool:
+        """Whether no running path may still enter `done`.
+
+        early_stopping=True: as soon as `done` is full. False: when the best running path, scored at its length now, is no better
+        than the worst done (a guess: with length_penalty > 0 a longer text may score better). "never": scored at the length that
+        suits it best, which is a bound.
+        """
+        if length == plan.max_tokens or not self.running:
+            return True
+        if len(self.done) < plan.width:
+            return False
+        longest = plan.max_tokens if plan.early_stopping == "never" and plan.length_penalty > 0 else length
+        best = plan.score(max(path.total for path in self.running), longest)
+        return plan.early_stopping is True or best <= self.done[-1].score
+
+
+@torch.inference_mode()
+def search(
+    transformer: Transformer,
+    prompt: Int[Tensor, "batch time"],
+    *,
+    beams: int,
+    max_tokens: int,
+    end: tuple[int, ...],
+    length_penalty: float = 1.0,
+    early_stopping: EarlyStopping = False,
+    groups: int = 1,
+    diversity: float = 0.0,
+    count: int = 1,
+    source: Int[Tensor, "batch source"] | None = None,
+    source_padding: Bool[Tensor, "batch source"] | None = None,
+    padding: Bool[Tensor, "batch time"] | None = None,
+    changes: Sequence[Change] = (),
+) -> list[list[Hypothesis]]:
+    """For each row of the prompt its `count` best continuations, best first.
+
+    With a source, `prompt` is what the decoder starts from. A padded prompt is padded on the left. `changes` are applied to each
+    beam's log-probabilities, with its real tokens so far. There are fewer than `count` only where fewer continuations exist.
+    """
+    _check(beams, groups, count=count, max_tokens=max_tokens, diversity=diversity, padding=padding)
+    plan = Plan(
+        width=beams // groups,
+        max_tokens=max_tokens,
+        end=tuple(end),
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        diversity=diversity,
+    )
+    cache = Cache.growing(transformer.config)
+    hidden = transformer.hidden(prompt, padding=padding, source=source, source_padding=source_padding, cache=cache)
+    before = _real_tokens(prompt, padding)
+    rows = [[Group([Path((), 0.0, 0.0, row)]) for _ in range(groups)] for row in range(len(before))]
+    for length in range(1, max_tokens + 1):
+        logs = torch.log_softmax(transformer.head(hidden[:, -1:])[:, -1].float(), dim=-1)
+        for history, row in zip(before, rows, strict=True):
+            _step(row, logs, history, length=length, changes=changes, plan=plan)
+        paths = [path for row in rows for group in row for path in group.running]
+        if not paths:
+            break
+        hidden = _feed(transformer, paths, cache)
+    return [sorted((h for group in row for h in group.done), key=lambda h: -h.score)[:count] for row in rows]
+
+
+def _step(
+    row: list[Group], logs: Float[Tensor, "paths vocab"], history: list[int], *, length: int, changes: Sequence[Change], plan: Plan
+) -> None:
+    """One more token for the groups of one prompt, one group after the other."""
+    taken: Counter[int] = Counter()
+    for group in row:
+        if group.running:
+            _extend(group, _changed(logs, group.running, history, changes), taken, length=length, plan=plan)
+            taken.update(path.tokens[-1] for path in group.running)
+            if group.is_settled(length, plan):
+                group.running = []
+
+
+def _extend(group: Group, logs: Float[Tensor, "running vocab"], taken: Counter[int], *, length: int, plan: Plan) -> None:
+    """The best continuations of a group's paths: of the first `width`, those that end are done; the best that do not end go on."""
+    ranks = logs + torch.tensor([path.rank for path in group.running], device=logs.device)[:, None]
+    if plan.diversity and taken:
+        chosen = torch.tensor(list(taken.items()), device=logs.device)
+        ranks[:, chosen[:, 0]] -= plan.diversity * chosen[:, 1]
+    values, places = ranks.flatten().topk(min(plan.candidates, ranks.numel()))
+    gains = logs.flatten()[places]
+    running: list[Path] = []
+    for n, (rank, gain, place) in enumerate(zip(values.tolist(), gains.tolist(), places.tolist(), strict=True)):
+        parent, token = group.running[place // logs.shape[1]], place % logs.shape[1]
+        path = Path((*parent.tokens, token), parent.total + gain, rank, parent.row)
+        if rank == -torch.inf:  # forbidden by a change
+            break
+        if token not in plan.end:
+            running.append(path)
+        if n < plan.width and (token in plan.end or length == plan.max_tokens):
+            group.keep(path, plan)
+    group.running = running[: plan.width]
+
+
+def _changed(
+    logs: Float[Tensor, "paths vocab"], paths: list[Path], history: list[int], changes: Sequence[Change]
+) -> Float[Tensor, "running vocab"]:
+    """The log-probabilities of these paths, with every change applied."""
+    rows = list(logs[[path.row for path in paths]])
+    for change in changes:
+        rows = [change(row, [*history, *path.tokens]) for row, path in zip(rows, paths, strict=True)]
+    return torch.stack(rows)
+
+
+def _feed(transformer: Transformer, paths: list[Path], cache: Cache) -> Float[Tensor, "paths 1 width"]:
+    """The last token of every path into the model, each on top of its own parent's cache."""
+    parents = [path.row for path in paths]
+    if parents != list(range(cache.batch or 0)):
+        cache.reorder(torch.tensor(parents, device=transformer.device))
+    for row, path in enumerate(paths):
+        path.row = row
+    return transformer.hidden(torch.tensor([path.tokens[-1:] for path in paths], device=transformer.device), cache=cache)
+
+
+def _real_tokens(prompt: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None) -> list[list[int]]:
+    """The prompts without their padding."""
+    if padding is None:
+        return prompt.tolist()
+    return [row[~pad].tolist() for row, pad in zip(prompt, padding, strict=True)]
+
+
+def _check(beams: int, groups: int, *, count: int, max_tokens: int, diversity: float, padding: Tensor | None) -> None:
+    """What cannot be searched is said before anything is computed."""
+    if beams < 1 or groups < 1 or beams % groups:
+        raise InputError(f"{beams} beams in {groups} groups", expected="as many beams in every group", fix=f"beams={groups * 2}")
+    if not 1 <= count <= beams:
+        raise InputError(f"count is {count} with {beams} beams", expected=f"1 to {beams}", fix=f"beams={max(count, 1)}")
+    if max_tokens < 1:
+        raise InputError(f"max_tokens is {max_tokens}", expected="1 or more", fix="max_tokens=64")
+    if diversity < 0 or (diversity and groups == 1):
+        raise InputError(f"diversity is {diversity} with {groups} groups", expected="0 or more, between groups", fix="groups=2")
+    if padding is not None and bool(padding[:, -1].any()):
+        raise InputError("a prompt that ends in padding", expected="padding on the left", fix="put the padding before the tokens")

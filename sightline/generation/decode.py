@@ -1,0 +1,118 @@
+"""One token after the other: a generator of events.
+
+    prefill     the prompt, in chunks, into the cache
+    step        logits of the last token → sampling → the next token → back in
+
+Greedy or sampled, the n-th token depends on the prompt, the sampling and its seed, and on nothing that runs beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sightline.config import LanguageHead
+from sightline.core.cache import Cache
+from sightline.core.model import Transformer
+from sightline.errors import InputError
+from sightline.generation.sampling import Change, Sampling, alternatives, choose
+
+Finish = Literal["stop", "length"]
+CHUNK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One new token, how likely it was, what else might have come, what it cost, and whether it was the last."""
+
+    token: int
+    logprob: float
+    alternatives: list[tuple[int, float]]
+    step_seconds: float
+    cache_bytes: int
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What to continue, and how far."""
+
+    prompt: Sequence[int]
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    end: tuple[int, ...] = ()
+    source: Sequence[int] | None = None
+    alternatives: int = 0
+    changes: tuple[Change, ...] = ()
+
+
+def decode(transformer: Transformer, request: Request, *, cache: Cache | None = None, chunk: int = CHUNK) -> Iterator[TokenEvent]:
+    """The tokens that follow the prompt, as they are made. A cache that already holds the beginning of the prompt is used."""
+    check_request(transformer, request)
+    cache = Cache.growing(transformer.config) if cache is None else cache
+    history = list(request.prompt)
+    started = time.perf_counter()
+    logits = prefill(transformer, request, cache, chunk=chunk)
+    for step in range(request.max_tokens):
+        chosen = choose(logits, history, request.sampling, step, prompt_length=len(request.prompt), extra=request.changes)
+        others = alternatives(logits, request.alternatives) if request.alternatives else []
+        history.append(chosen.token)
+        finish: Finish | None = "stop" if chosen.token in request.end else "length" if step + 1 == request.max_tokens else None
+        now = time.perf_counter()
+        yield TokenEvent(chosen.token, chosen.logprob, others, now - started, cache.bytes, finish)
+        if finish is not None:
+            return
+        started = time.perf_counter()
+        logits = last_logits(transformer, torch.tensor([[chosen.token]]), cache)
+
+
+@torch.inference_mode()
+def prefill(transformer: Transformer, request: Request, cache: Cache, *, chunk: int = CHUNK) -> Tensor:
+    """The prompt into the cache, in chunks; the logits after its last token."""
+    prompt = torch.tensor([list(request.prompt)])[:, min(cache.length, len(request.prompt) - 1) :]
+    if cache.length >= len(request.prompt):
+        cache.truncate(len(request.prompt) - 1)
+    source = None if request.source is None or cache.length else torch.tensor([list(request.source)])
+    pieces = prompt.split(chunk, dim=1)
+    for n, piece in enumerate(pieces[:-1]):
+        transformer.hidden(piece, cache=cache, source=source if n == 0 else None)
+    return last_logits(transformer, pieces[-1], cache, source=source if len(pieces) == 1 else None)
+
+
+@torch.inference_mode()
+def last_logits(transformer: Transformer, tokens: Tensor, cache: Cache, *, source: Tensor | None = None) -> Tensor:
+    """Logits after the last of these tokens only: the others are not computed."""
+    hidden = transformer.hidden(tokens, cache=cache, source=source)
+    return transformer.head(hidden[:, -1:])[0, -1].float()
+
+
+def check_request(transformer: Transformer, request: Request) -> None:
+    """What cannot be continued is said before anything is computed."""
+    config = transformer.config
+    if config.decoder is None or not isinstance(config.head, LanguageHead):
+        kind = "an encoder: it fills in masked tokens" if config.decoder is None else "a model without a language head"
+        raise InputError(
+            f"generation with {kind}", expected="a decoder with a language head", fix="use fill, classify or embed with this model"
+        )
+    if not request.prompt:
+        raise InputError("an empty prompt", expected="at least one token", fix="give some text, or the tokenizer's begin token")
+    if request.max_tokens < 1:
+        raise InputError(f"max_tokens is {request.max_tokens}", expected="1 or more", fix="max_tokens=128")
+    limit, wanted = config.decoder.max_positions, len(request.prompt) + request.max_tokens
+    if len(request.prompt) >= limit:
+        raise InputError(
+            f"a prompt of {len(request.prompt)} tokens for a context of {limit}",
+            expected=f"at most {limit - 1}",
+            fix="shorten the prompt, or cut it on the left (--truncate left)",
+        )
+    if wanted > limit:
+        raise InputError(
+            f"{len(request.prompt)} prompt tokens and max_tokens {request.max_tokens} for a context of {limit}",
+            expected=f"{limit} together",
+            fix=f"max_tokens={limit - len(request.prompt)}",
+        )

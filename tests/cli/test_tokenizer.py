@@ -1,0 +1,90 @@
+"""`sightline tokenizer` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sightline.cli import main as commands
+from sightline.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
+    monkeypatch.setitem(commands.COMMANDS, "tokenizer", "Train a tokenizer, or see what one makes of a text.")
+    words = [f"{first}{middle}{last}" for first in "bcdfg" for middle in "aeiou" for last in "lmnrst"]
+    Path("book.txt").write_text("the cat sat on the mat " * 50 + " ".join(words * 5), encoding="utf-8")
+    return tmp_path
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *line: str) -> str:
+    assert main(["tokenizer", *line]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in said.err
+    return said.err.splitlines()[-1].removeprefix("error: ")
+
+
+def test_train_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tokenizer", "train", "book.txt", "--vocab", "270", "--out", "made"]) == 0
+    assert capsys.readouterr().out == "made\n"
+    assert main(["tokenizer", "show", "made", "the cat 猫"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["id", "place", "token", "characters"]
+    assert "'the'" in lines[1]
+    assert [line.split()[-1] for line in lines[-3:]] == ["'猫'"] * 3
+    assert r"\\xe7" in lines[-3]
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tokenizer", "train", "book.txt", "book.txt", "--vocab", "265", "--kind", "unigram", "--out", "made", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": "made", "kind": "unigram", "tokens": 265}
+    assert main(["tokenizer", "show", "made", "a 猫", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["begin"], row["end"], row["characters"]) for row in rows][-1] == (2, 3, "猫")
+    assert rows[0].keys() == {"id", "begin", "end", "token", "characters"}
+
+
+def test_an_empty_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tokenizer", "train", "book.txt", "--vocab", "270", "--out", "made"]) == 0
+    capsys.readouterr()
+    assert main(["tokenizer", "show", "made", "", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "train book.txt --vocab 100 --out made",
+            "a vocabulary of 100; expected 260 (every byte and 4 more) to 1,000,000. Fix: --vocab 260",
+        ),
+        ("train book.txt --vocab 1e3 --out made", "1e3"),
+        ("train missing.txt --out made", "missing.txt: cannot be read (No such file or directory); expected a text file"),
+        ("train --out made", "no text to learn from; expected at least one file"),
+        ("train book.txt", "--out"),
+        ("train book.txt --out book.txt", "book.txt: is a file; expected a folder"),
+        ("train book.txt --out made", "the texts have only"),
+        ("train book.txt --kind word --out made", "word"),
+        ("show . text", ""),
+        ("show missing text", "missing"),
+        ("shwo . text", "sightline tokenizer has no command 'shwo'. Fix: did you mean 'show'?"),
+        ("", "nothing to do; expected train or show. Fix: sightline tokenizer --help"),
+    ],
+)
+def test_mistakes(capsys: pytest.CaptureFixture[str], line: str, said: str) -> None:
+    assert said in mistake(capsys, *line.split())
+    assert not Path("made").exists()
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tokenizer", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "train" in out
+    assert "show" in out
