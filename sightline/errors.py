@@ -51,3 +51,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(sorted(known))}"
+
+
+def short(value: object) -> str:
+    """A value as it would be typed, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -10,7 +10,7 @@ from typing import Any
 
 from sightline.checkpoints.json_file import read_json
 from sightline.checkpoints.source import Source
-from sightline.errors import CheckpointError
+from sightline.errors import CheckpointError, short
 
 FILE = "generation_config.json"
 LARGEST = 1_000_000
@@ -65,7 +65,7 @@ def _ids(where: str, said: dict[str, Any], name: str, vocab_size: int) -> tuple[
     values: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
     for id in values:
         if not isinstance(id, int) or isinstance(id, bool) or not -1 <= id < vocab_size:
-            raise CheckpointError(f"{where}: {name} is {id!r}", expected=f"an id below {vocab_size}", fix="correct the file")
+            raise CheckpointError(f"{where}: {name} is {short(id)}", expected=f"an id below {vocab_size}", fix="correct the file")
     return tuple(id for id in values if id >= 0)
 
 
@@ -79,7 +79,7 @@ def _number(where: str, said: dict[str, Any], name: str, least: float, most: flo
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise CheckpointError(f"{where}: {name} is {value!r}", expected=f"a number from {least:g} to {most:g}", fix="correct the file")
+        raise CheckpointError(f"{where}: {name} is {short(value)}", expected=f"a number from {least:g} to {most:g}", fix="correct the file")
     return float(value)
 
 
@@ -88,5 +88,5 @@ def _whole(where: str, said: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CheckpointError(f"{where}: {name} is {value!r}", expected="a whole number, 0 or more", fix="correct the file")
+        raise CheckpointError(f"{where}: {name} is {short(value)}", expected="a whole number, 0 or more", fix="correct the file")
     return value

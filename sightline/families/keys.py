@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from sightline.errors import CheckpointError, nearest
+from sightline.errors import CheckpointError, nearest, short
 
 T = TypeVar("T")
 MISSING: Any = object()
@@ -29,12 +29,6 @@ attn_implementation _attn_implementation _attn_implementation_autoset classifier
 summary_proj_to_labels summary_type summary_use_proj base_model_tp_plan base_model_pp_plan
 """
 BOOKKEEPING = frozenset(_WORDS.split())
-
-
-def short(value: Any) -> str:
-    """A value as it would be typed, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "…"
 
 
 class Keys:

@@ -18,8 +18,8 @@ from sightline.config import (
     RotaryScaling,
     YaRNScaling,
 )
-from sightline.errors import CheckpointError
-from sightline.families.keys import Keys, short
+from sightline.errors import CheckpointError, short
+from sightline.families.keys import Keys
 from sightline.families.rules import Rule, rename, tie
 
 ACTIVATIONS: dict[str, Activation] = {
