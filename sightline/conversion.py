@@ -13,7 +13,7 @@ from sightline.model import Model
 
 
 def save_gguf(model: Model, path: str | Path, *, dtype: str = "float16", overwrite: bool = False) -> Path:
-    """Write a GGUF file, with its tokenizer and chat template, that llama.cpp runs."""
+    """Write a GGUF file in llama.cpp's layout, with its tokenizer and chat template."""
     path = Path(path)
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists", expected="a new file", fix="choose another name, or --overwrite")

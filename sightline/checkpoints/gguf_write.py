@@ -1,4 +1,4 @@
-"""Writes a GGUF file that llama.cpp runs: Hugging Face's keys and tensors, plain or in blocks of eight bits."""
+"""Writes a GGUF file in llama.cpp's layout: Hugging Face's keys and tensors, plain or in blocks of eight bits."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def convert(
     from_pickle: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Write a checkpoint as a Hugging Face folder or as a GGUF file that llama.cpp runs.
+    """Write a checkpoint as a Hugging Face folder or as a GGUF file in llama.cpp's layout.
 
     Parameters
     ----------
