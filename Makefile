@@ -34,6 +34,7 @@ lint: $(READY) ## ruff, basedpyright, import-linter
 
 bench: $(READY) ## side-by-side measurements, as ratios
 	@$(PYTHON) -m bench.core
+	@$(PYTHON) -m bench.generation
 
 readme: $(READY) ## the README's tree and table, from the files themselves
 	@$(PYTHON) tools/readme.py

@@ -2,17 +2,20 @@
 
 model = load("smollm2-135m-instruct")      a folder, a .gguf file, a hub id, or a name of the catalogue
 model.config, model.transformer, model.tokenizer, model.family
+model.generate(…), model.stream(…), model.chat(…), model.translate(…)
+model.fill(…), model.classify(…), model.embed(…), model.score(…)
 model.save("folder")                       a folder that Hugging Face's transformers loads
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 import torch
+from torch import Tensor
 
 from sightline.checkpoints.defaults import Defaults, read_defaults
 from sightline.checkpoints.load import Progress
@@ -24,14 +27,24 @@ from sightline.checkpoints.save import keys_for, tensors_of
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.tokenizing import tokenizer_files, tokenizer_of
 from sightline.checkpoints.write import save_folder
-from sightline.config import ModelConfig
+from sightline.config import Classifier, ModelConfig
+from sightline.core.cache import Cache
 from sightline.core.model import Transformer
+from sightline.core.packed import can_pack, packed
 from sightline.errors import InputError, nearest
 from sightline.families import FAMILIES
 from sightline.families.own import keys_of
+from sightline.generation.beam_text import best_of_beams
+from sightline.generation.constrained import Bound, Constraint, bind
 from sightline.generation.decode import Request
 from sightline.generation.sampling import Sampling
-from sightline.generation.text import Generation, Piece, gather, stream
+from sightline.generation.text import Generation, Piece, gather, stream, stream_many
+from sightline.tasks.classify import Classification, classify
+from sightline.tasks.embed import embed
+from sightline.tasks.fill import Filling, fill
+from sightline.tasks.score import Score, score
+from sightline.tasks.translate import Translation, changes_of, start_of, translate
+from sightline.text.chat import Message, chat_ids, turn_end
 from sightline.text.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -59,6 +72,9 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     truncate: Literal["left"] | None
     alternatives: int
+    beams: int
+    length_penalty: float
+    constraint: Constraint | None
 
 
 @dataclass(slots=True)
@@ -74,10 +90,22 @@ class Model:
     source: Source | None = None
     defaults: Defaults = field(default_factory=Defaults)
     pooling: Pooling | None = None
+    _fast: tuple[object, Transformer] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def config(self) -> ModelConfig:
         return self.transformer.config
+
+    @property
+    def fast(self) -> Transformer:
+        """The transformer with its matrices laid out for running, made when first asked for; the transformer itself where that
+        gains nothing. Change a weight, and it is made anew."""
+        if not can_pack(self.transformer):
+            return self.transformer
+        state = tuple((x.data_ptr(), x._version) for x in self.transformer.parameters())
+        if self._fast is None or self._fast[0] != state:
+            self._fast = state, packed(self.transformer)
+        return self._fast[1]
 
     @property
     def notes(self) -> list[str]:
@@ -85,31 +113,110 @@ class Model:
         return [] if self.source is None else self.source.notes
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
-        """Continue a text or token ids (an encoder–decoder takes the source). The options are those of `stream`."""
-        return gather(self.stream(prompt, **options))
-
-    def stream(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Iterator[Piece]:
-        """The same, piece by piece as it is made: `for piece in model.stream("Once upon a time"): print(piece.text, end="")`."""
+        """Continue a text or token ids (an encoder–decoder takes the source). The options are those of `stream`, and `beams`."""
         request = self.request(prompt, options)
-        return stream(self.transformer, self._tokenizer(), request, stop=tuple(options.get("stop", ())))
+        beams = options.get("beams", 1)
+        if beams != 1:
+            return best_of_beams(self.fast, self._tokenizer(), request, beams=beams, penalty=options.get("length_penalty", 1.0))
+        return gather(self._stream(request, options), prompt_tokens=len(request.source or request.prompt))
+
+    def generate_many(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Options]) -> list[Generation]:
+        """The same for many prompts at once: each text is what it would be alone, and together they take less time."""
+        requests = [self.request(prompt, options) for prompt in prompts]
+        found = [Generation(prompt_tokens=len(request.source or request.prompt)) for request in requests]
+        for number, piece in stream_many(self.fast, self._tokenizer(), requests, stop=tuple(options.get("stop", ()))):
+            found[number].add(piece)
+        return found
+
+    def stream(self, prompt: str | Sequence[int], *, cache: Cache | None = None, **options: Unpack[Options]) -> Iterator[Piece]:
+        """The same, piece by piece as it is made: `for piece in model.stream("Once upon a time"): print(piece.text, end="")`.
+
+        A cache of an earlier call is used as far as it holds the beginning of this prompt.
+        """
+        if options.get("beams", 1) != 1:
+            raise InputError("a beam search is not known before its end", expected="generate", fix="model.generate(…, beams=4)")
+        return self._stream(self.request(prompt, options), options, cache)
+
+    def _stream(self, request: Request, options: Options, cache: Cache | None = None) -> Iterator[Piece]:
+        return stream(self.fast, self._tokenizer(), request, stop=tuple(options.get("stop", ())), cache=cache)
+
+    def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Generation:
+        """The answer to a conversation: `model.chat([{"role": "user", "content": "Hello"}]).text`."""
+        return gather(self.stream_chat(messages, **options))
+
+    def stream_chat(self, messages: Sequence[Message], *, cache: Cache | None = None, **options: Unpack[Options]) -> Iterator[Piece]:
+        """The same, piece by piece."""
+        tokenizer = self._tokenizer()
+        request = self.request(chat_ids(tokenizer, messages), options)
+        end = () if options.get("ignore_eos") else (*request.end, *turn_end(tokenizer))
+        return self._stream(replace(request, end=end), options, cache)
+
+    def translate(
+        self, text: str, *, beams: int | None = None, max_tokens: int | None = None, length_penalty: float | None = None
+    ) -> Translation:
+        """The text in the other language, with which source token each of its tokens looked at. Unsaid, beams are the checkpoint's or 4."""
+        return translate(
+            self.fast, self._tokenizer(), self.defaults, text, beams=beams, max_tokens=max_tokens, length_penalty=length_penalty
+        )
+
+    def fill(self, text: str, *, top_k: int = 5) -> list[Filling]:
+        """For each mask in the text (`[MASK]`, or as the tokenizer writes it), the likeliest tokens."""
+        return fill(self.transformer, self._tokenizer(), text, top_k=top_k)
+
+    def classify(self, texts: Sequence[str]) -> list[Classification]:
+        """The probability of each label, for each text."""
+        if self.head == "answers":
+            raise InputError("a model that finds answers in a text", expected="one that labels texts or tokens", fix="use another model")
+        problem, start = self.keys.get("problem_type"), self.defaults.decoder_start
+        return classify(self.transformer, self._tokenizer(), texts, labels=self.labels, problem=problem, start=start)
+
+    def embed(self, texts: Sequence[str], *, progress: Callable[[int], None] | None = None) -> Tensor:
+        """One vector for each text, `[texts, width]`, pooled as the checkpoint says (without a word of it: the mean)."""
+        return embed(
+            self.transformer, self._tokenizer(), texts, pooling=self.pooling or Pooling(how="mean", normalize=False), progress=progress
+        )
+
+    def score(self, text: str | Sequence[int], *, stride: int | None = None, progress: Callable[[int], None] | None = None) -> Score:
+        """How likely a text is: log p of each token, perplexity. Longer than the context, it is read in windows, `stride` apart."""
+        return score(self.transformer, self._tokenizer(), text, stride=stride, progress=progress)
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of a classifier's labels, as its config.json gives them."""
+        named = self.keys.get("id2label")
+        count = self.config.head.labels if isinstance(self.config.head, Classifier) else 0
+        return [str(named.get(str(n), f"LABEL_{n}")) if isinstance(named, dict) else f"LABEL_{n}" for n in range(count)]
 
     def request(self, prompt: str | Sequence[int], options: Options) -> Request:
         """What `decode` is asked: the prompt as tokens, cut to the context if that was allowed, and how to choose."""
         chosen: dict[str, Any] = {name: value for name, value in options.items() if name in SAMPLING and value is not None}
         ids = self._tokenizer().encode(prompt, special=True) if isinstance(prompt, str) else list(prompt)
-        context = self.config.last.max_positions
-        source: list[int] | None = None
+        context, source = self.config.last.max_positions, None
         if self.config.encoder is not None and self.config.decoder is not None:
-            start = self.defaults.decoder_start if self.defaults.decoder_start is not None else self.defaults.begin
-            source, ids = ids, [0 if start is None else start]
+            source, ids = ids, [start_of(self.defaults, self._tokenizer())]
         wanted = options.get("max_tokens")
         most = min(128, max(1, context - len(ids))) if wanted is None else wanted
         if options.get("truncate") == "left" and len(ids) + most > context:
             ids = ids[-max(1, context - most) :]
         end = () if options.get("ignore_eos") else self.defaults.end
+        changes = changes_of(self.defaults, end=self.defaults.end, max_tokens=most) if source is not None else ()
+        bound = self._bound(options.get("constraint"), len(ids), end)
         return Request(
-            prompt=ids, max_tokens=most, sampling=Sampling(**chosen), end=end, source=source, alternatives=options.get("alternatives", 0)
+            prompt=ids,
+            max_tokens=most,
+            sampling=Sampling(**chosen),
+            end=end,
+            source=source,
+            alternatives=options.get("alternatives", 0),
+            changes=changes if bound is None else (*changes, bound),
+            finished=None if bound is None else bound.finished,
         )
+
+    def _bound(self, constraint: Constraint | None, prompt_length: int, end: tuple[int, ...]) -> Bound | None:
+        if constraint is None:
+            return None
+        size = self.config.last.embedding.vocab_size
+        return bind(constraint, self._tokenizer(), prompt_length=prompt_length, end=end, vocab_size=size)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {
@@ -15,6 +16,7 @@ FOLDERS = {
     "checkpoints": "the only code that touches weight files",
     "text": "tokenizers of every kind, streamed text, chat templates",
     "generation": "logits to tokens to text",
+    "tasks": "what one asks of a model besides going on with a text",
     "explain": "a model as equations with shapes, and what it costs; no torch",
     "cli": "one thin file per command",
 }
@@ -52,16 +54,36 @@ def tree() -> str:
     return "\n".join([*lines, *(line(0, name, text) for name, text in BESIDE.items())])
 
 
-def table() -> str:
-    """The core's ratios and memory, as measured last."""
-    found = json.loads((ROOT / "bench" / "results" / "core.json").read_text())
-    rows = [
+def rows(found: dict[str, Any]) -> list[str]:
+    """A table's rows, one for each ratio."""
+    return [
         f"| {r['name']} | {r['ours_ms']:.0f} ms | {r['theirs_ms']:.0f} ms | {r['ratio']:.2f}× | {r['low']:.2f}–{r['high']:.2f} |"
         for r in found["ratios"]
     ]
-    memory = ", ".join(f"{name} {points['16384']:.0f} MiB" for name, points in found["memory_mib"].items())
-    head = ["", "| | ours | torch.nn | ratio | middle half |", "|---|--:|--:|--:|---|"]
-    return "\n".join([*head, *rows, "", f"Peak memory of causal attention over 16,384 tokens, one head: {memory}.", ""])
+
+
+def table() -> str:
+    """Ratios and memory, as measured last."""
+    core, made = (json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()) for name in ("core", "generation"))
+    memory = ", ".join(f"{name} {points['16384']:.0f} MiB" for name, points in core["memory_mib"].items())
+    first, last = (made["ms_by_position"][position] for position in ("64", "2048"))
+    lines = [
+        "",
+        "| the core | ours | torch.nn | ratio | middle half |",
+        "|---|--:|--:|--:|---|",
+        *rows(core),
+        "",
+        "| generation | ours | transformers, sentence-transformers | ratio | middle half |",
+        "|---|--:|--:|--:|---|",
+        *rows(made),
+        "",
+        f"Peak memory of causal attention over 16,384 tokens, one head: {memory}.",
+        f"GPT-2 small's shape: 512 tokens with the cache {made['cache']['ratio']:.0f}× faster than without; one token takes",
+        f"{first:.0f} ms at position 64 and {last:.0f} ms at 2048;",
+        f"16 requests together {made['batch']['ratio']:.1f}× faster than one after the other.",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:

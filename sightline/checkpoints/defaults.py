@@ -1,4 +1,4 @@
-"""How a checkpoint wants to be run: the ids that end a text, and the sampling that its makers recommend.
+"""How a checkpoint wants to be run: the ids that end a text, those that must or may not come, the sampling that its makers recommend.
 
 From generation_config.json where there is one, else from config.json. What no sampler could obey is refused here, not later.
 """
@@ -14,11 +14,16 @@ from sightline.errors import CheckpointError, short
 
 FILE = "generation_config.json"
 LARGEST = 1_000_000
+_NAMES = "bos_token_id eos_token_id pad_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id"
+IDS = (*_NAMES.split(), "bad_words_ids", "suppress_tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """What to do where the user says nothing. None means that the checkpoint says nothing either."""
+    """What to do where the user says nothing. None means that the checkpoint says nothing either.
+
+    `banned` tokens are never generated; `forced_begin` is the first that is, `forced_end` the last where a text would be cut.
+    """
 
     begin: int | None = None
     end: tuple[int, ...] = ()
@@ -29,6 +34,11 @@ class Defaults:
     top_k: int | None = None
     top_p: float | None = None
     repetition_penalty: float | None = None
+    banned: tuple[int, ...] = ()
+    forced_begin: int | None = None
+    forced_end: int | None = None
+    num_beams: int | None = None
+    length_penalty: float | None = None
 
 
 def read_defaults(source: Source, vocab_size: int) -> Defaults:
@@ -46,18 +56,44 @@ def read_defaults(source: Source, vocab_size: int) -> Defaults:
         top_k=_whole(where, said, "top_k"),
         top_p=_number(where, said, "top_p", 0.0, 1.0),
         repetition_penalty=_number(where, said, "repetition_penalty", 1e-3, 1e3),
+        banned=_banned(source, where, said, vocab_size),
+        forced_begin=_id(where, said, "forced_bos_token_id", vocab_size),
+        forced_end=_id(where, said, "forced_eos_token_id", vocab_size),
+        num_beams=_whole(where, said, "num_beams", least=1),
+        length_penalty=_number(where, said, "length_penalty", -100.0, 100.0),
     )
 
 
 def _within(source: Source, vocab_size: int) -> dict[str, Any]:
     """config.json without the ids that its vocabulary does not have: classes write their published ids into small copies too."""
     found = dict(source.keys)
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
-        id = found.get(name)
-        if isinstance(id, int) and not isinstance(id, bool) and id >= vocab_size:
-            source.notes.append(f"config.json: {name} {id} is not in the vocabulary of {vocab_size}, and is ignored")
+    for name in IDS:
+        beyond = [id for id in _flat(found.get(name)) if id >= vocab_size]
+        if beyond:
+            source.notes.append(f"config.json: {name} {beyond[0]} is not in the vocabulary of {vocab_size}, and is ignored")
             del found[name]
     return found
+
+
+def _flat(value: Any) -> list[int]:
+    """The ids in a value, however they are listed."""
+    if isinstance(value, list):
+        return [id for part in value for id in _flat(part)]
+    return [value] if isinstance(value, int) and not isinstance(value, bool) else []
+
+
+def _banned(source: Source, where: str, said: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """suppress_tokens, and those of bad_words_ids that are one token. Longer phrases are named in a note."""
+    name = "bad_words_ids"
+    phrases: Any = said.get(name) or []
+    if not isinstance(phrases, list) or not all(isinstance(phrase, list) and phrase for phrase in phrases):
+        raise CheckpointError(f"{where}: {name} is {short(phrases)}", expected="a list of lists of ids", fix="correct the file")
+    words = [_ids(where, {name: phrase}, name, vocab_size) for phrase in phrases]
+    longer = sum(len(word) > 1 for word in words)
+    if longer:
+        source.notes.append(f"{where}: {longer} of bad_words_ids are several tokens long, and are not obeyed")
+    single = [word[0] for word in words if len(word) == 1]
+    return tuple(dict.fromkeys((*single, *_ids(where, said, "suppress_tokens", vocab_size))))
 
 
 def _ids(where: str, said: dict[str, Any], name: str, vocab_size: int) -> tuple[int, ...]:
@@ -83,10 +119,10 @@ def _number(where: str, said: dict[str, Any], name: str, least: float, most: flo
     return float(value)
 
 
-def _whole(where: str, said: dict[str, Any], name: str) -> int | None:
+def _whole(where: str, said: dict[str, Any], name: str, *, least: int = 0) -> int | None:
     value = said.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CheckpointError(f"{where}: {name} is {short(value)}", expected="a whole number, 0 or more", fix="correct the file")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise CheckpointError(f"{where}: {name} is {short(value)}", expected=f"a whole number, {least} or more", fix="correct the file")
     return value

@@ -123,8 +123,16 @@ def _limits(folder: Path) -> tuple[int | None, bool]:
             keys.only("modality_config", {"text": {"method": "forward", "method_output_name": "last_hidden_state"}})
             limit, lowercase = keys.number("max_seq_length", default=None), keys.flag("do_lower_case", default=False)
             keys.finish()
-            return limit, lowercase
-    return None, False
+            return limit or _tokenizer_limit(folder), lowercase
+    return _tokenizer_limit(folder), False
+
+
+def _tokenizer_limit(folder: Path) -> int | None:
+    """The tokenizer's own limit, where sentence-transformers 6 writes it; a number beyond all reason stands for none."""
+    if not (folder / "tokenizer_config.json").exists():
+        return None
+    limit = read_json(file_inside(folder, "tokenizer_config.json")).get("model_max_length")
+    return limit if isinstance(limit, int) and 0 < limit < 1 << 24 else None
 
 
 def _prompt(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -16,3 +17,14 @@ def whole(kind: Any, tokens: Sequence[Token]) -> int:
 
 
 Count = Annotated[int | None, Parameter(converter=whole)]
+
+
+def words(kind: Any, tokens: Sequence[Token]) -> str:
+    """A text as written. It may begin with a hyphen, but what looks like an option was meant as one."""
+    value = tokens[0].value
+    if re.fullmatch(r"--[a-z][a-z-]*(=.*)?", value):
+        raise ValueError(f"no option is called {value}.")
+    return value
+
+
+Words = Annotated[str | None, Parameter(allow_leading_hyphen=True, converter=words)]

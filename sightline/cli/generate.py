@@ -12,16 +12,18 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from sightline.cli.arguments import Count
+from sightline.cli.arguments import Count, Words
 from sightline.errors import InputError
 
 if TYPE_CHECKING:
-    from sightline.generation.text import Piece
+    from sightline.generation.constrained import Constraint
+    from sightline.generation.text import Generation, Piece
+    from sightline.model import Options
 
 
 def generate(
     model: str,
-    prompt: str | None = None,
+    prompt: Words = None,
     /,
     *,
     max_tokens: Count = None,
@@ -29,7 +31,18 @@ def generate(
     top_k: Count = None,
     top_p: float | None = None,
     min_p: float | None = None,
+    typical: float | None = None,
+    repetition_penalty: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    no_repeat_ngram: Count = None,
     seed: int = 0,
+    beams: Count = 1,
+    length_penalty: float = 1.0,
+    json_schema: Path | None = None,
+    regex: str | None = None,
+    grammar: Path | None = None,
+    choice: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     stop: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     file: Path | None = None,
     ignore_eos: bool = False,
@@ -55,8 +68,30 @@ def generate(
         Sample among the likeliest that together have this probability.
     min_p
         Drop what is less likely than this share of the likeliest.
+    typical
+        Sample among the tokens whose surprise is near the expected one, up to this probability.
+    repetition_penalty
+        Divide the logit of every token that was there already; 1.1 is mild.
+    presence_penalty
+        Take this from the logit of every token that was generated already.
+    frequency_penalty
+        The same, as often as it was generated.
+    no_repeat_ngram
+        No sequence of so many tokens comes twice.
     seed
         The same seed gives the same text.
+    beams
+        Search with so many beginnings at once instead of sampling; the text comes at the end.
+    length_penalty
+        A beam's score is its log-probability over its length to this power.
+    json_schema
+        A file with a JSON schema: the answer is JSON that validates against it.
+    regex
+        The answer matches this regular expression.
+    grammar
+        A file with a grammar in Lark: the answer is a text of it.
+    choice
+        The answer is one of these; give it several times.
     stop
         End before this string; may be given several times.
     file
@@ -74,29 +109,73 @@ def generate(
     from sightline.generation.text import gather
 
     text = read_prompt(prompt, file)
+    constraint = constraint_of(json_schema, regex, grammar, choice)
     loaded = load_shown(model)
-    pieces = loaded.stream(
-        text,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-        stop=stop,
-        ignore_eos=ignore_eos,
-        truncate=truncate,
-        alternatives=5 if show or json else 0,
-    )
+    options: Options = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "typical": typical,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "no_repeat_ngram": no_repeat_ngram,
+        "seed": seed,
+        "stop": stop,
+        "ignore_eos": ignore_eos,
+        "truncate": truncate,
+        "alternatives": 5 if show or json else 0,
+        "constraint": constraint,
+    }
+    if beams not in (None, 1):
+        options["beams"], options["length_penalty"] = beams, length_penalty
+        write_beams(loaded.generate(text, **options), json=json)
+        return
+    pieces = loaded.stream(text, **options)
     out, notes = Console(highlight=False), Console(stderr=True, highlight=False)
     found = gather(shown(pieces, out, colours=show is not None, silent=json))
     if json:
-        fields = ("text", "tokens", "logprobs", "finish_reason", "prompt_tokens", "seconds", "cache_bytes", "tokens_per_second")
-        print(text_of.dumps({name: getattr(found, name) for name in fields}, ensure_ascii=False, indent=2))
+        write_json(found)
         return
     print(flush=True)
     speed, memory = f"{found.tokens_per_second:.1f} a second", f"cache {found.cache_bytes / 1e6:.1f} MB"
     notes.print(f"{len(found.tokens)} tokens, {speed}, {memory}, ended by {found.finish_reason}", style="dim")
+
+
+def write_json(found: Generation, *more: str) -> None:
+    """A result as JSON."""
+    fields = ("text", "tokens", "logprobs", "finish_reason", "prompt_tokens", "seconds", "cache_bytes", "tokens_per_second", *more)
+    print(text_of.dumps({name: getattr(found, name) for name in fields}, ensure_ascii=False, indent=2))
+
+
+def write_beams(found: Generation, *, json: bool) -> None:
+    """The best text; the others with their scores on stderr."""
+    if json:
+        write_json(found, "score", "others")
+        return
+    print(found.text)
+    notes = Console(stderr=True, highlight=False)
+    for text, score in found.others:
+        notes.print(f"{score:8.3f}  {text!r}", style="dim", markup=False)
+    notes.print(f"{len(found.tokens)} tokens, {found.tokens_per_second:.1f} a second, score {found.score:.3f}", style="dim")
+
+
+def constraint_of(schema: Path | None, regex: str | None, grammar: Path | None, choice: tuple[str, ...]) -> Constraint | None:
+    """The one form that was asked for, if any."""
+    asked = [name for name, value in (("--json-schema", schema), ("--regex", regex), ("--grammar", grammar), ("--choice", choice)) if value]
+    if len(asked) > 1:
+        raise InputError(f"{' and '.join(asked)} together", expected="one form", fix=f"leave {asked[1]} out")
+    if not asked:
+        return None
+    from sightline.generation import constrained
+
+    if schema is not None:
+        return constrained.json_schema(read_prompt(None, schema))
+    if grammar is not None:
+        return constrained.grammar(read_prompt(None, grammar))
+    return constrained.choice(choice) if choice else constrained.regex(str(regex))
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
@@ -114,7 +193,7 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
             raise InputError(
                 f"{file} cannot be read as text: {getattr(error, 'strerror', None) or 'not UTF-8'}", fix="check the path"
             ) from None
-    return sys.stdin.read() if prompt == "-" else str(prompt)
+    return sys.stdin.read().removesuffix("\n") if prompt == "-" else str(prompt)
 
 
 def shown(pieces: Iterator[Piece], out: Console, *, colours: bool, silent: bool) -> Iterator[Piece]:

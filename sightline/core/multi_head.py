@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from sightline.config import AttentionConfig, AttentionPosition, Cosine, Dot, RelativeBias
 from sightline.core import check
 from sightline.core.attention import Kernel, Scoring, attend, attention_weights, mix
-from sightline.core.cache import Store, Stored
+from sightline.core.few_vectors import FewVectors
 from sightline.core.masks import Mask
 from sightline.core.norms import make_head_norm, unit
 from sightline.core.positions import Bias, GivenBias, RelativeTable, rotate
 from sightline.core.setting import Place, place_for
+from sightline.core.stores import Store, Stored
 from sightline.record import NOTHING, Record, Recorder
 
 Stream = Float[Tensor, "batch time width"]
@@ -76,6 +77,7 @@ class Attention(nn.Module):
         self.key_norm = make_head_norm(config.query_key_norm, config.kv_heads, config.head_dim)
         self.measure = CosineMeasure(config.kind, config.heads) if isinstance(config.kind, Cosine) else DotMeasure()
         self.sinks = nn.Parameter(torch.zeros(config.heads)) if config.sinks else None
+        self.joined: FewVectors | None = None
 
     @property
     def scale(self) -> float:
@@ -98,12 +100,15 @@ class Attention(nn.Module):
         record: Record = NOTHING,
     ) -> Stream:
         """Attend from x to x and what the store remembers of earlier x, or to the context."""
-        query = self.queries(x, place)
         key_at, offset = (place.query_at, place.offset) if context_at is None else (context_at, context_offset)
         stored = None if store is None else store.recall()
         if stored is None:
-            stored = Stored(*self.keys_and_values(x if context is None else context, place), key_at, offset)
+            query, key, value = self.project(x, context)
+            stored = Stored(self.as_keys(key, place), split_heads(value, self.config.kv_heads), key_at, offset)
             stored = stored if store is None else store.update(stored)
+        else:
+            query = self.query(x)
+        query = self.as_queries(query, place)
         query = record(self.names + "query", query)
         key, value = record(self.names + "key", stored.key), record(self.names + "value", stored.value)
         mask = Mask(place.query_at, stored.at, place.causal, self.config.window, stored.offset)
@@ -114,16 +119,20 @@ class Attention(nn.Module):
             mixed = attend(query, key, value, scoring, kernel=kernel)
         return self.output(merge_heads(record(self.names + "heads", mixed)))
 
-    def queries(self, x: Stream, place: Place) -> Float[Tensor, "batch heads time head_dim"]:
-        """x W_Q as heads: normed, rotated, measured."""
-        query = split_heads(self.query_norm(self.query(x)), self.config.heads)
-        return self.measure.query(rotate(query, place.rotation))
+    def project(self, x: Stream, context: Float[Tensor, "batch key context"] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """x W_Q, y W_K, y W_V: three products, or one where they were joined for running (see `packed`)."""
+        if self.joined is not None and context is None and self.joined.suits(x):
+            return self.joined(x).split([part.weight.shape[0] for part in (self.query, self.key, self.value)], dim=-1)
+        context = x if context is None else context
+        return self.query(x), self.key(context), self.value(context)
 
-    def keys_and_values(self, context: Float[Tensor, "batch key context"], place: Place) -> tuple[Tensor, Tensor]:
-        """y W_K as heads, normed, rotated, measured; y W_V as heads."""
-        key = split_heads(self.key_norm(self.key(context)), self.config.kv_heads)
-        value = split_heads(self.value(context), self.config.kv_heads)
-        return self.measure.key(rotate(key, place.rotation)), value
+    def as_queries(self, query: Float[Tensor, "batch time joined"], place: Place) -> Float[Tensor, "batch heads time head_dim"]:
+        """x W_Q as heads: normed, rotated, measured."""
+        return self.measure.query(rotate(split_heads(self.query_norm(query), self.config.heads), place.rotation))
+
+    def as_keys(self, key: Float[Tensor, "batch key joined"], place: Place) -> Float[Tensor, "batch kv_heads key head_dim"]:
+        """y W_K as heads: normed, rotated, measured."""
+        return self.measure.key(rotate(split_heads(self.key_norm(key), self.config.kv_heads), place.rotation))
 
     def scoring(self, mask: Mask, bias: Bias | None, record: Record = NOTHING) -> Scoring:
         """What stands between q·k and the weights, for this mask."""

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sightline.config import ALiBi, AttentionPosition, RelativeBias, Rotary
 from sightline.core.attention import Kernel
-from sightline.core.cache import Store
 from sightline.core.positions import ALiBiBias, Bias, RelativeTable, Rotation, alibi_slopes, rotation
+from sightline.core.stores import Store
 from sightline.record import NOTHING, Record
 
 

@@ -9,11 +9,12 @@ Greedy or sampled, the n-th token depends on the prompt, the sampling and its se
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from sightline.config import LanguageHead
@@ -40,7 +41,7 @@ class TokenEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What to continue, and how far."""
+    """What to continue, and how far. `finished` may end it, by the tokens so far, where no end token does."""
 
     prompt: Sequence[int]
     max_tokens: int
@@ -49,26 +50,46 @@ class Request:
     source: Sequence[int] | None = None
     alternatives: int = 0
     changes: tuple[Change, ...] = ()
+    finished: Callable[[Sequence[int]], bool] | None = None
+
+
+class Writing:
+    """A request that is being answered: the tokens so far, and what the next logits make of them."""
+
+    def __init__(self, request: Request) -> None:
+        self.request, self.step = request, 0
+        self.history = list(request.prompt)
+        self.started = time.perf_counter()
+
+    def take(self, logits: Float[Tensor, " vocab"], cache_bytes: int) -> TokenEvent:
+        """The next token. It depends on the request and on these logits alone."""
+        request = self.request
+        chosen = choose(logits, self.history, request.sampling, self.step, prompt_length=len(request.prompt), extra=request.changes)
+        others = alternatives(logits, request.alternatives) if request.alternatives else []
+        self.history.append(chosen.token)
+        self.step += 1
+        started, self.started = self.started, time.perf_counter()
+        return TokenEvent(chosen.token, chosen.logprob, others, self.started - started, cache_bytes, self._finish(chosen.token))
+
+    def _finish(self, token: int) -> Finish | None:
+        if token in self.request.end or (self.request.finished is not None and self.request.finished(self.history)):
+            return "stop"
+        return "length" if self.step == self.request.max_tokens else None
 
 
 def decode(transformer: Transformer, request: Request, *, cache: Cache | None = None, chunk: int = CHUNK) -> Iterator[TokenEvent]:
     """The tokens that follow the prompt, as they are made. A cache that already holds the beginning of the prompt is used."""
     check_request(transformer, request)
     cache = Cache.growing(transformer.config) if cache is None else cache
-    history = list(request.prompt)
-    started = time.perf_counter()
+    writing = Writing(request)
     logits = prefill(transformer, request, cache, chunk=chunk)
-    for step in range(request.max_tokens):
-        chosen = choose(logits, history, request.sampling, step, prompt_length=len(request.prompt), extra=request.changes)
-        others = alternatives(logits, request.alternatives) if request.alternatives else []
-        history.append(chosen.token)
-        finish: Finish | None = "stop" if chosen.token in request.end else "length" if step + 1 == request.max_tokens else None
-        now = time.perf_counter()
-        yield TokenEvent(chosen.token, chosen.logprob, others, now - started, cache.bytes, finish)
-        if finish is not None:
+    while True:
+        event = writing.take(logits, cache.bytes)
+        yield event
+        if event.finish is not None:
             return
-        started = time.perf_counter()
-        logits = last_logits(transformer, torch.tensor([[chosen.token]]), cache)
+        writing.started = time.perf_counter()
+        logits = last_logits(transformer, torch.tensor([[event.token]]), cache)
 
 
 @torch.inference_mode()

@@ -18,11 +18,24 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sightline.errors import InputError
-from sightline.generation.randomness import draw, log_probabilities, ranked, relative, shown, uniform, whole
+from sightline.generation.randomness import (
+    draw,
+    few,
+    log_probabilities,
+    log_probability,
+    places,
+    ranked,
+    reaching,
+    relative,
+    shown,
+    uniform,
+    whole,
+)
 
 Tokens = Sequence[int]
 Change = Callable[[Tensor, Tokens], Tensor]
@@ -30,7 +43,6 @@ Change = Callable[[Tensor, Tokens], Tensor]
 INFINITY = math.inf
 LARGEST = torch.finfo(torch.float32).max
 GREEDY_BELOW = 1e-5  # colder than this differs from greedy only between logits that float32 rounding could swap
-ROUNDING = 1e-9  # a mass this close below its target has reached it: ten tokens of 0.1 reach 0.7 with seven, not eight
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,20 +71,28 @@ class Sampling:
         return self.temperature < GREEDY_BELOW
 
     def changes(self, prompt_length: int) -> tuple[Change, ...]:
-        """bias, penalties, n-gram, temperature, top-k, top-p, min-p, typical: the order of `transformers` where both have them."""
-        made = (
+        """Penalties, then filters: the order of `transformers` where both have them."""
+        return (*self.penalties(prompt_length), *self.filters())
+
+    def penalties(self, prompt_length: int) -> tuple[Change, ...]:
+        """bias, repetition, presence, frequency, n-gram: what depends on the text so far."""
+        return those_that_change(
             logit_bias(self.logit_bias),
             unless_none(repetition_penalty, self.repetition_penalty),
             presence_penalty(self.presence_penalty, start=prompt_length),
             frequency_penalty(self.frequency_penalty, start=prompt_length),
             unless_none(no_repeat_ngram, self.no_repeat_ngram),
+        )
+
+    def filters(self) -> tuple[Change, ...]:
+        """temperature, top-k, top-p, min-p, typical: each leaves the most probable token possible, and greedy it alone."""
+        return those_that_change(
             temperature(self.temperature),
             unless_none(top_k, self.top_k),
             unless_none(top_p, self.top_p),
             unless_none(min_p, self.min_p),
             unless_none(typical, self.typical),
         )
-        return tuple(change for change in made if change is not unchanged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +109,12 @@ def choose(
     """The token of generation step `step`: token ~ softmax(changes(logits)), logprob = log softmax(logits)[token]."""
     row = one_row(logits)
     changed = usable(apply(extra, row, history=history), "the extra changes")
-    changed = usable(apply(sampling.changes(prompt_length), changed, history=history), "bias and n-gram")
-    token = draw(changed, uniform(sampling.seed, step, lane=lane))
-    return Choice(token, float(log_probabilities(row)[token]))
+    changed = usable(apply(sampling.penalties(prompt_length), changed, history=history), "bias and n-gram")
+    if sampling.greedy:
+        token = int(changed.argmax())  # the first of equals, all that the filters would leave
+    else:
+        token = draw(apply(sampling.filters(), changed, history=history), uniform(sampling.seed, step, lane=lane))
+    return Choice(token, log_probability(row, torch.tensor([token]))[0])
 
 
 def apply(changes: Sequence[Change], logits: Tensor, *, history: Tokens) -> Tensor:
@@ -105,7 +128,7 @@ def alternatives(logits: Tensor, count: int) -> list[tuple[int, float]]:
     """The `count` most probable possible tokens with their log-probabilities, in the stable order."""
     row = one_row(logits)
     best = ranked(top_k(max(1, whole("alternatives", count)))(row, ()))[:count]
-    return list(zip(best.tolist(), log_probabilities(row)[best].tolist(), strict=True))
+    return list(zip(best.tolist(), log_probability(row, best), strict=True))
 
 
 def temperature(t: float) -> Change:
@@ -113,7 +136,7 @@ def temperature(t: float) -> Change:
     t = real("temperature", t, expected="0 (greedy) or a finite number above it", low=0.0)
     if t < GREEDY_BELOW:
         return lambda logits, history: keep(logits, logits.argmax(keepdim=True))  # the first of equals
-    return unchanged if t == 1.0 else lambda logits, history: (relative(logits) / t).float()
+    return unchanged if t == 1.0 else lambda logits, history: relative(logits).div_(t).float()
 
 
 def top_k(k: int) -> Change:
@@ -123,9 +146,9 @@ def top_k(k: int) -> Change:
     def change(logits: Tensor, history: Tokens) -> Tensor:
         if k >= len(logits):
             return logits
-        smallest = torch.topk(logits, k).values[-1]
-        above = torch.nonzero(logits > smallest).flatten()
-        tied = torch.nonzero(logits == smallest).flatten()
+        smallest = float(torch.topk(logits, k, sorted=False).values.min())
+        above = places(logits, np.greater, smallest)
+        tied = places(logits, np.equal, smallest)
         return keep(logits, torch.cat([above, tied[: k - len(above)]]))
 
     return change
@@ -134,13 +157,20 @@ def top_k(k: int) -> Change:
 def top_p(p: float) -> Change:
     """Keep the shortest start of the stable order with p₁ + … + pᵢ ≥ p, and at least one token (Holtzman et al. 2020)."""
     p = real("top_p", p, expected="a number from 0 to 1", low=0.0, high=1.0)
-    return unchanged if p == 1.0 else lambda logits, history: keep(logits, reaching(p, ranked(logits), weights=relative(logits).exp()))
+
+    def change(logits: Tensor, history: Tokens) -> Tensor:
+        ids = ranked(logits) if few(logits) else None
+        x = logits if ids is None else logits[ids]
+        found = reaching(p, x, weights=relative(x).exp_())
+        return keep(logits, found if ids is None else ids[found])
+
+    return unchanged if p == 1.0 else change
 
 
 def min_p(p: float) -> Change:
     """Keep pᵢ ≥ p · max p, that is x − max x ≥ log p (Nguyen et al. 2024)."""
     p = real("min_p", p, expected="a number from 0 to 1", low=0.0, high=1.0)
-    return unchanged if p == 0.0 else lambda logits, history: logits.masked_fill(relative(logits) < math.log(p), -INFINITY)
+    return unchanged if p == 0.0 else lambda logits, history: keep(logits, places(relative(logits), np.greater_equal, math.log(p)))
 
 
 def typical(mass: float) -> Change:
@@ -149,11 +179,11 @@ def typical(mass: float) -> Change:
 
     def change(logits: Tensor, history: Tokens) -> Tensor:
         logprob = log_probabilities(logits)
-        possible = torch.nonzero(logprob > -INFINITY).flatten()
+        possible = places(logprob, np.greater, -INFINITY)
         surprise = -logprob[possible]
-        entropy = (surprise * (-surprise).exp()).sum()
-        order = possible[torch.sort((surprise - entropy).abs(), stable=True).indices]
-        return keep(logits, reaching(mass, order, weights=logprob.exp()))
+        weights = (-surprise).exp()
+        oddness = (surprise - (surprise * weights).sum()).abs()
+        return keep(logits, possible[reaching(mass, -oddness, weights=weights)])
 
     return unchanged if mass == 1.0 else change
 
@@ -227,19 +257,17 @@ def unchanged(logits: Tensor, history: Tokens) -> Tensor:
     return logits
 
 
+def those_that_change(*made: Change) -> tuple[Change, ...]:
+    return tuple(change for change in made if change is not unchanged)
+
+
 def unless_none(maker: Callable[[Any], Change], value: float | None) -> Change:
     return unchanged if value is None else maker(value)
 
 
-def reaching(mass: float, order: Tensor, *, weights: Tensor) -> Tensor:
-    """The shortest start of `order` whose share of all weight is `mass` or more, and at least one token."""
-    share = weights[order].cumsum(0) / weights[order].sum()
-    return order[: int((share < mass - ROUNDING).sum()) + 1]
-
-
 def keep(logits: Tensor, ids: Tensor) -> Tensor:
     """−inf everywhere but at `ids`."""
-    return torch.full_like(logits, -INFINITY).index_copy(0, ids, logits[ids])
+    return torch.full_like(logits, -INFINITY).index_copy_(0, ids, logits[ids])
 
 
 def added(logits: Tensor, amounts: Mapping[int, float]) -> Tensor:
@@ -279,9 +307,10 @@ def one_row(logits: Tensor) -> Tensor:
 
 def usable(logits: Tensor, whose: str) -> Tensor:
     """`logits`, if none is NaN and a token is possible. Otherwise this request fails, and no other."""
-    if bool(logits.isnan().any()):
+    largest = float(logits.max())  # NaN if any is
+    if math.isnan(largest):
         raise InputError(f"{whose} gave {int(logits.isnan().sum())} NaN logits", expected="numbers", fix="run the model in float32")
-    if not bool((logits > -INFINITY).any()):
+    if largest == -INFINITY:
         raise InputError(f"every token is impossible after {whose}", expected="at least one possible token", fix="ban or restrict less")
     return logits
 

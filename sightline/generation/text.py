@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sightline.core.cache import Cache
 from sightline.core.model import Transformer
+from sightline.generation.batch import ROWS, Batch
+from sightline.generation.batch import Sequence as BatchSequence
 from sightline.generation.decode import Finish, Request, TokenEvent, decode
 from sightline.text.streaming import StopStrings, TextStream
 from sightline.text.tokenizer import Tokenizer
@@ -23,7 +25,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Generation:
-    """A finished text: the new tokens, how likely each was, why it ended."""
+    """A finished text: the new tokens, how likely each was, why it ended. After a beam search also its score, and the next best texts."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list[int])
@@ -33,41 +35,74 @@ class Generation:
     prompt_tokens: int = 0
     seconds: float = 0.0
     cache_bytes: int = 0
+    score: float | None = None
+    others: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+
+    def add(self, piece: Piece) -> None:
+        """One more piece."""
+        self.text += piece.text
+        if piece.event is not None:
+            self.tokens.append(piece.event.token)
+            self.logprobs.append(piece.event.logprob)
+            self.alternatives.append(piece.event.alternatives)
+            self.seconds += piece.event.step_seconds
+            self.cache_bytes = piece.event.cache_bytes
+        if piece.finish is not None:
+            self.finish_reason = piece.finish
 
     @property
     def tokens_per_second(self) -> float:
         return len(self.tokens) / self.seconds if self.seconds else 0.0
 
 
+class Writer:
+    """One request's tokens as text. A stop string ends it and is never shown, not even its beginning."""
+
+    def __init__(self, tokenizer: Tokenizer, request: Request, stop: Sequence[str] = ()) -> None:
+        self.end = request.end
+        self.text, self.stops = TextStream(tokenizer, list(request.prompt)), StopStrings(stop)
+
+    def take(self, event: TokenEvent) -> Piece:
+        """What may be shown now."""
+        shown, stopped = self.stops.push("" if event.token in self.end else self.text.push(event.token))
+        if stopped or event.finish is None:
+            return Piece(shown, event, "stop" if stopped else None)
+        rest, stopped = self.stops.push(self.text.finish())
+        return Piece(shown + rest + ("" if stopped else self.stops.finish()), event, "stop" if stopped else event.finish)
+
+
 def stream(
     transformer: Transformer, tokenizer: Tokenizer, request: Request, *, stop: Sequence[str] = (), cache: Cache | None = None
 ) -> Iterator[Piece]:
-    """Text as it is made. A stop string ends it and is never shown, not even its beginning."""
-    text, stops = TextStream(tokenizer, list(request.prompt)), StopStrings(stop)
+    """Text as it is made."""
+    writer = Writer(tokenizer, request, stop)
     for event in decode(transformer, request, cache=cache):
-        ended = event.token in request.end
-        shown, stopped = stops.push("" if ended else text.push(event.token))
-        if stopped:
-            yield Piece(shown, event, "stop")
+        piece = writer.take(event)
+        yield piece
+        if piece.finish is not None:
             return
-        if event.finish is not None:
-            rest, stopped = stops.push(text.finish())
-            yield Piece(shown + rest + ("" if stopped else stops.finish()), event, "stop" if stopped else event.finish)
-            return
-        yield Piece(shown, event)
 
 
-def gather(pieces: Iterator[Piece], *, prompt_tokens: int = 0) -> Generation:
+def stream_many(
+    transformer: Transformer, tokenizer: Tokenizer, requests: Sequence[Request], *, stop: Sequence[str] = (), rows: int = ROWS
+) -> Iterator[tuple[int, Piece]]:
+    """The texts of many requests, each piece with the number of its request, as they are made side by side."""
+    batch, numbers = Batch(transformer, rows=rows), dict[BatchSequence, tuple[int, Writer]]()
+    for number, request in enumerate(requests):
+        numbers[batch.submit(request)] = number, Writer(tokenizer, request, stop)
+    for sequence, event in batch.run():
+        if isinstance(event, Exception):
+            raise event
+        number, writer = numbers[sequence]
+        piece = writer.take(event)
+        if piece.finish is not None and event.finish is None:
+            batch.cancel(sequence)
+        yield number, piece
+
+
+def gather(pieces: Iterable[Piece], *, prompt_tokens: int = 0) -> Generation:
     """All pieces as one result."""
     found = Generation(prompt_tokens=prompt_tokens)
     for piece in pieces:
-        found.text += piece.text
-        if piece.event is not None:
-            found.tokens.append(piece.event.token)
-            found.logprobs.append(piece.event.logprob)
-            found.alternatives.append(piece.event.alternatives)
-            found.seconds += piece.event.step_seconds
-            found.cache_bytes = piece.event.cache_bytes
-        if piece.finish is not None:
-            found.finish_reason = piece.finish
+        found.add(piece)
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +23,7 @@ from sightline.text.tokenizer import Tokenizer
 ROLES = ("system", "developer", "user", "assistant", "tool")
 KEYS = ("role", "content", "name")
 LONGEST_TEMPLATE = 256 * 1024
+SIGN = "answer"
 PRIVATE = range(0xF0000, 0xFFFFE)  # a plane of Unicode that nobody gives a meaning
 
 Message = Mapping[str, Any]
@@ -220,18 +222,15 @@ def encode_around(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int, in
 def encode_on(tokenizer: Tokenizer, text: str, *, control: bool, first: bool) -> list[int]:
     """Encode a text that goes on: a line's end before it keeps SentencePiece from putting a space there, and goes again."""
     if first or not text:
-        ids = tokenizer.encode(text, control=control)
-    else:
-        line = tokenizer.encode("\n", control=control)
-        both = tokenizer.encode("\n" + text, control=control)
-        ids = both[len(line) :] if both[: len(line)] == line else tokenizer.encode(text, control=control)
-    return ids if control else _harmless(tokenizer, text, ids)
+        return tokenizer.encode(text, control=control)
+    line, both = (tokenizer.encode(part, control=control) for part in ("\n", "\n" + text))
+    return both[len(line) :] if both[: len(line)] == line else tokenizer.encode(text, control=control)
 
 
-def _harmless(tokenizer: Tokenizer, text: str, ids: list[int]) -> list[int]:
-    """Plain text without control tokens: a Unigram model whose file lists them as pieces is given the text in two parts."""
-    if not any(id in tokenizer.special_ids and (tokenizer.engine.piece(id) or " ") in text for id in ids):
-        return ids
-    if len(text) < 2:
-        raise InputError(f"a message holds {text!r}, which this tokenizer cannot write as plain text", fix="leave it out")
-    return [part for half in (text[:1], text[1:]) for part in encode_on(tokenizer, half, control=False, first=False)]
+def turn_end(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The control token that the template writes after an answer: it ends one, whether or not config.json says so."""
+    said, text = [{"role": "user", "content": "question"}, {"role": "assistant", "content": SIGN}], ""
+    with suppress(InputError):  # a template may refuse these messages
+        text = render(tokenizer.chat_template or "", said, add_generation_prompt=False, special_tokens=special_names(tokenizer))
+    after = tokenizer.encode(text.rpartition(SIGN)[2], control=True) if SIGN in text else []
+    return tuple(id for id in after if id in tokenizer.special_ids)[:1]

@@ -63,7 +63,11 @@ def _tokenizer_json(path: Path) -> Engine:
     """The Rust library's own format."""
     files.check_tokenizer_json(path, files.read_object(path))
     text = files.read_text(path)
-    return RustEngine(path, guarded(path, "be built", lambda: tokenizers.Tokenizer.from_str(text)))
+    made = guarded(path, "be built", lambda: tokenizers.Tokenizer.from_str(text))
+    known = {token.content for token in made.get_added_tokens_decoder().values() if token.special}
+    named = [piece for piece in files.special_tokens(path.parent).values() if piece not in known]
+    made.add_special_tokens([piece for piece in named if made.token_to_id(piece) is not None])  # transformers does so too
+    return RustEngine(path, made)
 
 
 def _by_id(path: Path, ids: dict[str, Any], folder: Path) -> tuple[list[str], list[int]]:

@@ -37,6 +37,8 @@ NAMES = {
     "default": "default",
 }
 LONGEST_PATTERN = 4096
+ENDLESS = re.compile(r"(?:[*+]|\{\d*,\})[+?]?")
+MOST_ENDLESS = 2  # in one branch; the models' own patterns have two, and each more multiplies the time by the text's length
 
 
 def split_by(name: str) -> PreTokenizer:
@@ -52,13 +54,17 @@ def split_by(name: str) -> PreTokenizer:
 
 
 def check_pattern(where: str, pattern: str) -> None:
-    """Refuse a pattern whose matching time can explode: a repeated group that itself repeats or chooses, or a back-reference."""
+    """Refuse a pattern whose matching time can explode: a repeated group that itself repeats or chooses, many repeats in a row,
+    or a back-reference."""
     if len(pattern) > LONGEST_PATTERN:
         raise CheckpointError(f"{where}: a pattern of {len(pattern)} characters", expected=f"at most {LONGEST_PATTERN}")
     bare = re.sub(r"\\[pPx]\{[^}]*\}|\\[^1-9k]", "x", pattern)
     bare = re.sub(r"\[(?:[^\]]|(?<=\[)\]|(?<=\[\^)\])*\]", "x", bare)
     if re.search(r"\\[1-9k]", bare):
         raise CheckpointError(f"{where}: the pattern {pattern[:60]!r} refers back to a group", expected="a pattern without references")
+    if any(len(ENDLESS.findall(branch)) > MOST_ENDLESS for branch in bare.split("|")):
+        seen = f"{where}: the pattern {pattern[:60]!r} repeats three times in one branch"
+        raise CheckpointError(seen, expected="a pattern whose time is bounded", fix="use the model's original tokenizer.json")
     for start, end in _groups(where, bare):
         body, repeat = bare[start + 1 : end], bare[end + 1 : end + 2]
         if repeat and repeat in "*+{" and re.search(r"[*+{|]", body):

@@ -10,7 +10,7 @@ from pathlib import Path
 import tokenizers
 
 from sightline.text.engines import Span, guarded
-from sightline.text.rust_vocabulary import vocabulary_of
+from sightline.text.rust_vocabulary import vocabulary_of, without_names
 from sightline.text.vocabulary import Vocabulary
 
 SPACE = "▁"
@@ -46,6 +46,14 @@ class RustEngine:
         copy.encode_special_tokens = False
         return copy
 
+    @cached_property
+    def _uncontrolled(self) -> tokenizers.Tokenizer:
+        """A third, in which no text is a special piece; made when plain text first gives a special id."""
+        names = {piece for id in self.specials if (piece := self.piece(id)) is not None}
+        copy = tokenizers.Tokenizer.from_str(json.dumps(without_names(json.loads(self.tokenizer.to_str()), names)))
+        copy.encode_special_tokens = True
+        return copy
+
     @property
     def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """See Engine."""
@@ -69,12 +77,19 @@ class RustEngine:
     def ids(self, text: str, *, control: bool) -> list[int]:
         """See Engine."""
         if not control:
-            return self._ids(text, special=False)
+            return self._plain(text).ids
         return guarded(self._where, "encode", lambda: self._controlled.encode(text, add_special_tokens=False).ids)
 
     def spans(self, text: str) -> list[Span]:
         """See Engine."""
-        return guarded(self._where, "encode", lambda: self.tokenizer.encode(text, add_special_tokens=False).offsets)
+        return self._plain(text).offsets
+
+    def _plain(self, text: str) -> tokenizers.Encoding:
+        """The text without control tokens, also where the model itself lists them among its pieces (T5, mBART)."""
+        found = guarded(self._where, "encode", lambda: self.tokenizer.encode(text, add_special_tokens=False))
+        if self.specials.isdisjoint(found.ids):
+            return found
+        return guarded(self._where, "encode", lambda: self._uncontrolled.encode(text, add_special_tokens=False))
 
     def text(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """See Engine."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,23 @@ def vocabulary_of(where: Path, spelling: dict[str, Any], around: Around) -> Voca
         before=around[0],
         after=around[1],
     )
+
+
+def without_names(spelling: dict[str, Any], names: Set[str]) -> dict[str, Any]:
+    """A tokenizer.json in which these pieces keep their ids and have names that nobody can type; no merge makes one."""
+    new = {name: f"{name}{secrets.token_hex(16)}" for name in names}
+    model = dict(spelling["model"])
+    if model["type"] == "Unigram":
+        model["vocab"] = [[new.get(piece, piece), score] for piece, score in model["vocab"]]
+    else:
+        model["vocab"] = {new.get(piece, piece): id for piece, id in model["vocab"].items()}
+    if "unk_token" in model:
+        model["unk_token"] = new.get(model["unk_token"], model["unk_token"])
+    if "merges" in model:
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        model["merges"] = [pair for pair in pairs if names.isdisjoint((*pair, "".join(pair)))]
+    added = [{**token, "content": new.get(token["content"], token["content"])} for token in spelling.get("added_tokens", [])]
+    return {**spelling, "model": model, "added_tokens": added, "post_processor": None}
 
 
 def _kind(where: Path, model: dict[str, Any], byte_level: bool) -> Kind:

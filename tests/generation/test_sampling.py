@@ -20,7 +20,7 @@ from transformers.generation import logits_process as reference
 
 from sightline.errors import InputError
 from sightline.generation import sampling as ours
-from sightline.generation.randomness import draws, uniform
+from sightline.generation.randomness import FEW, draw, draws, relative, start, uniform
 from sightline.generation.sampling import Change, Choice, Sampling, alternatives, choose
 
 INFINITY = math.inf
@@ -272,6 +272,106 @@ def test_alternatives_are_the_most_probable_first() -> None:
     assert alternatives(logits, 0) == []
     assert alternatives(logits, 2) == [(1, pytest.approx(wanted[1])), (3, pytest.approx(wanted[3]))]
     assert [token for token, _ in alternatives(logits, 9)] == [1, 3, 0]
+
+
+# ── the slices that are sorted give what sorting everything gives ──
+
+
+def sorted_whole(logits: Tensor, sampling: Sampling, u: float) -> tuple[Tensor, int]:
+    """The filters and the draw as they are defined: everything is sorted, and added up in that order."""
+
+    def order_of(key: Tensor) -> Tensor:
+        possible = torch.nonzero(logits > -INFINITY).flatten()
+        return possible[torch.sort(key[possible], descending=True, stable=True).indices]
+
+    def keep_start(order: Tensor, weights: Tensor, mass: float) -> Tensor:
+        share = weights[order].cumsum(0) / weights[order].sum()
+        return torch.full_like(logits, -INFINITY).index_copy(0, kept := order[: int((share < mass - 1e-9).sum()) + 1], logits[kept])
+
+    if sampling.temperature != 1.0:
+        logits = ours.temperature(sampling.temperature)(logits, [])
+    if sampling.top_k is not None:
+        kept = order_of(logits)[: sampling.top_k]
+        logits = torch.full_like(logits, -INFINITY).index_copy(0, kept, logits[kept])
+    if sampling.top_p not in (None, 1.0):
+        logits = keep_start(order_of(logits), relative(logits).exp(), sampling.top_p)
+    if sampling.min_p is not None:
+        logits = logits.masked_fill(relative(logits) < math.log(sampling.min_p), -INFINITY)
+    if sampling.typical is not None:
+        logprob = torch.log_softmax(relative(logits), 0)
+        surprise = -logprob[logits > -INFINITY]
+        surprise = surprise[surprise < INFINITY]
+        entropy = (surprise * (-surprise).exp()).sum()
+        possible = torch.nonzero(logprob > -INFINITY).flatten()
+        order = possible[torch.sort((-logprob[possible] - entropy).abs(), stable=True).indices]
+        logits = keep_start(order, logprob.exp(), sampling.typical)
+    order = order_of(logits)
+    weights = relative(logits[order]).exp()
+    share = weights.cumsum(0)
+    found = torch.searchsorted(share, torch.tensor([u * float(share[-1])], dtype=torch.float64), right=True)
+    return logits, int(order[found.clamp(max=(weights > 0).sum() - 1)])
+
+
+SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "natural": lambda x: 3 * x,
+    "flat": lambda x: 0.001 * x,
+    "peaky": lambda x: 50 * x,
+    "one in front": lambda x: x.index_fill(0, torch.tensor([len(x) // 2]), 40.0),
+    "ties": lambda x: (2 * x).round(),
+    "two steps": lambda x: (x > 1).float() * 7,
+    "constant": lambda x: 0 * x + 5,
+    "huge": lambda x: 1e37 * x,
+    "certain": lambda x: torch.where(x > 2, INFINITY, x),
+    "tiny": lambda x: torch.where(x > 0, 1e-45 * x.abs().round(), 0.0).index_fill(0, torch.tensor([7]), 1.0),
+}
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    shape=st.sampled_from(sorted(SHAPES)),
+    size=st.sampled_from([FEW + 1, 1500, 4000]),
+    masked=st.sampled_from([0.0, 0.3, 0.9]),
+    seed=st.integers(0, 2**32),
+    temperature=st.sampled_from([0.3, 1.0, 1.7]),
+    top_k=st.sampled_from([None, None, 3, 1200]),
+    top_p=st.sampled_from([None, 0.0, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9, 1 - 1e-12]) | st.floats(0.0, 1.0),
+    min_p=st.sampled_from([None, None, 1e-6, 0.05]),
+    typical=st.sampled_from([None, None, 0.2, 0.95]),
+    u=st.sampled_from([5e-324, 2.0**-53, 0.25, 0.5, 1.0 - 2.0**-53]) | st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
+)
+def test_slices_give_what_sorting_everything_gives(
+    shape: str,
+    size: int,
+    masked: float,
+    seed: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    typical: float | None,
+    u: float,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = SHAPES[shape](torch.randn(size, generator=generator))
+    logits = logits.masked_fill(torch.rand(size, generator=generator) < masked, -INFINITY)
+    logits[size // 2] = max(float(logits[size // 2]), 0.0)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical=typical, seed=seed)
+    wanted, token = sorted_whole(logits, sampling, u)
+    found = ours.apply(sampling.changes(0), logits, history=[])
+    assert torch.equal(found, wanted)
+    assert draw(found, u) == token
+    assert choose(logits, [], sampling, 3, prompt_length=0).token == sorted_whole(logits, sampling, uniform(seed, 3))[1]
+
+
+@pytest.mark.parametrize("shape", ["natural", "flat", "ties", "peaky"])
+def test_the_slices_are_used(shape: str) -> None:
+    """Or the law above would compare sorting with itself."""
+    logits = SHAPES[shape](torch.randn(5000, generator=torch.Generator().manual_seed(0)))
+    weights = relative(logits).exp()
+    for share in (0.3, 0.9):
+        head = start(logits, share, weights=weights)
+        assert head is not None
+        assert float(weights[head].sum() / weights.sum()) >= share > float(weights[head[:-1]].sum() / weights.sum())
 
 
 BAD = [

@@ -1,0 +1,78 @@
+"""`sightline fill`: the likeliest tokens for the masks of a text."""
+
+from __future__ import annotations
+
+import json as text_of
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from sightline.cli.arguments import Count
+from sightline.cli.embed import Words, read_file, refuse_options
+from sightline.errors import InputError
+
+if TYPE_CHECKING:
+    from sightline.tasks.fill import Filling
+
+BAR = 24  # cells of a probability of 1
+
+
+def fill(model: str, text: Words | None = None, /, *, top_k: Count = 5, file: Path | None = None, json: bool = False) -> None:
+    """Fill in the masks of a text.
+
+    Parameters
+    ----------
+    model
+        A folder, a name of `sightline models`, or OWNER/NAME of the hub, of a model of masked tokens (BERT and its kin).
+    text
+        The text, such as "The capital of [MASK] is Paris."; - reads standard input. A mask is [MASK], <mask>, ___ (three underscores or
+        more), or as the model's tokenizer writes it.
+    top_k
+        How many tokens for each mask; by default 5.
+    file
+        Read the text from a file.
+    json
+        Write JSON: for each mask its place, the candidates with id and probability, and the text with all masks filled.
+    """
+    from sightline.cli.explain import show
+    from sightline.cli.loading import load_shown
+
+    wanted = read_text(text, file)
+    found = load_shown(model).fill(wanted, top_k=5 if top_k is None else top_k)
+    if json:
+        print(text_of.dumps([asdict(filling) for filling in found], ensure_ascii=False, indent=2))
+    else:
+        show(lambda width: lines_of(found))
+
+
+def read_text(text: str | None, file: Path | None) -> str:
+    """The text, from wherever it comes; the line's own end is no part of it."""
+    if (text is None) == (file is None):
+        seen = "no text" if text is None else "a text and a file"
+        raise InputError(
+            seen, expected="a text, --file FILE, or - for standard input", fix='sightline fill MODEL "The capital of [MASK] is Paris."'
+        )
+    refuse_options([] if text is None else [text])
+    if file is not None:
+        return read_file(file).removesuffix("\n")
+    return sys.stdin.read().removesuffix("\n") if text == "-" else str(text)
+
+
+def lines_of(found: list[Filling]) -> list[Text]:
+    """The text with its best words, then the candidates of each mask."""
+    lines = [Text(found[0].text, "bold")]
+    for number, filling in enumerate(found, start=1):
+        which = f"mask {number}, characters {filling.start} to {filling.end}" if len(found) > 1 else ""
+        lines += [Text(which, "dim"), *(bar_line(repr(one.text), one.probability) for one in filling.candidates)]
+    return lines
+
+
+def bar_line(name: str, value: float) -> Text:
+    """`  63.2%  ███████████████          name`; a number that is no probability without its bar."""
+    if not 0 <= value <= 1:
+        return Text(f"{value:8.3f}  {' ' * BAR}  {name}")
+    filled = round(value * BAR)
+    return Text(f"{value:8.1%}  ").append("█" * filled, "green").append("·" * (BAR - filled), "dim").append(f"  {name}")

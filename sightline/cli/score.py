@@ -1,0 +1,145 @@
+"""`sightline score`: how likely a text is."""
+
+from __future__ import annotations
+
+import json as text_of
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from sightline.cli.arguments import Count, Words
+from sightline.cli.generate import colour_of
+from sightline.errors import InputError
+
+if TYPE_CHECKING:
+    from sightline.model import Model
+    from sightline.tasks.score import Score
+    from sightline.text.tokenizer import Tokenizer
+
+
+LONG = 4_000  # characters from which on a bar is shown
+
+
+def score(
+    model: str,
+    text: Words = None,
+    /,
+    *,
+    file: Path | None = None,
+    stride: Count = None,
+    source: str | None = None,
+    show: Literal["tokens"] | None = None,
+    json: bool = False,
+) -> None:
+    """How likely a text is: log-likelihood, perplexity, bits per byte. The text is an argument, a file (--file), or standard input (-).
+
+    Parameters
+    ----------
+    model
+        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
+    text
+        The text to score; - reads standard input.
+    file
+        Read the text from a file.
+    stride
+        A text longer than the context is read in windows so many tokens apart; by default half the context.
+    source
+        What the text is the translation of, for an encoder–decoder.
+    show
+        tokens: colour each token by how surprising it was; without colours, a line for each.
+    json
+        Write JSON: tokens, logprobs, total, perplexity, bits_per_byte, bytes, seconds.
+    """
+    from sightline.cli.loading import load_shown
+
+    given = read_text(text, file, fix='sightline score MODEL "Once upon a time"')
+    loaded = load_shown(model)
+    started = time.perf_counter()
+    found = scored(loaded, given, stride=stride, source=source)
+    seconds = time.perf_counter() - started
+    if json:
+        print(text_of.dumps({**plain(found), "seconds": seconds}, indent=2))
+        return
+    out, notes = Console(highlight=False), Console(stderr=True, highlight=False)
+    if show and loaded.tokenizer is not None:
+        show_tokens(out, loaded.tokenizer, given, found)
+    print(f"log-likelihood  {found.total:.4f} nats, {found.scored} of {len(found.tokens)} tokens")
+    print(f"perplexity      {found.perplexity:.4f}")
+    print(f"bits per byte   {found.bits_per_byte:.4f}, {found.bytes} bytes")
+    notes.print(f"{found.scored / seconds:.1f} tokens a second", style="dim")
+
+
+def read_text(text: str | None, file: Path | None, *, fix: str) -> str:
+    """The text, from wherever it comes, to the byte."""
+    if (text is None) == (file is None):
+        raise InputError("no text" if text is None else "a text and a file", expected="one of them", fix=fix)
+    if file is not None:
+        return read_file(file)
+    return sys.stdin.read() if text == "-" else str(text)
+
+
+def read_file(file: Path) -> str:
+    """A file's text. A byte order mark is none of it."""
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise InputError(f"{file} cannot be read as text: {reason}", expected="a UTF-8 file", fix="check the path") from None
+
+
+def scored(loaded: Model, text: str, *, stride: int | None, source: str | None) -> Score:
+    """The score, with a bar for long texts."""
+    from sightline.tasks.score import score as score_text
+    from sightline.tasks.translate import start_of
+
+    if loaded.tokenizer is None or source is None:
+        with bar("scoring", shown=len(text) > LONG) as shown:
+            task = shown.add_task("scoring", total=None if loaded.tokenizer is None else len(loaded.tokenizer.encode(text)))
+            return loaded.score(text, stride=stride, progress=lambda count: shown.advance(task, count))
+    start = start_of(loaded.defaults, loaded.tokenizer)
+    return score_text(loaded.transformer, loaded.tokenizer, text, stride=stride, source=source, start=start)
+
+
+def bar(what: str, *, shown: bool = True) -> Progress:
+    """How far something is, on stderr, where someone is looking. What is printed meanwhile stays on stdout."""
+    screen = Console(stderr=True, highlight=False)
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f}"), TimeRemainingColumn())
+    hidden = not shown or not screen.is_terminal
+    return Progress(*columns, console=screen, transient=True, disable=hidden, redirect_stdout=False, redirect_stderr=False)
+
+
+def show_tokens(out: Console, tokenizer: Tokenizer, text: str, found: Score) -> None:
+    """The text with each token in its colour; where there are no colours, a line for each token."""
+    if out.color_system is None:
+        for id, logprob in zip(found.tokens, found.logprobs, strict=True):
+            print(f"{'–' if logprob is None else f'{logprob:.4f}':>10}  {tokenizer.token(id)!r}")
+        return
+    painted, at, spans = Text(), 0, tokenizer.offsets(text)
+    for (_, end), logprob in zip(spans, found.logprobs, strict=False):
+        painted.append(text[at:end], style="" if logprob is None else colour_of(logprob))
+        at = max(at, end)
+    out.print(painted, soft_wrap=True)
+
+
+def plain(found: Score) -> dict[str, object]:
+    """A score as JSON has it: what is not finite is null."""
+    figures = {"total": found.total, "perplexity": found.perplexity, "bits_per_byte": found.bits_per_byte}
+    logprobs = [None if logprob is None else finite(logprob) for logprob in found.logprobs]
+    return {
+        "tokens": found.tokens,
+        "logprobs": logprobs,
+        **{name: finite(value) for name, value in figures.items()},
+        "scored": found.scored,
+        "bytes": found.bytes,
+    }
+
+
+def finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None

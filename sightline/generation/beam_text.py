@@ -1,0 +1,65 @@
+"""The best text of a beam search, with how likely each of its tokens was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from sightline.core.model import Transformer
+from sightline.errors import InputError
+from sightline.generation.beam import search
+from sightline.generation.decode import Request, check_request
+from sightline.generation.text import Generation
+from sightline.text.tokenizer import Tokenizer
+
+
+def best_of_beams(transformer: Transformer, tokenizer: Tokenizer, request: Request, *, beams: int, penalty: float = 1.0) -> Generation:
+    """Search, and write the best as text; the others are kept with their scores."""
+    check_request(transformer, request)
+    if not request.sampling.greedy:
+        raise InputError(f"a beam search at temperature {request.sampling.temperature}", expected="no sampling", fix="temperature=0")
+    started = time.perf_counter()
+    (found,) = search(
+        transformer,
+        _row(transformer, request.prompt),
+        beams=beams,
+        max_tokens=request.max_tokens,
+        end=request.end,
+        length_penalty=penalty,
+        count=beams,
+        source=None if request.source is None else _row(transformer, request.source),
+        changes=(*request.changes, *replace(request.sampling, temperature=1.0).changes(len(request.prompt))),
+    )
+    if not found:
+        raise InputError("no text is possible", expected="tokens that are not all forbidden", fix="forbid less")
+    best = found[0]
+    return Generation(
+        text=tokenizer.decode(best.tokens),
+        tokens=list(best.tokens),
+        logprobs=logprobs(transformer, request, best.tokens),
+        alternatives=[[] for _ in best.tokens],
+        finish_reason="stop" if best.finished else "length",
+        prompt_tokens=len(request.source or request.prompt),
+        seconds=time.perf_counter() - started,
+        score=best.score,
+        others=[(tokenizer.decode(other.tokens), other.score) for other in found[1:]],
+    )
+
+
+@torch.inference_mode()
+def logprobs(transformer: Transformer, request: Request, tokens: tuple[int, ...]) -> list[float]:
+    """log p of each new token under the model itself, in one pass."""
+    whole = _row(transformer, [*request.prompt, *tokens])
+    source = None if request.source is None else _row(transformer, request.source)
+    hidden = transformer.hidden(whole[:, :-1], source=source)[:, len(request.prompt) - 1 :]
+    logs = torch.log_softmax(transformer.head(hidden)[0].double(), dim=-1)
+    return logs.gather(1, whole[0, len(request.prompt) :, None])[:, 0].tolist()
+
+
+def _row(transformer: Transformer, tokens: Sequence[int]) -> Int[Tensor, "1 time"]:
+    return torch.tensor([list(tokens)], device=transformer.device)

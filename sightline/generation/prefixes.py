@@ -1,0 +1,94 @@
+"""Beginnings that were computed already: what two requests begin with is computed once.
+
+An entry is a sequence's tokens with their keys and values. They are never written over (see `Room`), so that many may share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sightline.config import ModelConfig
+from sightline.core.cache import Cache
+from sightline.core.stores import Growing
+from sightline.generation.decode import Request
+
+MOST = 32  # entries
+SHORTEST = 8  # tokens: less is computed again sooner than it is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Tokens, the source they answer to, and their keys and values."""
+
+    tokens: tuple[int, ...]
+    source: tuple[int, ...] | None
+    cache: Cache
+
+
+class Prefixes:
+    """The latest beginnings, the longest-unused forgotten first."""
+
+    def __init__(self, config: ModelConfig, *, most: int = MOST) -> None:
+        self.config, self.most = config, most
+        self.kept: list[Beginning] = []
+
+    def find(self, request: Request) -> tuple[Cache, int]:
+        """A cache for this request with as much of its prompt as is known, and how many tokens that is; never all of it, since the
+        last token's logits are wanted."""
+        source = None if request.source is None else tuple(request.source)
+        best, length = None, SHORTEST - 1 if source is None else 0
+        for entry in self.kept:
+            shared = min(common(entry.tokens, request.prompt), len(request.prompt) - 1) if entry.source == source else 0
+            if shared > length:
+                best, length = entry, shared
+        if best is None:
+            return Cache.growing(self.config), 0
+        self.kept.remove(best)
+        self.kept.append(best)
+        return fork(best.cache, length, self.config), length
+
+    def shared(self, request: Request, others: Sequence[Request]) -> bool:
+        """Whether a request begins as something that is known, or as one of the others: then it should wait for that."""
+        source = None if request.source is None else tuple(request.source)
+        alike = any(o.prompt[:SHORTEST] == request.prompt[:SHORTEST] and o.source == request.source for o in others)
+        known = any(entry.source == source and entry.tokens[:SHORTEST] == tuple(request.prompt[:SHORTEST]) for entry in self.kept)
+        return alike or known
+
+    def keep(self, request: Request, cache: Cache, tokens: Sequence[int]) -> None:
+        """Remember a beginning, instead of shorter ones that it contains."""
+        new = Beginning(tuple(tokens), None if request.source is None else tuple(request.source), cache)
+        self.kept = [entry for entry in self.kept if entry.source != new.source or common(entry.tokens, new.tokens) < len(entry.tokens)]
+        self.kept = [*self.kept, new][-self.most :]
+
+    def shrink(self, budget: int) -> None:
+        """Forget until the rest fits."""
+        while self.kept and self.bytes > max(0, budget):
+            self.kept.pop(0)
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.cache.bytes for entry in self.kept)
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two sequences begin with alike."""
+    for n, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return n
+    return min(len(a), len(b))
+
+
+def fork(cache: Cache, length: int, config: ModelConfig, *, row: int = 0) -> Cache:
+    """A cache that begins as a row of another one does, without padding. They share memory until the new one grows, which copies."""
+    new = Cache.growing(config)
+    for store, old in zip(new.stores, cache.stores, strict=True):
+        assert isinstance(store, Growing)
+        assert isinstance(old, Growing)
+        store.share(old, length, row)
+    for store, old in zip(new.cross, cache.cross, strict=True):
+        stored = old.recall()
+        assert stored is not None
+        store.update(stored._replace(key=stored.key[row : row + 1], value=stored.value[row : row + 1]))
+    new.length, new.batch = length, 1
+    return new

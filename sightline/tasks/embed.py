@@ -1,0 +1,60 @@
+"""One vector for each text: the token vectors of the last layer, pooled.
+
+    mean     Σₜ hₜ / time          first    h₀          last    h of the last token
+    normalised, x / |x|: then x · y is the cosine of the angle between two texts
+
+A text's vector does not depend on what is embedded beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sightline.checkpoints.pooling import How, Pooling
+from sightline.core.model import Transformer
+from sightline.core.norms import unit
+from sightline.core.output import pool
+from sightline.tasks.batches import batches, listed, longest, rows_of, states
+from sightline.text.tokenizer import Tokenizer
+
+
+def embed(
+    transformer: Transformer,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    pooling: Pooling,
+    progress: Callable[[int], None] | None = None,
+) -> Float[Tensor, "texts width"]:
+    """The vectors, in the order of the texts. `progress` is told of every batch how many more texts are done.
+
+    A text of more tokens than the model reads is cut, with a warning. One of no tokens at all has the zero vector.
+    """
+    stack = transformer.config.encoder or transformer.config.last
+    prepared = [prepare(text, pooling) for text in listed(texts)]
+    rows = rows_of(tokenizer, prepared, most=longest(stack, pooling.max_length))
+    vectors = torch.zeros(len(rows), stack.width, dtype=next(transformer.parameters()).dtype, device=transformer.device)
+    tell = progress or (lambda done: None)
+    tell(sum(not row for row in rows))
+    with torch.inference_mode():
+        for batch in batches(rows, transformer.device):
+            vectors[batch.places] = pooled(states(transformer, batch), pooling.how, batch.padding)
+            tell(len(batch.places))
+    return unit(vectors) if pooling.normalize else vectors
+
+
+def prepare(text: str, pooling: Pooling) -> str:
+    """The prompt before it, and lower case letter by letter (so that Σ at the end of a word is σ, as tokenizers do it)."""
+    text = pooling.prompt + text
+    return "".join(map(str.lower, text)) if pooling.lowercase else text
+
+
+def pooled(hidden: Float[Tensor, "batch time width"], how: How, padding: Bool[Tensor, "batch time"] | None) -> Float[Tensor, "batch width"]:
+    """One vector per row; without padding, without a copy."""
+    if padding is not None:
+        return pool(hidden, how, padding)
+    return hidden.mean(1) if how == "mean" else hidden[:, 0 if how == "first" else -1]

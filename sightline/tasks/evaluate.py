@@ -1,0 +1,201 @@
+"""A model measured on data: how likely a text is, how good translations are, how often a label is right.
+
+    perplexity     of a text, as it is read                    running totals, the last one of the whole
+    translations   of pairs (source, reference)                one sample after the other; `quality` makes BLEU and chrF of them
+    accuracy       of rows (text, label)                       running counts
+
+All three are generators: whoever stops early has what was measured so far, and it says of how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from sightline.checkpoints.defaults import Defaults
+from sightline.core.model import Transformer
+from sightline.errors import InputError, nearest
+from sightline.tasks.score import bits_per_byte_of, logprobs_of, parts_of, perplexity_of
+from sightline.tasks.translate import BEAMS, translate
+from sightline.text.streaming import TextStream
+from sightline.text.tokenizer import Tokenizer
+
+BATCH = 16  # texts that a classifier is given at once
+
+
+# ------------------------------------------------------------------------------------------------------------------ text
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """Σ log p of the `done` tokens scored so far, of `total`, and the bytes of their text."""
+
+    nats: float
+    bytes: int
+    done: int
+    total: int
+
+    @property
+    def loss(self) -> float:
+        """Nats a token."""
+        return -self.nats / self.done
+
+    @property
+    def perplexity(self) -> float:
+        return perplexity_of(self.nats, self.done)
+
+    @property
+    def bits_per_byte(self) -> float:
+        return bits_per_byte_of(self.nats, self.bytes)
+
+
+def perplexity(
+    transformer: Transformer, tokenizer: Tokenizer, text: str | Sequence[int], *, stride: int | None = None
+) -> Iterator[Perplexity]:
+    """How likely a text is, again after every few hundred tokens. The last of them is of the whole text, and is what `score` says."""
+    parts = parts_of(transformer, tokenizer, text)
+    unscored = 0 if parts.before else 1
+    first, rest, written = parts.tokens[:unscored], parts.tokens[unscored:], TextStream(tokenizer)
+    size = sum(len(written.push(id).encode()) for id in first) - len(tokenizer.decode(first).encode())
+    nats, done = 0.0, 0
+    for found in logprobs_of(transformer, parts, stride=stride):
+        size += sum(len(written.push(id).encode()) for id in rest[done : done + len(found)])
+        nats, done = nats + sum(found), done + len(found)
+        yield Perplexity(nats, parts.bytes if done == len(rest) else max(0, size), done, len(rest))
+
+
+# ---------------------------------------------------------------------------------------------------------- translations
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sentence: what was read, what was written, and what should have been."""
+
+    source: str
+    hypothesis: str
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure with sacrebleu's signature, which says how it was computed: without it no two figures compare."""
+
+    name: str
+    score: float
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """BLEU and chrF of `done` sentences."""
+
+    bleu: Metric
+    chrf: Metric
+    done: int
+
+
+def translations(
+    transformer: Transformer,
+    tokenizer: Tokenizer,
+    defaults: Defaults,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    beams: int | None = BEAMS,
+    max_tokens: int | None = None,
+) -> Iterator[Sample]:
+    """Each source translated, beside its reference."""
+    for source, reference in pairs:
+        found = translate(transformer, tokenizer, defaults, source, beams=beams, max_tokens=max_tokens)
+        yield Sample(source, found.text, reference)
+
+
+def quality(samples: Sequence[Sample], *, tokenize: str = "13a") -> Quality:
+    """Corpus BLEU and chrF of what was translated."""
+    hypotheses, references = [sample.hypothesis for sample in samples], [sample.reference for sample in samples]
+    return Quality(corpus_bleu(hypotheses, references, tokenize=tokenize), chrf(hypotheses, references), len(samples))
+
+
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Metric:
+    """BLEU of all sentences together (Papineni et al. 2002), as sacrebleu computes it (Post 2018)."""
+    return measured("BLEU", bleu_with(tokenize), hypotheses, references)
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
+    """chrF: the F₂ of character 6-grams (Popović 2015), which needs no tokenizer and so suits every language."""
+    return measured("chrF", sacrebleu().CHRF(), hypotheses, references)
+
+
+def measured(name: str, metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
+    """A metric of sacrebleu on one reference each."""
+    if not hypotheses or len(hypotheses) != len(references):
+        seen = f"{len(hypotheses)} translations and {len(references)} references"
+        raise InputError(seen, expected="one reference for each translation, and at least one", fix="check that both files are as long")
+    found = metric.corpus_score(list(hypotheses), [list(references)])
+    return Metric(name, float(found.score), str(metric.get_signature()))
+
+
+def bleu_with(tokenize: str) -> Any:
+    """sacrebleu's BLEU with this tokenizer. Made before a long run, it says at once what is missing."""
+    kind: Any = sacrebleu().BLEU
+    if tokenize not in kind.TOKENIZERS:
+        raise InputError(f"no tokenizer of sacrebleu is called {tokenize!r}", fix=nearest(tokenize, kind.TOKENIZERS))
+    try:
+        return kind(tokenize=tokenize)
+    except (ImportError, OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split(".")[0].split())[:160]
+        fix = f"pip install 'sacrebleu[{tokenize[:2]}]'" if tokenize.endswith("-mecab") else "tokenize with char"
+        raise InputError(f"sacrebleu cannot use {tokenize}: {reason}", fix=fix) from None
+
+
+def sacrebleu() -> ModuleType:
+    """sacrebleu's metrics, if it is installed."""
+    try:
+        from sacrebleu import metrics
+    except ImportError:
+        raise InputError("BLEU and chrF need sacrebleu, which is not installed", fix="pip install 'sightline[train]'") from None
+    return metrics
+
+
+# ---------------------------------------------------------------------------------------------------------------- labels
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How many of the `done` rows so far, of `total`, got their label."""
+
+    right: int
+    done: int
+    total: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.done
+
+
+def accuracy(
+    transformer: Transformer, tokenizer: Tokenizer, rows: Sequence[tuple[str, str]], *, labels: Sequence[str]
+) -> Iterator[Accuracy]:
+    """How often the likeliest label is the row's, again after every batch. A row names its label, or gives its number."""
+    from sightline.tasks.classify import classify
+
+    wanted, right = [known_label(label, labels) for _, label in rows], 0
+    for begin in range(0, len(rows), BATCH):
+        batch = rows[begin : begin + BATCH]
+        found = classify(transformer, tokenizer, [text for text, _ in batch], labels=list(labels))
+        if found[0].label is None:
+            raise InputError("a tagger, which labels tokens", expected="a classifier of whole texts", fix="measure another model")
+        right += sum(one.label == label for one, label in zip(found, wanted[begin : begin + BATCH], strict=True))
+        yield Accuracy(right, begin + len(batch), len(rows))
+
+
+def known_label(label: str, labels: Sequence[str]) -> str:
+    """The label as the model spells it."""
+    if label in labels:
+        return label
+    if label.isdecimal() and int(label) < len(labels):
+        return labels[int(label)]
+    if not labels:
+        raise InputError("labels for a model without a classifier", expected="a classifier", fix="load a model with a classifier")
+    raise InputError(f"no label of the model is called {label[:60]!r}", fix=nearest(label[:60], labels))

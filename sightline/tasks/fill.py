@@ -1,0 +1,141 @@
+"""The likeliest tokens for the masks of a text: softmax over the vocabulary, at each mask.
+
+A mask is written as the tokenizer writes it, as [MASK] or <mask>, or as a gap of three underscores or more. All else is plain text,
+other special tokens too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sightline.config import MaskedHead
+from sightline.core.model import Transformer
+from sightline.errors import InputError, short
+from sightline.tasks.fitting import refusal
+from sightline.text.rust_engine import RustEngine
+from sightline.text.tokenizer import Tokenizer
+
+EXAMPLE = '"The capital of France is [MASK]."'
+CONTINUES = "##"  # how WordPiece marks a piece that goes on with a word
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token that may stand there."""
+
+    token: int
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """One mask: which characters of the text it was, what may stand there (the likeliest first), and the text with all masks filled."""
+
+    start: int
+    end: int
+    candidates: list[Candidate]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """A text cut at its masks: one part more than there are masks."""
+
+    parts: list[str]
+    spans: list[tuple[int, int]]
+
+
+def fill(transformer: Transformer, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filling]:
+    """A filling for each mask, in the order of the text. Each mask is judged with the others still masked."""
+    mask = check(transformer, tokenizer, top_k)
+    gaps = cut(text, tokenizer.token(mask))
+    eats_left, eats_right = eats_space(tokenizer, mask)
+    trimmed = Gaps(trim(gaps.parts, left=eats_left, right=eats_right), gaps.spans)
+    ids, places = with_masks(tokenizer, trimmed.parts, mask)
+    check_length(transformer, ids)
+    found = candidates(probabilities(transformer, ids, places), tokenizer, top_k)
+    whole = joined(trimmed.parts, [row[0].text for row in found])
+    return [Filling(start, end, row, whole) for (start, end), row in zip(gaps.spans, found, strict=True)]
+
+
+def check(transformer: Transformer, tokenizer: Tokenizer, top_k: int) -> int:
+    """The mask's id, if all is as it should be."""
+    if not isinstance(transformer.config.head, MaskedHead):
+        raise refusal(transformer.config, "filling in masks", expected="a model of masked tokens, such as BERT")
+    if tokenizer.mask is None:
+        raise InputError("a tokenizer without mask token", expected="one that has it", fix="add mask_token to tokenizer_config.json")
+    size = transformer.config.last.embedding.vocab_size
+    if not 1 <= top_k <= size:
+        raise InputError(f"top_k is {top_k}", expected=f"1 to {size}, the size of the vocabulary", fix="top_k=5")
+    return tokenizer.mask
+
+
+def cut(text: str, mask: str) -> Gaps:
+    """The text between its masks."""
+    written = sorted({mask, "[MASK]", "<mask>"}, key=len, reverse=True)
+    pattern = "|".join([*map(re.escape, written), "_{3,}"])
+    spans = [found.span() for found in re.finditer(pattern, text)]
+    if not spans:
+        raise InputError(f"no mask in {short(text)}", expected=f"{mask}, [MASK] or ___ in the text", fix=EXAMPLE)
+    edges = [0, *(edge for span in spans for edge in span), len(text)]
+    return Gaps([text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)], spans)
+
+
+def eats_space(tokenizer: Tokenizer, mask: int) -> tuple[bool, bool]:
+    """Whether the mask takes the spaces before and after it for itself, as RoBERTa's does."""
+    if not isinstance(tokenizer.engine, RustEngine):
+        return False, False
+    token = tokenizer.engine.tokenizer.get_added_tokens_decoder().get(mask)
+    return (token.lstrip, token.rstrip) if token is not None else (False, False)
+
+
+def trim(parts: list[str], *, left: bool, right: bool) -> list[str]:
+    """The parts without the spaces that masks take: those at the end of a part before one, at the beginning of a part after one."""
+    ends = [part.rstrip() if left else part for part in parts[:-1]] + parts[-1:]
+    return ends[:1] + [part.lstrip() if right else part for part in ends[1:]]
+
+
+def with_masks(tokenizer: Tokenizer, parts: list[str], mask: int) -> tuple[list[int], list[int]]:
+    """The ids with the special ones around, and where the masks are."""
+    before, after = tokenizer.engine.around
+    ids, places = [*before, *tokenizer.encode(parts[0])], list[int]()
+    for part in parts[1:]:
+        places.append(len(ids))
+        ids += [mask, *tokenizer.encode(part)]
+    return [*ids, *after], places
+
+
+def check_length(transformer: Transformer, ids: list[int]) -> None:
+    """A text with a mask is not cut: the mask might be in what is lost."""
+    most = transformer.config.last.max_positions
+    if len(ids) > most:
+        raise InputError(f"a text of {len(ids)} tokens", expected=f"at most {most}", fix="leave out what is far from the mask")
+
+
+@torch.inference_mode()
+def probabilities(transformer: Transformer, ids: list[int], places: list[int]) -> Float[Tensor, "masks vocab_size"]:
+    """The head is asked at the masks only."""
+    hidden = transformer.hidden(torch.tensor([ids], device=transformer.device))
+    return transformer.head(hidden[:, places])[0].float().softmax(-1)
+
+
+def candidates(probabilities: Float[Tensor, "masks vocab_size"], tokenizer: Tokenizer, top_k: int) -> list[list[Candidate]]:
+    """The likeliest tokens of each mask."""
+    best = probabilities.topk(top_k)
+    rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [[Candidate(id, tokenizer.token(id), value) for id, value in zip(*row, strict=True)] for row in rows]
+
+
+def joined(parts: list[str], words: list[str]) -> str:
+    """The text with a word in each gap."""
+    text = parts[0]
+    for word, part in zip(words, parts[1:], strict=True):
+        text = text.rstrip() + word.removeprefix(CONTINUES) if word.startswith(CONTINUES) else text + (word if text else word.lstrip())
+        text += part
+    return text

@@ -1,0 +1,23 @@
+"""What a model is for, by its head: what to say to someone who asks it for something else."""
+
+from __future__ import annotations
+
+from sightline.config import Classifier, LanguageHead, MaskedHead, ModelConfig
+from sightline.errors import InputError
+
+
+def refusal(config: ModelConfig, wanted: str, *, expected: str) -> InputError:
+    """One line: what was asked of which model, and the command that fits this one."""
+    kind, fix = purpose(config)
+    return InputError(f"{wanted} with {kind}", expected=expected, fix=fix)
+
+
+def purpose(config: ModelConfig) -> tuple[str, str]:
+    """The kind of a model, and the command that it answers."""
+    if isinstance(config.head, LanguageHead):
+        return "a model that goes on with a text", 'sightline generate MODEL "The capital of France is"'
+    if isinstance(config.head, MaskedHead):
+        return "a model of masked tokens", 'sightline fill MODEL "The capital of France is [MASK]."'
+    if isinstance(config.head, Classifier):
+        return "a classifier", 'sightline classify MODEL "What a film!"'
+    return "a model that gives vectors", 'sightline embed MODEL "One text" "and another"'

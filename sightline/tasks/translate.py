@@ -1,0 +1,201 @@
+"""One language to another with an encoder–decoder, and where each word of the result looked.
+
+    source      →  the encoder, once
+    start       →  beam search, or greedy steps, until the end token: what the checkpoint forbids never comes, what it forces does
+    alignment   =  mean over heads of softmax(q kᵀ / √d) between decoder and encoder, in one layer       [target, source]
+
+Row t is the attention of the step that chose token t, whose input is token t − 1 (Bahdanau et al. 2015, figure 3). The layer is the last
+but one, whose heads together align best (Garg et al. 2019); a decoder of one layer has no choice. It is read in one pass over the
+finished translation, and is the attention that was paid while it was made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sightline.checkpoints.defaults import Defaults
+from sightline.config import LanguageHead
+from sightline.core.model import Transformer
+from sightline.errors import InputError
+from sightline.generation.beam import Hypothesis, search
+from sightline.generation.decode import Request, decode
+from sightline.generation.sampling import Change, Tokens, banned
+from sightline.record import Recorder
+from sightline.text.tokenizer import Tokenizer
+
+Number = TypeVar("Number", int, float)
+BEAMS, LENGTH_PENALTY = 4, 1.0
+TIMES, MORE = 3, 50  # without max_tokens a translation has at most 3 · source + 50 tokens: no language needs more, and a loop ends
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A translation with its tokens, the end token too. Row t of the alignment belongs to target token t, and sums to 1.
+
+    `score` is Σ log p / length^length_penalty; `others` are the next best texts with theirs. Not `finished`: cut at max_tokens.
+    """
+
+    text: str
+    tokens: list[int]
+    source_tokens: list[str]
+    target_tokens: list[str]
+    alignment: Float[Tensor, "target source"]
+    score: float
+    others: list[tuple[str, float]]
+    finished: bool
+
+
+def translate(
+    transformer: Transformer,
+    tokenizer: Tokenizer,
+    defaults: Defaults,
+    text: str,
+    *,
+    beams: int | None = BEAMS,
+    max_tokens: int | None = None,
+    length_penalty: float | None = LENGTH_PENALTY,
+) -> Translation:
+    """Translate a text as one. None for `beams` or `length_penalty` means what the checkpoint recommends."""
+    check_model(transformer)
+    source, start = source_ids(transformer, tokenizer, text), start_of(defaults, tokenizer)
+    found = hypotheses(
+        transformer,
+        Request(
+            prompt=[start],
+            source=source,
+            max_tokens=most_tokens(transformer, len(source), max_tokens),
+            end=defaults.end or (() if tokenizer.eos is None else (tokenizer.eos,)),
+        ),
+        defaults,
+        beams=first_said(beams, defaults.num_beams, BEAMS),
+        penalty=first_said(length_penalty, defaults.length_penalty, LENGTH_PENALTY),
+    )
+    best, texts = found[0], [tokenizer.decode(hypothesis.tokens) for hypothesis in found]
+    return Translation(
+        text=texts[0],
+        tokens=list(best.tokens),
+        source_tokens=[tokenizer.token(id, source=True) for id in source],
+        target_tokens=[tokenizer.token(id) for id in best.tokens],
+        alignment=align(transformer, source, [start, *best.tokens]),
+        score=best.score,
+        others=[(other, hypothesis.score) for other, hypothesis in zip(texts[1:], found[1:], strict=True)],
+        finished=best.finished,
+    )
+
+
+def first_said(asked: Number | None, recommended: Number | None, usual: Number) -> Number:
+    """What the user says, else the checkpoint, else everyone."""
+    return asked if asked is not None else recommended if recommended is not None else usual
+
+
+def hypotheses(transformer: Transformer, request: Request, defaults: Defaults, *, beams: int, penalty: float) -> list[Hypothesis]:
+    """The best translations, best first: with one beam the greedy one alone."""
+    changes = changes_of(defaults, end=request.end, max_tokens=request.max_tokens)
+    if beams == 1:
+        greedy = Request(prompt=request.prompt, source=request.source, max_tokens=request.max_tokens, end=request.end, changes=changes)
+        events = list(decode(transformer, greedy))
+        total, length = math.fsum(event.logprob for event in events), len(events)
+        return [Hypothesis(tuple(event.token for event in events), total / length**penalty, events[-1].finish == "stop")]
+    (found,) = search(
+        transformer,
+        torch.tensor([request.prompt], device=transformer.device),
+        source=torch.tensor([request.source], device=transformer.device),
+        beams=beams,
+        count=beams,
+        max_tokens=request.max_tokens,
+        end=request.end,
+        length_penalty=penalty,
+        changes=changes,
+    )
+    if not found:
+        raise InputError("no translation is possible", expected="tokens that are not all banned", fix="look at bad_words_ids")
+    return found
+
+
+def changes_of(defaults: Defaults, *, end: Sequence[int], max_tokens: int) -> tuple[Change, ...]:
+    """What the checkpoint forbids, but never the end; then what it forces at the first step and at the last."""
+    changes = [banned(id for id in defaults.banned if id not in end)]
+    if defaults.forced_begin is not None:
+        changes.append(forced(defaults.forced_begin, length=1))
+    if defaults.forced_end is not None:
+        changes.append(forced(defaults.forced_end, length=max_tokens))
+    return tuple(changes)
+
+
+def forced(token: int, *, length: int) -> Change:
+    """Behind `length` tokens, the start token among them, only this one may come, and it costs nothing: log p = 0."""
+
+    def change(logits: Tensor, history: Tokens) -> Tensor:
+        only = torch.full_like(logits, -torch.inf)
+        only[token] = 0.0
+        return only if len(history) == length else logits
+
+    return change
+
+
+@torch.inference_mode()
+def align(transformer: Transformer, source: Sequence[int], target: Sequence[int]) -> Float[Tensor, "target source"]:
+    """The cross-attention that chose target[1], target[2], …: the mean over the heads of the last layer but one."""
+    decoder = transformer.config.decoder
+    assert decoder is not None
+    layer = max(0, decoder.layers - 2)
+    seen = Recorder({"cross_weights"}, layers={layer})
+    fed, read = (torch.tensor([list(ids)], device=transformer.device) for ids in (target[:-1], source))
+    transformer.hidden(fed, source=read, record=seen)
+    return seen["decoder", layer, "cross_weights"][0].float().mean(0)
+
+
+def source_ids(transformer: Transformer, tokenizer: Tokenizer, text: str) -> list[int]:
+    """The text as the encoder reads it."""
+    if not text.strip():
+        raise InputError("an empty text", expected="some text to translate", fix='translate("Good morning")')
+    ids, encoder = tokenizer.encode(text, special=True), transformer.config.encoder
+    assert encoder is not None
+    if len(ids) > encoder.max_positions:
+        seen = f"a text of {len(ids)} tokens for an encoder of {encoder.max_positions}"
+        raise InputError(seen, expected=f"at most {encoder.max_positions}", fix="translate it sentence by sentence")
+    return ids
+
+
+def start_of(defaults: Defaults, tokenizer: Tokenizer) -> int:
+    """The token that the decoder starts with: what the checkpoint says, or the begin token."""
+    for start in (defaults.decoder_start, defaults.begin, tokenizer.bos):
+        if start is not None:
+            return start
+    raise InputError(
+        "a checkpoint that does not say how its decoder starts",
+        expected="decoder_start_token_id or bos_token_id",
+        fix="add it to generation_config.json",
+    )
+
+
+def most_tokens(transformer: Transformer, source_length: int, wanted: int | None) -> int:
+    """As many as were asked for, if the decoder has the room."""
+    decoder = transformer.config.decoder
+    assert decoder is not None
+    room = decoder.max_positions - 1
+    if wanted is None:
+        return min(room, TIMES * source_length + MORE)
+    if not 1 <= wanted <= room:
+        raise InputError(f"max_tokens is {wanted}", expected=f"1 to {room}, what the decoder has room for", fix=f"max_tokens={room}")
+    return wanted
+
+
+def check_model(transformer: Transformer) -> None:
+    """Only an encoder–decoder with a language head translates."""
+    config = transformer.config
+    if config.encoder is None or config.decoder is None:
+        kind = "a decoder alone" if config.encoder is None else "an encoder alone"
+        use = "generate" if config.encoder is None else "fill, classify or embed"
+        raise InputError(f"translation with {kind}", expected="an encoder–decoder", fix=f"use {use} with this model")
+    if not isinstance(config.head, LanguageHead):
+        raise InputError(
+            "translation with a model without a language head", expected="logits over the vocabulary", fix="load another model"
+        )

@@ -1,0 +1,138 @@
+"""`sightline score` as a user meets it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import sightline as sl
+from sightline.cli.main import main
+from sightline.cli.score import bar, show_tokens
+from sightline.text.tokenizer import Tokenizer
+from sightline.text.train import save, train
+
+TEXT = "the cat sat on the mat and the dog sat on the log; 猫がマットの上に座った。🙂 "
+SIZE = {"width": 24, "layers": 2, "heads": 4, "vocab_size": 300, "max_positions": 64}
+
+
+def saved(at: Path, config: sl.ModelConfig, **said: object) -> Path:
+    """A tiny model with a trained tokenizer, as a folder."""
+    (at / "text.txt").write_text(TEXT * 40, encoding="utf-8")
+    tokens = save(train([at / "text.txt"], vocab_size=300), at / "tokenizer")
+    torch.manual_seed(3)
+    transformer = sl.build(config).eval()
+    with torch.no_grad():
+        for parameter in transformer.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    folder = sl.Model(transformer, Tokenizer.from_folder(tokens)).save(at / "model")
+    if said:
+        (folder / "generation_config.json").write_text(json.dumps(said))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("score"), sl.gpt(**SIZE))
+
+
+def test_the_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", str(folder), TEXT]) == 0
+    captured = capsys.readouterr()
+    found = sl.load(folder).score(TEXT)
+    lines = captured.out.splitlines()
+    assert lines[0] == f"log-likelihood  {found.total:.4f} nats, {found.scored} of {found.scored + 1} tokens"
+    assert lines[1] == f"perplexity      {found.perplexity:.4f}"
+    assert lines[2] == f"bits per byte   {found.bits_per_byte:.4f}, {found.bytes} bytes"
+    assert "tokens a second" in captured.err
+
+
+def test_json_from_a_file_and_from_standard_input(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TEXT * 4 + "\r\n"
+    (tmp_path / "long.txt").write_bytes(text.encode())
+    assert main(["score", str(folder), "--file", str(tmp_path / "long.txt"), "--stride", "9", "--json"]) == 0
+    found, expected = json.loads(capsys.readouterr().out), sl.load(folder).score(text, stride=9)
+    assert found["tokens"] == expected.tokens
+    assert len(expected.tokens) > 64
+    assert found["logprobs"] == expected.logprobs
+    assert found["logprobs"][0] is None
+    assert (found["perplexity"], found["bytes"]) == (expected.perplexity, len(text.encode()) - len("the"))
+    assert math.isclose(found["bits_per_byte"], -found["total"] / math.log(2) / found["bytes"])
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert main(["score", str(folder), "-", "--stride", "9", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["logprobs"] == found["logprobs"]
+
+
+def test_without_colours_each_token_has_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", str(folder), "the dog", "--show", "tokens"]) == 0
+    model = sl.load(folder)
+    expected = [f"{'–' if p is None else f'{p:.4f}':>10}  {model.tokenizer.token(id)!r}" for id, p in zip(*scores(model), strict=True)]
+    assert capsys.readouterr().out.splitlines()[:-3] == expected
+
+
+def scores(model: sl.Model) -> tuple[list[int], list[float | None]]:
+    found = model.score("the dog")
+    return found.tokens, found.logprobs
+
+
+def test_with_colours_it_is_the_text(folder: Path) -> None:
+    model, text = sl.load(folder), "the 猫🙂 é, dog"
+    colours, screen = io.StringIO(), io.StringIO()
+    show_tokens(Console(file=colours, force_terminal=True, color_system="truecolor", width=80), model.tokenizer, text, model.score(text))
+    assert "\x1b[38;2;" in colours.getvalue()
+    Console(file=screen, width=80, highlight=False).print(__import__("rich").text.Text.from_ansi(colours.getvalue()))
+    assert screen.getvalue().strip() == text
+
+
+def test_a_bar_takes_nothing_from_standard_output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with bar("scoring") as shown:
+        shown.add_task("scoring", total=3)
+        print("a result")
+    captured = capsys.readouterr()
+    assert captured.out == "a result\n"
+    assert "0 of 3" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ([], "no text; expected one of them"),
+        (["the", "--file", "x.txt"], "a text and a file"),
+        (["--file", "none.txt"], "none.txt cannot be read as text: No such file"),
+        ([""], "an empty text"),
+        (["the cat", "--stride", "64"], "stride is 64; expected 1 to 63"),
+        (["the", "--stride", "x"], "not a whole number"),
+        (["--strid", "3"], "no option is called --strid"),
+        (["the", "--source", "le"], "a source for a model with one stack"),
+    ],
+)
+def test_mistakes(line: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str], as_users_run_it: None) -> None:
+    assert main(["score", str(folder), *line]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+    assert captured.out == ""
+
+
+def test_a_text_may_begin_with_a_hyphen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", str(folder), "- the cat", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == sl.load(folder).tokenizer.encode("- the cat")
+
+
+def test_a_target_given_its_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = saved(tmp_path, sl.encoder_decoder(**SIZE), decoder_start_token_id=5)
+    assert main(["score", str(folder), "the dog", "--source", "the cat", "--json"]) == 0
+    found, model = json.loads(capsys.readouterr().out), sl.load(folder)
+    source, target = (model.tokenizer.encode(text) for text in ("the cat", "the dog"))
+    with torch.no_grad():
+        logs = model.transformer(torch.tensor([[5, *target[:-1]]]), source=torch.tensor([source]))[0].log_softmax(-1)
+    assert found["tokens"] == target
+    assert found["logprobs"] == pytest.approx([float(logs[n, id]) for n, id in enumerate(target)], abs=1e-5)
