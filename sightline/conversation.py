@@ -17,7 +17,7 @@ import secrets
 from bisect import bisect_left
 from collections.abc import Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, get_args
 from weakref import ReferenceType, ref
@@ -31,7 +31,8 @@ from sightline.generation.decode import Request, TokenEvent
 from sightline.generation.randomness import whole
 from sightline.generation.sampling import Sampling
 from sightline.generation.text import Piece, stream
-from sightline.model import SAMPLING, Model, Options, load
+from sightline.model import Model, load
+from sightline.tasks.asking import SAMPLING, Options
 from sightline.text.chat import chat_ids, turn_end
 from sightline.text.streaming import checked
 from sightline.text.tokenizer import Tokenizer
@@ -168,7 +169,7 @@ class Conversation:
         ended: Ended = "cut"
         figures = self.figures = Figures(self.context, len(prompt), self._rewind(prompt), left_out=left_out)
         try:
-            for piece in stream(self.model.transformer, self.tokenizer, self._request(prompt), stop=stops, cache=self._cache):
+            for piece in stream(self.model.fast, self.tokenizer, self._request(prompt), stop=stops, cache=self._cache):
                 if piece.event is not None:
                     self._cached.append(piece.event.token)
                     figures.add(piece.event)
@@ -191,8 +192,7 @@ class Conversation:
     def _request(self, prompt: list[int]) -> Request:
         """An answer as long as was asked, if the context has so much room."""
         longest = min(self.options.get("max_tokens") or ANSWER, self.context - len(prompt))
-        request = self.model.request(prompt, {**self.options, "max_tokens": longest})
-        return replace(request, end=(*request.end, *self._end))
+        return self.model.request(prompt, {**self.options, "max_tokens": longest}, also_end=self._end)
 
     def _fit(self, text: str) -> tuple[list[int], int]:
         """The prompt, and how many of the oldest exchanges it leaves out to have room for an answer."""

@@ -9,10 +9,10 @@ model.save("folder")                       a folder that Hugging Face's transfor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -30,51 +30,23 @@ from sightline.checkpoints.write import save_folder
 from sightline.config import Classifier, ModelConfig
 from sightline.core.cache import Cache
 from sightline.core.model import Transformer
-from sightline.core.packed import can_pack, packed
+from sightline.core.packed import can_pack, evaluated, packed
 from sightline.errors import InputError, nearest
 from sightline.families import FAMILIES
 from sightline.families.own import keys_of
 from sightline.generation.beam_text import best_of_beams
-from sightline.generation.constrained import Bound, Constraint, bind
 from sightline.generation.decode import Request
-from sightline.generation.sampling import Sampling
 from sightline.generation.text import Generation, Piece, gather, stream, stream_many
+from sightline.tasks.asking import Options, ids_of, needed, request_of
 from sightline.tasks.classify import Classification, classify
 from sightline.tasks.embed import embed
 from sightline.tasks.fill import Filling, fill
 from sightline.tasks.score import Score, score
-from sightline.tasks.translate import Translation, changes_of, start_of, translate
+from sightline.tasks.translate import Translation, translate
 from sightline.text.chat import Message, chat_ids, turn_end
 from sightline.text.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-SAMPLING = frozenset(field.name for field in fields(Sampling))
-
-
-class Options(TypedDict, total=False):
-    """How to continue: see `Sampling` for the numbers. `stop` ends before a string, `truncate="left"` cuts a prompt that is too long."""
-
-    max_tokens: int | None
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    typical: float | None
-    repetition_penalty: float | None
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[int, float]
-    no_repeat_ngram: int | None
-    seed: int
-    stop: Sequence[str]
-    ignore_eos: bool
-    truncate: Literal["left"] | None
-    alternatives: int
-    beams: int
-    length_penalty: float
-    constraint: Constraint | None
 
 
 @dataclass(slots=True)
@@ -99,13 +71,18 @@ class Model:
     @property
     def fast(self) -> Transformer:
         """The transformer with its matrices laid out for running, made when first asked for; the transformer itself where that
-        gains nothing. Change a weight, and it is made anew."""
+        gains nothing. Change a weight, and it is made anew (but not if it is changed through `.data`, which torch does not count)."""
         if not can_pack(self.transformer):
-            return self.transformer
-        state = tuple((x.data_ptr(), x._version) for x in self.transformer.parameters())
+            return self.running
+        state = tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in self.transformer.parameters())
         if self._fast is None or self._fast[0] != state:
             self._fast = state, packed(self.transformer)
         return self._fast[1]
+
+    @property
+    def running(self) -> Transformer:
+        """The transformer without dropout: itself, unless it is being trained."""
+        return evaluated(self.transformer) if self.transformer.training else self.transformer
 
     @property
     def notes(self) -> list[str]:
@@ -122,23 +99,23 @@ class Model:
 
     def generate_many(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Options]) -> list[Generation]:
         """The same for many prompts at once: each text is what it would be alone, and together they take less time."""
+        refuse_beams(options)
         requests = [self.request(prompt, options) for prompt in prompts]
         found = [Generation(prompt_tokens=len(request.source or request.prompt)) for request in requests]
-        for number, piece in stream_many(self.fast, self._tokenizer(), requests, stop=tuple(options.get("stop", ()))):
+        for number, piece in stream_many(self.fast, self._tokenizer(), requests, stop=options.get("stop") or ()):
             found[number].add(piece)
         return found
 
     def stream(self, prompt: str | Sequence[int], *, cache: Cache | None = None, **options: Unpack[Options]) -> Iterator[Piece]:
         """The same, piece by piece as it is made: `for piece in model.stream("Once upon a time"): print(piece.text, end="")`.
 
-        A cache of an earlier call is used as far as it holds the beginning of this prompt.
+        A cache of an earlier call may be given if it holds the beginning of this very prompt, and nothing else.
         """
-        if options.get("beams", 1) != 1:
-            raise InputError("a beam search is not known before its end", expected="generate", fix="model.generate(…, beams=4)")
+        refuse_beams(options)
         return self._stream(self.request(prompt, options), options, cache)
 
     def _stream(self, request: Request, options: Options, cache: Cache | None = None) -> Iterator[Piece]:
-        return stream(self.fast, self._tokenizer(), request, stop=tuple(options.get("stop", ())), cache=cache)
+        return stream(self.fast, self._tokenizer(), request, stop=options.get("stop") or (), cache=cache)
 
     def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Generation:
         """The answer to a conversation: `model.chat([{"role": "user", "content": "Hello"}]).text`."""
@@ -146,10 +123,9 @@ class Model:
 
     def stream_chat(self, messages: Sequence[Message], *, cache: Cache | None = None, **options: Unpack[Options]) -> Iterator[Piece]:
         """The same, piece by piece."""
+        refuse_beams(options)
         tokenizer = self._tokenizer()
-        request = self.request(chat_ids(tokenizer, messages), options)
-        end = () if options.get("ignore_eos") else (*request.end, *turn_end(tokenizer))
-        return self._stream(replace(request, end=end), options, cache)
+        return self._stream(self.request(chat_ids(tokenizer, messages), options, also_end=turn_end(tokenizer)), options, cache)
 
     def translate(
         self, text: str, *, beams: int | None = None, max_tokens: int | None = None, length_penalty: float | None = None
@@ -161,24 +137,24 @@ class Model:
 
     def fill(self, text: str, *, top_k: int = 5) -> list[Filling]:
         """For each mask in the text (`[MASK]`, or as the tokenizer writes it), the likeliest tokens."""
-        return fill(self.transformer, self._tokenizer(), text, top_k=top_k)
+        return fill(self.running, self._tokenizer(), text, top_k=top_k)
 
     def classify(self, texts: Sequence[str]) -> list[Classification]:
         """The probability of each label, for each text."""
         if self.head == "answers":
             raise InputError("a model that finds answers in a text", expected="one that labels texts or tokens", fix="use another model")
         problem, start = self.keys.get("problem_type"), self.defaults.decoder_start
-        return classify(self.transformer, self._tokenizer(), texts, labels=self.labels, problem=problem, start=start)
+        return classify(self.running, self._tokenizer(), texts, labels=self.labels, problem=problem, start=start)
 
     def embed(self, texts: Sequence[str], *, progress: Callable[[int], None] | None = None) -> Tensor:
         """One vector for each text, `[texts, width]`, pooled as the checkpoint says (without a word of it: the mean)."""
         return embed(
-            self.transformer, self._tokenizer(), texts, pooling=self.pooling or Pooling(how="mean", normalize=False), progress=progress
+            self.running, self._tokenizer(), texts, pooling=self.pooling or Pooling(how="mean", normalize=False), progress=progress
         )
 
     def score(self, text: str | Sequence[int], *, stride: int | None = None, progress: Callable[[int], None] | None = None) -> Score:
         """How likely a text is: log p of each token, perplexity. Longer than the context, it is read in windows, `stride` apart."""
-        return score(self.transformer, self._tokenizer(), text, stride=stride, progress=progress)
+        return score(self.running, self._tokenizer(), text, stride=stride, progress=progress)
 
     @property
     def labels(self) -> list[str]:
@@ -187,41 +163,16 @@ class Model:
         count = self.config.head.labels if isinstance(self.config.head, Classifier) else 0
         return [str(named.get(str(n), f"LABEL_{n}")) if isinstance(named, dict) else f"LABEL_{n}" for n in range(count)]
 
-    def request(self, prompt: str | Sequence[int], options: Options) -> Request:
-        """What `decode` is asked: the prompt as tokens, cut to the context if that was allowed, and how to choose."""
-        chosen: dict[str, Any] = {name: value for name, value in options.items() if name in SAMPLING and value is not None}
-        ids = self._tokenizer().encode(prompt, special=True) if isinstance(prompt, str) else list(prompt)
-        context, source = self.config.last.max_positions, None
-        if self.config.encoder is not None and self.config.decoder is not None:
-            source, ids = ids, [start_of(self.defaults, self._tokenizer())]
-        wanted = options.get("max_tokens")
-        most = min(128, max(1, context - len(ids))) if wanted is None else wanted
-        if options.get("truncate") == "left" and len(ids) + most > context:
-            ids = ids[-max(1, context - most) :]
-        end = () if options.get("ignore_eos") else self.defaults.end
-        changes = changes_of(self.defaults, end=self.defaults.end, max_tokens=most) if source is not None else ()
-        bound = self._bound(options.get("constraint"), len(ids), end)
-        return Request(
-            prompt=ids,
-            max_tokens=most,
-            sampling=Sampling(**chosen),
-            end=end,
-            source=source,
-            alternatives=options.get("alternatives", 0),
-            changes=changes if bound is None else (*changes, bound),
-            finished=None if bound is None else bound.finished,
-        )
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text, with what the model expects around it."""
+        return ids_of(self.tokenizer, text)
 
-    def _bound(self, constraint: Constraint | None, prompt_length: int, end: tuple[int, ...]) -> Bound | None:
-        if constraint is None:
-            return None
-        size = self.config.last.embedding.vocab_size
-        return bind(constraint, self._tokenizer(), prompt_length=prompt_length, end=end, vocab_size=size)
+    def request(self, prompt: str | Sequence[int], options: Options, *, also_end: tuple[int, ...] = ()) -> Request:
+        """What `decode` is asked."""
+        return request_of(self.config, self.tokenizer, self.defaults, prompt, options, also_end=also_end)
 
     def _tokenizer(self) -> Tokenizer:
-        if self.tokenizer is None:
-            raise InputError("a model without tokenizer", expected="token ids", fix="use decode(model.transformer, Request(prompt=ids, …))")
-        return self.tokenizer
+        return needed(self.tokenizer)
 
     def save(self, folder: str | Path, *, dtype: str | None = None, overwrite: bool = False) -> Path:
         """Write a folder that Hugging Face loads (or `load` alone, where a model has no family there). Returns the folder."""
@@ -230,6 +181,12 @@ class Model:
         tensors = dict(tensors_of(self.transformer, FAMILIES[self.family], self.head, dtype=kind))
         save_folder(folder, tensors, keys=keys, files=tokenizer_files(self.source, self.tokenizer), overwrite=overwrite)
         return Path(folder)
+
+
+def refuse_beams(options: Options) -> None:
+    """Where a text is shown as it comes, there is nothing to search for."""
+    if options.get("beams", 1) != 1:
+        raise InputError("a beam search, which is not known before its end", expected="generate", fix="model.generate(…, beams=4)")
 
 
 def dtype_named(name: str) -> torch.dtype:

@@ -62,7 +62,7 @@ def fresh(conversation: Conversation, text: str) -> list[int]:
         prompt=ids,
         max_tokens=min(options.pop("max_tokens"), conversation.context - len(ids)),
         sampling=Sampling(**options),
-        end=(model.tokenizer.id_of("<|im_end|>"),),
+        end=tuple({model.tokenizer.id_of("<|im_end|>"), model.tokenizer.eos} - {None}),
     )
     return [event.token for event in decode(model.transformer, request)]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.cli.answers import costs, screen, settings, shown
 from sightline.cli.arguments import Count
-from sightline.cli.generate import read_prompt
+from sightline.cli.reading import read_text
 from sightline.errors import InputError
 
 if TYPE_CHECKING:
@@ -93,10 +93,8 @@ def read_message(text: str | None, file: Path | None) -> str | None:
         raise InputError("a message and a file", expected="one of them", fix='sightline chat MODEL "Hello"')
     if text is None and file is None and sys.stdin.isatty():
         return None
-    try:
-        message = read_prompt("-" if text is None and file is None else text, file).rstrip("\n")
-    except UnicodeDecodeError:
-        raise InputError("standard input is not UTF-8", expected="text", fix="iconv -t utf-8") from None
+    given = "-" if text is None and file is None else text
+    message = read_text(given, file, what="message", fix='sightline chat MODEL "Hello"').rstrip("\n")
     if not message.strip():
         raise InputError("an empty message", expected="some text", fix='sightline chat MODEL "Hello"')
     return message

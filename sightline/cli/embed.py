@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as text_of
 import os
-import sys
+import re
 import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sightline.errors import InputError
+from sightline.cli.reading import read_file, read_input
+from sightline.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,23 +72,16 @@ def read_texts(texts: Sequence[str], file: Path | None, *, command: str) -> list
     refuse_options(texts)
     if file is not None:
         return lines_of(read_file(file), str(file))
-    return lines_of(sys.stdin.read(), "standard input") if list(texts) == ["-"] else list(texts)
+    return lines_of(read_input(), "standard input") if list(texts) == ["-"] else list(texts)
 
 
 def refuse_options(texts: Sequence[str]) -> None:
     """What begins with a hyphen is more likely an option misspelt than a text."""
     for text in texts:
-        if text.startswith("-") and text != "-":
-            raise InputError(f"no option is called {text[:40]!r}", fix="see --help; a text that begins with - can be read with --file")
-
-
-def read_file(file: Path) -> str:
-    """A file as text."""
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise InputError(f"{file} cannot be read as text: {reason}", fix="check the path") from None
+        if re.fullmatch(r"--[a-z][a-z-]*(=.*)?", text):
+            raise InputError(
+                f"no option is called {text[:40]!r}", fix=nearest(text[:40], ("--file", "--out", "--json", "--top-k", "--help"))
+            )
 
 
 def lines_of(text: str, where: str) -> list[str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sightline.cli.arguments import Count
-from sightline.cli.score import bar, finite, read_file
+from sightline.cli.reading import read_file
+from sightline.cli.score import bar, finite
 from sightline.cli.translate import lines_of
 from sightline.errors import InputError
 
@@ -140,7 +141,7 @@ def of_pairs(
     """BLEU and chrF, with the first few translations."""
     from sightline.tasks.evaluate import quality, translations
 
-    results = translations(loaded.transformer, tokenizer, loaded.defaults, rows, beams=beams, max_tokens=max_tokens)
+    results = translations(loaded.fast, tokenizer, loaded.defaults, rows, beams=beams, max_tokens=max_tokens)
     samples = followed(results, at=lambda found: (len(found), len(rows)))
     found, lines = quality(samples, tokenize=tokenize), list[str]()
     for sample in samples[:SHOWN]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as text_of
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from sightline.cli.arguments import Count
-from sightline.cli.embed import Words, read_file, refuse_options
+from sightline.cli.embed import Words, refuse_options
+from sightline.cli.reading import read_file, read_input
 from sightline.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def read_text(text: str | None, file: Path | None) -> str:
     refuse_options([] if text is None else [text])
     if file is not None:
         return read_file(file).removesuffix("\n")
-    return sys.stdin.read().removesuffix("\n") if text == "-" else str(text)
+    return read_input().removesuffix("\n") if text == "-" else str(text)
 
 
 def lines_of(found: list[Filling]) -> list[Text]:

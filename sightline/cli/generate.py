@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as text_of
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,13 +11,16 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from sightline.cli.answers import UNSAFE
 from sightline.cli.arguments import Count, Words
+from sightline.cli.reading import read_file, read_text
 from sightline.errors import InputError
 
 if TYPE_CHECKING:
     from sightline.generation.constrained import Constraint
     from sightline.generation.text import Generation, Piece
-    from sightline.model import Options
+    from sightline.tasks.asking import Options
+    from sightline.text.tokenizer import Tokenizer
 
 
 def generate(
@@ -36,7 +38,7 @@ def generate(
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
     no_repeat_ngram: Count = None,
-    seed: int = 0,
+    seed: Count = 0,
     beams: Count = 1,
     length_penalty: float = 1.0,
     json_schema: Path | None = None,
@@ -61,7 +63,7 @@ def generate(
     max_tokens
         At most so many new tokens; by default 128, or what the context has room for.
     temperature
-        0 takes the likeliest token each time; 1 samples as the model says.
+        0, the default, takes the likeliest token each time; 1 samples as the model says.
     top_k
         Sample among the k likeliest.
     top_p
@@ -101,16 +103,17 @@ def generate(
     truncate
         left: cut a prompt that is longer than the context.
     show
-        alternatives: colour each token by its probability.
+        alternatives: colour each token by its probability; without colours, and with --json, the five likeliest at each step.
     json
         Write JSON: text, tokens, logprobs, finish_reason, and what it cost.
     """
     from sightline.cli.loading import load_shown
-    from sightline.generation.text import gather
+    from sightline.generation.text import Generation
+    from sightline.tasks.asking import check_options
 
-    text = read_prompt(prompt, file)
+    text = read_text(prompt, file, what="prompt", fix='sightline generate MODEL "Once upon a time"')
+    text = text if prompt not in (None, "-") else text.removesuffix("\n")  # files and pipes end in a line's end
     constraint = constraint_of(json_schema, regex, grammar, choice)
-    loaded = load_shown(model)
     options: Options = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -122,26 +125,54 @@ def generate(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
         "no_repeat_ngram": no_repeat_ngram,
-        "seed": seed,
+        "seed": seed or 0,
         "stop": stop,
         "ignore_eos": ignore_eos,
         "truncate": truncate,
-        "alternatives": 5 if show or json else 0,
+        "alternatives": 5 if show else 0,
         "constraint": constraint,
     }
+    check_options(options)
+    loaded = load_shown(model)
     if beams not in (None, 1):
         options["beams"], options["length_penalty"] = beams, length_penalty
         write_beams(loaded.generate(text, **options), json=json)
         return
     pieces = loaded.stream(text, **options)
     out, notes = Console(highlight=False), Console(stderr=True, highlight=False)
-    found = gather(shown(pieces, out, colours=show is not None, silent=json))
+    found = Generation(prompt_tokens=len(loaded.ids(text)))
+    try:
+        for piece in shown(pieces, out, colours=show is not None and out.color_system is not None, silent=json):
+            found.add(piece)
+    except KeyboardInterrupt:
+        found.finish_reason = "interrupted"
     if json:
-        write_json(found)
-        return
-    print(flush=True)
+        write_json(found, *(("alternatives",) if show else ()))
+    else:
+        print(flush=True)
+        if show and out.color_system is None:
+            show_alternatives(found, loaded.tokenizer)
     speed, memory = f"{found.tokens_per_second:.1f} a second", f"cache {found.cache_bytes / 1e6:.1f} MB"
-    notes.print(f"{len(found.tokens)} tokens, {speed}, {memory}, ended by {found.finish_reason}", style="dim")
+    if constraint is not None and found.finish_reason == "length":
+        notes.print(
+            f"note: cut after {len(found.tokens)} tokens, before its form was complete; --max-tokens gives it more room", style="yellow"
+        )
+    if not json:
+        notes.print(f"{counted(len(found.tokens), 'token')}, {speed}, {memory}, ended by {found.finish_reason}", style="dim")
+    if found.finish_reason == "interrupted":
+        raise KeyboardInterrupt
+
+
+def show_alternatives(found: Generation, tokenizer: Tokenizer | None) -> None:
+    """Where there are no colours: a line for each token with what else might have come."""
+    for token, logprob, others in zip(found.tokens, found.logprobs, found.alternatives, strict=True):
+        names = [f"{tokenizer.token(id)!r} {log:.2f}" for id, log in others if tokenizer is not None and id != token]
+        print(f"{logprob:8.2f}  {tokenizer.token(token) if tokenizer else token!r:16}  {'  '.join(names)}")
+
+
+def counted(count: int, what: str) -> str:
+    """1 token, 2 tokens."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def write_json(found: Generation, *more: str) -> None:
@@ -159,12 +190,16 @@ def write_beams(found: Generation, *, json: bool) -> None:
     notes = Console(stderr=True, highlight=False)
     for text, score in found.others:
         notes.print(f"{score:8.3f}  {text!r}", style="dim", markup=False)
-    notes.print(f"{len(found.tokens)} tokens, {found.tokens_per_second:.1f} a second, score {found.score:.3f}", style="dim")
+    notes.print(f"{counted(len(found.tokens), 'token')}, {found.tokens_per_second:.1f} a second, score {found.score:.3f}", style="dim")
 
 
 def constraint_of(schema: Path | None, regex: str | None, grammar: Path | None, choice: tuple[str, ...]) -> Constraint | None:
     """The one form that was asked for, if any."""
-    asked = [name for name, value in (("--json-schema", schema), ("--regex", regex), ("--grammar", grammar), ("--choice", choice)) if value]
+    asked = [
+        name
+        for name, value in (("--json-schema", schema), ("--regex", regex), ("--grammar", grammar), ("--choice", choice))
+        if value not in (None, ())
+    ]
     if len(asked) > 1:
         raise InputError(f"{' and '.join(asked)} together", expected="one form", fix=f"leave {asked[1]} out")
     if not asked:
@@ -172,37 +207,22 @@ def constraint_of(schema: Path | None, regex: str | None, grammar: Path | None, 
     from sightline.generation import constrained
 
     if schema is not None:
-        return constrained.json_schema(read_prompt(None, schema))
+        return constrained.json_schema(read_file(schema))
     if grammar is not None:
-        return constrained.grammar(read_prompt(None, grammar))
+        return constrained.grammar(read_file(grammar))
     return constrained.choice(choice) if choice else constrained.regex(str(regex))
 
 
-def read_prompt(prompt: str | None, file: Path | None) -> str:
-    """The prompt, from wherever it comes."""
-    if (prompt is None) == (file is None):
-        raise InputError(
-            "no prompt" if prompt is None else "a prompt and a file",
-            expected="one of them",
-            fix='sightline generate MODEL "Once upon a time"',
-        )
-    if file is not None:
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{file} cannot be read as text: {getattr(error, 'strerror', None) or 'not UTF-8'}", fix="check the path"
-            ) from None
-    return sys.stdin.read().removesuffix("\n") if prompt == "-" else str(prompt)
-
-
 def shown(pieces: Iterator[Piece], out: Console, *, colours: bool, silent: bool) -> Iterator[Piece]:
-    """Each piece on the screen as it comes; with colours, green where the model was sure and red where it guessed."""
+    """Each piece on the screen as it comes; with colours, green where the model was sure and red where it guessed.
+
+    What would steer a terminal is not written to one."""
     for piece in pieces:
-        if colours and piece.event is not None:
-            out.print(Text(piece.text, style=colour_of(piece.event.logprob)), end="", soft_wrap=True)
+        text = piece.text.translate(UNSAFE) if out.is_terminal else piece.text
+        if colours and piece.event is not None and not silent:
+            out.print(Text(text, style=colour_of(piece.event.logprob)), end="", soft_wrap=True)
         elif not silent:
-            print(piece.text, end="", flush=True)
+            print(text, end="", flush=True)
         yield piece
 
 

@@ -26,5 +26,5 @@ def load_shown(reference: str, *, dtype: str = "float32", strict: bool = False, 
         task = bar.add_task("loading", total=total)
         model = load_opened(source, dtype=dtype, strict=strict, progress=lambda name, numbers: bar.advance(task, numbers))
     for note in model.notes:
-        screen.print(f"note: {note}", style="yellow" if note.startswith("warning") else "dim", markup=False)
+        screen.print(f"note: {note}", style="yellow" if note.startswith("warning") else "dim", markup=False, soft_wrap=True)
     return model

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as text_of
 import math
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from sightline.cli.arguments import Count, Words
 from sightline.cli.generate import colour_of
-from sightline.errors import InputError
+from sightline.cli.reading import read_text
 
 if TYPE_CHECKING:
     from sightline.model import Model
@@ -73,24 +72,6 @@ def score(
     print(f"perplexity      {found.perplexity:.4f}")
     print(f"bits per byte   {found.bits_per_byte:.4f}, {found.bytes} bytes")
     notes.print(f"{found.scored / seconds:.1f} tokens a second", style="dim")
-
-
-def read_text(text: str | None, file: Path | None, *, fix: str) -> str:
-    """The text, from wherever it comes, to the byte."""
-    if (text is None) == (file is None):
-        raise InputError("no text" if text is None else "a text and a file", expected="one of them", fix=fix)
-    if file is not None:
-        return read_file(file)
-    return sys.stdin.read() if text == "-" else str(text)
-
-
-def read_file(file: Path) -> str:
-    """A file's text. A byte order mark is none of it."""
-    try:
-        return file.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise InputError(f"{file} cannot be read as text: {reason}", expected="a UTF-8 file", fix="check the path") from None
 
 
 def scored(loaded: Model, text: str, *, stride: int | None, source: str | None) -> Score:

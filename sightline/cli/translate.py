@@ -12,12 +12,14 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from sightline.cli.arguments import Count, Words
-from sightline.cli.score import bar, read_file
+from sightline.cli.reading import read_file, read_input
+from sightline.cli.score import bar
 from sightline.errors import InputError
 
 if TYPE_CHECKING:
     from sightline.model import Model
     from sightline.tasks.translate import Translation
+    from sightline.text.tokenizer import Tokenizer
 
 SHADES = ((0.75, "██"), (0.5, "▓▓"), (0.25, "▒▒"), (0.1, "░░"), (0.0, "· "))
 LEGEND = "██ from 75 %   ▓▓ 50 %   ▒▒ 25 %   ░░ 10 %   · less"
@@ -78,13 +80,26 @@ def read_sentences(text: str | None, file: Path | None) -> list[str]:
         raise InputError(seen, expected="one of them", fix='sightline translate MODEL "Good morning"')
     if file is None and text != "-":
         return [str(text)]
-    return lines_of(sys.stdin.read() if file is None else read_file(file))
+    return lines_of(read_input() if file is None else read_file(file))
 
 
 def lines_of(text: str) -> list[str]:
     """The lines, without their ends; only a line feed ends one."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def check_sentences(loaded: Model, tokenizer: Tokenizer, sentences: list[str]) -> None:
+    """A sentence that is too long is said before the first is translated, with its line."""
+    encoder = loaded.config.encoder
+    for number, sentence in enumerate(sentences if len(sentences) > 1 and encoder is not None else (), 1):
+        length = len(tokenizer.encode(sentence, special=True))
+        if encoder is not None and length > encoder.max_positions:
+            raise InputError(
+                f"line {number}: a text of {length} tokens for an encoder of {encoder.max_positions}",
+                expected=f"at most {encoder.max_positions}",
+                fix="cut that line into sentences; nothing was translated yet",
+            )
 
 
 def translated(
@@ -95,6 +110,7 @@ def translated(
 
     if loaded.tokenizer is None:
         raise InputError("a model without tokenizer", expected="one that reads text", fix="add the tokenizer's files to the folder")
+    check_sentences(loaded, loaded.tokenizer, sentences)
     with bar("translating", shown=len(sentences) > 1 and not sys.stdout.isatty()) as shown:
         for number, sentence in enumerate(shown.track(sentences), 1):
             if len(sentences) > 1 and not sentence.strip():
@@ -102,7 +118,7 @@ def translated(
                 continue
             try:
                 yield translate_text(
-                    loaded.transformer,
+                    loaded.fast,
                     loaded.tokenizer,
                     loaded.defaults,
                     sentence,

@@ -17,7 +17,8 @@ class FewVectors(nn.Module):
         self.bias, self.blocks = bias, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 1)
 
     def suits(self, x: Float[Tensor, "*batch in"]) -> bool:
-        return x.numel() <= FEW * x.shape[-1]
+        """Few, and in the one precision that the blocks are in."""
+        return x.numel() <= FEW * x.shape[-1] and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         return torch.ops.mkldnn._linear_pointwise(x, self.blocks, self.bias, "none", [], "")

@@ -45,14 +45,20 @@ class PackedVocabulary(Packed):
 def can_pack(transformer: Transformer) -> bool:
     """Whether this machine and these weights gain from it."""
     weight = transformer.last_stack.embedding.tokens.weight
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    fits = weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    return fits and any(parameter.numel() >= SMALLEST for parameter in transformer.parameters())
+
+
+def evaluated(transformer: Transformer) -> Transformer:
+    """A twin that shares every parameter and is not in training: without dropout."""
+    shared = {id(x): x for x in (*transformer.parameters(), *transformer.buffers())}
+    return copy.deepcopy(transformer, shared).eval()
 
 
 @torch.no_grad()
 def packed(transformer: Transformer) -> Transformer:
     """A twin for running, with its matrices packed."""
-    shared = {id(x): x for x in (*transformer.parameters(), *transformer.buffers())}
-    twin = copy.deepcopy(transformer, shared).eval()
+    twin = evaluated(transformer)
     for part in list(twin.modules()):
         joined = join(part) if isinstance(part, Attention) and not part.names else None
         if joined is not None:

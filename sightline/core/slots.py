@@ -119,14 +119,14 @@ class Slots(Cache):
     def add(self, cache: Cache, *, capacity: int) -> int:
         """A sequence joins with all that its own cache holds, and may become `capacity` tokens long. Its row."""
         row = len(self)
-        room = max(row + 1, min(2 * row, row + 8)), max(capacity, *self.capacities, 0)
+        room = row + 1, max(capacity, *self.capacities, 0)
         for slot, store in zip(self.slots, cache.stores, strict=True):
             assert isinstance(store, Growing)
             slot.write(row, store.key.all, store.value.all, *room)
         for slot, store in zip(self.cross_slots, cache.cross, strict=True):
             stored = store.recall()
             assert stored is not None
-            slot.write(row, stored.key, stored.value, room[0], stored.key.shape[2])
+            slot.write(row, stored.key, stored.value, room[0], max(stored.key.shape[2], *self.source_lengths, 0))
         if cache.cross:
             self.source_lengths.append(stored_length(cache))
         self.capacities.append(capacity)
@@ -192,11 +192,11 @@ def stored_length(cache: Cache) -> int:
 
 
 def _room(memory: Keys, new: Keys, slots: int, capacity: int) -> Keys:
-    """Memory for so many rows of so many tokens, with what it held."""
-    if memory.shape[0] >= slots and memory.shape[2] >= capacity:
+    """Memory for so many rows of so many tokens and no more, with what it held of them."""
+    if memory.shape[0] >= slots and memory.shape[2] >= capacity and memory.shape[0] * memory.shape[2] <= 2 * slots * capacity:
         return memory
-    shape = (max(slots, memory.shape[0]), new.shape[1], max(capacity, memory.shape[2]), new.shape[3])
-    room = new.new_zeros(shape)
+    room = new.new_zeros(slots, new.shape[1], capacity, new.shape[3])
+    rows, length = min(slots, memory.shape[0]), min(capacity, memory.shape[2])
     if memory.numel():
-        room[: memory.shape[0], :, : memory.shape[2]] = memory
+        room[:rows, :, :length] = memory[:rows, :, :length]
     return room

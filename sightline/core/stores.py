@@ -67,7 +67,8 @@ class Room:
         if new.requires_grad:  # a gradient forbids writing into memory that earlier steps still need
             self.memory, self.owned = torch.cat((self.memory[:, :, :start], new), dim=2) if start else new, False
             return self.memory
-        if not self.owned or self.length > self.memory.shape[2]:
+        foreign = start > 0 and self.memory.is_inference() and not torch.is_inference_mode_enabled()  # may not be written to here
+        if not self.owned or foreign or self.length > self.memory.shape[2]:
             old, capacity = self.memory, self.capacity or (2 * self.length if start else self.length)
             self.memory, self.owned = new.new_empty(*new.shape[:2], capacity, new.shape[3]), True
             if start:

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakSet
 
 import torch
 from jaxtyping import Float
@@ -36,7 +38,7 @@ SHARE = 0.5  # of the memory that is free when a batch is made
 Told = tuple["Sequence", "TokenEvent | Exception"]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
     """A request on its way. `cache` is its own while it reads its prompt; then it has a row of the slots."""
 
@@ -127,7 +129,7 @@ class Runner:
         hidden = self.transformer.hidden(self._tensor(pieces), cache=cache, source=self._tensor(sources) if sources else None)
         if len(group) > 1:
             for row, sequence in enumerate(group):
-                sequence.cache = fork(cache, cache.length, self.transformer.config, row=row)
+                sequence.cache = fork(cache, cache.length, self.transformer.config, row=row, copy=True)
         read = len(group) * len(pieces[0])
         return read, self.transformer.head(hidden[:, -1:])[:, -1].float() if cache.length == length else None
 
@@ -142,7 +144,10 @@ class Runner:
 
 
 class Batch:
-    """Continuous batching. `rows` sequences write at the same time, `chunk` tokens of prompts are read beside each of their steps."""
+    """Continuous batching. `rows` sequences write at the same time, `chunk` tokens of prompts are read beside each of their steps.
+
+    A batch belongs to one thread: others hand it their requests, and their wish to cancel, through a queue.
+    """
 
     def __init__(self, transformer: Transformer, *, rows: int = ROWS, chunk: int = CHUNK, budget: int | None = None) -> None:
         if rows < 1 or chunk < 1:
@@ -151,6 +156,7 @@ class Batch:
         size = next(transformer.parameters()).element_size()
         self.scheduler, self.runner = Scheduler(transformer.config, rows=rows, budget=budget, number_bytes=size), Runner(transformer)
         self.prefixes, self.chunk = Prefixes(transformer.config), chunk
+        self.apart = WeakSet[Sequence]()  # whom a pass in company failed
 
     def submit(self, request: Request) -> Sequence:
         """A request joins; it is refused here if it can never be answered."""
@@ -160,7 +166,7 @@ class Batch:
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
-        """A request leaves before its end. Nothing more is told of it."""
+        """A request leaves before its end. No later step tells of it."""
         row = self.scheduler.drop(sequence)
         if row is not None:
             self.runner.slots.remove(row)
@@ -178,8 +184,14 @@ class Batch:
     def step(self) -> list[Told]:
         """One token for every row, then some of the waiting prompts; what happened."""
         self.scheduler.admit()
-        self.prefixes.shrink(self.scheduler.budget - self.scheduler.needed(self.scheduler.active))
-        return [*self._write(), *self._read()]
+        self._shrink()
+        told = [*self._write(), *self._read()]
+        self._shrink()
+        return told
+
+    def _shrink(self) -> None:
+        """Prefixes have what the requests may never need."""
+        self.prefixes.shrink(self.scheduler.budget - max(self.scheduler.needed(self.scheduler.active), self.runner.slots.bytes))
 
     def run(self) -> Iterator[Told]:
         """Step until nobody is left."""
@@ -211,13 +223,15 @@ class Batch:
                 if logits is not None:
                     self._give_rows(group)
             except Exception as error:
-                for sequence in group:
-                    self.cancel(sequence)
-                    yield sequence, error
+                if len(group) > 1:  # one of them may be to blame: each for itself from now on
+                    self.apart.update(group)
+                    continue
+                self.cancel(group[0])
+                yield group[0], error
                 continue
             left -= read
-            for sequence, row in zip(group, () if logits is None else logits, strict=logits is not None):
-                yield from self._begin(sequence, row)
+            if logits is not None:
+                yield from self._begin(group, logits)
 
     def _group(self, most: int) -> list[Sequence]:
         """The first that reads; with it those that can be read in the same pass, because their prompts have the same shape and nothing
@@ -226,12 +240,14 @@ class Batch:
         if first.cache is None:
             first.cache, first.reused = self.prefixes.find(first.request)
         length, group = len(first.request.prompt), [first]
-        if first.cache.length or length > most:
+        if first.cache.length or length > most or first in self.apart:
             return group
         room = self.scheduler.budget - self.scheduler.needed(self.scheduler.active)
         for other in others:
             fits = (len(group) + 1) * length <= most and len(group) * self._bytes_of(other) <= room
-            alike = len(other.request.prompt) == length and other.sources == first.sources and other.cache is None
+            alike = (
+                len(other.request.prompt) == length and other.sources == first.sources and other.cache is None and other not in self.apart
+            )
             if fits and alike and not self.prefixes.shared(other.request, [s.request for s in group]):
                 group.append(other)
         return group
@@ -249,14 +265,16 @@ class Batch:
                 slots.remove(row)
             raise
 
-    def _begin(self, sequence: Sequence, logits: Float[Tensor, " vocab"]) -> Iterator[Told]:
-        """The prompt is read and has a row: the first token."""
-        assert sequence.cache is not None
-        self.prefixes.keep(sequence.request, sequence.cache, sequence.request.prompt)
-        self.scheduler.reading.remove(sequence)
-        self.scheduler.writing.append(sequence)
-        sequence.cache = None
-        yield from self._take(sequence, logits)
+    def _begin(self, group: list[Sequence], logits: Float[Tensor, "rows vocab"]) -> Iterator[Told]:
+        """These prompts are read and have their rows: all of them join, then each takes its first token."""
+        for sequence in group:
+            assert sequence.cache is not None
+            self.prefixes.keep(sequence.request, sequence.cache, sequence.request.prompt)
+            self.scheduler.reading.remove(sequence)
+            self.scheduler.writing.append(sequence)
+            sequence.cache = None
+        for sequence, row in zip(group, logits, strict=True):
+            yield from self._take(sequence, row)
 
     def _take(self, sequence: Sequence, logits: Float[Tensor, " vocab"]) -> Iterator[Told]:
         """A sequence's next token. Its error is its own."""
@@ -267,7 +285,8 @@ class Batch:
             yield sequence, error
             return
         if event.finish is not None:
-            self._remember(sequence)
+            with suppress(Exception):  # what is kept for others must not harm this one
+                self._remember(sequence)
             self.cancel(sequence)
         yield sequence, event
 
@@ -295,6 +314,11 @@ def free_memory() -> int:
     """Bytes that could be taken now, as far as the system says."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
-        return 4 << 30
+        free = 4 << 30
+    try:  # a container has a limit of its own
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii").strip() for name in ("max", "current"))
+        return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
+    except (OSError, ValueError):
+        return free

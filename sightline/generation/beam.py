@@ -23,7 +23,10 @@ from torch import Tensor
 from sightline.core.cache import Cache
 from sightline.core.model import Transformer
 from sightline.errors import InputError
+from sightline.generation.randomness import whole
 from sightline.generation.sampling import Change
+
+STRONGEST, MOST_BEAMS = 100, 1024
 
 EarlyStopping = bool | Literal["never"]
 
@@ -119,7 +122,7 @@ def search(
     With a source, `prompt` is what the decoder starts from. A padded prompt is padded on the left. `changes` are applied to each
     beam's log-probabilities, with its real tokens so far. There are fewer than `count` only where fewer continuations exist.
     """
-    _check(beams, groups, count=count, max_tokens=max_tokens, diversity=diversity, padding=padding)
+    _check(beams, groups, count=count, max_tokens=max_tokens, length_penalty=length_penalty, diversity=diversity, padding=padding)
     plan = Plan(
         width=beams // groups,
         max_tokens=max_tokens,
@@ -134,6 +137,8 @@ def search(
     rows = [[Group([Path((), 0.0, 0.0, row)]) for _ in range(groups)] for row in range(len(before))]
     for length in range(1, max_tokens + 1):
         logs = torch.log_softmax(transformer.head(hidden[:, -1:])[:, -1].float(), dim=-1)
+        if bool(logs.isnan().any()):
+            raise InputError("the model gave NaN logits", expected="numbers", fix="run the model in float32")
         for history, row in zip(before, rows, strict=True):
             _step(row, logs, history, length=length, changes=changes, plan=plan)
         paths = [path for row in rows for group in row for path in group.running]
@@ -204,14 +209,22 @@ def _real_tokens(prompt: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch
     return [row[~pad].tolist() for row, pad in zip(prompt, padding, strict=True)]
 
 
-def _check(beams: int, groups: int, *, count: int, max_tokens: int, diversity: float, padding: Tensor | None) -> None:
+def _check(
+    beams: int, groups: int, *, count: int, max_tokens: int, length_penalty: float, diversity: float, padding: Tensor | None
+) -> None:
     """What cannot be searched is said before anything is computed."""
-    if beams < 1 or groups < 1 or beams % groups:
+    for name, value in (("beams", beams), ("groups", groups), ("max_tokens", max_tokens)):
+        whole(name, value, least=1)
+    if not abs(length_penalty) <= STRONGEST:
+        raise InputError(
+            f"length_penalty is {length_penalty}", expected=f"a number from −{STRONGEST} to {STRONGEST}", fix="length_penalty=1.0"
+        )
+    if beams > MOST_BEAMS:
+        raise InputError(f"{beams} beams", expected=f"at most {MOST_BEAMS}", fix="beams=8")
+    if beams % groups:
         raise InputError(f"{beams} beams in {groups} groups", expected="as many beams in every group", fix=f"beams={groups * 2}")
     if not 1 <= count <= beams:
         raise InputError(f"count is {count} with {beams} beams", expected=f"1 to {beams}", fix=f"beams={max(count, 1)}")
-    if max_tokens < 1:
-        raise InputError(f"max_tokens is {max_tokens}", expected="1 or more", fix="max_tokens=64")
     if diversity < 0 or (diversity and groups == 1):
         raise InputError(f"diversity is {diversity} with {groups} groups", expected="0 or more, between groups", fix="groups=2")
     if padding is not None and bool(padding[:, -1].any()):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sightline.core.model import Transformer
 from sightline.errors import InputError
-from sightline.generation.beam import search
+from sightline.generation.beam import Hypothesis, search
 from sightline.generation.decode import Request, check_request
 from sightline.generation.text import Generation
 from sightline.text.tokenizer import Tokenizer
@@ -23,6 +23,8 @@ def best_of_beams(transformer: Transformer, tokenizer: Tokenizer, request: Reque
     check_request(transformer, request)
     if not request.sampling.greedy:
         raise InputError(f"a beam search at temperature {request.sampling.temperature}", expected="no sampling", fix="temperature=0")
+    if request.finished is not None and not request.end:
+        raise InputError("a beam search for a form without an end token", expected="an end token to search for", fix="beams=1")
     started = time.perf_counter()
     (found,) = search(
         transformer,
@@ -47,8 +49,17 @@ def best_of_beams(transformer: Transformer, tokenizer: Tokenizer, request: Reque
         prompt_tokens=len(request.source or request.prompt),
         seconds=time.perf_counter() - started,
         score=best.score,
-        others=[(tokenizer.decode(other.tokens), other.score) for other in found[1:]],
+        others=others_than(best, found, tokenizer),
     )
+
+
+def others_than(best: Hypothesis, found: list[Hypothesis], tokenizer: Tokenizer) -> list[tuple[str, float]]:
+    """The next best texts with their scores; the same text in other tokens is no other text."""
+    scores = dict[str, float]()
+    for other in found:
+        scores.setdefault(tokenizer.decode(other.tokens), other.score)
+    scores.pop(tokenizer.decode(best.tokens), None)
+    return list(scores.items())
 
 
 @torch.inference_mode()

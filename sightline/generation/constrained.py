@@ -72,6 +72,8 @@ def json_object() -> Constraint:
 def regex(pattern: str) -> Constraint:
     """A text that the pattern matches as a whole. \\d is 0 to 9; there is no look-around and no back-reference."""
     given = _text("pattern", pattern)
+    if not given:
+        raise InputError("an empty pattern", expected="a regular expression", fix='regex("[0-9]+")')
     if (len(given) - len(given.rstrip("\\"))) % 2:
         raise InputError(f"the pattern {short(given)} ends in a lone backslash", expected="a whole escape", fix=r"\\")
     return _made("regex", f"start: {_lark(given)}", size=len(given))

@@ -17,10 +17,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sightline.config import LanguageHead
+from sightline.config import LanguageHead, ModelConfig
 from sightline.core.cache import Cache
 from sightline.core.model import Transformer
-from sightline.errors import InputError
+from sightline.errors import InputError, short
+from sightline.generation.randomness import whole
 from sightline.generation.sampling import Change, Sampling, alternatives, choose
 
 Finish = Literal["stop", "length"]
@@ -74,11 +75,11 @@ class Writing:
     def _finish(self, token: int) -> Finish | None:
         if token in self.request.end or (self.request.finished is not None and self.request.finished(self.history)):
             return "stop"
-        return "length" if self.step == self.request.max_tokens else None
+        return "length" if self.step >= self.request.max_tokens else None
 
 
 def decode(transformer: Transformer, request: Request, *, cache: Cache | None = None, chunk: int = CHUNK) -> Iterator[TokenEvent]:
-    """The tokens that follow the prompt, as they are made. A cache that already holds the beginning of the prompt is used."""
+    """The tokens that follow the prompt, as they are made. A cache may hold the beginning of this very prompt, and nothing else."""
     check_request(transformer, request)
     cache = Cache.growing(transformer.config) if cache is None else cache
     writing = Writing(request)
@@ -89,16 +90,16 @@ def decode(transformer: Transformer, request: Request, *, cache: Cache | None = 
         if event.finish is not None:
             return
         writing.started = time.perf_counter()
-        logits = last_logits(transformer, torch.tensor([[event.token]]), cache)
+        logits = last_logits(transformer, torch.tensor([[event.token]], device=transformer.device), cache)
 
 
 @torch.inference_mode()
 def prefill(transformer: Transformer, request: Request, cache: Cache, *, chunk: int = CHUNK) -> Tensor:
     """The prompt into the cache, in chunks; the logits after its last token."""
-    prompt = torch.tensor([list(request.prompt)])[:, min(cache.length, len(request.prompt) - 1) :]
+    prompt = torch.tensor([list(request.prompt)], device=transformer.device)[:, min(cache.length, len(request.prompt) - 1) :]
     if cache.length >= len(request.prompt):
         cache.truncate(len(request.prompt) - 1)
-    source = None if request.source is None or cache.length else torch.tensor([list(request.source)])
+    source = None if request.source is None or cache.length else torch.tensor([list(request.source)], device=transformer.device)
     pieces = prompt.split(chunk, dim=1)
     for n, piece in enumerate(pieces[:-1]):
         transformer.hidden(piece, cache=cache, source=source if n == 0 else None)
@@ -120,10 +121,11 @@ def check_request(transformer: Transformer, request: Request) -> None:
         raise InputError(
             f"generation with {kind}", expected="a decoder with a language head", fix="use fill, classify or embed with this model"
         )
+    check_ids("prompt", request.prompt, config.decoder.embedding.vocab_size)
+    check_source(config, request.source)
     if not request.prompt:
         raise InputError("an empty prompt", expected="at least one token", fix="give some text, or the tokenizer's begin token")
-    if request.max_tokens < 1:
-        raise InputError(f"max_tokens is {request.max_tokens}", expected="1 or more", fix="max_tokens=128")
+    whole("max_tokens", request.max_tokens, least=1)
     limit, wanted = config.decoder.max_positions, len(request.prompt) + request.max_tokens
     if len(request.prompt) >= limit:
         raise InputError(
@@ -137,3 +139,22 @@ def check_request(transformer: Transformer, request: Request) -> None:
             expected=f"{limit} together",
             fix=f"max_tokens={limit - len(request.prompt)}",
         )
+
+
+def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Token ids that the model has."""
+    for id in ids:
+        if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < vocab_size:
+            raise InputError(f"the {name} holds {short(id)}", expected=f"token ids below {vocab_size}", fix="give a text, or such ids")
+
+
+def check_source(config: ModelConfig, source: Sequence[int] | None) -> None:
+    """An encoder–decoder needs something to read; a decoder alone has nothing to read it with."""
+    if (source is None) != (config.encoder is None):
+        raise InputError("a source for a decoder alone" if source else "an encoder–decoder without a source", fix="Request(source=…)")
+    if source is None or config.encoder is None:
+        return
+    check_ids("source", source, config.encoder.embedding.vocab_size)
+    if not 1 <= len(source) <= config.encoder.max_positions:
+        limit = config.encoder.max_positions
+        raise InputError(f"a source of {len(source)} tokens for an encoder of {limit}", expected=f"1 to {limit}", fix="shorten the text")

@@ -79,16 +79,20 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
     return min(len(a), len(b))
 
 
-def fork(cache: Cache, length: int, config: ModelConfig, *, row: int = 0) -> Cache:
-    """A cache that begins as a row of another one does, without padding. They share memory until the new one grows, which copies."""
+def fork(cache: Cache, length: int, config: ModelConfig, *, row: int = 0, copy: bool = False) -> Cache:
+    """A cache that begins as a row of another one does, without padding. They share memory until the new one grows, which copies;
+    or `copy` at once, so that one row does not keep all the others alive."""
     new = Cache.growing(config)
     for store, old in zip(new.stores, cache.stores, strict=True):
         assert isinstance(store, Growing)
         assert isinstance(old, Growing)
         store.share(old, length, row)
+        if copy:
+            store.key.memory, store.value.memory = store.key.all.clone(), store.value.all.clone()
     for store, old in zip(new.cross, cache.cross, strict=True):
         stored = old.recall()
         assert stored is not None
-        store.update(stored._replace(key=stored.key[row : row + 1], value=stored.value[row : row + 1]))
+        key, value = stored.key[row : row + 1], stored.value[row : row + 1]
+        store.update(stored._replace(key=key.clone() if copy else key, value=value.clone() if copy else value))
     new.length, new.batch = length, 1
     return new

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sightline.core.cache import Cache
 from sightline.core.model import Transformer
@@ -31,7 +32,7 @@ class Generation:
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     alternatives: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
-    finish_reason: Finish = "length"
+    finish_reason: Finish | Literal["interrupted"] = "length"
     prompt_tokens: int = 0
     seconds: float = 0.0
     cache_bytes: int = 0

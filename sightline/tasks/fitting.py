@@ -14,6 +14,8 @@ def refusal(config: ModelConfig, wanted: str, *, expected: str) -> InputError:
 
 def purpose(config: ModelConfig) -> tuple[str, str]:
     """The kind of a model, and the command that it answers."""
+    if isinstance(config.head, LanguageHead) and config.encoder is not None:
+        return "a model that translates", 'sightline translate MODEL "Good morning"'
     if isinstance(config.head, LanguageHead):
         return "a model that goes on with a text", 'sightline generate MODEL "The capital of France is"'
     if isinstance(config.head, MaskedHead):

@@ -164,9 +164,9 @@ def source_ids(transformer: Transformer, tokenizer: Tokenizer, text: str) -> lis
     return ids
 
 
-def start_of(defaults: Defaults, tokenizer: Tokenizer) -> int:
+def start_of(defaults: Defaults, tokenizer: Tokenizer | None) -> int:
     """The token that the decoder starts with: what the checkpoint says, or the begin token."""
-    for start in (defaults.decoder_start, defaults.begin, tokenizer.bos):
+    for start in (defaults.decoder_start, defaults.begin, None if tokenizer is None else tokenizer.bos):
         if start is not None:
             return start
     raise InputError(

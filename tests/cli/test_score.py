@@ -104,7 +104,7 @@ def test_a_bar_takes_nothing_from_standard_output(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ([], "no text; expected one of them"),
+        ([], "no text; expected a text, --file FILE, or -"),
         (["the", "--file", "x.txt"], "a text and a file"),
         (["--file", "none.txt"], "none.txt cannot be read as text: No such file"),
         ([""], "an empty text"),

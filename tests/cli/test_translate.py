@@ -116,7 +116,7 @@ def test_lines_end_at_a_line_feed_only() -> None:
     [
         ([], "no text; expected one of them"),
         (["the", "--file", "x.txt"], "a text and a file"),
-        (["the", "--beams", "0"], "0 beams"),
+        (["the", "--beams", "0"], "beams is 0"),
         (["the", "--max-tokens", "64"], "max_tokens is 64; expected 1 to 63"),
         (["the cat; " * 40], "for an encoder of 64"),
         ([" "], "an empty text"),

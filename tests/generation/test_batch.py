@@ -240,14 +240,59 @@ def test_prefixes_keep_the_longest_and_forget_the_oldest() -> None:
     assert common([1, 2, 3], [1, 2, 4, 5]) == 2
 
 
-def test_a_budget_refuses_what_never_fits_and_lets_the_rest_wait() -> None:
+@pytest.mark.parametrize("kind", ["rotary", "transformer"])
+def test_one_of_a_group_may_end_with_its_first_token(kind: str) -> None:
+    """Prompts of one shape are read in one pass; rows must not move before all have joined."""
+    model = make(GENERATORS[kind])
+    two = model.config.encoder is not None
+    wanted = [
+        Request(prompt=[n] if two else [n, 2, 3, 4, 5], max_tokens=1 if n in (0, 2) else 8, source=[n, 7, 9] if two else None)
+        for n in range(6)
+    ]
+    found = gathered(Batch(model), wanted)
+    assert list(found.values()) == [alone(model, request) for request in wanted]
+
+
+def test_a_pass_that_fails_in_company_is_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(GENERATORS["rotary"])
+    batch, wanted = Batch(model), [Request(prompt=[n, 2, 3], max_tokens=3) for n in range(3)]
+    read = batch.runner.read
+
+    def broken(group: list[Sequence], most: int) -> object:
+        if any(sequence.request.prompt[0] == 1 for sequence in group):
+            raise MemoryError("no room")
+        return read(group, most)
+
+    monkeypatch.setattr(batch.runner, "read", broken)
+    found: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
+    for sequence, event in batch.run():
+        found[sequence].append(event.token if isinstance(event, TokenEvent) else event)
+    first, failed, last = found.values()
+    assert isinstance(failed[0], MemoryError)
+    assert [first, last] == [alone(model, wanted[0]), alone(model, wanted[2])]
+
+
+def test_what_is_kept_for_others_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(GENERATORS["rotary"])
+    batch, wanted = Batch(model), [Request(prompt=[n, 2, 3], max_tokens=3 + n) for n in range(3)]
+
+    def broken(row: int, length: int) -> Cache:
+        raise MemoryError
+
+    monkeypatch.setattr(batch.runner.slots, "read", broken)
+    assert list(gathered(batch, wanted).values()) == [alone(model, request) for request in wanted]
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 9])
+def test_a_budget_refuses_what_never_fits_and_lets_the_rest_wait(rows: int) -> None:
     model = make(GENERATORS["rotary"])
     per_token = 4 * batching.numbers_per_token(model.config)
-    budget = 3 * 10 * per_token  # two rows of ten tokens, and one prompt beside them
+    budget = (rows + 1) * 10 * per_token  # so many rows of ten tokens, and one prompt beside them
     batch = Batch(model, budget=budget)
-    with pytest.raises(InputError, match=r"a request of 40 tokens needs .* expected at most .* Fix: ask for fewer tokens"):
-        batch.submit(Request(prompt=[1] * 20, max_tokens=20))
-    wanted = [Request(prompt=[n, 2, 3, 4, 5], max_tokens=5) for n in range(6)]
+    with pytest.raises(InputError, match=r"a request of 999 tokens needs .* expected at most .* Fix: ask for fewer tokens"):
+        batch.scheduler.add(Sequence(Request(prompt=[1] * 900, max_tokens=99)))
+    wanted = [Request(prompt=[n, 2, 3, 4, 5], max_tokens=5) for n in range(2 * rows)]
+    wanted += [Request(prompt=[5, 6, 7, n, 9, 4, 3, 2, 1, 8, 9], max_tokens=4) for n in range(2)]  # longer ones after many short
     found: dict[Sequence, list[int]] = {batch.submit(request): [] for request in wanted}
     while batch.busy:
         for sequence, event in batch.step():
@@ -261,6 +306,14 @@ def test_bad_requests_are_refused_when_they_come() -> None:
     batch = Batch(make(GENERATORS["rotary"]))
     with pytest.raises(InputError, match="an empty prompt"):
         batch.submit(Request(prompt=[], max_tokens=3))
+    with pytest.raises(InputError, match="the prompt holds 99999; expected token ids below 29"):
+        batch.submit(Request(prompt=[1, 99999], max_tokens=3))
+    with pytest.raises(InputError, match="a source for a decoder alone"):
+        batch.submit(Request(prompt=[1], max_tokens=3, source=[2]))
+    with pytest.raises(InputError, match=r"max_tokens is 2\.5; expected a whole number"):
+        batch.submit(Request(prompt=[1], max_tokens=2.5))  # pyright: ignore
+    with pytest.raises(InputError, match="an encoder–decoder without a source"):
+        Batch(make(GENERATORS["transformer"])).submit(Request(prompt=[1], max_tokens=3))
     with pytest.raises(InputError, match="a batch of 0 rows"):
         Batch(batch.runner.transformer, rows=0)
     assert not batch.busy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 
 import sightline as sl
 from sightline.cli.main import main
+from sightline.generation.constrained import choice
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.train import save, train
 
@@ -38,7 +41,7 @@ def model(folder: Path) -> sl.Model:
 
 def test_streamed_is_whole_is_decoded(model: sl.Model) -> None:
     for seed in range(20):
-        options = {"temperature": 2.0, "seed": seed, "max_tokens": 30}
+        options = {"temperature": 2.0, "seed": seed, "max_tokens": 30, "ignore_eos": True}
         whole = model.generate("the cat", **options)
         pieces = list(model.stream("the cat", **options))
         assert "".join(piece.text for piece in pieces) == whole.text == model.tokenizer.decode(whole.tokens)
@@ -94,7 +97,32 @@ def test_the_command_streams_and_counts(folder: Path, capsys: pytest.CaptureFixt
 def test_the_command_reads_files(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: sl.Model) -> None:
     (tmp_path / "prompt.txt").write_text("the dog", encoding="utf-8")
     assert main(["generate", str(folder), "--file", str(tmp_path / "prompt.txt"), "--max-tokens", "6", "--show", "alternatives"]) == 0
-    assert capsys.readouterr().out.strip() == model.generate("the dog", max_tokens=6).text.strip()
+    out, found = capsys.readouterr().out, model.generate("the dog", max_tokens=6)
+    assert out.startswith(found.text + "\n")  # a line's end that a file ends in would be no part of the prompt
+    lines = out[len(found.text) + 1 :].splitlines()
+    assert len(lines) == len(found.tokens)  # without colours, a line for each token
+    assert float(lines[0].split()[0]) == pytest.approx(found.logprobs[0], abs=0.006)
+
+
+def test_a_file_and_a_pipe_give_the_same_prompt(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: sl.Model
+) -> None:
+    (tmp_path / "prompt.txt").write_text("the dog\n", encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the dog\n")))
+    wanted = model.generate("the dog", max_tokens=6).text
+    for line in (["--file", str(tmp_path / "prompt.txt")], ["-"]):
+        assert main(["generate", str(folder), *line, "--max-tokens", "6", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["text"] == wanted
+
+
+def test_the_commands_forms_and_beams(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", str(folder), "the", "--choice", "cat", "--choice", "dog"]) == 0
+    assert capsys.readouterr().out in ("cat\n", "dog\n")
+    assert main(["generate", str(folder), "the", "--regex", "[0-9]{9}", "--max-tokens", "2"]) == 0
+    assert "before its form was complete" in capsys.readouterr().err
+    assert main(["generate", str(folder), "the", "--beams", "3", "--max-tokens", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["score"] >= max((score for _, score in found["others"]), default=-1e9)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +131,11 @@ def test_the_command_reads_files(folder: Path, tmp_path: Path, capsys: pytest.Ca
         (["--temperature", "-1"], "temperature"),
         (["--max-tokens", "1000"], "for a context of 64"),
         (["--file", "none.txt"], "a prompt and a file"),
+        (["--seed", "1.5"], "not a whole number"),
+        (["--regex", ""], "an empty pattern"),
+        (["--beams", "2000"], "2000 beams; expected at most"),
+        (["--beams", "2", "--length-penalty", "1e308"], "length_penalty is 1e+308"),
+        (["--beams", "2", "--stop", "x"], "2 beams with stop strings"),
     ],
 )
 def test_the_commands_mistakes(line: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,3 +143,90 @@ def test_the_commands_mistakes(line: list[str], words: str, folder: Path, capsys
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert words in captured.err
+
+
+def test_many_at_once_are_what_each_is_alone(model: sl.Model) -> None:
+    prompts = ["the cat", "the dog sat", "猫", "on the", "the cat"]
+    options = {"temperature": 1.5, "seed": 4, "max_tokens": 12, "stop": ["t"]}
+    found = model.generate_many(prompts, **options)
+    assert [g.text for g in found] == [model.generate(prompt, **options).text for prompt in prompts]
+    assert [g.finish_reason for g in found] == [model.generate(prompt, **options).finish_reason for prompt in prompts]
+    assert [g.prompt_tokens for g in found] == [len(model.ids(prompt)) for prompt in prompts]
+    assert model.generate_many([], max_tokens=3) == []
+
+
+def test_beams_give_the_best_text_and_the_next(model: sl.Model) -> None:
+    found = model.generate("the cat", beams=3, max_tokens=6, ignore_eos=True)
+    assert found.score is not None
+    assert found.score == pytest.approx(sum(found.logprobs) / 6, abs=1e-5)
+    scores = [found.score, *(score for _, score in found.others)]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    greedy = model.generate("the cat", max_tokens=6, ignore_eos=True)
+    assert found.score >= sum(greedy.logprobs) / 6 - 1e-6
+
+
+def test_a_form_is_kept_to_by_every_way_of_decoding(model: sl.Model) -> None:
+    form = choice(["cat", "dog"])
+    assert model.generate("the ", constraint=form).text in ("cat", "dog")
+    assert model.generate("the ", constraint=form, ignore_eos=True).text in ("cat", "dog")
+    assert all(g.text in ("cat", "dog") for g in model.generate_many(["a", "b"], constraint=form, temperature=2.0))
+    assert model.generate("the ", constraint=form, beams=2).text in ("cat", "dog")
+
+
+BAD = [
+    ({"temprature": 1.0}, "no option is called 'temprature'. Fix: did you mean 'temperature'"),
+    ({"truncate": "right"}, "truncate is 'right'; expected left"),
+    ({"stop": "END"}, "the stop strings are no list"),
+    ({"constraint": "a+"}, "the constraint is 'a\\+'; expected a Constraint"),
+    ({"beams": 2, "stop": ["x"]}, "2 beams with stop strings"),
+    ({"beams": 2, "temperature": 1.0}, "a beam search at temperature 1.0"),
+    ({"beams": 2.0}, "beams is 2.0; expected a whole number"),
+    ({"beams": 2, "length_penalty": float("nan")}, "length_penalty is nan"),
+    ({"beams": 2, "constraint": choice(["a"]), "ignore_eos": True}, "without an end token"),
+    ({"max_tokens": 2.5}, "max_tokens is 2.5; expected a whole number"),
+    ({"max_tokens": "3"}, "max_tokens is '3'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_options_that_cannot_be_obeyed_are_refused(model: sl.Model, options: dict[str, object], message: str) -> None:
+    with pytest.raises(sl.InputError, match=message):
+        model.generate("the cat", **({"max_tokens": 5} | options))
+
+
+def test_beams_are_refused_where_text_is_shown_as_it_comes(model: sl.Model) -> None:
+    for ask in (lambda: model.stream("a", beams=2), lambda: model.generate_many(["a"], beams=2)):
+        with pytest.raises(sl.InputError, match="a beam search, which is not known before its end"):
+            ask()
+
+
+def test_a_prompt_cut_on_the_left_still_leaves_room_for_an_answer(model: sl.Model) -> None:
+    long = "the cat sat " * 100
+    assert len(model.generate(long, truncate="left", ignore_eos=True).tokens) == 63
+    assert len(model.generate(long, truncate="left", max_tokens=10, ignore_eos=True).tokens) == 10
+
+
+def test_a_model_in_training_answers_without_dropout() -> None:
+    torch.manual_seed(0)
+    config = sl.bert(width=16, layers=1, heads=2, vocab_size=29, dropout=0.5)
+    model = sl.Model(sl.build(config).train(), Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy"))
+    assert torch.equal(model.embed(["abc"]), model.embed(["abc"]))
+    assert model.transformer.training
+
+
+def test_a_cache_of_inference_mode_goes_on_outside_it(model: sl.Model) -> None:
+    cache, prompt = sl.Cache.growing(model.config), model.ids("the cat")
+    list(model.stream("the cat", cache=cache, max_tokens=3, ignore_eos=True))
+    cache.truncate(len(prompt))
+    with torch.no_grad():
+        step = model.transformer(torch.tensor([[7]]), cache=cache)
+        assert torch.allclose(step, model.transformer(torch.tensor([[*prompt, 7]]))[:, -1:], atol=1e-5)
+
+
+def test_nan_logits_end_a_beam_search_in_one_line(model: sl.Model) -> None:
+    broken = sl.Model(copy.deepcopy(model.transformer), model.tokenizer)
+    with torch.no_grad():
+        next(broken.transformer.parameters()).fill_(torch.nan)
+    with pytest.raises(sl.InputError, match="NaN logits"):
+        broken.generate("the cat", beams=2, max_tokens=3)

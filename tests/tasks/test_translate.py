@@ -174,7 +174,7 @@ def test_a_translation_that_does_not_end_is_cut_and_says_so() -> None:
         ("bart", {"text": "cat" * 20}, "a text of 61 tokens for an encoder of 48"),
         ("bart", {"max_tokens": 0}, "max_tokens is 0; expected 1 to 47"),
         ("bart", {"max_tokens": 48}, "max_tokens is 48; expected 1 to 47"),
-        ("bart", {"beams": 0}, "0 beams"),
+        ("bart", {"beams": 0}, "beams is 0"),
         ("bart", {"beams": 3, "defaults": Defaults(decoder_start=2, banned=tuple(range(40)))}, "no translation is possible"),
         ("rotary", {}, "translation with a decoder alone.*use generate"),
         ("bert", {}, "translation with an encoder alone.*fill, classify or embed"),
