@@ -89,6 +89,8 @@ def marian_race(ours: sl.Transformer, theirs: object, sentences: int, beams: int
         if beams > 1:
             start = torch.full((sentences, 1), 58100)
             return [list(best.tokens) for (best,) in search(ours, start, beams=beams, max_tokens=TARGET, end=(), source=source)]
+        if sentences == 1:
+            return [[event.token for event in decode(ours, Request(prompt=[58100], max_tokens=TARGET, source=source[0].tolist()))]]
         batch = Batch(ours)
         order = {batch.submit(Request(prompt=[58100], max_tokens=TARGET, source=row)): [] for row in source.tolist()}
         for sequence, event in batch.run():

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,7 +32,7 @@ def test_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(InputError, match="standard input is closed"):
         read_input()
-    with pytest.raises(InputError, match="no prompt; expected a prompt, --file FILE, or - for standard input. Fix: try this"):
+    with pytest.raises(InputError, match=r"no prompt; expected a prompt, --file FILE, or - for standard input\. Fix: try this"):
         read_text(None, None, what="prompt", fix="try this")
 
 
@@ -42,8 +40,3 @@ def test_an_interrupt_at_the_very_start_is_quiet() -> None:
     code = "import signal, sightline.cli.entry as e; e.leave(signal.SIGINT, None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (130, b"")
-    running = subprocess.Popen([sys.executable, "-c", "from sightline.cli.entry import main; main()", "chat"], stderr=subprocess.PIPE)
-    time.sleep(0.15)
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=30)
-    assert b"sightline" not in said or b"Traceback" not in said
