@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import sightline as sl
 from sightline.checkpoints.packages import UnreachableError
 from sightline.conversion import save_gguf
+from sightline.generation.text import Generation
 
 LARGE = pytest.mark.long
 
@@ -89,3 +91,14 @@ def test_stories15m_tells_its_story() -> None:
     model = get("stories15m")
     said = model.tokenizer.decode(greedy(model, [model.tokenizer.bos], 22))
     assert said.strip().startswith("Once upon a time, there was a little girl named Lily. She loved to play outside in the")
+
+
+@LARGE
+def test_the_python_of_the_page_on_generation_runs() -> None:
+    get("stories15m")
+    page = (Path(__file__).parents[1] / "docs" / "generation.md").read_text(encoding="utf-8")
+    space: dict[str, object] = {}
+    for code in re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
+        exec(code, space)
+    assert isinstance(space["found"], Generation)
+    assert space["first"].writing.step == 8

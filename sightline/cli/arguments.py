@@ -28,3 +28,4 @@ def words(kind: Any, tokens: Sequence[Token]) -> str:
 
 
 Words = Annotated[str | None, Parameter(allow_leading_hyphen=True, converter=words)]
+OneText = Annotated[str, Parameter(allow_leading_hyphen=True)]  # of several; without it a lone - would be an unknown option

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from sightline.cli.embed import Words, notes_shown, read_texts, say_speed
+from sightline.cli.arguments import OneText
+from sightline.cli.embed import notes_shown, read_texts, say_speed
 
 if TYPE_CHECKING:
     from sightline.tasks.classify import Classification
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 SHOWN = 10  # labels of a text
 
 
-def classify(model: str, /, *texts: Words, file: Path | None = None, json: bool = False) -> None:
+def classify(model: str, /, *texts: OneText, file: Path | None = None, json: bool = False) -> None:
     """Give texts their labels, with the probability of each; a tagger gives one to each token.
 
     Parameters

@@ -10,26 +10,25 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from sightline.cli.arguments import OneText
 from sightline.cli.reading import read_file, read_input
 from sightline.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Words = Annotated[str, Parameter(allow_leading_hyphen=True)]  # without it a lone - would be an unknown option
 COMPARED = 20  # texts that a screen has room to compare
 BAR_ABOVE = 100  # texts
 FIRST = 8  # numbers of a vector that are shown
 
 
-def embed(model: str, /, *texts: Words, file: Path | None = None, out: Path | None = None, json: bool = False) -> None:
+def embed(model: str, /, *texts: OneText, file: Path | None = None, out: Path | None = None, json: bool = False) -> None:
     """One vector for each text. Shows the cosine between any two of them; --json or --out gives the vectors.
 
     Parameters

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from sightline.cli.arguments import Count
-from sightline.cli.embed import Words, refuse_options
-from sightline.cli.reading import read_file, read_input
-from sightline.errors import InputError
+from sightline.cli.arguments import Count, OneText
+from sightline.cli.embed import refuse_options
+from sightline.cli.reading import read_text
 
 if TYPE_CHECKING:
     from sightline.tasks.fill import Filling
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 BAR = 24  # cells of a probability of 1
 
 
-def fill(model: str, text: Words | None = None, /, *, top_k: Count = 5, file: Path | None = None, json: bool = False) -> None:
+def fill(model: str, text: OneText | None = None, /, *, top_k: Count = 5, file: Path | None = None, json: bool = False) -> None:
     """Fill in the masks of a text.
 
     Parameters
@@ -40,25 +39,14 @@ def fill(model: str, text: Words | None = None, /, *, top_k: Count = 5, file: Pa
     from sightline.cli.explain import show
     from sightline.cli.loading import load_shown
 
-    wanted = read_text(text, file)
+    refuse_options([] if text is None else [text])
+    wanted = read_text(text, file, fix='sightline fill MODEL "The capital of [MASK] is Paris."')
+    wanted = wanted if text not in (None, "-") else wanted.removesuffix("\n")  # files and pipes end in a line's end
     found = load_shown(model).fill(wanted, top_k=5 if top_k is None else top_k)
     if json:
         print(text_of.dumps([asdict(filling) for filling in found], ensure_ascii=False, indent=2))
     else:
         show(lambda width: lines_of(found))
-
-
-def read_text(text: str | None, file: Path | None) -> str:
-    """The text, from wherever it comes; the line's own end is no part of it."""
-    if (text is None) == (file is None):
-        seen = "no text" if text is None else "a text and a file"
-        raise InputError(
-            seen, expected="a text, --file FILE, or - for standard input", fix='sightline fill MODEL "The capital of [MASK] is Paris."'
-        )
-    refuse_options([] if text is None else [text])
-    if file is not None:
-        return read_file(file).removesuffix("\n")
-    return read_input().removesuffix("\n") if text == "-" else str(text)
 
 
 def lines_of(found: list[Filling]) -> list[Text]:
