@@ -17,6 +17,8 @@ FOLDERS = {
     "text": "tokenizers of every kind, streamed text, chat templates",
     "generation": "logits to tokens to text",
     "tasks": "what one asks of a model besides going on with a text",
+    "training": "samples in a fixed order, one loop, states that survive anything",
+    "recipes": "each a set of settings that makes a run",
     "explain": "a model as equations with shapes, and what it costs; no torch",
     "cli": "one thin file per command",
 }
@@ -78,7 +80,8 @@ def table() -> str:
         *rows(made),
         "",
         f"Peak memory of causal attention over 16,384 tokens, one head: {memory}.",
-        f"GPT-2 small's shape: 512 tokens with the cache {made['cache']['ratio']:.0f}× faster than without; one token takes",
+        f"GPT-2 small's shape: 512 tokens with the cache {made['cache']['ratio']:.0f}× faster than a whole pass for each, and",
+        f"{made['cache']['last_ratio']:.0f}× faster than a pass that makes the last token's logits alone; one token takes",
         f"{first:.0f} ms at position 64 and {last:.0f} ms at 2048;",
         f"16 requests together {made['batch']['ratio']:.1f}× faster than one after the other.",
         "",

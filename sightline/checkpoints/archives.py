@@ -61,7 +61,7 @@ def damage_named(archive: Path) -> Generator[None]:
 
 def members(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
     """Each member of these names that the archive has, opened."""
-    return tar_members(archive, names) if archive.suffix == ".tgz" else zip_members(archive, names)
+    return tar_members(archive, names) if archive.name.endswith((".tgz", ".tar.gz")) else zip_members(archive, names)
 
 
 def zip_members(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:

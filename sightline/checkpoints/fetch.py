@@ -29,6 +29,7 @@ from sightline.checkpoints.progress import Report, megabytes, shown, silent
 from sightline.errors import CheckpointError, nearest
 
 STAMP = ".verified"
+SHIPPED = Path(__file__).parent.parent / "shipped"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -37,6 +38,8 @@ def get(name: str, *, progress: Report | None = None) -> Path:
     entry, place = find(name), folder(name)
     if intact(entry, place):
         return place / entry.opens
+    if entry.shipped:
+        raise CheckpointError(f"{name}, which comes with Sightline, is damaged or was left out", fix="install Sightline again")
     with shown(progress) as report:
         try:
             with locked(entry, report):
@@ -56,7 +59,8 @@ def find(name: str) -> CatalogueEntry:
 
 def folder(name: str) -> Path:
     """Where a model of the catalogue lies, or would."""
-    return models() / find(name).name
+    entry = find(name)
+    return SHIPPED / entry.name if entry.shipped else models() / entry.name
 
 
 def where(name: str) -> Path:
@@ -75,6 +79,8 @@ def on_disk(name: str) -> bool:
 def remove(name: str) -> int:
     """Delete a model of the catalogue; the bytes that are free now."""
     entry, place = find(name), folder(name)
+    if entry.shipped:
+        raise CheckpointError(f"{name} is a part of Sightline", expected="a model that was fetched", fix="sightline models shows which")
     if not os.path.lexists(place):
         raise CheckpointError(f"{name} is not on this disk", fix="sightline models shows what is")
     with locked(entry, silent):
@@ -107,7 +113,7 @@ def intact(entry: CatalogueEntry, place: Path) -> bool:
         right = all(sha256(place / file.path) == file.sha256 for file in entry.files)
     except OSError:
         return False
-    if right:
+    if right and not entry.shipped:
         with suppress(OSError):  # a cache that may only be read is hashed each time
             stamp(entry, place)
     return right

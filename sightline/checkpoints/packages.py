@@ -1,4 +1,5 @@
-"""Get a package's archive with the registry's own client: `pip download` or `npm pack`. Nothing is installed, nothing in it is run.
+"""Get a package's archive with the registry's own client: `pip download` or `npm pack`. Nothing is installed, and nothing in it is run, but
+the setup of a source package whose sha256 is known.
 
 Both clients work inside one folder of ours, temporary files and all: its growth is the progress, and deleting it leaves nothing behind.
 """
@@ -53,9 +54,14 @@ def download(package: Package, into: Path, *, report: Report) -> Path:
 
 
 def pip(package: Package, into: Path) -> tuple[list[str], dict[str, str]]:
-    """Wheels only: a source package would run its setup. No cache: the archive would lie there a second time."""
-    options = ("--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--disable-pip-version-check", "--progress-bar=off")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--retries=2", *options, "--dest", str(into), package.pin]
+    """Wheels only: for a source package pip runs its setup, so it is taken only where its sha256 is known, which pip checks before that.
+    No cache: the archive would lie there a second time."""
+    wanted = ["--only-binary=:all:", package.pin]
+    if package.sha256:
+        (into / "wanted").write_text(f"{package.pin} --hash=sha256:{package.sha256}", encoding="utf-8")
+        wanted = [f"--no-binary={package.name}", f"--requirement={into / 'wanted'}"]
+    options = ("--no-deps", "--no-cache-dir", "--no-input", "--disable-pip-version-check", "--progress-bar=off")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--retries=2", *options, "--dest", str(into), *wanted]
     return command, {"TMPDIR": str(into), "TEMP": str(into), "TMP": str(into)}
 
 

@@ -72,7 +72,9 @@ def is_path(text: str) -> bool:
 
 
 def local(place: Path) -> Resolved:
-    """Something on this disk, by what it is."""
+    """Something on this disk, by what it is. A run of `sightline train` is the model that it handed out."""
+    if (place / "run.json").is_file() and (place / "model").is_dir():
+        return Resolved("folder", check_folder(place / "model"), place.absolute().name)
     if place.is_dir():
         return Resolved("folder", check_folder(place), place.absolute().name)
     kind = FORMATS.get(place.suffix.lower(), "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,9 +13,17 @@ from sightline.core.model import Transformer
 from sightline.families import Family
 
 
-def tensors_of(transformer: Transformer, family: Family, head: str, *, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor that the family's files have, one at a time. A bare body is written without the prefix, as Hugging Face does."""
-    parameters = dict(transformer.named_parameters())
+def tensors_of(
+    transformer: Transformer,
+    family: Family,
+    head: str,
+    *,
+    dtype: torch.dtype | None = None,
+    parameters: Mapping[str, Tensor] | None = None,
+) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor that the family's files have, one at a time. A bare body is written without the prefix, as Hugging Face does.
+    `parameters` are written in place of the model's own."""
+    parameters = dict(transformer.named_parameters()) if parameters is None else parameters
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     for pair in pairings(family, transformer.config, head, shapes, prefixed=head != "none"):
         if not pair.rule.optional:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sightline.cli.arguments import Count
 from sightline.cli.reading import read_file
+from sightline.cli.runs import is_run
 from sightline.cli.score import bar, finite
 from sightline.cli.translate import lines_of
 from sightline.errors import InputError
@@ -54,7 +55,7 @@ def eval(
     *,
     source: Path | None = None,
     target: Path | None = None,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     beams: Count = None,
     max_tokens: Count = None,
     stride: Count = None,
@@ -62,11 +63,12 @@ def eval(
     json: bool = False,
 ) -> None:
     """Measure a model: perplexity on a text file, BLEU and chrF on a .tsv of pairs, accuracy on a .csv or .jsonl of texts and labels.
+    A run of `sightline train` without data is measured on all that it held out.
 
     Parameters
     ----------
     model
-        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
+        A folder, a run of `sightline train`, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
     data
         A text file; a .tsv of source and target; a .csv or .jsonl with text and label, or with source and target.
     source
@@ -74,7 +76,7 @@ def eval(
     target
         Their references, one a line; with --source.
     tokenize
-        How sacrebleu cuts words for BLEU: 13a, intl, char, zh, ja-mecab, none …
+        How sacrebleu cuts words for BLEU: 13a (the default), intl, char, zh, ja-mecab, none …
     beams
         Beams of the translations; by default as the model recommends, or 4.
     max_tokens
@@ -89,7 +91,12 @@ def eval(
     from sightline.cli.loading import load_shown
     from sightline.tasks.evaluate import bleu_with
 
-    found = read_data(data, source, target, limit=limit)
+    if data is None and source is None and target is None and is_run(model):
+        from sightline.cli.eval_run import of_run
+
+        show(of_run(Path(model), tokenize=tokenize, beams=beams, max_tokens=max_tokens, limit=limit), json=json)
+        return
+    found, tokenize = read_data(data, source, target, limit=limit), tokenize or "13a"
     if found.kind == "pairs":
         bleu_with(tokenize)
     loaded = load_shown(model)
@@ -102,12 +109,16 @@ def eval(
     else:
         report = of_labels(loaded, loaded.tokenizer, found.rows)
     show(report, json=json)
+
+
+def show(report: Report, *, json: bool) -> None:
+    """The figures on stdout; that they are of a part only, in so many words and by the exit code."""
+    write(report, json=json)
     if report.done < report.total:
         sys.exit(INTERRUPTED)
 
 
-def show(report: Report, *, json: bool) -> None:
-    """The figures on stdout; that they are of a part only, in so many words."""
+def write(report: Report, *, json: bool) -> None:
     complete = report.done == report.total
     if json:
         plain = {name: finite(value) if isinstance(value, float) else value for name, value in report.figures.items()}
@@ -188,8 +199,7 @@ def followed(results: Iterator[Result], *, at: Callable[[list[Result]], tuple[in
 
 def read_data(data: Path | None, source: Path | None, target: Path | None, *, limit: int | None) -> Data:
     """The data, and what kind it is: by the file's name, and by its columns."""
-    if limit is not None and limit < 1:
-        raise InputError(f"--limit is {limit}", expected="1 or more", fix="leave it out for all of the data")
+    check_limit(limit)
     if (source is None) != (target is None) or (data is None) == (source is None):
         fix = "sightline eval MODEL text.txt, or --source A --target B"
         raise InputError("not one set of data", expected="a file, or --source and --target", fix=fix)
@@ -203,6 +213,11 @@ def read_data(data: Path | None, source: Path | None, target: Path | None, *, li
     if not found.rows:
         raise InputError(f"{data} has no rows", expected="one or more", fix="check the file")
     return Data(found.kind, rows=found.rows[:limit])
+
+
+def check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit is {limit}", expected="1 or more", fix="leave it out for all of the data")
 
 
 def beside(source: Path, target: Path) -> list[tuple[str, str]]:

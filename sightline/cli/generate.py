@@ -19,6 +19,7 @@ from sightline.errors import InputError
 if TYPE_CHECKING:
     from sightline.generation.constrained import Constraint
     from sightline.generation.text import Generation, Piece
+    from sightline.model import Model
     from sightline.tasks.asking import Options
     from sightline.text.tokenizer import Tokenizer
 
@@ -134,6 +135,8 @@ def generate(
     }
     check_options(options)
     loaded = load_shown(model)
+    given = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "typical": typical}
+    note_what_is_not_done(loaded, text, options, [name for name, value in given.items() if value is not None])
     if beams not in (None, 1):
         options["beams"], options["length_penalty"] = beams, length_penalty
         write_beams(loaded.generate(text, **options), json=json)
@@ -175,10 +178,24 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+def note_what_is_not_done(model: Model, text: str, options: Options, given: list[str]) -> None:
+    """A prompt that was cut, options that greedy decoding does not look at: said on stderr."""
+    request, notes = model.request(text, options), Console(stderr=True, highlight=False)
+    cut = len(model.ids(text)) - len(request.prompt if request.source is None else request.source)
+    if cut > 0:
+        notes.print(f"note: the first {counted(cut, 'token')} of the prompt did not fit and were cut", style="yellow")
+    if request.sampling.greedy and given:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        notes.print(f"note: greedy, so {names} changes nothing; --temperature 0.8 samples", style="yellow")
+
+
 def write_json(found: Generation, *more: str) -> None:
     """A result as JSON."""
     fields = ("text", "tokens", "logprobs", "finish_reason", "prompt_tokens", "seconds", "cache_bytes", "tokens_per_second", *more)
-    print(text_of.dumps({name: getattr(found, name) for name in fields}, ensure_ascii=False, indent=2))
+    said = {name: getattr(found, name) for name in fields}
+    if "others" in said:
+        said["others"] = [{"text": text, "score": score} for text, score in found.others]
+    print(text_of.dumps(said, ensure_ascii=False, indent=2))
 
 
 def write_beams(found: Generation, *, json: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -28,12 +29,16 @@ COMMANDS = {
     "embed": "One vector for each text.",
     "score": "How likely a text is: log-likelihood and perplexity.",
     "eval": "Measure a model on data: perplexity, BLEU and chrF, accuracy.",
+    "train": "Train a model by a recipe; interrupted, the same command goes on.",
+    "compare": "Runs beside each other: a table, and their losses as curves.",
     "check": "Measure the laws on one very checkpoint.",
     "convert": "Write a checkpoint as a Hugging Face folder or as GGUF.",
+    "data": "Turn text files into tokens to train on, or see what such a folder holds.",
     "tokenizer": "Train a tokenizer, or see what one makes of a text.",
     "demo": "See a Transformer at work in half a minute.",
 }
 OPTIONS = ("--help", "-h", "--version")
+TYPED = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "beams", "seed", "stride")
 MISTAKE, INTERRUPTED, CLOSED_PIPE, CANNOT_WRITE = 2, 130, 141, 1
 
 
@@ -76,7 +81,7 @@ def guard(run: Callable[[], object]) -> int:
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
             sys.stdout.flush()
     except SightlineError as error:
-        return complain(str(error), MISTAKE)
+        return complain(as_typed(str(error)), MISTAKE)
     except CycloptsError as error:
         return complain(parsing_error(error), MISTAKE)
     except KeyboardInterrupt:
@@ -87,6 +92,11 @@ def guard(run: Callable[[], object]) -> int:
         leave_pipe()
         return complain(f"cannot write the result: {error.strerror}", CANNOT_WRITE)
     return 0
+
+
+def as_typed(text: str) -> str:
+    """A fix that is written as Python has it, `max_tokens=64`, as the command line has it: `--max-tokens 64`."""
+    return re.sub(rf"(?<=Fix: )({'|'.join(TYPED)})=(\S+)", lambda found: f"--{found[1].replace('_', '-')} {found[2]}", text)
 
 
 def parsing_error(error: CycloptsError) -> str:

@@ -74,6 +74,14 @@ def attention_config(
 # ------------------------------------------------------------------------------------------------------- calling bricks
 
 
+def documents(documents: Tensor | None, tokens: Tensor, cache: Cache | None) -> None:
+    """One number for each token, and no cache: what it holds belongs to no document."""
+    if documents is not None and documents.shape != tokens.shape:
+        raise InputError(f"documents have shape {_shape(documents)}, tokens {_shape(tokens)}", expected="one number for each token")
+    if documents is not None and cache is not None:
+        raise InputError("documents that share a row, and a cache", expected="one of the two", fix="leave documents out")
+
+
 def attention(
     query: Tensor, key: Tensor, value: Tensor, *, window: int | None, key_padding: Tensor | None, bias: Tensor | None, kernel: str
 ) -> None:

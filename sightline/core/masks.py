@@ -3,6 +3,7 @@
     allowed(i, j)  =  key_at[j] ≥ 0                               a real token (padding stands at −1)
                   and key_at[j] ≤ query_at[i]        (causal)     not in the future
                   and |query_at[i] − key_at[j]| < window          near enough
+                  and key_in[j] = query_in[i]                     of the same document, where several share a row
 
 Causal, padded, windowed, chunked, cached and empty rows are all this formula with other positions.
 """
@@ -26,6 +27,8 @@ class Mask:
     causal: bool = False
     window: int | None = None
     offset: int | None = None
+    query_in: Int[Tensor, "#batch query"] | None = None
+    key_in: Int[Tensor, "#batch key"] | None = None
 
     @property
     def queries(self) -> int:
@@ -43,12 +46,14 @@ class Mask:
             allowed = allowed & (key_at <= query_at)
         if self.window is not None:
             allowed = allowed & (key_at > query_at - self.window) & (key_at < query_at + self.window)
+        if self.query_in is not None and self.key_in is not None:
+            allowed = allowed & (self.key_in[:, None, None, :] == self.query_in[:, None, :, None])
         return allowed
 
     @property
     def hides_nothing(self) -> bool:
         """Known, without building it, to allow everything."""
-        if self.offset is None:
+        if self.offset is None or self.query_in is not None:
             return False
         sees_all_past = not self.causal or self.offset >= self.keys - 1
         near_enough = self.window is None or self.window >= max(self.offset + self.queries, self.keys)
@@ -58,11 +63,13 @@ class Mask:
     def is_triangle(self) -> bool:
         """Known, without building it, to be the causal triangle of one whole sequence."""
         near_enough = self.window is None or self.window >= self.keys
-        return self.causal and self.offset == 0 and self.queries == self.keys and near_enough
+        return self.causal and self.query_in is None and self.offset == 0 and self.queries == self.keys and near_enough
 
     def tile(self, rows: slice, columns: slice) -> Mask:
         """The same predicate for some of the queries and keys."""
-        return replace(self, query_at=self.query_at[:, rows], key_at=self.key_at[:, columns], offset=None)
+        query_in = None if self.query_in is None else self.query_in[:, rows]
+        key_in = None if self.key_in is None else self.key_in[:, columns]
+        return replace(self, query_at=self.query_at[:, rows], key_at=self.key_at[:, columns], offset=None, query_in=query_in, key_in=key_in)
 
     def columns(self, rows: slice) -> slice:
         """The keys that these queries can see at most; less than all only where positions are known."""

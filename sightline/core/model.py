@@ -73,21 +73,27 @@ class Transformer(nn.Module):
         *,
         padding: Padding | None = None,
         types: Tokens | None = None,
+        documents: Tokens | None = None,
         source: Int[Tensor, "batch source"] | None = None,
         source_padding: Bool[Tensor, "batch source"] | None = None,
         cache: Cache | None = None,
         kernel: Kernel = "fused",
         record: Record = NOTHING,
     ) -> Float[Tensor, "batch time width"]:
-        """The last hidden states, before the head."""
+        """The last hidden states, before the head. `documents` numbers those that share a row: none sees another."""
+        check.documents(documents, tokens, cache)
         check.call(self.config, tokens, padding, types, source, source_padding, cache, self.device)
         memory = self._memory(source, source_padding, cache, kernel, record)
         if cache is None:
             positions, offset = positions_of(tokens, padding)
+            if documents is not None:
+                positions, offset = restarted(positions, documents), None
         else:
             cache.begin()
             positions, offset = cache.next_positions(tokens, padding)
-        hidden = self.last_stack(tokens, positions, offset, types=types, memory=memory, cache=cache, kernel=kernel, record=record)
+        hidden = self.last_stack(
+            tokens, positions, offset, types=types, documents=documents, memory=memory, cache=cache, kernel=kernel, record=record
+        )
         if cache is not None:
             cache.advance(tokens, padding)
         return hidden
@@ -128,7 +134,8 @@ class Transformer(nn.Module):
             if stack is not None and stack.config.on_sphere:
                 normalize_weights(stack)
         if self.last_stack.config.on_sphere and isinstance(self.output, LanguageOutput) and self.output.vocabulary.weight is not None:
-            self.output.vocabulary.weight.data = unit(self.output.vocabulary.weight.data, dim=1)
+            with torch.no_grad():
+                self.output.vocabulary.weight.copy_(unit(self.output.vocabulary.weight, dim=1))
 
     @property
     def device(self) -> torch.device:
@@ -140,6 +147,14 @@ def positions_of(tokens: Tokens, padding: Padding | None) -> tuple[Int[Tensor, "
     if padding is None:
         return torch.arange(tokens.shape[1], device=tokens.device)[None], 0
     return count_positions(padding), None
+
+
+def restarted(positions: Int[Tensor, "#batch time"], documents: Tokens) -> Tokens:
+    """Positions that begin at 0 with each document."""
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    starts = torch.where(begins, positions, 0).cummax(-1).values
+    return torch.where(positions < 0, positions, positions - starts)
 
 
 @torch.no_grad()

@@ -111,7 +111,7 @@ class Attention(nn.Module):
         query = self.as_queries(query, place)
         query = record(self.names + "query", query)
         key, value = record(self.names + "key", stored.key), record(self.names + "value", stored.value)
-        mask = Mask(place.query_at, stored.at, place.causal, self.config.window, stored.offset)
+        mask = Mask(place.query_at, stored.at, place.causal, self.config.window, stored.offset, place.documents, place.documents)
         scoring = self.scoring(mask, place.bias, record)
         if record.wants(self.names + "weights"):
             mixed = mix(record(self.names + "weights", attention_weights(query, key, scoring)), value)

@@ -21,7 +21,7 @@ from sightline.core.multi_head import Attention
 from sightline.core.output import LanguageOutput, MaskedOutput
 
 JOINED = ("query", "key", "value")
-SMALLEST = 1 << 19  # numbers; a smaller matrix gains nothing
+SMALLEST = 1 << 18  # numbers; a smaller matrix gains nothing
 
 
 class Packed(nn.Module):
@@ -64,6 +64,9 @@ def packed(transformer: Transformer) -> Transformer:
         if joined is not None:
             part.joined = joined
         for name, child in list(part.named_children()):
+            if isinstance(child, (nn.Identity, nn.Dropout)):  # a module that does nothing costs a call all the same
+                delattr(part, name)
+                setattr(part, name, unchanged)
             if type(child) is nn.Linear and child.weight.numel() >= SMALLEST and not (name in JOINED and joined):
                 setattr(part, name, Packed(child.weight, child.bias))
     if isinstance(twin.output, (LanguageOutput, MaskedOutput)):
@@ -71,9 +74,15 @@ def packed(transformer: Transformer) -> Transformer:
     return twin
 
 
+def unchanged(x: Tensor) -> Tensor:
+    return x
+
+
 def join(attention: Attention) -> FewVectors | None:
     """Self-attention's W_Q, W_K and W_V as one matrix, if that is large enough."""
     parts = (attention.query, attention.key, attention.value)
+    if any(type(part) is not nn.Linear for part in parts):  # adapters
+        return None
     weights, biases = [part.weight.detach() for part in parts], [part.bias.detach() for part in parts if attention.config.bias]
     if sum(weight.numel() for weight in weights) < SMALLEST:
         return None

@@ -16,13 +16,15 @@ from sightline.record import NOTHING, Record
 
 @dataclass(frozen=True)
 class Place:
-    """Where the queries stand, and what that does to the scores: causality, RoPE's angles, a bias. `offset` as in `Mask`."""
+    """Where the queries stand, and what that does to the scores: causality, RoPE's angles, a bias. `offset` as in `Mask`;
+    `documents` numbers the documents that share a row, none of which sees another."""
 
     query_at: Int[Tensor, "#batch query"]
     offset: int | None
     causal: bool
     rotation: Rotation | None = None
     bias: Bias | None = None
+    documents: Int[Tensor, "batch query"] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,10 @@ def place_for(
     *,
     causal: bool,
     table: RelativeTable | None = None,
+    documents: Int[Tensor, "batch query"] | None = None,
 ) -> Place:
     """What a position scheme makes of these positions."""
     turn = rotation(positions, head_dim, query_at) if isinstance(positions, Rotary) else None
     bias = ALiBiBias(tuple(alibi_slopes(heads))) if isinstance(positions, ALiBi) else None
     bias = table if isinstance(positions, RelativeBias) else bias
-    return Place(query_at, offset, causal, turn, bias)
+    return Place(query_at, offset, causal, turn, bias, documents)

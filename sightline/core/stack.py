@@ -51,6 +51,7 @@ class Stack(nn.Module):
         offset: int | None,
         *,
         types: Int[Tensor, "batch time"] | None = None,
+        documents: Int[Tensor, "batch time"] | None = None,
         memory: Memory | None = None,
         cache: Cache | None = None,
         kernel: Kernel = "fused",
@@ -63,7 +64,14 @@ class Stack(nn.Module):
             form = self.config.block(n).attention
             if form not in places:
                 places[form] = place_for(
-                    form.positions, form.head_dim, form.heads, positions, offset, causal=self.config.causal, table=self.relative
+                    form.positions,
+                    form.head_dim,
+                    form.heads,
+                    positions,
+                    offset,
+                    causal=self.config.causal,
+                    table=self.relative,
+                    documents=documents,
                 )
             x = self[n](x, self._setting(n, places[form], memory, cache, kernel, record))
         return record.at(self.name)("output", self.norm(x))

@@ -143,7 +143,7 @@ def log_probability(logits: Tensor, tokens: Tensor) -> list[float]:
 def relative(logits: Tensor) -> Tensor:
     """x − max x in float64, at most 0. With a +inf, the +inf are 0 and the others −inf; without any possible token all stay −inf."""
     x = logits.to(torch.float64, copy=True)
-    largest = x.max() if len(x) else x.new_tensor(-math.inf)
-    if largest.isinf():
+    largest = float(x.numpy(force=True).max()) if len(x) else -math.inf
+    if math.isinf(largest):
         return torch.where(x == math.inf, 0.0, -math.inf).to(x)
     return x.sub_(largest)

@@ -108,10 +108,11 @@ def choose(
 ) -> Choice:
     """The token of generation step `step`: token ~ softmax(changes(logits)), logprob = log softmax(logits)[token]."""
     row = one_row(logits)
-    changed = usable(apply(extra, row, history=history), "the extra changes")
-    changed = usable(apply(sampling.penalties(prompt_length), changed, history=history), "bias and n-gram")
+    changed = usable(apply(extra, row, history=history), "the extra changes") if extra else row
+    penalties = sampling.penalties(prompt_length)
+    changed = usable(apply(penalties, changed, history=history), "bias and n-gram") if penalties else changed
     if sampling.greedy:
-        token = int(changed.argmax())  # the first of equals, all that the filters would leave
+        token = int(changed.numpy(force=True).argmax())  # the first of equals, all that the filters would leave
     else:
         token = draw(apply(sampling.filters(), changed, history=history), uniform(sampling.seed, step, lane=lane))
     return Choice(token, log_probability(row, torch.tensor([token]))[0])
@@ -307,7 +308,7 @@ def one_row(logits: Tensor) -> Tensor:
 
 def usable(logits: Tensor, whose: str) -> Tensor:
     """`logits`, if none is NaN and a token is possible. Otherwise this request fails, and no other."""
-    largest = float(logits.max())  # NaN if any is
+    largest = float(logits.numpy(force=True).max())  # NaN if any is; NumPy wakes no threads for it
     if math.isnan(largest):
         raise InputError(f"{whose} gave {int(logits.isnan().sum())} NaN logits", expected="numbers", fix="run the model in float32")
     if largest == -INFINITY:

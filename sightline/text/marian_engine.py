@@ -43,6 +43,10 @@ class MarianEngine:
         pieces = [*([mark] if mark else []), *self._source.encode(text[len(mark) :], out_type=str)]
         return [self._ids.get(piece, self._ids["<unk>"]) for piece in pieces]
 
+    def target_ids(self, text: str) -> list[int]:
+        """The ids of a translation, cut by the target's model."""
+        return [self._ids.get(piece, self._ids["<unk>"]) for piece in self._target.encode(text, out_type=str)]
+
     def _mark(self, text: str) -> str:
         """The language's mark at the beginning, or nothing."""
         found = LANGUAGE.match(text)

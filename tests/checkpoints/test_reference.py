@@ -33,6 +33,14 @@ def test_a_folder(place: Path) -> None:
     assert resolve("./mine/").name == "mine"
 
 
+def test_a_run_is_the_model_that_it_handed_out(place: Path) -> None:
+    folder = model_folder(place / "runs" / "a" / "model")
+    (place / "runs" / "a" / "run.json").write_text("{}")
+    assert resolve("runs/a") == Resolved("folder", Path("runs/a/model"), "a")
+    (folder / "config.json").unlink()
+    fails("runs/a", "the folder runs/a/model has no config.json")
+
+
 @pytest.mark.parametrize(
     ("name", "start", "kind"), [("a.gguf", b"GGUF", "gguf"), ("a.npz", b"PK\x03\x04", "npz"), ("A.BIN", b"\x20\x01\0\0", "llama2c")]
 )

@@ -14,6 +14,7 @@ import torch
 import sightline as sl
 from sightline.cli.eval import read_data
 from sightline.cli.main import main
+from sightline.cli.runs import read_run
 from sightline.errors import InputError
 from sightline.tasks import evaluate, score
 from tests.cli.test_score import SIZE, TEXT, saved
@@ -185,3 +186,55 @@ def test_mistakes(
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert words in captured.err
+
+
+# ------------------------------------------------------------------------------------------------------------------ runs
+
+
+def trained(at: Path, recipe: str, *settings: str) -> Path:
+    assert main(["train", recipe, "--set", *settings, "--threads", "1", "--out", str(at / "run")]) == 0
+    return at / "run"
+
+
+def test_a_run_on_what_it_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
+    text = written(tmp_path, "text.txt", "The cat sat on the mat, and the dog on the log; 猫。\n" * 120)
+    run = trained(
+        tmp_path, "shakespeare", f"text={text}", "width=16", "layers=1", "heads=2", "context=16", "batch=2", "steps=2", "warmup=1"
+    )
+    capsys.readouterr()
+    assert main(["eval", str(run), "--json"]) == 0
+    found, model = json.loads(capsys.readouterr().out), sl.load(run)
+    held = read_run(run).settings().job().task.held_out.ids.tolist()  # type: ignore[attr-defined]
+    nats, size = 0.0, 0
+    with torch.no_grad():
+        for at in range(0, len(held) - 16, 16):
+            row = torch.tensor(held[at : at + 17])
+            nats += float(torch.nn.functional.cross_entropy(model.transformer(row[None, :-1])[0], row[1:], reduction="sum"))
+            size += len(model.tokenizer.decode(row[1:].tolist()).encode())  # type: ignore[union-attr]
+    assert found["loss"] == pytest.approx(nats / found["targets"], rel=1e-4)
+    assert found["bits_per_byte"] == pytest.approx(nats / torch.log(torch.tensor(2.0)).item() / size, rel=1e-3)
+    assert found["targets"] == (len(held) - 1) // 16 * 16
+    assert found["complete"]
+    assert main(["eval", str(run), text, "--limit", "3"]) == 0
+
+
+def test_a_translators_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [(f"the cat sees {n} dogs .", f"die katze sieht {n} hunde .") for n in range(300)]
+    data = written(tmp_path, "pairs.tsv", "".join(f"{a}\t{b}\n" for a, b in pairs))
+    sizes = ("vocab=330", "width=16", "layers=1", "heads=2", "hidden=32", "batch=64", "steps=2", "warmup=1")
+    run = trained(tmp_path, "translate", f"pairs={data}", *sizes)
+    capsys.readouterr()
+    assert main(["eval", str(run), "--max-tokens", "6", "--beams", "1", "--limit", "2", "--json"]) == 0
+    found, model = json.loads(capsys.readouterr().out), sl.load(run)
+    hypotheses = [model.translate(source, max_tokens=6, beams=1).text for source, _ in pairs[:200:100]]
+    assert [sample["translation"] for sample in found["samples"]] == hypotheses
+    assert [sample["reference"] for sample in found["samples"]] == [target for _, target in pairs[:200:100]]
+    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [[target for _, target in pairs[:200:100]]]).score)
+    assert found["loss"] > 0
+    Path(data).write_text("".join(f"{a}\t{b}\n" for a, b in pairs[:250]))
+    assert main(["eval", str(run), "--max-tokens", "2", "--beams", "1", "--limit", "1"]) == 0
+    assert "the data has changed since this run began" in capsys.readouterr().err
+    Path(data).unlink()
+    assert main(["eval", str(run)]) == 2
+    assert "cannot be read" in capsys.readouterr().err

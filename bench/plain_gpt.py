@@ -1,0 +1,79 @@
+"""A plain GPT and its loop, as people write them in one file: learned positions, LayerNorm, GELU, fused q, k, v, torch's attention,
+fused AdamW with decay on matrices, warm-up and cosine, clipping at 1. The peer of our training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class PlainConfig:
+    vocab_size: int
+    context: int = 256
+    width: int = 384
+    layers: int = 6
+    heads: int = 6
+    dropout: float = 0.0
+
+
+class PlainBlock(nn.Module):
+    def __init__(self, config: PlainConfig) -> None:
+        super().__init__()
+        width, self.heads, self.dropout = config.width, config.heads, config.dropout
+        self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, time, width = x.shape
+        q, k, v = (y.view(rows, time, self.heads, -1).transpose(1, 2) for y in self.qkv(self.norm1(x)).split(width, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + F.dropout(self.out(y.transpose(1, 2).reshape(rows, time, width)), self.dropout, self.training)
+        return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), self.dropout, self.training)
+
+
+class PlainGPT(nn.Module):
+    def __init__(self, config: PlainConfig) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(config.vocab_size, config.width), nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleList(PlainBlock(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, bias=False)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                shrink = math.sqrt(2 * config.layers) if name.endswith(("out.weight", "down.weight")) else 1.0
+                nn.init.normal_(parameter, std=0.02 / shrink)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(F.linear(self.norm(x), self.tokens.weight).flatten(0, 1), targets.flatten())
+
+
+def optimizer(model: nn.Module, lr: float) -> torch.optim.AdamW:
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.99), fused=True)
+
+
+def rate(done: float, step: int, warmup: int = 100) -> float:
+    """Of the peak: warm-up by steps, then a cosine over the time down to a tenth."""
+    return min(1.0, (step + 1) / warmup) * (0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, done))))
+
+
+def update(model: nn.Module, adam: torch.optim.AdamW, tokens: Tensor, targets: Tensor, lr: float) -> float:
+    """One step; the loss before it."""
+    for group in adam.param_groups:
+        group["lr"] = lr
+    loss = model(tokens, targets)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    adam.step()
+    adam.zero_grad(set_to_none=True)
+    return float(loss)

@@ -1,0 +1,56 @@
+"""Signals while something runs that must end cleanly: the first asks it to, a second Ctrl-C does not wait.
+
+SIGTERM is what clusters send before they kill, SIGHUP what a terminal sends that is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+ASKED = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "a closed terminal"}
+
+
+class Stopping:
+    """`with Stopping() as stopping:` … `stopping.asked`, polled between the steps."""
+
+    def __init__(self) -> None:
+        self.number, self._times, self._before = 0, 0, dict[int, Any]()
+
+    @property
+    def asked(self) -> bool:
+        return self.number != 0
+
+    @property
+    def code(self) -> int:
+        """As a shell reports a process that a signal ended."""
+        return 128 + self.number
+
+    @property
+    def reason(self) -> str:
+        return ASKED[signal.Signals(self.number).name]
+
+    def __enter__(self) -> Stopping:
+        if threading.current_thread() is threading.main_thread():
+            for name in ASKED:
+                number = getattr(signal, name, None)
+                if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
+                    self._before[number] = signal.signal(number, self._catch)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        self.number = self.number or number
+        if number != signal.SIGINT:
+            return
+        self._times += 1
+        if self._times == 2:
+            raise KeyboardInterrupt
+        if self._times > 2:
+            os._exit(128 + number)

@@ -1,0 +1,104 @@
+"""A small BERT that fills in hidden words, from any text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import tokenizers
+
+from sightline.checkpoints.progress import shown
+from sightline.core.model import build
+from sightline.recipes.corpora import Prepared, encoder_for, prepared_folder, prepared_text
+from sightline.recipes.models import encoder_config, encoder_keys, pad_of
+from sightline.recipes.plays import works
+from sightline.recipes.settings import Recipe
+from sightline.text.rust_engine import RustEngine
+from sightline.text.tokenizer import Tokenizer
+from sightline.training.config import AdamW, Muon, Optimizer, number
+from sightline.training.export import Export
+from sightline.training.masked import SHARE, MaskedText, Unit, word_beginnings
+from sightline.training.packed import PackedText
+from sightline.training.prepare import Plan, cached, sources
+from sightline.training.run import Job
+
+MASK = "[MASK]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertTiny(Recipe):
+    """`text` may be any text file; without one, the plays of Shakespeare are fetched, and some of them are held out. Hidden are single
+    tokens, whole words or spans (`masking`), `share` of all positions. Hugging Face opens the result as ModernBertForMaskedLM."""
+
+    text: Path | None = None
+    vocab: int = 4000
+    masking: Unit = "token"
+    share: float = SHARE
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    context: int = 128
+    batch: int = 24
+    steps: int = 4000
+    lr: float = 0.02
+    adam_lr: float = 2e-3
+    warmup: int = 100
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "width", "layers", "heads", "context", "batch"):
+            number(name, getattr(self, name), low=1, high=1e9, whole=True)
+        number("share", self.share, low=0.001, high=0.9)
+        Recipe.__post_init__(self)
+
+    def optimizer(self) -> Optimizer:
+        rest = AdamW(lr=self.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
+        return Muon(lr=self.lr, weight_decay=self.weight_decay, rest=rest)
+
+    def job(self) -> Job:
+        data = plays(self.vocab) if self.text is None else prepared_text(self.text, self.vocab)
+        tokenizer, mask, files = with_mask(data.tokenizer_files)
+        vocab_size = mask + 1
+        keys = encoder_keys(
+            "ModernBertForMaskedLM",
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            vocab_size=vocab_size,
+            context=self.context,
+            dropout=self.dropout,
+            pad=pad_of(tokenizer),
+        )
+        config = encoder_config(keys)
+        task = MaskedText(
+            PackedText(data.train, data.validation, self.context, self.batch, self.seed, end=data.end),
+            mask,
+            vocab_size,
+            special=tokenizer.special_ids,
+            unit=self.masking,
+            begins=word_beginnings(tokenizer, vocab_size),
+            share=self.share,
+        )
+        export = Export(family="modernbert", head="masked", keys=keys, files=files)
+        return Job(name="bert-tiny", make=lambda: build(config), task=task, config=self.training(), export=export, told=self.told)
+
+
+def plays(vocab: int) -> Prepared:
+    """Shakespeare in byte-level BPE, four plays held out."""
+    train, held_out = works(None)
+    plan = Plan(files=sources(train), held_out=sources(held_out))
+    with shown(None) as report:
+        return prepared_folder(cached(plan, f"bpe {vocab}", lambda: encoder_for(plan, "bpe", vocab=vocab, progress=report), report))
+
+
+def with_mask(files: dict[str, bytes]) -> tuple[Tokenizer, int, dict[str, bytes]]:
+    """The tokenizer with a mask token behind all others, that token, and the files. The mask takes the space before it: a token of
+    byte-level BPE carries its own."""
+    made = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
+    made.add_special_tokens([tokenizers.AddedToken(MASK, lstrip=True, special=True, normalized=False)])
+    said = {**json.loads(files.get("tokenizer_config.json", b"{}")), "mask_token": MASK}
+    mask = made.token_to_id(MASK)
+    assert mask is not None
+    changed = {"tokenizer.json": made.to_str(pretty=True).encode(), "tokenizer_config.json": json.dumps(said, indent=2).encode()}
+    return Tokenizer(RustEngine(Path("tokenizer.json"), made), ids={"mask": mask}), mask, {**files, **changed}

@@ -1,0 +1,99 @@
+"""An encoder–decoder that translates, from pairs of sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sightline.architectures import encoder_decoder
+from sightline.core.model import build
+from sightline.errors import ConfigError
+from sightline.recipes.corpora import read_pairs, tokenizer_config
+from sightline.recipes.settings import Recipe
+from sightline.text.train_words import BEGIN, END, PAD, bilingual, lines_of
+from sightline.training.config import AdamW, Muon, Optimizer
+from sightline.training.export import Export
+from sightline.training.pairs import Pairs
+from sightline.training.run import Job
+
+Columns = tuple[list[str], list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate(Recipe):
+    """Pairs are two files of one sentence a line (`source`, `target`) or a .tsv (`pairs`). Without held-out pairs, every 100th is one.
+
+    `batch` is in tokens. With `join`, words of the target are written without spaces between them, as Japanese is."""
+
+    pairs: Path | None = None
+    source: Path | None = None
+    target: Path | None = None
+    validation_pairs: Path | None = None
+    validation_source: Path | None = None
+    validation_target: Path | None = None
+    join: bool = False
+    lower: bool = True
+    vocab: int = 8000
+    width: int = 256
+    layers: int = 3
+    heads: int = 4
+    hidden: int = 1024
+    context: int = 256
+    batch: int = 2048
+    steps: int = 3800
+    lr: float = 0.02
+    adam_lr: float = 2e-3
+    warmup: int = 60
+    weight_decay: float = 0.0
+    dropout: float = 0.15
+    label_smoothing: float = 0.1
+    ema: float = 0.998
+
+    def optimizer(self) -> Optimizer:
+        rest = AdamW(lr=self.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
+        return Muon(lr=self.lr, weight_decay=self.weight_decay, rest=rest)
+
+    def sentences(self) -> tuple[Columns, Columns]:
+        """The pairs to learn from, and those that are held out."""
+        if self.pairs is None and (self.source is None or self.target is None):
+            raise ConfigError("no pairs to learn from", expected="a .tsv, or two files", fix="--set pairs=FILE.tsv, or source=… target=…")
+        sources, targets = read_pairs(self.pairs, self.source, self.target)
+        if self.validation_pairs is not None or self.validation_source is not None:
+            return (sources, targets), read_pairs(self.validation_pairs, self.validation_source, self.validation_target)
+        learned = [n for n in range(len(sources)) if n % 100]
+        return ([sources[n] for n in learned], [targets[n] for n in learned]), (sources[::100], targets[::100])
+
+    def job(self) -> Job:
+        (sources, targets), held = self.sentences()
+        tokenizer = bilingual(lines_of(sources, targets), vocab_size=self.vocab, lower=self.lower, join=self.join)
+        ids = [[e.ids for e in tokenizer.encode_batch(side, add_special_tokens=False)] for side in (sources, targets, *held)]
+        vocabulary = tokenizer.get_vocab()
+        pad, start, end = (vocabulary[piece] for piece in (PAD, BEGIN, END))
+        task = Pairs(
+            ids[0],
+            ids[1],
+            start=start,
+            end=end,
+            pad=pad,
+            tokens=self.batch,
+            seed=self.seed,
+            held_out=(ids[2], ids[3]),
+            longest=self.context,
+        )
+        config = encoder_decoder(
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            hidden=self.hidden,
+            vocab_size=tokenizer.get_vocab_size(),
+            max_positions=self.context,
+            positions="rotary",
+            norm="rms",
+            placement="pre",
+            bias=False,
+            dropout=self.dropout,
+        )
+        files = {"tokenizer.json": tokenizer.to_str(pretty=True).encode(), "tokenizer_config.json": tokenizer_config(BEGIN, END, PAD)}
+        defaults = {"decoder_start_token_id": start, "eos_token_id": end, "pad_token_id": pad, "num_beams": 4, "length_penalty": 1.0}
+        export = Export(files=files, defaults=defaults)
+        return Job(name="translate", make=lambda: build(config), task=task, config=self.training(), export=export, told=self.told)

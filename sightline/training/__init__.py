@@ -1,0 +1,1 @@
+"""Training: samples in a fixed order, one loop, states that survive anything."""

@@ -1,0 +1,110 @@
+"""Where else the figures of a run may go: TensorBoard, wandb, trackio. Each is asked for by name, and must be installed.
+
+A tracker that fails is left out from then on: its network or its disk is no reason to stop learning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from sightline.errors import InputError, nearest
+from sightline.training.loop import StepEvent
+from sightline.training.run import Evaluated, Event
+
+PROJECT = "sightline"
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """`write` takes figures by name, and the step."""
+
+    name: str
+    write: Callable[[dict[str, float], int], None]
+    close: Callable[[], None]
+
+
+def tensorboard(folder: Path, told: dict[str, Any]) -> Sink:
+    """Event files in `tensorboard/` of the run."""
+    writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(str(folder / "tensorboard"))
+    writer.add_text("settings", "\n".join(f"    {name} = {value}" for name, value in told.items()))
+
+    def write(figures: dict[str, float], step: int) -> None:
+        for name, value in figures.items():
+            writer.add_scalar(name, value, step)
+
+    return Sink("tensorboard", write, writer.close)
+
+
+def wandb(folder: Path, told: dict[str, Any]) -> Sink:
+    """A run of wandb under the folder's name, its files in the run."""
+    run: Any = import_module("wandb").init(project=PROJECT, name=folder.name, dir=str(folder), config=told)
+    return Sink("wandb", lambda figures, step: run.log(figures, step=step), run.finish)
+
+
+def trackio(folder: Path, told: dict[str, Any]) -> Sink:
+    """A run of trackio under the folder's name."""
+    module: Any = import_module("trackio")
+    module.init(project=PROJECT, name=folder.name, config=told)
+    return Sink("trackio", lambda figures, step: module.log(figures, step=step), module.finish)
+
+
+SINKS: dict[str, Callable[[Path, dict[str, Any]], Sink]] = {"tensorboard": tensorboard, "wandb": wandb, "trackio": trackio}
+
+
+@dataclass(slots=True)
+class Sinks:
+    """Those that were asked for and still work."""
+
+    open: list[Sink]
+
+    def write(self, event: Event) -> list[str]:
+        """Pass an event on; what is to be said of those that failed."""
+        if not isinstance(event, (StepEvent, Evaluated)):
+            return []
+        figures, notes = figures_of(event), list[str]()
+        for sink in list(self.open):
+            try:
+                sink.write(figures, event.step)
+            except Exception as error:  # whatever a tracker may raise
+                self.open.remove(sink)
+                notes.append(f"{sink.name} is left out from here on: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return notes
+
+    def close(self) -> None:
+        while self.open:
+            try:
+                self.open.pop().close()
+            except Exception:  # the run is over and saved; nobody is left to tell
+                continue
+
+
+def open_sinks(names: Iterable[str], folder: Path, told: dict[str, Any]) -> Sinks:
+    """Those that were asked for."""
+    found: list[Sink] = []
+    for name in dict.fromkeys(names):
+        if name not in SINKS:
+            raise InputError(f"no tracker is called {name[:60]!r}", fix=nearest(name[:60], SINKS))
+        try:
+            found.append(SINKS[name](folder, told))
+        except ImportError:
+            raise InputError(f"{name} is not installed", fix=f"pip install {name}, or leave --track {name} out") from None
+        except Exception as error:  # a login that is missing, a server that does not answer
+            why = " ".join(str(error).split())[:200]
+            raise InputError(f"{name} does not start: {why}", fix=f"set it up, or leave --track {name} out") from None
+    return Sinks(found)
+
+
+def figures_of(event: StepEvent | Evaluated) -> dict[str, float]:
+    """The finite ones, under the names that they have in a board."""
+    if isinstance(event, Evaluated):
+        named = {"validation/loss": event.loss}
+    else:
+        speed = {"train/tokens_per_second": event.tokens_per_second, "train/seconds": event.seconds}
+        named = {"train/loss": event.loss, "train/lr": event.lr, "train/grad_norm": event.grad_norm, **speed}
+        named |= {} if event.mfu is None else {"train/mfu": event.mfu}
+    return {name: value for name, value in named.items() if math.isfinite(value)}

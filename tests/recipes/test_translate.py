@@ -1,0 +1,72 @@
+"""The translator: it learns a small language, writes it as the data does, and its exported model needs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sightline as sl
+from sightline.errors import ConfigError
+from sightline.recipes.translate import Translate
+from sightline.training.run import train
+
+WORDS = {"cat": "猫", "dog": "犬", "bird": "鳥", "sees": "見る", "likes": "好き", "the": "その", "a": "ある", "old": "古い", "red": "赤い"}
+SMALL = {"vocab": 360, "width": 48, "layers": 1, "heads": 2, "hidden": 96, "batch": 512, "dropout": 0.0, "label_smoothing": 0.0}
+
+
+def pairs(folder: Path, count: int = 400) -> Path:
+    """noun verb noun, with the verb last in the other language."""
+    chance = np.random.default_rng(0)
+    lines: list[str] = []
+    for _ in range(count):
+        one, other = (
+            [str(chance.choice(["the", "a"])), *chance.choice(["old", "red"], chance.integers(2)).tolist(), noun]
+            for noun in chance.choice(["cat", "dog", "bird"], 2).tolist()
+        )
+        verb = str(chance.choice(["sees", "likes"]))
+        source, target = [*one, verb, *other, "."], [*one, *other, verb]
+        lines.append(f"{' '.join(source)}\t{' '.join(WORDS[word] for word in target)} 。")
+    (folder / "pairs.tsv").write_text("\n".join(lines), encoding="utf-8")
+    return folder / "pairs.tsv"
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    at = tmp_path_factory.mktemp("translate")
+    recipe = Translate(pairs=pairs(at), join=True, steps=160, warmup=10, ema=0.9, eval_every=80, save_every=80, **SMALL)
+    for _ in train(recipe.job(), at / "run"):
+        pass
+    return at / "run"
+
+
+def test_it_translates_a_plain_english_sentence_into_unspaced_text(learned: Path) -> None:
+    model = sl.load(learned / "model")
+    found = model.translate("The red cat likes a bird.")
+    assert found.text == "その赤い猫ある鳥好き。"
+    assert torch.allclose(found.alignment.sum(-1), torch.ones(len(found.tokens)), atol=1e-5)
+
+
+def test_what_no_piece_can_write_is_written_in_bytes(learned: Path) -> None:
+    tokenizer = sl.load(learned / "model").tokenizer
+    assert tokenizer is not None
+    assert tokenizer.decode(tokenizer.encode("🙂 Ω")) == "🙂ω"
+
+
+def test_the_checkpoint_recommends_four_beams(learned: Path) -> None:
+    assert sl.load(learned / "model").defaults.num_beams == 4
+
+
+def test_without_pairs_it_says_what_to_give() -> None:
+    with pytest.raises(ConfigError, match=r"pairs=FILE\.tsv"):
+        Translate().job()
+
+
+def test_every_hundredth_pair_is_held_out_unless_some_are_given(tmp_path: Path) -> None:
+    path = pairs(tmp_path)
+    task = Translate(pairs=path, **SMALL).job().task
+    assert sum(batch.rows for batch in task.validation()) == 4
+    task = Translate(pairs=path, validation_pairs=path, **SMALL).job().task
+    assert sum(batch.rows for batch in task.validation()) == 400

@@ -1,0 +1,60 @@
+"""A crew of one, and the tensors that processes share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sightline.training.crew import ALONE, Crew, checksum, held_like, in_parts, whole
+
+
+def test_one_process_alone_agrees_with_itself() -> None:
+    assert ALONE.leads
+    assert ALONE.device == torch.device("cpu")
+    assert [ALONE.agree(flag) for flag in (True, False)] == [True, False]
+    assert ALONE.total(2.5) == ALONE.first(2.5) == 2.5
+    assert ALONE.same(7)
+    tensors = {"a": torch.ones(2)}
+    assert ALONE.full(tensors) == tensors
+    ALONE.meet()
+
+
+def test_only_the_first_leads() -> None:
+    assert [Crew(rank, 3).leads for rank in range(3)] == [True, False, False]
+
+
+def test_the_objective_goes_to_the_crews_device() -> None:
+    module = nn.Linear(2, 3)
+    assert ALONE.wrap(module) is module
+    with ALONE.syncing(module, last=False):
+        pass
+    assert Crew(device=torch.device("meta")).wrap(module).weight.device.type == "meta"
+
+
+def test_a_plain_tensor_is_whole_already() -> None:
+    tensor = torch.randn(3, 4)
+    assert not in_parts(tensor)
+    assert whole(tensor) is tensor
+    assert held_like(tensor, torch.zeros(3, 4)) is tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_checksum_is_the_sum_of_the_bits(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(5, 7).to(dtype), torch.randn(7).to(dtype)
+    kind = {2: np.int16, 4: np.int32, 8: np.int64}[dtype.itemsize]
+    bits = [np.frombuffer(t.contiguous().view(torch.uint8).numpy().tobytes(), kind) for t in (a, b)]
+    by_hand = sum(int(n) for part in bits for n in part)
+    if dtype == torch.float64:  # sums of 64 bits go round
+        by_hand = sum((sum(int(n) for n in part) + 2**63) % 2**64 - 2**63 for part in bits)
+    assert checksum([a, b]) == by_hand % 2**62
+
+
+def test_the_checksum_notices_one_bit() -> None:
+    tensor = torch.randn(100)
+    other = tensor.clone()
+    other.view(torch.int32)[63] ^= 1
+    assert checksum([tensor]) != checksum([other])
+    assert checksum([tensor]) == checksum([tensor.clone()])
