@@ -56,6 +56,7 @@ def eval(
     source: Path | None = None,
     target: Path | None = None,
     tokenize: str | None = None,
+    words: bool = False,
     beams: Count = None,
     max_tokens: Count = None,
     stride: Count = None,
@@ -77,6 +78,8 @@ def eval(
         Their references, one a line; with --source.
     tokenize
         How sacrebleu cuts words for BLEU: 13a (the default), intl, char, zh, ja-mecab, none …
+    words
+        Part translations where the model's own words begin, for references that are parted so (Japanese); BLEU then cuts at spaces.
     beams
         Beams of the translations; by default as the model recommends, or 4.
     max_tokens
@@ -96,7 +99,7 @@ def eval(
 
         show(of_run(Path(model), tokenize=tokenize, beams=beams, max_tokens=max_tokens, limit=limit), json=json)
         return
-    found, tokenize = read_data(data, source, target, limit=limit), tokenize or "13a"
+    found, tokenize = read_data(data, source, target, limit=limit), tokenize or ("none" if words else "13a")
     if found.kind == "pairs":
         bleu_with(tokenize)
     loaded = load_shown(model)
@@ -105,7 +108,7 @@ def eval(
     if found.kind == "text":
         report = of_text(loaded, loaded.tokenizer, found.text, stride=stride)
     elif found.kind == "pairs":
-        report = of_pairs(loaded, loaded.tokenizer, found.rows, tokenize=tokenize, beams=beams, max_tokens=max_tokens)
+        report = of_pairs(loaded, loaded.tokenizer, found.rows, tokenize=tokenize, beams=beams, max_tokens=max_tokens, words=words)
     else:
         report = of_labels(loaded, loaded.tokenizer, found.rows)
     show(report, json=json)
@@ -147,12 +150,19 @@ def of_text(loaded: Model, tokenizer: Tokenizer, text: str, *, stride: int | Non
 
 
 def of_pairs(
-    loaded: Model, tokenizer: Tokenizer, rows: Sequence[tuple[str, str]], *, tokenize: str, beams: int | None, max_tokens: int | None
+    loaded: Model,
+    tokenizer: Tokenizer,
+    rows: Sequence[tuple[str, str]],
+    *,
+    tokenize: str,
+    beams: int | None,
+    max_tokens: int | None,
+    words: bool = False,
 ) -> Report:
     """BLEU and chrF, with the first few translations."""
     from sightline.tasks.evaluate import quality, translations
 
-    results = translations(loaded.fast, tokenizer, loaded.defaults, rows, beams=beams, max_tokens=max_tokens)
+    results = translations(loaded.fast, tokenizer, loaded.defaults, rows, beams=beams, max_tokens=max_tokens, words=words)
     samples = followed(results, at=lambda found: (len(found), len(rows)))
     found, lines = quality(samples, tokenize=tokenize), list[str]()
     for sample in samples[:SHOWN]:

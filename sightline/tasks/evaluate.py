@@ -23,6 +23,7 @@ from sightline.text.streaming import TextStream
 from sightline.text.tokenizer import Tokenizer
 
 BATCH = 16  # texts that a classifier is given at once
+WORD_MARK = "▁"  # what SentencePiece and its like put before a word
 
 
 # ------------------------------------------------------------------------------------------------------------------ text
@@ -104,11 +105,22 @@ def translations(
     *,
     beams: int | None = BEAMS,
     max_tokens: int | None = None,
+    words: bool = False,
 ) -> Iterator[Sample]:
-    """Each source translated, beside its reference."""
+    """Each source translated, beside its reference; `words` parts the translation where the model's own words begin."""
     for source, reference in pairs:
         found = translate(transformer, tokenizer, defaults, source, beams=beams, max_tokens=max_tokens)
-        yield Sample(source, found.text, reference)
+        yield Sample(source, in_words(tokenizer, found.tokens) if words else found.text, reference)
+
+
+def in_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
+    """A text with a space before each word that the tokenizer marks, also in languages that write none."""
+    words: list[list[int]] = []
+    for token in tokens:
+        if not words or (tokenizer.engine.piece(token) or "").startswith(WORD_MARK):
+            words.append([])
+        words[-1].append(token)
+    return " ".join(text for text in (tokenizer.decode(word).strip() for word in words) if text)
 
 
 def quality(samples: Sequence[Sample], *, tokenize: str = "13a") -> Quality:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import sightline as sl
+from sightline.cli.main import main
 from sightline.errors import ConfigError
 from sightline.recipes.translate import Translate
 from sightline.training.run import train
@@ -53,6 +55,18 @@ def test_what_no_piece_can_write_is_written_in_bytes(learned: Path) -> None:
     tokenizer = sl.load(learned / "model").tokenizer
     assert tokenizer is not None
     assert tokenizer.decode(tokenizer.encode("🙂 Ω")) == "🙂ω"
+
+
+def test_its_own_words_can_be_scored(learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "source.txt").write_text("the red cat likes a bird .\na dog sees the old cat .\n", encoding="utf-8")
+    (tmp_path / "target.txt").write_text("その 赤い 猫 ある 鳥 好き 。\nある 犬 その 古い 猫 見る 。\n", encoding="utf-8")
+    files = ["--source", str(tmp_path / "source.txt"), "--target", str(tmp_path / "target.txt"), "--json"]
+    assert main(["eval", str(learned), *files, "--words"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bleu"] == pytest.approx(100)
+    assert "tok:none" in found["bleu_signature"]
+    assert main(["eval", str(learned), *files]) == 0
+    assert json.loads(capsys.readouterr().out)["bleu"] < 50
 
 
 def test_the_checkpoint_recommends_four_beams(learned: Path) -> None:
