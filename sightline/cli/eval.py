@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json as text_of
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +15,7 @@ from sightline.cli.runs import is_run
 from sightline.cli.score import bar, finite
 from sightline.cli.translate import lines_of
 from sightline.errors import InputError
+from sightline.text.rows import csv_rows, jsonl_rows
 
 if TYPE_CHECKING:
     from sightline.model import Model
@@ -250,24 +249,12 @@ def read_tsv(where: Path, text: str) -> Data:
 
 def read_csv(where: Path, text: str) -> Data:
     """A head that names the columns, then the rows."""
-    try:
-        return from_columns(where, list(csv.DictReader(io.StringIO(text, newline=""), strict=True)))
-    except csv.Error as error:
-        raise InputError(f"{where} is not CSV: {error}", expected="a head with text,label and rows", fix="correct the file") from None
+    return from_columns(where, [row for _, row in csv_rows(where, text)])
 
 
 def read_jsonl(where: Path, text: str) -> Data:
     """An object a line."""
-    rows = list[dict[str, Any]]()
-    for number, line in enumerate(lines_of(text), 1):
-        try:
-            value = text_of.loads(line)
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            raise InputError(f"{where}, line {number}: no JSON object", expected='{"text": …, "label": …}', fix="correct the line")
-        rows.append(value)
-    return from_columns(where, rows)
+    return from_columns(where, [row for _, row in jsonl_rows(where, text, shape='{"text": …, "label": …}')])
 
 
 def from_columns(where: Path, rows: list[dict[str, Any]]) -> Data:

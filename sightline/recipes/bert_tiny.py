@@ -13,10 +13,10 @@ from sightline.core.model import build
 from sightline.recipes.corpora import Prepared, encoder_for, prepared_folder, prepared_text
 from sightline.recipes.models import encoder_config, encoder_keys, pad_of
 from sightline.recipes.plays import works
-from sightline.recipes.settings import Recipe
+from sightline.recipes.settings import MuonRecipe
 from sightline.text.rust_engine import RustEngine
 from sightline.text.tokenizer import Tokenizer
-from sightline.training.config import AdamW, Muon, Optimizer, number
+from sightline.training.config import number
 from sightline.training.export import Export
 from sightline.training.masked import SHARE, MaskedText, Unit, word_beginnings
 from sightline.training.packed import PackedText
@@ -27,7 +27,7 @@ MASK = "[MASK]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertTiny(Recipe):
+class BertTiny(MuonRecipe):
     """`text` may be any text file; without one, the plays of Shakespeare are fetched, and some of them are held out. Hidden are single
     tokens, whole words or spans (`masking`), `share` of all positions. Hugging Face opens the result as ModernBertForMaskedLM."""
 
@@ -41,20 +41,11 @@ class BertTiny(Recipe):
     context: int = 128
     batch: int = 24
     steps: int = 4000
-    lr: float = 0.02
-    adam_lr: float = 2e-3
     warmup: int = 100
-    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "width", "layers", "heads", "context", "batch"):
-            number(name, getattr(self, name), low=1, high=1e9, whole=True)
         number("share", self.share, low=0.001, high=0.9)
-        Recipe.__post_init__(self)
-
-    def optimizer(self) -> Optimizer:
-        rest = AdamW(lr=self.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
-        return Muon(lr=self.lr, weight_decay=self.weight_decay, rest=rest)
+        MuonRecipe.__post_init__(self)
 
     def job(self) -> Job:
         data = plays(self.vocab) if self.text is None else prepared_text(self.text, self.vocab)

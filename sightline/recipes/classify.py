@@ -17,7 +17,7 @@ from sightline.recipes.models import encoder_config, encoder_keys, open_base, pa
 from sightline.recipes.settings import Recipe
 from sightline.text.rust_engine import RustEngine
 from sightline.text.tokenizer import Tokenizer
-from sightline.training.config import AdamW, Optimizer, number
+from sightline.training.config import AdamW, Optimizer
 from sightline.training.export import Export
 from sightline.training.labelled import Examples, read_labelled
 from sightline.training.run import Job
@@ -49,11 +49,6 @@ class Classify(Recipe):
     dropout: float = 0.1
     eval_every: int = 50
     save_every: int = 100
-
-    def __post_init__(self) -> None:
-        for name in ("vocab", "width", "layers", "heads", "context", "batch"):
-            number(name, getattr(self, name), low=1, high=1e9, whole=True)
-        Recipe.__post_init__(self)
 
     def optimizer(self) -> Optimizer:
         return AdamW(lr=self.lr or (TUNED if self.model else SCRATCH), betas=(0.9, 0.999), weight_decay=self.weight_decay)

@@ -9,10 +9,10 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sightline.errors import ConfigError, nearest, short
-from sightline.training.config import AdamW, OnBad, Optimizer, Precision, Schedule, Shape, TrainingConfig, number
+from sightline.training.config import AdamW, Muon, OnBad, Optimizer, Precision, Schedule, Shape, TrainingConfig, number
 from sightline.training.run import Job
 
 R = TypeVar("R", bound="Recipe")
@@ -96,6 +96,21 @@ class Recipe:
         except ConfigError as error:
             fix = f"--set {error.fix}" if error.fix.partition("=")[0] in known else error.fix
             raise ConfigError(error.seen, expected=error.expected, fix=fix) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MuonRecipe(Recipe):
+    """Muon for the blocks' matrices with `lr`, AdamW for the rest with `adam_lr`."""
+
+    lr: float = 0.02
+    adam_lr: float = 2e-3
+    weight_decay: float = 0.0
+    second_beta: ClassVar[float] = 0.98
+    """How long AdamW remembers the squares of the gradients."""
+
+    def optimizer(self) -> Optimizer:
+        rest = AdamW(lr=self.adam_lr, betas=(0.9, self.second_beta), weight_decay=0.0)
+        return Muon(lr=self.lr, weight_decay=self.weight_decay, rest=rest)
 
 
 def key_values(words: Iterable[str]) -> dict[str, str]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from sightline.architectures import llama
 from sightline.config import HeadNorm, RMSNorm
 from sightline.core.model import build
 from sightline.recipes.corpora import prepared_characters
-from sightline.recipes.settings import Recipe
-from sightline.training.config import AdamW, Muon, Optimizer
+from sightline.recipes.settings import MuonRecipe
 from sightline.training.export import Export
 from sightline.training.packed import PackedText
 from sightline.training.run import Job
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shakespeare(Recipe):
+class Shakespeare(MuonRecipe):
     """`text` may be any text file; without one, the plays of Shakespeare are fetched, and some of them are held out."""
 
     text: Path | None = None
@@ -27,13 +27,9 @@ class Shakespeare(Recipe):
     context: int = 256
     batch: int = 12
     steps: int = 2000
-    lr: float = 0.02
     adam_lr: float = 3e-3
-    weight_decay: float = 0.0
+    second_beta: ClassVar[float] = 0.99
     warmup: int = 40
-
-    def optimizer(self) -> Optimizer:
-        return Muon(lr=self.lr, weight_decay=self.weight_decay, rest=AdamW(lr=self.adam_lr, weight_decay=0.0))
 
     def job(self) -> Job:
         data = prepared_characters(self.text)

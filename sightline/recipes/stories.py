@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sightline.core.model import build
 from sightline.errors import ConfigError
 from sightline.families.keys import Keys
 from sightline.families.llama import LLAMA
 from sightline.recipes.corpora import Prepared, prepared_folder, prepared_text
-from sightline.recipes.settings import Recipe
-from sightline.training.config import AdamW, Muon, Optimizer, number
+from sightline.recipes.settings import MuonRecipe
+from sightline.training.config import number
 from sightline.training.export import Export
 from sightline.training.packed import PackedText
 from sightline.training.run import Job
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stories(Recipe):
+class Stories(MuonRecipe):
     """`text` is a text file, from which `vocab` tokens are learned first; or `data` is a folder of `sightline data prepare`.
 
     `kv_heads` heads of keys and values are shared by `heads` of queries; `hidden` is the width of the feed-forward part, by default
@@ -37,9 +37,8 @@ class Stories(Recipe):
     context: int = 256
     batch: int = 12
     steps: int = 2000
-    lr: float = 0.02
     adam_lr: float = 3e-3
-    weight_decay: float = 0.0
+    second_beta: ClassVar[float] = 0.99
     warmup: int = 40
 
     def __post_init__(self) -> None:
@@ -48,9 +47,6 @@ class Stories(Recipe):
             number(name, getattr(self, name) or (1 if name in ("kv_heads", "hidden") else 0), low=1, high=1e6, whole=True)
         if self.width % self.heads:
             raise ConfigError(f"width {self.width} for {self.heads} heads", expected="a multiple", fix=f"width={self.heads * 64}")
-
-    def optimizer(self) -> Optimizer:
-        return Muon(lr=self.lr, weight_decay=self.weight_decay, rest=AdamW(lr=self.adam_lr, weight_decay=0.0))
 
     def prepared(self) -> Prepared:
         """The tokens."""

@@ -9,9 +9,8 @@ from sightline.architectures import encoder_decoder
 from sightline.core.model import build
 from sightline.errors import ConfigError
 from sightline.recipes.corpora import read_pairs, tokenizer_config
-from sightline.recipes.settings import Recipe
+from sightline.recipes.settings import MuonRecipe
 from sightline.text.train_words import BEGIN, END, PAD, bilingual, lines_of
-from sightline.training.config import AdamW, Muon, Optimizer
 from sightline.training.export import Export
 from sightline.training.pairs import Pairs
 from sightline.training.run import Job
@@ -20,7 +19,7 @@ Columns = tuple[list[str], list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translate(Recipe):
+class Translate(MuonRecipe):
     """Pairs are two files of one sentence a line (`source`, `target`) or a .tsv (`pairs`). Without held-out pairs, every 100th is one.
 
     `batch` is in tokens. With `join`, words of the target are written without spaces between them, as Japanese is."""
@@ -41,17 +40,10 @@ class Translate(Recipe):
     context: int = 256
     batch: int = 2048
     steps: int = 3800
-    lr: float = 0.02
-    adam_lr: float = 2e-3
     warmup: int = 60
-    weight_decay: float = 0.0
     dropout: float = 0.15
     label_smoothing: float = 0.1
     ema: float = 0.998
-
-    def optimizer(self) -> Optimizer:
-        rest = AdamW(lr=self.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
-        return Muon(lr=self.lr, weight_decay=self.weight_decay, rest=rest)
 
     def sentences(self) -> tuple[Columns, Columns]:
         """The pairs to learn from, and those that are held out."""

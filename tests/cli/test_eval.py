@@ -143,7 +143,7 @@ def test_ctrl_c_before_anything_was_measured(
         ("a.tsv", "", "has no rows"),
         ("a.csv", "text,lable\na,b\n", "row 1: no text or no label"),
         ("a.csv", "text,label\na\n", "row 1: no text or no label"),
-        ("a.csv", 'text,label\n"a', "is not CSV"),
+        ("a.csv", 'text,label\n"a', "a.csv, line 2: not CSV"),
         ("a.csv", "text,label\n", "has no rows"),
         ("a.jsonl", '{"text": "a", "label": 1}\n[]\n', "line 2: no JSON object"),
         ("a.jsonl", "{", "line 1: no JSON object"),
