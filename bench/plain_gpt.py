@@ -62,9 +62,9 @@ def optimizer(model: nn.Module, lr: float) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.99), fused=True)
 
 
-def rate(done: float, step: int, warmup: int = 100) -> float:
-    """Of the peak: warm-up by steps, then a cosine over the time down to a tenth."""
-    return min(1.0, (step + 1) / warmup) * (0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, done))))
+def rate(done: float, warmup: float = 0.05) -> float:
+    """Of the peak: warm-up over a twentieth of the steps, then a cosine down to a tenth."""
+    return min(1.0, (done + 1e-3) / warmup) * (0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
 def update(model: nn.Module, adam: torch.optim.AdamW, tokens: Tensor, targets: Tensor, lr: float) -> float:

@@ -1,14 +1,20 @@
 """Shakespeare by the minute: `python -m bench.shakespeare 3 20`. Our recipe against a plain GPT loop given the same minutes.
 
-Both read the same characters (held-out plays apart), on two threads, and are measured on the same windows of the held-out plays; only
-time spent in training steps counts. The plain loop has its best of three learning rates, each with a run of its own.
+Both have the same size, read the same characters (held-out plays apart), and are measured on the same windows of the held-out plays. First
+the time of a step is measured, in turns, on two threads of a machine that does nothing else; the minutes then are so many steps, so that
+the long part may share the machine. The plain loop has its best of three learning rates, each with a run of its own. Curves that are
+done are kept: what was interrupted goes on where it was.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -21,39 +27,65 @@ from sightline.training.packed import PackedText
 
 RATES = (5e-4, 1e-3, 2e-3)
 POINTS = 12  # evaluations in a run
-Curve = list[tuple[float, float]]
+ROUNDS, TURN = 5, 4  # the time of a step: so many rounds of so many steps each
+Curve = list[tuple[float, float]]  # the share of the steps, the validation loss
 
 
-def ours(minutes: float) -> Curve:
-    """(minutes, validation loss), by the recipe as it is."""
-    job = Shakespeare(minutes=minutes, steps=10**9).job()
+class Plain:
+    """The plain loop, with the recipe's size."""
+
+    def __init__(self, count: int, lr: float) -> None:
+        recipe = Shakespeare()
+        task = recipe.job().task
+        assert isinstance(task, PackedText)
+        torch.manual_seed(0)
+        shape = {"width": recipe.width, "layers": recipe.layers, "heads": recipe.heads, "context": recipe.context}
+        self.task, self.count, self.lr, self.done = task, count, lr, 0
+        self.model = PlainGPT(PlainConfig(vocab_size=1 + int(task.train.ids.max()), **shape))
+        self.adam = optimizer(self.model, lr)
+
+    def step(self) -> None:
+        batch, share = self.task.batch(self.done), self.done / self.count
+        update(self.model, self.adam, batch.tokens, batch.targets, self.lr * rate(share))
+        self.done += 1
+
+
+def step_seconds() -> dict[str, float]:
+    """The median time of a step of either, in turns."""
+    job = Shakespeare(steps=10**6).job()
+    learner, plain = trainee(job.make(), job.config), Plain(10**6, RATES[0])
+    mine = steps(learner, job.task)
+    times: dict[str, list[float]] = {"ours": [], "plain": []}
+    for _ in range(ROUNDS + 1):
+        for name, step in (("ours", lambda: next(mine)), ("plain", plain.step)):
+            start = time.perf_counter()
+            for _ in range(TURN):
+                step()
+            times[name].append((time.perf_counter() - start) / TURN)
+    return {name: statistics.median(found[1:]) for name, found in times.items()}
+
+
+def ours(count: int) -> Curve:
+    """The recipe as it is, for so many steps."""
+    job = Shakespeare(steps=count).job()
     torch.manual_seed(0)
     learner = trainee(job.make(), job.config)
-    curve: Curve = []
-    for _ in steps(learner, job.task):
-        if learner.seconds >= 60 * minutes * (len(curve) + 1) / POINTS:
-            curve.append((learner.seconds / 60, validate(learner, job.task)))
-    return [*curve[: POINTS - 1], (learner.seconds / 60, validate(learner, job.task))]
+    return [(n / count, validate(learner, job.task)) for n, _ in enumerate(steps(learner, job.task), start=1) if n in marks(count)]
 
 
-def plain(minutes: float, lr: float) -> Curve:
-    """The same of the plain loop: 6 layers, width 384, context 256, batch 12."""
-    recipe = Shakespeare()
-    task = recipe.job().task
-    assert isinstance(task, PackedText)
-    torch.manual_seed(0)
-    config = PlainConfig(vocab_size=1 + int(task.train.ids.max()), context=recipe.context)
-    model, spent, step = PlainGPT(config), 0.0, 0
-    adam = optimizer(model, lr)
-    curve: Curve = []
-    while spent < 60 * minutes:
-        batch = task.batch(step)
-        start = time.perf_counter()
-        update(model, adam, batch.tokens, batch.targets, lr * rate(spent / 60 / minutes, step))
-        spent, step = spent + time.perf_counter() - start, step + 1
-        if spent >= 60 * minutes * (len(curve) + 1) / POINTS:
-            curve.append((spent / 60, evaluate(model, task)))
-    return [*curve[: POINTS - 1], (spent / 60, evaluate(model, task))]
+def plain(count: int, lr: float) -> Curve:
+    """The same of the plain loop."""
+    run, curve = Plain(count, lr), Curve()
+    for n in range(1, count + 1):
+        run.step()
+        if n in marks(count):
+            curve.append((n / count, evaluate(run.model, run.task)))
+    return curve
+
+
+def marks(count: int) -> set[int]:
+    """The steps after which a run is measured; the last is one."""
+    return {round(count * n / POINTS) for n in range(1, POINTS + 1)}
 
 
 @torch.no_grad()
@@ -72,7 +104,10 @@ def draw(results: dict[str, dict[str, Curve]]) -> str:
         axes = figure.add_subplot(1, len(results), number)
         for name, curve in curves.items():
             mine = name == "ours"
-            axes.plot(*zip(*curve, strict=True), label=name, color="C0" if mine else "0.6", linewidth=2 if mine else 1)
+            shares, losses = zip(*curve, strict=True)
+            axes.plot(
+                [float(minutes) * share for share in shares], losses, label=name, color="C0" if mine else "0.6", linewidth=2 if mine else 1
+            )
         axes.set(xlabel="minutes of training", ylabel="nats for a character, held-out plays", title=f"{minutes} minutes on two cores")
         axes.legend(frameon=False)
     figure.tight_layout()
@@ -84,14 +119,22 @@ def draw(results: dict[str, dict[str, Curve]]) -> str:
 def main() -> None:
     torch.set_num_threads(2)
     path = RESULTS / "shakespeare.json"
-    said = json.loads(path.read_text()) if path.exists() else {"results": {}}
+    said: dict[str, Any] = (
+        json.loads(path.read_text()) if path.exists() else {"machine": machine(), "step_seconds": step_seconds(), "results": {}}
+    )
+    print({name: f"{1e3 * seconds:.0f} ms a step" for name, seconds in said["step_seconds"].items()}, flush=True)
     for minutes in map(float, sys.argv[1:] or ("3", "20")):
-        curves: dict[str, Curve] = {f"plain, lr {lr:g}": plain(minutes, lr) for lr in RATES}
-        curves["ours"] = ours(minutes)
+        curves: dict[str, Curve] = said["results"].setdefault(f"{minutes:g}", {})
+        count = {name: round(60 * minutes / seconds) for name, seconds in said["step_seconds"].items()}
+        runs: dict[str, Callable[[], Curve]] = {"ours": partial(ours, count["ours"])}
+        runs |= {f"plain, lr {lr:g}": partial(plain, count["plain"], lr) for lr in RATES}
+        for name, run in runs.items():
+            if name not in curves:
+                curves[name] = run()
+                path.write_text(json.dumps(said, indent=1) + "\n")
+                print(f"{minutes:g} minutes, {name}: {curves[name][-1][1]:.4f} nats", flush=True)
         best = min((name for name in curves if name != "ours"), key=lambda name: curves[name][-1][1])
         print(f"{minutes:g} minutes: ours {curves['ours'][-1][1]:.4f}, best plain {curves[best][-1][1]:.4f} ({best})", flush=True)
-        said["results"][f"{minutes:g}"] = curves
-        path.write_text(json.dumps({"machine": machine(), "results": said["results"]}, indent=1) + "\n")
     print("written:", path, draw(said["results"]))
 
 

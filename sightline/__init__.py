@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from sightline.core.cache import Cache
     from sightline.core.model import Transformer, build
     from sightline.core.multi_head import MultiHeadAttention, attention
+    from sightline.lens.trace import Trace
     from sightline.model import Model, load
 
 __version__ = "0.1.0"
@@ -61,6 +62,7 @@ _WITH_TORCH = {
     "Cache": "sightline.core.cache",
     "MultiHeadAttention": "sightline.core.multi_head",
     "attention": "sightline.core.multi_head",
+    "Trace": "sightline.lens.trace",
 }
 
 
@@ -113,6 +115,7 @@ __all__ = [
     "SightlineError",
     "Sinusoidal",
     "StackConfig",
+    "Trace",
     "Transformer",
     "YaRNScaling",
     "attention",

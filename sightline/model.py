@@ -4,13 +4,15 @@ model = load("smollm2-135m-instruct")      a folder, a .gguf file, a hub id, or 
 model.config, model.transformer, model.tokenizer, model.family
 model.generate(…), model.stream(…), model.chat(…), model.translate(…)
 model.fill(…), model.classify(…), model.embed(…), model.score(…)
+model.trace(…)                             every attention map of one pass, rebuilt exactly when asked for
 model.save("folder")                       a folder that Hugging Face's transformers loads
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -37,11 +39,14 @@ from sightline.families.own import keys_of
 from sightline.generation.beam_text import best_of_beams
 from sightline.generation.decode import Request
 from sightline.generation.text import Generation, Piece, gather, stream, stream_many
+from sightline.lens.trace import ATTENTION, Trace, trace_of
+from sightline.lens.watching import Watch
 from sightline.tasks.asking import Options, ids_of, needed, request_of
 from sightline.tasks.classify import Classification, classify
 from sightline.tasks.embed import embed
 from sightline.tasks.fill import Filling, fill
 from sightline.tasks.score import Score, score
+from sightline.tasks.tracing import trace
 from sightline.tasks.translate import Translation, translate
 from sightline.text.chat import Message, chat_ids, turn_end
 from sightline.text.tokenizer import Tokenizer
@@ -52,7 +57,8 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 @dataclass(slots=True)
 class Model:
     """`family` is Hugging Face's `model_type` (or "sightline"), `head` what the checkpoint carries, `keys` its config.json, `defaults`
-    how its makers want it run, `pooling` how a sentence-transformers folder makes one vector of a text."""
+    how its makers want it run, `pooling` how a sentence-transformers folder makes one vector of a text, `name` what it was
+    loaded by."""
 
     transformer: Transformer
     tokenizer: Tokenizer | None = None
@@ -62,6 +68,7 @@ class Model:
     source: Source | None = None
     defaults: Defaults = field(default_factory=Defaults)
     pooling: Pooling | None = None
+    name: str = ""
     _fast: tuple[object, Transformer] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -92,14 +99,22 @@ class Model:
     def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
         """Continue a text or token ids (an encoder–decoder takes the source). The options are those of `stream`, and `beams`."""
         request = self.request(prompt, options)
-        beams = options.get("beams", 1)
+        beams, watch = options.get("beams", 1), self._watch(options)
         if beams != 1:
-            return best_of_beams(self.fast, self._tokenizer(), request, beams=beams, penalty=options.get("length_penalty", 1.0))
-        return gather(self._stream(request, options), prompt_tokens=len(request.source or request.prompt))
+            found = best_of_beams(self.fast, self._tokenizer(), request, beams=beams, penalty=options.get("length_penalty", 1.0))
+        else:
+            found = gather(self._stream(request, options, watch=watch), prompt_tokens=len(request.source or request.prompt))
+        if watch is not None:
+            read, said = [*request.prompt, *found.tokens[:-1]], prompt if isinstance(prompt, str) and request.source is not None else ""
+            looked = watch.trace if beams == 1 else partial(trace_of, self)
+            found.trace = looked(read, source=request.source, source_text=said)
+        return found
 
     def generate_many(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Options]) -> list[Generation]:
         """The same for many prompts at once: each text is what it would be alone, and together they take less time."""
         refuse_beams(options)
+        if options.get("trace"):
+            raise InputError("a trace of many texts at once", expected="one text", fix="model.generate(prompt, trace=True) for each")
         requests = [self.request(prompt, options) for prompt in prompts]
         found = [Generation(prompt_tokens=len(request.source or request.prompt)) for request in requests]
         for number, piece in stream_many(self.fast, self._tokenizer(), requests, stop=options.get("stop") or ()):
@@ -112,20 +127,46 @@ class Model:
         A cache of an earlier call may be given if it holds the beginning of this very prompt, and nothing else.
         """
         refuse_beams(options)
-        return self._stream(self.request(prompt, options), options, cache)
+        return self._stream(self.request(prompt, options), options, cache, watch=self._watch(options))
 
-    def _stream(self, request: Request, options: Options, cache: Cache | None = None) -> Iterator[Piece]:
-        return stream(self.fast, self._tokenizer(), request, stop=options.get("stop") or (), cache=cache)
+    def _stream(self, request: Request, options: Options, cache: Cache | None = None, *, watch: Watch | None = None) -> Iterator[Piece]:
+        return stream(self.fast, self._tokenizer(), request, stop=options.get("stop") or (), cache=cache, watch=watch)
+
+    def _watch(self, options: Options) -> Watch | None:
+        """Who looks on, if that was asked for."""
+        return Watch(self.fast, self.tokenizer, self.name) if options.get("trace") else None
+
+    def trace(
+        self,
+        text: str | Sequence[int],
+        *,
+        source: str | Sequence[int] | None = None,
+        layers: Iterable[int] | None = None,
+        what: Iterable[str] = ATTENTION,
+    ) -> Trace:
+        """One ordinary pass, of which every attention map can be rebuilt: `model.trace("The cat sat").weights(layer=5, head=1)`.
+
+        An encoder–decoder reads `source` and is shown writing `text`; with one text only, it translates that first. `what` may name more
+        of `sl.QUANTITIES` to keep, and `layers` fewer of the layers.
+        """
+        return trace(self, self.defaults, text, source, layers=layers, what=what)
 
     def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Generation:
         """The answer to a conversation: `model.chat([{"role": "user", "content": "Hello"}]).text`."""
-        return gather(self.stream_chat(messages, **options))
+        refuse_beams(options)
+        request, watch = self._chat_request(messages, options), self._watch(options)
+        found = gather(self._stream(request, options, watch=watch))
+        found.trace = None if watch is None else watch.trace([*request.prompt, *found.tokens[:-1]])
+        return found
 
     def stream_chat(self, messages: Sequence[Message], *, cache: Cache | None = None, **options: Unpack[Options]) -> Iterator[Piece]:
         """The same, piece by piece."""
         refuse_beams(options)
+        return self._stream(self._chat_request(messages, options), options, cache, watch=self._watch(options))
+
+    def _chat_request(self, messages: Sequence[Message], options: Options) -> Request:
         tokenizer = self._tokenizer()
-        return self._stream(self.request(chat_ids(tokenizer, messages), options, also_end=turn_end(tokenizer)), options, cache)
+        return self.request(chat_ids(tokenizer, messages), options, also_end=turn_end(tokenizer))
 
     def translate(
         self, text: str, *, beams: int | None = None, max_tokens: int | None = None, length_penalty: float | None = None
@@ -211,12 +252,18 @@ def load(
     then converted in a limited process of its own. `progress(name, numbers)` is told of every tensor that was filled.
     """
     source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle)
-    return load_opened(source, dtype=dtype, strict=strict, progress=progress)
+    return load_opened(source, dtype=dtype, strict=strict, progress=progress, name=called(reference))
 
 
-def load_opened(source: Source, *, dtype: str = "float32", strict: bool = False, progress: Progress | None = None) -> Model:
+def called(reference: str | Path) -> str:
+    """A model's name in captions: a folder's or file's own, else what was asked for."""
+    return Path(reference).name if Path(reference).exists() else str(reference)
+
+
+def load_opened(source: Source, *, dtype: str = "float32", strict: bool = False, progress: Progress | None = None, name: str = "") -> Model:
     """A source that is open already."""
     loaded = load_source(source, dtype=dtype_named(dtype), strict=strict, progress=progress)
     defaults = read_defaults(source, loaded.transformer.config.last.embedding.vocab_size)
     pooling = read_pooling(source.where) if source.where.is_dir() else None
-    return Model(loaded.transformer, tokenizer_of(source), loaded.family.name, loaded.head, source.keys, source, defaults, pooling)
+    tokenizer = tokenizer_of(source)
+    return Model(loaded.transformer, tokenizer, loaded.family.name, loaded.head, source.keys, source, defaults, pooling, name)

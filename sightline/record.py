@@ -28,6 +28,7 @@ class Quantity:
 QUANTITIES: dict[str, Quantity] = {
     "embedding": Quantity("batch time width", "the sum of token, position and type embeddings that enters the first block"),
     "residual": Quantity("batch time width", "the residual stream as it enters a block"),
+    "input": Quantity("batch time width", "what attention reads: the stream, normed where the placement says; q, k and v are made of it"),
     "query": Quantity("batch heads query head_dim", "what each token asks for, after normalising and rotating"),
     "key": Quantity("batch kv_heads key head_dim", "what each token offers to be found by, cached ones included"),
     "value": Quantity("batch kv_heads key value_dim", "what each token hands over when it is attended to"),
@@ -36,6 +37,7 @@ QUANTITIES: dict[str, Quantity] = {
     "weights": Quantity("batch heads query key", "softmax of the scores; recording it runs the equation kernel in that layer"),
     "heads": Quantity("batch heads query value_dim", "each head's mix of values, before the output projection"),
     "attention": Quantity("batch time width", "what attention adds to the residual stream"),
+    "cross_input": Quantity("batch time width", "what cross-attention makes its queries of"),
     "cross_query": Quantity("batch heads query head_dim", "a decoder token's query to the encoder"),
     "cross_key": Quantity("batch kv_heads key head_dim", "an encoder token's key for the decoder"),
     "cross_value": Quantity("batch kv_heads key value_dim", "what an encoder token hands to the decoder"),
@@ -155,7 +157,7 @@ class _Scope:
         if edit is not None:
             value = edit(value)
             self.recorder.edited.add(place)
-        if self._keeps(name):
+        if self._keeps(name) or (edit is not None and name.endswith("weights")):  # edited weights cannot be made again of q and k
             self.recorder.kept[place] = value
         if name.endswith("weights"):
             self.recorder.equation_layers.add((self.stack, self.layer))

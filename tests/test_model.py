@@ -11,9 +11,12 @@ import torch
 
 import sightline as sl
 from sightline import laws
+from sightline.checkpoints.defaults import Defaults
+from sightline.core import packed as packing
+from sightline.text.tokenizer import Tokenizer
 from tests.families.oracle import reference, tokens, transformers
 from tests.families.test_decoders import GPT2, LLAMA
-from tests.tiny import ALL, inputs
+from tests.tiny import ALL, ENCODER_DECODERS, inputs, make
 
 ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -193,3 +196,79 @@ def test_the_makers_defaults_are_read(folder: Path) -> None:
     defaults = sl.load(folder).defaults
     assert (defaults.begin, defaults.end, defaults.sample) == (1, (2, 5), True)
     assert (defaults.temperature, defaults.top_p, defaults.top_k) == (0.6, 0.9, 50)
+
+
+# ------------------------------------------------------------------------------------------------------ seen while it writes
+
+LETTERS = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy")
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def watched_model(name: str) -> sl.Model:
+    return sl.Model(make(ALL[name]), Tokenizer(LETTERS.engine, ids={"bos": 1}, chat_template=TEMPLATE), defaults=Defaults(decoder_start=1))
+
+
+def seen_at_once(model: sl.Model, found: Any) -> None:
+    """Every map of a generation's trace is that of one pass over the finished text."""
+    ids = [token.id for token in found.trace.tokens]
+    if found.trace.source is None:
+        whole = model.trace(ids)
+    else:
+        whole = model.trace(ids[1:], source=[token.id for token in found.trace.source])
+    assert found.trace.looks.keys() == whole.looks.keys()
+    for site, look in whole.looks.items():
+        torch.testing.assert_close(found.trace.looks[site].weights(), look.weights(), atol=1e-5, rtol=0)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"temperature": 1.5, "seed": 3},
+    "beams": {"beams": 3},
+    "stop strings": {"temperature": 3.0, "seed": 1, "max_tokens": 8},
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["grouped", "alibi", "window", "transformer", "t5"])
+def test_generate_with_trace_sees_the_whole_and_changes_nothing(
+    name: str, way: str, packed: bool, monkeypatch: pytest.MonkeyPatch, as_users_run_it: None
+) -> None:
+    monkeypatch.setattr(packing, "SMALLEST", 1 if packed else 1 << 18)
+    model, options = watched_model(name), {"max_tokens": 5, "ignore_eos": True} | WAYS[way]
+    assert (model.fast is not model.transformer) == packed
+    quiet = model.generate("abcab", **options)
+    if way == "stop strings":
+        options["stop"] = [quiet.text[2]]
+        quiet = model.generate("abcab", **options)
+        assert quiet.finish_reason == "stop"
+    found = model.generate("abcab", **options, trace=True)
+    assert (found.text, found.tokens, found.logprobs) == (quiet.text, quiet.tokens, quiet.logprobs)
+    assert quiet.trace is None
+    seen_at_once(model, found)
+    start = [1] if name in ENCODER_DECODERS else model.ids("abcab")
+    assert [token.id for token in found.trace.tokens] == [*start, *found.tokens[:-1]]
+    if name in ENCODER_DECODERS:
+        assert [token.text for token in found.trace.source] == [*"abcab"]
+        assert [token.start for token in found.trace.source] == [0, 1, 2, 3, 4]
+
+
+def test_a_chat_can_be_watched_and_many_texts_cannot() -> None:
+    model, messages = watched_model("rotary"), [{"role": "user", "content": "abcab"}]
+    options = {"max_tokens": 4, "ignore_eos": True}
+    found = model.chat(messages, **options, trace=True)
+    assert found.tokens == model.chat(messages, **options).tokens
+    seen_at_once(model, found)
+    *_, last = model.stream_chat(messages, **options, trace=True)
+    torch.testing.assert_close(last.trace.weights(1, rows=-1), found.trace.weights(1, rows=-1), atol=1e-5, rtol=0)
+    with pytest.raises(sl.InputError, match=r"a trace of many texts at once; expected one text\. Fix: model.generate") as refusal:
+        model.generate_many(["ab", "c"], trace=True)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_streamed_text_is_watched_from_a_cache_of_any_kind() -> None:
+    model = watched_model("window")
+    for cache, near in ((sl.Cache.growing, 1e-5), (sl.Cache.windowed, 1e-5), (sl.Cache.quantised, 5e-3)):
+        *_, last = model.stream("abcabcab", max_tokens=4, ignore_eos=True, trace=True, cache=cache(model.config))
+        ids = [token.id for token in last.trace.tokens]
+        torch.testing.assert_close(last.trace.weights(1, rows=-1), model.trace(ids).weights(1, rows=-1), atol=near, rtol=0)

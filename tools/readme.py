@@ -15,6 +15,8 @@ FOLDERS = {
     "families": "data only: how a config.json is read, which tensor is which parameter; no torch",
     "checkpoints": "the only code that touches weight files",
     "text": "tokenizers of every kind, streamed text, chat templates",
+    "lens": "what a model looked at, what that means, and what changes when it is changed",
+    "lens/draw": "pictures of a trace: terminal, SVG and PNG, an offline page",
     "generation": "logits to tokens to text",
     "tasks": "what one asks of a model besides going on with a text",
     "training": "samples in a fixed order, one loop, states that survive anything",

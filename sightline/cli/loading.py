@@ -17,14 +17,16 @@ def load_shown(reference: str, *, dtype: str = "float32", strict: bool = False, 
     """Load, with a bar for large models and every note of the reader in a line of its own."""
     from sightline.checkpoints.opening import open_source
     from sightline.checkpoints.reference import resolve
-    from sightline.model import load_opened
+    from sightline.model import called, load_opened
 
     source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle)
     total, screen = sum(entry.numbers for entry in source.tensors.values()), Console(stderr=True, highlight=False)
     columns = (TextColumn("loading"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
     with Progress(*columns, console=screen, transient=True, disable=total < SHOWN_ABOVE or not screen.is_terminal) as bar:
         task = bar.add_task("loading", total=total)
-        model = load_opened(source, dtype=dtype, strict=strict, progress=lambda name, numbers: bar.advance(task, numbers))
+        model = load_opened(
+            source, dtype=dtype, strict=strict, progress=lambda name, numbers: bar.advance(task, numbers), name=called(reference)
+        )
     for note in model.notes:
         screen.print(f"note: {note}", style="yellow" if note.startswith("warning") else "dim", markup=False, soft_wrap=True)
     return model

@@ -29,6 +29,8 @@ COMMANDS = {
     "embed": "One vector for each text.",
     "score": "How likely a text is: log-likelihood and perplexity.",
     "eval": "Measure a model on data: perplexity, BLEU and chrF, accuracy.",
+    "heads": "What every attention head does, and which heads find which relation.",
+    "trace": "See where a model looks while it reads a text.",
     "train": "Train a model by a recipe; interrupted, the same command goes on.",
     "compare": "Runs beside each other: a table, and their losses as curves.",
     "check": "Measure the laws on one very checkpoint.",
@@ -38,7 +40,7 @@ COMMANDS = {
     "demo": "See a Transformer at work in half a minute.",
 }
 OPTIONS = ("--help", "-h", "--version")
-TYPED = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "beams", "seed", "stride")
+TYPED = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "beams", "seed", "stride", "layer", "head", "view")
 MISTAKE, INTERRUPTED, CLOSED_PIPE, CANNOT_WRITE = 2, 130, 141, 1
 
 

@@ -100,6 +100,7 @@ class Attention(nn.Module):
         record: Record = NOTHING,
     ) -> Stream:
         """Attend from x to x and what the store remembers of earlier x, or to the context."""
+        x = record(self.names + "input", x)
         key_at, offset = (place.query_at, place.offset) if context_at is None else (context_at, context_offset)
         stored = None if store is None else store.recall()
         if stored is None:

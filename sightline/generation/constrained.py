@@ -18,6 +18,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import llguidance
@@ -27,8 +28,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.errors import InputError, short
+from sightline.generation import grammar_trial
 from sightline.generation.grammar_tokens import GrammarTokens, Mask, grammar_tokens
-from sightline.generation.grammar_trial import limits, tried
+from sightline.generation.grammar_trial import limits
+from sightline.limited import Limited
 from sightline.text.tokenizer import Tokenizer
 
 LONGEST = 100_000  # characters of a schema, pattern or grammar
@@ -90,6 +93,23 @@ def choice(choices: Sequence[str]) -> Constraint:
         raise InputError(f"the choices are {short(choices)}", expected="a list of texts, none of them empty", fix='["yes", "no"]')
     pattern = "|".join(re.sub(r"[.^$*+?{}\[\]\\|()]", r"\\\g<0>", _text("choice", text)) for text in dict.fromkeys(choices))
     return _made("choice", f"start: {_lark(pattern)}", size=len(pattern))
+
+
+TRIAL = Limited(
+    grammar_trial.__file__,
+    seconds=grammar_trial.SECONDS,
+    memory=grammar_trial.MEMORY,
+    first={"grammar": 'start: "a"', "size": 0, "names": {}},
+    stack=1 << 20,  # no more than a thread of the asker has, on any system
+)
+TOO_MUCH = f"it is too large or too deep to be prepared in {TRIAL.seconds:g} s and {TRIAL.memory // 1024**2} MB"
+
+
+@lru_cache(maxsize=256)
+def tried(grammar: str, size: int, names: tuple[tuple[str, int], ...]) -> str:
+    """What is wrong with a grammar for a vocabulary of this size with these special tokens, or nothing."""
+    reply = TRIAL.ask({"grammar": grammar, "size": size, "names": dict(names)})
+    return TOO_MUCH if reply is None else reply
 
 
 def bind(constraint: Constraint, tokenizer: Tokenizer, *, prompt_length: int, end: tuple[int, ...], vocab_size: int) -> Bound:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -23,9 +23,16 @@ from sightline.core.model import Transformer
 from sightline.errors import InputError, short
 from sightline.generation.randomness import whole
 from sightline.generation.sampling import Change, Sampling, alternatives, choose
+from sightline.record import NOTHING, Record
 
 Finish = Literal["stop", "length"]
 CHUNK = 512
+Watcher = Callable[[], Record]
+
+
+def unwatched() -> Record:
+    """Nobody looks."""
+    return NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,7 @@ class TokenEvent:
     step_seconds: float
     cache_bytes: int
     finish: Finish | None = None
+    recording: Record | None = None  # of the pass that made this token, where one was asked for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,39 +86,49 @@ class Writing:
         return "length" if self.step >= self.request.max_tokens else None
 
 
-def decode(transformer: Transformer, request: Request, *, cache: Cache | None = None, chunk: int = CHUNK) -> Iterator[TokenEvent]:
-    """The tokens that follow the prompt, as they are made. A cache may hold the beginning of this very prompt, and nothing else."""
+def decode(
+    transformer: Transformer, request: Request, *, cache: Cache | None = None, chunk: int = CHUNK, watch: Watcher = unwatched
+) -> Iterator[TokenEvent]:
+    """The tokens that follow the prompt, as they are made. A cache may hold the beginning of this very prompt, and nothing else.
+
+    `watch` is asked for a recorder before each pass.
+    """
     check_request(transformer, request)
     cache = Cache.growing(transformer.config) if cache is None else cache
     writing = Writing(request)
-    logits = prefill(transformer, request, cache, chunk=chunk)
+    logits, record = prefill(transformer, request, cache, chunk=chunk, watch=watch)
     while True:
-        event = writing.take(logits, cache.bytes)
+        event = replace(writing.take(logits, cache.bytes), recording=None if record is NOTHING else record)
         yield event
         if event.finish is not None:
             return
-        writing.started = time.perf_counter()
-        logits = last_logits(transformer, torch.tensor([[event.token]], device=transformer.device), cache)
+        writing.started, record = time.perf_counter(), watch()
+        logits = last_logits(transformer, torch.tensor([[event.token]], device=transformer.device), cache, record=record)
 
 
 @torch.inference_mode()
-def prefill(transformer: Transformer, request: Request, cache: Cache, *, chunk: int = CHUNK) -> Tensor:
-    """The prompt into the cache, in chunks; the logits after its last token."""
+def prefill(
+    transformer: Transformer, request: Request, cache: Cache, *, chunk: int = CHUNK, watch: Watcher = unwatched
+) -> tuple[Tensor, Record]:
+    """The prompt into the cache, in chunks; the logits after its last token, and who watched the last chunk."""
     prompt = torch.tensor([list(request.prompt)], device=transformer.device)[:, min(cache.length, len(request.prompt) - 1) :]
     if cache.length >= len(request.prompt):
         cache.truncate(len(request.prompt) - 1)
     source = None if request.source is None or cache.length else torch.tensor([list(request.source)], device=transformer.device)
     pieces = prompt.split(chunk, dim=1)
     for n, piece in enumerate(pieces[:-1]):
-        transformer.hidden(piece, cache=cache, source=source if n == 0 else None)
-    return last_logits(transformer, pieces[-1], cache, source=source if len(pieces) == 1 else None)
+        transformer.hidden(piece, cache=cache, source=source if n == 0 else None, record=watch())
+    record = watch()
+    return last_logits(transformer, pieces[-1], cache, source=source if len(pieces) == 1 else None, record=record), record
 
 
 @torch.inference_mode()
-def last_logits(transformer: Transformer, tokens: Tensor, cache: Cache, *, source: Tensor | None = None) -> Tensor:
+def last_logits(
+    transformer: Transformer, tokens: Tensor, cache: Cache, *, source: Tensor | None = None, record: Record = NOTHING
+) -> Tensor:
     """Logits after the last of these tokens only: the others are not computed."""
-    hidden = transformer.hidden(tokens, cache=cache, source=source)
-    return transformer.head(hidden[:, -1:])[0, -1].float()
+    hidden = transformer.hidden(tokens, cache=cache, source=source, record=record)
+    return transformer.head(hidden[:, -1:], record=record)[0, -1].float()
 
 
 def check_request(transformer: Transformer, request: Request) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sightline.core.cache import Cache
 from sightline.core.model import Transformer
 from sightline.generation.batch import ROWS, Batch
 from sightline.generation.batch import Sequence as BatchSequence
-from sightline.generation.decode import Finish, Request, TokenEvent, decode
+from sightline.generation.decode import Finish, Request, TokenEvent, decode, unwatched
+from sightline.lens.trace import Trace
+from sightline.lens.watching import Watch
 from sightline.text.streaming import StopStrings, TextStream
 from sightline.text.tokenizer import Tokenizer
 
@@ -22,6 +24,7 @@ class Piece:
     text: str
     event: TokenEvent | None = None
     finish: Finish | None = None
+    trace: Trace | None = None  # where the pass that made this token looked, if that was asked for
 
 
 @dataclass(slots=True)
@@ -38,6 +41,7 @@ class Generation:
     cache_bytes: int = 0
     score: float | None = None
     others: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    trace: Trace | None = None
 
     def add(self, piece: Piece) -> None:
         """One more piece."""
@@ -73,13 +77,20 @@ class Writer:
 
 
 def stream(
-    transformer: Transformer, tokenizer: Tokenizer, request: Request, *, stop: Sequence[str] = (), cache: Cache | None = None
+    transformer: Transformer,
+    tokenizer: Tokenizer,
+    request: Request,
+    *,
+    stop: Sequence[str] = (),
+    cache: Cache | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Piece]:
-    """Text as it is made."""
-    writer = Writer(tokenizer, request, stop)
-    for event in decode(transformer, request, cache=cache):
+    """Text as it is made, and with a `watch` where each pass looked."""
+    writer, read = Writer(tokenizer, request, stop), list(request.prompt)
+    for event in decode(transformer, request, cache=cache, watch=unwatched if watch is None else watch):
         piece = writer.take(event)
-        yield piece
+        yield piece if watch is None else replace(piece, trace=watch.step(read, source=request.source))
+        read.append(event.token)
         if piece.finish is not None:
             return
 

@@ -21,7 +21,8 @@ USUAL = 128  # new tokens, where nobody says how many
 
 
 class Options(TypedDict, total=False):
-    """How to continue: see `Sampling` for the numbers. `stop` ends before a string, `truncate="left"` cuts a prompt that is too long."""
+    """How to continue: see `Sampling` for the numbers. `stop` ends before a string, `truncate="left"` cuts a prompt that is too
+    long, `trace` keeps where every new token looked."""
 
     max_tokens: int | None
     temperature: float
@@ -42,6 +43,7 @@ class Options(TypedDict, total=False):
     beams: int
     length_penalty: float
     constraint: Constraint | None
+    trace: bool
 
 
 def request_of(

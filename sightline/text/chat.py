@@ -17,13 +17,20 @@ from datetime import datetime
 from typing import Any
 
 from sightline.errors import InputError
-from sightline.text.template_process import ask
+from sightline.limited import Limited
+from sightline.text import template_process
 from sightline.text.tokenizer import Tokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 KEYS = ("role", "content", "name")
 LONGEST_TEMPLATE = 256 * 1024
 SIGN = "answer"
+RENDERER = Limited(
+    template_process.__file__,
+    seconds=template_process.SECONDS,
+    memory=template_process.MEMORY,
+    first={"template": "-", "values": {}, "now": "2000-01-01"},
+)
 PRIVATE = range(0xF0000, 0xFFFFE)  # a plane of Unicode that nobody gives a meaning
 
 Message = Mapping[str, Any]
@@ -46,7 +53,9 @@ def render(
         "add_generation_prompt": add_generation_prompt,
         **(special_tokens or {}),
     }
-    reply = ask({"template": template, "values": values, "now": (now or datetime.now()).replace(tzinfo=None).isoformat()})
+    reply = RENDERER.ask({"template": template, "values": values, "now": (now or datetime.now()).replace(tzinfo=None).isoformat()})
+    if reply is None:
+        reply = {"error": f"it takes more than {RENDERER.seconds:g} s or {RENDERER.memory // 1024**2} MB"}
     if "text" not in reply:
         raise InputError(f"the chat template fails: {reply['error']}", fix="change the messages, or give another template")
     return reply["text"]

@@ -1,24 +1,15 @@
 """The process that renders chat templates, which come with models and are programs of strangers: sandboxed, small, and killable.
 
-It runs by itself (`python -P template_process.py`, nothing of sightline imported), reads requests from stdin and answers on stdout, each
-a length of four bytes and that much JSON. `ask` starts it when it is first needed, keeps it, and kills it when it takes too long.
+It runs by itself, nothing of sightline imported: see `limited`, which starts it and holds it to its limits.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
-import signal
-import struct
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError, TemplateError
@@ -28,11 +19,8 @@ from jinja2.runtime import Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-SECONDS = 2.0
-START_SECONDS = 20.0  # for the first answer, on a machine with much else to do
-MEMORY = 512 * 1024 * 1024
+SECONDS, MEMORY = 2.0, 512 * 1024 * 1024
 LONGEST_OUTPUT = 4 * 1024 * 1024
-ALARM = 5  # seconds; for the case that whoever started this is no more
 
 
 class Generation(Extension):
@@ -135,112 +123,3 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
         line = getattr(error, "lineno", None)
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         return {"error": f"line {line}: {reason}" if line else reason}
-
-
-def read_message(stream: IO[bytes]) -> Any:
-    """The next message, or None at the end."""
-    head = stream.read(4)
-    if len(head) < 4:
-        return None
-    body = stream.read(struct.unpack(">I", head)[0])
-    return json.loads(body)
-
-
-def write_message(stream: IO[bytes], message: Any) -> None:
-    """Send a message."""
-    body = json.dumps(message).encode()
-    stream.write(struct.pack(">I", len(body)) + body)
-    stream.flush()
-
-
-def limit_memory() -> None:
-    """Where the system has limits."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def main() -> None:
-    """Answer until there is nobody to ask."""
-    limit_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    alarm: Callable[[int], Any] = getattr(signal, "alarm", lambda seconds: None)
-    while (request := read_message(sys.stdin.buffer)) is not None:
-        alarm(ALARM)
-        reply = answer(request)
-        alarm(0)
-        write_message(sys.stdout.buffer, reply)
-
-
-class Process:
-    """The other side: one running process, asked by one thread at a time."""
-
-    def __init__(self) -> None:
-        self.owner = os.getpid()
-        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT")}
-        command = [sys.executable, "-P", os.path.abspath(__file__)]
-        self._running = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=kept, cwd=os.path.abspath(os.sep)
-        )
-        self._within({"template": "-", "values": {}, "now": "2000-01-01"}, START_SECONDS)
-
-    def ask(self, request: dict[str, Any]) -> dict[str, str] | None:
-        """The answer, or None if there was none in time; then the process is gone."""
-        return self._within(request, SECONDS)
-
-    def _within(self, request: dict[str, Any], seconds: float) -> dict[str, str] | None:
-        """Ask, with somebody beside who ends the process and so the waiting."""
-        assert self._running.stdin is not None
-        assert self._running.stdout is not None
-        guard = threading.Timer(seconds, self._running.kill)
-        guard.daemon = True
-        guard.start()
-        reply = None
-        try:
-            with suppress(OSError, ValueError):
-                write_message(self._running.stdin, request)
-                reply = read_message(self._running.stdout)
-        finally:
-            guard.cancel()
-            if reply is None:  # also after Ctrl-C: half an answer may be on its way
-                self.stop()
-        return reply
-
-    def stop(self) -> None:
-        """End it."""
-        if self.owner != os.getpid():
-            return
-        self._running.kill()
-        self._running.wait()
-        for pipe in (self._running.stdin, self._running.stdout):
-            with suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
-
-
-class _Kept:
-    """The process that is kept between two calls."""
-
-    process: Process | None = None
-    lock = threading.Lock()
-
-
-def ask(request: dict[str, Any]) -> dict[str, str]:
-    """Have a template rendered: {"text": …} or {"error": why}."""
-    with _Kept.lock:
-        if _Kept.process is None or _Kept.process.owner != os.getpid():
-            _Kept.process = Process()
-            atexit.register(_Kept.process.stop)
-        process, _Kept.process = _Kept.process, None
-        reply = process.ask(request)
-        if reply is not None:
-            _Kept.process = process
-            return reply
-        atexit.unregister(process.stop)
-    return {"error": f"it takes more than {SECONDS:g} s or {MEMORY // 1024**2} MB"}
-
-
-if __name__ == "__main__":
-    main()

@@ -103,3 +103,20 @@ def test_an_encoder_does_not_generate() -> None:
     for config in (ENCODERS["bert"], CLASSIFIERS["decoder-classifier"]):
         with pytest.raises(sl.InputError, match="use fill, classify or embed"):
             next(decode(make(config), Request(prompt=PROMPT, max_tokens=3)))
+
+
+def test_who_looks_on_is_asked_before_each_pass_and_changes_nothing() -> None:
+    model, handed = make(GENERATORS["transformer"]), list[sl.Recorder]()
+
+    def watch() -> sl.Recorder:
+        handed.append(sl.Recorder({"cross_query", "query"}))
+        return handed[-1]
+
+    events = list(decode(model, request("transformer"), chunk=3, watch=watch))
+    quiet = list(decode(model, request("transformer"), chunk=3))
+    assert [(event.token, event.logprob) for event in events] == [(event.token, event.logprob) for event in quiet]
+    assert [recorder["decoder", 1, "query"].shape[2] for recorder in handed] == [3, 3, 1] + [1] * 11, "three chunks, then token by token"
+    assert [event.recording for event in events] == handed[2:], "each event with the pass that made its token"
+    assert {event.recording for event in quiet} == {None}
+    assert ("encoder", 0, "query") in handed[0].kept, "the source is read in the first pass"
+    assert ("encoder", 0, "query") not in handed[1].kept

@@ -230,3 +230,21 @@ def test_nan_logits_end_a_beam_search_in_one_line(model: sl.Model) -> None:
         next(broken.transformer.parameters()).fill_(torch.nan)
     with pytest.raises(sl.InputError, match="NaN logits"):
         broken.generate("the cat", beams=2, max_tokens=3)
+
+
+def test_each_piece_says_where_its_token_looked(model: sl.Model) -> None:
+    options = {"temperature": 2.0, "seed": 1, "max_tokens": 6, "ignore_eos": True}
+    pieces, quiet = list(model.stream("the cat", **options, trace=True)), list(model.stream("the cat", **options))
+    assert [(piece.text, piece.event.token, piece.event.logprob) for piece in pieces] == [
+        (piece.text, piece.event.token, piece.event.logprob) for piece in quiet
+    ]
+    assert {piece.trace for piece in quiet} == {None}
+    read = model.ids("the cat")
+    for piece in pieces:
+        assert [token.id for token in piece.trace.tokens] == read
+        whole = model.trace(read)
+        for layer in range(2):
+            torch.testing.assert_close(piece.trace.weights(layer, rows=-1), whole.weights(layer, rows=-1), atol=1e-5, rtol=0)
+        read.append(piece.event.token)
+    assert len(pieces[0].trace.rows) == len(model.ids("the cat"))
+    assert [list(piece.trace.rows) for piece in pieces[1:]] == [[len(piece.trace.tokens) - 1] for piece in pieces[1:]]

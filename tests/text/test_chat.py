@@ -18,8 +18,9 @@ import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from sightline.errors import InputError
+from sightline.limited import Process
 from sightline.text import template_process
-from sightline.text.chat import chat_ids, render
+from sightline.text.chat import RENDERER, chat_ids, render
 from sightline.text.rust_engine import RustEngine
 from sightline.text.tokenizer import Tokenizer
 
@@ -179,7 +180,7 @@ def test_templates_that_are_refused(template: str, said: str) -> None:
 
 
 def test_a_template_that_runs_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process, "SECONDS", 0.5)
+    monkeypatch.setattr(RENDERER, "seconds", 0.5)
     begin = time.perf_counter()
     with pytest.raises(InputError, match="takes more than"):
         render("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", HELLO)
@@ -200,9 +201,9 @@ def test_many_threads_share_one_process() -> None:
 
 def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
-    process = template_process.Process()
+    process = Process(template_process.__file__, memory=template_process.MEMORY, alarm=5)
     try:
-        number = process._running.pid
+        number = process.running.pid
         assert b"secret" not in Path(f"/proc/{number}/environ").read_bytes() if os.path.isdir("/proc") else True
     finally:
         process.stop()

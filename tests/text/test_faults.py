@@ -20,8 +20,7 @@ from tokenizers import decoders, models, pre_tokenizers
 import sightline as sl
 from sightline.errors import CheckpointError, InputError
 from sightline.generation.decode import Request, decode
-from sightline.text import template_process
-from sightline.text.chat import chat_ids, render
+from sightline.text.chat import RENDERER, chat_ids, render
 from sightline.text.rust_engine import RustEngine
 from sightline.text.streaming import TextStream
 from sightline.text.tokenizer import Tokenizer
@@ -282,7 +281,7 @@ def test_42_a_template_reaches_nothing_but_its_values(template: str) -> None:
     ],
 )
 def test_43_a_template_has_little_time_and_memory(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process, "SECONDS", 1.0)
+    monkeypatch.setattr(RENDERER, "seconds", 1.0)
     start = time.perf_counter()
     with pytest.raises(InputError) as caught:
         render(template, HELLO)

@@ -1,0 +1,146 @@
+"""What looking costs: `python -m bench.seeing`. GPT-2-small shape, 512 tokens, two threads, float32; all run with logits at every position.
+
+time      a trace of everything against our own plain forward; our plain forward against transformers' sdpa; our trace against
+          transformers with output_attentions and TransformerLens' run_with_cache
+memory    the peak of each above the peak of the same library's plain forward, each in a process of its own
+long      a trace of 4,096 tokens, and what 12 layers of eager maps would need
+
+TransformerLens (before 4.0) is measured if it can be imported; it is in no extra, because it wants other versions of what we use.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable
+
+import torch
+
+from bench.measure import Ratio, peak_memory, race, save
+
+TOKENS, LONG = 512, 4096
+OURS = """
+import warnings; warnings.filterwarnings("ignore")
+import sightline as sl
+from sightline.model import Model
+torch.manual_seed(0)
+model = Model(sl.build(sl.gpt(width=768, layers=12, heads=12, vocab_size=50257, max_positions={positions})).eval())
+ids = torch.randint(0, 50257, ({tokens},)).tolist()
+"""
+PLAIN = """
+def run():
+    with torch.inference_mode():
+        model.running(torch.tensor([ids]))
+"""
+TRACE = """
+kept = []
+def run():
+    kept.append(model.trace(ids))
+"""
+THEIRS = """
+from transformers import GPT2Config, GPT2LMHeadModel
+torch.manual_seed(0)
+model = GPT2LMHeadModel(GPT2Config(attn_implementation="{kernel}")).eval()
+ids = torch.randint(0, 50257, (1, {tokens}))
+def run():
+    with torch.inference_mode():
+        return model(ids, use_cache=False, output_attentions={seen})
+"""
+LENS = """
+import warnings; warnings.filterwarnings("ignore")
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+torch.manual_seed(0)
+model = HookedTransformer(HookedTransformerConfig(n_layers=12, d_model=768, n_ctx=1024, d_head=64, n_heads=12, d_vocab=50257,
+    act_fn="gelu_new", d_mlp=3072, normalization_type="LN", seed=0)).eval()
+ids = torch.randint(0, 50257, (1, {tokens}))
+def run():
+    with torch.inference_mode():
+        return model{call}(ids)
+"""
+WARM = "\nrun()\n"  # the first pass takes memory for workspaces that every later one has
+CLEAR = "\nkept.clear()\n"
+
+
+def made(code: str) -> Callable[[], object]:
+    """The `run` of a piece of code."""
+    space: dict[str, Callable[[], object]] = {}
+    exec("import torch\n" + code, space)
+    return space["run"]
+
+
+def codes() -> dict[str, str]:
+    """Everyone, as code that sets `run`."""
+    ours = OURS.format(positions=1024, tokens=TOKENS)
+    found = {
+        "ours, plain": ours + PLAIN,
+        "ours, traced": ours + TRACE,
+        "transformers, sdpa": THEIRS.format(kernel="sdpa", tokens=TOKENS, seen=False),
+        "transformers, output_attentions": THEIRS.format(kernel="eager", tokens=TOKENS, seen=True),
+    }
+    if importlib.util.find_spec("transformer_lens"):
+        found["TransformerLens, plain"] = LENS.format(tokens=TOKENS, call="")
+        found["TransformerLens, run_with_cache"] = LENS.format(tokens=TOKENS, call=".run_with_cache")
+    return found
+
+
+def forgetting(code: str) -> Callable[[], object]:
+    """A traced pass whose trace is dropped when the next begins."""
+    space: dict[str, object] = {}
+    exec("import torch\n" + code, space)
+    run, kept = space["run"], space["kept"]
+    assert callable(run)
+    assert isinstance(kept, list)
+
+    def again() -> None:
+        kept.clear()
+        run()
+
+    return again
+
+
+def times(code: dict[str, str]) -> list[Ratio]:
+    """Ratios of times, in turns."""
+    traced = forgetting(code["ours, traced"])
+    found = [
+        race("a trace of everything, against our plain forward", traced, made(code["ours, plain"]), rounds=15),
+        race("our plain forward, against transformers' sdpa", made(code["ours, plain"]), made(code["transformers, sdpa"]), rounds=15),
+    ]
+    peers = [peer for peer in ("transformers, output_attentions", "TransformerLens, run_with_cache") if peer in code]
+    found += [race(f"a trace of everything, against {peer}", traced, made(code[peer]), rounds=8) for peer in peers]
+    return found
+
+
+def memory(code: dict[str, str]) -> dict[str, float]:
+    """MiB at the peak, each after a first pass."""
+    return {name: peak_memory(one + (WARM + (CLEAR if name == "ours, traced" else ""))) for name, one in code.items()}
+
+
+def main() -> None:
+    torch.set_num_threads(2)
+    warnings.filterwarnings("ignore")
+    code = codes()
+    peaks = memory(code)
+    extra = {"ours": peaks["ours, traced"] - peaks["ours, plain"]}
+    extra["transformers"] = peaks["transformers, output_attentions"] - peaks["transformers, sdpa"]
+    if "TransformerLens, plain" in peaks:
+        extra["TransformerLens"] = peaks["TransformerLens, run_with_cache"] - peaks["TransformerLens, plain"]
+    for name, mib in peaks.items():
+        print(f"{name:34} {mib:8.0f} MiB")
+    for name, mib in extra.items():
+        print(f"to see, {name} needs {mib:.0f} MiB more ({mib / extra['ours']:.1f}× ours)")
+    long = OURS.format(positions=LONG, tokens=LONG)
+    long_peak = peak_memory(long + TRACE + "\nshort = ids; ids = ids[:64]; run(); kept.clear(); ids = short\n")
+    long_plain = peak_memory(long + PLAIN + "\nshort = ids; ids = ids[:64]; run(); ids = short\n")
+    maps = 12 * 12 * LONG * LONG * 4 / 2**30
+    print(
+        f"{LONG} tokens: {long_peak:.0f} MiB traced, {long_plain:.0f} plain: {long_peak - long_plain:.0f} more; its maps are {maps:.1f} GiB"
+    )
+    ratios = times(code)
+    for ratio in ratios:
+        print(f"{ratio.name:60} {ratio.ours_ms:7.0f} ms {ratio.theirs_ms:7.0f} ms  {ratio.ratio:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]")
+    more: dict[str, object] = {"peak_mib": peaks, "extra_mib": extra, "long": {"traced_mib": long_peak, "plain_mib": long_plain}}
+    print("written:", save("seeing", ratios, more))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""One HTML file that needs nothing but a browser: attention to walk through, and words, figures, tables and prose around it.
+
+write_page(trace, "trace.html", view="map", layer=5, head=1)
+page_of([TokensSection(…), TraceSection(trace), FigureSection(…)], title="What the model sees")
+
+The file holds q and k, not the maps (see page_data); nothing in it asks the network for anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from sightline.errors import InputError
+from sightline.lens.draw.page_data import BUDGET, language, trace_data
+from sightline.lens.trace import Trace
+
+SCRIPTS = (
+    "attention",
+    "shares",
+    "sky",
+    "paint",
+    "strips",
+    "map",
+    "heads",
+    "lines",
+    "geometry",
+    "sphere",
+    "text",
+    "panel",
+    "viewer",
+    "page",
+)
+SHOWN_TEXT = 300  # characters of a text under its title
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSection:
+    """A trace to walk through."""
+
+    trace: Trace
+    title: str = ""
+    caption: str = ""
+    view: str = "map"
+    layer: int | None = None
+    head: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokensSection:
+    """Words coloured by their probability: (text, probability, [(alternative, its probability), …])."""
+
+    title: str
+    caption: str
+    tokens: Sequence[tuple[str, float, Sequence[tuple[str, float]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSection:
+    """An SVG picture. It is shown as an image, so that its names cannot meet those of another."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProseSection:
+    title: str
+    paragraphs: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSection:
+    title: str
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | int | float]]
+
+
+Section = TraceSection | TokensSection | FigureSection | ProseSection | TableSection
+
+
+def write_page(
+    trace: Trace, file: str | Path, *, view: str = "map", layer: int | None = None, head: int | None = None, title: str | None = None
+) -> Path:
+    """A trace as a page that fills the window."""
+    section = TraceSection(trace, view=view, layer=layer, head=head, caption=shown_text(trace))
+    return save_page([section], Path(file), title=title or f"Attention of {trace.name or 'a model'}")
+
+
+def save_page(sections: Sequence[Section], file: Path, *, title: str) -> Path:
+    """Several sections as one page. The file is there whole or not at all."""
+    page, part = page_of(sections, title=title), file.with_name(f".{file.name}.part")
+    try:
+        part.write_text(page, encoding="utf-8", newline="\n")
+        part.replace(file)
+    except OSError as error:
+        part.unlink(missing_ok=True) if part.parent.is_dir() else None
+        raise InputError(f"{file} cannot be written: {error.strerror or error}", fix="give a place that can be written to") from None
+    return file
+
+
+def page_of(sections: Sequence[Section], *, title: str) -> str:
+    """The page as text. A trace that is all there is gets the whole window."""
+    traces = sum(isinstance(section, TraceSection) for section in sections)
+    made = [_html(section, f"trace-{n}", BUDGET // max(1, traces)) for n, section in enumerate(sections)]
+    parts = {
+        "title": escape(title),
+        "kind": "alone" if traces == len(sections) == 1 else "several",
+        "style": asset("page.css"),
+        "sections": "\n".join(html for html, _ in made),
+        "piles": "\n".join(pile for _, pile in made if pile),
+        "script": "\n".join(asset(f"{name}.js") for name in SCRIPTS),
+    }
+    return re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], asset("page.html"))
+
+
+def asset(name: str) -> str:
+    return (files("sightline.lens.draw") / "assets" / name).read_text(encoding="utf-8")
+
+
+def shown_text(trace: Trace) -> str:
+    """What was traced, the source first, cut where it is long."""
+    texts = [text for text in (trace.source_text, trace.text) if text]
+    return " → ".join(text if len(text) <= SHOWN_TEXT else text[: SHOWN_TEXT - 1] + "…" for text in texts)
+
+
+# ------------------------------------------------------------------------------------------------------------- sections
+
+
+def _html(section: Section, name: str, budget: int) -> tuple[str, str]:
+    """A section, and the data it needs."""
+    match section:
+        case TraceSection():
+            return _trace(section, name, budget)
+        case TokensSection():
+            words = "".join(_word(*token) for token in section.tokens)
+            tongue = language("".join(text for text, _, _ in section.tokens))
+            return _section(section.title, section.caption, f'<p class="told" lang="{tongue}">{words}</p>'), ""
+        case FigureSection():
+            image = base64.b64encode(section.svg.encode()).decode()
+            said = escape(f"{section.title}. {section.caption}")
+            return _section(
+                section.title, section.caption, f'<figure><img alt="{said}" src="data:image/svg+xml;base64,{image}"></figure>'
+            ), ""
+        case ProseSection():
+            return _section(section.title, "", "".join(f"<p>{escape(text)}</p>" for text in section.paragraphs), kind="prose"), ""
+        case TableSection():
+            return _section(section.title, section.caption, _table(section.head, section.rows), kind="plain"), ""
+
+
+def _section(title: str, caption: str, body: str, kind: str = "") -> str:
+    tongue = language(title + caption + body)
+    heading = f"<h2>{escape(title)}</h2>" if title else ""
+    below = f'<p class="caption">{escape(caption)}</p>' if caption else ""
+    return f'<section class="{kind}" lang="{tongue}">{heading}{below}{body}</section>'
+
+
+def _trace(section: TraceSection, name: str, budget: int) -> tuple[str, str]:
+    """A place for the viewer, and the trace in script elements that no browser runs: one for each array."""
+    pile: list[str] = []
+    data = trace_data(section.trace, pile, view=section.view, layer=section.layer, head=section.head, budget=budget)
+    held = [f'<script type="application/json" id="{name}-data">{script_json(data)}</script>']
+    held += [f'<script type="text/plain" id="{name}-{n}">{array}</script>' for n, array in enumerate(pile)]
+    return _section(section.title, section.caption, f'<div data-trace="{name}"></div>'), "\n".join(held)
+
+
+def _word(text: str, probability: float, alternatives: Sequence[tuple[str, float]]) -> str:
+    """A token, more strongly coloured the surer the model was."""
+    said = escape(json.dumps([list(pair) for pair in alternatives] or [[text, probability]], ensure_ascii=False))
+    spoken = escape(f"{text.strip()}, {100 * probability:.1f} %")
+    style = f"--part:{60 * min(1.0, max(0.0, probability)):.1f}%"
+    return f'<span tabindex="0" aria-label="{spoken}" style="{style}" data-alternatives="{said}">{escape(text)}</span>'
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str | int | float]]) -> str:
+    titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
+    lines = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def _cell(value: str | int | float) -> str:
+    if isinstance(value, str):
+        return f"<td>{escape(value)}</td>"
+    return f'<td class="number">{value:,}</td>' if isinstance(value, int) else f'<td class="number">{value:.4g}</td>'
+
+
+def script_json(value: Any) -> str:
+    """JSON that can stand in a script element: nothing in it can end the element, or a line."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text

@@ -1,0 +1,254 @@
+"""One attention layer as a pass of the fused kernel left it: q and k, and all that stands between q·k and the softmax.
+
+    scores  = q kᵀ · scale + bias            any row, head or tile of it, made when asked for
+    weights = softmax(scores)
+
+Memory is O(time): the maps themselves are never kept.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import SupportsIndex, TypeGuard, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from sightline.core.attention import TILE, Scoring, attention_scores, attention_weights, mix, share
+from sightline.core.model import Transformer
+from sightline.core.multi_head import Attention
+from sightline.core.positions import ALiBiBias, Bias, GivenBias, RelativeTable, relative_bucket
+from sightline.errors import InputError, short
+from sightline.record import Recorder
+
+Map = Float[Tensor, "*heads query key"]
+Rows = SupportsIndex | slice | Sequence[SupportsIndex] | None
+Site = tuple[str, int, bool]  # ("decoder", 3, False): self-attention of layer 3; True is its cross-attention
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """q, k and v (as the kernel got them) of one attention layer, and its scoring. The batch is one text (`of` takes it out of many)."""
+
+    site: Site
+    query: Float[Tensor, "1 heads query head_dim"]
+    key: Float[Tensor, "1 kv_heads key head_dim"]
+    value: Float[Tensor, "1 kv_heads key value_dim"] | None
+    scoring: Scoring
+    given: Float[Tensor, "1 heads query key"] | None = None  # weights that an edit has made: q and k do not give them
+
+    @property
+    def heads(self) -> int:
+        return self.query.shape[1]
+
+    @property
+    def queries(self) -> int:
+        return self.query.shape[2]
+
+    @property
+    def keys(self) -> Float[Tensor, "1 heads key head_dim"]:
+        """k, repeated where several heads share one."""
+        return share(self.key, self.heads)
+
+    def weights(self, head: int | None = None, rows: Rows = None) -> Map:
+        """softmax(q kᵀ · scale + bias): `[heads, query, key]`, or `[query, key]` of one head; some rows of it if asked."""
+        if self.given is not None:
+            found = self.only(head).given[0][:, list(checked_rows(rows, self.queries))]  # pyright: ignore[reportOptionalSubscript]
+            return shaped(found, head, rows)
+        return self._rebuilt(attention_weights, head, rows)
+
+    def scores(self, head: int | None = None, rows: Rows = None) -> Map:
+        """q kᵀ · scale + bias, and −∞ where a token may not look."""
+        return self._rebuilt(_masked_scores, head, rows)
+
+    @torch.no_grad()
+    def mixed(self, head: int | None = None) -> Float[Tensor, "*heads query value_dim"]:
+        """Σ_j w_ij v_j: each head's answer, before the output projection."""
+        look = self.only(head)
+        answers = [mix(look.weights(rows=band)[None], look.needed_value())[0] for band in look.bands(range(look.queries))]
+        found = torch.cat(answers, dim=1)
+        return found if head is None else found[0]
+
+    def only(self, head: int | None) -> Look:
+        """The same with one head; with all of them if none is named."""
+        if head is None:
+            return self
+        head = checked("head", head, self.heads)
+        shared = head * self.key.shape[1] // self.heads
+        value = None if self.value is None else self.value[:, shared : shared + 1]
+        bias = None if self.scoring.bias is None else bias_of_head(self.scoring.bias, head)
+        sinks = None if self.scoring.sinks is None else self.scoring.sinks[head : head + 1]
+        scoring = replace(self.scoring, bias=bias, sinks=sinks)
+        query, key = self.query[:, head : head + 1], self.key[:, shared : shared + 1]
+        given = None if self.given is None else self.given[:, head : head + 1]
+        return replace(self, query=query, key=key, value=value, scoring=scoring, given=given)
+
+    def of(self, text: int) -> Look:
+        """The same with one text of a batch, padding and all."""
+        text = checked("text", text, self.query.shape[0])
+        pick: Callable[[Tensor], Tensor] = lambda x: x if x.shape[0] == 1 else x[text : text + 1]  # noqa: E731
+        mask, bias, value = self.scoring.mask, self.scoring.bias, self.value
+        inside = {name: x if x is None else pick(x) for name, x in (("query_in", mask.query_in), ("key_in", mask.key_in))}
+        mask = replace(mask, query_at=pick(mask.query_at), key_at=pick(mask.key_at), **inside)
+        bias = GivenBias(pick(bias.values)) if isinstance(bias, GivenBias) else bias
+        scoring = replace(self.scoring, mask=mask, bias=bias)
+        value, given = (x if x is None else pick(x) for x in (value, self.given))
+        return replace(self, query=pick(self.query), key=pick(self.key), value=value, scoring=scoring, given=given)
+
+    def needed_value(self) -> Float[Tensor, "1 kv_heads key value_dim"]:
+        """v, if it was kept."""
+        if self.value is None:
+            raise InputError("a trace without values", expected="what=(…, 'value')", fix="trace again and keep the values")
+        return self.value
+
+    def bands(self, rows: Sequence[int]) -> list[slice]:
+        """Runs of neighbouring rows, each no larger than a tile."""
+        most, found = max(1, TILE // max(1, self.heads * self.key.shape[2])), list[slice]()
+        for row in rows:
+            if found and row == found[-1].stop and row - found[-1].start < most:
+                found[-1] = slice(found[-1].start, row + 1)
+            else:
+                found.append(slice(row, row + 1))
+        return found
+
+    @torch.no_grad()
+    def _rebuilt(self, formula: Callable[[Tensor, Tensor, Scoring], Tensor], head: int | None, rows: Rows) -> Map:
+        """The formula for these rows, a band at a time, in float32 at least."""
+        look, chosen = self.only(head), checked_rows(rows, self.queries)
+        key, everything = look.key.contiguous(), slice(0, self.key.shape[2])  # one layout, so that a saved trace gives the same bits
+        dtype = torch.promote_types(self.query.dtype, torch.float32)
+        found = torch.empty(look.heads, len(chosen), self.key.shape[2], device=self.query.device, dtype=dtype)
+        done = 0
+        for band in look.bands(chosen):
+            count = band.stop - band.start
+            found[:, done : done + count] = formula(look.query[:, :, band].contiguous(), key, look.scoring.tile(band, everything))[0]
+            done += count
+        return shaped(found, head, rows)
+
+
+def shaped(found: Float[Tensor, "heads query key"], head: int | None, rows: Rows) -> Map:
+    """Without the axis of a single head, or of a single row."""
+    found = found if head is None else found[0]
+    return found[..., 0, :] if isinstance(rows, SupportsIndex) and not are_many(rows) else found
+
+
+def _masked_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
+    return attention_scores(query, key, scoring).masked_fill(~scoring.mask.allowed(), -torch.inf)
+
+
+# ------------------------------------------------------------------------------------------------- biases, as they were
+
+
+@dataclass(frozen=True, eq=False)
+class TableBias:
+    """T5's table as it was when the pass was made: training the model later changes no trace."""
+
+    weight: Float[Tensor, "buckets heads"]
+    max_distance: int
+    causal: bool
+
+    def __call__(self, query_at: Int[Tensor, "#batch query"], key_at: Int[Tensor, "#batch key"]) -> Float[Tensor, "#batch heads query key"]:
+        distance = key_at[:, None, :] - query_at[:, :, None]
+        return self.weight[relative_bucket(distance, self.weight.shape[0], self.max_distance, causal=self.causal)].permute(0, 3, 1, 2)
+
+    def tile(self, rows: slice, columns: slice) -> Bias:
+        return self
+
+
+@dataclass(frozen=True)
+class HeadBias:
+    """One head's part of a bias of another kind."""
+
+    bias: Bias
+    head: int
+
+    def __call__(self, query_at: Int[Tensor, "#batch query"], key_at: Int[Tensor, "#batch key"]) -> Float[Tensor, "#batch 1 query key"]:
+        whole = self.bias(query_at, key_at)
+        return whole if whole.shape[1] == 1 else whole[:, self.head : self.head + 1]
+
+    def tile(self, rows: slice, columns: slice) -> Bias:
+        return replace(self, bias=self.bias.tile(rows, columns))
+
+
+def bias_of_head(bias: Bias, head: int) -> Bias:
+    """One head's part of a bias, without making the others' where that can be helped."""
+    if isinstance(bias, ALiBiBias):
+        return ALiBiBias(bias.slopes[head : head + 1])
+    if isinstance(bias, TableBias):
+        return replace(bias, weight=bias.weight[:, head : head + 1])
+    return HeadBias(bias, head)
+
+
+def frozen(scoring: Scoring) -> Scoring:
+    """The same, with copies of what a later training step would change."""
+    bias, sinks = scoring.bias, scoring.sinks
+    if isinstance(bias, RelativeTable):
+        bias = TableBias(bias.weight.detach().clone(), bias.max_distance, bias.causal)
+    return replace(scoring, bias=bias, sinks=None if sinks is None else sinks.detach().clone())
+
+
+# ----------------------------------------------------------------------------------------------------- numbers that fit
+
+
+def checked(what: str, number: SupportsIndex, count: int) -> int:
+    """One of `count`, counted from 0, or from the end when negative."""
+    try:
+        found = count if isinstance(number, bool) else operator.index(number)
+    except TypeError:
+        found = count
+    if not -count <= found < count:
+        raise InputError(f"{what} {short(number)}", expected=f"0 to {count - 1}", fix=f"{what}={count - 1} is the last")
+    return found % count
+
+
+def checked_rows(rows: Rows, count: int) -> Sequence[int]:
+    """Rows that there are."""
+    if rows is None:
+        return range(count)
+    if isinstance(rows, slice):
+        try:
+            return range(count)[rows]
+        except (TypeError, ValueError):
+            raise InputError(f"rows {short(rows)}", expected="a slice of whole numbers", fix="rows=slice(0, 5)") from None
+    if isinstance(rows, str) or not isinstance(rows, SupportsIndex | Iterable):
+        raise InputError(f"rows {short(rows)}", expected="a number, a slice or a list of numbers", fix="rows=-1 is the last")
+    return [checked("row", row, count) for row in (rows if are_many(rows) else [cast(SupportsIndex, rows)])]
+
+
+def are_many(rows: SupportsIndex | Iterable[SupportsIndex]) -> TypeGuard[Iterable[SupportsIndex]]:
+    """Whether these are several rows; a tensor or array says so by its axes."""
+    return bool(getattr(rows, "ndim", isinstance(rows, Iterable)))
+
+
+# ------------------------------------------------------------------------------------------------------- what was kept
+
+
+def look_at(recorder: Recorder, transformer: Transformer, site: Site) -> Look:
+    """What a recorder kept of one attention layer: it must have been asked for query, key, mask and bias."""
+    stack, layer, cross = site
+    prefix = "cross_" if cross else ""
+    query, key, mask, bias = (recorder[stack, layer, prefix + name] for name in ("query", "key", "mask", "bias"))
+    value, given = (recorder.kept.get((stack, layer, prefix + name)) for name in ("value", "weights"))
+    return Look(site, query, key, value, frozen(attention_at(transformer, site).scoring(mask, bias)), given)
+
+
+def attention_at(transformer: Transformer, site: Site) -> Attention:
+    """The attention layer of a site."""
+    stack, layer, cross = site
+    block = getattr(transformer, stack)[layer]
+    return block.cross_attention if cross else block.attention
+
+
+def sites_of(transformer: Transformer) -> list[Site]:
+    """Every attention layer of a model, encoder first."""
+    found: list[Site] = []
+    for stack in (transformer.encoder, transformer.decoder):
+        for layer in range(0 if stack is None else stack.config.layers):
+            assert stack is not None
+            found.append((stack.name, layer, False))
+            if stack.config.block(layer).cross_attention is not None:
+                found.append((stack.name, layer, True))
+    return found

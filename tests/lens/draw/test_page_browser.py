@@ -1,0 +1,115 @@
+"""The page in a browser: it draws, obeys keys and pointer, and shows the numbers of the trace. Needs Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from sightline.lens.draw.page import write_page
+from sightline.lens.draw.page_data import VIEWS
+from tests.lens.draw.test_page import NASTY, Elements, everything, renamed, traced
+from tests.tiny import DECODERS
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+
+
+def opened(page: Path, address: str, tmp_path: Path) -> str:
+    """The document as Chromium left it after the page's script has drawn."""
+    assert CHROMIUM is not None
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,800", "--virtual-time-budget=6000"]
+    command = [
+        CHROMIUM,
+        *options,
+        "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--dump-dom",
+        f"file://{page}#{address}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "Uncaught" not in done.stderr, done.stderr
+    assert "Content Security Policy" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_a_browser_shows_the_row_that_the_address_names(tmp_path: Path) -> None:
+    trace = renamed(traced(DECODERS["rotary"]), [f"w{n}" for n in range(10)] + [NASTY])
+    document = opened(write_page(trace, tmp_path / "page.html"), "map,l1,h2,t7,dark", tmp_path)
+    assert 'data-theme="dark"' in document
+    weights = trace.weights(1, 2, 7)
+    best = int(weights.argmax())
+    shown = re.search(r"<dt>key</dt><dd>w(\d+) \d+</dd></div><div><dt>weight</dt><dd>([\d.]+)</dd>", document)
+    assert shown is not None
+    assert int(shown[1]) == best
+    assert float(shown[2]) == pytest.approx(float(weights[best]), abs=1e-4)
+    assert len(re.findall(r'<td class="weight"', document)) == 8, "a causal row of 8 keys"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_browser_draws_every_view_of_several_traces(view: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(everything([NASTY, "猫", "\n", " ", ""] * 2 + ["z"]), encoding="utf-8")
+    document = opened(page, f"{view},l1,h3,t4;{view},a1,l0,h2,t2", tmp_path)
+    ready = re.findall(r'data-trace="(trace-\d)" data-ready="([^"]*)"', document)
+    assert [name for name, _ in ready] == ["trace-2", "trace-5"]
+    assert all(view in said for _, said in ready)
+    assert document.count("onerror=alert(1)&gt;") + document.count("onerror=alert(1)>") > 0, "the text is there as text"
+    assert not [a for tag, a in Elements(document).found if tag == "img" and a.get("src") == "x"]
+
+
+DRIVE = """
+<script>
+const press = (key) => dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+const place = document.querySelector("[data-trace]"), canvas = place.querySelector("canvas"), seen = [];
+const drawn = (then) => (place.dataset.ready ? then() : setTimeout(() => drawn(then), 20));
+const again = (then) => { delete place.dataset.ready; viewers[0].redraw(); drawn(then); };
+drawn(() => {
+  for (const key of ["2", "]", ".", "1", "ArrowUp", "ArrowRight", "ArrowRight", "[", ",", "t", "+"]) { press(key); seen.push(location.hash); }
+  press("0");
+  again(() => {
+    const at = canvas.getBoundingClientRect(), view = viewers[0].views.map;
+    const where = { clientX: at.left + view.left(2) + 3, clientY: at.top + view.top(5) + 3, bubbles: true };
+    canvas.dispatchEvent(new PointerEvent("pointermove", where));
+    seen.push(document.querySelector(".tip").textContent);
+    press("?");
+    seen.push(String(document.getElementById("help").open));
+    document.body.dataset.seen = JSON.stringify(seen);
+  });
+});
+</script>
+"""
+
+
+def test_keys_and_pointer_move_through_the_trace(tmp_path: Path) -> None:
+    trace = renamed(traced(DECODERS["rotary"]), [f"w{n}" for n in range(11)])
+    page = write_page(trace, tmp_path / "page.html", layer=0, head=1)
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", DRIVE + "</body>"), encoding="utf-8")
+    (body,) = [attributes for tag, attributes in Elements(opened(page, "", tmp_path)).found if tag == "body"]
+    *states, tip, helped = json.loads(body["data-seen"] or "")
+    assert states == [
+        "#heads,l0,h1,t10",
+        "#heads,l1,h1,t10",
+        "#heads,l1,h2,t10",
+        "#map,l1,h2,t10",
+        "#map,l1,h2,t9",
+        "#map,l1,h2,t9,k1",
+        "#map,l1,h2,t9,k2",
+        "#map,l0,h2,t9,k2",
+        "#map,l0,h1,t9,k2",
+        "#map,l0,h1,t9,k2,dark",
+        "#map,l0,h1,t9,k2,dark",
+    ]
+    look = trace.look(0)
+    weight, score = look.weights(1)[5, 2], look.scores(1)[5, 2]
+    q, k = look.query[0, 1, 5], look.keys[0, 1, 2]
+    numbers = re.fullmatch(r"queryw5 5keyw2 2weight([\d.]+)score([−\d.]+)\|q\|([\d.]+)\|k\|([\d.]+)cos θ([−\d.]+)", tip)
+    assert numbers is not None, tip
+    expected = [weight, score, q.norm(), k.norm(), torch.cosine_similarity(q, k, dim=0)]
+    assert [float(one.replace("−", "-")) for one in numbers.groups()] == pytest.approx([float(one) for one in expected], abs=1e-3)
+    assert helped == "true"

@@ -1,0 +1,121 @@
+"""The sentences say what they claim to say, and their words are found among tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from sightline.errors import InputError
+from sightline.lens.links import RELATIONS, Link, lookup, lookups_in, sentences, span_of, tokens_in
+from sightline.lens.subject import Token, read_tokens
+from sightline.text.tokenizer import Tokenizer
+
+TIRED = "The animal didn't cross the street because it was too tired"
+
+
+def tokens_of(text: str) -> list[Token]:
+    """A token for each word."""
+    found, at = list[Token](), 0
+    for number, word in enumerate(text.split(" ")):
+        found.append(Token(number, word, at, at + len(word)))
+        at += len(word) + 1
+    return found
+
+
+def test_there_are_enough_of_them() -> None:
+    links = Counter((sentence.language, link.relation) for sentence in sentences() for link in sentence.links)
+    assert all(links["en", relation] >= 12 for relation in RELATIONS)
+    assert all(links["ja", relation] >= 8 for relation in RELATIONS)
+    assert len(sentences("ja")) >= 8
+    assert len({sentence.text for sentence in sentences()}) == len(sentences())
+    assert len(sentences("en")) + len(sentences("ja")) == len(sentences())
+
+
+def test_the_pair_that_only_its_last_word_tells_apart() -> None:
+    found = {sentence.text: sentence for sentence in sentences("en")}
+    for text, referent in ((TIRED, "animal"), (TIRED.replace("tired", "wide"), "street")):
+        link = next(link for link in found[text].links if link.relation == "pronoun")
+        assert (text[slice(*link.source)], text[slice(*link.target)]) == ("it", referent)
+
+
+def test_pronouns_and_verbs_point_back_and_adjectives_ahead() -> None:
+    for sentence in sentences():
+        for link in sentence.links:
+            ahead = link.target > link.source
+            assert ahead == (link.relation == "adjective"), (sentence.text, link)
+            assert min(link.source, link.target)[0] > 0 or link.relation != "pronoun"
+
+
+def test_nothing_pointed_at_is_the_first_word() -> None:
+    for sentence in sentences():
+        for link in sentence.links:
+            wanted = link.source if link.relation == "adjective" else link.target
+            assert wanted[0] > 0, sentence.text
+
+
+def test_no_fixed_distance_finds_most_links() -> None:
+    """In words: a head of a fixed offset must not pass for one that understands."""
+    for relation in RELATIONS:
+        steps = Counter[int]()
+        for sentence in sentences("en"):
+            tokens = tokens_of(sentence.text)
+            steps.update(
+                tokens_in(tokens, link.target)[0] - tokens_in(tokens, link.source)[0]
+                for link in sentence.links
+                if link.relation == relation
+            )
+        assert steps.most_common(1)[0][1] <= 0.5 * steps.total()
+
+
+def test_a_word_must_stand_once_or_say_which() -> None:
+    assert span_of("it was it", "it#2") == (7, 9)
+    assert span_of("the theatre", "the") == (0, 3)
+    for word in ("it", "she"):
+        with pytest.raises(InputError, match="expected once"):
+            span_of("it was it", word)
+
+
+def test_a_lookup_is_the_last_token_among_the_other_words() -> None:
+    tokens = tokens_of("The big , old bear ran")
+    link = Link("adjective", (4, 7), (14, 18))
+    ahead = lookup(tokens, link, causal=False, unknown=None)
+    assert ahead is not None
+    assert (ahead.query, ahead.targets, ahead.candidates) == (1, {4}, (3, 4, 5))
+    assert ahead.chance == pytest.approx(1 / 3)
+    back = lookup(tokens, link, causal=True, unknown=None)
+    assert back is not None
+    assert (back.query, back.targets, back.candidates) == (4, {1}, (1, 3))
+
+
+def test_a_noun_may_find_any_of_its_adjectives() -> None:
+    tokens = tokens_of("The big , old bear ran")
+    links = [Link("adjective", (4, 7), (14, 18)), Link("adjective", (10, 13), (14, 18))]
+    found, skipped = lookups_in(tokens, links, causal=True, unknown=None)
+    assert [(one.query, one.targets) for one in found] == [(4, {1, 3})]
+    assert skipped == []
+    assert len(lookups_in(tokens, links, causal=False, unknown=None)[0]) == 2
+
+
+def test_words_the_tokenizer_cannot_show_are_skipped() -> None:
+    tokens = tokens_of("The big , old bear ran")
+    link = Link("adjective", (4, 7), (14, 18))
+    assert lookups_in(tokens, [link], causal=False, unknown=4) == ([], [link])
+    together = [tokens[0], Token(7, "big , old bear", 4, 18), tokens[5]]
+    assert lookups_in(together, [link], causal=False, unknown=None) == ([], [link])
+
+
+def test_japanese_by_letters() -> None:
+    letters = sorted({letter for sentence in sentences("ja") for letter in sentence.text})
+    tokenizer = Tokenizer.from_characters(letters)
+    for sentence in sentences("ja"):
+        tokens = read_tokens(tokenizer, tokenizer.encode(sentence.text), sentence.text)
+        for link in sentence.links:
+            assert "".join(tokens[place].text for place in tokens_in(tokens, link.source)) == sentence.text[slice(*link.source)]
+        found, skipped = lookups_in(tokens, sentence.links, causal=False, unknown=tokenizer.unknown)
+        assert (len(found), skipped) == (len(sentence.links), [])
+
+
+def test_an_unknown_language_is_told() -> None:
+    with pytest.raises(InputError, match="expected en or ja"):
+        sentences("fr")

@@ -1,0 +1,167 @@
+"""A head that was planted to know the words finds the relation; one of a fixed offset and one that looks everywhere do not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from tokenizers import models, pre_tokenizers
+
+import sightline as sl
+from sightline.errors import InputError
+from sightline.lens.links import Lookup, lookups_in, sentences
+from sightline.lens.relations import best_offset, relations_of, tail
+from sightline.lens.subject import Subject
+from sightline.text.tokenizer import Tokenizer
+from tests.families.oracle import transformers
+from tests.lens import planted as p
+
+P = 40
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A token for each English word of the sentences."""
+    split = pre_tokenizers.Whitespace()
+    words = {word for sentence in sentences("en") for word, _ in split.pre_tokenize_str(sentence.text)}
+    made = tokenizers.Tokenizer(models.WordLevel({word: id for id, word in enumerate(["[UNK]", *sorted(words)])}, unk_token="[UNK]"))
+    made.pre_tokenizer = split
+    place: Path = tmp_path_factory.mktemp("words")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]").save_pretrained(place)
+    found = Tokenizer.from_folder(place)
+    assert found is not None
+    return found
+
+
+def planted(tokenizer: Tokenizer, *, causal: bool) -> sl.Model:
+    """One layer of four heads: knows all pairs of words, looks one back, looks one ahead, looks everywhere."""
+    size, width = tokenizer.vocab_size, tokenizer.vocab_size + P
+    make = sl.gpt if causal else sl.bert
+    model = sl.build(
+        make(width=width, layers=1, heads=4, head_dim=width, hidden=4, vocab_size=size, max_positions=P, norm="none", positions="learned")
+    ).eval()
+    pairs = torch.zeros(size, size)
+    for sentence in sentences("en"):
+        for link in sentence.links:
+            one, other = (int(tokenizer.encode(sentence.text[slice(*span)])[0]) for span in (link.source, link.target))
+            turned = causal and link.relation == "adjective"
+            pairs[(one, other) if turned else (other, one)] = 1.0
+    query, key = torch.zeros(4, width, width), torch.zeros(4, width, width)
+    query[0, :size, :size], key[0, :size, :size] = pairs, torch.eye(size)
+    for head, by in ((1, 1), (2, -1)):
+        query[head, size:, size:], key[head, size:, size:] = torch.diag(torch.ones(P - 1), by), torch.eye(P)
+    stack = model.decoder if causal else model.encoder
+    assert stack is not None
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        stack.embedding.tokens.weight[:, :size], stack.embedding.positions.weight[:, size:] = torch.eye(size), torch.eye(P)
+        stack[0].attention.query.weight.copy_(p.STRONG * width**0.5 * query.flatten(0, 1))
+        stack[0].attention.key.weight.copy_(key.flatten(0, 1))
+    return sl.Model(model, tokenizer, name="planted")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_head_that_knows_is_found_and_no_other(tokenizer: Tokenizer, causal: bool) -> None:
+    found = relations_of(planted(tokenizer, causal=causal), language="en")
+    assert (found.causal, found.stack) == (causal, "decoder" if causal else "encoder")
+    assert [one.relation for one in found.relations] == ["pronoun", "verb", "adjective"]
+    for one in found.relations:
+        assert one.skipped == 0
+        assert one.top[0].head == 0
+        assert one.top[0].found
+        assert one.top[0].rate > 0.85
+        assert not any(head.found for head in one.top[1:])
+        for shifted in one.top[1:]:
+            if shifted.head in (1, 2):
+                assert shifted.rate <= one.offset_rate + 0.2
+
+
+def test_a_causal_model_asks_the_noun(tokenizer: Tokenizer) -> None:
+    adjective = relations_of(planted(tokenizer, causal=True), language="en").relations[2]
+    assert adjective.title == "noun → adjective, English"
+    adjective = relations_of(planted(tokenizer, causal=False), language="en").relations[2]
+    assert adjective.title == "adjective → noun, English"
+
+
+def test_rates_are_those_of_the_strongest_key(tokenizer: Tokenizer) -> None:
+    """Counted again from the traces, head by head and link by link."""
+    torch.manual_seed(0)
+    size = tokenizer.vocab_size
+    model = sl.Model(sl.build(sl.gpt(width=16, layers=2, heads=4, vocab_size=size, max_positions=P)).eval(), tokenizer)
+    found = relations_of(model, language="en")
+    hits, counts, chances = np.zeros((3, 2, 4)), np.zeros(3), np.zeros(3)
+    for sentence in sentences("en"):
+        trace = model.trace(sentence.text)
+        for one in lookups_in(trace.tokens, sentence.links, causal=True, unknown=tokenizer.unknown)[0]:
+            kind = ["pronoun", "verb", "adjective"].index(one.relation)
+            counts[kind] += 1
+            chances[kind] += len(one.targets) / len(one.candidates)
+            for layer in range(2):
+                rows = trace.weights(layer)[:, one.query].numpy()
+                for head in range(4):
+                    hits[kind, layer, head] += max(one.candidates, key=lambda key, row=rows[head]: row[key]) in one.targets
+    for kind, one in enumerate(found.relations):
+        assert one.links == counts[kind]
+        assert one.chance == pytest.approx(chances[kind] / counts[kind])
+        np.testing.assert_allclose(one.rates.numpy(), hits[kind] / counts[kind], atol=1e-6)
+        assert one.mean == pytest.approx(one.rates.mean().item(), abs=1e-6)
+        assert one.spread == pytest.approx(float(np.std(one.rates.numpy())), abs=1e-6)
+        assert not any(head.found for head in one.top)
+
+
+def test_the_tail_of_the_binomial() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for count, hits, rate in ((20, 7, 0.2), (5, 0, 0.3), (12, 12, 0.5), (9, 4, 0.0), (9, 9, 1.0)):
+        assert tail(count, hits, rate) == pytest.approx(float(stats.binom.sf(hits - 1, count, rate)), abs=1e-12)
+
+
+def test_p_is_corrected_by_the_number_of_heads(tokenizer: Tokenizer) -> None:
+    pronoun = relations_of(planted(tokenizer, causal=True), language="en").relations[0]
+    best = pronoun.top[0]
+    assert best.p_chance == pytest.approx(4 * tail(pronoun.links, best.hits, pronoun.chance))
+    assert best.p_offset == pytest.approx(4 * tail(pronoun.links, best.hits, pronoun.offset_rate))
+
+
+def test_the_best_offset_is_the_most_frequent() -> None:
+    lookups = [
+        Lookup("verb", 9, frozenset({7}), (7, 8)),
+        Lookup("verb", 5, frozenset({3, 4}), (3, 4)),
+        Lookup("verb", 5, frozenset({1}), (1,)),
+    ]
+    assert best_offset(lookups) == (-2, pytest.approx(2 / 3))
+
+
+def test_an_encoder_decoder_is_asked_for_its_encoder(tokenizer: Tokenizer) -> None:
+    size = tokenizer.vocab_size
+    model = sl.Model(sl.build(sl.encoder_decoder(width=16, layers=1, heads=2, vocab_size=size, max_positions=P)).eval(), tokenizer)
+    found = relations_of(model, language="en")
+    assert (found.stack, found.causal) == ("encoder", False)
+    assert found.relations[0].rates.shape == (1, 2)
+
+
+def test_progress_and_json(tokenizer: Tokenizer) -> None:
+    seen = list[tuple[int, int]]()
+    found = relations_of(planted(tokenizer, causal=True), language="en", progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(n, len(sentences("en"))) for n in range(1, len(sentences("en")) + 1)]
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert plain["relations"][0]["top"][0]["found"] is True
+    assert plain["relations"][2]["looks"] == "noun"
+
+
+def test_mistakes_say_the_fix(tokenizer: Tokenizer) -> None:
+    model = planted(tokenizer, causal=True)
+    with pytest.raises(InputError, match=r"cannot write the sentences.*Fix: another language"):
+        relations_of(model, language="ja")
+    with pytest.raises(InputError, match="expected en or ja"):
+        relations_of(model, language="de")
+    bare: Subject = sl.Model(model.transformer)
+    with pytest.raises(InputError, match=r"a model without tokenizer.*Fix"):
+        relations_of(bare)
+    small = sl.Model(sl.build(sl.gpt(width=8, layers=1, heads=1, vocab_size=tokenizer.vocab_size, max_positions=8)).eval(), tokenizer)
+    with pytest.raises(InputError, match=r"for a model of 8.*Fix: take a larger model"):
+        relations_of(small, language="en")

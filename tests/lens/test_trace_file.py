@@ -1,0 +1,210 @@
+"""Saved and opened, a trace is the same bit for bit; a file that is not whole, or no trace, is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import sightline as sl
+from sightline.checkpoints.defaults import Defaults
+from sightline.core.attention import Scoring
+from sightline.core.positions import GivenBias
+from sightline.lens.look import HeadBias, Look
+from sightline.lens.trace import Trace, trace_of
+from sightline.text.tokenizer import Tokenizer
+from tests.tiny import ALL, ENCODER_DECODERS, make
+
+pytestmark = pytest.mark.usefixtures("as_users_run_it")  # the shapes are checked elsewhere; here they would take half of the time
+IDS, SOURCE = [3, 7, 1, 4, 9, 2, 8], [5, 6, 7, 8, 2]
+LETTERS = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy")
+
+
+def model_of(name: str, tokenizer: Tokenizer | None = None) -> sl.Model:
+    return sl.Model(make(ALL[name]), tokenizer, defaults=Defaults(decoder_start=1), name=name)
+
+
+def trace(name: str, **options: Any) -> Trace:
+    return model_of(name).trace(IDS, source=SOURCE if name in ENCODER_DECODERS else None, **options)
+
+
+def equal(a: Trace, b: Trace) -> None:
+    for field in ("name", "config", "tokens", "text", "source", "source_text", "rows"):
+        assert getattr(a, field) == getattr(b, field), field
+    assert torch.equal(a.logits, b.logits)
+    assert a.kept.keys() == b.kept.keys()
+    assert all(torch.equal(value, b.kept[place]) for place, value in a.kept.items())
+    assert list(a.looks) == list(b.looks)
+    for site, look in a.looks.items():
+        other = b.looks[site]
+        for kind in (Look.weights, Look.scores):
+            assert torch.equal(kind(look), kind(other))
+        for part in ("query", "key", "value"):
+            x, y = getattr(look, part), getattr(other, part)
+            assert (x is None and y is None) or torch.equal(x, y)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_saved_and_opened_is_the_same_bit_for_bit(name: str, tmp_path: Path) -> None:
+    found = trace(name, what=("query", "key", "value", "residual", "output"))
+    assert found.kept
+    equal(found, sl.Trace.open(found.save(tmp_path / "seen.trace")))
+    assert [file.name for file in tmp_path.iterdir()] == ["seen.trace"]
+
+
+def test_texts_of_every_kind_and_a_second_time_in_the_same_place(tmp_path: Path) -> None:
+    file = tmp_path / "a trace"
+    for text in ("abc", 'b"\\n', "cabbage"):
+        found = model_of("rotary", LETTERS).trace("abc")
+        found = replace(found, text=text + " 猫🙂\ud800", name="\n")
+        equal(found, sl.Trace.open(found.save(str(file))))
+
+
+def test_what_was_watched_while_it_was_written(tmp_path: Path) -> None:
+    found = model_of("window", LETTERS).generate("abcab", max_tokens=4, ignore_eos=True, trace=True).trace
+    assert found is not None
+    equal(found, sl.Trace.open(found.save(tmp_path / "x")))
+    *_, piece = model_of("window", LETTERS).stream("abcab", max_tokens=4, ignore_eos=True, trace=True)
+    assert piece.trace is not None
+    equal(piece.trace, sl.Trace.open(piece.trace.save(tmp_path / "x")))
+
+
+def test_an_edited_pass_with_a_bias_of_its_own(tmp_path: Path) -> None:
+    bias = torch.randn(1, 4, 7, 7)
+    edits = {("decoder", 0, "bias"): lambda _: GivenBias(bias)}
+    found = trace_of(model_of("rotary"), IDS, edits=edits)
+    equal(found, sl.Trace.open(found.save(tmp_path / "x")))
+    look = found.look(0)
+    strange = replace(found, looks={look.site: replace(look, scoring=replace(look.scoring, bias=HeadBias(GivenBias(bias), 1)))})
+    with pytest.raises(sl.InputError, match=r"a bias of kind HeadBias; expected ALiBi's, T5's or a given one"):
+        strange.save(tmp_path / "y")
+    assert not (tmp_path / "y").exists()
+
+
+def test_documents_and_less_than_all(tmp_path: Path) -> None:
+    look = trace("rotary").look(0)
+    inside = torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
+    mask = replace(look.scoring.mask, query_in=inside, key_in=inside, offset=None)
+    scoring = Scoring(mask, look.scoring.scale)
+    found = replace(trace("rotary"), looks={look.site: replace(look, value=None, scoring=scoring)})
+    again = sl.Trace.open(found.save(tmp_path / "x"))
+    assert torch.equal(found.weights(0), again.weights(0))
+    assert bool((again.weights(0)[:, 3:, :3] == 0).all())
+    with pytest.raises(sl.InputError, match="a trace without values"):
+        again.look(0).mixed()
+
+
+def test_opening_needs_no_model_and_leaves_the_dice_alone(tmp_path: Path) -> None:
+    file = trace("t5").save(tmp_path / "x")
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    opened = sl.Trace.open(file)
+    assert torch.equal(torch.rand(3), expected)
+    assert not opened.weights(0).requires_grad
+    assert opened.bytes > 0
+
+
+# -------------------------------------------------------------------------------------------------------- what is no trace
+
+
+def head_of(file: Path) -> dict[str, Any]:
+    data = file.read_bytes()
+    return json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"]
+
+
+def rewritten(file: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]) -> None:
+    """The same file with another head, or other tensors."""
+    said, tensors = json.loads(head_of(file)["trace"]), load_file(file)
+    change(said, tensors)
+    save_file(tensors, file, {"form": "sightline trace 1", "trace": json.dumps(said)})
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def cut_in_the_head(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:60])
+
+
+def weights(file: Path) -> None:
+    save_file({"w": torch.ones(2)}, file)
+
+
+def later(file: Path) -> None:
+    save_file(load_file(file), file, {"form": "sightline trace 2", "trace": "{}"})
+
+
+def no_json(file: Path) -> None:
+    save_file(load_file(file), file, {"form": "sightline trace 1", "trace": "{broken"})
+
+
+def no_head(file: Path) -> None:
+    save_file(load_file(file), file, {"form": "sightline trace 1"})
+
+
+def only_a_list(file: Path) -> None:
+    save_file(load_file(file), file, {"form": "sightline trace 1", "trace": "[1, 2]"})
+
+
+def folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "cut": (cut, "is no trace: "),
+    "cut in its head": (cut_in_the_head, "is no trace: "),
+    "empty": (lambda file: file.write_bytes(b"") and None, "is no trace: "),
+    "text": (lambda file: file.write_text("The cat sat on the mat") and None, "is no trace: "),
+    "gone": (lambda file: file.unlink(), "is no file; expected one that trace.save wrote"),
+    "a folder": (folder, "is no file"),
+    "weights": (weights, "is no trace; expected 'sightline trace 1' in its head"),
+    "of a later form": (later, "expected 'sightline trace 1'"),
+    "broken JSON": (no_json, "is a damaged trace: JSONDecodeError"),
+    "no JSON": (no_head, "is a damaged trace: KeyError: 'trace'"),
+    "another JSON": (only_a_list, "is a damaged trace: TypeError"),
+    "no logits": (lambda file: rewritten(file, lambda _, tensors: tensors.__delitem__("logits")), "the tensor logits is missing"),
+    "no query": (lambda file: rewritten(file, lambda _, tensors: tensors.__delitem__("look.1.query")), "look.1.query is missing"),
+    "no sinks": (lambda file: rewritten(file, lambda _, tensors: tensors.__delitem__("look.0.sinks")), "look.0.sinks is missing"),
+    "no looks": (lambda file: rewritten(file, lambda said, _: said.__delitem__("looks")), "KeyError: 'looks'"),
+    "fewer keys": (
+        lambda file: rewritten(file, lambda _, tensors: tensors.update({"look.0.key": tensors["look.0.key"][:, :, 1:].clone()})),
+        "shapes that do not fit",
+    ),
+    "another config": (lambda file: rewritten(file, lambda said, _: said["config"].update(width=-1)), "is a damaged trace: "),
+    "other rows": (lambda file: rewritten(file, lambda said, _: said.update(rows=["a", "b"])), "is a damaged trace: TypeError"),
+    "other tokens": (lambda file: rewritten(file, lambda said, _: said.update(tokens=[{"sound": 3}])), "is a damaged trace: TypeError"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_file_that_is_no_whole_trace_is_refused_in_one_line(what: str, tmp_path: Path) -> None:
+    file = trace("sinks").save(tmp_path / "x")
+    change, words = BROKEN[what]
+    change(file)
+    with pytest.raises(sl.InputError) as refusal:
+        sl.Trace.open(file)
+    assert words in str(refusal.value)
+    assert str(file) in str(refusal.value)
+    assert "Fix: model.trace(text).save(file)" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("place", ["none/x", "file/x", "", "."])
+def test_a_place_that_cannot_be_written_to(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("here before")
+    with pytest.raises(sl.InputError, match=r"cannot be written: .*Fix: give a place that can be written to") as refusal:
+        trace("rotary").save(place)
+    assert "\n" not in str(refusal.value)
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    assert Path("file").read_text() == "here before"
