@@ -46,6 +46,7 @@ from sightline.errors import CheckpointError, ConfigError, InputError, RecordErr
 from sightline.record import NOTHING, QUANTITIES, Recorder
 
 if TYPE_CHECKING:
+    from sightline import lens
     from sightline.core.cache import Cache
     from sightline.core.model import Transformer, build
     from sightline.core.multi_head import MultiHeadAttention, attention
@@ -67,13 +68,15 @@ _WITH_TORCH = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "lens":
+        return importlib.import_module("sightline.lens")
     if name not in _WITH_TORCH:
         raise AttributeError(f"module 'sightline' has no attribute {name!r}")
     return getattr(importlib.import_module(_WITH_TORCH[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_WITH_TORCH])
+    return sorted([*globals(), *_WITH_TORCH, "lens"])
 
 
 __all__ = [
@@ -123,6 +126,7 @@ __all__ = [
     "build",
     "encoder_decoder",
     "gpt",
+    "lens",
     "llama",
     "load",
     "ngpt",

@@ -4,4 +4,55 @@ trace = model.trace("The animal didn't cross the street because it was too tired
 trace.weights(layer=5, head=1)          [query, key]
 trace.geometry(layer=5, head=1)         |q|, |k|, cos θ and what each contributes
 trace.show()                            in a notebook, a terminal or a file
+
+sl.lens.heads_of(model)                 what each head does
+sl.lens.sweep(model, clean, corrupted, sl.lens.logit_difference(model, " Paris", " Rome"))
 """
+
+from sightline.lens.attribution import attribution
+from sightline.lens.diff import diff
+from sightline.lens.edits import Edits, ablate, logits_with, mask_cell, patch, replace, scale, steer
+from sightline.lens.geometry import geometry_of
+from sightline.lens.heads import heads_of
+from sightline.lens.logit_lens import logit_lens
+from sightline.lens.measures import attention_measures, norm_growth
+from sightline.lens.metrics import logit_difference, probability
+from sightline.lens.redundancy import redundancy_of
+from sightline.lens.relations import relations_of
+from sightline.lens.rollout import attention_flow, rollout, value_weighted
+from sightline.lens.rotation import rotation_of
+from sightline.lens.saliency import gradient_input, integrated_gradients
+from sightline.lens.sweep import ablation_sweep, sweep
+from sightline.lens.trace import Trace, trace_of
+
+__all__ = [
+    "Edits",
+    "Trace",
+    "ablate",
+    "ablation_sweep",
+    "attention_flow",
+    "attention_measures",
+    "attribution",
+    "diff",
+    "geometry_of",
+    "gradient_input",
+    "heads_of",
+    "integrated_gradients",
+    "logit_difference",
+    "logit_lens",
+    "logits_with",
+    "mask_cell",
+    "norm_growth",
+    "patch",
+    "probability",
+    "redundancy_of",
+    "relations_of",
+    "replace",
+    "rollout",
+    "rotation_of",
+    "scale",
+    "steer",
+    "sweep",
+    "trace_of",
+    "value_weighted",
+]

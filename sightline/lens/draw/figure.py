@@ -48,7 +48,8 @@ def settled(figure: Figure) -> Figure:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
-        axes.set_position([round(float(side), 4) for side in axes.get_position(original=True).bounds])
+        left, low, width, height = (round(float(side), 4) for side in axes.get_position(original=True).bounds)
+        axes.set_position((left, low, width, height))
     return figure
 
 

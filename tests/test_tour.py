@@ -1,0 +1,54 @@
+"""What the demo shows of a model is what the trace says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sightline as sl
+from sightline import tour
+from sightline.errors import InputError
+from sightline.text.tokenizer import Tokenizer
+from sightline.text.train import save, train
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> sl.Model:
+    """A random decoder whose tokenizer knows the demo's words as one token each."""
+    place = tmp_path_factory.mktemp("words")
+    (place / "text").write_text(f"{tour.SENTENCE}\n{tour.STORY}\n" * 50)
+    save(train([place / "text"], vocab_size=332), place / "tokenizer")
+    torch.manual_seed(0)
+    transformer = sl.build(sl.llama(width=32, layers=3, heads=4, kv_heads=2, vocab_size=332, max_positions=128)).eval()
+    return sl.Model(transformer, Tokenizer.from_folder(place / "tokenizer"), name="tiny")
+
+
+def test_the_heads_that_link_two_words(model: sl.Model) -> None:
+    trace = model.trace(tour.SENTENCE)
+    words = [token.text.strip() for token in trace.tokens]
+    row, column = words.index("it"), words.index("animal")
+    found = tour.linking(trace, "it", "animal", count=12)
+    for link in found:
+        weights = trace.weights(link.layer, link.head).numpy()[row]
+        assert link.share == pytest.approx(weights[column] / weights[1:].sum(), rel=1e-4)
+        assert link.strongest == (int(np.argmax(weights[1:])) + 1 == column)
+    order = [(link.strongest, link.share) for link in found]
+    assert order == sorted(order, reverse=True)
+    assert len(found) == 12
+    with pytest.raises(InputError, match="no token 'cat'"):
+        tour.linking(trace, "it", "cat")
+
+
+def test_the_page_holds_all_of_it(model: sl.Model, tmp_path: Path) -> None:
+    seen = tour.look(model)
+    story = model.generate(tour.STORY, max_tokens=6, alternatives=3)
+    page = tour.write_tour(tmp_path / "page.html", model, story, seen, None).read_text(encoding="utf-8")
+    assert "What it writes" in page
+    assert seen.geometry.line() in page.replace("&#x27;", "'")
+    assert f"layer {seen.links[0].layer}, head {seen.links[0].head}" in page
+    assert len(tour.words_of(model, story)) == 6
+    assert all(0 < probability <= 1 and len(others) == 3 for _, probability, others in tour.words_of(model, story))
+    assert "://" not in page
