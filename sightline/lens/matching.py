@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from sightline.errors import InputError
@@ -120,6 +119,8 @@ class Pairs:
 
     def matched(self) -> tuple[list[HeadChange], list[HeadName], list[HeadName]]:
         """Each head with its counterpart, and those of either side that have none."""
+        from scipy.optimize import linear_sum_assignment  # a quarter of a second, for those who compare models
+
         pairs = sorted(zip(*(side.tolist() for side in linear_sum_assignment(self.cost().numpy())), strict=True))
         squares = self.squares[0][:, None] + self.squares[1][None] - 2 * self.dot
         said = distance(squares, torch.maximum(self.squares[0][:, None], self.squares[1][None]))
