@@ -46,7 +46,7 @@ from sightline.errors import CheckpointError, ConfigError, InputError, RecordErr
 from sightline.record import NOTHING, QUANTITIES, Recorder
 
 if TYPE_CHECKING:
-    from sightline import lens
+    from sightline import lab, lens
     from sightline.core.cache import Cache
     from sightline.core.model import Transformer, build
     from sightline.core.multi_head import MultiHeadAttention, attention
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+_PARTS = ("lab", "lens")
 _WITH_TORCH = {
     "load": "sightline.model",
     "Model": "sightline.model",
@@ -68,15 +69,15 @@ _WITH_TORCH = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "lens":
-        return importlib.import_module("sightline.lens")
+    if name in _PARTS:
+        return importlib.import_module(f"sightline.{name}")
     if name not in _WITH_TORCH:
         raise AttributeError(f"module 'sightline' has no attribute {name!r}")
     return getattr(importlib.import_module(_WITH_TORCH[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_WITH_TORCH, "lens"])
+    return sorted([*globals(), *_WITH_TORCH, *_PARTS])
 
 
 __all__ = [
@@ -126,6 +127,7 @@ __all__ = [
     "build",
     "encoder_decoder",
     "gpt",
+    "lab",
     "lens",
     "llama",
     "load",

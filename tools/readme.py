@@ -21,6 +21,8 @@ FOLDERS = {
     "tasks": "what one asks of a model besides going on with a text",
     "training": "samples in a fixed order, one loop, states that survive anything",
     "recipes": "each a set of settings that makes a run",
+    "lab": "every claim of the theory as an experiment with a verdict",
+    "lab/experiments": "one file for each",
     "explain": "a model as equations with shapes, and what it costs; no torch",
     "cli": "one thin file per command",
 }

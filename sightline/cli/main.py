@@ -31,6 +31,7 @@ COMMANDS = {
     "eval": "Measure a model on data: perplexity, BLEU and chrF, accuracy.",
     "heads": "What every attention head does, and which heads find which relation.",
     "trace": "See where a model looks while it reads a text.",
+    "lab": "Claims of the theory as experiments with a verdict.",
     "train": "Train a model by a recipe; interrupted, the same command goes on.",
     "compare": "Runs beside each other: a table, and their losses as curves.",
     "check": "Measure the laws on one very checkpoint.",

@@ -1,0 +1,166 @@
+"""`sightline lab`: claims of the theory as experiments with a verdict."""
+
+from __future__ import annotations
+
+import json as text_of
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from sightline.cli.arguments import Count
+from sightline.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from sightline.lab.experiment import Experiment, Finding, Tier
+
+FOLDER = Path("lab")
+STYLES = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
+MARKS = {True: "✓", False: "✗", None: "?"}
+ACTIONS = ("list", "run", "report")
+lab = App(name="lab", help="Claims of the theory as experiments with a verdict.")
+
+
+@lab.default
+def other(*words: Annotated[str, Parameter(show=False)]) -> None:
+    """Claims of the theory as experiments with a verdict."""
+    if not words:
+        raise InputError("nothing to do", expected="list, run or report", fix="sightline lab --help")
+    raise InputError(f"sightline lab has no command {words[0][:100]!r}", fix=nearest(words[0][:100], ACTIONS))
+
+
+@lab.command(name="list")
+def show_list(*, json: bool = False) -> None:
+    """The experiments: name, claim, source.
+
+    Parameters
+    ----------
+    json
+        Write a list of objects.
+    """
+    from sightline.lab.catalogue import EXPERIMENTS
+
+    screen = Console(highlight=False)
+    if json:
+        screen.print(
+            text_of.dumps([about(one) for one in EXPERIMENTS.values()], indent=2, ensure_ascii=False), soft_wrap=True, markup=False
+        )
+        return
+    table = Table("name", "claim", "source", box=None, padding=(0, 2, 0, 0))
+    for one in EXPERIMENTS.values():
+        table.add_row(f"[bold]{one.name}[/]", one.claim.en, f"[dim]{one.source}[/]")
+    screen.print(table)
+
+
+def write_json(value: Any) -> None:
+    Console(highlight=False).print(text_of.dumps(value, indent=2, ensure_ascii=False), soft_wrap=True, markup=False)
+
+
+def about(experiment: Experiment) -> dict[str, Any]:
+    texts = {name: {"en": words.en, "ja": words.ja} for name, words in (("title", experiment.title), ("claim", experiment.claim))}
+    return {"name": experiment.name, **texts, "source": experiment.source, "equation": experiment.equation}
+
+
+@lab.command
+def run(name: str, /, *, seed: Count = 0, quick: bool = False, full: bool = False, out: Path = FOLDER, json: bool = False) -> None:
+    """Run an experiment, or all of them. What was measured before is not measured again; Ctrl-C loses nothing that was.
+
+    Parameters
+    ----------
+    name
+        One of `sightline lab list`, or all.
+    seed
+        The first of the seeds.
+    quick
+        At most a minute for each: fewer seeds, smaller sizes.
+    full
+        As long as it takes.
+    out
+        The folder of the results and figures.
+    json
+        Write the findings as JSON.
+    """
+    from sightline.lab.catalogue import EXPERIMENTS
+    from sightline.lab.running import named
+
+    if quick and full:
+        raise InputError("--quick and --full", expected="one of them", fix="--quick")
+    tier: Tier = "quick" if quick else "full" if full else "default"
+    chosen = list(EXPERIMENTS.values()) if name == "all" else [named(name)]
+    found = [measured(one, out, tier, seed or 0, silent=json) for one in chosen]
+    if json:
+        write_json([plain(one) for one in found])
+
+
+def measured(experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent: bool) -> Finding:
+    """One experiment with its progress on stderr, and then what was found."""
+    from sightline.lab.pictures import save
+    from sightline.lab.running import finding, steps
+
+    notes = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=notes, transient=True) as bar:
+        task = bar.add_task(experiment.name, total=None)
+        for step in steps(experiment, out, tier=tier, seed=seed):
+            bar.update(task, total=step.of, completed=step.number, description=f"{experiment.name} [dim]{step.part}[/]")
+    found = finding(experiment, out, tier=tier, seed=seed)
+    assert found is not None
+    pictures = [path for name, made in found.figures().items() for path in save(made, out / name)]
+    if not silent:
+        show(found, pictures, Console(highlight=False))
+    return found
+
+
+def show(found: Finding, pictures: list[Path], screen: Console) -> None:
+    """The claim, what was measured of it, and the verdict."""
+    experiment = found.experiment
+    screen.rule(f"[bold]{experiment.title.en}[/]", align="left")
+    screen.print(f"{experiment.claim.en} [dim]({experiment.source})[/]\n{experiment.equation}\n")
+    for check in found.checks:
+        screen.print(f"  {MARKS[check.holds]} {check.says.en}: {check.found}", markup=False)
+    screen.print(f"\n[bold {STYLES[found.verdict]}]{found.verdict}[/]  [dim]{found.tier}, {found.seconds:.1f} s[/]")
+    for path in pictures:
+        screen.print(f"[dim]{path}[/]", soft_wrap=True)
+
+
+def plain(found: Finding) -> dict[str, Any]:
+    """A finding as JSON has it."""
+    checks = [{"says": check.says.en, "holds": check.holds, "found": check.found} for check in found.checks]
+    said = {"experiment": found.experiment.name, "tier": found.tier, "seed": found.seed, "verdict": found.verdict, "checks": checks}
+    return said | {"seconds": found.seconds, "complete": found.complete, "versions": dict(found.versions), "numbers": dict(found.numbers)}
+
+
+@lab.command
+def report(*, out: Path = FOLDER, file: Path | None = None, language: Literal["en", "ja"] = "en", seed: Count = 0) -> None:
+    """All findings of a folder as one offline page (.html), or as Markdown (.md) with its figures beside it.
+
+    Parameters
+    ----------
+    out
+        The folder of the results.
+    file
+        The page to write; by default report.html in that folder.
+    language
+        English or Japanese.
+    seed
+        The first of the seeds.
+    """
+    from sightline.lab.catalogue import EXPERIMENTS
+    from sightline.lab.experiment import TIERS
+    from sightline.lab.report import write_html, write_markdown
+    from sightline.lab.running import finding
+
+    found: list[Finding] = []
+    for experiment in EXPERIMENTS.values():
+        at_hand = [finding(experiment, out, tier=tier, seed=seed or 0) for tier in reversed(TIERS)]
+        found += [one for one in at_hand if one is not None and one.complete][:1]
+    if not found:
+        raise InputError(f"no finished experiment in {out}", expected="results of `sightline lab run`", fix="sightline lab run all --quick")
+    file = out / "report.html" if file is None else file
+    if file.suffix.lower() not in (".html", ".md"):
+        raise InputError(f"a report as {file.suffix or file.name!r}", expected=".html or .md", fix=f"--file {file.stem}.html")
+    write = write_html if file.suffix.lower() == ".html" else write_markdown
+    Console().print(str(write(found, file, language=language)), soft_wrap=True, markup=False)

@@ -1,0 +1,98 @@
+"""All findings as one offline page, or as Markdown with its figures beside it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from sightline.errors import InputError
+from sightline.lab.experiment import Finding, Words
+from sightline.lab.pictures import save
+from sightline.lens.draw.page import FigureSection, ProseSection, Section, TableSection, save_page
+
+SAID = {
+    "claim": Words("Claim", "主張"),
+    "source": Words("Source", "出典"),
+    "equation": Words("Equation", "式"),
+    "look": Words("What to look for", "見どころ"),
+    "notes": Words("Where common notes are wrong", "よくある誤り"),
+    "found": Words("What we found", "結果"),
+    "verdict": Words("Verdict", "判定"),
+    "check": Words("the claim says", "主張の内容"),
+    "holds": Words("holds", "成り立つか"),
+    "numbers": Words("numbers", "数値"),
+    "title": Words("The laboratory", "実験室"),
+}
+VERDICTS = {
+    "supported": Words("supported", "支持される"),
+    "not supported": Words("not supported", "支持されない"),
+    "inconclusive": Words("inconclusive", "決定できない"),
+}
+HOLDS = {True: Words("yes", "はい"), False: Words("no", "いいえ"), None: Words("undecided", "未決")}
+
+
+def write_html(findings: Sequence[Finding], file: Path, *, language: str = "en") -> Path:
+    """One page that needs nothing else."""
+    sections = [section for finding in findings for section in sections_of(finding, language)]
+    return save_page([overview(findings, language), *sections], file, title=f"Sightline: {SAID['title'][language]}")
+
+
+def overview(findings: Sequence[Finding], language: str) -> Section:
+    rows = [[one.experiment.title[language], VERDICTS[one.verdict][language], f"{one.seconds:.0f} s", one.tier] for one in findings]
+    return TableSection(SAID["title"][language], "", (SAID["claim"][language], SAID["verdict"][language], "", ""), rows)
+
+
+def sections_of(finding: Finding, language: str) -> list[Section]:
+    """The text that teaches, the checks, the figures."""
+    rows = [[check.says[language], HOLDS[check.holds][language], check.found] for check in finding.checks]
+    head = tuple(SAID[name][language] for name in ("check", "holds", "numbers"))
+    verdict = f"{SAID['verdict'][language]}: {VERDICTS[finding.verdict][language]}"
+    found: list[Section] = [
+        ProseSection(finding.experiment.title[language], lesson(finding, language)),
+        TableSection("", verdict, head, rows),
+    ]
+    for name, made in finding.figures().items():
+        drawn = io.StringIO()
+        made.savefig(drawn, format="svg", metadata={"Date": None})
+        found.append(FigureSection("", name, drawn.getvalue()))
+    return found
+
+
+def lesson(finding: Finding, language: str) -> list[str]:
+    """Claim, equation, what to look for, what the notes get wrong."""
+    experiment = finding.experiment
+    lines = {"claim": experiment.claim[language], "source": experiment.source, "equation": experiment.equation}
+    lines |= {"look": experiment.look_for[language]}
+    if finding.complete and experiment.told is not None:
+        lines["found"] = experiment.told(finding.numbers)[language]
+    corrected = [f"{SAID['notes'][language]}: {one[language]}" for one in experiment.corrections]
+    return [f"{SAID[name][language]}: {text}" for name, text in lines.items()] + corrected
+
+
+def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "en") -> Path:
+    """A page for the docs, its figures in a folder beside it."""
+    pictures = file.parent / "figures"
+    try:
+        pictures.mkdir(parents=True, exist_ok=True)
+        lines = [f"# {SAID['title'][language]}", "", "|  |  |  |", "|---|---|--:|"]
+        lines += [f"| {one.experiment.title[language]} | {VERDICTS[one.verdict][language]} | {one.seconds:.0f} s |" for one in findings]
+        for finding in findings:
+            lines += ["", *markdown(finding, pictures, language)]
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror or error}", fix="give a place that can be written to") from None
+    return file
+
+
+def markdown(finding: Finding, pictures: Path, language: str) -> list[str]:
+    experiment = finding.experiment
+    lines = [f"## {experiment.title[language]}", "", *(f"{line}  " for line in lesson(finding, language)), ""]
+    head = [SAID[name][language] for name in ("check", "holds", "numbers")]
+    lines += [f"| {' | '.join(head)} |", "|---|---|---|"]
+    lines += [f"| {check.says[language]} | {HOLDS[check.holds][language]} | {check.found} |" for check in finding.checks]
+    lines += ["", f"**{SAID['verdict'][language]}: {VERDICTS[finding.verdict][language]}** ({finding.tier}, {finding.seconds:.0f} s)"]
+    for name, made in finding.figures().items():
+        svg, _ = save(made, pictures / f"lab-{name}")
+        lines += ["", f"![{name}]({pictures.name}/{svg.name})"]
+    return lines

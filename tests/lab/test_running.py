@@ -1,0 +1,123 @@
+"""An experiment is measured once, judged from its numbers alone, and survives being stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from sightline.errors import InputError
+from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words, verdict_of
+from sightline.lab.pictures import figure, save
+from sightline.lab.report import write_html, write_markdown
+from sightline.lab.results import place_of
+from sightline.lab.running import finding, run, steps
+
+SAID = Words("the sum is six", "和は6")
+
+
+def counting(calls: list[str], *, limit: float = 6) -> Experiment:
+    """Three parts, each one number."""
+
+    def parts(tier: Tier, seed: int) -> Sequence[Part]:
+        return [Part(f"part-{n}", lambda n=n: calls.append(str(n)) or {"value": n, "none": float("nan")}) for n in (1, 2, 3)]
+
+    def judge(numbers: Numbers) -> Sequence[Check]:
+        total = sum(row["value"] for row in numbers.values())
+        return [Check(SAID, total == limit, str(total))]
+
+    def draw(numbers: Numbers) -> Mapping[str, object]:
+        made, (axes,) = figure()
+        axes.plot([row["value"] for row in numbers.values()])
+        return {"counting": made}
+
+    return Experiment(
+        name="counting",
+        title=SAID,
+        claim=SAID,
+        source="nobody",
+        equation="1 + 2 + 3 = 6",
+        look_for=SAID,
+        parts=parts,
+        judge=judge,
+        draw=draw,
+    )
+
+
+def test_parts_that_are_done_are_not_run_again(tmp_path: Path) -> None:
+    calls: list[str] = []
+    experiment = counting(calls)
+    running = steps(experiment, tmp_path)
+    next(running)
+    next(running)
+    running.close()  # stopped between two parts
+    found = finding(experiment, tmp_path)
+    assert found is not None
+    assert (found.complete, found.verdict, found.checks) == (False, "inconclusive", ())
+    assert [step.kept for step in steps(experiment, tmp_path)] == [True, True, False]
+    assert calls == ["1", "2", "3"]
+    found = finding(experiment, tmp_path)
+    assert found is not None
+    assert (found.complete, found.verdict) == (True, "supported")
+    assert found.numbers["part-1"] == {"value": 1, "none": None}
+    assert set(found.versions) == {"sightline", "torch", "numpy", "python", "threads"}
+
+
+def test_the_verdict_is_computed_from_the_numbers(tmp_path: Path) -> None:
+    experiment = counting([])
+    list(steps(experiment, tmp_path))
+    path = place_of(tmp_path, "counting", "default", 0)
+    said = json.loads(path.read_text())
+    said["parts"]["part-3"]["value"] = 4
+    path.write_text(json.dumps(said))
+    found = finding(experiment, tmp_path)
+    assert found is not None
+    assert found.verdict == "not supported"
+
+
+@pytest.mark.parametrize(
+    ("holds", "verdict"),
+    [((True, True), "supported"), ((True, None), "inconclusive"), ((None, False), "not supported"), ((), "inconclusive")],
+)
+def test_the_rule(holds: tuple[bool | None, ...], verdict: str) -> None:
+    assert verdict_of([Check(SAID, one, "") for one in holds]) == verdict
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"form": 2}', '{"form": 1, "tier": "slow", "parts": {}}'])
+def test_a_broken_result_is_named_with_the_fix(text: str, tmp_path: Path) -> None:
+    place_of(tmp_path, "counting", "default", 0).write_text(text)
+    for use in (lambda: list(steps(counting([]), tmp_path)), lambda: finding(counting([]), tmp_path)):
+        with pytest.raises(InputError, match="is no result of an experiment") as refusal:
+            use()
+        assert "rm " in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+
+
+def test_names_and_budgets_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'three-words'"):
+        run("three-word", out=tmp_path)
+    with pytest.raises(InputError, match="a budget called 'fast'"):
+        list(steps(counting([]), tmp_path, tier="fast"))  # pyright: ignore[reportArgumentType]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        list(steps(counting([]), tmp_path / "file" / "lab"))
+
+
+def test_reports_hold_the_lesson_in_both_languages(tmp_path: Path) -> None:
+    found = run("three-words", out=tmp_path, tier="quick")
+    page = write_html([found], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert found.experiment.claim.en in page
+    assert "supported" in page
+    text = write_markdown([found], tmp_path / "page.md", language="ja").read_text(encoding="utf-8")
+    assert found.experiment.claim.ja in text
+    assert "判定: 支持される" in text
+    assert (tmp_path / "figures" / "lab-three-words.svg").exists()
+
+
+def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
+    found = run("three-words", out=tmp_path, tier="quick")
+    twice = [save(found.figures()["three-words"], tmp_path / name) for name in ("a", "b")]
+    assert [path.suffix for path in twice[0]] == [".svg", ".png"]
+    assert all(one.read_bytes() == other.read_bytes() for one, other in zip(*twice, strict=True))
