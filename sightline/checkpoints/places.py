@@ -4,6 +4,8 @@ SIGHTLINE_HOME        the cache folder; else XDG_CACHE_HOME/sightline, else ~/.c
   models/NAME           a model of the catalogue, verified
   archives              packages put there by hand, for machines without a network
   downloads             packages on their way
+  texts                 texts that recipes learn from
+  data                  those texts as tokens
   locks                 one process at a time
 SIGHTLINE_ARCHIVES    another folder of packages, looked into first
 SIGHTLINE_OFFLINE=1   no network (HF_HUB_OFFLINE=1 says the same)

@@ -15,6 +15,7 @@ from sightline.cli.training_view import clock
 from sightline.config import Classifier, LanguageHead, MaskedHead
 from sightline.errors import SightlineError
 from sightline.model import Model, load
+from sightline.tasks.translate import BEAMS
 from sightline.training.batch import IGNORED, Batch, Task
 from sightline.training.packed import PackedText
 from sightline.training.run import MODEL, Job
@@ -120,7 +121,8 @@ def translated(batch: Batch, model: Model) -> list[str]:
     assert batch.source is not None
     row = len(batch.targets) // 2
     source = batch.source[row] if batch.source_padding is None else batch.source[row][~batch.source_padding[row]]
-    sentence = model.tokenizer.decode(source.tolist())
+    ids, special = source.tolist(), model.tokenizer.special_ids  # read as they are: a decoder may write the other language's way
+    sentence = "".join(model.tokenizer.token(id, source=True) for id in ids if id not in special).strip()
     reference = model.tokenizer.decode(batch.targets[row][batch.targets[row] != IGNORED].tolist())
-    found = model.translate(sentence)
+    found = model.generate(ids, beams=model.defaults.num_beams or BEAMS)
     return [f"source       {sentence}", f"translation  {found.text}", f"reference    {reference}"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from sightline.lab.experiment import Experiment
-from sightline.lab.experiments import softmax_saturation, three_words
+from sightline.lab.experiments import heads_look_at, softmax_saturation, three_words
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
         three_words,
         softmax_saturation,
+        heads_look_at,
     )
 }

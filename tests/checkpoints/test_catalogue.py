@@ -10,7 +10,14 @@ import pytest
 
 from sightline.checkpoints.catalogue import CATALOGUE, CatalogueEntry
 
-NAMES = {"smollm2-135m-instruct", "minilm", "stories15m", "g2p-bart", *(f"mathformer-{name}" for name in ("add", "sub", "mul", "div"))}
+NAMES = {
+    "smollm2-135m-instruct",
+    "minilm",
+    "enja",
+    "stories15m",
+    "g2p-bart",
+    *(f"mathformer-{name}" for name in ("add", "sub", "mul", "div")),
+}
 EACH = pytest.mark.parametrize("entry", CATALOGUE.values(), ids=list(CATALOGUE))
 
 
@@ -23,8 +30,8 @@ def test_the_names() -> None:
 def test_an_entry_is_whole(entry: CatalogueEntry) -> None:
     assert entry.what.endswith(".")
     assert entry.answer
-    assert entry.licence in ("MIT", "Apache-2.0")
-    assert entry.family in ("llama", "bert", "bart")
+    assert entry.licence in ("MIT", "Apache-2.0", "CC-BY-2.0")
+    assert entry.family in ("llama", "bert", "bart", "sightline")
     assert entry.parameters > 0
     assert re.fullmatch(r"[a-z0-9-]+", entry.name)
     assert entry.hub == "" or re.fullmatch(r"[\w.-]+/[\w.-]+", entry.hub)
@@ -51,10 +58,13 @@ def test_files_are_pinned_and_stay_in_their_folder(entry: CatalogueEntry) -> Non
 @EACH
 def test_a_package_is_pinned_to_a_version_and_names_no_host(entry: CatalogueEntry) -> None:
     package = entry.package
+    assert "://" not in repr(entry)
+    if entry.shipped:
+        assert (package.registry, package.version, package.archive, package.pin) == ("", "", "", "comes with Sightline")
+        return
     assert package.version in package.archive
     assert package.pin in (f"{package.name}=={package.version}", f"{package.name}@{package.version}")
     assert package.archive.endswith(".whl" if package.registry == "pypi" else ".tgz")
-    assert "://" not in repr(entry)
 
 
 def test_slices_of_one_member_do_not_overlap() -> None:

@@ -1,0 +1,74 @@
+"""The models that come with the package: whole, small, and good at what their card says."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+import sightline as sl
+from sightline.checkpoints.catalogue import CATALOGUE, CatalogueEntry
+from sightline.checkpoints.fetch import folder
+
+SHIPPED = [entry for entry in CATALOGUE.values() if entry.shipped]
+
+
+@pytest.fixture(scope="module")
+def enja() -> sl.Model:
+    return sl.load("enja")
+
+
+@pytest.mark.parametrize("entry", SHIPPED, ids=lambda entry: entry.name)
+def test_every_file_is_the_one_that_is_listed(entry: CatalogueEntry) -> None:
+    place = folder(entry.name)
+    for file in entry.files:
+        data = (place / file.path).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (file.size, file.sha256), file.path
+    assert {path.name for path in place.iterdir()} == {file.path for file in entry.files}
+    assert entry.size <= 20_000_000
+
+
+def test_the_cat(enja: sl.Model) -> None:
+    found = enja.translate("The cat sat on the mat.")
+    assert found.text.startswith("猫")
+    assert found.text.endswith("。")
+    assert " " not in found.text
+    source = [token.strip() for token in found.source_tokens]
+    target = [token.strip() for token in found.target_tokens]
+    row = found.alignment[target.index("猫")]
+    assert int(row.argmax()) == source.index("cat")
+    assert float(row.max()) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("english", "part"),
+    [
+        ("I can't swim.", "泳げな"),
+        ("Where's my umbrella?", "傘"),
+        ("HE DOESN'T LIKE COFFEE!", "コーヒー"),
+        ("She is reading a book", "本を読んで"),
+        ("It rained yesterday, so I stayed home.", "雨"),
+    ],
+)
+def test_capitals_punctuation_and_contractions_are_its_own_business(enja: sl.Model, english: str, part: str) -> None:
+    assert part in enja.translate(english).text
+
+
+@pytest.mark.parametrize("english", ["Kubernetes is hard.", "naïve café 😀", "xyzzy plugh 12345", "東京"])
+def test_no_unknown_marks_whatever_is_asked(enja: sl.Model, english: str) -> None:
+    found = enja.translate(english)
+    assert "unk" not in found.text
+    assert "�" not in found.text
+    assert "⁇" not in found.text
+
+
+def test_the_card_says_what_it_must() -> None:
+    card = (folder("enja") / "README.md").read_text(encoding="utf-8")
+    for word in ("CC BY 2.0", "Tanaka", "BLEU", "chrF", "Limits", "sacrebleu"):
+        assert word in card
+    assert card.count("| ") >= 20
+
+
+def test_the_wheel_has_them() -> None:
+    assert Path(sl.__file__).parent in folder("enja").parents
