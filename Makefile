@@ -35,6 +35,7 @@ lint: $(READY) ## ruff, basedpyright, import-linter
 bench: $(READY) ## side-by-side measurements, as ratios
 	@$(PYTHON) -m bench.core
 	@$(PYTHON) -m bench.generation
+	@$(PYTHON) -m bench.seeing
 	@$(PYTHON) -m bench.training
 
 readme: $(READY) ## the README's tree and table, from the files themselves

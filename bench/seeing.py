@@ -28,23 +28,27 @@ model = Model(sl.build(sl.gpt(width=768, layers=12, heads=12, vocab_size=50257, 
 ids = torch.randint(0, 50257, ({tokens},)).tolist()
 """
 PLAIN = """
+kept = []
 def run():
     with torch.inference_mode():
-        model.running(torch.tensor([ids]))
+        kept.append(model.running(torch.tensor([ids])))
 """
 TRACE = """
 kept = []
 def run():
     kept.append(model.trace(ids))
+    kept[-1].logits
 """
+LAZY = TRACE.replace("    kept[-1].logits\n", "")
 THEIRS = """
 from transformers import GPT2Config, GPT2LMHeadModel
 torch.manual_seed(0)
 model = GPT2LMHeadModel(GPT2Config(attn_implementation="{kernel}")).eval()
 ids = torch.randint(0, 50257, (1, {tokens}))
+kept = []
 def run():
     with torch.inference_mode():
-        return model(ids, use_cache=False, output_attentions={seen})
+        kept.append(model(ids, use_cache=False, output_attentions={seen}))
 """
 LENS = """
 import warnings; warnings.filterwarnings("ignore")
@@ -53,38 +57,20 @@ torch.manual_seed(0)
 model = HookedTransformer(HookedTransformerConfig(n_layers=12, d_model=768, n_ctx=1024, d_head=64, n_heads=12, d_vocab=50257,
     act_fn="gelu_new", d_mlp=3072, normalization_type="LN", seed=0)).eval()
 ids = torch.randint(0, 50257, (1, {tokens}))
+kept = []
 def run():
     with torch.inference_mode():
-        return model{call}(ids)
+        kept.append(model{call}(ids))
 """
-WARM = "\nrun()\n"  # the first pass takes memory for workspaces that every later one has
-CLEAR = "\nkept.clear()\n"
+WARM = """
+whole = ids
+ids = ids[..., :64] if hasattr(ids, "shape") else ids[:64]
+run(); kept.clear(); ids = whole
+"""  # the first pass takes memory for workspaces that every later one has
 
 
 def made(code: str) -> Callable[[], object]:
-    """The `run` of a piece of code."""
-    space: dict[str, Callable[[], object]] = {}
-    exec("import torch\n" + code, space)
-    return space["run"]
-
-
-def codes() -> dict[str, str]:
-    """Everyone, as code that sets `run`."""
-    ours = OURS.format(positions=1024, tokens=TOKENS)
-    found = {
-        "ours, plain": ours + PLAIN,
-        "ours, traced": ours + TRACE,
-        "transformers, sdpa": THEIRS.format(kernel="sdpa", tokens=TOKENS, seen=False),
-        "transformers, output_attentions": THEIRS.format(kernel="eager", tokens=TOKENS, seen=True),
-    }
-    if importlib.util.find_spec("transformer_lens"):
-        found["TransformerLens, plain"] = LENS.format(tokens=TOKENS, call="")
-        found["TransformerLens, run_with_cache"] = LENS.format(tokens=TOKENS, call=".run_with_cache")
-    return found
-
-
-def forgetting(code: str) -> Callable[[], object]:
-    """A traced pass whose trace is dropped when the next begins."""
+    """The `run` of a piece of code; what it gave is dropped when the next begins."""
     space: dict[str, object] = {}
     exec("import torch\n" + code, space)
     run, kept = space["run"], space["kept"]
@@ -98,9 +84,25 @@ def forgetting(code: str) -> Callable[[], object]:
     return again
 
 
+def codes() -> dict[str, str]:
+    """Everyone, as code that sets `run`."""
+    ours = OURS.format(positions=1024, tokens=TOKENS)
+    found = {
+        "ours, plain": ours + PLAIN,
+        "ours, traced": ours + TRACE,
+        "ours, traced, logits not asked for": ours + LAZY,
+        "transformers, sdpa": THEIRS.format(kernel="sdpa", tokens=TOKENS, seen=False),
+        "transformers, output_attentions": THEIRS.format(kernel="eager", tokens=TOKENS, seen=True),
+    }
+    if importlib.util.find_spec("transformer_lens"):
+        found["TransformerLens, plain"] = LENS.format(tokens=TOKENS, call="")
+        found["TransformerLens, run_with_cache"] = LENS.format(tokens=TOKENS, call=".run_with_cache")
+    return found
+
+
 def times(code: dict[str, str]) -> list[Ratio]:
     """Ratios of times, in turns."""
-    traced = forgetting(code["ours, traced"])
+    traced = made(code["ours, traced"])
     found = [
         race("a trace of everything, against our plain forward", traced, made(code["ours, plain"]), rounds=15),
         race("our plain forward, against transformers' sdpa", made(code["ours, plain"]), made(code["transformers, sdpa"]), rounds=15),
@@ -111,8 +113,8 @@ def times(code: dict[str, str]) -> list[Ratio]:
 
 
 def memory(code: dict[str, str]) -> dict[str, float]:
-    """MiB at the peak, each after a first pass."""
-    return {name: peak_memory(one + (WARM + (CLEAR if name == "ours, traced" else ""))) for name, one in code.items()}
+    """MiB at the peak, each after a short first pass."""
+    return {name: peak_memory(one + WARM) for name, one in code.items()}
 
 
 def main() -> None:
@@ -129,8 +131,7 @@ def main() -> None:
     for name, mib in extra.items():
         print(f"to see, {name} needs {mib:.0f} MiB more ({mib / extra['ours']:.1f}× ours)")
     long = OURS.format(positions=LONG, tokens=LONG)
-    long_peak = peak_memory(long + TRACE + "\nshort = ids; ids = ids[:64]; run(); kept.clear(); ids = short\n")
-    long_plain = peak_memory(long + PLAIN + "\nshort = ids; ids = ids[:64]; run(); ids = short\n")
+    long_peak, long_plain = (peak_memory(long + code + WARM) for code in (TRACE, PLAIN))
     maps = 12 * 12 * LONG * LONG * 4 / 2**30
     print(
         f"{LONG} tokens: {long_peak:.0f} MiB traced, {long_plain:.0f} plain: {long_peak - long_plain:.0f} more; its maps are {maps:.1f} GiB"

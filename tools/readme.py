@@ -70,7 +70,9 @@ def rows(found: dict[str, Any]) -> list[str]:
 
 def table() -> str:
     """Ratios and memory, as measured last."""
-    core, made = (json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()) for name in ("core", "generation"))
+    names = ("core", "generation", "seeing")
+    core, made, seen = (json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()) for name in names)
+    extra, long = seen["extra_mib"], seen["long"]
     memory = ", ".join(f"{name} {points['16384']:.0f} MiB" for name, points in core["memory_mib"].items())
     first, last = (made["ms_by_position"][position] for position in ("64", "2048"))
     lines = [
@@ -82,6 +84,14 @@ def table() -> str:
         "| generation | ours | transformers, sentence-transformers | ratio | middle half |",
         "|---|--:|--:|--:|---|",
         *rows(made),
+        "",
+        "| seeing: GPT-2 small's shape, 512 tokens | ours | other | ratio | middle half |",
+        "|---|--:|--:|--:|---|",
+        *rows(seen),
+        "",
+        f"To see everything, our peak is {extra['ours']:.0f} MiB above our plain forward's; transformers with output_attentions takes",
+        f"{extra['transformers']:.0f} MiB more than without, TransformerLens' cache {extra['TransformerLens']:.0f} MiB. A trace of 4,096 tokens,",
+        f"whose maps would be 9 GiB, takes {long['traced_mib'] - long['plain_mib']:.0f} MiB more than the pass alone.",
         "",
         f"Peak memory of causal attention over 16,384 tokens, one head: {memory}.",
         f"GPT-2 small's shape: 512 tokens with the cache {made['cache']['ratio']:.0f}× faster than a whole pass for each, and",

@@ -152,7 +152,7 @@ def main() -> None:
     for short, name in (("smollm2", "smollm2-135m-instruct"), ("minilm", "minilm")):
         model = sl.load(name)
         found, parts[f"{short}-roles"] = roles(model)
-        if found.top("induction", 3):
+        if model.config.decoder is not None:
             parts[f"{short}-induction"] = induction(model, found)
         parts[f"{short}-relations"], parts[f"{short}-geometry"] = relations(model), geometry(model)
         write_figure(view_of(model.trace(SENTENCE), "map"), FIGURES / f"map-{model.name}.svg")
