@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from sightline.lab.experiment import Experiment
-from sightline.lab.experiments import heads_look_at, softmax_saturation, three_words
+from sightline.lab.experiments import heads_look_at, kv_cache, softmax_saturation, three_words
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
         three_words,
         softmax_saturation,
+        kv_cache,
         heads_look_at,
     )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import torch
 
 import sightline as sl
 from sightline.checkpoints.packages import UnreachableError
-from sightline.lens import logit_lens as module
 from sightline.lens.logit_lens import logit_lens, logits_of_row
 from sightline.lens.trace import trace_of
 from tests.lens.asked import ids_of, source_of, tiny
@@ -62,7 +62,7 @@ def test_each_row_is_the_formula_by_hand() -> None:
 def test_bands_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
     whole = logit_lens(subject, ids, **source)
-    monkeypatch.setattr(module, "TILE", 29 * 2)
+    monkeypatch.setattr(sys.modules[logit_lens.__module__], "TILE", 29 * 2)
     banded = logit_lens(subject, ids, **source)
     for one in ("top", "rank"):
         assert torch.equal(getattr(whole, one), getattr(banded, one))
