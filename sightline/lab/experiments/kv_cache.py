@@ -36,8 +36,8 @@ def model(seed: int, kv_heads: int = HEADS, positions: int = 4096) -> Transforme
     from sightline.core.model import build
 
     torch.manual_seed(seed)
-    shape = {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "kv_heads": kv_heads}
-    return build(llama(**shape, vocab_size=VOCABULARY, max_positions=positions)).eval()
+    config = llama(width=WIDTH, layers=LAYERS, heads=HEADS, kv_heads=kv_heads, vocab_size=VOCABULARY, max_positions=positions)
+    return build(config).eval()
 
 
 def timed(length: int, seed: int) -> dict[str, float]:
