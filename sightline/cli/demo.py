@@ -113,7 +113,7 @@ def translate(screen: Console) -> Trace | None:
         return None
     trace = load("enja").trace(tour.ENGLISH)
     screen.rule("[bold]4. A translation and its alignment[/]", align="left")
-    screen.print(f"{tour.ENGLISH}  →  {''.join(token.text for token in trace.tokens[1:])}\n")
+    screen.print(f"{tour.ENGLISH}  →  {trace.text}\n")
     print_view(view_of(trace, "alignment"), screen)
     return trace
 
