@@ -33,7 +33,15 @@ def test_the_tour(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     page = tmp_path / "page.html"
     assert main(["demo", "--model", str(folder), "--out", str(page)]) == 0
     out = capsys.readouterr().out
-    for said in (tour.STORY, "tokens a second", "Where each token looks", "“it” looks at “animal”", "cos θ", "猫はマットの上に座った。", str(page)):
+    for said in (
+        tour.STORY,
+        "tokens a second",
+        "Where each token looks",
+        "“it” looks at “animal”",
+        "cos θ",
+        "猫はマットの上に座った。",
+        str(page),
+    ):
         assert said in out.replace("\n", "") or said in out
     assert page.stat().st_size > 10_000
 

@@ -68,7 +68,7 @@ def relation_check(numbers: Numbers, kind: str, says: Words) -> Check:
         f"(blind {row['chance']:.0%}, best distance {row['offset_rate']:.0%}, p {sureness(row):.1g})"
     )
     text = Words(f"some head looks {says.en}, whatever the distance", f"{says.ja}、距離によらず見るヘッドがある")
-    return Check(text, sureness(row) < SURE, found)
+    return Check(text, sureness(row) < SURE or None, found)  # not found by these models is not refuted
 
 
 def sureness(row: Mapping[str, Any]) -> float:
