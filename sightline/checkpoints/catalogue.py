@@ -160,7 +160,7 @@ ENTRIES = (
         package=OURS,
         files=folder(
             "enja",
-            ("README.md", 5_108, "064e9161003d1133eaefe7e88007490963d516bae0f10711c3b4ba24ff7f2248"),
+            ("README.md", 5_322, "badcd181b6112ac09bd7869e65afd98341c65f8f8c5796d5cb8091231516c5fb"),
             ("config.json", 3_262, "be8f17d8ff2fe105f11ab98770d20d6274edff639a0ed901776916153a3443a0"),
             ("generation_config.json", 113, "a6ace14ade8c8ad9b3c1fdbf74a8de0bcc2734ac2a5864c83e5bd32e92cde5cd"),
             ("model.safetensors", 15_121_664, "15676f2011a053c4982fe705e3d9fc2f54796473c2709a305bac092946ccb3fb"),
