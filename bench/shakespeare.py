@@ -2,8 +2,9 @@
 
 Both have the same size, read the same characters (held-out plays apart), and are measured on the same windows of the held-out plays. First
 the time of a step is measured, in turns, on two threads of a machine that does nothing else; the minutes then are so many steps, so that
-the long part may share the machine. The plain loop has its best of three learning rates, each with a run of its own. Curves that are
-done are kept: what was interrupted goes on where it was.
+the long part may run two curves side by side, one thread each. The plain loop has its best of three learning rates, each with a run of
+its own. Curves that are done are kept: what was interrupted goes on where it was; `--time` measures the steps anew, and makes only those
+curves again whose number of steps grew or shrank by more than a hundredth.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from bench.measure import RESULTS, machine
 from bench.plain_gpt import PlainConfig, PlainGPT, optimizer, rate, update
 from sightline.recipes.shakespeare import Shakespeare
 from sightline.training.evaluation import validate
+from sightline.training.export import export
 from sightline.training.loop import steps, trainee
 from sightline.training.packed import PackedText
 
@@ -66,11 +69,13 @@ def step_seconds() -> dict[str, float]:
 
 
 def ours(count: int) -> Curve:
-    """The recipe as it is, for so many steps."""
+    """The recipe as it is, for so many steps; the model is kept."""
     job = Shakespeare(steps=count).job()
     torch.manual_seed(0)
     learner = trainee(job.make(), job.config)
-    return [(n / count, validate(learner, job.task)) for n, _ in enumerate(steps(learner, job.task), start=1) if n in marks(count)]
+    curve = [(n / count, validate(learner, job.task)) for n, _ in enumerate(steps(learner, job.task), start=1) if n in marks(count)]
+    export(learner, job.export, Path("runs") / f"bench-shakespeare-{count}")
+    return curve
 
 
 def plain(count: int, lr: float) -> Curve:
@@ -116,26 +121,54 @@ def draw(results: dict[str, dict[str, Curve]]) -> str:
     return str(path)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """One curve."""
+
+    minutes: str
+    name: str
+    count: int
+    lr: float = 0.0
+
+    def curve(self) -> Curve:
+        torch.set_num_threads(1)
+        return ours(self.count) if self.name == "ours" else plain(self.count, self.lr)
+
+
+def wanted(minutes: str, seconds: dict[str, float]) -> list[Wanted]:
+    count = {name: round(60 * float(minutes) / took) for name, took in seconds.items()}
+    others = [Wanted(minutes, f"plain, lr {lr:g}", count["plain"], lr) for lr in RATES]
+    return [Wanted(minutes, "ours", count["ours"]), *others]
+
+
+def drawn(one: Wanted) -> tuple[Wanted, Curve]:
+    return one, one.curve()
+
+
 def main() -> None:
-    torch.set_num_threads(2)
-    path = RESULTS / "shakespeare.json"
-    said: dict[str, Any] = (
-        json.loads(path.read_text()) if path.exists() else {"machine": machine(), "step_seconds": step_seconds(), "results": {}}
-    )
+    path, timed = RESULTS / "shakespeare.json", [word for word in sys.argv[1:] if word != "--time"] or ["3", "20"]
+    said: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "results": {}, "steps": {}}
+    if "step_seconds" not in said or "--time" in sys.argv:
+        torch.set_num_threads(2)
+        said["step_seconds"] = step_seconds()
+        path.write_text(json.dumps(said, indent=1) + "\n")
     print({name: f"{1e3 * seconds:.0f} ms a step" for name, seconds in said["step_seconds"].items()}, flush=True)
-    for minutes in map(float, sys.argv[1:] or ("3", "20")):
-        curves: dict[str, Curve] = said["results"].setdefault(f"{minutes:g}", {})
-        count = {name: round(60 * minutes / seconds) for name, seconds in said["step_seconds"].items()}
-        runs: dict[str, Callable[[], Curve]] = {"ours": partial(ours, count["ours"])}
-        runs |= {f"plain, lr {lr:g}": partial(plain, count["plain"], lr) for lr in RATES}
-        for name, run in runs.items():
-            if name not in curves:
-                curves[name] = run()
-                path.write_text(json.dumps(said, indent=1) + "\n")
-                print(f"{minutes:g} minutes, {name}: {curves[name][-1][1]:.4f} nats", flush=True)
+    todo = [one for minutes in timed for one in wanted(minutes, said["step_seconds"]) if not is_done(said, one)]
+    with get_context("spawn").Pool(2) as pool:
+        for one, curve in pool.imap_unordered(drawn, todo):
+            said["results"].setdefault(one.minutes, {})[one.name] = curve
+            said["steps"].setdefault(one.minutes, {})[one.name] = one.count
+            path.write_text(json.dumps(said, indent=1) + "\n")
+            print(f"{one.minutes} minutes, {one.name}, {one.count} steps: {curve[-1][1]:.4f} nats", flush=True)
+    for minutes, curves in said["results"].items():
         best = min((name for name in curves if name != "ours"), key=lambda name: curves[name][-1][1])
-        print(f"{minutes:g} minutes: ours {curves['ours'][-1][1]:.4f}, best plain {curves[best][-1][1]:.4f} ({best})", flush=True)
+        print(f"{minutes} minutes: ours {curves['ours'][-1][1]:.4f}, best plain {curves[best][-1][1]:.4f} ({best})")
     print("written:", path, draw(said["results"]))
+
+
+def is_done(said: dict[str, Any], one: Wanted) -> bool:
+    """Whether the curve is there, for as many steps within a hundredth."""
+    return abs(said["steps"].get(one.minutes, {}).get(one.name, 0) / one.count - 1) <= 0.01
 
 
 if __name__ == "__main__":
