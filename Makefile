@@ -11,7 +11,7 @@ help: ## show what there is
 
 setup: $(READY) ## make .venv with everything that tests need
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 	@test -x $(PYTHON) || python3 -m venv $(VENV)
 	@echo "Installing into $(VENV): a few minutes the first time (torch is large)…"
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
@@ -42,4 +42,4 @@ readme: $(READY) ## the README's tree and table, from the files themselves
 	@$(PYTHON) tools/readme.py
 
 clean: ## remove the environment and caches
-	@rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info
+	@rm -rf $(VENV) build .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist *.egg-info

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sightline import kernels
 from sightline.core.masks import Mask
 from sightline.core.norms import at_least_float32
 from sightline.core.positions import Bias
@@ -129,11 +130,15 @@ def share(x: Float[Tensor, "batch kv_heads key dim"], heads: int) -> Float[Tenso
 
 
 def fused(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
-    """torch's flash kernel; a mask or bias that must be built is built and used tile by tile, so that memory stays linear."""
+    """Our own kernel where each query sees one run of keys, else torch's; a mask or bias that must be built is built and used tile by
+    tile, so that memory stays linear."""
     mask = scoring.mask
     plain = scoring.bias is None and scoring.softcap is None and scoring.sinks is None
     if plain and 1 < mask.queries <= SHORT and mask.keys <= SHORT and _is_cheap(query, key, scoring):
         return _short(query, key, value, scoring)
+    if plain and _is_ours(query, key, value, scoring) and (runs := mask.runs()) is not None:
+        first, end = (None, None) if mask.hides_nothing else (x.expand(len(query), -1).contiguous() for x in runs)
+        return kernels.attention(query, key, value, scale=scoring.scale, first=first, end=end)
     if plain and (mask.hides_nothing or mask.is_triangle):
         return _flash(query, key, value, scoring, None, triangle=not mask.hides_nothing)
     rows = max(64, TILE // max(1, mask.keys * (1 if plain else query.shape[1])))
@@ -151,6 +156,11 @@ def _is_cheap(query: Queries, key: Keys, scoring: Scoring) -> bool:
     """Whether scores that are held in memory cost nothing: float32 on a CPU, nothing to keep for a gradient."""
     kept = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
     return query.dtype == torch.float32 and query.device.type == "cpu" and not kept and not scoring.dropout
+
+
+def _is_ours(query: Queries, key: Keys, value: Values, scoring: Scoring) -> bool:
+    """Whether our kernel can do it. One query at a time is quicker with torch."""
+    return kernels.suits(query, key, value) and query.shape[-1] == value.shape[-1] and scoring.mask.queries > 1 and not scoring.dropout
 
 
 def _short(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:

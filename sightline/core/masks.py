@@ -65,6 +65,21 @@ class Mask:
         near_enough = self.window is None or self.window >= self.keys
         return self.causal and self.query_in is None and self.offset == 0 and self.queries == self.keys and near_enough
 
+    def runs(self) -> tuple[Int[Tensor, "batch query"], Int[Tensor, "batch query"]] | None:
+        """Where each query is known to see one run of keys: its first, and the one after its last. None where that is not known."""
+        at = torch.arange(self.queries, device=self.query_at.device)[None]
+        if self.query_in is None and self.offset is not None:
+            first, at = torch.zeros_like(at), at + self.offset
+        elif self.query_in is not None and self.query_in is self.key_in and self.causal and bool((self.query_in.diff() >= 0).all()):
+            begins = torch.nn.functional.pad(self.query_in.diff() != 0, (1, 0))
+            first = (at * begins).cummax(-1).values
+        else:
+            return None
+        end = at + 1 if self.causal else torch.full_like(at, self.keys)
+        if self.window is not None:
+            first, end = torch.maximum(first, at - self.window + 1), torch.minimum(end, at + self.window)
+        return first.int(), end.int().expand(first.shape).contiguous()
+
     def tile(self, rows: slice, columns: slice) -> Mask:
         """The same predicate for some of the queries and keys."""
         query_in = None if self.query_in is None else self.query_in[:, rows]

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sightline import kernels
 from sightline.config import HeadNorm, LayerNorm, Norm, RMSNorm
 
 Stream = Float[Tensor, "*batch width"]
@@ -41,6 +42,8 @@ class RMSNormLayer(nn.Module):
     def forward(self, x: Stream) -> Stream:
         gain = at_least_float32(self.weight)
         gain = 1.0 + gain if self.plus_one else gain
+        if kernels.learns(x) and kernels.suits(x, gain):
+            return kernels.rms_norm(x, gain, self.eps)
         return F.rms_norm(at_least_float32(x), self.weight.shape, gain, self.eps).to(x.dtype)
 
 

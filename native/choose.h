@@ -1,0 +1,14 @@
+// The processor's kinds of kernels, best first; the best is chosen when the module is loaded.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "training.h"
+
+namespace sightline {
+
+std::vector<std::string> kinds();
+bool choose(const std::string& kind);
+const std::string& kind();
+
+}  // namespace sightline

@@ -1,0 +1,192 @@
+// Eight numbers at a time, on whatever the processor has: AVX2 (with or without AVX-512 VNNI), NEON, or plain C++ that compilers unroll.
+//
+// A lane never depends on its neighbours: what a kernel computes for one output is the same wherever the output stands in a vector.
+// That is why results do not depend on batches, chunks or threads.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace SIGHTLINE_ISA {
+
+constexpr int LANES = 8;
+
+#if defined(__AVX2__)
+
+struct Floats {
+    __m256 v;
+};
+inline Floats load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline void store(float* p, Floats a) { _mm256_storeu_ps(p, a.v); }
+inline Floats all(float a) { return {_mm256_set1_ps(a)}; }
+inline Floats zero() { return {_mm256_setzero_ps()}; }
+inline Floats operator+(Floats a, Floats b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline Floats operator-(Floats a, Floats b) { return {_mm256_sub_ps(a.v, b.v)}; }
+inline Floats operator*(Floats a, Floats b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline Floats operator/(Floats a, Floats b) { return {_mm256_div_ps(a.v, b.v)}; }
+inline Floats fma(Floats a, Floats b, Floats c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.v, b.v)}; }
+inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.v, b.v)}; }
+inline Floats nearest(Floats a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline Floats absolute(Floats a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
+// Where the sign of `sign` is negative: −a, else a.
+inline Floats with_sign(Floats a, Floats sign) { return {_mm256_xor_ps(a.v, _mm256_and_ps(sign.v, _mm256_set1_ps(-0.0f)))}; }
+inline Floats below(Floats a, Floats b, Floats yes, Floats no) {
+    return {_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
+}
+// 2^n for whole n within the range of normal floats
+inline Floats power_of_two(Floats n) {
+    __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127)), 23);
+    return {_mm256_castsi256_ps(bits)};
+}
+inline Floats load_half(const uint16_t* p) { return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p))}; }
+inline void store_half(uint16_t* p, Floats a) { _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT)); }
+
+#elif defined(__ARM_NEON)
+
+struct Floats {
+    float32x4_t a, b;
+};
+inline Floats load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+inline void store(float* p, Floats x) { vst1q_f32(p, x.a), vst1q_f32(p + 4, x.b); }
+inline Floats all(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
+inline Floats zero() { return all(0.0f); }
+inline Floats operator+(Floats x, Floats y) { return {vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b)}; }
+inline Floats operator-(Floats x, Floats y) { return {vsubq_f32(x.a, y.a), vsubq_f32(x.b, y.b)}; }
+inline Floats operator*(Floats x, Floats y) { return {vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
+inline Floats operator/(Floats x, Floats y) { return {vdivq_f32(x.a, y.a), vdivq_f32(x.b, y.b)}; }
+inline Floats fma(Floats x, Floats y, Floats z) { return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)}; }
+inline Floats max(Floats x, Floats y) { return {vmaxq_f32(x.a, y.a), vmaxq_f32(x.b, y.b)}; }
+inline Floats min(Floats x, Floats y) { return {vminq_f32(x.a, y.a), vminq_f32(x.b, y.b)}; }
+inline Floats nearest(Floats x) { return {vrndnq_f32(x.a), vrndnq_f32(x.b)}; }
+inline Floats absolute(Floats x) { return {vabsq_f32(x.a), vabsq_f32(x.b)}; }
+inline Floats with_sign(Floats x, Floats sign) {
+    const uint32x4_t bit = vdupq_n_u32(0x80000000u);
+    auto one = [&](float32x4_t v, float32x4_t s) {
+        return vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(v), vandq_u32(vreinterpretq_u32_f32(s), bit)));
+    };
+    return {one(x.a, sign.a), one(x.b, sign.b)};
+}
+inline Floats below(Floats x, Floats y, Floats yes, Floats no) {
+    return {vbslq_f32(vcltq_f32(x.a, y.a), yes.a, no.a), vbslq_f32(vcltq_f32(x.b, y.b), yes.b, no.b)};
+}
+inline Floats power_of_two(Floats n) {
+    auto one = [](float32x4_t v) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(v), vdupq_n_s32(127)), 23)); };
+    return {one(n.a), one(n.b)};
+}
+inline Floats load_half(const uint16_t* p) {
+    return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))), vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4)))};
+}
+inline void store_half(uint16_t* p, Floats x) {
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x.a))), vst1_u16(p + 4, vreinterpret_u16_f16(vcvt_f16_f32(x.b)));
+}
+
+#else
+
+struct Floats {
+    float v[LANES];
+};
+#define SIGHTLINE_EACH(expression)                       \
+    Floats r;                                            \
+    for (int i = 0; i < LANES; i++) r.v[i] = expression; \
+    return r;
+inline Floats load(const float* p) { SIGHTLINE_EACH(p[i]) }
+inline void store(float* p, Floats a) { std::memcpy(p, a.v, sizeof a.v); }
+inline Floats all(float a) { SIGHTLINE_EACH(a) }
+inline Floats zero() { return all(0.0f); }
+inline Floats operator+(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] + b.v[i]) }
+inline Floats operator-(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] - b.v[i]) }
+inline Floats operator*(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] * b.v[i]) }
+inline Floats operator/(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] / b.v[i]) }
+inline Floats fma(Floats a, Floats b, Floats c) { SIGHTLINE_EACH(a.v[i] * b.v[i] + c.v[i]) }
+inline Floats max(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]) }
+inline Floats min(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]) }
+inline Floats nearest(Floats a) { SIGHTLINE_EACH(std::nearbyintf(a.v[i])) }
+inline Floats absolute(Floats a) { SIGHTLINE_EACH(std::fabs(a.v[i])) }
+inline Floats with_sign(Floats a, Floats sign) { SIGHTLINE_EACH(std::signbit(sign.v[i]) ? -a.v[i] : a.v[i]) }
+inline Floats below(Floats a, Floats b, Floats yes, Floats no) { SIGHTLINE_EACH(a.v[i] < b.v[i] ? yes.v[i] : no.v[i]) }
+inline Floats power_of_two(Floats n) { SIGHTLINE_EACH(std::ldexp(1.0f, (int)n.v[i])) }
+inline float from_half(uint16_t h) {
+    uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31, fraction = h & 1023;
+    uint32_t bits = sign | ((exponent + 112) << 23) | (fraction << 13);
+    if (exponent == 31) bits = sign | 0x7f800000u | (fraction << 13);
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return exponent == 0 ? (sign ? -1.0f : 1.0f) * std::ldexp((float)fraction, -24) : f;
+}
+inline uint16_t to_half(float f) {
+    uint32_t bits;
+    std::memcpy(&bits, &f, 4);
+    uint16_t sign = (bits >> 16) & 0x8000;
+    float size = std::fabs(f);
+    if (std::isnan(f)) return sign | 0x7e00;
+    if (size >= 65520.0f) return sign | 0x7c00;
+    if (size < 6.103515625e-05f) return sign | (uint16_t)std::nearbyintf(std::ldexp(size, 24));
+    std::memcpy(&bits, &size, 4);
+    bits += 0xfff + ((bits >> 13) & 1);  // to even
+    return sign | (uint16_t)((bits - (112u << 23)) >> 13);
+}
+inline Floats load_half(const uint16_t* p) { SIGHTLINE_EACH(from_half(p[i])) }
+inline void store_half(uint16_t* p, Floats a) {
+    for (int i = 0; i < LANES; i++) p[i] = to_half(a.v[i]);
+}
+#undef SIGHTLINE_EACH
+
+#endif
+
+inline float sum(Floats a) {  // in one order on every processor
+    float v[LANES];
+    store(v, a);
+    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+inline float largest(Floats a) {
+    float v[LANES], found;
+    store(v, a);
+    found = v[0];
+    for (int i = 1; i < LANES; i++) found = v[i] > found ? v[i] : found;
+    return found;
+}
+
+// e^x = 2^n e^r, |r| ≤ ln 2 / 2; about one unit in the last place. Below −87 it is 0 or as good as.
+inline Floats exponential(Floats x) {
+    x = max(min(x, all(88.0f)), all(-87.0f));
+    Floats n = nearest(x * all(1.44269504f));
+    Floats r = fma(n, all(-0.693359375f), x);
+    r = fma(n, all(2.12194440e-4f), r);
+    Floats p = all(1.9875691500e-4f);
+    p = fma(p, r, all(1.3981999507e-3f));
+    p = fma(p, r, all(8.3334519073e-3f));
+    p = fma(p, r, all(4.1665795894e-2f));
+    p = fma(p, r, all(1.6666665459e-1f));
+    p = fma(p, r, all(5.0000001201e-1f));
+    p = fma(p, r * r, r + all(1.0f));
+    return p * power_of_two(n);
+}
+
+// Numbers of an array whose length is no multiple of 8: the rest is read into, and written from, a vector of its own.
+template <class Body>
+inline void by_eight(long count, Body body) {
+    long i = 0;
+    for (; i + LANES <= count; i += LANES) body(i, LANES);
+    if (i < count) body(i, (int)(count - i));
+}
+inline Floats load(const float* p, int many, float rest = 0.0f) {
+    if (many == LANES) return load(p);
+    float v[LANES];
+    for (int i = 0; i < LANES; i++) v[i] = i < many ? p[i] : rest;
+    return load(v);
+}
+inline void store(float* p, Floats a, int many) {
+    if (many == LANES) return store(p, a);
+    float v[LANES];
+    store(v, a);
+    std::memcpy(p, v, many * sizeof(float));
+}
+
+}  // namespace SIGHTLINE_ISA

@@ -1,0 +1,45 @@
+// Threads that stay: a step of a model hands them one matrix after the other, microseconds apart.
+//
+//     share(pieces, work)    work(piece) for every piece; pieces are taken one by one, so a disturbed core does not hold the others back
+//     together(work)         work(member) once on every thread; members meet at `Barrier`s
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace sightline {
+
+struct Member {
+    int number, of;
+};
+
+void share_raw(long pieces, void (*work)(void* state, long piece), void* state);
+void together_raw(void (*work)(void* state, Member member), void* state);
+
+template <class Body>
+inline void share(long pieces, const Body& body) {
+    share_raw(pieces, [](void* state, long piece) { (*static_cast<const Body*>(state))(piece); }, const_cast<Body*>(&body));
+}
+template <class Body>
+inline void together(const Body& body) {
+    together_raw([](void* state, Member member) { (*static_cast<const Body*>(state))(member); }, const_cast<Body*>(&body));
+}
+
+void set_threads(int count);
+int threads();
+
+// torch's own OpenMP team, given as the address of its GOMP_parallel: its threads wait by spinning, so a second team would fight with them.
+void set_team(void* gomp_parallel);
+
+// Everyone waits for everyone: by spinning, and by letting others run where there are more threads than cores.
+class Barrier {
+   public:
+    explicit Barrier(int count) : count(count) {}
+    void wait();
+
+   private:
+    const int count;
+    alignas(64) std::atomic<int> arrived{0};
+    alignas(64) std::atomic<int> round{0};
+};
+
+}  // namespace sightline

@@ -1,0 +1,41 @@
+// Kernels for training, in float32: attention with its gradient, activations, RMSNorm, rotation.
+#pragma once
+#include <cstdint>
+
+namespace sightline {
+
+// q, k, v and the like: [batch, heads, time, dim], each with strides of its own; dim is contiguous.
+struct Heads {
+    float* data;
+    long batch, head, time;
+    float* at(long b, long h, long t) const { return data + b * batch + h * head + t * time; }
+};
+
+struct Attending {
+    long batch, heads, kv_heads, queries, keys, dim;
+    float scale;
+    // Query i of row b sees keys first[b · queries + i] … end[…] − 1; both null: it sees all.
+    const int32_t *first, *end;
+    const int32_t* first_of(long b) const { return first ? first + b * queries : nullptr; }
+    const int32_t* end_of(long b) const { return end ? end + b * queries : nullptr; }
+};
+
+enum class Activation { relu, gelu, gelu_tanh, silu };
+
+struct TrainingKernels {
+    // o = softmax(q kᵀ · scale) v;  lse[b, h, i] = log Σ exp
+    void (*attention)(const Attending&, Heads q, Heads k, Heads v, Heads o, float* lse);
+    // from o, lse and the slope do: dq, dk, dv (written, not added to)
+    void (*attention_back)(const Attending&, Heads q, Heads k, Heads v, Heads o, const float* lse, Heads slope, Heads dq, Heads dk, Heads dv);
+    // y = act(x), or act(x) ⊙ up where up is given
+    void (*activate)(Activation, long count, const float* x, const float* up, float* y);
+    void (*activate_back)(Activation, long count, const float* x, const float* up, const float* slope, float* dx, float* dup);
+    // y = x / √(mean x² + ε) · gain; inverse[row] = 1 / √(…)
+    void (*rms_norm)(long rows, long width, const float* x, const float* gain, float epsilon, float* y, float* inverse);
+    void (*rms_norm_back)(long rows, long width, const float* x, const float* gain, const float* inverse, const float* slope, float* dx,
+                          float* dgain, float* scratch);
+};
+
+extern const TrainingKernels* training_kernels;
+
+}  // namespace sightline

@@ -1,0 +1,156 @@
+"""Kernels of our own, in C++, for float32 on a processor: attention with its gradient, activations, RMSNorm. `native/` has their source.
+
+They were compiled when the package was installed, for several kinds of processor; the best that this one can run is chosen when they
+are loaded. Where they could not be compiled, `missing` says so, and torch does the same work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_native: Any
+try:
+    _native = importlib.import_module("sightline._native")
+
+    missing = "SIGHTLINE_NATIVE=0" if os.environ.get("SIGHTLINE_NATIVE") == "0" else ""
+except ImportError as error:
+    _native, missing = None, f"not compiled on this machine ({error})"
+
+CURVES = ("relu", "gelu", "gelu_tanh", "silu")
+
+
+def available() -> bool:
+    return not missing
+
+
+def suits(*tensors: Tensor) -> bool:
+    """Whether the kernels can be given these: float32, in memory of this process, outside of torch.compile."""
+    return not missing and not torch.compiler.is_compiling() and all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
+
+
+def learns(x: Tensor) -> bool:
+    """Whether a gradient will be asked for: the pass over memory that is saved is worth a call of our own then."""
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+@functools.cache
+def join_team() -> None:
+    """Work on torch's own threads where it has libgomp: they wait by spinning, and a second team would fight with them."""
+    try:
+        loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libgomp" in line}
+        if len(loaded) == 1:
+            parallel = ctypes.CDLL(loaded.pop()).GOMP_parallel
+            _native.set_team(ctypes.cast(parallel, ctypes.c_void_p).value)
+    except (OSError, AttributeError):
+        pass  # then a team of our own
+
+
+def ready() -> Any:
+    """The compiled module, with as many threads as torch has."""
+    join_team()
+    _native.set_threads(torch.get_num_threads())
+    return _native
+
+
+def address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
+
+
+def strided(x: Tensor) -> tuple[int, int, int, int]:
+    """[batch, heads, time, dim] as the kernels take it."""
+    return x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)
+
+
+def last_contiguous(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+class Attention(torch.autograd.Function):
+    """softmax(q kᵀ · scale) v, where query i of a row sees the keys first … end − 1."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, first: Tensor | None, end: Tensor | None) -> Tensor:
+        q, k, v = (last_contiguous(x) for x in (q, k, v))
+        batch, heads, queries, dim = q.shape
+        ctx.sizes, ctx.scale = (batch, heads, k.shape[1], queries, k.shape[2], dim), scale
+        out = torch.empty(batch, queries, heads, dim).transpose(1, 2)
+        logs = torch.empty(batch, heads, queries)
+        ready().attention(ctx.sizes, scale, address(first), address(end), *map(strided, (q, k, v, out)), logs.data_ptr())
+        ctx.save_for_backward(q, k, v, out, logs, first, end)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v, out, logs, first, end = ctx.saved_tensors
+        slope = last_contiguous(slope)
+        dq, dk, dv = (torch.empty_like(x.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2) for x in (q, k, v))
+        before, after = map(strided, (q, k, v, out)), map(strided, (slope, dq, dk, dv))
+        ready().attention_back(ctx.sizes, ctx.scale, address(first), address(end), *before, logs.data_ptr(), *after)
+        return dq, dk, dv, None, None, None
+
+
+class Activate(torch.autograd.Function):
+    """act(x), or act(x) ⊙ up."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: int, x: Tensor, up: Tensor | None) -> Tensor:
+        x, up = x.contiguous(), None if up is None else up.contiguous()
+        ctx.kind, y = kind, torch.empty_like(x)
+        ready().activate(kind, x.numel(), x.data_ptr(), address(up), y.data_ptr())
+        ctx.save_for_backward(x, up)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, up = ctx.saved_tensors
+        slope, dx, dup = slope.contiguous(), torch.empty_like(x), None if up is None else torch.empty_like(up)
+        ready().activate_back(ctx.kind, x.numel(), x.data_ptr(), address(up), slope.data_ptr(), dx.data_ptr(), address(dup))
+        return None, dx, dup
+
+
+class RootMeanSquare(torch.autograd.Function):
+    """x / √(mean x² + ε) · gain."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor | None, epsilon: float) -> Tensor:
+        x = x.contiguous()
+        width, y = x.shape[-1], torch.empty_like(x)
+        inverse = torch.empty(x.numel() // width)
+        ready().rms_norm(len(inverse), width, x.data_ptr(), address(gain), epsilon, y.data_ptr(), inverse.data_ptr())
+        ctx.save_for_backward(x, gain, inverse)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, gain, inverse = ctx.saved_tensors
+        slope, width, dx = slope.contiguous(), x.shape[-1], torch.empty_like(x)
+        dgain = torch.empty_like(gain) if gain is not None and ctx.needs_input_grad[1] else None
+        scratch = torch.empty((len(inverse) + 31) // 32, width) if dgain is not None else None
+        given = (x.data_ptr(), address(gain), inverse.data_ptr(), slope.data_ptr())
+        ready().rms_norm_back(len(inverse), width, *given, dx.data_ptr(), address(dgain), address(scratch))
+        return dx, dgain, None
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, first: Tensor | None = None, end: Tensor | None = None) -> Tensor:
+    """first, end: int32 [batch, queries]; without them every query sees every key."""
+    return Attention.apply(q, k, v, scale, first, end)  # pyright: ignore[reportReturnType]
+
+
+def activate(curve: str, x: Tensor, up: Tensor | None = None) -> Tensor:
+    return Activate.apply(CURVES.index(curve), x, up)  # pyright: ignore[reportReturnType]
+
+
+def rms_norm(x: Tensor, gain: Tensor | None, epsilon: float) -> Tensor:
+    return RootMeanSquare.apply(x, gain, epsilon)  # pyright: ignore[reportReturnType]
