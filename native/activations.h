@@ -9,14 +9,14 @@
 namespace SIGHTLINE_ISA {
 using namespace sightline;
 
-struct Curve {  // a function and its slope
+struct Bend {  // a function and its slope
     Floats value, slope;
 };
 
 inline Floats sigmoid(Floats x) { return all(1.0f) / (all(1.0f) + exponential(zero() - x)); }
 
 // Φ by Abramowitz and Stegun 7.1.26: off by less than 2e-7
-inline Curve gelu(Floats x) {
+inline Bend gelu(Floats x) {
     Floats z = absolute(x) * all(0.70710678f), bell = exponential(zero() - z * z);
     Floats t = all(1.0f) / fma(z, all(0.3275911f), all(1.0f));
     Floats p = all(1.061405429f);
@@ -28,16 +28,16 @@ inline Curve gelu(Floats x) {
     Floats phi = below(x, zero(), tail, all(1.0f) - tail);
     return {x * phi, fma(x * all(0.39894228f), bell, phi)};
 }
-inline Curve silu(Floats x) {
+inline Bend silu(Floats x) {
     Floats s = sigmoid(x);
     return {x * s, s * fma(x, all(1.0f) - s, all(1.0f))};
 }
-inline Curve gelu_tanh(Floats x) {
+inline Bend gelu_tanh(Floats x) {
     Floats square = x * x, inner = x * fma(square, all(2 * 0.79788456f * 0.044715f), all(2 * 0.79788456f));
     Floats s = sigmoid(inner), rise = fma(square, all(3 * 2 * 0.79788456f * 0.044715f), all(2 * 0.79788456f));
     return {x * s, fma(x * s * (all(1.0f) - s), rise, s)};
 }
-inline Curve relu(Floats x) { return {max(x, zero()), below(zero(), x, all(1.0f), zero())}; }
+inline Bend relu(Floats x) { return {max(x, zero()), below(zero(), x, all(1.0f), zero())}; }
 
 template <class Body>
 inline void with_curve(Activation kind, Body body) {
@@ -68,7 +68,7 @@ inline void activate(Activation kind, long count, const float* x, const float* u
 inline void activate_back(Activation kind, long count, const float* x, const float* up, const float* slope, float* dx, float* dup) {
     with_curve(kind, [&](auto curve) {
         in_pieces(count, [&](long i, int n) {
-            Curve here = curve(load(x + i, n));
+            Bend here = curve(load(x + i, n));
             Floats down = load(slope + i, n);
             if (up) store(dup + i, down * here.value, n);
             store(dx + i, (up ? down * load(up + i, n) : down) * here.slope, n);

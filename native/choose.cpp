@@ -3,17 +3,21 @@
 
 namespace avx2 {
 extern const sightline::TrainingKernels training;
+extern const sightline::EngineKernels engine;
 }
 namespace portable {
 extern const sightline::TrainingKernels training;
+extern const sightline::EngineKernels engine;
 }
 namespace neon {
 extern const sightline::TrainingKernels training;
+extern const sightline::EngineKernels engine;
 }
 
 namespace sightline {
 
 const TrainingKernels* training_kernels = nullptr;
+const EngineKernels* engine_kernels = nullptr;
 static std::string chosen;
 
 std::vector<std::string> kinds() {
@@ -32,12 +36,12 @@ bool choose(const std::string& kind) {
     for (const auto& one : kinds())
         if (one == kind) {
 #if defined(SIGHTLINE_HAS_AVX2)
-            if (kind == "avx2") training_kernels = &avx2::training;
+            if (kind == "avx2") training_kernels = &avx2::training, engine_kernels = &avx2::engine;
 #endif
 #if defined(SIGHTLINE_HAS_NEON)
-            if (kind == "neon") training_kernels = &neon::training;
+            if (kind == "neon") training_kernels = &neon::training, engine_kernels = &neon::engine;
 #endif
-            if (kind == "portable") training_kernels = &portable::training;
+            if (kind == "portable") training_kernels = &portable::training, engine_kernels = &portable::engine;
             chosen = kind;
             return true;
         }

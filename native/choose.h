@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "engine.h"
 #include "training.h"
 
 namespace sightline {

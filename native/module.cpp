@@ -25,7 +25,89 @@ static Attending attending(const Sizes& s, float scale, uintptr_t first, uintptr
     return {batch, heads, kv_heads, queries, keys, dim, scale, at<int32_t>(first), at<int32_t>(end)};
 }
 
+template <class T>
+static T of(const nb::dict& d, const char* name, T otherwise) {
+    return d.contains(name) ? nb::cast<T>(d[name]) : otherwise;
+}
+static const float* floats_of(const nb::dict& d, const char* name) { return at(of<uintptr_t>(d, name, 0)); }
+
+static Norm norm_of(const nb::dict& d, const char* name) {
+    if (!d.contains(name)) return {};
+    nb::dict n = nb::cast<nb::dict>(d[name]);
+    return {(NormKind)of<int>(n, "kind", 0), of<float>(n, "epsilon", 0), floats_of(n, "gain"), floats_of(n, "bias")};
+}
+
+// An operation as Python writes it: what is not said is as `Operation` has it.
+static Operation operation_of(const nb::dict& d) {
+    Operation op;
+    op.kind = (Kind)nb::cast<int>(d["kind"]);
+    op.in = of(d, "in", 0), op.out = of(d, "out", 0), op.norm = norm_of(d, "norm"), op.matrix = of(d, "matrix", -1);
+    op.bias = floats_of(d, "bias"), op.scale = of(d, "scale", 1.0f), op.curve = (Curve)of(d, "curve", 0);
+    op.gated = of(d, "gated", false), op.adds = of(d, "adds", false), op.last = of(d, "last", false);
+    op.factor = floats_of(d, "factor"), op.softcap = of(d, "softcap", 0.0f);
+    op.positions = floats_of(d, "positions"), op.types = floats_of(d, "types");
+    op.layer = of(d, "layer", 0), op.heads = of(d, "heads", 0), op.kv_heads = of(d, "kv_heads", 0), op.dim = of(d, "dim", 0);
+    op.work.query = norm_of(d, "query_norm"), op.work.key = norm_of(d, "key_norm");
+    op.work.pairs = of(d, "pairs", 0), op.work.frequencies = floats_of(d, "frequencies"), op.work.amplitude = of(d, "amplitude", 1.0f);
+    op.work.unit = of(d, "unit", false), op.work.query_scale = floats_of(d, "query_scale"), op.work.key_scale = floats_of(d, "key_scale");
+    op.score_scale = of(d, "score_scale", 1.0f), op.score_cap = of(d, "score_cap", 0.0f), op.window = of(d, "window", 0L);
+    op.causal = of(d, "causal", true), op.distance_bias = floats_of(d, "distance_bias"), op.reach = of(d, "reach", 0L);
+    op.sinks = floats_of(d, "sinks"), op.step = floats_of(d, "step");
+    return op;
+}
+
+static Cache cache_of(const std::vector<int>& kv_heads, const std::vector<int>& dims, bool half) {
+    Cache cache;
+    cache.kv_heads = kv_heads, cache.dims = dims, cache.half = half;
+    for (size_t n = 0; n < dims.size(); n++) cache.offset.push_back(cache.numbers), cache.numbers += 2L * BLOCK_POSITIONS * kv_heads[n] * dims[n];
+    return cache;
+}
+
+static void add_engine(nb::module_& m) {
+    nb::class_<Engine>(m, "Engine")
+        .def("__init__",
+             [](Engine* e, const std::vector<long>& widths, const std::vector<int>& kv_heads, const std::vector<int>& dims, bool half) {
+                 new (e) Engine();
+                 e->widths = widths, e->cache = cache_of(kv_heads, dims, half);
+             })
+        .def("matrix",
+             [](Engine& e, int precision, long rows, long inputs, long tiles, long depth, uintptr_t data, uintptr_t scales) {
+                 e.matrices.push_back({(Precision)precision, rows, inputs, tiles, depth, at<const uint8_t>(data), at<const void>(scales)});
+                 e.most_inputs = std::max(e.most_inputs, depth);
+                 return (int)e.matrices.size() - 1;
+             })
+        .def("operation", [](Engine& e, const nb::dict& d) { e.program.push_back(operation_of(d)); })
+        .def("pack",
+             [](Engine& e, int matrix, uintptr_t weights, long stride) {
+                 nb::gil_scoped_release free;
+                 engine_kernels->pack(at(weights), stride, e.matrices[matrix]);
+             })
+        .def("unpack_row", [](Engine& e, int matrix, long row, uintptr_t to) { engine_kernels->unpack_row(e.matrices[matrix], row, at(to)); })
+        .def("run",
+             [](Engine& e, long rows, uintptr_t tokens, uintptr_t sequences, uintptr_t positions, long wanted_count, uintptr_t wanted,
+                uintptr_t logits, const std::vector<uintptr_t>& queries, uintptr_t hidden) {
+                 nb::gil_scoped_release free;
+                 std::vector<float*> kept;
+                 for (uintptr_t one : queries) kept.push_back(at(one));
+                 engine_kernels->run(e, {rows, at<int32_t>(tokens), at<int32_t>(sequences), at<int32_t>(positions), at<int32_t>(wanted), wanted_count,
+                                         at(logits), kept.empty() ? nullptr : kept.data(), at(hidden)});
+             })
+        .def("read_cache",
+             [](Engine& e, int sequence, int layer, int kv_head, long positions, uintptr_t keys, uintptr_t values) {
+                 engine_kernels->read_cache(e.cache, sequence, layer, kv_head, positions, at(keys), at(values));
+             })
+        .def("new_sequence", [](Engine& e) { return new_sequence(e.cache); })
+        .def("copy_sequence", [](Engine& e, int from) { return copy_sequence(e.cache, from); })
+        .def("forget_sequence", [](Engine& e, int sequence) { forget_sequence(e.cache, sequence); })
+        .def("truncate_sequence", [](Engine& e, int sequence, long length) { truncate_sequence(e.cache, sequence, length); })
+        .def("length", [](Engine& e, int sequence) { return e.cache.lengths[sequence]; })
+        .def("cache_bytes", [](Engine& e) { return (long)(e.cache.blocks.size() - e.cache.unused.size()) * e.cache.bytes_of_block(); });
+    m.def("tile_bytes", [](int precision, long depth) { return Packed::bytes_of((Precision)precision, depth); });
+    m.def("scale_bytes", [](int precision, long depth) { return Packed::scale_bytes_of((Precision)precision, depth); });
+}
+
 NB_MODULE(_native, m) {
+    add_engine(m);
     choose(kinds().front());
     m.def("kinds", &kinds);
     m.def("kind", &kind);

@@ -190,3 +190,94 @@ inline void store(float* p, Floats a, int many) {
 }
 
 }  // namespace SIGHTLINE_ISA
+
+// ------------------------------------------------------------------------------------------------------------------ whole numbers
+//
+// Dot products of four: lane r of the sum gets Σ_{i<4} w[r][i] · a[i], with 32 weights in a vector and 4 activations for all rows.
+
+namespace SIGHTLINE_ISA {
+
+#if defined(__AVX2__)
+
+struct Ints {
+    __m256i v;
+};
+inline Ints no_ints() { return {_mm256_setzero_si256()}; }
+inline Floats floats(Ints a) { return {_mm256_cvtepi32_ps(a.v)}; }
+struct Bytes {  // 32 weights
+    __m256i v;
+};
+inline Bytes load_bytes(const uint8_t* p) { return {_mm256_loadu_si256((const __m256i*)p)}; }
+struct Four {  // 4 activations, for every row; their sizes beside them
+    __m256i value, size;
+};
+inline Four four(const int8_t* a) {
+    int32_t word;
+    std::memcpy(&word, a, 4);
+    __m256i value = _mm256_set1_epi32(word);
+    return {value, _mm256_abs_epi8(value)};
+}
+// |a| ≤ 127 and |w| ≤ 127, so that a pair's sum fits 16 bits
+inline Ints dot_four(Ints sum, Bytes w, Four a) {
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return {_mm256_dpbusd_epi32(sum.v, a.size, _mm256_sign_epi8(w.v, a.value))};
+#else
+    __m256i pairs = _mm256_maddubs_epi16(a.size, _mm256_sign_epi8(w.v, a.value));
+    return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+#endif
+}
+struct Shorts {  // pairs' sums of nibbles: at most 8 · 2 · 15 · 127 < 2¹⁵ in a group of 32
+    __m256i v;
+};
+inline Shorts no_shorts() { return {_mm256_setzero_si256()}; }
+inline Bytes low_nibbles(Bytes w) { return {_mm256_and_si256(w.v, _mm256_set1_epi8(15))}; }
+inline Bytes high_nibbles(Bytes w) { return {_mm256_and_si256(_mm256_srli_epi16(w.v, 4), _mm256_set1_epi8(15))}; }
+inline Shorts dot_pairs(Shorts sum, Bytes nibbles, Four a) { return {_mm256_add_epi16(sum.v, _mm256_maddubs_epi16(nibbles.v, a.value))}; }
+inline Ints fours(Shorts sum) { return {_mm256_madd_epi16(sum.v, _mm256_set1_epi16(1))}; }
+inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+
+#else
+
+struct Ints {
+    int32_t v[LANES];
+};
+inline Ints no_ints() { return {}; }
+inline Floats floats(Ints a) {
+    float f[LANES];
+    for (int i = 0; i < LANES; i++) f[i] = (float)a.v[i];
+    return load(f);
+}
+struct Bytes {
+    uint8_t v[32];
+};
+inline Bytes load_bytes(const uint8_t* p) {
+    Bytes b;
+    std::memcpy(b.v, p, 32);
+    return b;
+}
+struct Four {
+    int8_t v[4];
+};
+inline Four four(const int8_t* a) { return {{a[0], a[1], a[2], a[3]}}; }
+inline Ints dot_four(Ints sum, Bytes w, Four a) {
+    for (int r = 0; r < LANES; r++)
+        for (int i = 0; i < 4; i++) sum.v[r] += (int)(int8_t)w.v[4 * r + i] * a.v[i];
+    return sum;
+}
+using Shorts = Ints;
+inline Shorts no_shorts() { return {}; }
+inline Bytes low_nibbles(Bytes w) {
+    for (auto& b : w.v) b &= 15;
+    return w;
+}
+inline Bytes high_nibbles(Bytes w) {
+    for (auto& b : w.v) b >>= 4;
+    return w;
+}
+inline Shorts dot_pairs(Shorts sum, Bytes nibbles, Four a) { return dot_four(sum, nibbles, a); }
+inline Ints fours(Shorts sum) { return sum; }
+inline void prefetch(const void* p) { __builtin_prefetch(p); }
+
+#endif
+
+}  // namespace SIGHTLINE_ISA

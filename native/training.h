@@ -20,7 +20,7 @@ struct Attending {
     const int32_t* end_of(long b) const { return end ? end + b * queries : nullptr; }
 };
 
-enum class Activation { relu, gelu, gelu_tanh, silu };
+enum class Activation { relu, gelu, gelu_tanh, silu };  // in this order in Python, too
 
 struct TrainingKernels {
     // o = softmax(q kᵀ · scale) v;  lse[b, h, i] = log Σ exp

@@ -17,6 +17,7 @@ FOLDERS = {
     "text": "tokenizers of every kind, streamed text, chat templates",
     "lens": "what a model looked at, what that means, and what changes when it is changed",
     "lens/draw": "pictures of a trace: terminal, SVG and PNG, an offline page",
+    "native": "the fast engine's Python face: a model as operations over packed weights",
     "generation": "logits to tokens to text",
     "tasks": "what one asks of a model besides going on with a text",
     "training": "samples in a fixed order, one loop, states that survive anything",
@@ -27,6 +28,7 @@ FOLDERS = {
     "cli": "one thin file per command",
 }
 BESIDE = {
+    "native/": "C++: the kernels for training and the engine; one file for each idea",
     "bench/": "side-by-side measurements, as ratios; results and figures",
     "tests/": "mirrors sightline/, plus laws/ over every model of tiny.py",
     "docs/": "notation, how to add a family, a page for each published model",

@@ -79,7 +79,7 @@ class SphereFeedForward(nn.Module):
         self.down = nn.Linear(config.hidden, width, bias=False)
         self.up_scale = Scale((config.hidden,), start=1.0, stored=1.0)
         self.gate_scale = Scale((config.hidden,), start=1.0, stored=1.0)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation, self.curve = ACTIVATIONS[config.activation], config.activation
 
     def forward(self, x: Stream, record: Record = NOTHING) -> Stream:
         u = self.up(x) * self.up_scale().to(x.dtype)

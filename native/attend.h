@@ -1,0 +1,193 @@
+// Attention of a step: q and k are normed and turned, k and v go into the cache, then each row looks at what its sequence has there.
+//
+// Keys lie in tiles of eight positions, so that a lane is a position; values in rows, so that a lane is a number of the head. Each score
+// and each output is one chain of sums in one order, whoever is computed beside it: a chunk gives what single steps give, bit for bit.
+#pragma once
+#include <algorithm>
+#include <cmath>
+
+#include "engine.h"
+#include "norms.h"
+#include "pack.h"
+
+namespace SIGHTLINE_ISA {
+using namespace sightline;
+
+template <class Number>
+inline Floats numbers(const Number* p) {
+    if constexpr (sizeof(Number) == 2)
+        return load_half(p);
+    else
+        return load(p);
+}
+
+template <class Number>
+inline Number* place(const Cache& cache, const Operation& op, int sequence, long position, int kv_head) {
+    const int block = cache.tables[sequence][position / BLOCK_POSITIONS];
+    return (Number*)cache.blocks[block].get() + cache.offset[op.layer] + (long)kv_head * 2 * BLOCK_POSITIONS * op.dim;
+}
+
+// One head of q or k: norm, rotation, sphere.
+inline void prepare_head(const HeadWork& work, const Norm& norm, const float* scale, long dim, const float* cosines, float* x) {
+    norm_row(norm, x, dim, x);
+    const long pairs = work.pairs;
+    const float *c = cosines, *s = cosines + pairs;
+    by_eight(pairs, [&](long i, int n) {
+        Floats a = load(x + i, n), b = load(x + pairs + i, n), cosine = load(c + i, n), sine = load(s + i, n);
+        store(x + i, a * cosine - b * sine, n);
+        store(x + pairs + i, b * cosine + a * sine, n);
+    });
+    if (work.unit) norm_row({NormKind::unit, 0, scale, nullptr}, x, dim, x);
+}
+
+inline void angles_of(const HeadWork& work, long position, float* to) {
+    for (int i = 0; i < work.pairs; i++) {
+        const float angle = (float)position * work.frequencies[i];
+        to[i] = std::cos(angle) * work.amplitude, to[work.pairs + i] = std::sin(angle) * work.amplitude;
+    }
+}
+
+template <class Number>
+inline void remember(const Cache& cache, const Operation& op, int sequence, long position, int kv_head, const float* key, const float* value) {
+    Number* keys = place<Number>(cache, op, sequence, position, kv_head);
+    Number* values = keys + BLOCK_POSITIONS * op.dim;
+    const long at = position % BLOCK_POSITIONS, tile = at / TILE * op.dim * TILE, lane = at % TILE;
+    for (long d = 0; d < op.dim; d++) {
+        if constexpr (sizeof(Number) == 2)
+            keys[tile + d * TILE + lane] = half_of(key[d]), values[at * op.dim + d] = half_of(value[d]);
+        else
+            keys[tile + d * TILE + lane] = key[d], values[at * op.dim + d] = value[d];
+    }
+}
+
+// What a query sees: positions first … end − 1.
+struct Sight {
+    long first, end;
+};
+inline Sight sight_of(const Operation& op, long position, long length) {
+    long first = op.window ? std::max(0L, position - op.window + 1) : 0;
+    long end = op.causal ? position + 1 : op.window ? std::min(length, position + op.window) : length;
+    return {first, end};
+}
+
+// Scores of MANY queries against a pair of tiles of keys.
+template <int MANY, class Number>
+inline void score(const Number* keys, long dim, const float* const* queries, float* const* scores, long at) {
+    Floats sums[MANY][2];
+    for (int q = 0; q < MANY; q++) sums[q][0] = sums[q][1] = zero();
+    for (long d = 0; d < dim; d++) {
+        Floats k0 = numbers(keys + d * TILE), k1 = numbers(keys + (dim + d) * TILE);
+        for (int q = 0; q < MANY; q++) {
+            Floats a = all(queries[q][d]);
+            sums[q][0] = fma(a, k0, sums[q][0]), sums[q][1] = fma(a, k1, sums[q][1]);
+        }
+    }
+    for (int q = 0; q < MANY; q++) store(scores[q] + at, sums[q][0]), store(scores[q] + at + TILE, sums[q][1]);
+}
+
+// out += weights · values, for the 32 positions of a block
+template <int MANY, class Number>
+inline void gather(const Number* values, long dim, const float* const* weights, long at, float* const* outs) {
+    for (long d = 0; d < dim; d += LANES) {
+        const int n = dim - d < LANES ? (int)(dim - d) : LANES;
+        Floats sums[MANY];
+        for (int q = 0; q < MANY; q++) sums[q] = load(outs[q] + d, n);
+        for (long p = 0; p < BLOCK_POSITIONS; p++) {
+            Floats v;
+            if (n == LANES) {
+                v = numbers(values + p * dim + d);
+            } else {
+                Number rest[LANES] = {};
+                std::copy_n(values + p * dim + d, n, rest);
+                v = numbers(rest);
+            }
+            for (int q = 0; q < MANY; q++) sums[q] = fma(all(weights[q][at + p]), v, sums[q]);
+        }
+        for (int q = 0; q < MANY; q++) store(outs[q] + d, sums[q], n);
+    }
+}
+
+// Scores of one query → weights; 0 outside of what it sees.
+inline void weigh(const Operation& op, float* row, long start, long padded, Sight seen, long position, int head) {
+    const float* bias = op.distance_bias ? op.distance_bias + (long)head * (2 * op.reach + 1) + op.reach : nullptr;
+    Floats tops = all(op.sinks ? op.sinks[head] : -INFINITY);
+    auto masked = [&](long i) {  // eight positions from start + i
+        Floats s = load(row + i) * all(op.score_scale);
+        float v[LANES];
+        if (op.score_cap > 0 || bias) {
+            store(v, s);
+            for (int j = 0; j < LANES; j++) {
+                if (op.score_cap > 0) v[j] = op.score_cap * std::tanh(v[j] / op.score_cap);
+                if (bias) v[j] += bias[std::min(op.reach, std::max(-op.reach, start + i + j - position))];
+            }
+            s = load(v);
+        }
+        if (start + i >= seen.first && start + i + LANES <= seen.end) return s;
+        store(v, s);
+        for (int j = 0; j < LANES; j++)
+            if (start + i + j < seen.first || start + i + j >= seen.end) v[j] = -INFINITY;
+        return load(v);
+    };
+    for (long i = 0; i < padded; i += LANES) {
+        Floats s = masked(i);
+        store(row + i, s);
+        tops = max(tops, s);
+    }
+    const float top = largest(tops);
+    Floats total = zero();
+    for (long i = 0; i < padded; i += LANES) {
+        Floats s = load(row + i), e = below(all(-3e38f), s, exponential(s - all(top)), zero());
+        total = total + e;
+        store(row + i, e);
+    }
+    float whole = sum(total);
+    if (op.sinks) whole += std::exp(op.sinks[head] - top);
+    const float inverse = whole > 0 ? 1.0f / whole : 0.0f;
+    for (long i = 0; i < padded; i += LANES) store(row + i, load(row + i) * all(inverse));
+}
+
+constexpr int TOGETHER = 6;  // queries that share what is read of the cache
+
+// Rows `rows` of one sequence (positions ascending) and all queries of one kv head.
+template <class Number>
+inline void look(const Cache& cache, const Operation& op, int sequence, int kv_head, const int32_t* positions, long row, long many,
+                 const float* in, long in_width, float* out, long out_width, std::vector<float>& own) {
+    const long group = op.heads / op.kv_heads, length = cache.lengths[sequence], count = many * group;
+    const Sight low = sight_of(op, positions[row], length), high = sight_of(op, positions[row + many - 1], length);
+    const long start = low.first / BLOCK_POSITIONS * BLOCK_POSITIONS;
+    const long padded = (std::max(low.end, high.end) - start + BLOCK_POSITIONS - 1) / BLOCK_POSITIONS * BLOCK_POSITIONS;
+    if ((long)own.size() < count * padded) own.resize(count * padded);
+    const float* queries[TOGETHER];
+    float *scores[TOGETHER], *outs[TOGETHER];
+    for (long q0 = 0; q0 < count; q0 += TOGETHER) {
+        const int here = (int)std::min<long>(TOGETHER, count - q0);
+        for (int q = 0; q < here; q++) {
+            const long r = row + (q0 + q) / group, head = kv_head * group + (q0 + q) % group;
+            queries[q] = in + r * in_width + head * op.dim;
+            outs[q] = out + r * out_width + head * op.dim;
+            scores[q] = own.data() + (q0 + q) * padded;
+        }
+        auto each = [&](auto body) {
+            int q = 0;
+            for (; q + 6 <= here; q += 6) body(std::integral_constant<int, 6>(), q);
+            for (; q + 3 <= here; q += 3) body(std::integral_constant<int, 3>(), q);
+            for (; q < here; q++) body(std::integral_constant<int, 1>(), q);
+        };
+        for (long at = 0; at < padded; at += BLOCK_POSITIONS) {
+            const Number* keys = place<Number>(cache, op, sequence, start + at, kv_head);
+            for (long tile = 0; tile < BLOCK_POSITIONS; tile += 2 * TILE)
+                each([&](auto n, int q) { score<n>(keys + tile * op.dim, op.dim, queries + q, scores + q, at + tile); });
+        }
+        for (int q = 0; q < here; q++) {
+            const long r = row + (q0 + q) / group;
+            weigh(op, scores[q], start, padded, sight_of(op, positions[r], length), positions[r], (int)(kv_head * group + (q0 + q) % group));
+            std::fill_n(outs[q], op.dim, 0.0f);
+        }
+        for (long at = 0; at < padded; at += BLOCK_POSITIONS) {
+            const Number* values = place<Number>(cache, op, sequence, start + at, kv_head) + BLOCK_POSITIONS * op.dim;
+            each([&](auto n, int q) { gather<n>(values, op.dim, scores + q, at, outs + q); });
+        }
+    }
+}
+
+}  // namespace SIGHTLINE_ISA

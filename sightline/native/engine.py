@@ -1,0 +1,119 @@
+"""The engine: a packed model that runs tokens of any number of sequences, one call for all of them.
+
+engine = NativeEngine.of(transformer, "int8")
+sequence = engine.begin()
+logits = engine.run([Rows(sequence, prompt)])            # [1, vocabulary]: after the last token of each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline import kernels
+from sightline.core.model import Transformer
+from sightline.errors import InputError
+from sightline.native import matrices
+from sightline.native.matrices import Packed, Precision
+from sightline.native.program import KINDS, Matrix, Program, program_of
+
+ATTEND = KINDS.index("attend")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """New tokens of one sequence, and how many logits are wanted: those after its last tokens."""
+
+    sequence: int
+    tokens: Sequence[int]
+    logits: int = 1
+
+
+def precision_for(matrix: Matrix, wanted: Precision) -> Precision:
+    """With int4, what is sensitive stays at int8."""
+    return "int8_groups" if wanted == "int4" and matrix.sensitive else wanted
+
+
+class NativeEngine:
+    """A decoder, packed."""
+
+    def __init__(self, program: Program, packed: Sequence[Packed], *, half_cache: bool) -> None:
+        self.program, self.packed = program, list(packed)
+        native = kernels.ready()
+        self.engine: Any = native.Engine(program.widths, program.kv_heads, program.dims, half_cache)
+        numbers = [matrices.add(self.engine, one) for one in packed]
+        for said in program.operations:
+            self.engine.operation(said | ({"matrix": numbers[said["matrix"]]} if "matrix" in said else {}))
+        self.vocabulary = packed[program.operations[-1]["matrix"]].rows
+        self.query_widths = [said["heads"] * said["dim"] for said in program.operations if said["kind"] == ATTEND]
+        self.queries: list[Tensor] = []
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, transformer: Transformer, precision: Precision = "float32", *, half_cache: bool | None = None) -> NativeEngine:
+        """A model's weights, packed now. With int4, sensitive matrices stay at int8."""
+        if not kernels.available():
+            raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
+        matrices.check_precision(precision)
+        program = program_of(transformer)
+        packed = [matrices.empty(precision_for(one, precision), one.rows, one.inputs) for one in program.matrices]
+        made = cls(program, packed, half_cache=precision != "float32" if half_cache is None else half_cache)
+        for number, one in enumerate(program.matrices):
+            weight = one.make().detach().float().contiguous()
+            made.engine.pack(number, weight.data_ptr(), weight.shape[1])
+        return made
+
+    @property
+    def bytes(self) -> int:
+        """Packed weights."""
+        return sum(one.bytes for one in self.packed)
+
+    @property
+    def cache_bytes(self) -> int:
+        return int(self.engine.cache_bytes())
+
+    def begin(self) -> int:
+        """A new sequence."""
+        return int(self.engine.new_sequence())
+
+    def copy(self, sequence: int) -> int:
+        """Another that begins like this one; what both have is kept once."""
+        return int(self.engine.copy_sequence(sequence))
+
+    def forget(self, sequence: int) -> None:
+        self.engine.forget_sequence(sequence)
+
+    def truncate(self, sequence: int, length: int) -> None:
+        self.engine.truncate_sequence(sequence, length)
+
+    def length(self, sequence: int) -> int:
+        return int(self.engine.length(sequence))
+
+    def run(self, rows: Sequence[Rows], *, queries: bool = False) -> Tensor:
+        """Logits after the last tokens of each, one below the other. With `queries`, `self.queries` keeps every layer's rotated q."""
+        tokens, sequences, positions, wanted = list[int](), list[int](), list[int](), list[int]()
+        for one in rows:
+            start, first = self.length(one.sequence), len(tokens)
+            tokens += one.tokens
+            sequences += [one.sequence] * len(one.tokens)
+            positions += range(start, start + len(one.tokens))
+            wanted += range(first + len(one.tokens) - one.logits, first + len(one.tokens))
+        given = [torch.tensor(numbers, dtype=torch.int32) for numbers in (tokens, sequences, positions, wanted)]
+        logits = torch.empty(len(wanted), self.vocabulary)
+        self.queries = [torch.empty(len(tokens), width) for width in self.query_widths] if queries else []
+        addresses = [one.data_ptr() for one in given]
+        kernels.ready()  # as many threads as torch has now
+        self.engine.run(len(tokens), *addresses[:3], len(wanted), addresses[3], logits.data_ptr(), [q.data_ptr() for q in self.queries], 0)
+        return logits
+
+    def remembered(self, sequence: int, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, [kv_heads, positions, head_dim], as the cache has them."""
+        heads, dim, length = self.program.kv_heads[layer], self.program.dims[layer], self.length(sequence)
+        keys, values = torch.empty(heads, length, dim), torch.empty(heads, length, dim)
+        for head in range(heads):
+            self.engine.read_cache(sequence, layer, head, length, keys[head].data_ptr(), values[head].data_ptr())
+        return keys, values

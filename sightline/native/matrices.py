@@ -1,0 +1,73 @@
+"""Weights packed for the engine: tiles of 8 rows in the order in which they are read, in one of five precisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from sightline import kernels
+from sightline.errors import InputError, nearest
+
+Precision = Literal["float32", "float16", "int8", "int8_groups", "int4"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+GROUP, TILE, PAGE = 32, 8, 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One matrix as the engine reads it. `data` and `scales` are bytes."""
+
+    precision: Precision
+    rows: int
+    inputs: int
+    data: Tensor
+    scales: Tensor
+
+    @property
+    def depth(self) -> int:
+        return rounded(self.inputs, GROUP)
+
+    @property
+    def tiles(self) -> int:
+        return rounded(-(-self.rows // TILE), 2)
+
+    @property
+    def bytes(self) -> int:
+        return self.data.numel() + self.scales.numel()
+
+
+def rounded(count: int, to: int) -> int:
+    return -(-count // to) * to
+
+
+def check_precision(name: str) -> Precision:
+    if name not in PRECISIONS:
+        raise InputError(f"precision {name!r}", expected=", ".join(PRECISIONS), fix=nearest(name, PRECISIONS))
+    return name
+
+
+def empty(precision: Precision, rows: int, inputs: int) -> Packed:
+    """Room for a matrix."""
+    native, number = kernels.ready(), PRECISIONS.index(precision)
+    depth, tiles = rounded(inputs, GROUP), rounded(-(-rows // TILE), 2)
+    data = torch.empty(tiles * native.tile_bytes(number, depth) + 64, dtype=torch.uint8)
+    start = -data.data_ptr() % 64
+    scales = torch.empty(tiles * native.scale_bytes(number, depth), dtype=torch.uint8)
+    return Packed(precision, rows, inputs, data[start : start + len(data) - 64], scales)
+
+
+def add(engine: Any, matrix: Packed) -> int:
+    """Its number in an engine."""
+    number, place = PRECISIONS.index(matrix.precision), (matrix.data.data_ptr(), matrix.scales.data_ptr())
+    return int(engine.matrix(number, matrix.rows, matrix.inputs, matrix.tiles, matrix.depth, *place))
+
+
+def interleaved(gate: Tensor, up: Tensor) -> Tensor:
+    """Rows of both, eight of the one, eight of the other, so that a pair of tiles has a gate and what passes it."""
+    rows, fill = gate.shape[0], -gate.shape[0] % TILE
+    both = [torch.nn.functional.pad(part, (0, 0, 0, fill)).view(-1, TILE, part.shape[1]) for part in (gate, up)]
+    assert up.shape[0] == rows
+    return torch.stack(both, dim=1).flatten(0, 2)
