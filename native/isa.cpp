@@ -3,10 +3,11 @@
 #include "run.h"
 #include "training_attention.h"
 #include "training_norm.h"
+#include "training_rotation.h"
 
 namespace SIGHTLINE_ISA {
 
-extern const sightline::TrainingKernels training{attention, attention_back, activate, activate_back, rms_norm, rms_norm_back};
+extern const sightline::TrainingKernels training{attention, attention_back, activate, activate_back, rms_norm, rms_norm_back, rotate};
 extern const sightline::EngineKernels engine{run_program, pack, unpack_row, read_cache};
 
 }  // namespace SIGHTLINE_ISA

@@ -135,6 +135,12 @@ NB_MODULE(_native, m) {
         nb::gil_scoped_release free;
         training_kernels->activate_back((Activation)act, count, at(x), at(up), at(slope), at(dx), at(dup));
     });
+    m.def("rotate", [](const std::tuple<long, long, long, long, long>& sizes, uintptr_t cosines, uintptr_t sines, long row, float turn,
+                       const Strided& x, const Strided& y) {
+        nb::gil_scoped_release free;
+        auto [batch, count, time, dim, pairs] = sizes;
+        training_kernels->rotate({batch, count, time, dim, pairs, at(cosines), at(sines), row, turn}, heads(x), heads(y));
+    });
     m.def("rms_norm", [](long rows, long width, uintptr_t x, uintptr_t gain, float epsilon, uintptr_t y, uintptr_t inverse) {
         nb::gil_scoped_release free;
         training_kernels->rms_norm(rows, width, at(x), at(gain), epsilon, at(y), at(inverse));

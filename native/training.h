@@ -20,6 +20,13 @@ struct Attending {
     const int32_t* end_of(long b) const { return end ? end + b * queries : nullptr; }
 };
 
+struct Turning {
+    long batch, heads, time, dim, pairs;
+    const float *cosines, *sines;
+    long row;  // between the angles of one row of the batch and the next; 0 where they are the same
+    float turn;
+};
+
 enum class Activation { relu, gelu, gelu_tanh, silu };  // in this order in Python, too
 
 struct TrainingKernels {
@@ -34,6 +41,8 @@ struct TrainingKernels {
     void (*rms_norm)(long rows, long width, const float* x, const float* gain, float epsilon, float* y, float* inverse);
     void (*rms_norm_back)(long rows, long width, const float* x, const float* gain, const float* inverse, const float* slope, float* dx,
                           float* dgain, float* scratch);
+    // pairs (x_i, x_{i + pairs}) of the first 2 · pairs numbers turned by their angle, backwards with turn = −1; cos, sin [#batch, time, pairs]
+    void (*rotate)(const Turning&, Heads x, Heads y);
 };
 
 extern const TrainingKernels* training_kernels;

@@ -143,6 +143,33 @@ class RootMeanSquare(torch.autograd.Function):
         return dx, dgain, None
 
 
+class Rotate(torch.autograd.Function):
+    """Pairs (x_i, x_{i + pairs}) turned by their angles."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        ctx.save_for_backward(cosines, sines)
+        return Rotate.turned(x, cosines, sines, 1.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Rotate.turned(slope, *ctx.saved_tensors, -1.0), None, None
+
+    @staticmethod
+    def turned(x: Tensor, cosines: Tensor, sines: Tensor, turn: float) -> Tensor:
+        x, (batch, heads, time, dim) = last_contiguous(x), x.shape
+        y = torch.empty(batch, time, heads, dim).transpose(1, 2)
+        sizes, row = (batch, heads, time, dim, cosines.shape[-1]), cosines.stride(0) if len(cosines) > 1 else 0
+        ready().rotate(sizes, cosines.data_ptr(), sines.data_ptr(), row, turn, strided(x), strided(y))
+        return y
+
+
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """cosines, sines: [#batch, 1, time, pairs], contiguous."""
+    return Rotate.apply(x, cosines, sines)  # pyright: ignore[reportReturnType]
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, first: Tensor | None = None, end: Tensor | None = None) -> Tensor:
     """first, end: int32 [batch, queries]; without them every query sees every key."""
     return Attention.apply(q, k, v, scale, first, end)  # pyright: ignore[reportReturnType]

@@ -113,6 +113,22 @@ def test_rms_norm_and_its_slopes(rows, width, gained, kind) -> None:
     assert not gained or off(gain.grad, gain64.grad) < 1e-5
 
 
+@pytest.mark.parametrize(("dim", "pairs"), [(2, 1), (24, 8), (40, 20), (64, 32)])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rotation_and_the_way_back(dim, pairs, rows, kind) -> None:
+    x, x64 = pair(3, 2, 11, dim, seed=1)
+    angle = torch.randn(rows, 1, 11, pairs, generator=torch.Generator().manual_seed(2))
+    y = kernels.rotate(x.transpose(1, 2).contiguous().transpose(1, 2), angle.cos(), angle.sin())
+    a, b = x64[..., :pairs], x64[..., pairs : 2 * pairs]
+    cosine, sine = angle.double().cos(), angle.double().sin()
+    truth = torch.cat((a * cosine - b * sine, b * cosine + a * sine, x64[..., 2 * pairs :]), -1)
+    assert off(y, truth) < 1e-6
+    slope = torch.randn(truth.shape, generator=torch.Generator().manual_seed(3))
+    y.backward(slope)
+    truth.backward(slope.double())
+    assert off(x.grad, x64.grad) < 1e-6
+
+
 def test_the_number_of_threads_changes_no_bit() -> None:
     before, found = torch.get_num_threads(), []
     try:

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from sightline import kernels
 from sightline.config import LinearScaling, Llama3Scaling, NTKScaling, Rotary, RotaryScaling, Sinusoidal, YaRNScaling
 
 
@@ -48,6 +49,8 @@ def rotate(x: Float[Tensor, "batch heads time head_dim"], by: Rotation | None) -
     """Turn each pair (x_i, x_{i+d/2}) by its angle; what lies past the rotated dims stays as it is."""
     if by is None:
         return x
+    if kernels.learns(x) and kernels.suits(x, by.cos):
+        return kernels.rotate(x, by.cos.contiguous(), by.sin.contiguous())
     pairs = by.cos.shape[-1]
     a, b, rest = x[..., :pairs], x[..., pairs : 2 * pairs], x[..., 2 * pairs :]
     turned = torch.cat((a * by.cos - b * by.sin, b * by.cos + a * by.sin), dim=-1).to(x.dtype)

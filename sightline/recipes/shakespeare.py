@@ -21,9 +21,9 @@ class Shakespeare(MuonRecipe):
     """`text` may be any text file; without one, the plays of Shakespeare are fetched, and some of them are held out."""
 
     text: Path | None = None
-    width: int = 256
-    layers: int = 6
-    heads: int = 4
+    width: int = 192
+    layers: int = 4
+    heads: int = 6
     context: int = 256
     batch: int = 12
     steps: int = 2000
