@@ -39,7 +39,7 @@ struct Operation {
     const float* bias = nullptr;
     float scale = 1;             // embed: of the token's vector; linear: of the input
     Curve curve = Curve::none;   // linear: of the result; a gated matrix has pairs of tiles, gate and up
-    bool gated = false, adds = false, last = false;  // adds to `out`; `last`: only rows whose logits are wanted
+    bool gated = false, adds = false, last = false;  // adds to `out`; `last`: the logits, of the rows that are wanted
     const float* factor = nullptr;                   // linear: multiplies the result, column by column
     float softcap = 0;
     const float* positions = nullptr;                // embed: table [position][width]
@@ -97,7 +97,8 @@ struct Step {
     long wanted_count;
     float* logits;          // [wanted, vocabulary]
     float* const* queries;  // for each attend operation: where its rotated queries go [rows, heads · dim]; null: nowhere
-    float* hidden;          // [rows, width] of the last buffer, or null
+    float* hidden;          // where the last hidden states go, [rows, width]; null: nowhere
+    const float* from;      // hidden states from which the logits alone are made, instead of the tokens; null: the whole program
 };
 
 struct EngineKernels {

@@ -85,12 +85,12 @@ static void add_engine(nb::module_& m) {
         .def("unpack_row", [](Engine& e, int matrix, long row, uintptr_t to) { engine_kernels->unpack_row(e.matrices[matrix], row, at(to)); })
         .def("run",
              [](Engine& e, long rows, uintptr_t tokens, uintptr_t sequences, uintptr_t positions, long wanted_count, uintptr_t wanted,
-                uintptr_t logits, const std::vector<uintptr_t>& queries, uintptr_t hidden) {
+                uintptr_t logits, const std::vector<uintptr_t>& queries, uintptr_t hidden, uintptr_t from) {
                  nb::gil_scoped_release free;
                  std::vector<float*> kept;
                  for (uintptr_t one : queries) kept.push_back(at(one));
                  engine_kernels->run(e, {rows, at<int32_t>(tokens), at<int32_t>(sequences), at<int32_t>(positions), at<int32_t>(wanted), wanted_count,
-                                         at(logits), kept.empty() ? nullptr : kept.data(), at(hidden)});
+                                         at(logits), kept.empty() ? nullptr : kept.data(), at(hidden), at(from)});
              })
         .def("read_cache",
              [](Engine& e, int sequence, int layer, int kv_head, long positions, uintptr_t keys, uintptr_t values) {

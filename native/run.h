@@ -205,6 +205,7 @@ inline void grow(Engine& e, const Step& step) {
     const size_t all_inputs = (size_t)e.most_inputs * step.rows;
     if (step.rows > 1 && e.normed.size() < all_inputs)
         e.normed.resize(all_inputs), e.bytes.resize(all_inputs), e.scales.resize(all_inputs / GROUP), e.sums.resize(all_inputs / GROUP);
+    if (step.from) return (void)std::copy_n(step.from, e.widths[0] * step.rows, e.buffers[0]);
     for (long row = 0; row < step.rows; row++) {
         const int sequence = step.sequences[row];
         make_room(e.cache, sequence, step.positions[row] + 1);
@@ -221,7 +222,9 @@ inline void run_program(Engine& e, const Step& step) {
     together([&](Member member) {
         Run run{e, step, barrier, counters.data(), member};
         int attended = 0;
-        for (const Operation& op : e.program) switch (op.kind) {
+        for (const Operation& op : e.program) {
+            if (step.from && !op.last) continue;
+            switch (op.kind) {
                 case Kind::embed: embed(run, op); break;
                 case Kind::norm: norm(run, op); break;
                 case Kind::linear: linear(run, op); break;
@@ -230,6 +233,7 @@ inline void run_program(Engine& e, const Step& step) {
                 case Kind::add: add(run, op); break;
                 case Kind::activate: break;
             }
+        }
     });
     if (step.hidden) std::copy_n(e.buffers[0], e.widths[0] * step.rows, step.hidden);
 }

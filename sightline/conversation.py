@@ -25,7 +25,6 @@ from weakref import ReferenceType, ref
 from sightline.checkpoints.defaults import Defaults
 from sightline.checkpoints.json_file import read_json
 from sightline.config import LanguageHead
-from sightline.core.cache import Cache
 from sightline.errors import InputError, nearest, short
 from sightline.generation.decode import Request, TokenEvent
 from sightline.generation.randomness import whole
@@ -132,7 +131,7 @@ class Conversation:
         """Forget all that was said; the system message and the options stay."""
         self._finish()
         self.exchanges, self.figures = [], Figures(self.context)
-        self._cache, self._cached = Cache.growing(self.model.config), list[int]()
+        self._cache, self._cached = self.model.runner.new_cache(), list[int]()
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the conversation as JSON, whole or not at all."""

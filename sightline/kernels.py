@@ -154,7 +154,8 @@ class Rotate(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return Rotate.turned(slope, *ctx.saved_tensors, -1.0), None, None
+        cosines, sines = ctx.saved_tensors
+        return Rotate.turned(slope, cosines, sines, -1.0), None, None
 
     @staticmethod
     def turned(x: Tensor, cosines: Tensor, sines: Tensor, turn: float) -> Tensor:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
 
+from sightline import kernels
 from sightline.checkpoints.defaults import Defaults, read_defaults
 from sightline.checkpoints.load import Progress
 from sightline.checkpoints.load import load as load_source
@@ -41,6 +42,9 @@ from sightline.generation.decode import Request
 from sightline.generation.text import Generation, Piece, gather, stream, stream_many
 from sightline.lens.trace import ATTENTION, Trace, trace_of
 from sightline.lens.watching import Watch
+from sightline.native.matrices import PRECISIONS, Precision, check_precision
+from sightline.native.program import program_of
+from sightline.native.twin import NativeTwin, native_twin
 from sightline.tasks.asking import Options, ids_of, needed, request_of
 from sightline.tasks.classify import Classification, classify
 from sightline.tasks.embed import embed
@@ -51,6 +55,8 @@ from sightline.tasks.translate import Translation, translate
 from sightline.text.chat import Message, chat_ids, turn_end
 from sightline.text.tokenizer import Tokenizer
 
+Engine = Literal["native", "torch"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -58,7 +64,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 class Model:
     """`family` is Hugging Face's `model_type` (or "sightline"), `head` what the checkpoint carries, `keys` its config.json, `defaults`
     how its makers want it run, `pooling` how a sentence-transformers folder makes one vector of a text, `name` what it was
-    loaded by."""
+    loaded by, `precision` that of the native engine, where one token after the other is made by it."""
 
     transformer: Transformer
     tokenizer: Tokenizer | None = None
@@ -69,7 +75,9 @@ class Model:
     defaults: Defaults = field(default_factory=Defaults)
     pooling: Pooling | None = None
     name: str = ""
+    precision: Precision | None = None
     _fast: tuple[object, Transformer] | None = field(default=None, init=False, repr=False, compare=False)
+    _native: tuple[object, NativeTwin] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def config(self) -> ModelConfig:
@@ -81,10 +89,23 @@ class Model:
         gains nothing. Change a weight, and it is made anew (but not if it is changed through `.data`, which torch does not count)."""
         if not can_pack(self.transformer):
             return self.running
-        state = tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in self.transformer.parameters())
-        if self._fast is None or self._fast[0] != state:
-            self._fast = state, packed(self.transformer)
+        if self._fast is None or self._fast[0] != self._state:
+            self._fast = self._state, packed(self.transformer)
         return self._fast[1]
+
+    @property
+    def runner(self) -> Transformer:
+        """What makes one token after the other: the native engine if it was asked for, else `fast`."""
+        if self.precision is None:
+            return self.fast
+        if self._native is None or self._native[0] != self._state:
+            self._native = self._state, native_twin(self.transformer, self.precision)
+        return self._native[1]
+
+    @property
+    def _state(self) -> object:
+        """Changes when a weight does."""
+        return tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in self.transformer.parameters())
 
     @property
     def running(self) -> Transformer:
@@ -130,7 +151,8 @@ class Model:
         return self._stream(self.request(prompt, options), options, cache, watch=self._watch(options))
 
     def _stream(self, request: Request, options: Options, cache: Cache | None = None, *, watch: Watch | None = None) -> Iterator[Piece]:
-        return stream(self.fast, self._tokenizer(), request, stop=options.get("stop") or (), cache=cache, watch=watch)
+        transformer = self.runner if watch is None else self.fast
+        return stream(transformer, self._tokenizer(), request, stop=options.get("stop") or (), cache=cache, watch=watch)
 
     def _watch(self, options: Options) -> Watch | None:
         """Who looks on, if that was asked for."""
@@ -241,6 +263,7 @@ def load(
     reference: str | Path,
     *,
     dtype: str = "float32",
+    engine: Engine = "torch",
     strict: bool = False,
     verify: bool = False,
     from_pickle: bool = False,
@@ -250,9 +273,11 @@ def load(
 
     `strict` refuses NaN weights, `verify` checks the folder's checksums, `from_pickle` allows an old `pytorch_model.bin`, which is
     then converted in a limited process of its own. `progress(name, numbers)` is told of every tensor that was filled.
+
+    `engine="native"` makes tokens with the native engine, in `dtype` float32, float16, int8, int8_groups or int4.
     """
     source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle)
-    return load_opened(source, dtype=dtype, strict=strict, progress=progress, name=called(reference))
+    return load_opened(source, dtype=dtype, engine=engine, strict=strict, progress=progress, name=called(reference))
 
 
 def called(reference: str | Path) -> str:
@@ -260,10 +285,34 @@ def called(reference: str | Path) -> str:
     return Path(reference).name if Path(reference).exists() else str(reference)
 
 
-def load_opened(source: Source, *, dtype: str = "float32", strict: bool = False, progress: Progress | None = None, name: str = "") -> Model:
+def load_opened(
+    source: Source,
+    *,
+    dtype: str = "float32",
+    engine: Engine = "torch",
+    strict: bool = False,
+    progress: Progress | None = None,
+    name: str = "",
+) -> Model:
     """A source that is open already."""
-    loaded = load_source(source, dtype=dtype_named(dtype), strict=strict, progress=progress)
+    precision = engine_precision(engine, dtype)
+    loaded = load_source(source, dtype=dtype_named("float32" if precision else dtype), strict=strict, progress=progress)
+    if precision is not None:
+        program_of(loaded.transformer)  # what it cannot run is said now
     defaults = read_defaults(source, loaded.transformer.config.last.embedding.vocab_size)
     pooling = read_pooling(source.where) if source.where.is_dir() else None
     tokenizer = tokenizer_of(source)
-    return Model(loaded.transformer, tokenizer, loaded.family.name, loaded.head, source.keys, source, defaults, pooling, name)
+    return Model(loaded.transformer, tokenizer, loaded.family.name, loaded.head, source.keys, source, defaults, pooling, name, precision)
+
+
+def engine_precision(engine: str, dtype: str) -> Precision | None:
+    """The native engine's precision, or None where torch is to run the model."""
+    if engine not in ENGINES:
+        raise InputError(f"engine {engine!r}", expected=" or ".join(ENGINES), fix=nearest(engine, ENGINES))
+    if engine == "native":
+        if not kernels.available():
+            raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
+        return check_precision(dtype)
+    if dtype in PRECISIONS and dtype not in DTYPES:
+        raise InputError(f"{dtype} with the torch engine", expected=", ".join(DTYPES), fix="engine='native'")
+    return None

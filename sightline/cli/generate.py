@@ -51,6 +51,8 @@ def generate(
     ignore_eos: bool = False,
     truncate: Literal["left"] | None = None,
     show: Literal["alternatives"] | None = None,
+    engine: Literal["native", "torch"] = "torch",
+    dtype: str = "float32",
     json: bool = False,
 ) -> None:
     """Continue a text. The prompt is an argument, a file (--file), or standard input (-).
@@ -105,6 +107,10 @@ def generate(
         left: cut a prompt that is longer than the context.
     show
         alternatives: colour each token by its probability; without colours, and with --json, the five likeliest at each step.
+    engine
+        native makes tokens with Sightline's own engine: several times faster, in any --dtype.
+    dtype
+        How the native engine keeps the weights: float32, float16, int8, int8_groups or int4.
     json
         Write JSON: text, tokens, logprobs, finish_reason, and what it cost.
     """
@@ -134,7 +140,7 @@ def generate(
         "constraint": constraint,
     }
     check_options(options)
-    loaded = load_shown(model)
+    loaded = load_shown(model, engine=engine, dtype=dtype)
     given = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "typical": typical}
     note_what_is_not_done(loaded, text, options, [name for name, value in given.items() if value is not None])
     if beams not in (None, 1):

@@ -8,12 +8,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from sightline.model import Model
+    from sightline.model import Engine, Model
 
 SHOWN_ABOVE = 25_000_000  # numbers: about 100 MB in float32
 
 
-def load_shown(reference: str, *, dtype: str = "float32", strict: bool = False, verify: bool = False, from_pickle: bool = False) -> Model:
+def load_shown(
+    reference: str,
+    *,
+    dtype: str = "float32",
+    engine: Engine = "torch",
+    strict: bool = False,
+    verify: bool = False,
+    from_pickle: bool = False,
+) -> Model:
     """Load, with a bar for large models and every note of the reader in a line of its own."""
     from sightline.checkpoints.opening import open_source
     from sightline.checkpoints.reference import resolve
@@ -25,7 +33,12 @@ def load_shown(reference: str, *, dtype: str = "float32", strict: bool = False, 
     with Progress(*columns, console=screen, transient=True, disable=total < SHOWN_ABOVE or not screen.is_terminal) as bar:
         task = bar.add_task("loading", total=total)
         model = load_opened(
-            source, dtype=dtype, strict=strict, progress=lambda name, numbers: bar.advance(task, numbers), name=called(reference)
+            source,
+            dtype=dtype,
+            engine=engine,
+            strict=strict,
+            progress=lambda name, numbers: bar.advance(task, numbers),
+            name=called(reference),
         )
     for note in model.notes:
         screen.print(f"note: {note}", style="yellow" if note.startswith("warning") else "dim", markup=False, soft_wrap=True)

@@ -121,6 +121,10 @@ class Transformer(nn.Module):
         stored = cache.cross[0].recall() if cache is not None and cache.cross else None
         return None if stored is None else Memory(None, stored.at, stored.offset)
 
+    def new_cache(self) -> Cache:
+        """A cache of the kind that suits this model best."""
+        return Cache.growing(self.config)
+
     @property
     def last_stack(self) -> Stack:
         """The stack whose states reach the head."""

@@ -94,7 +94,7 @@ def decode(
     `watch` is asked for a recorder before each pass.
     """
     check_request(transformer, request)
-    cache = Cache.growing(transformer.config) if cache is None else cache
+    cache = transformer.new_cache() if cache is None else cache
     writing = Writing(request)
     logits, record = prefill(transformer, request, cache, chunk=chunk, watch=watch)
     while True:

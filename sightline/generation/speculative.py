@@ -20,7 +20,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sightline.config import Learned
-from sightline.core.cache import Cache
 from sightline.core.model import Transformer
 from sightline.errors import InputError
 from sightline.generation.randomness import uniform
@@ -161,7 +160,7 @@ class Text:
 
     def __init__(self, transformer: Transformer, source: Tensor | None, source_padding: Tensor | None) -> None:
         self.transformer, self.source, self.source_padding = transformer, source, source_padding
-        self.cache = Cache.growing(transformer.config)
+        self.cache = transformer.new_cache()
         self.vocab_size = transformer.config.last.embedding.vocab_size
 
     def logits(self, tokens: list[int], count: int) -> Float[Tensor, "count vocab"]:

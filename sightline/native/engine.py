@@ -7,11 +7,13 @@ logits = engine.run([Rows(sequence, prompt)])            # [1, vocabulary]: afte
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from sightline import kernels
@@ -51,6 +53,7 @@ class NativeEngine:
         self.vocabulary = packed[program.operations[-1]["matrix"]].rows
         self.query_widths = [said["heads"] * said["dim"] for said in program.operations if said["kind"] == ATTEND]
         self.queries: list[Tensor] = []
+        self.alone = threading.Lock()
 
     @classmethod
     @torch.no_grad()
@@ -102,13 +105,47 @@ class NativeEngine:
             sequences += [one.sequence] * len(one.tokens)
             positions += range(start, start + len(one.tokens))
             wanted += range(first + len(one.tokens) - one.logits, first + len(one.tokens))
-        given = [torch.tensor(numbers, dtype=torch.int32) for numbers in (tokens, sequences, positions, wanted)]
+        given = [torch.tensor(numbers, dtype=torch.int32) for numbers in (tokens, sequences, positions)]
         logits = torch.empty(len(wanted), self.vocabulary)
         self.queries = [torch.empty(len(tokens), width) for width in self.query_widths] if queries else []
-        addresses = [one.data_ptr() for one in given]
-        kernels.ready()  # as many threads as torch has now
-        self.engine.run(len(tokens), *addresses[:3], len(wanted), addresses[3], logits.data_ptr(), [q.data_ptr() for q in self.queries], 0)
+        self._call(given, wanted=torch.tensor(wanted, dtype=torch.int32), logits=logits)
         return logits
+
+    def hidden(self, sequences: Sequence[int], tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
+        """The last hidden states of one row of tokens for each sequence, before the head."""
+        batch, time = tokens.shape
+        of = torch.tensor(sequences, dtype=torch.int32).repeat_interleave(time)
+        starts = torch.tensor([self.length(sequence) for sequence in sequences], dtype=torch.int32)
+        at = (starts[:, None] + torch.arange(time, dtype=torch.int32)).flatten()
+        found = torch.empty(batch, time, self.program.widths[0])
+        self._call([tokens.flatten().int(), of, at], hidden=found)
+        return found
+
+    def head(self, hidden: Float[Tensor, "rows width"]) -> Float[Tensor, "rows vocabulary"]:
+        """Logits of hidden states."""
+        hidden = hidden.float().contiguous()
+        rows = torch.arange(len(hidden), dtype=torch.int32)
+        logits = torch.empty(len(hidden), self.vocabulary)
+        self._call([rows, rows, rows], wanted=rows, logits=logits, start=hidden)
+        return logits
+
+    def _call(
+        self,
+        given: list[Tensor],
+        *,
+        wanted: Tensor | None = None,
+        logits: Tensor | None = None,
+        hidden: Tensor | None = None,
+        start: Tensor | None = None,
+    ) -> None:
+        """One step, alone: scratch memory belongs to the engine."""
+        address, count = kernels.address, 0 if wanted is None else len(wanted)
+        with self.alone:
+            kernels.ready()  # as many threads as torch has now
+            kept = [q.data_ptr() for q in self.queries]
+            self.engine.run(
+                len(given[0]), *map(address, given), count, address(wanted), address(logits), kept, address(hidden), address(start)
+            )
 
     def remembered(self, sequence: int, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer, [kv_heads, positions, head_dim], as the cache has them."""

@@ -245,5 +245,8 @@ def add_output(program: Program, stack: Stack, output: LanguageOutput) -> None:
     matrix = 0 if own is None else program.matrix("output", own.shape, lambda: own, sensitive=True)
     factor = None if output.logit_scale is None else output.logit_scale()
     bias = output.vocabulary.bias
-    said = {"norm": program.norm(stack.norm), "scale": config.scale, "softcap": config.softcap, "last": True}
+    norm = program.norm(stack.norm)
+    if norm is not None:
+        program.add("norm", **{"in": STREAM}, out=STREAM, norm=norm, dim=stack.config.width)
+    said = {"scale": config.scale, "softcap": config.softcap, "last": True}
     program.add("linear", **{"in": STREAM}, matrix=matrix, bias=program.place(bias), factor=program.place(factor), **said)
