@@ -38,71 +38,78 @@ inline void quantise_row(const float* x, long count, long depth, int8_t* bytes, 
     }
 }
 
-// Two tiles (16 outputs) for ROWS rows of x, all of k: sums[row][tile].
+constexpr long AHEAD = 2048;  // bytes that are asked for before they are needed
+
+// A pair of tiles (16 outputs) for ROWS rows of x, all of k: sums[row][tile].
 template <int ROWS, Precision P>
-inline void two_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
-    const uint8_t* data[2] = {w.data + tile * w.tile_bytes(), w.data + (tile + 1) * w.tile_bytes()};
+inline void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
+    const uint8_t* data = w.tile(tile);
     for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = zero();
     if constexpr (P == Precision::float32 || P == Precision::float16) {
         const float* at = x.floats + row * x.stride;
         for (long k = 0; k < w.inputs; k++) {
             Floats weights[2];
             for (int t = 0; t < 2; t++)
-                weights[t] = P == Precision::float32 ? load((const float*)data[t] + k * TILE) : load_half((const uint16_t*)data[t] + k * TILE);
+                weights[t] = P == Precision::float32 ? load((const float*)data + (2 * k + t) * TILE) : load_half((const uint16_t*)data + (2 * k + t) * TILE);
+            if (ROWS == 1) prefetch(data + (2 * k + 2) * TILE * (P == Precision::float32 ? 4 : 2) + AHEAD);
             for (int r = 0; r < ROWS; r++) {
                 Floats a = all(at[r * x.stride + k]);
                 for (int t = 0; t < 2; t++) sums[r][t] = fma(a, weights[t], sums[r][t]);
             }
         }
-    } else {
-        const long groups = w.depth / GROUP;
-        const int8_t* bytes = x.bytes + row * w.depth;
-        const uint16_t* scales[2] = {};
-        if (P != Precision::int8)
-            for (int t = 0; t < 2; t++) scales[t] = (const uint16_t*)w.scales + (tile + t) * TILE * groups;
-        for (long g = 0; g < groups; g++) {
-            Floats scale[2];
-            if (P != Precision::int8)
-                for (int t = 0; t < 2; t++) scale[t] = load_half(scales[t] + g * TILE);
-            if constexpr (P == Precision::int4) {
-                Shorts found[ROWS][2];
-                for (int r = 0; r < ROWS; r++) found[r][0] = found[r][1] = no_shorts();
-                for (int t = 0; t < 2; t++)
-                    for (int j = 0; j < 4; j++) {
-                        Bytes both = load_bytes(data[t] + g * 128 + j * 32), low = low_nibbles(both), high = high_nibbles(both);
-                        for (int r = 0; r < ROWS; r++) {
-                            const int8_t* a = bytes + r * w.depth + g * GROUP + j * 8;
-                            found[r][t] = dot_pairs(dot_pairs(found[r][t], low, four(a)), high, four(a + 4));
-                        }
-                    }
-                for (int r = 0; r < ROWS; r++) {
-                    const long at = (row + r) * groups + g;
-                    Floats by = all(x.scales[at]), less = all(-8.0f * x.sums[at]);
-                    for (int t = 0; t < 2; t++) sums[r][t] = fma(fma(floats(fours(found[r][t])), by, less), scale[t], sums[r][t]);
-                }
-            } else {
-                Ints found[ROWS][2];
-                for (int r = 0; r < ROWS; r++) found[r][0] = found[r][1] = no_ints();
-                for (int j = 0; j < 8; j++) {
-                    Bytes weights[2] = {load_bytes(data[0] + g * 256 + j * 32), load_bytes(data[1] + g * 256 + j * 32)};
+        return;
+    }
+    const long groups = w.depth / GROUP;
+    const int8_t* bytes = x.bytes + row * w.depth;
+    for (long g = 0; g < groups; g++, bytes += GROUP) {
+        Floats found[ROWS][2];
+        if constexpr (P == Precision::int4) {
+            Shorts pairs[ROWS][2];
+            for (int r = 0; r < ROWS; r++) pairs[r][0] = pairs[r][1] = no_shorts();
+            for (int j = 0; j < 4; j++, data += 64) {
+                if (ROWS == 1) prefetch(data + AHEAD);
+                for (int t = 0; t < 2; t++) {
+                    Bytes both = load_bytes(data + t * 32), low = low_nibbles(both), high = high_nibbles(both);
                     for (int r = 0; r < ROWS; r++) {
-                        Four a = four(bytes + r * w.depth + g * GROUP + j * 4);
-                        for (int t = 0; t < 2; t++) found[r][t] = dot_four(found[r][t], weights[t], a);
+                        const int8_t* a = bytes + r * w.depth + j * 8;
+                        pairs[r][t] = dot_pairs(dot_pairs(pairs[r][t], low, four(a)), high, four(a + 4));
                     }
                 }
+            }
+            for (int r = 0; r < ROWS; r++)
+                for (int t = 0; t < 2; t++) found[r][t] = floats(fours(pairs[r][t]));
+        } else {
+            Ints whole[ROWS][2];
+            for (int r = 0; r < ROWS; r++) whole[r][0] = whole[r][1] = no_ints();
+            for (int j = 0; j < 8; j++, data += 64) {
+                if (ROWS == 1) prefetch(data + AHEAD);
+                Bytes weights[2] = {load_bytes(data), load_bytes(data + 32)};
                 for (int r = 0; r < ROWS; r++) {
-                    Floats by = all(x.scales[(row + r) * groups + g]);
-                    for (int t = 0; t < 2; t++)
-                        sums[r][t] = fma(floats(found[r][t]), P == Precision::int8 ? by : by * scale[t], sums[r][t]);
+                    Four a = four(bytes + r * w.depth + j * 4);
+                    for (int t = 0; t < 2; t++) whole[r][t] = dot_four(whole[r][t], weights[t], a);
                 }
+            }
+            for (int r = 0; r < ROWS; r++)
+                for (int t = 0; t < 2; t++) found[r][t] = floats(whole[r][t]);
+        }
+        for (int r = 0; r < ROWS; r++) {
+            const long at = (row + r) * groups + g;
+            Floats by = all(x.scales[at]);
+            for (int t = 0; t < 2; t++) {
+                if (P == Precision::int4)
+                    sums[r][t] = fma(fma(found[r][t], by, all(-8.0f * x.sums[at])), load_half(w.group_scales(tile + t, g)), sums[r][t]);
+                else if (P == Precision::int8_groups)
+                    sums[r][t] = fma(found[r][t], by * load_half(w.group_scales(tile + t, g)), sums[r][t]);
+                else
+                    sums[r][t] = fma(found[r][t], by, sums[r][t]);
             }
         }
-        if (P == Precision::int8)
-            for (int t = 0; t < 2; t++) {
-                Floats scale = load((const float*)w.scales + (tile + t) * TILE);
-                for (int r = 0; r < ROWS; r++) sums[r][t] = sums[r][t] * scale;
-            }
     }
+    if (P == Precision::int8)
+        for (int t = 0; t < 2; t++) {
+            Floats scale = load((const float*)w.scales + (tile + t) * TILE);
+            for (int r = 0; r < ROWS; r++) sums[r][t] = sums[r][t] * scale;
+        }
 }
 
 // All pairs of tiles from `first` to `last`, rows from `top` to `end`; `done(row, tile, sums of two tiles)` says what becomes of them.
@@ -113,17 +120,17 @@ inline void multiply(const Packed& w, const Inputs& x, long top, long end, long 
         long row = top;
         for (; row + MANY <= end; row += MANY) {
             Floats sums[MANY][2];
-            two_tiles<MANY, P>(w, tile, x, row, sums);
+            pair_of_tiles<MANY, P>(w, tile, x, row, sums);
             for (int r = 0; r < MANY; r++) done(row + r, tile, sums[r]);
         }
         for (; row + 2 <= end; row += 2) {
             Floats sums[2][2];
-            two_tiles<2, P>(w, tile, x, row, sums);
+            pair_of_tiles<2, P>(w, tile, x, row, sums);
             for (int r = 0; r < 2; r++) done(row + r, tile, sums[r]);
         }
         for (; row < end; row++) {
             Floats sums[1][2];
-            two_tiles<1, P>(w, tile, x, row, sums);
+            pair_of_tiles<1, P>(w, tile, x, row, sums);
             done(row, tile, sums[0]);
         }
     }

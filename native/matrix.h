@@ -1,8 +1,10 @@
-// A matrix, packed once in the order in which it is read: tiles of 8 output rows, 4 (int8), 8 (int4) or 1 (floats) inputs at a time.
+// A matrix, packed once in the order in which it is read: pairs of tiles of 8 output rows, 4 (int8), 8 (int4) or 1 (floats) inputs at a
+// time. A thread that works on some pairs reads one run of memory from its beginning to its end.
 //
-//     float32   [tile][k][8]              float16   [tile][k][8]
-//     int8      [tile][k / 4][8][4]       one scale for each row, or for each row and group of 32 inputs
-//     int4      [tile][k / 8][8][4]       low nibbles: inputs 0–3 of eight, high: 4–7; w = scale (q − 8), a scale for each group of 32
+//     float32   [pair][k][2][8]              float16   [pair][k][2][8]
+//     int8      [pair][k / 4][2][8][4]       one scale for each row, or for each row and group of 32 inputs
+//     int4      [pair][k / 8][2][8][4]       low nibbles: inputs 0–3 of eight, high: 4–7; w = scale (q − 8), a scale for each group of 32
+//     scales    int8 [row] in float32; groups [pair][k / 32][2][8] in float16
 //
 // The lane of a vector is the row, so every output is one chain of sums over k, in the same order whatever runs beside it.
 #pragma once
@@ -20,9 +22,15 @@ struct Packed {
     Precision precision;
     long rows, inputs;    // as the model has them
     long tiles, depth;    // rows / 8, rounded up to pairs; inputs, rounded up to groups
-    const uint8_t* data;  // tiles · tile_bytes
-    const void* scales;   // int8: float [tiles][8]; groups: half [tiles][depth / 32][8]
+    const uint8_t* data;
+    const void* scales;
     long tile_bytes() const { return bytes_of(precision, depth); }
+    // where tile `tile` begins, and how far its vectors are apart
+    const uint8_t* tile(long number) const { return data + number / 2 * 2 * tile_bytes() + number % 2 * vector_bytes(); }
+    long vector_bytes() const { return precision == Precision::float16 ? 16 : 32; }
+    const uint16_t* group_scales(long tile, long group) const {
+        return (const uint16_t*)scales + (tile / 2 * (depth / GROUP) + group) * 2 * TILE + tile % 2 * TILE;
+    }
     static long bytes_of(Precision p, long depth) {
         return p == Precision::float32 ? 32 * depth : p == Precision::float16 ? 16 * depth : p == Precision::int4 ? 4 * depth : 8 * depth;
     }

@@ -4,6 +4,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "choose.h"
 #include "threads.h"
 
@@ -102,6 +106,14 @@ static void add_engine(nb::module_& m) {
         .def("truncate_sequence", [](Engine& e, int sequence, long length) { truncate_sequence(e.cache, sequence, length); })
         .def("length", [](Engine& e, int sequence) { return e.cache.lengths[sequence]; })
         .def("cache_bytes", [](Engine& e) { return (long)(e.cache.blocks.size() - e.cache.unused.size()) * e.cache.bytes_of_block(); });
+    m.def("advise_huge", [](uintptr_t start, long bytes) {
+#if defined(__linux__)
+        return madvise(at<void>(start), bytes, MADV_HUGEPAGE) == 0;
+#else
+        (void)start, (void)bytes;
+        return false;
+#endif
+    });
     m.def("tile_bytes", [](int precision, long depth) { return Packed::bytes_of((Precision)precision, depth); });
     m.def("scale_bytes", [](int precision, long depth) { return Packed::scale_bytes_of((Precision)precision, depth); });
 }

@@ -29,7 +29,7 @@ inline float float_of(uint16_t h) {
 
 inline int rounded_to(float x, int low, int high) { return std::min(high, std::max(low, (int)std::nearbyintf(x))); }
 
-// The scale for whole numbers low … high. `signed_edge`: the largest number is put on `low`, which has no partner on the other side.
+// The scale for whole numbers low … high. Where low has no partner on the other side, the largest number is put there.
 inline float best_scale(const float* w, long count, int low, int high, bool half) {
     float edge = 0.0f;
     for (long i = 0; i < count; i++)
@@ -55,61 +55,53 @@ inline float best_scale(const float* w, long count, int low, int high, bool half
 
 // `weights` [rows, inputs] float32 with a row stride → `data`, `scales`.
 inline void pack(const float* weights, long stride, const Packed& to) {
-    uint8_t* data = const_cast<uint8_t*>(to.data);
+    const bool four = to.precision == Precision::int4, halves = to.precision == Precision::float16, whole = to.precision == Precision::float32;
+    const long apart = 2 * to.vector_bytes();
     share(to.tiles, [&](long tile) {
-        std::vector<float> rows(TILE * to.depth, 0.0f);
-        for (long r = 0; r < TILE; r++)
-            if (tile * TILE + r < to.rows) std::copy_n(weights + (tile * TILE + r) * stride, to.inputs, rows.data() + r * to.depth);
-        uint8_t* out = data + tile * to.tile_bytes();
-        if (to.precision == Precision::float32) {
-            for (long k = 0; k < to.depth; k++)
-                for (long r = 0; r < TILE; r++) ((float*)out)[k * TILE + r] = rows[r * to.depth + k];
-        } else if (to.precision == Precision::float16) {
-            for (long k = 0; k < to.depth; k++)
-                for (long r = 0; r < TILE; r++) ((uint16_t*)out)[k * TILE + r] = half_of(rows[r * to.depth + k]);
-        } else if (to.precision == Precision::int8) {
-            float* scales = (float*)to.scales + tile * TILE;
-            for (long r = 0; r < TILE; r++) {
-                const float* row = rows.data() + r * to.depth;
-                const float scale = scales[r] = best_scale(row, to.depth, -127, 127, false);
-                for (long k = 0; k < to.depth; k++)
-                    ((int8_t*)out)[k / 4 * 32 + r * 4 + k % 4] = scale == 0 ? 0 : rounded_to(row[k] / scale, -127, 127);
-            }
-        } else {
-            const bool four = to.precision == Precision::int4;
-            uint16_t* scales = (uint16_t*)to.scales + tile * TILE * (to.depth / GROUP);
-            if (four) std::fill_n(out, to.tile_bytes(), 0);
-            for (long g = 0; g < to.depth / GROUP; g++)
-                for (long r = 0; r < TILE; r++) {
-                    const float* w = rows.data() + r * to.depth + g * GROUP;
-                    const float scale = four ? best_scale(w, GROUP, -8, 7, true) : best_scale(w, GROUP, -127, 127, true);
-                    scales[g * TILE + r] = half_of(scale);
-                    for (long i = 0; i < GROUP; i++) {
-                        const long k = g * GROUP + i;
-                        if (!four)
-                            ((int8_t*)out)[k / 4 * 32 + r * 4 + k % 4] = scale == 0 ? 0 : rounded_to(w[i] / scale, -127, 127);
-                        else
-                            out[k / 8 * 32 + r * 4 + k % 4] |= (scale == 0 ? 8 : rounded_to(w[i] / scale, -8, 7) + 8) << (k / 4 % 2 * 4);
-                    }
+        uint8_t* out = const_cast<uint8_t*>(to.tile(tile));
+        std::vector<float> row(to.depth);
+        if (four)
+            for (long v = 0; v < to.depth / 8; v++) std::fill_n(out + v * apart, 32, 0);
+        for (long r = 0; r < TILE; r++) {
+            std::fill(row.begin(), row.end(), 0.0f);
+            if (tile * TILE + r < to.rows) std::copy_n(weights + (tile * TILE + r) * stride, to.inputs, row.data());
+            auto put = [&](long k, float scale) {
+                if (whole) return (void)(((float*)(out + k * apart))[r] = row[k]);
+                if (halves) return (void)(((uint16_t*)(out + k * apart))[r] = half_of(row[k]));
+                const float q = scale == 0 ? 0 : row[k] / scale;
+                if (four)
+                    out[k / 8 * apart + r * 4 + k % 4] |= (rounded_to(q, -8, 7) + 8) << (k / 4 % 2 * 4);
+                else
+                    ((int8_t*)(out + k / 4 * apart))[r * 4 + k % 4] = (int8_t)rounded_to(q, -127, 127);
+            };
+            float scale = 1.0f;
+            if (to.precision == Precision::int8) ((float*)to.scales)[tile * TILE + r] = scale = best_scale(row.data(), to.depth, -127, 127, false);
+            for (long k = 0; k < to.depth; k++) {
+                if (k % GROUP == 0 && (four || to.precision == Precision::int8_groups)) {
+                    scale = best_scale(row.data() + k, GROUP, four ? -8 : -127, four ? 7 : 127, true);
+                    const_cast<uint16_t*>(to.group_scales(tile, k / GROUP))[r] = half_of(scale);
                 }
+                put(k, scale);
+            }
         }
     });
 }
 
 // Row `row` as it is after packing, in float32.
 inline void unpack_row(const Packed& from, long row, float* to) {
-    const long tile = row / TILE, r = row % TILE;
-    const uint8_t* data = from.data + tile * from.tile_bytes();
-    const uint16_t* halves = (const uint16_t*)from.scales + tile * TILE * (from.depth / GROUP);
+    const long tile = row / TILE, r = row % TILE, apart = 2 * from.vector_bytes();
+    const uint8_t* data = from.tile(tile);
     for (long k = 0; k < from.inputs; k++) {
-        if (from.precision == Precision::float32) to[k] = ((const float*)data)[k * TILE + r];
-        if (from.precision == Precision::float16) to[k] = float_of(((const uint16_t*)data)[k * TILE + r]);
-        if (from.precision == Precision::int8)
-            to[k] = ((const float*)from.scales)[row] * ((const int8_t*)data)[k / 4 * 32 + r * 4 + k % 4];
-        if (from.precision == Precision::int8_groups)
-            to[k] = float_of(halves[k / GROUP * TILE + r]) * ((const int8_t*)data)[k / 4 * 32 + r * 4 + k % 4];
-        if (from.precision == Precision::int4)
-            to[k] = float_of(halves[k / GROUP * TILE + r]) * (((data[k / 8 * 32 + r * 4 + k % 4] >> (k / 4 % 2 * 4)) & 15) - 8);
+        const float scale = from.precision == Precision::int8 ? ((const float*)from.scales)[row]
+                            : from.precision == Precision::int8_groups || from.precision == Precision::int4
+                                ? float_of(from.group_scales(tile, k / GROUP)[r])
+                                : 1.0f;
+        switch (from.precision) {
+            case Precision::float32: to[k] = ((const float*)(data + k * apart))[r]; break;
+            case Precision::float16: to[k] = float_of(((const uint16_t*)(data + k * apart))[r]); break;
+            case Precision::int4: to[k] = scale * (((data[k / 8 * apart + r * 4 + k % 4] >> (k / 4 % 2 * 4)) & 15) - 8); break;
+            default: to[k] = scale * ((const int8_t*)(data + k / 4 * apart))[r * 4 + k % 4];
+        }
     }
 }
 

@@ -63,7 +63,7 @@ class NativeEngine:
             raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
         matrices.check_precision(precision)
         program = program_of(transformer)
-        packed = [matrices.empty(precision_for(one, precision), one.rows, one.inputs) for one in program.matrices]
+        packed = matrices.room([(precision_for(one, precision), one.rows, one.inputs) for one in program.matrices])
         made = cls(program, packed, half_cache=precision != "float32" if half_cache is None else half_cache)
         for number, one in enumerate(program.matrices):
             weight = one.make().detach().float().contiguous()

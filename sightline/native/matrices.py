@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -13,7 +14,7 @@ from sightline.errors import InputError, nearest
 
 Precision = Literal["float32", "float16", "int8", "int8_groups", "int4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-GROUP, TILE, PAGE = 32, 8, 1 << 21
+GROUP, TILE, LINE, PAGE = 32, 8, 64, 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,30 @@ def check_precision(name: str) -> Precision:
     return name
 
 
-def empty(precision: Precision, rows: int, inputs: int) -> Packed:
-    """Room for a matrix."""
+def sizes(precision: Precision, rows: int, inputs: int) -> tuple[int, int]:
+    """Bytes of the weights and of the scales."""
     native, number = kernels.ready(), PRECISIONS.index(precision)
     depth, tiles = rounded(inputs, GROUP), rounded(-(-rows // TILE), 2)
-    data = torch.empty(tiles * native.tile_bytes(number, depth) + 64, dtype=torch.uint8)
-    start = -data.data_ptr() % 64
-    scales = torch.empty(tiles * native.scale_bytes(number, depth), dtype=torch.uint8)
-    return Packed(precision, rows, inputs, data[start : start + len(data) - 64], scales)
+    return tiles * native.tile_bytes(number, depth), tiles * native.scale_bytes(number, depth)
+
+
+def room(wanted: Sequence[tuple[Precision, int, int]]) -> list[Packed]:
+    """Room for matrices (precision, rows, inputs), one after the other in large pages, in the order in which they will be read."""
+    parts = [[rounded(size, LINE) for size in sizes(*one)] for one in wanted]
+    memory = torch.empty(sum(map(sum, parts)) + PAGE + 4096, dtype=torch.uint8)  # prefetching may look a little beyond the end
+    start = -memory.data_ptr() % PAGE
+    kernels.ready().advise_huge(memory.data_ptr() + start, len(memory) - start)
+    found = list[Packed]()
+    for (precision, rows, inputs), (data, scales) in zip(wanted, parts, strict=True):
+        middle, end = start + data, start + data + scales
+        found.append(Packed(precision, rows, inputs, memory[start:middle], memory[middle:end]))
+        start = end
+    return found
+
+
+def empty(precision: Precision, rows: int, inputs: int) -> Packed:
+    """Room for one matrix."""
+    return room([(precision, rows, inputs)])[0]
 
 
 def add(engine: Any, matrix: Packed) -> int:
