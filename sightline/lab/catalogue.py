@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from sightline.lab.experiment import Experiment
-from sightline.lab.experiments import heads_look_at, kv_cache, softmax_saturation, three_words
+from sightline.lab.experiments import (
+    emergence,
+    feed_forward,
+    grokking,
+    heads_look_at,
+    icl_gradient_descent,
+    induction_heads,
+    kv_cache,
+    norm_placement,
+    positions,
+    scaling_laws,
+    softmax_saturation,
+    three_words,
+    why_attention,
+)
 
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
         three_words,
         softmax_saturation,
+        positions,
+        norm_placement,
+        feed_forward,
+        why_attention,
         kv_cache,
         heads_look_at,
+        icl_gradient_descent,
+        induction_heads,
+        grokking,
+        emergence,
+        scaling_laws,
     )
 }

@@ -12,7 +12,7 @@ SURE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over seeds, and where the true one lies with 95% confidence (Student's t). One value alone is taken as it is."""
+    """A mean over seeds, and where the true one lies with 95% confidence (Student's t). One value alone, or NaN, is taken as it is."""
 
     mean: float
     low: float
@@ -24,8 +24,8 @@ class Interval:
         if not values:
             return cls(math.nan, math.nan, math.nan, 0)
         mean = statistics.fmean(values)
-        if len(values) == 1:
-            return cls(mean, mean, mean, 1)
+        if len(values) == 1 or math.isnan(mean):
+            return cls(mean, mean, mean, len(values))
         from scipy.stats import t
 
         half = float(t.ppf((1 + SURE) / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))

@@ -1,0 +1,235 @@
+"""Scaling laws: two forms, fitted to measured losses, with intervals, and the best size that they give for a budget.
+
+    Chinchilla    L(N, D) = E + A / N^α + B / D^β                            Hoffmann et al. 2022, approach 3
+    Kaplan        L(N, D) = [(N_c / N)^(α_N / α_D) + D_c / D]^α_D            Kaplan et al. 2020, equation 1.5
+
+N are the parameters, D the tokens. Both are fitted by the Huber loss (δ = 10⁻³) of log L, summed over the runs, with L-BFGS: a grid of
+starts is looked at, and the best of them are followed to their end. Summed and not averaged: a mean is so small that L-BFGS believes it
+has arrived (Besiroglu et al. 2024).
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.errors import InputError
+from sightline.lab.numbers import SURE, Interval
+
+Array = NDArray[np.float64]
+DELTA = 1e-3
+FOLLOWED = 12  # starts of the grid, the best ones
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A model of `parameters` that has read `tokens`, and its loss on text that it has not read."""
+
+    parameters: float
+    tokens: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chinchilla:
+    """E + A / N^α + B / D^β. As θ = (log E, log A, log B, α, β), log L is a log-sum-exp."""
+
+    E: float
+    A: float
+    B: float
+    alpha: float
+    beta: float
+
+    starts: ClassVar[tuple[tuple[float, ...], ...]] = (
+        (-1.0, -0.5, 0.0, 0.5, 1.0),
+        (0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0),
+        (0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0),
+        (0.1, 0.3, 0.5, 0.8, 1.2),
+        (0.1, 0.3, 0.5, 0.8, 1.2),
+    )
+
+    @classmethod
+    def of(cls, theta: Array) -> Chinchilla:
+        e, a, b, alpha, beta = (float(value) for value in theta)
+        return cls(float(np.exp(e)), float(np.exp(a)), float(np.exp(b)), alpha, beta)
+
+    @property
+    def theta(self) -> Array:
+        return np.array([np.log(self.E), np.log(self.A), np.log(self.B), self.alpha, self.beta])
+
+    @staticmethod
+    def log_loss(theta: Array, n: Array, d: Array) -> tuple[Array, Array]:
+        """log L at log N and log D, for every row of θ, and its derivatives by θ on the last axis."""
+        e, a, b, alpha, beta = (theta[..., k, None] for k in range(5))
+        terms = np.stack(np.broadcast_arrays(e, a - alpha * n, b - beta * d), axis=-1)
+        top = terms.max(-1, keepdims=True)
+        parts = np.exp(terms - top)
+        shares = parts / parts.sum(-1, keepdims=True)
+        slopes = [shares[..., 0], shares[..., 1], shares[..., 2], -n * shares[..., 1], -d * shares[..., 2]]
+        return top[..., 0] + np.log(parts.sum(-1)), np.stack(slopes, axis=-1)
+
+    def __call__(self, parameters: float, tokens: float) -> float:
+        return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
+
+    @property
+    def exponent(self) -> float:
+        """a in N_best ∝ C^a, where C = 6 N D."""
+        return self.beta / (self.alpha + self.beta)
+
+    def best(self, flops: float) -> tuple[float, float]:
+        """N = G (C/6)^a and D = C / 6N, with G = (αA / βB)^(1/(α+β)): the least loss for C = 6 N D."""
+        scale = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
+        parameters = scale * (flops / 6) ** self.exponent
+        return parameters, flops / 6 / parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Kaplan:
+    """[(N_c / N)^(α_N / α_D) + D_c / D]^α_D. θ = (log N_c, log D_c, α_N, α_D). Nothing is irreducible: L → 0."""
+
+    N_c: float
+    D_c: float
+    alpha_n: float
+    alpha_d: float
+
+    starts: ClassVar[tuple[tuple[float, ...], ...]] = (
+        tuple(float(n) for n in range(5, 45, 3)),
+        tuple(float(n) for n in range(5, 45, 3)),
+        (0.03, 0.06, 0.1, 0.2, 0.4),
+        (0.03, 0.06, 0.1, 0.2, 0.4),
+    )
+
+    @classmethod
+    def of(cls, theta: Array) -> Kaplan:
+        n_c, d_c, alpha_n, alpha_d = (float(value) for value in theta)
+        return cls(float(np.exp(n_c)), float(np.exp(d_c)), alpha_n, alpha_d)
+
+    @property
+    def theta(self) -> Array:
+        return np.array([np.log(self.N_c), np.log(self.D_c), self.alpha_n, self.alpha_d])
+
+    @staticmethod
+    def log_loss(theta: Array, n: Array, d: Array) -> tuple[Array, Array]:
+        """log L = α_D · log-sum-exp((α_N / α_D)(log N_c − log N), log D_c − log D), and its derivatives."""
+        n_c, d_c, alpha_n, alpha_d = (theta[..., k, None] for k in range(4))
+        ratio = alpha_n / alpha_d
+        small, short = ratio * (n_c - n), d_c - d
+        total = np.logaddexp(small, short)
+        share = np.exp(small - total)
+        by_ratio = share * (n_c - n)
+        slopes = [alpha_n * share, alpha_d * (1 - share), by_ratio, total - by_ratio * ratio]
+        return alpha_d * total, np.stack(slopes, axis=-1)
+
+    def __call__(self, parameters: float, tokens: float) -> float:
+        return ((self.N_c / parameters) ** (self.alpha_n / self.alpha_d) + self.D_c / tokens) ** self.alpha_d
+
+
+Law = Chinchilla | Kaplan
+T = TypeVar("T", Chinchilla, Kaplan)
+
+
+def objective(theta: Array, law: type[Law], runs: Array) -> tuple[Array, Array]:
+    """Σ Huber(log L̂ − log L), and its gradient. `runs` has the rows log N, log D, log L."""
+    predicted, slopes = law.log_loss(theta, runs[0], runs[1])
+    residual = predicted - runs[2]
+    near = np.abs(residual) <= DELTA
+    huber = np.where(near, residual**2 / 2, DELTA * (np.abs(residual) - DELTA / 2))
+    return huber.sum(-1), (np.clip(residual, -DELTA, DELTA)[..., None] * slopes).sum(-2)
+
+
+def logs(runs: Sequence[Run]) -> Array:
+    """The rows log N, log D, log L."""
+    if not all(min(run.parameters, run.tokens, run.loss) > 0 for run in runs):
+        raise InputError("a run without parameters, tokens or loss", expected="numbers above 0", fix="leave the run out")
+    return np.log(np.array([[run.parameters, run.tokens, run.loss] for run in runs], dtype=np.float64).T)
+
+
+def fit(law: type[T], runs: Sequence[Run]) -> T:
+    """The law's numbers, from all starts of its grid."""
+    needed = len(law.starts) + 1
+    if len(runs) < needed:
+        raise InputError(f"{len(runs)} runs", expected=f"at least {needed}, for {needed - 1} numbers", fix="add sizes or lengths")
+    known = logs(runs)
+    grid = np.array(list(itertools.product(*law.starts)))
+    order = np.argsort(objective(grid, law, known)[0], kind="stable")
+    return followed(law, known, grid[order[:FOLLOWED]])
+
+
+def followed(law: type[T], runs: Array, starts: Array, *, steps: int = 5000) -> T:
+    """L-BFGS from each start; the lowest end."""
+    from scipy.optimize import minimize
+
+    def function(theta: Array) -> tuple[float, Array]:
+        value, slope = objective(theta, law, runs)
+        return float(value) / DELTA, slope / DELTA
+
+    bounds = [(None, None)] * (3 if law is Chinchilla else 2) + [(1e-3, 5.0)] * 2
+    settings = {"maxiter": steps, "maxfun": 4 * steps, "ftol": 1e-12, "gtol": 1e-9}
+    ends = [minimize(function, start, jac=True, method="L-BFGS-B", bounds=bounds, options=settings) for start in starts]
+    return law.of(min(ends, key=lambda end: float(end.fun)).x)
+
+
+def bootstrap(law: type[T], runs: Sequence[Run], *, samples: int = 200, seed: int = 0) -> list[T]:
+    """Fits to runs drawn with replacement, each begun from the fit to all runs, and for E from half the least loss too: an E that has
+    vanished from the fit has no slope to come back by."""
+    best, known, random = fit(law, runs), logs(runs), np.random.default_rng(seed)
+    starts = np.stack([best.theta] * (2 if law is Chinchilla else 1))
+    if law is Chinchilla:
+        starts[1, 0] = known[2].min() - np.log(2)
+    drawn = (random.integers(len(runs), size=len(runs)) for _ in range(samples))
+    return [followed(law, known[:, rows], starts, steps=300) for rows in drawn]
+
+
+def interval(best: float, others: Sequence[float]) -> Interval:
+    """The fit's own number with the bootstrap's 95% percentiles."""
+    low, high = np.percentile(np.array(others), [50 * (1 - SURE), 50 * (1 + SURE)])
+    return Interval(best, float(low), float(high), len(others))
+
+
+def explained(law: Callable[[float, float], float], runs: Sequence[Run]) -> float:
+    """R² of log L: the share of its variance that the law accounts for."""
+    predicted = np.log([law(run.parameters, run.tokens) for run in runs])
+    measured = np.log([run.loss for run in runs])
+    return float(1 - ((measured - predicted) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())
+
+
+def parabola(sizes: Sequence[float], losses: Sequence[float]) -> float | None:
+    """Approach 2: the size at the vertex of a parabola through loss against log N; none where it does not open upwards."""
+    centre = float(np.log(sizes).mean())
+    bend, slope, _ = (float(value) for value in np.polyfit(np.log(sizes) - centre, losses, 2))
+    return float(np.exp(centre - slope / (2 * bend))) if bend > 0 else None
+
+
+def all_of(sides: Sequence[bool | None]) -> bool | None:
+    """Whether all hold; None where one is undecided and none fails."""
+    return False if False in sides else None if None in sides else True
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A budget that no fit has seen: losses by width, one for each seed; what the laws say; and the width that the first prefers."""
+
+    flops: float
+    losses: Mapping[int, list[float]]
+    predicted: Mapping[int, float]
+    by_kaplan: Mapping[int, float]
+
+    @property
+    def chosen(self) -> int:
+        return min(self.predicted, key=lambda width: self.predicted[width])
+
+    @property
+    def regret(self) -> Interval:
+        """Seed by seed: how much the chosen width's loss is above that of the width with the least mean, as a share of it."""
+        least = min(self.losses, key=lambda width: statistics.fmean(self.losses[width]))
+        return Interval.of([ours / theirs - 1 for ours, theirs in zip(self.losses[self.chosen], self.losses[least], strict=True)])
+
+    def error(self, predicted: Mapping[int, float]) -> float:
+        """The mean of |predicted / measured − 1| over the widths."""
+        return statistics.fmean(abs(predicted[width] / statistics.fmean(found) - 1) for width, found in self.losses.items())
