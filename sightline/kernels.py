@@ -10,6 +10,7 @@ import ctypes
 import functools
 import importlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,13 @@ class RootMeanSquare(torch.autograd.Function):
         given = (x.data_ptr(), address(gain), inverse.data_ptr(), slope.data_ptr())
         ready().rms_norm_back(len(inverse), width, *given, dx.data_ptr(), address(dgain), address(scratch))
         return dx, dgain, None
+
+
+def linear_parts(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """W₁ x + b₁, W₂ x + b₂, …: one large product is quicker than several small ones, and so is its gradient."""
+    given = [bias for bias in biases if bias is not None]
+    joined = torch.nn.functional.linear(x, torch.cat(list(weights)), torch.cat(given) if given else None)
+    return joined.split([len(weight) for weight in weights], dim=-1)
 
 
 class Rotate(torch.autograd.Function):

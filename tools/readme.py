@@ -24,6 +24,7 @@ FOLDERS = {
     "recipes": "each a set of settings that makes a run",
     "lab": "every claim of the theory as an experiment with a verdict",
     "lab/experiments": "one file for each",
+    "lab/measures": "what experiments measure with",
     "explain": "a model as equations with shapes, and what it costs; no torch",
     "cli": "one thin file per command",
 }

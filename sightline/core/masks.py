@@ -11,6 +11,7 @@ Causal, padded, windowed, chunked, cached and empty rows are all this formula wi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Int
@@ -67,18 +68,15 @@ class Mask:
 
     def runs(self) -> tuple[Int[Tensor, "batch query"], Int[Tensor, "batch query"]] | None:
         """Where each query is known to see one run of keys: its first, and the one after its last. None where that is not known."""
-        at = torch.arange(self.queries, device=self.query_at.device)[None]
-        if self.query_in is None and self.offset is not None:
-            first, at = torch.zeros_like(at), at + self.offset
-        elif self.query_in is not None and self.query_in is self.key_in and self.causal and bool((self.query_in.diff() >= 0).all()):
-            begins = torch.nn.functional.pad(self.query_in.diff() != 0, (1, 0))
-            first = (at * begins).cummax(-1).values
-        else:
+        if self.query_in is None:
+            return None if self.offset is None else known_runs(self.queries, self.keys, self.offset, self.window, causal=self.causal)
+        if not (self.query_in is self.key_in and self.causal and bool((self.query_in.diff() >= 0).all())):
             return None
-        end = at + 1 if self.causal else torch.full_like(at, self.keys)
-        if self.window is not None:
-            first, end = torch.maximum(first, at - self.window + 1), torch.minimum(end, at + self.window)
-        return first.int(), end.int().expand(first.shape).contiguous()
+        at = torch.arange(self.queries)[None]
+        begins = torch.nn.functional.pad(self.query_in.diff() != 0, (1, 0))
+        first = (at * begins).cummax(-1).values
+        first = first if self.window is None else torch.maximum(first, at - self.window + 1)
+        return first.int(), (at + 1).int().expand(first.shape)
 
     def tile(self, rows: slice, columns: slice) -> Mask:
         """The same predicate for some of the queries and keys."""
@@ -94,6 +92,16 @@ class Mask:
         stop = self.keys if not self.causal and self.window is None else min(self.keys, last if self.causal else last + (self.window or 0))
         start = 0 if self.window is None else min(max(0, first - self.window + 1), stop)
         return slice(start, stop)
+
+
+@lru_cache(maxsize=64)
+def known_runs(queries: int, keys: int, offset: int, window: int | None, *, causal: bool) -> tuple[Tensor, Tensor]:
+    """The same for queries that stand at offset, offset + 1, …"""
+    at = torch.arange(offset, offset + queries)[None]
+    first, end = torch.zeros_like(at), at + 1 if causal else torch.full_like(at, keys)
+    if window is not None:
+        first, end = torch.maximum(first, at - window + 1), torch.minimum(end, at + window)
+    return first.int(), end.int()
 
 
 def count_positions(padding: Bool[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:

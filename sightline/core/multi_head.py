@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from sightline import kernels
 from sightline.config import AttentionConfig, AttentionPosition, Cosine, Dot, RelativeBias
 from sightline.core import check
 from sightline.core.attention import Kernel, Scoring, attend, attention_weights, mix
@@ -121,9 +122,13 @@ class Attention(nn.Module):
         return self.output(merge_heads(record(self.names + "heads", mixed)))
 
     def project(self, x: Stream, context: Float[Tensor, "batch key context"] | None) -> tuple[Tensor, Tensor, Tensor]:
-        """x W_Q, y W_K, y W_V: three products, or one where they were joined for running (see `packed`)."""
+        """x W_Q, y W_K, y W_V: three products, or one where they were joined for running (see `packed`) or a gradient will be wanted."""
+        parts = (self.query, self.key, self.value)
         if self.joined is not None and context is None and self.joined.suits(x):
-            return self.joined(x).split([part.weight.shape[0] for part in (self.query, self.key, self.value)], dim=-1)
+            return self.joined(x).split([part.weight.shape[0] for part in parts], dim=-1)
+        if context is None and kernels.learns(x) and all(type(part) is nn.Linear for part in parts):  # adapters stay by themselves
+            query, key, value = kernels.linear_parts(x, [part.weight for part in parts], [part.bias for part in parts])
+            return query, key, value
         context = x if context is None else context
         return self.query(x), self.key(context), self.value(context)
 

@@ -85,7 +85,7 @@ def trained(size: Size, decay: float, seed: int) -> dict[str, Any]:
     import torch
 
     from sightline.lab.learning import Drill, asked, random_of
-    from sightline.lab.waves import noise_share, spectrum
+    from sightline.lab.measures.waves import noise_share, spectrum
     from sightline.training import loop
     from sightline.training.batch import IGNORED
 
@@ -130,7 +130,7 @@ def mean(right: Tensor) -> float:
 
 def key_shares(tables: Sequence[Tensor]) -> list[float]:
     """The power in the frequencies that are the strongest at the end, on the way there; the start is left out."""
-    from sightline.lab.waves import spectrum, strongest
+    from sightline.lab.measures.waves import spectrum, strongest
 
     keys = [k - 1 for k in strongest(tables[-1], FEW)]
     return [float(spectrum(table)[keys].sum()) for table in tables[1:]]
@@ -138,7 +138,7 @@ def key_shares(tables: Sequence[Tensor]) -> list[float]:
 
 def ablated(table: Tensor, accuracy: Callable[[], float]) -> dict[str, float]:
     """Test accuracy as it is, with the strongest frequencies only, and with all others only."""
-    from sightline.lab.waves import strongest, waves
+    from sightline.lab.measures.waves import strongest, waves
 
     whole, keys = table.clone(), strongest(table, FEW)
     others = [k for k in range(1, len(table) // 2 + 1) if k not in keys]

@@ -51,14 +51,14 @@ def parts(tier: Tier, seed: int) -> Sequence[Part]:
 
 def exact_part(seed: int) -> dict[str, Any]:
     """Attention with weights set by hand against gradient descent, in both precisions."""
-    from sightline.lab.regression import exactness
+    from sightline.lab.measures.regression import exactness
 
     return {of: exactness(seed, of, depth=DEPTH) for of in ("float64", "float32")}
 
 
 def linear_part(seed: int) -> dict[str, float]:
     """Linear attention, trained on 2 d examples; its error and that of the methods on the same new tasks."""
-    from sightline.lab.regression import LinearRegressor, learned, measured
+    from sightline.lab.measures.regression import LinearRegressor, learned, measured
 
     double = 2 * LINEAR
     model = learned(LinearRegressor, LINEAR, lengths=(double, double), steps=600, rate=1e-2, seed=seed)
@@ -67,7 +67,7 @@ def linear_part(seed: int) -> dict[str, float]:
 
 def trained_part(size: Size, seed: int) -> dict[str, Any]:
     """A Transformer, trained on 1 to 3 d examples; errors by number of examples."""
-    from sightline.lab.regression import NOISE, Regressor, learned, measured
+    from sightline.lab.measures.regression import NOISE, Regressor, learned, measured
 
     examples = list(range(1, 3 * size.dimension + 1))
     lengths = examples[0], examples[-1]

@@ -36,7 +36,7 @@ def parts(tier: Tier, seed: int) -> Sequence[Part]:
 
 def grown_part(layers: int, steps: int, seed: int) -> dict[str, Any]:
     """One model while it learns."""
-    from sightline.lab.repeats import grown
+    from sightline.lab.measures.repeats import grown
 
     return grown(layers, steps, seed=seed)
 

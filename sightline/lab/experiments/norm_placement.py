@@ -10,7 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.experiments.norm_measures import WARMUP, Form, failed, formula, gradient, training
+from sightline.lab.measures.norm_measures import WARMUP, Form, failed, formula, gradient, training
 from sightline.lab.numbers import Interval, above, below, differences, within
 from sightline.lab.pictures import COLOURS, figure, line
 

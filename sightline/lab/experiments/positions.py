@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.experiments.position_laws import HEADS, RELATIVE, SCHEMES, distance, form, order, sinusoids
+from sightline.lab.measures.position_laws import HEADS, RELATIVE, SCHEMES, distance, form, order, sinusoids
 from sightline.lab.numbers import Interval, above, below, differences
 from sightline.lab.pictures import COLOURS, MARKS, figure, line
 

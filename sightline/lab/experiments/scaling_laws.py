@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.chinchilla_points import GOPHER, PUBLISHED, REFITTED, fits_of, published_check, published_said, refitted
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.fitting import Budget, Chinchilla, Kaplan, Run, all_of, bootstrap, explained, fit, interval, parabola
+from sightline.lab.measures.chinchilla_points import GOPHER, PUBLISHED, REFITTED, fits_of, published_check, published_said, refitted
+from sightline.lab.measures.fitting import Budget, Chinchilla, Kaplan, Run, all_of, bootstrap, explained, fit, interval, parabola
 from sightline.lab.numbers import Interval, above, below, differences, within
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def biases(numbers: Numbers) -> list[float]:
 
 
 def draw(numbers: Numbers) -> Mapping[str, Figure]:
-    from sightline.lab.scaling_pictures import budgets_picture, laws_picture
+    from sightline.lab.measures.scaling_pictures import budgets_picture, laws_picture
 
     rows, (best, others) = rows_of(numbers, "sweep"), fits_of(published(numbers))
     law, _ = chinchilla(runs_of(rows))

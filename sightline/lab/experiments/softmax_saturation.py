@@ -1,4 +1,8 @@
-"""Why scores are divided by √d_k: without it, softmax saturates as heads grow wide, and its gradient dies."""
+"""Why scores are divided by √d_k: without it, softmax saturates as heads grow wide, and its gradient dies.
+
+On random q and k, where it is arithmetic; and in small models trained on Shakespeare's characters, where weights could grow or shrink to
+make up for it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.numbers import Interval, above, below, within
-from sightline.lab.pictures import figure, line
+from sightline.lab.numbers import Interval, above, below, differences, within
+from sightline.lab.pictures import COLOURS, figure, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Generator
+
+    from sightline.core.model import Transformer
+    from sightline.training.batch import Batch
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 KEYS = 64
@@ -20,13 +27,24 @@ PAIRS = {"quick": 100_000, "default": 100_000, "full": 400_000}  # independent o
 SAMPLES = {"quick": 400, "default": 2000, "full": 20_000}
 TITLES = {"variance": "variance of the scores", "largest": "largest of 64 weights", "entropy": "entropy, nats", "gradient": "|∂a/∂s|"}
 SEEDS = {"quick": 3, "default": 10, "full": 30}
+HEADS_OF = (16, 256)  # the two head widths of the trained models: d_k
+MODEL_WIDTH, LAYERS, HEADS, CONTEXT, ROWS, RATE = 64, 2, 2, 64, 8, 3e-3
+STEPS, RUNS = {"quick": 60, "default": 400, "full": 2000}, {"quick": 3, "default": 5, "full": 10}
+WAYS = {"scaled": None, "raw": 1.0}  # what q·k is multiplied by; None is 1/√d_k
 
 
 def parts(tier: Tier, seed: int) -> Sequence[Part]:
-    return [
+    steps = STEPS[tier]
+    found = [
         Part(f"width-{width}.seed-{n}", lambda width=width, n=n: measured(width, n, tier))
         for width in WIDTHS
         for n in range(seed, seed + SEEDS[tier])
+    ]
+    return found + [
+        Part(f"trained-{width}.{way}.steps-{steps}.seed-{n}", lambda width=width, way=way, n=n: trained(width, way, steps, n))
+        for width in HEADS_OF
+        for way in WAYS
+        for n in range(seed, seed + RUNS[tier])
     ]
 
 
@@ -55,6 +73,41 @@ def variance(width: int, pairs: int, random: Generator) -> float:
     pieces = [min(2000, pairs - start) for start in range(0, pairs, 2000)]
     products = [(torch.randn(2, piece, width, generator=random).prod(0)).sum(-1, dtype=torch.float64) for piece in pieces]
     return float(torch.cat(products).var())
+
+
+def trained(width: int, way: str, steps: int, seed: int) -> dict[str, Any]:
+    """A small model with heads so wide: its weights before and after training, and its loss on held-out plays."""
+    from sightline.architectures import gpt
+    from sightline.config import Dot
+    from sightline.lab.learning import learn, loss_of, made, plays
+
+    text, vocabulary = plays(CONTEXT, ROWS, seed)
+    config = gpt(
+        width=MODEL_WIDTH, layers=LAYERS, heads=HEADS, head_dim=width, vocab_size=vocabulary, max_positions=CONTEXT,
+        attention=Dot(scale=WAYS[way]),
+    )  # fmt: skip
+    model, look = made(config, seed), next(iter(text.validation()))
+    start = attention_of(model, look)
+    learner = [learner for learner, _ in learn(model, text, steps=steps, lr=RATE, seed=seed)][-1]
+    return {"start": start, "end": attention_of(model, look), "loss": loss_of(learner, text)}
+
+
+def attention_of(model: Transformer, batch: Batch) -> dict[str, float]:
+    """The largest weight and the entropy, means over layers, heads and the queries that see at least half of the context."""
+    import torch
+
+    from sightline.record import Recorder
+
+    record = Recorder({"weights"})
+    with torch.no_grad():
+        model.hidden(batch.tokens, record=record)
+    weights = torch.stack([record["decoder", layer, "weights"][:, :, CONTEXT // 2 :] for layer in range(LAYERS)])
+    return {"largest": float(weights.max(-1).values.mean()), "entropy": float(-torch.xlogy(weights, weights).sum(-1).mean())}
+
+
+def runs(numbers: Numbers, width: int, way: str) -> list[Mapping[str, Any]]:
+    """All seeds of one kind of trained model."""
+    return [row for name, row in numbers.items() if name.startswith(f"trained-{width}.{way}.")]
 
 
 def gathered(numbers: Numbers, width: int, pick: str, how: str | None = None) -> list[float]:
@@ -96,7 +149,56 @@ def judge(numbers: Numbers) -> Sequence[Check]:
             below(lost, 0.5),
             f"raw / scaled {lost}",
         ),
+        *judge_trained(numbers),
     ]
+
+
+def judge_trained(numbers: Numbers) -> Sequence[Check]:
+    """The same in models that were trained."""
+    wide = HEADS_OF[-1]
+    start, end = ({way: [row[when]["largest"] for row in runs(numbers, wide, way)] for way in WAYS} for when in ("start", "end"))
+    grown, kept = differences(start["raw"], start["scaled"]), differences(end["raw"], end["scaled"])
+    lost = {width: differences(*([row["loss"] for row in runs(numbers, width, way)] for way in ("raw", "scaled"))) for width in HEADS_OF}
+    return [
+        Check(
+            Words(
+                f"a model with heads {wide} wide begins saturated without the scale (largest weight higher by 0.3)",
+                f"幅{wide}のヘッドを持つモデルは、スケールなしでは最初から飽和している（最大の重みが0.3以上大きい）",
+            ),
+            above(grown, 0.3),
+            f"raw − scaled {grown}",
+        ),
+        Check(
+            Words("training does not undo it (still higher by 0.1)", "学習してもそれは解けない（なお0.1以上大きい）"),
+            above(kept, 0.1),
+            f"raw − scaled {kept}",
+        ),
+        Check(
+            Words(
+                f"and it learns worse: a higher loss on held-out plays, d_k = {wide}",
+                f"学習も悪くなる：未見の戯曲での損失が高い（d_k = {wide}）",
+            ),
+            above(lost[wide], 0),
+            f"raw − scaled {lost[wide]} nats; with d_k = {HEADS_OF[0]}: {lost[HEADS_OF[0]]}",
+        ),
+    ]
+
+
+def told(numbers: Numbers) -> Words:
+    narrow, wide = HEADS_OF
+    lost = {width: differences(*([row["loss"] for row in runs(numbers, width, way)] for way in ("raw", "scaled"))) for width in HEADS_OF}
+    entropy = {way: Interval.of([row["end"]["entropy"] for row in runs(numbers, wide, way)]).mean for way in WAYS}
+    sign = above(lost[narrow], 0)
+    english = {True: "worse without the scale too", False: "lower without the scale", None: "the same within the doubt"}[sign]
+    japanese = {True: "やはりスケールなしの方が悪い", False: "スケールなしの方がむしろ良い", None: "誤差の範囲で差がない"}[sign]
+    return Words(
+        f"After training, heads {wide} wide look with an entropy of {entropy['raw']:.2f} nats without the scale and "
+        f"{entropy['scaled']:.2f} with it, and the loss without it is {lost[wide].mean:+.3f} nats away. With d_k = {narrow} the loss is "
+        f"{english} ({lost[narrow]}): narrow heads hardly saturate, and the scale is then only another start.",
+        f"学習後、幅{wide}のヘッドの注意のエントロピーはスケールなしで{entropy['raw']:.2f}、ありで{entropy['scaled']:.2f} nats、"
+        f"損失の差は{lost[wide].mean:+.3f} nats。d_k = {narrow} では{japanese}（{lost[narrow]}）。"
+        "狭いヘッドはほとんど飽和しないので、そこではスケールは初期値の違いにすぎない。",
+    )
 
 
 def draw(numbers: Numbers) -> Mapping[str, Figure]:
@@ -118,7 +220,39 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
         if pick == "variance":
             axes.set_yscale("log")
     panels[0].legend(frameon=False)
-    return {"softmax-saturation": made}
+    return {"softmax-saturation": made, "softmax-saturation-trained": draw_trained(numbers)}
+
+
+def draw_trained(numbers: Numbers) -> Figure:
+    """Start and end of training side by side, and the loss."""
+    made, panels = figure(3, width=3.6)
+    for axes, (pick, title) in zip(
+        panels, (("largest", "largest weight"), ("entropy", "entropy, nats"), ("loss", "loss, nats")), strict=True
+    ):
+        for number, way in enumerate(("raw", "scaled")):
+            for place, width in enumerate(HEADS_OF):
+                rows, x = runs(numbers, width, way), 2.4 * place + 0.5 * (number - 0.5)
+                values = [row[pick] for row in rows] if pick == "loss" else [row["start"][pick] for row in rows]
+                label, colour = ("q·k" if way == "raw" else "q·k / √d_k") if place == 0 else None, COLOURS[number]
+                if pick != "loss":
+                    for row in rows:
+                        axes.plot(
+                            [x, x + 1],
+                            [row["start"][pick], row["end"][pick]],
+                            color=colour,
+                            linewidth=1,
+                            marker="o",
+                            markersize=4,
+                            label=label,
+                        )
+                        label = None
+                else:
+                    axes.scatter([x + 0.5] * len(values), values, color=colour, s=24, label=label)
+        axes.set(title=title, xticks=[0.5, 2.9], xlim=(-0.6, 4.0))
+        axes.set_xticklabels([f"d_k = {width}" for width in HEADS_OF])
+        axes.set_xlabel("after training" if pick == "loss" else "each line: from the start to the end of training")
+    panels[0].legend(frameon=False)
+    return made
 
 
 EXPERIMENT = Experiment(
@@ -137,4 +271,5 @@ EXPERIMENT = Experiment(
     parts=parts,
     judge=judge,
     draw=draw,
+    told=told,
 )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.experiments.kernel_costs import KERNELS, exponent, memory, seconds_of
+from sightline.lab.measures.kernel_costs import KERNELS, exponent, memory, seconds_of
 from sightline.lab.numbers import Interval, above, below, within
 from sightline.lab.pictures import figure, line
 
@@ -72,8 +72,8 @@ def recall(name: str, far: int, seed: int, steps: int) -> dict[str, float]:
     from torch.nn import functional as F
     from torch.nn.utils import clip_grad_norm_
 
-    from sightline.lab.experiments.rivals import made
     from sightline.lab.learning import random_of
+    from sightline.lab.measures.rivals import made
 
     model, random = made(name, seed, longest=far + 1), random_of(seed, far)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
@@ -97,7 +97,7 @@ def recall(name: str, far: int, seed: int, steps: int) -> dict[str, float]:
 
 def paths(seed: int) -> dict[str, dict[str, int]]:
     """The fewest layers with which the last of N + 1 outputs depends on the first input, found by its gradient."""
-    from sightline.lab.experiments.rivals import fewest_layers
+    from sightline.lab.measures.rivals import fewest_layers
 
     return {name: {str(far): fewest_layers(name, far, seed) for far in PATHS} for name in MODELS}
 
@@ -115,7 +115,7 @@ def step_times(lengths: Sequence[int], seed: int) -> dict[str, dict[str, float]]
     """Seconds of one training step on 4 rows, model after model in turns; medians of 5."""
     import torch
 
-    from sightline.lab.experiments.rivals import made
+    from sightline.lab.measures.rivals import made
 
     random = torch.Generator().manual_seed(seed)
     models = {name: made(name, seed, longest=lengths[-1]) for name in MODELS}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.lab import waves
 from sightline.lab.experiment import verdict_of
 from sightline.lab.experiments import grokking
 from sightline.lab.experiments.grokking import DECAY, FEW, Size
+from sightline.lab.measures import waves
 
 REAL = Size(31, 0.5, 300, 1)
 

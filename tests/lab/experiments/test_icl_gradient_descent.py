@@ -10,10 +10,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from sightline.lab import regression
 from sightline.lab.experiment import verdict_of
 from sightline.lab.experiments import icl_gradient_descent as experiment
 from sightline.lab.learning import random_of
+from sightline.lab.measures import regression
 from sightline.lab.results import plain
 
 SMALL = experiment.Size(dimension=1, width=16, steps=300, batch=256, rate=1e-2, seeds=1)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.lab import repeats
 from sightline.lab.experiment import verdict_of
 from sightline.lab.experiments import induction_heads
+from sightline.lab.measures import repeats
 from sightline.lab.results import plain
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.lab.experiments import norm_measures, norm_placement
+from sightline.lab.experiments import norm_placement
 from sightline.lab.learning import Drill, asked, random_of
+from sightline.lab.measures import norm_measures
 from sightline.training.batch import Batch
 
 VOCABULARY = 6

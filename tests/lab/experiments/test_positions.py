@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.lab.experiments import position_laws, positions
+from sightline.lab.experiments import positions
+from sightline.lab.measures import position_laws
 from sightline.lab.results import plain
 
 

@@ -13,11 +13,11 @@ import torch
 from sightline.architectures import gpt
 from sightline.core.model import build
 from sightline.lab import learning
-from sightline.lab.chinchilla_points import PUBLISHED
 from sightline.lab.experiment import verdict_of
 from sightline.lab.experiments import scaling_laws
 from sightline.lab.experiments.scaling_laws import EXPERIMENT, cost_of, judge, parameters_of, parts, trained
-from sightline.lab.fitting import Chinchilla
+from sightline.lab.measures.chinchilla_points import PUBLISHED
+from sightline.lab.measures.fitting import Chinchilla
 from sightline.training.batch import Batch
 from sightline.training.flops import step_flops
 from sightline.training.packed import PackedText, Tokens

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.lab.experiments import kernel_costs, rivals, why_attention
+from sightline.lab.experiments import why_attention
+from sightline.lab.measures import kernel_costs, rivals
 
 
 @pytest.fixture(scope="module")

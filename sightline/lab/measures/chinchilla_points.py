@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sightline.lab.experiment import Check, Words
-from sightline.lab.fitting import Chinchilla, Run, all_of, bootstrap, fit, interval
+from sightline.lab.measures.fitting import Chinchilla, Run, all_of, bootstrap, fit, interval
 from sightline.lab.numbers import above
 
 PUBLISHED = Chinchilla(1.69, 406.4, 410.7, 0.34, 0.28)  # Hoffmann et al., approach 3

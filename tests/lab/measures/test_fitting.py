@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sightline.errors import InputError
-from sightline.lab.chinchilla_points import KEPT, POINTS
-from sightline.lab.fitting import Chinchilla, Kaplan, Law, Run, bootstrap, explained, fit, interval, logs, objective, parabola
+from sightline.lab.measures.chinchilla_points import KEPT, POINTS
+from sightline.lab.measures.fitting import Chinchilla, Kaplan, Law, Run, bootstrap, explained, fit, interval, logs, objective, parabola
 
 CHINCHILLA = Chinchilla(1.69, 406.4, 410.7, 0.34, 0.28)
 SMALL = Chinchilla(1.2, 8.0, 60.0, 0.25, 0.4)

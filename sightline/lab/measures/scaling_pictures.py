@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.lab.fitting import Chinchilla, Kaplan, interval
+from sightline.lab.measures.fitting import Chinchilla, Kaplan, interval
 from sightline.lab.numbers import Interval
 from sightline.lab.pictures import COLOURS, MARKS, figure
 

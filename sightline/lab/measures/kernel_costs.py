@@ -1,6 +1,6 @@
 """What attention over N tokens costs by each kernel: seconds, and the bytes by which a fresh process grows.
 
-python -m sightline.lab.experiments.kernel_costs fused 512 1024 2048
+python -m sightline.lab.measures.kernel_costs fused 512 1024 2048
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def memory(kernel: Kernel, lengths: Sequence[int]) -> dict[str, int]:
     From short to long, each length needs more than the one before: the process's highest mark is that of the last."""
     if sys.platform == "win32":
         return {}
-    command = [sys.executable, "-m", "sightline.lab.experiments.kernel_costs", kernel, *map(str, lengths)]
+    command = [sys.executable, "-m", "sightline.lab.measures.kernel_costs", kernel, *map(str, lengths)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return {length: int(grown) for length, grown in zip(said[::2], said[1::2], strict=True)}
 

@@ -1,0 +1,1 @@
+"""What experiments measure with: rivals, fits, tasks, spectra. None of them is an experiment."""
