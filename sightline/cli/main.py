@@ -38,6 +38,7 @@ COMMANDS = {
     "convert": "Write a checkpoint as a Hugging Face folder or as GGUF.",
     "data": "Turn text files into tokens to train on, or see what such a folder holds.",
     "tokenizer": "Train a tokenizer, or see what one makes of a text.",
+    "doctor": "What this machine has, which path runs, and why.",
     "demo": "See a Transformer at work in half a minute.",
 }
 OPTIONS = ("--help", "-h", "--version")

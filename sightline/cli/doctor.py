@@ -1,0 +1,45 @@
+"""`sightline doctor`: what this machine has, which path runs, and why."""
+
+from __future__ import annotations
+
+import json as text_of
+from typing import Any
+
+
+def doctor(*, json: bool = False) -> None:
+    """Versions, threads, processor, and whether Sightline's own kernels run here.
+
+    Parameters
+    ----------
+    json
+        Write JSON.
+    """
+    found = facts()
+    if json:
+        print(text_of.dumps(found, indent=2, ensure_ascii=False))
+        return
+    widest = max(map(len, found))
+    for name, value in found.items():
+        print(f"{name:{widest}}  {value}")
+
+
+def facts() -> dict[str, Any]:
+    """By name, in the order that a reader wants them."""
+    import platform
+
+    import torch
+
+    from sightline import __version__, kernels
+
+    found: dict[str, Any] = {"sightline": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    found |= {"machine": f"{platform.system()} {platform.machine()}", "threads": torch.get_num_threads(), "cuda": torch.cuda.is_available()}
+    if kernels.available():
+        native = kernels.ready()
+        found["native kernels"] = f"yes, for {native.kind()} (this processor can run: {', '.join(native.kinds())})"
+        found["training uses"] = "own attention, activations, RMSNorm and rotation in float32; torch for the rest"
+        found["engine"] = "native and torch (--engine native --dtype float32, float16, int8, int8_groups, int4)"
+    else:
+        found["native kernels"] = f"no: {kernels.missing}"
+        found["training uses"] = found["engine"] = "torch"
+        found["fix"] = "install a C++ compiler, then pip install --force-reinstall sightline"
+    return found

@@ -1,0 +1,23 @@
+"""`sightline doctor`: which path runs, and why."""
+
+import json
+
+from sightline import kernels
+from sightline.cli.doctor import facts
+from sightline.cli.main import main
+
+
+def test_it_says_which_kernels_run(capsys) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["native kernels"].startswith("yes" if kernels.available() else "no")
+    assert main(["doctor"]) == 0
+    assert "native kernels" in capsys.readouterr().out
+
+
+def test_it_says_why_they_do_not(monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "missing", "not compiled on this machine")
+    found = facts()
+    assert "not compiled" in found["native kernels"]
+    assert found["engine"] == "torch"
+    assert "compiler" in found["fix"]
