@@ -36,10 +36,12 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One measurement. `name` says all that its numbers depend on besides the experiment's code: "width-64.seed-1"."""
+    """One measurement. `name` says all that its numbers depend on besides the experiment's code: "width-64.seed-1". What measures time
+    is `alone`: nothing else runs beside it."""
 
     name: str
     measure: Callable[[], Any]
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

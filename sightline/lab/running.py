@@ -6,7 +6,6 @@ finding(experiment, folder)                       what is on disk, judged
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from pathlib import Path
 from sightline.errors import InputError, nearest
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.experiment import TIERS, Experiment, Finding, Tier
-from sightline.lab.results import Result, place_of, plain, read, versions, write
+from sightline.lab.results import Result, place_of, read, versions, write
+from sightline.lab.workers import measured, side_by_side
 
 FOLDER = Path("lab")
 
@@ -39,18 +39,20 @@ def named(name: str) -> Experiment:
 
 
 def steps(experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "default", seed: int = 0) -> Iterator[Progress]:
-    """Measure what is not measured yet. Stopping between two parts loses nothing."""
+    """Measure what is not measured yet, side by side where there are cores. Stopping loses nothing that is done."""
     check_tier(tier)
     path, parts = place_of(folder, experiment.name, tier, seed), experiment.parts(tier, seed)
     result = read(path) if path.exists() else Result(experiment.name, tier, seed, versions=versions())
-    for number, part in enumerate(parts, start=1):
-        kept = part.name in result.parts
-        if not kept:
-            start = time.perf_counter()
-            result.parts[part.name] = plain(part.measure())
-            result.seconds[part.name] = round(time.perf_counter() - start, 3)
-            write(path, result)
-        yield Progress(experiment.name, part.name, number, len(parts), result.seconds.get(part.name, 0.0), kept)
+    done = [part.name for part in parts if part.name in result.parts]
+    for number, name in enumerate(done, start=1):
+        yield Progress(experiment.name, name, number, len(parts), result.seconds.get(name, 0.0), True)
+    left = [part for part in parts if part.name not in result.parts]
+    known = EXPERIMENTS.get(experiment.name) is experiment and len(left) > 1
+    found = side_by_side(experiment, left, tier, seed) if known else map(measured, left)
+    for number, (name, numbers, seconds) in enumerate(found, start=len(done) + 1):
+        result.parts[name], result.seconds[name] = numbers, seconds
+        write(path, result)
+        yield Progress(experiment.name, name, number, len(parts), seconds, False)
 
 
 def finding(experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "default", seed: int = 0) -> Finding | None:

@@ -121,3 +121,24 @@ def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     twice = [save(found.figures()["three-words"], tmp_path / name) for name in ("a", "b")]
     assert [path.suffix for path in twice[0]] == [".svg", ".png"]
     assert all(one.read_bytes() == other.read_bytes() for one, other in zip(*twice, strict=True))
+
+
+def test_parts_run_side_by_side_and_give_what_they_give_alone(tmp_path: Path) -> None:
+    from sightline.lab.catalogue import EXPERIMENTS
+    from sightline.lab.workers import measured
+
+    experiment = EXPERIMENTS["three-words"]
+    events = list(steps(experiment, tmp_path, tier="quick"))
+    assert [event.number for event in events] == [1, 2, 3]
+    found = finding(experiment, tmp_path, tier="quick")
+    assert found is not None
+    alone = {name: numbers for name, numbers, _ in map(measured, experiment.parts("quick", 0))}
+    assert json.dumps(found.numbers) == json.dumps(alone)
+    assert list(found.numbers) == [part.name for part in experiment.parts("quick", 0)]
+
+
+def test_what_measures_time_is_alone() -> None:
+    from sightline.lab.catalogue import EXPERIMENTS
+
+    parts = [part for name in ("kv-cache", "why-attention") for part in EXPERIMENTS[name].parts("quick", 0)]
+    assert all(part.alone == ("time" in part.name or part.name.startswith("memory")) for part in parts)

@@ -25,7 +25,9 @@ FORMS = {"8 key heads": 8, "2 key heads": 2, "1 key head": 1}
 
 def parts(tier: Tier, seed: int) -> Sequence[Part]:
     seeds = range(seed, seed + SEEDS[tier])
-    found = [Part(f"time.{length}.seed-{n}", lambda length=length, n=n: timed(length, n)) for length in LENGTHS[tier] for n in seeds]
+    found = [
+        Part(f"time.{length}.seed-{n}", lambda length=length, n=n: timed(length, n), alone=True) for length in LENGTHS[tier] for n in seeds
+    ]
     return [Part(f"same.seed-{seed}", lambda: same(seed)), Part("bytes.512", lambda: sizes(512)), *found]
 
 

@@ -42,15 +42,15 @@ def parts(tier: Tier, seed: int) -> Sequence[Part]:
         for name in MODELS
     ]
     memories = [
-        Part(f"memory.{kernel}.to-{LENGTHS[tier][-1]}.again-{n}", lambda kernel=kernel: memory(kernel, LENGTHS[tier]))
+        Part(f"memory.{kernel}.to-{LENGTHS[tier][-1]}.again-{n}", lambda kernel=kernel: memory(kernel, LENGTHS[tier]), alone=True)
         for n in range(REPEATS[tier])
         for kernel in KERNELS
     ]
     kernel_times = [
-        Part(f"kernel-time.to-{TIMED_KERNELS[tier][-1]}.seed-{n}", lambda n=n: seconds_of(TIMED_KERNELS[tier], n))
+        Part(f"kernel-time.to-{TIMED_KERNELS[tier][-1]}.seed-{n}", lambda n=n: seconds_of(TIMED_KERNELS[tier], n), alone=True)
         for n in range(seed, seed + TIMES_MEASURED)
     ]
-    steps_timed = [Part(f"step-time.to-{TIMED[tier][-1]}.seed-{n}", lambda n=n: step_times(TIMED[tier], n)) for n in seeds]
+    steps_timed = [Part(f"step-time.to-{TIMED[tier][-1]}.seed-{n}", lambda n=n: step_times(TIMED[tier], n), alone=True) for n in seeds]
     return [Part(f"path.seed-{seed}", lambda: paths(seed)), *memories, *kernel_times, *steps_timed, *recalls]
 
 
