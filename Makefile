@@ -4,7 +4,7 @@ PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help setup run test test-all lint bench readme clean
+.PHONY: help setup run test test-all lint bench native-asan readme clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -37,6 +37,14 @@ bench: $(READY) ## side-by-side measurements, as ratios
 	@$(PYTHON) -m bench.generation
 	@$(PYTHON) -m bench.seeing
 	@$(PYTHON) -m bench.training
+
+native-asan: $(READY) ## the kernels' tests under the address and undefined-behaviour sanitizers
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check nanobind cmake ninja
+	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH cmake -S . -B build/asan -G Ninja -DSIGHTLINE_SANITIZE=ON -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) > /dev/null
+	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH cmake --build build/asan
+	@SIGHTLINE_NATIVE=$$(ls $(CURDIR)/build/asan/_native*.so) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
+		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+		$(PYTHON) -m pytest tests/test_kernels.py tests/native -p no:cacheprovider
 
 readme: $(READY) ## the README's tree and table, from the files themselves
 	@$(PYTHON) tools/readme.py

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,14 +19,25 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_native: Any
-try:
-    _native = importlib.import_module("sightline._native")
 
-    missing = "SIGHTLINE_NATIVE=0" if os.environ.get("SIGHTLINE_NATIVE") == "0" else ""
-except ImportError as error:
-    _native, missing = None, f"not compiled on this machine ({error})"
+def load(wanted: str) -> tuple[Any, str]:
+    """The compiled module, or why there is none. `SIGHTLINE_NATIVE` may be 0, or the path of another build of it."""
+    if wanted == "0":
+        return None, "left out by SIGHTLINE_NATIVE=0"
+    try:
+        if not wanted:
+            return importlib.import_module("sightline._native"), ""
+        spec = importlib.util.spec_from_file_location("_native", wanted)
+        if spec is None or spec.loader is None:
+            return None, f"SIGHTLINE_NATIVE={wanted} is no extension module"
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module, ""
+    except ImportError as error:
+        return None, f"not compiled on this machine ({error})"
 
+
+_native, missing = load(os.environ.get("SIGHTLINE_NATIVE", ""))
 CURVES = ("relu", "gelu", "gelu_tanh", "silu")
 
 

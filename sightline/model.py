@@ -122,7 +122,7 @@ class Model:
         request = self.request(prompt, options)
         beams, watch = options.get("beams", 1), self._watch(options)
         if beams != 1:
-            found = best_of_beams(self.fast, self._tokenizer(), request, beams=beams, penalty=options.get("length_penalty", 1.0))
+            found = best_of_beams(self.runner, self._tokenizer(), request, beams=beams, penalty=options.get("length_penalty", 1.0))
         else:
             found = gather(self._stream(request, options, watch=watch), prompt_tokens=len(request.source or request.prompt))
         if watch is not None:

@@ -131,7 +131,7 @@ def search(
         early_stopping=early_stopping,
         diversity=diversity,
     )
-    cache = Cache.growing(transformer.config)
+    cache = transformer.new_cache() if padding is None else Cache.growing(transformer.config)
     hidden = transformer.hidden(prompt, padding=padding, source=source, source_padding=source_padding, cache=cache)
     before = _real_tokens(prompt, padding)
     rows = [[Group([Path((), 0.0, 0.0, row)]) for _ in range(groups)] for row in range(len(before))]

@@ -67,7 +67,7 @@ def logprobs(transformer: Transformer, request: Request, tokens: tuple[int, ...]
     """log p of each new token under the model itself, in one pass."""
     whole = _row(transformer, [*request.prompt, *tokens])
     source = None if request.source is None else _row(transformer, request.source)
-    hidden = transformer.hidden(whole[:, :-1], source=source)[:, len(request.prompt) - 1 :]
+    hidden = transformer.hidden(whole[:, :-1], source=source, cache=transformer.new_cache())[:, len(request.prompt) - 1 :]
     logs = torch.log_softmax(transformer.head(hidden)[0].double(), dim=-1)
     return logs.gather(1, whole[0, len(request.prompt) :, None])[:, 0].tolist()
 

@@ -9,6 +9,7 @@ import sightline as sl
 from sightline import kernels
 from sightline.core.cache import Cache
 from sightline.errors import InputError
+from sightline.generation.beam import search
 from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Sampling
 from sightline.generation.speculative import decode_lookup
@@ -57,6 +58,16 @@ def test_speculation_writes_the_same_with_fewer_passes() -> None:
     twin, prompt = native_twin(MODEL, "int8"), torch.tensor([PROMPT * 3])
     plain = [event.token for event in decode(twin, Request(prompt=PROMPT * 3, max_tokens=20))]
     assert decode_lookup(twin, prompt, max_tokens=20).tokens == plain
+
+
+@pytest.mark.parametrize("name", ["grouped", "window", "ngpt"])
+def test_beams_find_what_they_find_on_core(name) -> None:
+    model = tiny.make(tiny.DECODERS[name])
+    twin, prompt = native_twin(model), torch.tensor([PROMPT, PROMPT[::-1]])
+    ours, theirs = (search(one, prompt, beams=4, max_tokens=12, count=4, end=(3,)) for one in (twin, model))
+    assert [[h.tokens for h in row] for row in ours] == [[h.tokens for h in row] for row in theirs]
+    assert all(abs(a.score - b.score) < 1e-4 for mine, other in zip(ours, theirs, strict=True) for a, b in zip(mine, other, strict=True))
+    assert twin.engine.cache_bytes == 0
 
 
 def test_a_pass_that_never_ended_leaves_nothing() -> None:
