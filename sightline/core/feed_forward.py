@@ -38,6 +38,9 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
+SMOOTH = ("gelu", "gelu_tanh", "silu")  # ReLU needs its output alone for the gradient, and torch knows that
+
+
 class FeedForward(nn.Module):
     """W₂ act(W₁ x), or gated W₂ (act(W_g x) ⊙ W₁ x)"""
 
@@ -55,6 +58,6 @@ class FeedForward(nn.Module):
 
     def bend(self, up: Stream, gate: Stream | None) -> Stream:
         """act(up), or act(gate) ⊙ up; in one pass over memory where there is a gradient to come."""
-        if self.curve in kernels.CURVES and kernels.learns(up) and kernels.suits(up):
+        if self.curve in SMOOTH and kernels.learns(up) and kernels.suits(up):
             return kernels.activate(self.curve, up) if gate is None else kernels.activate(self.curve, gate, up)
         return self.activation(up) if gate is None else self.activation(gate) * up

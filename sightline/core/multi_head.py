@@ -126,7 +126,8 @@ class Attention(nn.Module):
         parts = (self.query, self.key, self.value)
         if self.joined is not None and context is None and self.joined.suits(x):
             return self.joined(x).split([part.weight.shape[0] for part in parts], dim=-1)
-        if context is None and kernels.learns(x) and all(type(part) is nn.Linear for part in parts):  # adapters stay by themselves
+        plain = self.config.softcap is None and self.sinks is None and all(type(part) is nn.Linear for part in parts)
+        if context is None and plain and kernels.learns(x):  # adapters stay by themselves
             query, key, value = kernels.linear_parts(x, [part.weight for part in parts], [part.bias for part in parts])
             return query, key, value
         context = x if context is None else context

@@ -15,7 +15,6 @@ from sightline.config import (
     Cosine,
     HeadNorm,
     LanguageHead,
-    LayerNorm,
     MaskedHead,
     ModelConfig,
     NoNorm,
@@ -85,7 +84,7 @@ def training_memory(config: ModelConfig, *, time: int, source: int | None = None
 def activations(config: ModelConfig, *, time: int, source: int | None = None, batch: int = 1) -> int:
     """Numbers that the forward pass keeps for the backward pass: the inputs of matrices, norms and activations.
 
-    A LayerNorm keeps 2·d_model per token, an RMSNorm 3; attention q, k, v, z; a feed-forward 2·d_ff (ReLU 1), gated 4 (ReLU 3);
+    A norm keeps 2·d_model per token; attention q, k, v, z; a feed-forward 2·d_ff (ReLU 1), gated 3;
     the head its logits. The fused kernel keeps nothing of size T × T; soft-caps, sinks, biases and dropout on the weights do.
     """
     both = config.encoder is not None and config.decoder is not None
@@ -97,6 +96,7 @@ def activations(config: ModelConfig, *, time: int, source: int | None = None, ba
         inner = sum(times * block_keeps(block, stack.width) for block, times in layers_of(stack))
         pairs = sum(times * pairs_keep(block, tokens, read, batch) for block, times in layers_of(stack))
         total += batch * tokens * (ends + inner) + pairs
+        total += sum(times * joined_keeps(block, stack.width) for block, times in layers_of(stack))
         total += sum(times * cross_keeps(block, stack.width, time, read) for block, times in layers_of(stack)) * batch
     return total + batch * time * head_keeps(config)
 
@@ -112,8 +112,8 @@ def head_keeps(config: ModelConfig) -> int:
 
 
 def norm_keeps(norm: Norm) -> int:
-    """Vectors: LayerNorm its input and output, RMSNorm also the input over its root mean square."""
-    return 0 if isinstance(norm, NoNorm) else 2 if isinstance(norm, LayerNorm) else 3
+    """Vectors: its input and its output."""
+    return 0 if isinstance(norm, NoNorm) else 2
 
 
 def block_keeps(block: BlockConfig, width: int) -> int:
@@ -143,7 +143,15 @@ def attention_keeps(form: AttentionConfig, *, sphere: bool = False) -> int:
         extra += 2 * query + key
     if sphere:
         extra += 2 * (query + key)
-    return query + key + value + mixed * (2 if isinstance(form.positions, Rotary) else 1) + extra
+    if isinstance(form.positions, Rotary):  # v keeps the memory that it shares with q and k before their rotation
+        extra += query + key
+    return query + key + value + mixed + extra
+
+
+def joined_keeps(block: BlockConfig, width: int) -> int:
+    """W_Q, W_K and W_V of one layer as one matrix."""
+    form = block.attention
+    return 0 if form.softcap is not None or form.sinks else width * (query_numbers(form) + sum(key_value_numbers(form)))
 
 
 def query_numbers(form: AttentionConfig) -> int:
@@ -170,7 +178,8 @@ def cross_keeps(block: BlockConfig, width: int, time: int, read: int) -> int:
 def hidden_keeps(block: BlockConfig) -> int:
     """Numbers per token of the feed-forward: what goes into the activation, what comes out, the gate's product."""
     config = block.feed_forward
-    arrays = (4 if config.gated else 2) - (config.activation == "relu") + (config.dropout > 0)
+    smooth = config.activation in ("gelu", "gelu_tanh", "silu")
+    arrays = (4 - smooth if config.gated else 2) - (config.activation == "relu") + (config.dropout > 0)
     return config.hidden * (6 if block.placement == "sphere" else arrays)
 
 
@@ -203,7 +212,7 @@ def attention_path(form: AttentionConfig, *, causal: bool, time: int) -> str:
     elif bias:
         kernel = f"fused kernel with the {bias} bias, in bands of queries"
     elif form.window is not None and form.window < time:
-        kernel = f"fused kernel with the window of {form.window} as a mask, in bands of queries"
+        kernel = f"fused kernel over the window of {form.window}"
     else:
         kernel = f"fused kernel, {'causal triangle' if causal else 'no mask'}"
     copies = scores_keep(form) or int(bias == "ALiBi")

@@ -53,9 +53,10 @@ def inputs(transformer: sl.Transformer) -> dict[str, torch.Tensor]:
 def test_b_is_zero_so_nothing_changes(matrices: Any) -> None:
     torch.manual_seed(0)
     model = sl.build(sl.llama(**SIZE, kv_heads=2)).eval()
-    before = model(**inputs(model))
-    add_adapters(model, rank=3, matrices=matrices)
-    assert torch.equal(model(**inputs(model)), before)
+    with torch.no_grad():  # in training q, k and v are one product where they have no adapters, which rounds differently
+        before = model(**inputs(model))
+        add_adapters(model, rank=3, matrices=matrices)
+        assert torch.equal(model(**inputs(model)), before)
     assert len(adapters(model)) == 2 * {"query_value": 2, "attention": 4, "all": 7}[matrices]
 
 
