@@ -11,7 +11,7 @@
 
 namespace sightline {
 
-enum class Kind { embed, norm, linear, attend, blend, activate, add };
+enum class Kind { embed, norm, linear, attend, blend, add };
 enum class NormKind { none, layer, rms, unit };
 enum class Curve { none, relu, gelu, gelu_tanh, silu, relu_squared, tanh };
 

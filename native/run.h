@@ -231,7 +231,6 @@ inline void run_program(Engine& e, const Step& step) {
                 case Kind::attend: e.cache.half ? attend<uint16_t>(run, op, attended) : attend<float>(run, op, attended), attended++; break;
                 case Kind::blend: blend(run, op); break;
                 case Kind::add: add(run, op); break;
-                case Kind::activate: break;
             }
         }
     });

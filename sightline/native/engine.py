@@ -40,6 +40,14 @@ def precision_for(matrix: Matrix, wanted: Precision) -> Precision:
     return "int8_groups" if wanted == "int4" and matrix.sensitive else wanted
 
 
+def check_ids(name: str, ids: Sequence[int], most: int) -> None:
+    """The engine reads memory by these numbers, so none may be wrong."""
+    if not ids or min(ids) < 0 or max(ids) >= most:
+        raise InputError(
+            f"{name} hold {min(ids, default='nothing')} to {max(ids, default='nothing')}", expected=f"ids from 0 to {most - 1}"
+        )
+
+
 class NativeEngine:
     """A decoder, packed."""
 
@@ -105,6 +113,7 @@ class NativeEngine:
             sequences += [one.sequence] * len(one.tokens)
             positions += range(start, start + len(one.tokens))
             wanted += range(first + len(one.tokens) - one.logits, first + len(one.tokens))
+        check_ids("tokens", tokens, self.packed[0].rows)
         given = [torch.tensor(numbers, dtype=torch.int32) for numbers in (tokens, sequences, positions)]
         logits = torch.empty(len(wanted), self.vocabulary)
         self.queries = [torch.empty(len(tokens), width) for width in self.query_widths] if queries else []

@@ -29,7 +29,7 @@ from sightline.core.stack import Stack
 from sightline.errors import InputError
 from sightline.native.matrices import interleaved
 
-KINDS = ("embed", "norm", "linear", "attend", "blend", "activate", "add")
+KINDS = ("embed", "norm", "linear", "attend", "blend", "add")
 NORMS = ("none", "layer", "rms", "unit")
 CURVES = ("none", "relu", "gelu", "gelu_tanh", "silu", "relu_squared", "tanh")
 STREAM, JOINED, MIXED, HIDDEN, SIDE = range(5)  # buffers: the residual stream, q k v, heads' outputs, the feed-forward's middle, a side arm

@@ -1,6 +1,10 @@
 """`sightline doctor`: which path runs, and why."""
 
 import json
+import os
+import shutil
+
+import pytest
 
 from sightline import kernels
 from sightline.cli.doctor import facts
@@ -13,6 +17,12 @@ def test_it_says_which_kernels_run(capsys) -> None:
     assert found["native kernels"].startswith("yes" if kernels.available() else "no")
     assert main(["doctor"]) == 0
     assert "native kernels" in capsys.readouterr().out
+
+
+@pytest.mark.skipif("SIGHTLINE_NATIVE" in os.environ, reason="another build was asked for")
+def test_they_are_there_where_there_is_a_compiler() -> None:
+    compilers = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
+    assert kernels.available() or not compilers, kernels.missing
 
 
 def test_it_says_why_they_do_not(monkeypatch) -> None:

@@ -180,6 +180,13 @@ def test_two_models_at_once_and_ten_thousand_steps() -> None:
     assert [engine.cache_bytes for engine in engines] == bytes_then
 
 
+@pytest.mark.parametrize("tokens", [[], [-1], [10**6]])
+def test_ids_that_it_has_not_are_refused(tokens) -> None:
+    engine = NativeEngine.of(tiny.make(tiny.DECODERS["swiglu"]))
+    with pytest.raises(InputError, match="ids from 0"):
+        engine.run([Rows(engine.begin(), tokens)])
+
+
 def test_what_it_does_not_know_it_refuses() -> None:
     with pytest.raises(InputError, match="no decoder"):
         NativeEngine.of(tiny.make(next(iter(tiny.ENCODERS.values()))))

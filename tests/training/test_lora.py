@@ -57,6 +57,7 @@ def test_b_is_zero_so_nothing_changes(matrices: Any) -> None:
         before = model(**inputs(model))
         add_adapters(model, rank=3, matrices=matrices)
         assert torch.equal(model(**inputs(model)), before)
+    torch.testing.assert_close(model(**inputs(model)), before, rtol=0, atol=1e-6)
     assert len(adapters(model)) == 2 * {"query_value": 2, "attention": 4, "all": 7}[matrices]
 
 

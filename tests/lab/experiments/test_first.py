@@ -54,7 +54,9 @@ def saturated(*, variance: float = 1.0, loss: float = 0.1, end: float = 0.9) -> 
 
 
 def test_saturation_is_judged_by_its_numbers() -> None:
-    holds = lambda **wrong: [check.holds for check in softmax_saturation.judge(saturated(**wrong))]  # noqa: E731
+    def holds(**wrong):
+        return [check.holds for check in softmax_saturation.judge(saturated(**wrong))]
+
     assert holds() == [True] * 8
     assert holds(variance=1.1) == [False] + [True] * 7
     assert holds(loss=-0.1, end=0.3) == [True] * 6 + [False, False]

@@ -120,7 +120,9 @@ def test_a_real_run_has_all_numbers(monkeypatch: pytest.MonkeyPatch, as_users_ru
 
 
 def test_the_verdict_follows_the_numbers() -> None:
-    holds = lambda **wrong: [check.holds for check in lab.judge(numbers(**wrong))]  # noqa: E731
+    def holds(**wrong):
+        return [check.holds for check in lab.judge(numbers(**wrong))]
+
     assert holds() == [True] * 6
     assert holds(fill=2.5, word=0.1, parameters=2000) == [False, False, True, True, False, True]
     assert holds(next=2.0, written=2.41, play=0.3) == [True, True, False, False, True, False]
