@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import signal
@@ -41,7 +42,9 @@ def side_by_side(experiment: Experiment, parts: Sequence[Part], tier: Tier, seed
 @functools.cache
 def pool() -> Pool:
     """Made once; it ends with this process."""
-    return get_context("spawn").Pool(cores(), initializer=begin)
+    made = get_context("spawn").Pool(cores(), initializer=begin)
+    atexit.register(made.terminate)
+    return made
 
 
 def begin() -> None:

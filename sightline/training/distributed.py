@@ -12,10 +12,13 @@ that is gone or hangs ends the others with a message, within `timeout` seconds.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -53,29 +56,36 @@ class Processes(Crew):
         return self.total(float(flag)) > 0
 
     def total(self, value: float) -> float:
-        number = self._number(value)
-        dist.all_reduce(number)
-        return float(number)
+        return float(exchanged(dist.all_reduce, self._number(value)))
 
     def first(self, value: float) -> float:
-        number = self._number(value)
-        dist.broadcast(number, src=0)
-        return float(number)
+        return float(exchanged(partial(dist.broadcast, src=0), self._number(value)))
 
     def meet(self) -> None:
         self.total(0.0)
 
     def same(self, number: int) -> bool:
-        mine = torch.tensor([number], dtype=torch.int64, device=self.device)
-        all_of_them = [torch.empty_like(mine) for _ in range(self.world)]
-        dist.all_gather(all_of_them, mine)
-        return len({int(other) for other in all_of_them}) == 1
+        ends = torch.tensor([number, -number], dtype=torch.int64, device=self.device)
+        least, most = exchanged(partial(dist.all_reduce, op=dist.ReduceOp.MIN), ends).tolist()
+        return least == -most
 
     def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(tensors) if self.leads else {}
 
     def _number(self, value: float) -> Tensor:
         return torch.tensor(value, dtype=torch.float64, device=self.device)
+
+
+def exchanged(exchange: Callable[[Tensor], object], numbers: Tensor) -> Tensor:
+    """The numbers after an exchange, when gloo's thread has let go of them.
+
+    That thread needs Python's lock to do so, and a group that is freed holds the lock while it waits for its threads: right after an
+    exchange, the two would wait for each other for ever."""
+    references, last = sys.getrefcount(numbers), time.monotonic() + 1.0
+    exchange(numbers)
+    while sys.getrefcount(numbers) > references and time.monotonic() < last:
+        time.sleep(0)
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)

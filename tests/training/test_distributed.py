@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from sightline.errors import ConfigError, InputError
 from sightline.training import loss, state
 from sightline.training.config import AdamW, Muon, Schedule, TrainingConfig
 from sightline.training.crew import ALONE, Crew, checksum, in_parts, whole
-from sightline.training.distributed import crew_here
+from sightline.training.distributed import crew_here, exchanged
 from sightline.training.export import Export
 from sightline.training.loop import StepEvent, Trainee, backward, steps, trainee
 from sightline.training.run import Evaluated, Job, train
@@ -292,6 +293,13 @@ def test_a_process_with_other_weights_is_noticed_before_they_are_saved(tmp_path:
     assert [path.name for path in state.checkpoints(tmp_path)] == ["step-00000002"]
 
 
+def test_an_exchange_ends_when_no_thread_holds_the_numbers() -> None:
+    held: list[Tensor] = []
+    numbers = exchanged(lambda tensor: (held.append(tensor), threading.Timer(0.1, held.clear).start()), torch.zeros(2))
+    assert not held
+    assert numbers.tolist() == [0, 0]
+
+
 def from_two_folders(crew: Crew, folder: Path) -> None:
     for _ in train(job(Random()), folder / str(crew.rank), crew=crew):
         pass
@@ -372,7 +380,7 @@ def test_what_is_not_finite_in_one_is_left_out_by_all() -> None:
 
 
 SCRIPT = """
-from sightline.training.distributed import crew_here
+from sightline.training.distributed import crew_here, exchanged
 with crew_here(device="cpu") as crew:
     print(f"[{crew.rank} of {crew.world}: {crew.total(crew.rank + 1):g}]", flush=True)
 """
