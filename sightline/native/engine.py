@@ -57,7 +57,7 @@ class NativeEngine:
         self.engine: Any = native.Engine(program.widths, program.kv_heads, program.dims, half_cache)
         numbers = [matrices.add(self.engine, one) for one in packed]
         for said in program.operations:
-            self.engine.operation(said | ({"matrix": numbers[said["matrix"]]} if "matrix" in said else {}))
+            self.engine.operation(program.addressed(said) | ({"matrix": numbers[said["matrix"]]} if "matrix" in said else {}))
         self.vocabulary = packed[program.operations[-1]["matrix"]].rows
         self.query_widths = [said["heads"] * said["dim"] for said in program.operations if said["kind"] == ATTEND]
         self.queries: list[Tensor] = []

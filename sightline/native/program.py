@@ -46,6 +46,13 @@ class Matrix:
     sensitive: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A small tensor of the program, by its number."""
+
+    number: int
+
+
 @dataclass(slots=True)
 class Program:
     """Operations, the matrices that they name, the small tensors that they point to, and the buffers' widths."""
@@ -65,12 +72,22 @@ class Program:
         self.matrices.append(Matrix(name, rows, inputs, make, sensitive))
         return len(self.matrices) - 1
 
-    def place(self, x: Tensor | None) -> int | None:
-        """The address of a small tensor, which is kept as long as the program."""
+    def place(self, x: Tensor | None) -> Kept | None:
+        """A small tensor, which is kept as long as the program."""
         if x is None:
             return None
         self.kept.append(x.detach().float().contiguous())
-        return self.kept[-1].data_ptr()
+        return Kept(len(self.kept) - 1)
+
+    def addressed(self, said: dict[str, Any]) -> dict[str, Any]:
+        """An operation with the addresses of its small tensors."""
+
+        def one(value: Any) -> Any:
+            if isinstance(value, Kept):
+                return self.kept[value.number].data_ptr()
+            return self.addressed(value) if isinstance(value, dict) else value
+
+        return {name: one(value) for name, value in said.items()}
 
     def norm(self, layer: nn.Module) -> dict[str, Any] | None:
         if isinstance(layer, LayerNormLayer):
