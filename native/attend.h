@@ -22,6 +22,14 @@ inline Floats numbers(const Number* p) {
 }
 
 template <class Number>
+inline void put_numbers(Number* p, Floats x) {
+    if constexpr (sizeof(Number) == 2)
+        store_half(p, x);
+    else
+        store(p, x);
+}
+
+template <class Number>
 inline Number* place(const Cache& cache, const Operation& op, int sequence, long position, int kv_head) {
     const int block = cache.tables[sequence][position / BLOCK_POSITIONS];
     return (Number*)cache.blocks[block].get() + cache.offset[op.layer] + (long)kv_head * 2 * BLOCK_POSITIONS * op.dim;
@@ -40,24 +48,17 @@ inline void prepare_head(const HeadWork& work, const Norm& norm, const float* sc
     if (work.unit) norm_row({NormKind::unit, 0, scale, nullptr}, x, dim, x);
 }
 
-inline void angles_of(const HeadWork& work, long position, float* to) {
-    for (int i = 0; i < work.pairs; i++) {
-        const float angle = (float)position * work.frequencies[i];
-        to[i] = std::cos(angle) * work.amplitude, to[work.pairs + i] = std::sin(angle) * work.amplitude;
-    }
-}
-
 template <class Number>
 inline void remember(const Cache& cache, const Operation& op, int sequence, long position, int kv_head, const float* key, const float* value) {
     Number* keys = place<Number>(cache, op, sequence, position, kv_head);
     Number* values = keys + BLOCK_POSITIONS * op.dim;
     const long at = position % BLOCK_POSITIONS, tile = at / TILE * op.dim * TILE, lane = at % TILE;
-    for (long d = 0; d < op.dim; d++) {
-        if constexpr (sizeof(Number) == 2)
-            keys[tile + d * TILE + lane] = half_of(key[d]), values[at * op.dim + d] = half_of(value[d]);
-        else
-            keys[tile + d * TILE + lane] = key[d], values[at * op.dim + d] = value[d];
-    }
+    by_eight(op.dim, [&](long d, int n) {
+        Number k[LANES], v[LANES];
+        put_numbers(k, load(key + d, n)), put_numbers(v, load(value + d, n));
+        for (int i = 0; i < n; i++) keys[tile + (d + i) * TILE + lane] = k[i];
+        std::memcpy(values + at * op.dim + d, v, n * sizeof(Number));
+    });
 }
 
 // What a query sees: positions first … end − 1.
@@ -85,26 +86,35 @@ inline void score(const Number* keys, long dim, const float* const* queries, flo
     for (int q = 0; q < MANY; q++) store(scores[q] + at, sums[q][0]), store(scores[q] + at + TILE, sums[q][1]);
 }
 
-// out += weights · values, for the 32 positions of a block
+// out += weights · values, for the 32 positions of a block; VECTORS of eight numbers of the head
+template <int MANY, int VECTORS, class Number>
+inline void gather_some(const Number* values, long dim, const float* const* weights, long at, float* const* outs, long d, int n) {
+    Floats sums[MANY][VECTORS];
+    for (int q = 0; q < MANY; q++)
+        for (int v = 0; v < VECTORS; v++) sums[q][v] = load(outs[q] + d + v * LANES, n);
+    for (long p = 0; p < BLOCK_POSITIONS; p++) {
+        Floats value[VECTORS];
+        if (n == LANES) {
+            for (int v = 0; v < VECTORS; v++) value[v] = numbers(values + p * dim + d + v * LANES);
+        } else {
+            Number rest[LANES] = {};
+            std::copy_n(values + p * dim + d, n, rest);
+            value[0] = numbers(rest);
+        }
+        for (int q = 0; q < MANY; q++) {
+            Floats weight = all(weights[q][at + p]);
+            for (int v = 0; v < VECTORS; v++) sums[q][v] = fma(weight, value[v], sums[q][v]);
+        }
+    }
+    for (int q = 0; q < MANY; q++)
+        for (int v = 0; v < VECTORS; v++) store(outs[q] + d + v * LANES, sums[q][v], n);
+}
+
 template <int MANY, class Number>
 inline void gather(const Number* values, long dim, const float* const* weights, long at, float* const* outs) {
-    for (long d = 0; d < dim; d += LANES) {
-        const int n = dim - d < LANES ? (int)(dim - d) : LANES;
-        Floats sums[MANY];
-        for (int q = 0; q < MANY; q++) sums[q] = load(outs[q] + d, n);
-        for (long p = 0; p < BLOCK_POSITIONS; p++) {
-            Floats v;
-            if (n == LANES) {
-                v = numbers(values + p * dim + d);
-            } else {
-                Number rest[LANES] = {};
-                std::copy_n(values + p * dim + d, n, rest);
-                v = numbers(rest);
-            }
-            for (int q = 0; q < MANY; q++) sums[q] = fma(all(weights[q][at + p]), v, sums[q]);
-        }
-        for (int q = 0; q < MANY; q++) store(outs[q] + d, sums[q], n);
-    }
+    long d = 0;
+    for (; d + 2 * LANES <= dim; d += 2 * LANES) gather_some<MANY, 2>(values, dim, weights, at, outs, d, LANES);
+    for (; d < dim; d += LANES) gather_some<MANY, 1>(values, dim, weights, at, outs, d, dim - d < LANES ? (int)(dim - d) : LANES);
 }
 
 // Scores of one query → weights; 0 outside of what it sees.

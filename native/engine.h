@@ -24,7 +24,7 @@ struct Norm {
 // What q and k pass before they meet: a norm for each head, a rotation, the unit sphere with a scale.
 struct HeadWork {
     Norm query, key;                                 // over one head
-    int pairs = 0;                                   // of numbers that RoPE turns
+    int pairs = 0, angles = 0;                       // of numbers that RoPE turns; which of the engine's tables
     const float* frequencies = nullptr;              // [pairs]
     float amplitude = 1;                             // YaRN
     bool unit = false;                               // cosine, nGPT
@@ -74,6 +74,14 @@ struct Cache {
     long bytes_of_block() const { return numbers * (half ? 2 : 4); }
 };
 
+// cos and sin of each row's position times each frequency, once for all layers that turn alike.
+struct Angles {
+    int pairs;
+    const float* frequencies;
+    float amplitude;
+    std::vector<float> table;  // [row][cos …, sin …]
+};
+
 struct Engine {
     Engine() = default;
     Engine(const Engine&) = delete;
@@ -88,6 +96,7 @@ struct Engine {
     std::vector<int8_t> bytes;
     std::vector<float> scales, sums, normed;
     std::vector<std::vector<float>> own;  // of each thread
+    std::vector<Angles> angles;
 };
 
 struct Step {

@@ -7,42 +7,91 @@
 namespace SIGHTLINE_ISA {
 using namespace sightline;
 
-// Rows of x as a matrix wants them: floats, or 8-bit numbers with a scale and a sum for each group of 32.
+// Rows of x as a matrix wants them: floats, or 8-bit numbers with a scale (and a sum) for each group.
 struct Inputs {
     const float* floats;
     long stride;
     const int8_t* bytes;   // [row][depth]
-    const float* scales;   // [row][depth / 32]
-    const float* sums;     // [row][depth / 32]: scale · Σ bytes
+    const float* scales;   // [row][groups]
+    const float* sums;     // [row][groups]: scale · Σ bytes
 };
 
 inline bool takes_bytes(Precision p) { return p != Precision::float32 && p != Precision::float16; }
 
-// x → bytes, a group at a time:  scale = max |x| / 127
-inline void quantise_row(const float* x, long count, long depth, int8_t* bytes, float* scales, float* sums) {
-    for (long g = 0; g < depth / GROUP; g++) {
-        float v[GROUP], top = 0.0f;
-        const long many = count - g * GROUP < GROUP ? count - g * GROUP : GROUP;
-        for (long i = 0; i < GROUP; i++) v[i] = i < many ? x[g * GROUP + i] : 0.0f;
-        Floats tops = zero();
-        for (long i = 0; i < GROUP; i += LANES) tops = max(tops, absolute(load(v + i)));
-        top = largest(tops);
-        const float scale = top / 127.0f, inverse = top > 0.0f ? 127.0f / top : 0.0f;
-        int total = 0;
-        for (long i = 0; i < GROUP; i += LANES) {
-            float rounded[LANES];
-            store(rounded, nearest(load(v + i) * all(inverse)));
-            for (int j = 0; j < LANES; j++) bytes[g * GROUP + i + j] = (int8_t)rounded[j], total += (int)rounded[j];
+// How activations are counted. Where a matrix has one scale for a row: 128 at a time, from −63 to 63, with 64 added, for products of
+// 7 by 8 bits need no care for signs. Else 32 at a time, from −127 to 127.
+struct Counting {
+    long group;
+    float most, shift;
+    static Counting of(Precision p) { return p == Precision::int8 ? Counting{WIDE, 63.0f, 64.0f} : Counting{GROUP, 127.0f, 0.0f}; }
+    long groups(long depth) const { return (depth + group - 1) / group; }
+};
+
+// x → bytes, a group at a time:  scale = max |x| / most
+inline void quantise_row(const Counting& by, const float* x, long count, long depth, int8_t* bytes, float* scales, float* sums) {
+    for (long g = 0; g < by.groups(depth); g++) {
+        const long start = g * by.group, end = depth < start + by.group ? depth : start + by.group;
+        auto four = [&](long i, Floats* v) {
+            for (int j = 0; j < 4; j++) {
+                const long at = i + j * LANES, many = count - at < LANES ? count - at : LANES;
+                v[j] = many > 0 ? load(x + at, (int)many) : zero();
+            }
+        };
+        Floats v[4], tops = zero(), total = zero();
+        for (long i = start; i < end; i += GROUP) {
+            four(i, v);
+            for (int j = 0; j < 4; j++) tops = max(tops, absolute(v[j]));
         }
-        scales[g] = scale, sums[g] = scale * total;
+        const float top = largest(tops), scale = top / by.most, inverse = top > 0.0f ? by.most / top : 0.0f;
+        for (long i = start; i < end; i += GROUP) {
+            four(i, v);
+            for (int j = 0; j < 4; j++) v[j] = nearest(v[j] * all(inverse)), total = total + v[j], v[j] = v[j] + all(by.shift);
+            store_bytes(bytes + i, v[0], v[1], v[2], v[3]);
+        }
+        scales[g] = scale, sums[g] = scale * sum(total);
     }
 }
 
 constexpr long AHEAD = 2048;  // bytes that are asked for before they are needed
 
-// A pair of tiles (16 outputs) for ROWS rows of x, all of k: sums[row][tile].
+// A pair of tiles (16 outputs) for ROWS rows of x, all of k: sums[row][tile], where each row of the matrix has one scale.
+template <int ROWS>
+inline void pair_of_whole_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
+    const uint8_t* data = w.tile(tile);
+    const int8_t* bytes = x.bytes + row * w.depth;
+    const long groups = Packed::wide_groups(w.depth);
+    for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = zero();
+    for (long g = 0; g < groups; g++) {
+        Ints whole[ROWS][2];
+        for (int t = 0; t < 2; t++)
+            for (int r = 0; r < ROWS; r++) whole[r][t] = ROWS == 1 ? no_ints() : load_ints(w.shifts(tile + t, g));
+        const long many = g + 1 < groups ? WIDE / 4 : w.depth / 4 - g * (WIDE / 4);
+        for (long j = 0; j < many; j++, data += 64, bytes += 4) {
+            if (ROWS == 1) prefetch(data + AHEAD);
+            Bytes weights[2] = {load_bytes(data), load_bytes(data + 32)};
+            for (int r = 0; r < ROWS; r++) {
+                if constexpr (ROWS == 1) {  // memory is the limit: the shifts need not be read
+                    Four a = four_less(bytes, 64);
+                    for (int t = 0; t < 2; t++) whole[r][t] = dot_four(whole[r][t], weights[t], a);
+                } else {
+                    auto a = four_unsigned(bytes + r * w.depth);
+                    for (int t = 0; t < 2; t++) whole[r][t] = dot_four_unsigned(whole[r][t], weights[t], a);
+                }
+            }
+        }
+        for (int r = 0; r < ROWS; r++)
+            for (int t = 0; t < 2; t++) sums[r][t] = fma(floats(whole[r][t]), all(x.scales[(row + r) * groups + g]), sums[r][t]);
+    }
+    for (int t = 0; t < 2; t++) {
+        Floats scale = load((const float*)w.scales + (tile + t) * TILE);
+        for (int r = 0; r < ROWS; r++) sums[r][t] = sums[r][t] * scale;
+    }
+}
+
+// The same of all other precisions.
 template <int ROWS, Precision P>
 inline void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
+    if constexpr (P == Precision::int8) return pair_of_whole_tiles<ROWS>(w, tile, x, row, sums);
     const uint8_t* data = w.tile(tile);
     for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = zero();
     if constexpr (P == Precision::float32 || P == Precision::float16) {
@@ -98,18 +147,11 @@ inline void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row,
             for (int t = 0; t < 2; t++) {
                 if (P == Precision::int4)
                     sums[r][t] = fma(fma(found[r][t], by, all(-8.0f * x.sums[at])), load_half(w.group_scales(tile + t, g)), sums[r][t]);
-                else if (P == Precision::int8_groups)
-                    sums[r][t] = fma(found[r][t], by * load_half(w.group_scales(tile + t, g)), sums[r][t]);
                 else
-                    sums[r][t] = fma(found[r][t], by, sums[r][t]);
+                    sums[r][t] = fma(found[r][t], by * load_half(w.group_scales(tile + t, g)), sums[r][t]);
             }
         }
     }
-    if (P == Precision::int8)
-        for (int t = 0; t < 2; t++) {
-            Floats scale = load((const float*)w.scales + (tile + t) * TILE);
-            for (int r = 0; r < ROWS; r++) sums[r][t] = sums[r][t] * scale;
-        }
 }
 
 // All pairs of tiles from `first` to `last`, rows from `top` to `end`; `done(row, tile, sums of two tiles)` says what becomes of them.

@@ -60,6 +60,16 @@ static Operation operation_of(const nb::dict& d) {
     return op;
 }
 
+static void share_angles(Engine& e, HeadWork& work) {
+    if (!work.pairs) return;
+    while (work.angles < (int)e.angles.size()) {
+        const Angles& known = e.angles[work.angles];
+        if (known.pairs == work.pairs && known.amplitude == work.amplitude && !std::memcmp(known.frequencies, work.frequencies, work.pairs * 4)) return;
+        work.angles++;
+    }
+    e.angles.push_back({work.pairs, work.frequencies, work.amplitude, {}});
+}
+
 static Cache cache_of(const std::vector<int>& kv_heads, const std::vector<int>& dims, bool half) {
     Cache cache;
     cache.kv_heads = kv_heads, cache.dims = dims, cache.half = half;
@@ -80,7 +90,7 @@ static void add_engine(nb::module_& m) {
                  e.most_inputs = std::max(e.most_inputs, depth);
                  return (int)e.matrices.size() - 1;
              })
-        .def("operation", [](Engine& e, const nb::dict& d) { e.program.push_back(operation_of(d)); })
+        .def("operation", [](Engine& e, const nb::dict& d) { e.program.push_back(operation_of(d)), share_angles(e, e.program.back().work); })
         .def("pack",
              [](Engine& e, int matrix, uintptr_t weights, long stride) {
                  nb::gil_scoped_release free;

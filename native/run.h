@@ -73,7 +73,8 @@ inline void norm(Run& run, const Operation& op) {
 inline Inputs prepared(Run& run, const Operation& op, const Packed& w, long rows, const int32_t* which) {
     Engine& e = run.engine;
     const bool alone = rows == 1, bytes = takes_bytes(w.precision), plain = op.norm.kind == NormKind::none && op.scale == 1.0f && !which;
-    const long groups = w.depth / GROUP, in_width = e.widths[op.in];
+    const Counting counting = Counting::of(w.precision);
+    const long groups = counting.groups(w.depth), in_width = e.widths[op.in];
     if (plain && !bytes) return {e.buffers[op.in], in_width, nullptr, nullptr, nullptr};
     std::vector<float>& own = e.own[run.member.number];
     const long room = w.depth + 2 * groups + w.depth / 4 + 16;
@@ -86,7 +87,7 @@ inline Inputs prepared(Run& run, const Operation& op, const Packed& w, long rows
         float* x = floats + row * w.depth;
         norm_row(op.norm, run.buffer(op.in, which ? which[row] : row), w.inputs, x);
         if (op.scale != 1.0f) by_eight(w.inputs, [&](long i, int n) { store(x + i, load(x + i, n) * all(op.scale), n); });
-        if (bytes) quantise_row(x, w.inputs, w.depth, whole + row * w.depth, scales + row * groups, sums + row * groups);
+        if (bytes) quantise_row(counting, x, w.inputs, w.depth, whole + row * w.depth, scales + row * groups, sums + row * groups);
     };
     if (alone)
         one(0);
@@ -145,9 +146,8 @@ inline void attend(Run& run, const Operation& op, int number) {
     const long group = op.heads / op.kv_heads, in_width = e.widths[op.in], q_width = (long)op.heads * op.dim, k_width = (long)op.kv_heads * op.dim;
     std::vector<float>& own = e.own[run.member.number];
     auto prepare = [&](long row, int kv_head) {
-        float cosines[1024];
+        const float* cosines = work.pairs ? e.angles[work.angles].table.data() + row * 2 * work.pairs : nullptr;
         float* x = run.buffer(op.in, row);
-        if (work.pairs) angles_of(work, step.positions[row], cosines);
         for (long h = kv_head * group; h < (kv_head + 1) * group; h++)
             prepare_head(work, work.query, work.query_scale ? work.query_scale + h * op.dim : nullptr, op.dim, cosines, x + h * op.dim);
         float* key = x + q_width + kv_head * op.dim;
@@ -205,6 +205,15 @@ inline void grow(Engine& e, const Step& step) {
     const size_t all_inputs = (size_t)e.most_inputs * step.rows;
     if (step.rows > 1 && e.normed.size() < all_inputs)
         e.normed.resize(all_inputs), e.bytes.resize(all_inputs), e.scales.resize(all_inputs / GROUP), e.sums.resize(all_inputs / GROUP);
+    for (Angles& turn : e.angles) {
+        turn.table.resize(step.rows * 2 * turn.pairs);
+        for (long row = 0; row < step.rows; row++)
+            for (int i = 0; i < turn.pairs; i++) {
+                const float angle = (float)step.positions[row] * turn.frequencies[i];
+                float* at = turn.table.data() + row * 2 * turn.pairs;
+                at[i] = std::cos(angle) * turn.amplitude, at[turn.pairs + i] = std::sin(angle) * turn.amplitude;
+            }
+    }
     if (step.from) return (void)std::copy_n(step.from, e.widths[0] * step.rows, e.buffers[0]);
     for (long row = 0; row < step.rows; row++) {
         const int sequence = step.sequences[row];

@@ -226,6 +226,31 @@ inline Ints dot_four(Ints sum, Bytes w, Four a) {
     return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
 #endif
 }
+// a from 0 to 127
+inline Ints dot_four_unsigned(Ints sum, Bytes w, __m256i a) {
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return {_mm256_dpbusd_epi32(sum.v, a, w.v)};
+#else
+    return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w.v), _mm256_set1_epi16(1)))};
+#endif
+}
+inline __m256i four_unsigned(const int8_t* a) {
+    int32_t word;
+    std::memcpy(&word, a, 4);
+    return _mm256_set1_epi32(word);
+}
+inline Four four_less(const int8_t* a, char shift) {
+    __m256i value = _mm256_sub_epi8(four_unsigned(a), _mm256_set1_epi8(shift));
+    return {value, _mm256_abs_epi8(value)};
+}
+inline Ints load_ints(const int32_t* p) { return {_mm256_loadu_si256((const __m256i*)p)}; }
+// 32 whole numbers between −128 and 127
+inline void store_bytes(int8_t* p, Floats a, Floats b, Floats c, Floats d) {
+    __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v), _mm256_cvtps_epi32(b.v));
+    __m256i high = _mm256_packs_epi32(_mm256_cvtps_epi32(c.v), _mm256_cvtps_epi32(d.v));
+    __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing works within halves
+    _mm256_storeu_si256((__m256i*)p, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
+}
 struct Shorts {  // pairs' sums of nibbles: at most 8 · 2 · 15 · 127 < 2¹⁵ in a group of 32
     __m256i v;
 };
@@ -263,6 +288,21 @@ inline Ints dot_four(Ints sum, Bytes w, Four a) {
     for (int r = 0; r < LANES; r++)
         for (int i = 0; i < 4; i++) sum.v[r] += (int)(int8_t)w.v[4 * r + i] * a.v[i];
     return sum;
+}
+inline Ints dot_four_unsigned(Ints sum, Bytes w, Four a) { return dot_four(sum, w, a); }
+inline Four four_unsigned(const int8_t* a) { return four(a); }
+inline Four four_less(const int8_t* a, char shift) {
+    return {{(int8_t)(a[0] - shift), (int8_t)(a[1] - shift), (int8_t)(a[2] - shift), (int8_t)(a[3] - shift)}};
+}
+inline Ints load_ints(const int32_t* p) {
+    Ints a;
+    std::memcpy(a.v, p, sizeof a.v);
+    return a;
+}
+inline void store_bytes(int8_t* p, Floats a, Floats b, Floats c, Floats d) {
+    float v[4 * LANES];
+    store(v, a), store(v + LANES, b), store(v + 2 * LANES, c), store(v + 3 * LANES, d);
+    for (int i = 0; i < 4 * LANES; i++) p[i] = (int8_t)v[i];
 }
 using Shorts = Ints;
 inline Shorts no_shorts() { return {}; }
