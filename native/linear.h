@@ -16,39 +16,25 @@ struct Inputs {
     const float* sums;     // [row][groups]: scale · Σ bytes
 };
 
-inline bool takes_bytes(Precision p) { return p != Precision::float32 && p != Precision::float16; }
-
-// How activations are counted. Where a matrix has one scale for a row: 128 at a time, from −63 to 63, with 64 added, for products of
-// 7 by 8 bits need no care for signs. Else 32 at a time, from −127 to 127.
+// How activations are counted: from −127 to 127; for int8 from −63 to 63 with 64 added, for products of 7 by 8 bits fit 16 without signs.
 struct Counting {
-    long group;
     float most, shift;
-    static Counting of(Precision p) { return p == Precision::int8 ? Counting{WIDE, 63.0f, 64.0f} : Counting{GROUP, 127.0f, 0.0f}; }
-    long groups(long depth) const { return (depth + group - 1) / group; }
+    static Counting of(Precision p) { return p == Precision::int8 ? Counting{63.0f, 64.0f} : Counting{127.0f, 0.0f}; }
 };
 
 // x → bytes, a group at a time:  scale = max |x| / most
 inline void quantise_row(const Counting& by, const float* x, long count, long depth, int8_t* bytes, float* scales, float* sums) {
-    for (long g = 0; g < by.groups(depth); g++) {
-        const long start = g * by.group, end = depth < start + by.group ? depth : start + by.group;
-        auto four = [&](long i, Floats* v) {
-            for (int j = 0; j < 4; j++) {
-                const long at = i + j * LANES, many = count - at < LANES ? count - at : LANES;
-                v[j] = many > 0 ? load(x + at, (int)many) : zero();
-            }
-        };
+    for (long start = 0; start < depth; start += GROUP) {
         Floats v[4], tops = zero(), total = zero();
-        for (long i = start; i < end; i += GROUP) {
-            four(i, v);
-            for (int j = 0; j < 4; j++) tops = max(tops, absolute(v[j]));
+        for (int j = 0; j < 4; j++) {
+            const long at = start + j * LANES, many = count - at < LANES ? count - at : LANES;
+            v[j] = many > 0 ? load(x + at, (int)many) : zero();
+            tops = max(tops, absolute(v[j]));
         }
         const float top = largest(tops), scale = top / by.most, inverse = top > 0.0f ? by.most / top : 0.0f;
-        for (long i = start; i < end; i += GROUP) {
-            four(i, v);
-            for (int j = 0; j < 4; j++) v[j] = nearest(v[j] * all(inverse)), total = total + v[j], v[j] = v[j] + all(by.shift);
-            store_bytes(bytes + i, v[0], v[1], v[2], v[3]);
-        }
-        scales[g] = scale, sums[g] = scale * sum(total);
+        for (int j = 0; j < 4; j++) v[j] = nearest(v[j] * all(inverse)), total = total + v[j], v[j] = v[j] + all(by.shift);
+        store_bytes(bytes + start, v[0], v[1], v[2], v[3]);
+        scales[start / GROUP] = scale, sums[start / GROUP] = scale * sum(total);
     }
 }
 
@@ -59,18 +45,21 @@ template <int ROWS>
 inline void pair_of_whole_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
     const uint8_t* data = w.tile(tile);
     const int8_t* bytes = x.bytes + row * w.depth;
-    const long groups = Packed::wide_groups(w.depth);
+    const long groups = w.depth / GROUP;
+    const float* scales = x.scales + row * groups;
+    const int16_t* less_sums = w.less_sums(tile, 0);
     for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = zero();
-    for (long g = 0; g < groups; g++) {
+    for (long g = 0; g < groups; g++, less_sums += 2 * TILE) {
         Ints whole[ROWS][2];
-        for (int t = 0; t < 2; t++)
-            for (int r = 0; r < ROWS; r++) whole[r][t] = ROWS == 1 ? no_ints() : load_ints(w.shifts(tile + t, g));
-        const long many = g + 1 < groups ? WIDE / 4 : w.depth / 4 - g * (WIDE / 4);
-        for (long j = 0; j < many; j++, data += 64, bytes += 4) {
+        for (int t = 0; t < 2; t++) {
+            const Ints start = ROWS == 1 ? no_ints() : load_times_64(less_sums + t * TILE);
+            for (int r = 0; r < ROWS; r++) whole[r][t] = start;
+        }
+        for (int j = 0; j < GROUP / 4; j++, data += 64, bytes += 4) {
             if (ROWS == 1) prefetch(data + AHEAD);
             Bytes weights[2] = {load_bytes(data), load_bytes(data + 32)};
             for (int r = 0; r < ROWS; r++) {
-                if constexpr (ROWS == 1) {  // memory is the limit: the shifts need not be read
+                if constexpr (ROWS == 1) {  // memory is the limit: the sums need not be read
                     Four a = four_less(bytes, 64);
                     for (int t = 0; t < 2; t++) whole[r][t] = dot_four(whole[r][t], weights[t], a);
                 } else {
@@ -80,7 +69,7 @@ inline void pair_of_whole_tiles(const Packed& w, long tile, const Inputs& x, lon
             }
         }
         for (int r = 0; r < ROWS; r++)
-            for (int t = 0; t < 2; t++) sums[r][t] = fma(floats(whole[r][t]), all(x.scales[(row + r) * groups + g]), sums[r][t]);
+            for (int t = 0; t < 2; t++) sums[r][t] = fma(floats(whole[r][t]), all(scales[r * groups + g]), sums[r][t]);
     }
     for (int t = 0; t < 2; t++) {
         Floats scale = load((const float*)w.scales + (tile + t) * TILE);

@@ -5,7 +5,7 @@
 //     int8      [pair][k / 4][2][8][4]       one scale for each row, or for each row and group of 32 inputs
 //     int4      [pair][k / 8][2][8][4]       low nibbles: inputs 0–3 of eight, high: 4–7; w = scale (q − 8), a scale for each group of 32
 //     scales    int8 [row] in float32; groups [pair][k / 32][2][8] in float16
-//     shifts    int8 [pair][k / 128][2][8] in int32: −64 Σ w over 128 inputs, for activations that are counted from −64
+//     sums      int8 [pair][k / 32][2][8] in int16: −Σ w of each group, for activations that are counted from −64; a single row needs none
 //
 // The lane of a vector is the row, so every output is one chain of sums over k, in the same order whatever runs beside it.
 #pragma once
@@ -15,10 +15,12 @@
 namespace sightline {
 
 constexpr long GROUP = 32;  // numbers that share a scale; inputs are filled with zeros up to a multiple
-constexpr long WIDE = 128;  // activations that share a scale where a row of the matrix has one
 constexpr long TILE = 8;
 
 enum class Precision { float32, float16, int8, int8_groups, int4 };
+
+// Whether activations are made whole numbers for it.
+inline bool takes_bytes(Precision p) { return p != Precision::float32 && p != Precision::float16; }
 
 struct Packed {
     Precision precision;
@@ -33,15 +35,14 @@ struct Packed {
     const uint16_t* group_scales(long tile, long group) const {
         return (const uint16_t*)scales + (tile / 2 * (depth / GROUP) + group) * 2 * TILE + tile % 2 * TILE;
     }
-    int32_t* shifts(long tile, long group) const {
-        return (int32_t*)scales + tiles * TILE + (tile / 2 * wide_groups(depth) + group) * 2 * TILE + tile % 2 * TILE;
+    int16_t* less_sums(long tile, long group) const {
+        return (int16_t*)((float*)scales + tiles * TILE) + (tile / 2 * (depth / GROUP) + group) * 2 * TILE + tile % 2 * TILE;
     }
-    static long wide_groups(long depth) { return (depth + WIDE - 1) / WIDE; }
     static long bytes_of(Precision p, long depth) {
         return p == Precision::float32 ? 32 * depth : p == Precision::float16 ? 16 * depth : p == Precision::int4 ? 4 * depth : 8 * depth;
     }
     static long scale_bytes_of(Precision p, long depth) {
-        return p == Precision::int8 ? 4 * TILE * (1 + wide_groups(depth)) : p == Precision::int8_groups || p == Precision::int4 ? 2 * TILE * (depth / GROUP) : 0;
+        return p == Precision::int8 ? 4 * TILE + 2 * TILE * (depth / GROUP) : takes_bytes(p) ? 2 * TILE * (depth / GROUP) : 0;
     }
 };
 

@@ -73,12 +73,13 @@ inline void pack(const float* weights, long stride, const Packed& to) {
                     out[k / 8 * apart + r * 4 + k % 4] |= (rounded_to(q, -8, 7) + 8) << (k / 4 % 2 * 4);
                 else
                     ((int8_t*)(out + k / 4 * apart))[r * 4 + k % 4] = (int8_t)rounded_to(q, -127, 127);
-                if (to.precision == Precision::int8) to.shifts(tile, k / WIDE)[r] -= 64 * rounded_to(q, -127, 127);
+                if (to.precision == Precision::int8) to.less_sums(tile, k / GROUP)[r] -= (int16_t)rounded_to(q, -127, 127);
             };
             float scale = 1.0f;
-            if (to.precision == Precision::int8)
-                for (long g = 0; g < Packed::wide_groups(to.depth); g++) to.shifts(tile, g)[r] = 0;
-            if (to.precision == Precision::int8) ((float*)to.scales)[tile * TILE + r] = scale = best_scale(row.data(), to.depth, -127, 127, false);
+            if (to.precision == Precision::int8) {
+                ((float*)to.scales)[tile * TILE + r] = scale = best_scale(row.data(), to.depth, -127, 127, false);
+                for (long g = 0; g < to.depth / GROUP; g++) to.less_sums(tile, g)[r] = 0;
+            }
             for (long k = 0; k < to.depth; k++) {
                 if (k % GROUP == 0 && (four || to.precision == Precision::int8_groups)) {
                     scale = best_scale(row.data() + k, GROUP, four ? -8 : -127, four ? 7 : 127, true);

@@ -74,7 +74,7 @@ inline Inputs prepared(Run& run, const Operation& op, const Packed& w, long rows
     Engine& e = run.engine;
     const bool alone = rows == 1, bytes = takes_bytes(w.precision), plain = op.norm.kind == NormKind::none && op.scale == 1.0f && !which;
     const Counting counting = Counting::of(w.precision);
-    const long groups = counting.groups(w.depth), in_width = e.widths[op.in];
+    const long groups = w.depth / GROUP, in_width = e.widths[op.in];
     if (plain && !bytes) return {e.buffers[op.in], in_width, nullptr, nullptr, nullptr};
     std::vector<float>& own = e.own[run.member.number];
     const long room = w.depth + 2 * groups + w.depth / 4 + 16;

@@ -217,13 +217,18 @@ inline Four four(const int8_t* a) {
     __m256i value = _mm256_set1_epi32(word);
     return {value, _mm256_abs_epi8(value)};
 }
+// A sum that is kept where it is: else compilers collect all products of a loop first, in memory, and add them at its end.
+inline __m256i kept(__m256i sum) {
+    asm("" : "+x"(sum));
+    return sum;
+}
 // |a| ≤ 127 and |w| ≤ 127, so that a pair's sum fits 16 bits
 inline Ints dot_four(Ints sum, Bytes w, Four a) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
     return {_mm256_dpbusd_epi32(sum.v, a.size, _mm256_sign_epi8(w.v, a.value))};
 #else
     __m256i pairs = _mm256_maddubs_epi16(a.size, _mm256_sign_epi8(w.v, a.value));
-    return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+    return {kept(_mm256_add_epi32(sum.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))))};
 #endif
 }
 // a from 0 to 127
@@ -231,7 +236,7 @@ inline Ints dot_four_unsigned(Ints sum, Bytes w, __m256i a) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
     return {_mm256_dpbusd_epi32(sum.v, a, w.v)};
 #else
-    return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w.v), _mm256_set1_epi16(1)))};
+    return {kept(_mm256_add_epi32(sum.v, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w.v), _mm256_set1_epi16(1))))};
 #endif
 }
 inline __m256i four_unsigned(const int8_t* a) {
@@ -243,7 +248,7 @@ inline Four four_less(const int8_t* a, char shift) {
     __m256i value = _mm256_sub_epi8(four_unsigned(a), _mm256_set1_epi8(shift));
     return {value, _mm256_abs_epi8(value)};
 }
-inline Ints load_ints(const int32_t* p) { return {_mm256_loadu_si256((const __m256i*)p)}; }
+inline Ints load_times_64(const int16_t* p) { return {_mm256_slli_epi32(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i*)p)), 6)}; }
 // 32 whole numbers between −128 and 127
 inline void store_bytes(int8_t* p, Floats a, Floats b, Floats c, Floats d) {
     __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v), _mm256_cvtps_epi32(b.v));
@@ -257,7 +262,7 @@ struct Shorts {  // pairs' sums of nibbles: at most 8 · 2 · 15 · 127 < 2¹⁵
 inline Shorts no_shorts() { return {_mm256_setzero_si256()}; }
 inline Bytes low_nibbles(Bytes w) { return {_mm256_and_si256(w.v, _mm256_set1_epi8(15))}; }
 inline Bytes high_nibbles(Bytes w) { return {_mm256_and_si256(_mm256_srli_epi16(w.v, 4), _mm256_set1_epi8(15))}; }
-inline Shorts dot_pairs(Shorts sum, Bytes nibbles, Four a) { return {_mm256_add_epi16(sum.v, _mm256_maddubs_epi16(nibbles.v, a.value))}; }
+inline Shorts dot_pairs(Shorts sum, Bytes nibbles, Four a) { return {kept(_mm256_add_epi16(sum.v, _mm256_maddubs_epi16(nibbles.v, a.value)))}; }
 inline Ints fours(Shorts sum) { return {_mm256_madd_epi16(sum.v, _mm256_set1_epi16(1))}; }
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 
@@ -294,9 +299,9 @@ inline Four four_unsigned(const int8_t* a) { return four(a); }
 inline Four four_less(const int8_t* a, char shift) {
     return {{(int8_t)(a[0] - shift), (int8_t)(a[1] - shift), (int8_t)(a[2] - shift), (int8_t)(a[3] - shift)}};
 }
-inline Ints load_ints(const int32_t* p) {
+inline Ints load_times_64(const int16_t* p) {
     Ints a;
-    std::memcpy(a.v, p, sizeof a.v);
+    for (int i = 0; i < LANES; i++) a.v[i] = 64 * p[i];
     return a;
 }
 inline void store_bytes(int8_t* p, Floats a, Floats b, Floats c, Floats d) {
