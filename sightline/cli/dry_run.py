@@ -63,7 +63,8 @@ def plan(job: Job) -> Plan:
     found = estimate(job)
     said = explain(found.config, name=job.name, time=found.time, source=found.source, batch=found.rows)
     rows = math.ceil(found.rows / found.accumulate)
-    kept = training_memory(found.config, time=found.time, source=found.source, batch=rows).activations
+    recompute = job.config.checkpoint_activations
+    kept = training_memory(found.config, time=found.time, source=found.source, batch=rows, recompute=recompute).activations
     return Plan(job.name, amount(job.task), found, parts_of(said), said.training_flops, kept)
 
 

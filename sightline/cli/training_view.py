@@ -26,7 +26,7 @@ from sightline.training.config import AdamW, Optimizer
 from sightline.training.labelled import Labelled
 from sightline.training.loop import StepEvent
 from sightline.training.masked import MaskedText
-from sightline.training.optimizers import groups
+from sightline.training.optimizers import said_groups
 from sightline.training.packed import PackedText
 from sightline.training.pairs import Pairs
 from sightline.training.run import Evaluated, Event, Job, Note, Saved
@@ -75,7 +75,7 @@ def opening(job: Job, transformer: Transformer, folder: Path) -> Opening:
         data=amount(job.task),
         fingerprint=hashlib.sha256(job.task.fingerprint.encode()).hexdigest()[:12],
         optimizer=named(job.config.optimizer),
-        groups=[str(group) for group in groups(transformer)],
+        groups=said_groups(transformer, job.config.optimizer),
         device=str(transformer.device),
         threads=torch.get_num_threads(),
         steps=job.config.steps,

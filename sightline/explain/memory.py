@@ -74,31 +74,36 @@ class TrainingMemory:
         return self.weights + self.gradients + self.moments + self.activations
 
 
-def training_memory(config: ModelConfig, *, time: int, source: int | None = None, batch: int = 1) -> TrainingMemory:
+def training_memory(
+    config: ModelConfig, *, time: int, source: int | None = None, batch: int = 1, recompute: bool = False
+) -> TrainingMemory:
     """4 + 4 + 8 bytes a parameter, and 4 bytes for each number that the backward pass needs."""
     check_lengths(config, time=time, source=source, batch=batch)
     states = FLOAT * total_parameters(config)
-    return TrainingMemory(states, states, 2 * states, FLOAT * activations(config, time=time, source=source, batch=batch))
+    kept = activations(config, time=time, source=source, batch=batch, recompute=recompute)
+    return TrainingMemory(states, states, 2 * states, FLOAT * kept)
 
 
-def activations(config: ModelConfig, *, time: int, source: int | None = None, batch: int = 1) -> int:
+def activations(config: ModelConfig, *, time: int, source: int | None = None, batch: int = 1, recompute: bool = False) -> int:
     """Numbers that the forward pass keeps for the backward pass: the inputs of matrices, norms and activations.
 
     A norm keeps 2·d_model per token; attention q, k, v, z; a feed-forward 2·d_ff (ReLU 1), gated 3;
     the head its logits. The fused kernel keeps nothing of size T × T; soft-caps, sinks, biases and dropout on the weights do.
+    With `recompute` a block keeps its input alone, and the largest block's rest is there while its gradient is computed.
     """
     both = config.encoder is not None and config.decoder is not None
     read = time if source is None else source
-    total = 0
+    total, largest = 0, 0
     for name, stack in config.stacks.items():
         tokens = read if both and name == "encoder" else time
         ends = sum(norm_keeps(norm) for norm in (stack.embedding.norm, stack.final_norm)) * stack.width
-        inner = sum(times * block_keeps(block, stack.width) for block, times in layers_of(stack))
-        pairs = sum(times * pairs_keep(block, tokens, read, batch) for block, times in layers_of(stack))
-        total += batch * tokens * (ends + inner) + pairs
-        total += sum(times * joined_keeps(block, stack.width) for block, times in layers_of(stack))
-        total += sum(times * cross_keeps(block, stack.width, time, read) for block, times in layers_of(stack)) * batch
-    return total + batch * time * head_keeps(config)
+        total += batch * tokens * ends
+        for block, times in layers_of(stack):
+            kept = batch * tokens * block_keeps(block, stack.width) + pairs_keep(block, tokens, read, batch)
+            kept += joined_keeps(block, stack.width) + batch * cross_keeps(block, stack.width, time, read)
+            total += times * (batch * tokens * stack.width if recompute else kept)
+            largest = max(largest, kept)
+    return total + (largest if recompute else 0) + batch * time * head_keeps(config)
 
 
 def head_keeps(config: ModelConfig) -> int:

@@ -34,9 +34,11 @@ class Group:
     parameters: list[tuple[str, nn.Parameter]]
     decays: bool
 
-    def __str__(self) -> str:
+    def said(self, decay: float) -> str:
+        """In one line."""
         count = sum(p.numel() for _, p in self.parameters)
-        return f"{self.name}: {len(self.parameters)} tensors, {count:,} numbers, {'with' if self.decays else 'without'} weight decay"
+        how = f"weight decay {decay:g}" if self.decays and decay else "no weight decay"
+        return f"{self.name}: {len(self.parameters)} tensors, {count:,} numbers, {how}"
 
 
 def groups(transformer: nn.Module) -> list[Group]:
@@ -149,6 +151,12 @@ class Optimizers:
                 state = by_name.get(self.names[id(parameter)], {})
                 if state.keys() == wanted:
                     part.state[parameter] = {key: held_like(value.clone(), parameter) for key, value in state.items()}
+
+
+def said_groups(transformer: nn.Module, config: Optimizer) -> list[str]:
+    """The groups, a line for each."""
+    rest = config.rest if isinstance(config, Muon) else config
+    return [group.said((config if group.name == "hidden" else rest).weight_decay) for group in groups(transformer)]
 
 
 def make_optimizers(transformer: nn.Module, config: Optimizer) -> Optimizers:

@@ -70,6 +70,14 @@ def test_activations_are_within_a_tenth_of_what_autograd_keeps(name: str, as_use
     assert estimate == pytest.approx(kept(config), rel=0.1)
 
 
+def test_recomputed_blocks_keep_their_inputs_and_the_rest_of_one() -> None:
+    def kept(layers: int, *, recompute: bool) -> int:
+        return activations(sl.llama(**(SIZE | {"layers": layers})), time=TIME, batch=BATCH, recompute=recompute)
+
+    assert kept(6, recompute=True) - kept(3, recompute=True) == 3 * BATCH * TIME * SIZE["width"]
+    assert kept(1, recompute=True) - kept(1, recompute=False) == BATCH * TIME * SIZE["width"]
+
+
 def test_states_take_sixteen_bytes_a_parameter() -> None:
     memory = training_memory(sl.PUBLISHED["gpt2"](), time=128, batch=4)
     assert memory.weights + memory.gradients + memory.moments == 16 * 124_439_808

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 import sightline as sl
 from sightline.errors import InputError
 from sightline.training.config import AdamW, Muon
-from sightline.training.optimizers import MuonOptimizer, groups, make_optimizers, orthogonal
+from sightline.training.optimizers import MuonOptimizer, groups, make_optimizers, orthogonal, said_groups
 from tests.tiny import SIZE, blocks, encoders, positions
 from tests.training.small import model
 
@@ -49,11 +49,12 @@ def test_a_tied_head_is_a_table_and_frozen_weights_are_nowhere() -> None:
 
 
 def test_groups_can_be_printed() -> None:
-    assert [str(group) for group in groups(model())] == [
-        "hidden: 7 tensors, 3,328 numbers, with weight decay",
-        "tables: 1 tensors, 208 numbers, without weight decay",
-        "vectors: 3 tensors, 48 numbers, without weight decay",
+    assert said_groups(model(), AdamW(weight_decay=0.2)) == [
+        "hidden: 7 tensors, 3,328 numbers, weight decay 0.2",
+        "tables: 1 tensors, 208 numbers, no weight decay",
+        "vectors: 3 tensors, 48 numbers, no weight decay",
     ]
+    assert said_groups(model(), Muon())[0] == "hidden: 7 tensors, 3,328 numbers, no weight decay"
 
 
 def slopes(transformer: torch.nn.Module, step: int) -> None:
