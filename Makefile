@@ -37,6 +37,8 @@ bench: $(READY) ## side-by-side measurements, as ratios
 	@$(PYTHON) -m bench.generation
 	@$(PYTHON) -m bench.seeing
 	@$(PYTHON) -m bench.training
+	@$(PYTHON) -m bench.peers
+	@$(PYTHON) -m bench.native
 
 native-asan: $(READY) ## the kernels' tests under the address and undefined-behaviour sanitizers
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check nanobind cmake ninja

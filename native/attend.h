@@ -61,6 +61,13 @@ inline void remember(const Cache& cache, const Operation& op, int sequence, long
     });
 }
 
+// A key as it is looked at, and its value, `apart` numbers further on, go into the cache.
+template <class Number>
+inline void keep_head(const Cache& cache, const Operation& op, int sequence, long position, int kv_head, const float* cosines, float* key, long apart) {
+    prepare_head(op.work, op.work.key, op.work.key_scale ? op.work.key_scale + kv_head * op.dim : nullptr, op.dim, cosines, key);
+    remember<Number>(cache, op, sequence, position, kv_head, key, key + apart);
+}
+
 // What a query sees: positions first … end − 1.
 struct Sight {
     long first, end;

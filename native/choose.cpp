@@ -1,18 +1,20 @@
 // Which kernels this processor can run.
 #include "choose.h"
 
-namespace avx2 {
-extern const sightline::TrainingKernels training;
-extern const sightline::EngineKernels engine;
-}
-namespace portable {
-extern const sightline::TrainingKernels training;
-extern const sightline::EngineKernels engine;
-}
-namespace neon {
-extern const sightline::TrainingKernels training;
-extern const sightline::EngineKernels engine;
-}
+#if defined(SIGHTLINE_HAS_AVXVNNI)
+#include <cpuid.h>
+#endif
+
+#define SIGHTLINE_KIND(kind)                                \
+    namespace kind {                                        \
+    extern const sightline::TrainingKernels training;       \
+    extern const sightline::EngineKernels engine;           \
+    }
+SIGHTLINE_KIND(portable)
+SIGHTLINE_KIND(avx2)
+SIGHTLINE_KIND(avxvnni)
+SIGHTLINE_KIND(avx512vnni)
+SIGHTLINE_KIND(neon)
 
 namespace sightline {
 
@@ -20,29 +22,53 @@ const TrainingKernels* training_kernels = nullptr;
 const EngineKernels* engine_kernels = nullptr;
 static std::string chosen;
 
-std::vector<std::string> kinds() {
-    std::vector<std::string> found;
+#if defined(SIGHTLINE_HAS_AVXVNNI)
+static bool has_avx_vnni() {  // leaf 7, part 1, bit 4 of eax; compilers' own question knows it only since 2022
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
+
+struct Known {
+    const char* name;
+    bool runs;
+    const TrainingKernels* training;
+    const EngineKernels* engine;
+};
+
+// The best first.
+static std::vector<Known> known() {
+    std::vector<Known> found;
 #if defined(SIGHTLINE_HAS_AVX2)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) found.push_back("avx2");
+    const bool eight = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#if defined(SIGHTLINE_HAS_AVX512VNNI)
+    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+    found.push_back({"avx512vnni", eight && wide, &avx512vnni::training, &avx512vnni::engine});
+#endif
+#if defined(SIGHTLINE_HAS_AVXVNNI)
+    found.push_back({"avxvnni", eight && has_avx_vnni(), &avxvnni::training, &avxvnni::engine});
+#endif
+    found.push_back({"avx2", eight, &avx2::training, &avx2::engine});
 #endif
 #if defined(SIGHTLINE_HAS_NEON)
-    found.push_back("neon");
+    found.push_back({"neon", true, &neon::training, &neon::engine});
 #endif
-    found.push_back("portable");
+    found.push_back({"portable", true, &portable::training, &portable::engine});
+    return found;
+}
+
+std::vector<std::string> kinds() {
+    std::vector<std::string> found;
+    for (const Known& one : known())
+        if (one.runs) found.push_back(one.name);
     return found;
 }
 
 bool choose(const std::string& kind) {
-    for (const auto& one : kinds())
-        if (one == kind) {
-#if defined(SIGHTLINE_HAS_AVX2)
-            if (kind == "avx2") training_kernels = &avx2::training, engine_kernels = &avx2::engine;
-#endif
-#if defined(SIGHTLINE_HAS_NEON)
-            if (kind == "neon") training_kernels = &neon::training, engine_kernels = &neon::engine;
-#endif
-            if (kind == "portable") training_kernels = &portable::training, engine_kernels = &portable::engine;
-            chosen = kind;
+    for (const Known& one : known())
+        if (one.runs && one.name == kind) {
+            training_kernels = one.training, engine_kernels = one.engine, chosen = kind;
             return true;
         }
     return false;

@@ -11,7 +11,7 @@
 
 namespace sightline {
 
-enum class Kind { embed, norm, linear, attend, blend, add };
+enum class Kind { embed, norm, linear, attend, blend, add, keep };
 enum class NormKind { none, layer, rms, unit };
 enum class Curve { none, relu, gelu, gelu_tanh, silu, relu_squared, tanh };
 
@@ -49,7 +49,7 @@ struct Operation {
     HeadWork work;
     float score_scale = 1, score_cap = 0;
     long window = 0;                                 // 0: none
-    bool causal = true;
+    bool causal = true, cross = false;               // cross: queries alone, which look at the memory
     const float* distance_bias = nullptr;            // [heads][2 · reach + 1], by key − query
     long reach = 0;
     const float* sinks = nullptr;                    // [heads]
@@ -89,6 +89,7 @@ struct Engine {
     std::vector<Packed> matrices;
     std::vector<long> widths;  // of the buffers
     Cache cache;
+    const Cache* looked_at = nullptr;  // of the encoder that this decoder looks at
     long most_inputs = 0;
     // scratch, grown when more rows come
     std::vector<float> memory;
@@ -101,13 +102,14 @@ struct Engine {
 
 struct Step {
     long rows;
-    const int32_t *tokens, *sequences, *positions;
+    const int32_t *tokens, *sequences, *positions, *sources;  // a source is a sequence of the memory
     const int32_t* wanted;  // rows whose logits are asked for, ascending
     long wanted_count;
     float* logits;          // [wanted, vocabulary]
     float* const* queries;  // for each attend operation: where its rotated queries go [rows, heads · dim]; null: nowhere
     float* hidden;          // where the last hidden states go, [rows, width]; null: nowhere
-    const float* from;      // hidden states from which the logits alone are made, instead of the tokens; null: the whole program
+    const float* from;      // the residual stream where it is given, instead of the tokens; null: it is embedded
+    long first;             // operation to begin with
 };
 
 struct EngineKernels {

@@ -55,7 +55,7 @@ static Operation operation_of(const nb::dict& d) {
     op.work.pairs = of(d, "pairs", 0), op.work.frequencies = floats_of(d, "frequencies"), op.work.amplitude = of(d, "amplitude", 1.0f);
     op.work.unit = of(d, "unit", false), op.work.query_scale = floats_of(d, "query_scale"), op.work.key_scale = floats_of(d, "key_scale");
     op.score_scale = of(d, "score_scale", 1.0f), op.score_cap = of(d, "score_cap", 0.0f), op.window = of(d, "window", 0L);
-    op.causal = of(d, "causal", true), op.distance_bias = floats_of(d, "distance_bias"), op.reach = of(d, "reach", 0L);
+    op.causal = of(d, "causal", true), op.cross = of(d, "cross", false), op.distance_bias = floats_of(d, "distance_bias"), op.reach = of(d, "reach", 0L);
     op.sinks = floats_of(d, "sinks"), op.step = floats_of(d, "step");
     return op;
 }
@@ -98,18 +98,20 @@ static void add_engine(nb::module_& m) {
              })
         .def("unpack_row", [](Engine& e, int matrix, long row, uintptr_t to) { engine_kernels->unpack_row(e.matrices[matrix], row, at(to)); })
         .def("run",
-             [](Engine& e, long rows, uintptr_t tokens, uintptr_t sequences, uintptr_t positions, long wanted_count, uintptr_t wanted,
-                uintptr_t logits, const std::vector<uintptr_t>& queries, uintptr_t hidden, uintptr_t from) {
+             [](Engine& e, long rows, uintptr_t tokens, uintptr_t sequences, uintptr_t positions, uintptr_t sources, long wanted_count,
+                uintptr_t wanted, uintptr_t logits, const std::vector<uintptr_t>& queries, uintptr_t hidden, uintptr_t from, long first) {
                  nb::gil_scoped_release free;
                  std::vector<float*> kept;
                  for (uintptr_t one : queries) kept.push_back(at(one));
-                 engine_kernels->run(e, {rows, at<int32_t>(tokens), at<int32_t>(sequences), at<int32_t>(positions), at<int32_t>(wanted), wanted_count,
-                                         at(logits), kept.empty() ? nullptr : kept.data(), at(hidden), at(from)});
+                 engine_kernels->run(e, {rows, at<int32_t>(tokens), at<int32_t>(sequences), at<int32_t>(positions), at<int32_t>(sources),
+                                         at<int32_t>(wanted), wanted_count, at(logits), kept.empty() ? nullptr : kept.data(), at(hidden), at(from),
+                                         first});
              })
         .def("read_cache",
              [](Engine& e, int sequence, int layer, int kv_head, long positions, uintptr_t keys, uintptr_t values) {
                  engine_kernels->read_cache(e.cache, sequence, layer, kv_head, positions, at(keys), at(values));
              })
+        .def("look_at", [](Engine& e, Engine& encoder) { e.looked_at = &encoder.cache; }, nb::keep_alive<1, 2>())
         .def("new_sequence", [](Engine& e) { return new_sequence(e.cache); })
         .def("copy_sequence", [](Engine& e, int from) { return copy_sequence(e.cache, from); })
         .def("forget_sequence", [](Engine& e, int sequence) { forget_sequence(e.cache, sequence); })

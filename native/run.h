@@ -22,13 +22,21 @@ struct Run {
     std::atomic<long>* counters;  // one for each operation and phase
     Member member;
     int used = 0;
+    const Packed* coming = nullptr;  // the matrix that will be read next
 
     // pieces of one phase, shared among all; then everyone meets
     template <class Body>
     void phase(long pieces, const Body& body) {
         std::atomic<long>& next = counters[used++];
         for (long piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) body(piece);
+        if (step.rows == 1) ask();
         barrier.wait();
+    }
+    // While one row waits for another thread, memory need not: the beginning of what comes is asked for.
+    void ask() const {
+        if (!coming) return;
+        const long bytes = coming->tiles * coming->tile_bytes(), start = member.number * TILE_BYTES;
+        for (long at = start; at < std::min(bytes, start + TILE_BYTES); at += 64) prefetch_far(coming->data + at);
     }
     float* buffer(int number, long row) const { return engine.buffers[number] + row * engine.widths[number]; }
 };
@@ -143,6 +151,8 @@ inline void attend(Run& run, const Operation& op, int number) {
     Engine& e = run.engine;
     const Step& step = run.step;
     const HeadWork& work = op.work;
+    const Cache& seen = op.cross ? *e.looked_at : e.cache;
+    const int32_t* of = op.cross ? step.sources : step.sequences;
     const long group = op.heads / op.kv_heads, in_width = e.widths[op.in], q_width = (long)op.heads * op.dim, k_width = (long)op.kv_heads * op.dim;
     std::vector<float>& own = e.own[run.member.number];
     auto prepare = [&](long row, int kv_head) {
@@ -150,15 +160,12 @@ inline void attend(Run& run, const Operation& op, int number) {
         float* x = run.buffer(op.in, row);
         for (long h = kv_head * group; h < (kv_head + 1) * group; h++)
             prepare_head(work, work.query, work.query_scale ? work.query_scale + h * op.dim : nullptr, op.dim, cosines, x + h * op.dim);
-        float* key = x + q_width + kv_head * op.dim;
-        prepare_head(work, work.key, work.key_scale ? work.key_scale + kv_head * op.dim : nullptr, op.dim, cosines, key);
-        remember<Number>(e.cache, op, step.sequences[row], step.positions[row], kv_head, key, key + k_width);
+        if (!op.cross) keep_head<Number>(e.cache, op, step.sequences[row], step.positions[row], kv_head, cosines, x + q_width + kv_head * op.dim, k_width);
         if (step.queries && step.queries[number])
             std::copy_n(x + kv_head * group * op.dim, group * op.dim, step.queries[number] + row * q_width + kv_head * group * op.dim);
     };
     auto see = [&](long row, long many, int kv_head) {
-        look<Number>(e.cache, op, step.sequences[row], kv_head, step.positions, row, many, e.buffers[op.in], in_width, e.buffers[op.out],
-                     e.widths[op.out], own);
+        look<Number>(seen, op, of[row], kv_head, step.positions, row, many, e.buffers[op.in], in_width, e.buffers[op.out], e.widths[op.out], own);
     };
     if (step.rows == 1)
         return run.phase(op.kv_heads, [&](long kv_head) { prepare(0, (int)kv_head), see(0, 1, (int)kv_head); });
@@ -171,9 +178,20 @@ inline void attend(Run& run, const Operation& op, int number) {
         const long top = piece / op.kv_heads * together, end = std::min(step.rows, top + together);
         for (long row = top, next; row < end; row = next) {
             next = row + 1;
-            while (next < end && step.sequences[next] == step.sequences[row] && step.positions[next] > step.positions[next - 1]) next++;
+            while (next < end && of[next] == of[row] && (op.cross || step.positions[next] > step.positions[next - 1])) next++;
             see(row, next - row, (int)(piece % op.kv_heads));
         }
+    });
+}
+
+// Keys and values of a source, for a decoder to look at.
+template <class Number>
+inline void keep(Run& run, const Operation& op) {
+    const long k_width = (long)op.kv_heads * op.dim;
+    run.phase(run.step.rows, [&](long row) {
+        for (int kv_head = 0; kv_head < op.kv_heads; kv_head++)
+            keep_head<Number>(run.engine.cache, op, run.step.sequences[row], run.step.positions[row], kv_head, nullptr,
+                              run.buffer(op.in, row) + kv_head * op.dim, k_width);
     });
 }
 
@@ -214,7 +232,8 @@ inline void grow(Engine& e, const Step& step) {
                 at[i] = std::cos(angle) * turn.amplitude, at[turn.pairs + i] = std::sin(angle) * turn.amplitude;
             }
     }
-    if (step.from) return (void)std::copy_n(step.from, e.widths[0] * step.rows, e.buffers[0]);
+    if (step.from) std::copy_n(step.from, e.widths[0] * step.rows, e.buffers[0]);
+    if (e.program[step.first].last) return;  // logits alone
     for (long row = 0; row < step.rows; row++) {
         const int sequence = step.sequences[row];
         make_room(e.cache, sequence, step.positions[row] + 1);
@@ -231,13 +250,19 @@ inline void run_program(Engine& e, const Step& step) {
     together([&](Member member) {
         Run run{e, step, barrier, counters.data(), member};
         int attended = 0;
-        for (const Operation& op : e.program) {
-            if (step.from && !op.last) continue;
+        for (size_t n = step.first; n < e.program.size(); n++) {
+            const Operation& op = e.program[n];
+            run.coming = nullptr;
+            for (size_t m = n + 1; m < e.program.size() && !run.coming; m++)
+                if (e.program[m].kind == Kind::linear) run.coming = &e.matrices[e.program[m].matrix];
             switch (op.kind) {
                 case Kind::embed: embed(run, op); break;
                 case Kind::norm: norm(run, op); break;
                 case Kind::linear: linear(run, op); break;
-                case Kind::attend: e.cache.half ? attend<uint16_t>(run, op, attended) : attend<float>(run, op, attended), attended++; break;
+                case Kind::attend:
+                    (op.cross ? *e.looked_at : e.cache).half ? attend<uint16_t>(run, op, attended) : attend<float>(run, op, attended), attended++;
+                    break;
+                case Kind::keep: e.cache.half ? keep<uint16_t>(run, op) : keep<float>(run, op); break;
                 case Kind::blend: blend(run, op); break;
                 case Kind::add: add(run, op); break;
             }

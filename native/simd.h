@@ -222,23 +222,19 @@ inline __m256i kept(__m256i sum) {
     asm("" : "+x"(sum));
     return sum;
 }
-// |a| ≤ 127 and |w| ≤ 127, so that a pair's sum fits 16 bits
-inline Ints dot_four(Ints sum, Bytes w, Four a) {
+// Σ over four of unsigned a and signed w; a, |w| ≤ 127, so that a pair's sum fits 16 bits
+inline __m256i add_products(__m256i sum, __m256i a, __m256i w) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return {_mm256_dpbusd_epi32(sum.v, a.size, _mm256_sign_epi8(w.v, a.value))};
+    return _mm256_dpbusd_epi32(sum, a, w);
+#elif defined(__AVXVNNI__)
+    return _mm256_dpbusd_avx_epi32(sum, a, w);
 #else
-    __m256i pairs = _mm256_maddubs_epi16(a.size, _mm256_sign_epi8(w.v, a.value));
-    return {kept(_mm256_add_epi32(sum.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))))};
+    return kept(_mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w), _mm256_set1_epi16(1))));
 #endif
 }
+inline Ints dot_four(Ints sum, Bytes w, Four a) { return {add_products(sum.v, a.size, _mm256_sign_epi8(w.v, a.value))}; }
 // a from 0 to 127
-inline Ints dot_four_unsigned(Ints sum, Bytes w, __m256i a) {
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return {_mm256_dpbusd_epi32(sum.v, a, w.v)};
-#else
-    return {kept(_mm256_add_epi32(sum.v, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w.v), _mm256_set1_epi16(1))))};
-#endif
-}
+inline Ints dot_four_unsigned(Ints sum, Bytes w, __m256i a) { return {add_products(sum.v, a, w.v)}; }
 inline __m256i four_unsigned(const int8_t* a) {
     int32_t word;
     std::memcpy(&word, a, 4);
@@ -265,6 +261,7 @@ inline Bytes high_nibbles(Bytes w) { return {_mm256_and_si256(_mm256_srli_epi16(
 inline Shorts dot_pairs(Shorts sum, Bytes nibbles, Four a) { return {kept(_mm256_add_epi16(sum.v, _mm256_maddubs_epi16(nibbles.v, a.value)))}; }
 inline Ints fours(Shorts sum) { return {_mm256_madd_epi16(sum.v, _mm256_set1_epi16(1))}; }
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+inline void prefetch_far(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }
 
 #else
 
@@ -322,6 +319,7 @@ inline Bytes high_nibbles(Bytes w) {
 inline Shorts dot_pairs(Shorts sum, Bytes nibbles, Four a) { return dot_four(sum, nibbles, a); }
 inline Ints fours(Shorts sum) { return sum; }
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
+inline void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 #endif
 

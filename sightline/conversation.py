@@ -168,7 +168,7 @@ class Conversation:
         ended: Ended = "cut"
         figures = self.figures = Figures(self.context, len(prompt), self._rewind(prompt), left_out=left_out)
         try:
-            for piece in stream(self.model.fast, self.tokenizer, self._request(prompt), stop=stops, cache=self._cache):
+            for piece in stream(self.model.runner, self.tokenizer, self._request(prompt), stop=stops, cache=self._cache):
                 if piece.event is not None:
                     self._cached.append(piece.event.token)
                     figures.add(piece.event)

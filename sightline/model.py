@@ -11,19 +11,18 @@ model.save("folder")                       a folder that Hugging Face's transfor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Unpack
 
-import torch
 from torch import Tensor
 
-from sightline import kernels
 from sightline.checkpoints.defaults import Defaults, read_defaults
+from sightline.checkpoints.engines import Engine, dtype_named, precision_for
 from sightline.checkpoints.load import Progress
 from sightline.checkpoints.load import load as load_source
 from sightline.checkpoints.opening import open_source
+from sightline.checkpoints.packed import load_packed
 from sightline.checkpoints.pooling import Pooling, read_pooling
 from sightline.checkpoints.reference import resolve
 from sightline.checkpoints.save import keys_for, tensors_of
@@ -31,10 +30,11 @@ from sightline.checkpoints.source import Source
 from sightline.checkpoints.tokenizing import tokenizer_files, tokenizer_of
 from sightline.checkpoints.write import save_folder
 from sightline.config import Classifier, ModelConfig
+from sightline.core.asleep import state
 from sightline.core.cache import Cache
 from sightline.core.model import Transformer
 from sightline.core.packed import can_pack, evaluated, packed
-from sightline.errors import InputError, nearest
+from sightline.errors import InputError
 from sightline.families import FAMILIES
 from sightline.families.own import keys_of
 from sightline.generation.beam_text import best_of_beams
@@ -42,9 +42,12 @@ from sightline.generation.decode import Request
 from sightline.generation.text import Generation, Piece, gather, stream, stream_many
 from sightline.lens.trace import ATTENTION, Trace, trace_of
 from sightline.lens.watching import Watch
-from sightline.native.matrices import PRECISIONS, Precision, check_precision
-from sightline.native.program import program_of
-from sightline.native.twin import NativeTwin, native_twin
+from sightline.native import gguf
+from sightline.native.engine import NativeEngine
+from sightline.native.matrices import Precision
+from sightline.native.pairs import check_known, twin_for
+from sightline.native.seeing import BY_TORCH, NativeWatch, native_trace
+from sightline.native.twin import NativeCache, NativeTwin, twin_with
 from sightline.tasks.asking import Options, ids_of, needed, request_of
 from sightline.tasks.classify import Classification, classify
 from sightline.tasks.embed import embed
@@ -54,10 +57,6 @@ from sightline.tasks.tracing import trace
 from sightline.tasks.translate import Translation, translate
 from sightline.text.chat import Message, chat_ids, turn_end
 from sightline.text.tokenizer import Tokenizer
-
-Engine = Literal["native", "torch"]
-ENGINES: tuple[Engine, ...] = get_args(Engine)
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(slots=True)
@@ -77,7 +76,7 @@ class Model:
     name: str = ""
     precision: Precision | None = None
     _fast: tuple[object, Transformer] | None = field(default=None, init=False, repr=False, compare=False)
-    _native: tuple[object, NativeTwin] | None = field(default=None, init=False, repr=False, compare=False)
+    _native: tuple[object, Transformer] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def config(self) -> ModelConfig:
@@ -95,22 +94,32 @@ class Model:
 
     @property
     def runner(self) -> Transformer:
-        """What makes one token after the other: the native engine if it was asked for, else `fast`."""
+        """What reads, and makes one token after the other: the native engine if it was asked for, else `fast`."""
         if self.precision is None:
             return self.fast
         if self._native is None or self._native[0] != self._state:
-            self._native = self._state, native_twin(self.transformer, self.precision)
+            self._native = self._state, twin_for(self.transformer, self.precision)
         return self._native[1]
+
+    def with_engine(self, engine: NativeEngine) -> Model:
+        """With an engine that has these weights already."""
+        self._native = self._state, twin_with(self.transformer, engine)
+        return self
 
     @property
     def _state(self) -> object:
         """Changes when a weight does."""
-        return tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in self.transformer.parameters())
+        return state(self.transformer)
 
     @property
     def running(self) -> Transformer:
         """The transformer without dropout: itself, unless it is being trained."""
         return evaluated(self.transformer) if self.transformer.training else self.transformer
+
+    @property
+    def reader(self) -> Transformer:
+        """What reads whole texts: the native engine for an encoder, if it was asked for, else `running`."""
+        return self.runner if self.precision is not None and self.config.decoder is None else self.running
 
     @property
     def notes(self) -> list[str]:
@@ -120,14 +129,14 @@ class Model:
     def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
         """Continue a text or token ids (an encoder–decoder takes the source). The options are those of `stream`, and `beams`."""
         request = self.request(prompt, options)
-        beams, watch = options.get("beams", 1), self._watch(options)
+        beams, watch = options.get("beams", 1), self._watch(options, None)
         if beams != 1:
             found = best_of_beams(self.runner, self._tokenizer(), request, beams=beams, penalty=options.get("length_penalty", 1.0))
         else:
             found = gather(self._stream(request, options, watch=watch), prompt_tokens=len(request.source or request.prompt))
         if watch is not None:
             read, said = [*request.prompt, *found.tokens[:-1]], prompt if isinstance(prompt, str) and request.source is not None else ""
-            looked = watch.trace if beams == 1 else partial(trace_of, self)
+            looked = watch.trace if beams == 1 else self._traced
             found.trace = looked(read, source=request.source, source_text=said)
         return found
 
@@ -138,7 +147,8 @@ class Model:
             raise InputError("a trace of many texts at once", expected="one text", fix="model.generate(prompt, trace=True) for each")
         requests = [self.request(prompt, options) for prompt in prompts]
         found = [Generation(prompt_tokens=len(request.source or request.prompt)) for request in requests]
-        for number, piece in stream_many(self.fast, self._tokenizer(), requests, stop=options.get("stop") or ()):
+        runner = self.runner if self.config.encoder is None else self.fast  # the scheduler joins rows of caches, which pairs' have not
+        for number, piece in stream_many(runner, self._tokenizer(), requests, stop=options.get("stop") or ()):
             found[number].add(piece)
         return found
 
@@ -148,15 +158,37 @@ class Model:
         A cache of an earlier call may be given if it holds the beginning of this very prompt, and nothing else.
         """
         refuse_beams(options)
-        return self._stream(self.request(prompt, options), options, cache, watch=self._watch(options))
+        return self._stream(self.request(prompt, options), options, cache, watch=self._watch(options, cache))
 
     def _stream(self, request: Request, options: Options, cache: Cache | None = None, *, watch: Watch | None = None) -> Iterator[Piece]:
-        transformer = self.runner if watch is None else self.fast
+        transformer = self.runner if watch is None else watch.transformer
         return stream(transformer, self._tokenizer(), request, stop=options.get("stop") or (), cache=cache, watch=watch)
 
-    def _watch(self, options: Options) -> Watch | None:
-        """Who looks on, if that was asked for."""
-        return Watch(self.fast, self.tokenizer, self.name) if options.get("trace") else None
+    def _watch(self, options: Options, cache: Cache | None) -> Watch | None:
+        """Who looks on, if that was asked for. The engine is watched where it runs: with its own cache."""
+        if not options.get("trace"):
+            return None
+        twin = self._twin
+        if twin is not None and (cache is None or isinstance(cache, NativeCache)):
+            return NativeWatch(twin, self.tokenizer, self.name)
+        return Watch(twin or self.fast, self.tokenizer, self.name, notes=() if self.precision is None else (BY_TORCH,))
+
+    @property
+    def _twin(self) -> NativeTwin | None:
+        """The native engine, where it makes the text and can be watched."""
+        alone = self.precision is not None and self.config.encoder is None and self.config.decoder is not None
+        runner = self.runner if alone else None
+        return runner if isinstance(runner, NativeTwin) else None
+
+    def _traced(self, ids: Sequence[int], *, source: Sequence[int] | None, source_text: str) -> Trace:
+        """A text that is known already, looked at once more."""
+        if self._twin is not None:
+            return native_trace(self._twin, self, ids)
+        return self._noted(trace_of(self, ids, source=source, source_text=source_text))
+
+    def _noted(self, found: Trace) -> Trace:
+        """With a word on who computed it, where another writes."""
+        return replace(found, notes=(BY_TORCH,)) if self.precision is not None and not found.notes else found
 
     def trace(
         self,
@@ -171,12 +203,12 @@ class Model:
         An encoder–decoder reads `source` and is shown writing `text`; with one text only, it translates that first. `what` may name more
         of `sl.QUANTITIES` to keep, and `layers` fewer of the layers.
         """
-        return trace(self, self.defaults, text, source, layers=layers, what=what)
+        return self._noted(trace(self, self.defaults, text, source, layers=layers, what=what, twin=self._twin))
 
     def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Generation:
         """The answer to a conversation: `model.chat([{"role": "user", "content": "Hello"}]).text`."""
         refuse_beams(options)
-        request, watch = self._chat_request(messages, options), self._watch(options)
+        request, watch = self._chat_request(messages, options), self._watch(options, None)
         found = gather(self._stream(request, options, watch=watch))
         found.trace = None if watch is None else watch.trace([*request.prompt, *found.tokens[:-1]])
         return found
@@ -184,7 +216,7 @@ class Model:
     def stream_chat(self, messages: Sequence[Message], *, cache: Cache | None = None, **options: Unpack[Options]) -> Iterator[Piece]:
         """The same, piece by piece."""
         refuse_beams(options)
-        return self._stream(self._chat_request(messages, options), options, cache, watch=self._watch(options))
+        return self._stream(self._chat_request(messages, options), options, cache, watch=self._watch(options, cache))
 
     def _chat_request(self, messages: Sequence[Message], options: Options) -> Request:
         tokenizer = self._tokenizer()
@@ -195,25 +227,23 @@ class Model:
     ) -> Translation:
         """The text in the other language, with which source token each of its tokens looked at. Unsaid, beams are the checkpoint's or 4."""
         return translate(
-            self.fast, self._tokenizer(), self.defaults, text, beams=beams, max_tokens=max_tokens, length_penalty=length_penalty
+            self.runner, self._tokenizer(), self.defaults, text, beams=beams, max_tokens=max_tokens, length_penalty=length_penalty
         )
 
     def fill(self, text: str, *, top_k: int = 5) -> list[Filling]:
         """For each mask in the text (`[MASK]`, or as the tokenizer writes it), the likeliest tokens."""
-        return fill(self.running, self._tokenizer(), text, top_k=top_k)
+        return fill(self.reader, self._tokenizer(), text, top_k=top_k)
 
     def classify(self, texts: Sequence[str]) -> list[Classification]:
         """The probability of each label, for each text."""
         if self.head == "answers":
             raise InputError("a model that finds answers in a text", expected="one that labels texts or tokens", fix="use another model")
         problem, start = self.keys.get("problem_type"), self.defaults.decoder_start
-        return classify(self.running, self._tokenizer(), texts, labels=self.labels, problem=problem, start=start)
+        return classify(self.reader, self._tokenizer(), texts, labels=self.labels, problem=problem, start=start)
 
     def embed(self, texts: Sequence[str], *, progress: Callable[[int], None] | None = None) -> Tensor:
         """One vector for each text, `[texts, width]`, pooled as the checkpoint says (without a word of it: the mean)."""
-        return embed(
-            self.running, self._tokenizer(), texts, pooling=self.pooling or Pooling(how="mean", normalize=False), progress=progress
-        )
+        return embed(self.reader, self._tokenizer(), texts, pooling=self.pooling or Pooling(how="mean", normalize=False), progress=progress)
 
     def score(self, text: str | Sequence[int], *, stride: int | None = None, progress: Callable[[int], None] | None = None) -> Score:
         """How likely a text is: log p of each token, perplexity. Longer than the context, it is read in windows, `stride` apart."""
@@ -252,13 +282,6 @@ def refuse_beams(options: Options) -> None:
         raise InputError("a beam search, which is not known before its end", expected="generate", fix="model.generate(…, beams=4)")
 
 
-def dtype_named(name: str) -> torch.dtype:
-    """A dtype by its name."""
-    if name not in DTYPES:
-        raise InputError(f"dtype {name!r}", fix=nearest(name, DTYPES))
-    return DTYPES[name]
-
-
 def load(
     reference: str | Path,
     *,
@@ -274,7 +297,9 @@ def load(
     `strict` refuses NaN weights, `verify` checks the folder's checksums, `from_pickle` allows an old `pytorch_model.bin`, which is
     then converted in a limited process of its own. `progress(name, numbers)` is told of every tensor that was filled.
 
-    `engine="native"` makes tokens with the native engine, in `dtype` float32, float16, int8, int8_groups or int4.
+    `engine="native"` makes tokens with the native engine, in `dtype` float32, float16, int8, int8_groups or int4; `"auto"` uses it where
+    it can write what torch would, and notes its choice. The engine's packed weights are kept in the cache: the next time only they are
+    read, and `transformer` when it is asked for.
     """
     source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle)
     return load_opened(source, dtype=dtype, engine=engine, strict=strict, progress=progress, name=called(reference))
@@ -295,24 +320,16 @@ def load_opened(
     name: str = "",
 ) -> Model:
     """A source that is open already."""
-    precision = engine_precision(engine, dtype)
-    loaded = load_source(source, dtype=dtype_named("float32" if precision else dtype), strict=strict, progress=progress)
-    if precision is not None:
-        program_of(loaded.transformer)  # what it cannot run is said now
+    precision = precision_for(source, engine, dtype)
+    if precision is None:
+        loaded, packed_engine = load_source(source, dtype=dtype_named(dtype), strict=strict, progress=progress), None
+    else:
+        loaded, packed_engine = load_packed(source, precision, strict=strict, progress=progress)
+        if packed_engine is None:
+            check_known(loaded.transformer)
+        source.notes += gguf.notes({entry.name: entry.kind for entry in source.tensors.values()}, precision)
     defaults = read_defaults(source, loaded.transformer.config.last.embedding.vocab_size)
     pooling = read_pooling(source.where) if source.where.is_dir() else None
     tokenizer = tokenizer_of(source)
-    return Model(loaded.transformer, tokenizer, loaded.family.name, loaded.head, source.keys, source, defaults, pooling, name, precision)
-
-
-def engine_precision(engine: str, dtype: str) -> Precision | None:
-    """The native engine's precision, or None where torch is to run the model."""
-    if engine not in ENGINES:
-        raise InputError(f"engine {engine!r}", expected=" or ".join(ENGINES), fix=nearest(engine, ENGINES))
-    if engine == "native":
-        if not kernels.available():
-            raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
-        return check_precision(dtype)
-    if dtype in PRECISIONS and dtype not in DTYPES:
-        raise InputError(f"{dtype} with the torch engine", expected=", ".join(DTYPES), fix="engine='native'")
-    return None
+    found = Model(loaded.transformer, tokenizer, loaded.family.name, loaded.head, source.keys, source, defaults, pooling, name, precision)
+    return found if packed_engine is None else found.with_engine(packed_engine)

@@ -13,11 +13,13 @@ import torch
 from torch import nn
 
 import sightline as sl
+from sightline import kernels
 from sightline.checkpoints.defaults import Defaults
 from sightline.conversation import Conversation, Exchange, recommended
 from sightline.core.cache import Cache, Store
 from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Sampling
+from sightline.native.matrices import Precision
 from sightline.text.chat import chat_ids
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.train import save, train
@@ -64,7 +66,7 @@ def fresh(conversation: Conversation, text: str) -> list[int]:
         sampling=Sampling(**options),
         end=tuple({model.tokenizer.id_of("<|im_end|>"), model.tokenizer.eos} - {None}),
     )
-    return [event.token for event in decode(model.transformer, request)]
+    return [event.token for event in decode(model.runner, request)]
 
 
 @pytest.mark.parametrize(
@@ -210,6 +212,18 @@ def test_undo_reset_and_another_system_message(model: sl.Model) -> None:
     conversation.undo()
     with pytest.raises(sl.InputError, match="nothing to take back"):
         conversation.undo()
+
+
+@pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_the_native_engine_reuses_as_well(precision: Precision, model: sl.Model) -> None:
+    native = sl.Model(model.transformer, model.tokenizer, defaults=model.defaults, precision=precision)
+    conversation = Conversation(native, system="the dog", **WARM)
+    for text in ("the cat sat", "on the mat", "and the log"):
+        wanted = fresh(conversation, text)
+        assert said(conversation, text) == wanted
+        conversation.undo()
+        assert said(conversation, text) == wanted
 
 
 def test_a_full_context_leaves_out_the_oldest(model: sl.Model) -> None:

@@ -18,6 +18,7 @@ from sightline.checkpoints.mapped import MappedFile
 from sightline.errors import CheckpointError
 
 STRING, ARRAY = 8, 9
+LENGTH = struct.Struct("<Q")
 NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "|b1", 10: "<u8", 11: "<i8", 12: "<f8"}
 MOST_KEYS = MOST_TENSORS = 100_000
 MOST_STRINGS = 4_000_000
@@ -99,7 +100,21 @@ class Cursor:
             return self.numbers(kind, count, key)
         if count > min(MOST_STRINGS, (len(self.bytes) - self.at) // 8):
             self.refuse(f"{key!r} says it has {count} strings", f"at most {MOST_STRINGS}, and no more than the file can hold")
-        return [self.text(f"{key}[{place}]") for place in range(count)]
+        return self.texts(key, count)
+
+    def texts(self, key: str, count: int) -> list[str]:
+        """`count` texts one after the other: a vocabulary has a hundred thousand. What is wrong with one, `text` says."""
+        whole, unpack, found = self.bytes.data, LENGTH.unpack_from, list[str]()
+        last = len(whole) - LENGTH.size
+        for place in range(count):
+            start = self.at + LENGTH.size
+            end = start + unpack(whole, self.at)[0] if self.at <= last else len(whole) + 1
+            try:
+                found.append(str(whole[start:end], "utf-8") if end <= len(whole) else self.text(f"{key}[{place}]"))
+            except UnicodeDecodeError:
+                found.append(self.text(f"{key}[{place}]"))
+            self.at = end
+        return found
 
     def numbers(self, kind: int, count: int, key: str) -> np.ndarray[Any, Any]:
         """`count` numbers of one of the twelve plain types."""

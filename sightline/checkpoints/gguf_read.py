@@ -129,7 +129,7 @@ def _entry(file: MappedFile, name: str, tensor: Stored, keys: dict[str, Any]) ->
         read, shape = _then(read, lambda rows: rows.T.contiguous()), (shape[1], shape[0])
     elif name == "embeddings.token_type_embeddings.weight" and len(shape) == 1:
         read, shape = _then(read, lambda row: row[None]), (1, *shape)
-    return Entry(name, shape, PLAIN.get(tensor.kind, torch.float32), read)
+    return Entry(name, shape, PLAIN.get(tensor.kind, torch.float32), read, tensor.kind.name)
 
 
 def _then(read: Callable[[], Tensor], change: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:

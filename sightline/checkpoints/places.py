@@ -2,6 +2,7 @@
 
 SIGHTLINE_HOME        the cache folder; else XDG_CACHE_HOME/sightline, else ~/.cache/sightline
   models/NAME           a model of the catalogue, verified
+  packed                weights packed for the native engine; may be deleted at any time
   archives              packages put there by hand, for machines without a network
   downloads             packages on their way
   texts                 texts that recipes learn from
@@ -39,6 +40,11 @@ def home() -> Path:
 def models() -> Path:
     """The folder of the catalogue's models."""
     return home() / "models"
+
+
+def packed() -> Path:
+    """The folder of weights that were packed for the native engine."""
+    return home() / "packed"
 
 
 def archive_folders() -> list[Path]:

@@ -15,12 +15,16 @@ Read = Callable[[], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor in a file: what it is, and how to get it. Reading may map the file or decode blocks; nothing is read before."""
+    """One tensor in a file: what it is, and how to get it. Reading may map the file or decode blocks; nothing is read before.
+
+    `kind` is GGUF's name of how the numbers are stored.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     read: Read
+    kind: str = ""
 
     @property
     def numbers(self) -> int:

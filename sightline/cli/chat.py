@@ -14,9 +14,9 @@ from sightline.cli.reading import read_text
 from sightline.errors import InputError
 
 if TYPE_CHECKING:
+    from sightline.checkpoints.engines import Engine
     from sightline.conversation import Conversation
     from sightline.generation.text import Generation
-    from sightline.model import Engine
 
 
 def chat(
@@ -34,7 +34,7 @@ def chat(
     repetition_penalty: float | None = None,
     load: Path | None = None,
     file: Path | None = None,
-    engine: Literal["native", "torch"] = "torch",
+    engine: Literal["auto", "native", "torch"] = "torch",
     dtype: str = "float32",
     json: bool = False,
 ) -> None:
@@ -67,9 +67,9 @@ def chat(
     file
         Read the message from a file.
     engine
-        native makes tokens with Sightline's own engine: several times faster, in any --dtype.
+        native makes tokens with Sightline's own engine: several times faster, in any --dtype; auto uses it where it can, and says so.
     dtype
-        How the native engine keeps the weights: float32, float16, int8, int8_groups or int4.
+        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups or int4.
     json
         Write JSON: message, tokens, finish_reason, prompt_tokens, figures.
     """

@@ -38,8 +38,24 @@ def facts() -> dict[str, Any]:
         found["native kernels"] = f"yes, for {native.kind()} (this processor can run: {', '.join(native.kinds())})"
         found["training uses"] = "own attention, activations, RMSNorm and rotation in float32; torch for the rest"
         found["engine"] = "native and torch (--engine native --dtype float32, float16, int8, int8_groups, int4)"
+        found["packed weights"] = packed_weights()
     else:
         found["native kernels"] = f"no: {kernels.missing}"
         found["training uses"] = found["engine"] = "torch"
         found["fix"] = "install a C++ compiler, then pip install --force-reinstall sightline"
     return found
+
+
+def packed_weights() -> str:
+    """How much the native engine has put into the cache."""
+    from sightline.checkpoints import places
+    from sightline.errors import CheckpointError
+    from sightline.native import store
+
+    try:
+        folder = places.packed()
+    except CheckpointError as error:
+        return f"not kept: {error.seen}"
+    count, size = store.size(folder)
+    said = f"{size / 1e6:,.0f} MB in {count} {'file' if count == 1 else 'files'}" if count else "none yet"
+    return f"{said}, in {folder} (the folder may be deleted)"

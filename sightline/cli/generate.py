@@ -51,7 +51,7 @@ def generate(
     ignore_eos: bool = False,
     truncate: Literal["left"] | None = None,
     show: Literal["alternatives"] | None = None,
-    engine: Literal["native", "torch"] = "torch",
+    engine: Literal["auto", "native", "torch"] = "torch",
     dtype: str = "float32",
     json: bool = False,
 ) -> None:
@@ -108,9 +108,9 @@ def generate(
     show
         alternatives: colour each token by its probability; without colours, and with --json, the five likeliest at each step.
     engine
-        native makes tokens with Sightline's own engine: several times faster, in any --dtype.
+        native makes tokens with Sightline's own engine: several times faster, in any --dtype; auto uses it where it can, and says so.
     dtype
-        How the native engine keeps the weights: float32, float16, int8, int8_groups or int4.
+        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups or int4.
     json
         Write JSON: text, tokens, logprobs, finish_reason, and what it cost.
     """

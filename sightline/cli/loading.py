@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from sightline.model import Engine, Model
+    from sightline.checkpoints.engines import Engine
+    from sightline.model import Model
 
 SHOWN_ABOVE = 25_000_000  # numbers: about 100 MB in float32
 

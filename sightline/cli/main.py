@@ -36,9 +36,11 @@ COMMANDS = {
     "compare": "Runs beside each other: a table, and their losses as curves.",
     "check": "Measure the laws on one very checkpoint.",
     "convert": "Write a checkpoint as a Hugging Face folder or as GGUF.",
+    "quantize": "What a model weighs in each precision, and what that costs in quality.",
     "data": "Turn text files into tokens to train on, or see what such a folder holds.",
     "tokenizer": "Train a tokenizer, or see what one makes of a text.",
     "doctor": "What this machine has, which path runs, and why.",
+    "bench": "How fast this machine is, beside the peers; needs the repository.",
     "demo": "See a Transformer at work in half a minute.",
 }
 OPTIONS = ("--help", "-h", "--version")

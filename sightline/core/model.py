@@ -108,6 +108,20 @@ class Transformer(nn.Module):
             return self.output(hidden, padding)
         return record("logits", self.output(hidden, self.last_stack.embedding.tokens.weight))
 
+    def last_logits(
+        self,
+        tokens: Tokens,
+        count: int = 1,
+        *,
+        source: Int[Tensor, "batch source"] | None = None,
+        source_padding: Bool[Tensor, "batch source"] | None = None,
+        cache: Cache | None = None,
+        record: Record = NOTHING,
+    ) -> Float[Tensor, "batch count vocab"]:
+        """Logits after each of the last `count` tokens: those of the others are not computed."""
+        hidden = self.hidden(tokens, source=source, source_padding=source_padding, cache=cache, record=record)
+        return self.head(hidden[:, -count:], record=record)
+
     def encode(self, source: Tokens, *, padding: Padding | None = None, kernel: Kernel = "fused", record: Record = NOTHING) -> Memory:
         """The encoder's states for a source, as the decoder looks at them."""
         assert self.encoder is not None

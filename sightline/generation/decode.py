@@ -95,15 +95,15 @@ def decode(
     """
     check_request(transformer, request)
     cache = transformer.new_cache() if cache is None else cache
-    writing = Writing(request)
+    writing, device = Writing(request), transformer.device
     logits, record = prefill(transformer, request, cache, chunk=chunk, watch=watch)
     while True:
-        event = replace(writing.take(logits, cache.bytes), recording=None if record is NOTHING else record)
-        yield event
+        event = writing.take(logits, cache.bytes)
+        yield event if record is NOTHING else replace(event, recording=record)
         if event.finish is not None:
             return
         writing.started, record = time.perf_counter(), watch()
-        logits = last_logits(transformer, torch.tensor([[event.token]], device=transformer.device), cache, record=record)
+        logits = last_logits(transformer, torch.tensor([[event.token]], device=device), cache, record=record)
 
 
 @torch.inference_mode()
@@ -127,8 +127,7 @@ def last_logits(
     transformer: Transformer, tokens: Tensor, cache: Cache, *, source: Tensor | None = None, record: Record = NOTHING
 ) -> Tensor:
     """Logits after the last of these tokens only: the others are not computed."""
-    hidden = transformer.hidden(tokens, cache=cache, source=source, record=record)
-    return transformer.head(hidden[:, -1:], record=record)[0, -1].float()
+    return transformer.last_logits(tokens, cache=cache, source=source, record=record)[0, -1].float()
 
 
 def check_request(transformer: Transformer, request: Request) -> None:

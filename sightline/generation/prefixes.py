@@ -5,8 +5,9 @@ An entry is a sequence's tokens with their keys and values. They are never writt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sightline.config import ModelConfig
 from sightline.core.cache import Cache
@@ -15,6 +16,9 @@ from sightline.generation.decode import Request
 
 MOST = 32  # entries
 SHORTEST = 8  # tokens: less is computed again sooner than it is looked for
+
+Fork = Callable[["Cache | None", int], Cache]
+"""A cache that begins with so many tokens of another, or an empty one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +33,34 @@ class Beginning:
 class Prefixes:
     """The latest beginnings, the longest-unused forgotten first."""
 
-    def __init__(self, config: ModelConfig, *, most: int = MOST) -> None:
-        self.config, self.most = config, most
+    def __init__(self, config: ModelConfig, *, most: int = MOST, fork: Fork | None = None) -> None:
+        self.most, self.fork = most, fork or partial(growing, config)
         self.kept: list[Beginning] = []
 
     def find(self, request: Request) -> tuple[Cache, int]:
         """A cache for this request with as much of its prompt as is known, and how many tokens that is; never all of it, since the
         last token's logits are wanted."""
+        best, length = self._best(request)
+        if best is None:
+            return self.fork(None, 0), 0
+        self.kept.remove(best)
+        self.kept.append(best)
+        return self.fork(best.cache, length), length
+
+    def _best(self, request: Request) -> tuple[Beginning | None, int]:
+        """The entry that knows most of a prompt, and how much it knows."""
         source = None if request.source is None else tuple(request.source)
         best, length = None, SHORTEST - 1 if source is None else 0
         for entry in self.kept:
             shared = min(common(entry.tokens, request.prompt), len(request.prompt) - 1) if entry.source == source else 0
             if shared > length:
                 best, length = entry, shared
-        if best is None:
-            return Cache.growing(self.config), 0
-        self.kept.remove(best)
-        self.kept.append(best)
-        return fork(best.cache, length, self.config), length
+        return best, length
+
+    def soon(self, request: Request, others: Sequence[Request]) -> bool:
+        """Whether more of a prompt will be known when one of the others, which have no source, is read."""
+        known = max((common(other.prompt, request.prompt) for other in others), default=0)
+        return min(known, len(request.prompt) - 1) > self._best(request)[1]
 
     def shared(self, request: Request, others: Sequence[Request]) -> bool:
         """Whether a request begins as something that is known, or as one of the others: then it should wait for that."""
@@ -66,6 +80,9 @@ class Prefixes:
         while self.kept and self.bytes > max(0, budget):
             self.kept.pop(0)
 
+    def clear(self) -> None:
+        self.kept = []
+
     @property
     def bytes(self) -> int:
         return sum(entry.cache.bytes for entry in self.kept)
@@ -77,6 +94,11 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
         if x != y:
             return n
     return min(len(a), len(b))
+
+
+def growing(config: ModelConfig, cache: Cache | None, length: int) -> Cache:
+    """The fork of torch's caches."""
+    return Cache.growing(config) if cache is None else fork(cache, length, config)
 
 
 def fork(cache: Cache, length: int, config: ModelConfig, *, row: int = 0, copy: bool = False) -> Cache:

@@ -168,8 +168,7 @@ class Text:
         new = torch.tensor([tokens[self.cache.length :]], device=self.transformer.device)
         first = self.cache.length == 0
         source, source_padding = (self.source, self.source_padding) if first else (None, None)
-        hidden = self.transformer.hidden(new, source=source, source_padding=source_padding, cache=self.cache)
-        return self.transformer.head(hidden[:, -count:])[0].float().cpu()
+        return self.transformer.last_logits(new, count, source=source, source_padding=source_padding, cache=self.cache)[0].float().cpu()
 
     def take_back(self, length: int) -> None:
         """Forget all but the first `length` tokens."""

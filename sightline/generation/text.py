@@ -100,16 +100,19 @@ def stream_many(
 ) -> Iterator[tuple[int, Piece]]:
     """The texts of many requests, each piece with the number of its request, as they are made side by side."""
     batch, numbers = Batch(transformer, rows=rows), dict[BatchSequence, tuple[int, Writer]]()
-    for number, request in enumerate(requests):
-        numbers[batch.submit(request)] = number, Writer(tokenizer, request, stop)
-    for sequence, event in batch.run():
-        if isinstance(event, Exception):
-            raise event
-        number, writer = numbers[sequence]
-        piece = writer.take(event)
-        if piece.finish is not None and event.finish is None:
-            batch.cancel(sequence)
-        yield number, piece
+    try:
+        for number, request in enumerate(requests):
+            numbers[batch.submit(request)] = number, Writer(tokenizer, request, stop)
+        for sequence, event in batch.run():
+            if isinstance(event, Exception):
+                raise event
+            number, writer = numbers[sequence]
+            piece = writer.take(event)
+            if piece.finish is not None and event.finish is None:
+                batch.cancel(sequence)
+            yield number, piece
+    finally:
+        batch.close()
 
 
 def gather(pieces: Iterable[Piece], *, prompt_tokens: int = 0) -> Generation:

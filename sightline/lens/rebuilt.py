@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -38,33 +39,55 @@ class Read:
     bias: Bias | None
 
 
-class Rebuilt(Mapping[Site, Look]):
-    """The layers of a pass, each made when it is asked for."""
+class Made(Mapping[Site, Look]):
+    """The layers of a pass, each made when it is asked for, of what `parts` keeps."""
 
-    def __init__(self, transformer: Transformer, reads: dict[Site, Read]) -> None:
-        self.transformer, self.reads = transformer, reads
+    def __init__(self, parts: Mapping[Site, Any]) -> None:
+        self.parts = parts
         self.made: OrderedDict[Site, Look] = OrderedDict()
-        self.states = {site: state_of(attention_at(transformer, site)) for site in reads}
+
+    def make(self, site: Site) -> Look:
+        raise NotImplementedError
+
+    @property
+    def bytes(self) -> int:
+        """What is kept, apart from the layers at hand."""
+        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Site]:
-        return iter(self.reads)
+        return iter(self.parts)
 
     def __len__(self) -> int:
-        return len(self.reads)
+        return len(self.parts)
+
+    def __contains__(self, site: object) -> bool:
+        return site in self.parts
 
     def __getitem__(self, site: Site) -> Look:
+        if site not in self.parts:
+            raise KeyError(site)
         if site not in self.made:
-            read = self.reads[site]
-            check_state(attention_at(self.transformer, site), self.states[site])
-            self.made[site] = look_again(self.transformer, site, read)
+            self.made[site] = self.make(site)
             while len(self.made) > AT_HAND:
                 self.made.popitem(last=False)
         self.made.move_to_end(site)
         return self.made[site]
 
+
+class Rebuilt(Made):
+    """Made of what each layer read."""
+
+    def __init__(self, transformer: Transformer, reads: dict[Site, Read]) -> None:
+        super().__init__(reads)
+        self.transformer, self.reads = transformer, reads
+        self.states = {site: state_of(attention_at(transformer, site)) for site in reads}
+
+    def make(self, site: Site) -> Look:
+        check_state(attention_at(self.transformer, site), self.states[site])
+        return look_again(self.transformer, site, self.reads[site])
+
     @property
     def bytes(self) -> int:
-        """What is kept, apart from the layers at hand."""
         kept = {x.data_ptr(): x.numel() * x.element_size() for read in self.reads.values() for x in (read.x, read.context) if x is not None}
         return sum(kept.values())
 

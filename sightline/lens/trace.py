@@ -23,7 +23,7 @@ from sightline.config import ModelConfig
 from sightline.core.model import Transformer
 from sightline.errors import InputError, RecordError, nearest, short
 from sightline.lens.look import Look, Map, Rows, Site, checked, look_at, sites_of
-from sightline.lens.rebuilt import Rebuilt, check_state, rebuilt_from, state_of
+from sightline.lens.rebuilt import Made, check_state, rebuilt_from, state_of
 from sightline.lens.subject import Subject, Token, read_tokens
 from sightline.record import QUANTITIES, Edit, Place, Recorder
 
@@ -38,7 +38,8 @@ NEEDED = ("query", "key", "mask", "bias")  # without these no map can be rebuilt
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """What was seen of one text. `tokens` are what can be looked at, `rows` says which of them asked (all, but while generating: the
-    new ones); `source` is the encoder's text where there is one. Layers and heads count from 0, or from the end when negative."""
+    new ones); `source` is the encoder's text where there is one, `notes` say by whom it was read where that was not torch alone. Layers and
+    heads count from 0, or from the end when negative."""
 
     name: str
     config: ModelConfig
@@ -50,6 +51,7 @@ class Trace:
     source_text: str = ""
     rows: range = range(0)
     kept: dict[Place, Tensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def logits(self) -> Float[Tensor, ...]:
@@ -160,7 +162,7 @@ class Trace:
     def bytes(self) -> int:
         """The memory that the trace holds, logits apart."""
         kept = sum(x.numel() * x.element_size() for x in self.kept.values())
-        if isinstance(self.looks, Rebuilt):
+        if isinstance(self.looks, Made):
             return kept + self.looks.bytes
         tensors = [x for look in self.looks.values() for x in (look.query, look.key, look.value) if x is not None]
         return kept + sum(x.numel() * x.element_size() for x in tensors)

@@ -44,6 +44,7 @@ def save_trace(trace: Trace, file: Path) -> Path:
         "rows": [trace.rows.start, trace.rows.stop],
         "looks": looks,
         "kept": kept,
+        "notes": list(trace.notes),
     }
     whole = {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
     part = file.parent / f".{file.name}.part"
@@ -101,6 +102,7 @@ def _trace_in(said: dict[str, Any], tensors: Tensors) -> Trace:
         source_text=said["source_text"],
         rows=range(*said["rows"]),
         kept={_place(entry["place"]): _take(tensors, entry["tensor"]) for entry in said["kept"]},
+        notes=tuple(said.get("notes", ())),  # files of earlier versions have none
     )
 
 

@@ -8,7 +8,7 @@ watch.trace(…)                               as if the whole text had been tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from sightline.core.masks import Mask
 from sightline.core.model import Transformer
 from sightline.lens.look import Look, Site
-from sightline.lens.subject import read_tokens
+from sightline.lens.subject import Token, read_tokens
 from sightline.lens.trace import ATTENTION, Trace, checked_layers, looks_in, others_in, recorded
 from sightline.record import Place, Recorder
 from sightline.text.tokenizer import Tokenizer
@@ -40,6 +40,8 @@ class Watch:
     recorder: Recorder | None = None
     last: Looks = field(default_factory=dict[Site, Look])
     passed: dict[Site, list[Look]] = field(default_factory=dict[Site, list[Look]])
+    notes: tuple[str, ...] = ()
+    known: tuple[Token, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         self.chosen = checked_layers(self.transformer, self.layers)
@@ -66,36 +68,50 @@ class Watch:
         assert self.recorder is not None
         looks = looks_in(self.recorder, self.transformer)
         looks = {site: look if site[0] == "encoder" or site[2] else aligned(look, len(ids)) for site, look in looks.items()}
-        return self._trace(looks, ids, source, kept=others_in(self.recorder, self.what))
+        return self._trace(looks, ids, source, rows=decoded(looks), kept=others_in(self.recorder, self.what))
 
     def trace(self, ids: Sequence[int], *, source: Sequence[int] | None = None, text: str = "", source_text: str = "") -> Trace:
         """All passes as one. `ids` are those that went through the model: the prompt, and all new tokens but the last."""
         self._close()
         looks = {site: joined([*self.passed.get(site, []), look]) for site, look in self.last.items()}
-        return self._trace(looks, ids, source, kept={}, text=text, source_text=source_text)
+        return self._trace(looks, ids, source, rows=decoded(looks), text=text, source_text=source_text)
 
     def _trace(
         self,
-        looks: Looks,
+        looks: Mapping[Site, Look],
         ids: Sequence[int],
         source: Sequence[int] | None,
         *,
-        kept: dict[Place, Tensor],
+        rows: int,
+        kept: dict[Place, Tensor] | None = None,
         text: str = "",
         source_text: str = "",
     ) -> Trace:
-        queries = max((look.queries for site, look in looks.items() if site[0] == "decoder"), default=0)
         return Trace(
             name=self.name,
             config=self.transformer.config,
-            tokens=read_tokens(self.tokenizer, ids, text or None, source=source is None),
+            tokens=read_tokens(self.tokenizer, ids, text, source=source is None) if text else self._read(ids, source=source is None),
             looks=looks,
             text=text,
             source=None if source is None else read_tokens(self.tokenizer, source, source_text or None, source=True),
             source_text=source_text,
-            rows=range(len(ids) - queries, len(ids)),
-            kept=kept,
+            rows=range(len(ids) - rows, len(ids)),
+            kept=kept or {},
+            notes=self.notes,
         )
+
+    def _read(self, ids: Sequence[int], *, source: bool) -> tuple[Token, ...]:
+        """Ids as tokens. Those that were read before are read once, unless bytes of a character are still to come."""
+        known, count = self.known, len(self.known)
+        if not known or "\\x" in known[-1].text or [token.id for token in known] != list(ids[:count]):
+            known, count = (), 0
+        self.known = known + read_tokens(self.tokenizer, ids[count:], source=source)
+        return self.known
+
+
+def decoded(looks: Looks) -> int:
+    """How many tokens of the decoder asked."""
+    return max((look.queries for site, look in looks.items() if site[0] == "decoder"), default=0)
 
 
 def shortened(look: Look, following: Look) -> Look:

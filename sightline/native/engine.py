@@ -19,7 +19,7 @@ from torch import Tensor
 from sightline import kernels
 from sightline.core.model import Transformer
 from sightline.errors import InputError
-from sightline.native import matrices
+from sightline.native import gguf, matrices
 from sightline.native.matrices import Packed, Precision
 from sightline.native.program import KINDS, Matrix, Program, program_of
 
@@ -52,16 +52,17 @@ class NativeEngine:
     """A decoder, packed."""
 
     def __init__(self, program: Program, packed: Sequence[Packed], *, half_cache: bool) -> None:
-        self.program, self.packed = program, list(packed)
+        self.program, self.packed, self.half_cache = program, list(packed), half_cache
         native = kernels.ready()
         self.engine: Any = native.Engine(program.widths, program.kv_heads, program.dims, half_cache)
         numbers = [matrices.add(self.engine, one) for one in packed]
         for said in program.operations:
             self.engine.operation(program.addressed(said) | ({"matrix": numbers[said["matrix"]]} if "matrix" in said else {}))
-        self.vocabulary = packed[program.operations[-1]["matrix"]].rows
+        last = program.operations[-1]
+        self.vocabulary = packed[last["matrix"]].rows if last.get("last") else 0
         self.query_widths = [said["heads"] * said["dim"] for said in program.operations if said["kind"] == ATTEND]
         self.queries: list[Tensor] = []
-        self.alone = threading.Lock()
+        self.alone = threading.RLock()  # again by the same thread: memory may be given back at any time
 
     @classmethod
     @torch.no_grad()
@@ -70,12 +71,17 @@ class NativeEngine:
         if not kernels.available():
             raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
         matrices.check_precision(precision)
-        program = program_of(transformer)
+        return cls.packing(program_of(transformer), precision, half_cache=half_cache)
+
+    @classmethod
+    @torch.no_grad()
+    def packing(cls, program: Program, precision: Precision, *, half_cache: bool | None = None) -> NativeEngine:
+        """A program with its weights, packed now."""
         packed = matrices.room([(precision_for(one, precision), one.rows, one.inputs) for one in program.matrices])
         made = cls(program, packed, half_cache=precision != "float32" if half_cache is None else half_cache)
         for number, one in enumerate(program.matrices):
             weight = one.make().detach().float().contiguous()
-            made.engine.pack(number, weight.data_ptr(), weight.shape[1])
+            gguf.pack(made.engine, number, weight, packed[number])
         return made
 
     @property
@@ -89,23 +95,28 @@ class NativeEngine:
 
     def begin(self) -> int:
         """A new sequence."""
-        return int(self.engine.new_sequence())
+        with self.alone:
+            return int(self.engine.new_sequence())
 
     def copy(self, sequence: int) -> int:
         """Another that begins like this one; what both have is kept once."""
-        return int(self.engine.copy_sequence(sequence))
+        with self.alone:
+            return int(self.engine.copy_sequence(sequence))
 
     def forget(self, sequence: int) -> None:
-        self.engine.forget_sequence(sequence)
+        with self.alone:
+            self.engine.forget_sequence(sequence)
 
     def truncate(self, sequence: int, length: int) -> None:
-        self.engine.truncate_sequence(sequence, length)
+        with self.alone:
+            self.engine.truncate_sequence(sequence, length)
 
     def length(self, sequence: int) -> int:
         return int(self.engine.length(sequence))
 
-    def run(self, rows: Sequence[Rows], *, queries: bool = False) -> Tensor:
-        """Logits after the last tokens of each, one below the other. With `queries`, `self.queries` keeps every layer's rotated q."""
+    def run(self, rows: Sequence[Rows], *, queries: bool = False, into: Sequence[Tensor | None] = ()) -> Tensor:
+        """Logits after the last tokens of each, one below the other. With `queries`, `self.queries` keeps every layer's rotated q;
+        they may go `into` room that is given instead: [rows, heads · head_dim] for each layer, or None."""
         tokens, sequences, positions, wanted = list[int](), list[int](), list[int](), list[int]()
         for one in rows:
             start, first = self.length(one.sequence), len(tokens)
@@ -117,17 +128,28 @@ class NativeEngine:
         given = [torch.tensor(numbers, dtype=torch.int32) for numbers in (tokens, sequences, positions)]
         logits = torch.empty(len(wanted), self.vocabulary)
         self.queries = [torch.empty(len(tokens), width) for width in self.query_widths] if queries else []
-        self._call(given, wanted=torch.tensor(wanted, dtype=torch.int32), logits=logits)
+        self.call(given, wanted=torch.tensor(wanted, dtype=torch.int32), logits=logits, queries=into or self.queries)
         return logits
 
-    def hidden(self, sequences: Sequence[int], tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
-        """The last hidden states of one row of tokens for each sequence, before the head."""
+    def hidden(
+        self,
+        sequences: Sequence[int],
+        tokens: Int[Tensor, "batch time"],
+        *,
+        sources: Sequence[int] = (),
+        queries: Sequence[Tensor | None] = (),
+        start: Float[Tensor, "batch time width"] | None = None,
+        first: int = 0,
+    ) -> Float[Tensor, "batch time width"]:
+        """The last hidden states of one row of tokens for each sequence, before the head. `sources`: the encoder's sequences that
+        they look at; `queries`: as `into` of `run`; `start` and `first`: the residual stream and the operation to begin with."""
         batch, time = tokens.shape
         of = torch.tensor(sequences, dtype=torch.int32).repeat_interleave(time)
         starts = torch.tensor([self.length(sequence) for sequence in sequences], dtype=torch.int32)
         at = (starts[:, None] + torch.arange(time, dtype=torch.int32)).flatten()
         found = torch.empty(batch, time, self.program.widths[0])
-        self._call([tokens.flatten().int(), of, at], hidden=found)
+        looked = torch.tensor(sources, dtype=torch.int32).repeat_interleave(time) if sources else None
+        self.call([tokens.flatten().int(), of, at], hidden=found, queries=queries, start=start, first=first, sources=looked)
         return found
 
     def head(self, hidden: Float[Tensor, "rows width"]) -> Float[Tensor, "rows vocabulary"]:
@@ -135,10 +157,10 @@ class NativeEngine:
         hidden = hidden.float().contiguous()
         rows = torch.arange(len(hidden), dtype=torch.int32)
         logits = torch.empty(len(hidden), self.vocabulary)
-        self._call([rows, rows, rows], wanted=rows, logits=logits, start=hidden)
+        self.call([rows, rows, rows], wanted=rows, logits=logits, start=hidden, first=len(self.program.operations) - 1)
         return logits
 
-    def _call(
+    def call(
         self,
         given: list[Tensor],
         *,
@@ -146,20 +168,25 @@ class NativeEngine:
         logits: Tensor | None = None,
         hidden: Tensor | None = None,
         start: Tensor | None = None,
+        first: int = 0,
+        sources: Tensor | None = None,
+        queries: Sequence[Tensor | None] = (),
     ) -> None:
-        """One step, alone: scratch memory belongs to the engine."""
+        """One step, alone: scratch memory belongs to the engine. `start` is the residual stream where it is given, `first` the operation
+        to begin with."""
         address, count = kernels.address, 0 if wanted is None else len(wanted)
         with self.alone:
             kernels.ready()  # as many threads as torch has now
-            kept = [q.data_ptr() for q in self.queries]
-            self.engine.run(
-                len(given[0]), *map(address, given), count, address(wanted), address(logits), kept, address(hidden), address(start)
-            )
+            kept = [address(one) for one in queries]
+            asked = (count, address(wanted), address(logits), kept, address(hidden))
+            self.engine.run(len(given[0]), *map(address, given), address(sources), *asked, address(start), first)
 
-    def remembered(self, sequence: int, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer, [kv_heads, positions, head_dim], as the cache has them."""
-        heads, dim, length = self.program.kv_heads[layer], self.program.dims[layer], self.length(sequence)
-        keys, values = torch.empty(heads, length, dim), torch.empty(heads, length, dim)
-        for head in range(heads):
-            self.engine.read_cache(sequence, layer, head, length, keys[head].data_ptr(), values[head].data_ptr())
+    def remembered(self, sequence: int, layer: int, *, length: int | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, [kv_heads, positions, head_dim], as the cache has them; of the first `length` positions."""
+        with self.alone:
+            there = self.length(sequence)
+            heads, dim, length = self.program.kv_heads[layer], self.program.dims[layer], min(there, there if length is None else length)
+            keys, values = torch.empty(heads, length, dim), torch.empty(heads, length, dim)
+            for head in range(heads):
+                self.engine.read_cache(sequence, layer, head, length, keys[head].data_ptr(), values[head].data_ptr())
         return keys, values

@@ -15,6 +15,7 @@ from sightline.errors import InputError, nearest
 Precision = Literal["float32", "float16", "int8", "int8_groups", "int4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 GROUP, TILE, LINE, PAGE = 32, 8, 64, 1 << 21
+BEYOND = 4096  # prefetching may look a little beyond the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +60,34 @@ def sizes(precision: Precision, rows: int, inputs: int) -> tuple[int, int]:
 
 def room(wanted: Sequence[tuple[Precision, int, int]]) -> list[Packed]:
     """Room for matrices (precision, rows, inputs), one after the other in large pages, in the order in which they will be read."""
-    parts = [[rounded(size, LINE) for size in sizes(*one)] for one in wanted]
-    memory = torch.empty(sum(map(sum, parts)) + PAGE + 4096, dtype=torch.uint8)  # prefetching may look a little beyond the end
+    memory = torch.empty(total(wanted) + PAGE + BEYOND, dtype=torch.uint8)
     start = -memory.data_ptr() % PAGE
     kernels.ready().advise_huge(memory.data_ptr() + start, len(memory) - start)
-    found = list[Packed]()
-    for (precision, rows, inputs), (data, scales) in zip(wanted, parts, strict=True):
+    return laid_out(wanted, memory[start:])
+
+
+def total(wanted: Sequence[tuple[Precision, int, int]]) -> int:
+    """Bytes of matrices that lie one after the other."""
+    return sum(rounded(size, LINE) for one in wanted for size in sizes(*one))
+
+
+def laid_out(wanted: Sequence[tuple[Precision, int, int]], memory: Tensor) -> list[Packed]:
+    """Matrices in the memory that is given, from its beginning."""
+    found, start = list[Packed](), 0
+    for precision, rows, inputs in wanted:
+        data, scales = (rounded(size, LINE) for size in sizes(precision, rows, inputs))
         middle, end = start + data, start + data + scales
         found.append(Packed(precision, rows, inputs, memory[start:middle], memory[middle:end]))
         start = end
     return found
+
+
+def span(packed: Sequence[Packed]) -> Tensor:
+    """All bytes of matrices that were laid out together."""
+    first, last = packed[0].data, packed[-1].scales
+    assert first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
+    end = last.storage_offset() + last.numel()
+    return first.as_strided((end - first.storage_offset(),), (1,))
 
 
 def empty(precision: Precision, rows: int, inputs: int) -> Packed:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sightline.config import ALiBi, AttentionConfig, BlockConfig, Learned, RelativeBias, Rotary, Sinusoidal
+from sightline.config import ALiBi, AttentionConfig, Learned, RelativeBias, Rotary, Sinusoidal
 from sightline.core.block import Block, ParallelBlock
 from sightline.core.hypersphere import SphereAttention, SphereBlock, SphereFeedForward, SphereMeasure
 from sightline.core.model import Transformer
@@ -29,7 +29,7 @@ from sightline.core.stack import Stack
 from sightline.errors import InputError
 from sightline.native.matrices import interleaved
 
-KINDS = ("embed", "norm", "linear", "attend", "blend", "add")
+KINDS = ("embed", "norm", "linear", "attend", "blend", "add", "keep")
 NORMS = ("none", "layer", "rms", "unit")
 CURVES = ("none", "relu", "gelu", "gelu_tanh", "silu", "relu_squared", "tanh")
 STREAM, JOINED, MIXED, HIDDEN, SIDE = range(5)  # buffers: the residual stream, q k v, heads' outputs, the feed-forward's middle, a side arm
@@ -55,7 +55,8 @@ class Kept:
 
 @dataclass(slots=True)
 class Program:
-    """Operations, the matrices that they name, the small tensors that they point to, and the buffers' widths."""
+    """Operations, the matrices that they name, the small tensors that they point to, and the buffers' widths. `cross_from`: the layer of
+    the memory at which the first block's cross-attention looks."""
 
     widths: list[int]
     kv_heads: list[int]
@@ -63,6 +64,7 @@ class Program:
     operations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     matrices: list[Matrix] = field(default_factory=list[Matrix])
     kept: list[Tensor] = field(default_factory=list[Tensor])
+    cross_from: int = 0
 
     def add(self, kind: str, **said: Any) -> None:
         self.operations.append({"kind": KINDS.index(kind)} | {name: value for name, value in said.items() if value is not None})
@@ -76,7 +78,7 @@ class Program:
         """A small tensor, which is kept as long as the program."""
         if x is None:
             return None
-        self.kept.append(x.detach().float().contiguous())
+        self.kept.append(x.detach().to(torch.float32, copy=True).contiguous())  # the engine has weights of its own
         return Kept(len(self.kept) - 1)
 
     def addressed(self, said: dict[str, Any]) -> dict[str, Any]:
@@ -99,18 +101,18 @@ class Program:
 
 
 def program_of(transformer: Transformer) -> Program:
-    """A decoder with a language head."""
-    stack, output = transformer.decoder, transformer.output
-    if stack is None or transformer.encoder is not None or not isinstance(output, LanguageOutput):
+    """A decoder alone with a language head."""
+    if transformer.encoder is not None:
         raise InputError("the native engine for a model that is no decoder with a language head", fix="engine='torch'")
-    for n in range(stack.config.layers):
-        check_block(stack.config.block(n))
-    blocks = [stack.config.block(n) for n in range(stack.config.layers)]
-    heads = [block.attention for block in blocks]
-    joined = max((form.heads + 2 * form.kv_heads) * form.head_dim for form in heads)
-    mixed, hidden = max(form.heads * form.head_dim for form in heads), max(block.feed_forward.hidden for block in blocks)
-    width = stack.config.width
-    program = Program([width, joined, mixed, hidden, width], [form.kv_heads for form in heads], [form.head_dim for form in heads])
+    return decoder_program(transformer)
+
+
+def decoder_program(transformer: Transformer) -> Program:
+    """A decoder with a language head. Where there is an encoder, keys and values of the source are what `encoder_program` keeps."""
+    stack, output, encoder = transformer.decoder, transformer.output, transformer.encoder
+    if stack is None or not isinstance(output, LanguageOutput):
+        raise InputError("the native engine for a model that is no decoder with a language head", fix="engine='torch'")
+    program = empty_program(stack, cross_from=0 if encoder is None else encoder.config.layers)
     add_embedding(program, stack)
     for n in range(stack.config.layers):
         add_block(program, stack, n)
@@ -118,13 +120,25 @@ def program_of(transformer: Transformer) -> Program:
     return program
 
 
-def check_block(config: BlockConfig) -> None:
+def empty_program(stack: Stack, *, cross_from: int = 0) -> Program:
+    """Room for a stack's operations."""
+    blocks = [stack.config.block(n) for n in range(stack.config.layers)]
+    forms = [form for block in blocks for form in (block.attention, block.cross_attention) if form is not None]
+    check_forms(forms)
+    joined = max((form.heads + 2 * form.kv_heads) * form.head_dim for form in forms)
+    mixed, hidden = max(form.heads * form.head_dim for form in forms), max(block.feed_forward.hidden for block in blocks)
+    width, own = stack.config.width, [block.attention for block in blocks]
+    widths = [width, joined, mixed, hidden, width]
+    return Program(widths, [form.kv_heads for form in own], [form.head_dim for form in own], cross_from=cross_from)
+
+
+def check_forms(forms: Sequence[AttentionConfig]) -> None:
     """What the engine does not know."""
-    form = config.attention
-    if form.value_width != form.head_dim:
-        raise InputError("values of another width than keys", expected="value_dim = head_dim", fix="engine='torch'")
-    if form.head_dim > 1024:
-        raise InputError(f"heads of {form.head_dim} numbers", expected="at most 1,024", fix="engine='torch'")
+    for form in forms:
+        if form.value_width != form.head_dim:
+            raise InputError("values of another width than keys", expected="value_dim = head_dim", fix="engine='torch'")
+        if form.head_dim > 1024:
+            raise InputError(f"heads of {form.head_dim} numbers", expected="at most 1,024", fix="engine='torch'")
 
 
 def add_embedding(program: Program, stack: Stack) -> None:
@@ -156,11 +170,15 @@ def add_block(program: Program, stack: Stack, n: int) -> None:
         add_feed_forward(program, n, block, program.norm(second.before), out=STREAM, adds=True)
         program.add("add", **{"in": SIDE}, out=STREAM)
         return
-    for residual, arm in ((first, "attention"), (second, "feed_forward")):
+    for residual, arm in ((first, "attention"), (block.cross_residual, "cross"), (second, "feed_forward")):
+        if residual is None:
+            continue
         inside, after = program.norm(residual.inside), program.norm(residual.after)
         out, adds = (STREAM, True) if inside is None else (SIDE, False)
         if arm == "attention":
             add_attention(program, stack, n, block.attention, program.norm(residual.before), out=out, adds=adds)
+        elif arm == "cross":
+            add_cross_attention(program, n, block.cross_attention, program.norm(residual.before), out=out, adds=adds)
         else:
             add_feed_forward(program, n, block, program.norm(residual.before), out=out, adds=adds)
         if inside is not None:
@@ -186,6 +204,23 @@ def add_attention(
     weight, output_bias = layer.output.weight, layer.output.bias
     matrix = program.matrix(f"{n}.attention.output", weight.shape, lambda: weight)
     program.add("linear", **{"in": MIXED}, out=out, adds=adds, matrix=matrix, bias=program.place(output_bias))
+
+
+def add_cross_attention(
+    program: Program, n: int, layer: Attention | None, norm: dict[str, Any] | None, *, out: int, adds: bool = False
+) -> None:
+    """Queries that look at what is kept of the source."""
+    assert layer is not None
+    form, query, output = layer.config, layer.query, layer.output
+    matrix = program.matrix(f"{n}.cross_attention.query", query.weight.shape, lambda: query.weight)
+    program.add("linear", **{"in": STREAM}, out=JOINED, matrix=matrix, norm=norm, bias=program.place(query.bias))
+    if form.query_key_norm is not None and not form.query_key_norm.per_head:
+        program.add("norm", **{"in": JOINED}, out=JOINED, norm=program.norm(layer.query_norm), dim=form.heads * form.head_dim)
+    said: dict[str, Any] = {"heads": form.heads, "kv_heads": form.kv_heads, "dim": form.head_dim, "score_scale": layer.scale}
+    said |= {"score_cap": form.softcap, "sinks": program.place(layer.sinks), "causal": False, "cross": True}
+    program.add("attend", **{"in": JOINED}, out=MIXED, layer=program.cross_from + n, **said, **head_work(program, layer))
+    matrix = program.matrix(f"{n}.cross_attention.output", output.weight.shape, lambda: output.weight)
+    program.add("linear", **{"in": MIXED}, out=out, adds=adds, matrix=matrix, bias=program.place(output.bias))
 
 
 def scoring(program: Program, stack: Stack, layer: Attention) -> dict[str, Any]:

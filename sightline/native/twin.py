@@ -7,20 +7,26 @@ hidden = fast.hidden(tokens, cache=cache); logits = fast.head(hidden[:, -1:])
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
 
+from sightline.config import ModelConfig
 from sightline.core import check
+from sightline.core.asleep import Asleep, awake
 from sightline.core.cache import Cache
 from sightline.core.model import Transformer
 from sightline.core.packed import evaluated
 from sightline.core.stores import Growing
 from sightline.errors import InputError
-from sightline.native.engine import NativeEngine
-from sightline.native.matrices import Precision
-from sightline.record import NOTHING
+from sightline.native.engine import NativeEngine, Rows
+from sightline.native.matrices import Precision, rounded
+from sightline.native.seeing import Held, Pass, check_record, hand_over, room_for_queries
+from sightline.record import NOTHING, Record
+
+BLOCK = 32  # positions
 
 
 class NativeCache(Cache):
@@ -28,7 +34,8 @@ class NativeCache(Cache):
 
     def __init__(self, engine: NativeEngine, layers: int) -> None:
         super().__init__([Growing() for _ in range(layers)])  # they stay empty
-        self.engine, self.sequences = engine, list[int]()
+        self.engine, self.sequences, self.block_bytes = engine, list[int](), bytes_for(engine, BLOCK)
+        self.holder: ReferenceType[Held] | None = None
 
     def rows(self, count: int) -> list[int]:
         """The sequences of so many rows, new ones at first."""
@@ -39,7 +46,26 @@ class NativeCache(Cache):
                 self.engine.truncate(sequence, self.length)
         return self.sequences
 
+    def hold(self) -> Held:
+        """The first row, for whoever will read its keys: they stay as they are, whatever this cache forgets."""
+        held = None if self.holder is None else self.holder()
+        if held is None:
+            held = Held(self.engine, self.sequences[0])
+            self.holder = ref(held)
+        return held
+
+    def _left(self) -> list[int]:
+        """The rows that are this cache's alone, now that a row which somebody holds is theirs."""
+        held = None if self.holder is None else self.holder()
+        self.holder = None
+        if held is None:
+            return self.sequences
+        held.owned = True
+        return [sequence for sequence in self.sequences if sequence != held.sequence]
+
     def truncate(self, length: int) -> None:
+        if length < self.length and self.holder is not None:
+            self.reorder(torch.arange(len(self.sequences)))  # copies, before anything is forgotten
         for sequence in self.sequences:
             self.engine.truncate(sequence, length)
         self.length = min(length, self.length)
@@ -49,9 +75,17 @@ class NativeCache(Cache):
         self.close()
         self.sequences, self.batch = kept, len(kept)
 
+    def fork(self, length: int) -> NativeCache:
+        """Another that begins with the first tokens of this one. Nothing is copied: both have the same blocks until one goes on."""
+        new = NativeCache(self.engine, len(self.stores))
+        new.sequences = [self.engine.copy(sequence) for sequence in self.sequences]
+        new.length, new.batch = self.length, self.batch
+        new.truncate(length)
+        return new
+
     def close(self) -> None:
         """Give the memory back."""
-        for sequence in self.sequences:
+        for sequence in self._left():
             self.engine.forget(sequence)
         self.sequences = []
 
@@ -60,7 +94,21 @@ class NativeCache(Cache):
 
     @property
     def bytes(self) -> int:
-        return self.engine.cache_bytes
+        """Memory of all rows; what they share counts for each."""
+        return len(self.sequences) * -(-self.length // BLOCK) * self.block_bytes
+
+
+def bytes_for(engine: NativeEngine, length: int) -> int:
+    """Memory of a sequence's keys and values, in whole blocks."""
+    program = engine.program
+    numbers = sum(2 * heads * dim for heads, dim in zip(program.kv_heads, program.dims, strict=True))
+    return rounded(length, BLOCK) * numbers * (2 if engine.half_cache else 4)
+
+
+def is_next(tokens: Tensor, cache: NativeCache, config: ModelConfig) -> bool:
+    """One more token of one row, as most calls are: nothing but its id can be wrong, and the engine looks at that."""
+    single = cache.batch == 1 and tokens.shape == (1, 1) and tokens.dtype == torch.int64
+    return single and config.decoder is not None and cache.length < config.decoder.max_positions
 
 
 class NativeTwin(Transformer):
@@ -72,21 +120,44 @@ class NativeTwin(Transformer):
         assert self.config.decoder is not None
         return NativeCache(self.engine, self.config.decoder.layers)
 
-    def hidden(self, tokens: Tensor, *, cache: Cache | None = None, **others: Any) -> Tensor:
+    def hidden(self, tokens: Tensor, *, cache: Cache | None = None, record: Record = NOTHING, **others: Any) -> Tensor:
         """The last hidden states, before the head."""
         if not isinstance(cache, NativeCache):
-            return super().hidden(tokens, cache=cache, **others)
+            return super().hidden(tokens, cache=cache, record=record, **others)
         self._refuse(others)
+        check_record(record)
         check.call(self.config, tokens, None, None, None, None, cache, self.device)
-        found = self.engine.hidden(cache.rows(len(tokens)), tokens)
+        queries = room_for_queries(record, self.engine, tokens.numel())
+        found, start = self.engine.hidden(cache.rows(len(tokens)), tokens, queries=queries), cache.length
         cache.length, cache.batch = cache.length + tokens.shape[1], len(tokens)
+        if isinstance(record, Pass):
+            record.take(cache.hold(), start, queries)
+        elif record is not NOTHING:
+            hand_over(record, self, cache.sequences, queries, found)
         return found
 
-    def head(self, hidden: Tensor, *, padding: Tensor | None = None, record: Any = NOTHING) -> Tensor:
-        """Logits, by the packed matrix."""
-        if record is not NOTHING or hidden.requires_grad:
+    def last_logits(self, tokens: Tensor, count: int = 1, *, cache: Cache | None = None, record: Record = NOTHING, **others: Any) -> Tensor:
+        """Logits after the last tokens: one call of the engine."""
+        if not isinstance(cache, NativeCache) or not (record is NOTHING or isinstance(record, Pass)):
+            return super().last_logits(tokens, count, cache=cache, record=record, **others)
+        self._refuse(others)
+        if not is_next(tokens, cache, self.config):
+            check.call(self.config, tokens, None, None, None, None, cache, self.device)
+        batch, time = tokens.shape
+        count, sequences, start = min(count, time), cache.rows(batch), cache.length
+        queries = room_for_queries(record, self.engine, tokens.numel())
+        rows = [Rows(sequence, row, count) for sequence, row in zip(sequences, tokens.tolist(), strict=True)]
+        logits = self.engine.run(rows, into=queries)
+        cache.length, cache.batch = cache.length + time, batch
+        if isinstance(record, Pass):
+            record.take(cache.hold(), start, queries)
+        return logits.view(batch, count, -1)
+
+    def head(self, hidden: Tensor, *, padding: Tensor | None = None, record: Record = NOTHING) -> Tensor:
+        """Logits, by the packed matrix, watched or not."""
+        if hidden.requires_grad:
             return super().head(hidden, padding=padding, record=record)
-        return self.engine.head(hidden.flatten(0, -2)).view(*hidden.shape[:-1], -1)
+        return record("logits", self.engine.head(hidden.flatten(0, -2)).view(*hidden.shape[:-1], -1))
 
     @staticmethod
     def _refuse(others: dict[str, Any]) -> None:
@@ -95,10 +166,24 @@ class NativeTwin(Transformer):
             raise InputError(f"{unknown[0]} with an engine's cache", expected="tokens alone", fix="use Cache.growing(model.config)")
 
 
+class SleepingTwin(Asleep, NativeTwin):
+    """A twin of a transformer whose weights are still on disk. The engine writes without them; what needs them wakes both."""
+
+    known: ClassVar[frozenset[str]] = Asleep.known | {"engine", "device", "new_cache", "hidden", "head", "last_logits", "_refuse"}
+    device = torch.device("cpu")  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+
+
 @torch.no_grad()
 def native_twin(transformer: Transformer, precision: Precision = "float32") -> NativeTwin:
     """A twin for running."""
-    engine, twin = NativeEngine.of(transformer, precision), evaluated(transformer)
+    return twin_with(transformer, NativeEngine.of(transformer, precision))
+
+
+def twin_with(transformer: Transformer, engine: NativeEngine) -> NativeTwin:
+    """The same with an engine that has its weights already. A transformer that sleeps is not woken."""
+    if isinstance(transformer, Asleep):
+        return SleepingTwin(transformer.config, lambda: twin_with(awake(transformer), engine), engine=engine)
+    twin = evaluated(transformer)
     twin.__class__ = NativeTwin
     assert isinstance(twin, NativeTwin)
     twin.engine = engine

@@ -11,6 +11,8 @@ from sightline.errors import InputError, short
 from sightline.generation.decode import check_ids
 from sightline.lens.subject import Subject
 from sightline.lens.trace import Trace, trace_of
+from sightline.native.seeing import native_trace
+from sightline.native.twin import NativeTwin
 from sightline.tasks.translate import start_of, translate
 from sightline.text.marian_engine import MarianEngine
 from sightline.text.tokenizer import Tokenizer
@@ -19,14 +21,26 @@ Text = str | Sequence[int]
 
 
 def trace(
-    subject: Subject, defaults: Defaults, text: Text, source: Text | None, *, layers: Iterable[int] | None, what: Iterable[str]
+    subject: Subject,
+    defaults: Defaults,
+    text: Text,
+    source: Text | None,
+    *,
+    layers: Iterable[int] | None,
+    what: Iterable[str],
+    twin: NativeTwin | None = None,
 ) -> Trace:
-    """One watched pass over a text. The decoder of an encoder–decoder begins with its start token, which is put before `text`."""
-    config, tokenizer = subject.running.config, subject.tokenizer
+    """One watched pass over a text. The decoder of an encoder–decoder begins with its start token, which is put before `text`.
+
+    A `twin` makes the pass on the native engine.
+    """
+    config, tokenizer = (subject.running if twin is None else twin).config, subject.tokenizer
     if config.encoder is None or config.decoder is None:
         if source is not None:
             raise InputError("a source for a model with one stack", expected="an encoder–decoder", fix="trace(text)")
         ids = fitting("text", ids_of(tokenizer, text), config.last)
+        if twin is not None:
+            return native_trace(twin, subject, ids, text=written(text), layers=layers, what=what)
         return trace_of(subject, ids, text=written(text), layers=layers, what=what)
     read = text if source is None else source
     source_ids, start = fitting("source", ids_of(tokenizer, read), config.encoder), start_of(defaults, tokenizer)

@@ -1,0 +1,1 @@
+"""The native engine against the peers: `python -m bench.native decode prefill …`, or `sightline bench`."""

@@ -1,0 +1,87 @@
+"""Who is measured against whom, at what, and what was promised. A contest is one model in one precision; its entries take turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROMPT, NEW, LONG = 32, 64, 512
+OURS = "ours"
+MODULES = {
+    OURS: "bench.native.ours",
+    "llama.cpp": "bench.native.peer_llama_cpp",
+    "CTranslate2": "bench.native.peer_ctranslate2",
+    "OpenVINO": "bench.native.peer_openvino",
+}
+WEIGHT_BYTES = {"float32": 4.0, "f16": 2.0, "int8": 1.0, "q8_0": 34 / 32, "q4_0": 18 / 32}  # of a peer's embedding
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A contestant, and what it calls the precision."""
+
+    who: str
+    kind: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.who} {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Times the best peer, and the share of the machine's bandwidth."""
+
+    ratio: float | None = None
+    bandwidth: float | None = None
+
+
+LLAMA, CT2, OPENVINO = "llama.cpp", "CTranslate2", "OpenVINO"
+DECODERS: dict[str, tuple[Entry, ...]] = {
+    "float32": (Entry(OURS, "float32"), Entry(CT2, "float32")),
+    "float16": (Entry(OURS, "float16"), Entry(LLAMA, "f16"), Entry(OPENVINO, "f16")),
+    "int8": (Entry(OURS, "int8"), Entry(OURS, "int8_groups"), Entry(LLAMA, "q8_0"), Entry(CT2, "int8"), Entry(OPENVINO, "q8_0")),
+    "int4": (Entry(OURS, "int4"), Entry(LLAMA, "q4_0"), Entry(OPENVINO, "q4_0")),
+}
+OTHERS: dict[str, tuple[Entry, ...]] = {
+    "float32": (Entry(OURS, "float32"), Entry(CT2, "float32")),
+    "int8": (Entry(OURS, "int8"), Entry(CT2, "int8")),
+}
+SMALL, LARGE = ("smollm2", "gpt2"), "llama-1b"
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One model in one precision, and what is measured on it."""
+
+    model: str
+    precision: str
+    entries: tuple[Entry, ...]
+    works: tuple[str, ...]
+
+
+def goal_of(work: str, precision: str, model: str) -> Goal:
+    """What was promised for it."""
+    if work == "decode" and precision in ("int8", "int4"):
+        return Goal(1.5 if model == LARGE else 2.0, 0.90 if precision == "int8" else 0.80)
+    table = {
+        ("prefill", "int8"): 1.4,
+        ("prefill", "float32"): 1.1,
+        ("encode", "int8"): 1.3,
+        ("encode", "float32"): 1.1,
+        ("translate, one greedy", "int8"): 2.0,
+        ("translate, eight by four beams", "int8"): 1.3,
+    }
+    return Goal(table.get((work, precision)))
+
+
+def contests(works: tuple[str, ...], *, large: bool, models: tuple[str, ...] = ()) -> list[Contest]:
+    """Everything that these works ask for. One billion parameters run in eight and four bits alone: goals are there, and memory."""
+    found = list[Contest]()
+    decoding = tuple(work for work in works if work in ("decode", "prefill"))
+    for model in (*SMALL, *((LARGE,) if large else ())) if decoding else ():
+        precisions = ("int8", "int4") if model == LARGE else tuple(DECODERS)
+        found += [Contest(model, precision, DECODERS[precision], decoding) for precision in precisions]
+    for work, model in (("encode", "minilm"), ("translate", "marian")):
+        if work in works:
+            found += [Contest(model, precision, entries, (work,)) for precision, entries in OTHERS.items()]
+    return [contest for contest in found if not models or contest.model in models]

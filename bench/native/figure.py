@@ -1,0 +1,42 @@
+"""The ratios as a figure: a bar for each, its range, the goal as a mark, and the line at 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+AHEAD, BEHIND, UNCALLED = "#0072B2", "#D55E00", "#999999"
+
+
+def colour_of(ratio: Mapping[str, float]) -> str:
+    if ratio["low"] <= 1 <= ratio["high"]:
+        return UNCALLED
+    return AHEAD if ratio["median"] > 1 else BEHIND
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Rows as the results' file has them; those without a ratio are left out."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    shown = [row for row in rows if "ratio" in row][::-1]
+    figure, axes = plt.subplots(figsize=(8.5, 1.2 + 0.34 * len(shown)), layout="constrained")
+    for place, row in enumerate(shown):
+        ratio = row["ratio"]
+        axes.barh(place, ratio["median"], color=colour_of(ratio), height=0.6)
+        axes.plot([ratio["low"], ratio["high"]], [place, place], color="black", linewidth=1)
+        if "goal" in row:
+            axes.plot([row["goal"]] * 2, [place - 0.4, place + 0.4], color="#CC79A7", linewidth=2)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(
+        range(len(shown)), [f"{row['work']} · {row['model']} · {row['ours'].removeprefix('ours ')}\nagainst {row['peer']}" for row in shown]
+    )
+    axes.tick_params(axis="y", labelsize=7)
+    axes.set(xlabel="times the best peer (median, range of the rounds, goal)", title="Sightline's native engine against its peers")
+    axes.set_xlim(left=0)
+    figure.savefig(path)
+    plt.close(figure)
+    return path

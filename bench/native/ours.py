@@ -1,0 +1,111 @@
+"""Sightline as a contestant: the native engine in one precision at a time."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any
+
+import torch
+
+import sightline as sl
+from bench.native.channel import serve
+from sightline.generation.beam import search
+from sightline.generation.decode import Request
+from sightline.generation.decode import decode as events
+from sightline.native.engine import NativeEngine, Rows
+from sightline.native.matrices import check_precision
+
+held: dict[str, Any] = {}
+
+
+def load(question: dict[str, Any]) -> dict[str, Any]:
+    """Pack a folder's weights in a precision. The last model goes first: two would not always fit."""
+    held.clear()
+    engine = NativeEngine.of(sl.load(question["path"]).transformer, check_precision(question["kind"]))
+    held["engine"] = engine
+    return {"bytes": read_for_a_token(engine)}
+
+
+def read_for_a_token(engine: NativeEngine) -> int:
+    """Bytes of weights that one token reads: all of them, but one row alone of an embedding that is not the head too."""
+    embedding, head = engine.packed[0], engine.packed[engine.program.operations[-1]["matrix"]]
+    return engine.bytes - (0 if head is embedding else embedding.bytes * (embedding.rows - 1) // embedding.rows)
+
+
+def decode(question: dict[str, Any]) -> dict[str, Any]:
+    """Greedy tokens after a prompt; the prompt itself is not timed."""
+    engine: NativeEngine = held["engine"]
+    sequence = engine.begin()
+    token = int(engine.run([Rows(sequence, question["prompt"])])[0].argmax())
+    tokens, start = [token], time.perf_counter()
+    for _ in range(question["count"]):
+        tokens.append(int(engine.run([Rows(sequence, tokens[-1:])])[0].argmax()))
+    seconds = time.perf_counter() - start
+    engine.forget(sequence)
+    return {"seconds": seconds, "tokens": tokens}
+
+
+def prefill(question: dict[str, Any]) -> dict[str, Any]:
+    """A prompt, up to the logits after its last token."""
+    engine: NativeEngine = held["engine"]
+    sequence, start = engine.begin(), time.perf_counter()
+    engine.run([Rows(sequence, question["prompt"])])
+    seconds = time.perf_counter() - start
+    engine.forget(sequence)
+    return {"seconds": seconds}
+
+
+def surprise(question: dict[str, Any]) -> dict[str, Any]:
+    """−Σ log p of a window's tokens after the first."""
+    engine: NativeEngine = held["engine"]
+    tokens: list[int] = question["tokens"]
+    sequence = engine.begin()
+    logits = engine.run([Rows(sequence, tokens[:-1], logits=len(tokens) - 1)])
+    engine.forget(sequence)
+    lost = torch.nn.functional.cross_entropy(logits.double(), torch.tensor(tokens[1:]), reduction="sum")
+    assert math.isfinite(float(lost))
+    return {"nats": float(lost)}
+
+
+def load_model(question: dict[str, Any]) -> dict[str, Any]:
+    """A whole model with its tasks, for encoders and encoder–decoders."""
+    held.clear()
+    held["model"] = sl.load(question["path"], engine="native", dtype=question["kind"])
+    return {}
+
+
+def encode(question: dict[str, Any]) -> dict[str, Any]:
+    model, start = held["model"], time.perf_counter()
+    vectors = model.embed(question["texts"])
+    return {"seconds": time.perf_counter() - start, "first": vectors[0].tolist()}
+
+
+def translate(question: dict[str, Any]) -> dict[str, Any]:
+    """So many tokens for each source, greedy or by beams."""
+    runner, sources, first, count = held["model"].runner, question["sources"], question["start"], question["count"]
+    start = time.perf_counter()
+    if question["beams"] == 1:
+        requests = [Request(prompt=[first], max_tokens=count, source=source) for source in sources]
+        tokens = [[event.token for event in events(runner, request)] for request in requests]
+    else:
+        begin, source = torch.full((len(sources), 1), first), torch.tensor(sources)
+        found = search(runner, begin, beams=question["beams"], max_tokens=count, end=(), source=source)
+        tokens = [list(best.tokens) for (best, *_) in found]
+    return {"seconds": time.perf_counter() - start, "tokens": tokens}
+
+
+HANDLERS = {
+    "load": load,
+    "load_model": load_model,
+    "decode": decode,
+    "prefill": prefill,
+    "surprise": surprise,
+    "encode": encode,
+    "translate": translate,
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(sys.argv[1]))
+    serve(HANDLERS)

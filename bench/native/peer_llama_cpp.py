@@ -1,0 +1,121 @@
+"""llama.cpp as a contestant, by its C interface. Its quantised files are made by its own quantiser."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import llama_cpp as llama  # pyright: ignore[reportMissingImports]
+import numpy as np
+
+from bench.native.channel import serve
+
+THREADS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+CONTEXT = 1024
+FILE_TYPES = {"f16": llama.LLAMA_FTYPE_MOSTLY_F16, "q8_0": llama.LLAMA_FTYPE_MOSTLY_Q8_0, "q4_0": llama.LLAMA_FTYPE_MOSTLY_Q4_0}
+held: dict[str, Any] = {}
+
+
+def converted(path: str, kind: str) -> Path:
+    """The model in one of llama.cpp's types, made once. `path` is a GGUF file in float32 or float16."""
+    place = Path(path).with_suffix(f".{kind}.gguf")
+    if kind == "as it is":
+        return Path(path)
+    if not place.is_file():
+        part = place.with_suffix(".part")
+        wanted = llama.llama_model_quantize_default_params()
+        wanted.nthread, wanted.ftype = THREADS, FILE_TYPES[kind]
+        if llama.llama_model_quantize(path.encode(), str(part).encode(), wanted):
+            raise ValueError(f"llama.cpp could not write {place.name}")
+        part.rename(place)
+    return place
+
+
+def load(question: dict[str, Any]) -> dict[str, Any]:
+    """With `exact`, keys and values are kept in float32."""
+    if held:
+        llama.llama_free(held["context"])
+        llama.llama_model_free(held["model"])
+        held.clear()
+    place = converted(question["path"], question["kind"])
+    model = llama.llama_model_load_from_file(str(place).encode(), llama.llama_model_default_params())
+    if not model:
+        raise ValueError(f"llama.cpp could not read {place.name}")
+    wanted = llama.llama_context_default_params()
+    wanted.n_ctx = wanted.n_batch = CONTEXT
+    wanted.n_threads = wanted.n_threads_batch = THREADS
+    if question.get("exact"):
+        wanted.type_k = wanted.type_v = llama.GGML_TYPE_F32
+    context = llama.llama_init_from_model(model, wanted)
+    vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+    held.update(model=model, context=context, vocabulary=vocabulary)
+    return {"bytes": place.stat().st_size - question.get("unread", 0)}
+
+
+def run(tokens: list[int], *, everywhere: bool = False) -> None:
+    """One step; logits of the last token, or of each."""
+    count, start = len(tokens), llama.llama_memory_seq_pos_max(llama.llama_get_memory(held["context"]), 0) + 1
+    batch = llama.llama_batch_init(count, 0, 1)
+    batch.n_tokens = count
+    for n, token in enumerate(tokens):
+        batch.token[n], batch.pos[n], batch.n_seq_id[n], batch.seq_id[n][0] = token, start + n, 1, 0
+        batch.logits[n] = everywhere or n == count - 1
+    failed = llama.llama_decode(held["context"], batch)
+    llama.llama_batch_free(batch)
+    if failed:
+        raise ValueError(f"llama_decode gave {failed}")
+
+
+def logits(row: int = -1) -> np.ndarray[Any, Any]:
+    found = llama.llama_get_logits_ith(held["context"], row)
+    return np.ctypeslib.as_array(ctypes.cast(found, ctypes.POINTER(ctypes.c_float)), shape=(held["vocabulary"],))
+
+
+def forget() -> None:
+    llama.llama_memory_clear(llama.llama_get_memory(held["context"]), True)
+
+
+def decode(question: dict[str, Any]) -> dict[str, Any]:
+    """Greedy tokens after a prompt; the prompt itself is not timed."""
+    forget()
+    run(question["prompt"])
+    tokens, start = [int(logits().argmax())], time.perf_counter()
+    for _ in range(question["count"]):
+        run(tokens[-1:])
+        tokens.append(int(logits().argmax()))
+    return {"seconds": time.perf_counter() - start, "tokens": tokens}
+
+
+def prefill(question: dict[str, Any]) -> dict[str, Any]:
+    """A prompt, up to the logits after its last token."""
+    forget()
+    start = time.perf_counter()
+    run(question["prompt"])
+    logits()
+    return {"seconds": time.perf_counter() - start}
+
+
+def surprise(question: dict[str, Any]) -> dict[str, Any]:
+    """−Σ log p of a window's tokens after the first."""
+    forget()
+    tokens: list[int] = question["tokens"]
+    run(tokens[:-1], everywhere=True)
+    nats = 0.0
+    for n, target in enumerate(tokens[1:]):
+        row = logits(n).astype(np.float64)
+        nats += float(np.log(np.exp(row - row.max()).sum()) + row.max() - row[target])
+    return {"nats": nats}
+
+
+def version(question: dict[str, Any]) -> dict[str, Any]:
+    return {"version": f"{llama.__version__} of llama-cpp-python"}
+
+
+if __name__ == "__main__":
+    quiet = llama.llama_log_callback(lambda level, text, data: None)
+    llama.llama_log_set(quiet, ctypes.c_void_p(0))
+    llama.llama_backend_init()
+    serve({name.__name__: name for name in (load, decode, prefill, surprise, version)})

@@ -1,0 +1,99 @@
+"""What rounds of figures say: medians with ranges, ratios round by round, and whether there is anything to say at all."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+NOISY = "too noisy to call"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of the rounds, the least and the largest."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Spread:
+        return cls(statistics.median(figures), min(figures), max(figures))
+
+    @property
+    def called(self) -> bool:
+        """Whether a ratio says which is larger: every round must."""
+        return self.low > 1 or self.high < 1
+
+
+def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """How many times theirs ours is, round by round: what disturbed a whole round disturbed both."""
+    return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def best_of(speeds: Mapping[str, Sequence[float]]) -> str:
+    """Whose median is the largest."""
+    return max(speeds, key=lambda name: statistics.median(speeds[name]))
+
+
+def judge(ratio: Spread, goal: float | None) -> str:
+    """One phrase. A goal that some rounds reach and some do not is said to be so."""
+    if not ratio.called:
+        return NOISY
+    if goal is None:
+        return "ahead" if ratio.median > 1 else "behind"
+    if ratio.median >= goal:
+        return "met" if ratio.low >= goal else "met by the median, not in every round"
+    return "short of the goal" if ratio.high < goal else "short by the median, reached in some rounds"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. Without a ratio, `remark` says what stands in the way. `bandwidth`: the share of the machine's."""
+
+    work: str
+    model: str
+    ours: str
+    speed: Spread | None = None
+    peer: str = ""
+    peer_speed: Spread | None = None
+    ratio: Spread | None = None
+    goal: float | None = None
+    bandwidth: Spread | None = None
+    bandwidth_goal: float | None = None
+    others: Mapping[str, Spread] | None = None
+    remark: str = ""
+
+    @property
+    def verdict(self) -> str:
+        said = [] if self.ratio is None else [judge(self.ratio, self.goal)]
+        if self.bandwidth is not None and self.bandwidth_goal is not None and self.bandwidth.median < self.bandwidth_goal:
+            said.append(f"bandwidth below {self.bandwidth_goal:.0%}")
+        return "; ".join([*said, *([self.remark] if self.remark else [])])
+
+    def plain(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value not in (None, "")} | {"verdict": self.verdict}
+
+
+def row_of(
+    work: str,
+    model: str,
+    ours: str,
+    speeds: Mapping[str, Sequence[float]],
+    *,
+    goal: float | None = None,
+    shares: Sequence[float] | None = None,
+    bandwidth_goal: float | None = None,
+    remark: str = "",
+) -> Row:
+    """A line from every round's figures; `speeds` has ours under its own name and the peers under theirs."""
+    peers = {name: speeds[name] for name in speeds if name != ours}
+    own, share = Spread.of(speeds[ours]), None if shares is None else Spread.of(shares)
+    if not peers:
+        nobody = "; ".join(filter(None, ["no peer could run it", remark]))
+        return Row(work, model, ours, own, bandwidth=share, bandwidth_goal=bandwidth_goal, goal=goal, remark=nobody)
+    best = best_of(peers)
+    ratio, each = ratio_of(speeds[ours], peers[best]), {name: Spread.of(figures) for name, figures in peers.items()}
+    return Row(work, model, ours, own, best, each[best], ratio, goal, share, bandwidth_goal, each, remark)

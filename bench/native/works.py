@@ -1,0 +1,87 @@
+"""The works: what a turn of each is asked, how much it makes, and the lines that its rounds give."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from bench.native.contests import LONG, NEW, OURS, PROMPT, Contest, Entry, goal_of
+from bench.native.limits import Bandwidth
+from bench.native.models import Prepared, prepared
+from bench.native.race import Rounds, Team, gathered, race
+from bench.native.verdict import Row, row_of
+
+FORMS = {"decode": "language", "prefill": "language", "encode": "encoder", "translate": "translator"}
+TEXTS, SOURCE, TARGET = 200, 20, 32
+
+
+def drawn(model: Prepared, count: int, seed: int = 0) -> list[int]:
+    """Random ids: the work does not depend on what they mean."""
+    chance = random.Random(seed)
+    return [chance.randrange(3, model.vocabulary - 1) for _ in range(count)]
+
+
+def turns(work: str, model: Prepared) -> list[tuple[str, dict[str, Any], float]]:
+    """A name, the question, and how much one turn makes: tokens, texts."""
+    if work == "decode":
+        return [("decode", {"do": "decode", "prompt": drawn(model, PROMPT), "count": NEW}, NEW)]
+    if work == "prefill":
+        return [("prefill", {"do": "prefill", "prompt": drawn(model, LONG)}, LONG)]
+    if work == "encode":
+        return [("encode", {"do": "encode", **texts(model)}, TEXTS)]
+    question = {
+        "do": "translate",
+        "count": TARGET,
+        "start": json.loads((model.folder / "config.json").read_text())["decoder_start_token_id"],
+    }
+    one, eight = ([drawn(model, SOURCE, seed) for seed in range(count)] for count in (1, 8))
+    greedy = ("translate, one greedy", {**question, "sources": one, "beams": 1}, float(TARGET))
+    return [greedy, ("translate, eight by four beams", {**question, "sources": eight, "beams": 4}, 8.0 * TARGET)]
+
+
+def texts(model: Prepared) -> dict[str, Any]:
+    """Sentences as texts and as ids."""
+    import sightline as sl
+    from bench.generation import sentences
+
+    said, loaded = sentences(TEXTS), sl.load(model.folder)
+    return {"texts": said, "ids": [loaded.ids(text) for text in said]}
+
+
+def measure(contest: Contest, *, rounds: int, threads: int, bandwidth: Bandwidth) -> tuple[list[Row], dict[str, Any], dict[str, str]]:
+    """All lines of one contest, every round's figures, and who could not take part."""
+    rows, also = list[Row](), dict[str, Any]()
+    with gathered(contest, threads, form=FORMS[contest.works[0]]) as team:
+        for work in contest.works:
+            for name, question, amount in turns(work, prepared(contest.model)):
+                found = race(team, question, amount, rounds=rounds, threads=threads, bandwidth=bandwidth)
+                rows += lines(contest, name, team, found)
+                also[f"{contest.model} {contest.precision}, {name}"] = found.plain()
+                team.absent |= found.failed
+    return rows, also, team.absent
+
+
+def lines(contest: Contest, work: str, team: Team, found: Rounds) -> list[Row]:
+    """One line for each entry of ours."""
+    rows, away = list[Row](), team.absent | found.failed
+    peers = {entry.label: figures for entry, figures in found.speeds.items() if entry.who != OURS}
+    title = team.model.title + ("" if team.model.real else " (random weights)")
+    for entry in (entry for entry in contest.entries if entry.who == OURS):
+        goal = goal_of(work, contest.precision, contest.model)
+        if entry.label in away:
+            rows.append(Row(work, title, entry.label, goal=goal.ratio, remark=away[entry.label]))
+            continue
+        share = shares(team, entry, found) if work == "decode" else None
+        speeds = {entry.label: found.speeds[entry], **peers}
+        rows.append(
+            row_of(work, title, entry.label, speeds, goal=goal.ratio, shares=share, bandwidth_goal=goal.bandwidth if share else None)
+        )
+    return rows
+
+
+def shares(team: Team, entry: Entry, found: Rounds) -> list[float] | None:
+    """Of the bandwidth measured in the same round: bytes of weights a token reads × tokens per second."""
+    if not found.bandwidth:
+        return None
+    return [team.bytes[entry] * speed / 1e9 / read for speed, read in zip(found.speeds[entry], found.bandwidth, strict=True)]

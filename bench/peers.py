@@ -1,0 +1,96 @@
+"""The peers, in an environment of their own (`build/peers`): `python -m bench.peers` installs what can be installed here.
+
+Each that could not be is left out of the tables by name, with the reason. llama.cpp is compiled for this very processor: some ten minutes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PLACE = ROOT / "build" / "peers"
+STATE = PLACE / "peers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What pip installs, what Python then imports, and what the installing needs around it."""
+
+    packages: tuple[str, ...]
+    module: str
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+
+
+BUILD = "-DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAVA_BUILD=OFF"
+PEERS = {
+    "CTranslate2": Peer(("ctranslate2", "torch", "transformers>=5,<6", "numpy"), "ctranslate2"),
+    "OpenVINO": Peer(("openvino-genai", "numpy"), "openvino_genai"),
+    "llama.cpp": Peer(("llama-cpp-python",), "llama_cpp", {"CMAKE_ARGS": BUILD, "CMAKE_BUILD_PARALLEL_LEVEL": "1"}),
+}
+
+
+def python() -> Path:
+    return PLACE / "bin" / "python"
+
+
+def install(names: tuple[str, ...] = tuple(PEERS)) -> dict[str, str]:
+    """Install those that are not there yet; for each its version, or the reason why it is missing."""
+    if not python().is_file():
+        subprocess.run([sys.executable, "-m", "venv", str(PLACE)], check=True)
+    for name in names:
+        if not version(name):
+            print(f"{name}: installing {' '.join(PEERS[name].packages)} …", file=sys.stderr, flush=True)
+            note(name, pip(PEERS[name]))
+    version.cache_clear()
+    return {name: version(name) or missing(name) for name in PEERS}
+
+
+def pip(peer: Peer) -> str:
+    """Install a peer; why it could not be, or nothing. Compiling is done at the lowest priority."""
+    wanted = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt"), *peer.packages]
+    lowest = ["nice", "-n", "19"] if os.name == "posix" else []
+    done = subprocess.run(
+        [*lowest, str(python()), *wanted], env={**os.environ, **peer.environment}, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 0:
+        return ""
+    lines = [line.strip() for line in done.stderr.splitlines() if "error" in line.lower()]
+    return f"pip could not install it: {(lines or ['no reason given'])[-1][:200]}"
+
+
+@functools.cache
+def version(name: str) -> str:
+    """Of what is installed, if it can be imported."""
+    if not python().is_file():
+        return ""
+    peer = PEERS[name]
+    code = f"import {peer.module}, importlib.metadata as m; print(m.version({peer.packages[0]!r}))"
+    done = subprocess.run([str(python()), "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def note(name: str, reason: str) -> None:
+    """Remember why one is missing."""
+    STATE.write_text(json.dumps({**noted(), name: reason}, indent=1) + "\n")
+
+
+def noted() -> dict[str, str]:
+    return json.loads(STATE.read_text()) if STATE.is_file() else {}
+
+
+def missing(name: str) -> str:
+    """Why a peer cannot take part, or nothing."""
+    if version(name):
+        return ""
+    return noted().get(name) or "not installed (python -m bench.peers)"
+
+
+if __name__ == "__main__":
+    for peer, what in install(tuple(sys.argv[1:]) or tuple(PEERS)).items():
+        print(f"{peer:12} {what}")

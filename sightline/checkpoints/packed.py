@@ -1,0 +1,117 @@
+"""A checkpoint for the native engine: its packed weights are kept in the cache, and the second time only they are read.
+
+    loaded, engine = load_packed(source, "int8")        # loaded.transformer sleeps: it is read when somebody asks for more than its config
+
+An entry belongs to the files that it was made from (their paths, sizes and times), to what they say, and to this build of Sightline.
+One that does not fit is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from sightline.checkpoints.load import Loaded, Progress, understand
+from sightline.checkpoints.load import load as load_source
+from sightline.checkpoints.places import packed as packed_folder
+from sightline.checkpoints.source import Source
+from sightline.core.asleep import Asleep
+from sightline.core.model import Transformer
+from sightline.errors import CheckpointError
+from sightline.native import store
+from sightline.native.engine import NativeEngine
+from sightline.native.matrices import Precision
+
+SMALLEST = 4_000_000  # numbers; a smaller model is packed sooner than its entry is found
+WEIGHTS = (".safetensors", ".bin", ".index.json")
+
+
+def load_packed(
+    source: Source, precision: Precision, *, strict: bool = False, progress: Progress | None = None
+) -> tuple[Loaded, NativeEngine | None]:
+    """The model and its engine; without an engine where nothing was kept, and `NativeEngine.of` makes one of the model."""
+    path = place_of(source, precision) if worth_keeping(source) else None
+    if path is None:
+        return load_source(source, strict=strict, progress=progress), None
+    key = key_of(source, precision)
+    engine = found_in(path, key, source, strict=strict)
+    if engine is None:
+        before = len(source.notes)
+        loaded = load_source(source, strict=strict, progress=progress)
+        engine = NativeEngine.of(loaded.transformer, precision)
+        if not keep(path, key, engine, source, notes=source.notes[before:]):
+            return loaded, engine
+        store.release(engine)
+    return sleeping(source, strict=strict), engine
+
+
+def worth_keeping(source: Source) -> bool:
+    """A decoder alone that is not small."""
+    *_, config = understand(source)
+    return config.encoder is None and sum(entry.numbers for entry in source.tensors.values()) >= SMALLEST
+
+
+def sleeping(source: Source, *, strict: bool) -> Loaded:
+    """The model, of which nothing is read yet."""
+    family, head, config = understand(source)
+
+    def read() -> Transformer:
+        return load_source(replace(source, notes=[]), dtype=torch.float32, strict=strict).transformer  # its notes are known
+
+    return Loaded(Asleep(config, read), family, head, source)
+
+
+def found_in(path: Path, key: store.Key, source: Source, *, strict: bool) -> NativeEngine | None:
+    """The engine that was kept for this very checkpoint. `strict` wants to see the weights if there was something to warn of."""
+    try:
+        entry = store.read(path, key)
+    except store.BrokenError as error:
+        source.notes.append(f"the packed weights in {path} are made anew: {error}")
+        return None
+    if entry is None or (strict and any(note.startswith("warning") for note in entry.notes)):
+        return None
+    source.notes += [note for note in entry.notes if note not in source.notes]
+    return entry.engine
+
+
+def keep(path: Path, key: store.Key, engine: NativeEngine, source: Source, *, notes: list[str]) -> bool:
+    """Put an engine's weights into the cache, unless the checkpoint changed meanwhile. A cache that cannot be written is no error."""
+    try:
+        if key_of(source, key["precision"]) != key:
+            return False
+        store.tidy(path.parent)
+        store.write(path, key, engine, notes=notes)
+    except OSError as error:
+        source.notes.append(f"the packed weights are not kept for the next time: {path.parent}: {error.strerror or error}")
+        return False
+    return True
+
+
+def place_of(source: Source, precision: Precision) -> Path | None:
+    """One file for each checkpoint and precision: a checkpoint that changes replaces its own."""
+    where = source.where.resolve()
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in where.stem)[:60]
+    mark = hashlib.sha256(str(where).encode(errors="surrogateescape")).hexdigest()[:12]
+    try:
+        return packed_folder() / f"{name}-{precision}-{mark}{store.SUFFIX}"
+    except CheckpointError:  # no home
+        return None
+
+
+def key_of(source: Source, precision: Precision) -> store.Key:
+    """What an entry belongs to."""
+    said = [source.keys, [[entry.name, entry.shape, str(entry.dtype)] for entry in source.tensors.values()]]
+    text = json.dumps(said, sort_keys=True, default=str).encode(errors="surrogateescape")
+    return store.key_of(precision=precision, files=files_of(source), said=hashlib.sha256(text).hexdigest())
+
+
+def files_of(source: Source) -> list[tuple[str, int, int]]:
+    """Name, size and time of change of the checkpoint's files."""
+    where = source.where.resolve()
+    inside = [path for path in where.iterdir() if path.name == "config.json" or path.name.endswith(WEIGHTS)] if where.is_dir() else [where]
+    seen = [(str(path), path.stat()) for path in sorted(inside) if path.exists()]
+    return [(name, one.st_size, one.st_mtime_ns) for name, one in seen]

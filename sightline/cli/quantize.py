@@ -1,0 +1,178 @@
+"""`sightline quantize`: what a model weighs in each precision of the native engine, and what that costs in quality."""
+
+from __future__ import annotations
+
+import json as text_of
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sightline.cli.arguments import Count
+from sightline.cli.reading import read_file
+from sightline.errors import InputError
+
+if TYPE_CHECKING:
+    from sightline.model import Model
+    from sightline.native.matrices import Precision
+    from sightline.native.quality import Quality
+
+ALL = "float16,int8,int8_groups,int4"
+PLAY = "Shakespeare's Macbeth"
+INTERRUPTED = 130
+
+
+def quantize(
+    model: str,
+    /,
+    *,
+    dtype: str = ALL,
+    report: bool = False,
+    text: Path | None = None,
+    limit: Count = None,
+    out: Path | None = None,
+    json: bool = False,
+) -> None:
+    """What a model weighs in each precision of the native engine. With --report, what that costs: perplexity on a text, KL to float32,
+    how often the likeliest token is the same, the largest error of a logit, and the error of each matrix and after each block.
+
+    Parameters
+    ----------
+    model
+        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
+    dtype
+        float16, int8, int8_groups or int4, or several with commas between; by default all of them.
+    report
+        Measure the quality.
+    text
+        The text to measure on; by default Shakespeare's Macbeth, fetched once.
+    limit
+        Read so many tokens of the text at most; by default 4,096.
+    out
+        A folder for report.json and the chart as errors.svg and errors.png.
+    json
+        Write JSON: bytes, or with --report every figure of it.
+    """
+    from sightline.cli.loading import load_shown
+
+    wanted = precisions_of(dtype)
+    check_asked(report=report, text=text, limit=limit, out=out)
+    written = read_file(text) if text is not None else ""
+    if text is not None and not written:
+        raise InputError(f"{text} is empty", expected="some text to measure on", fix="--text another file, or leave it out")
+    loaded = load_shown(model)
+    if not report:
+        show_sizes(loaded, wanted, json=json)
+        return
+    name, written = (PLAY, default_text()) if text is None else (text.name, written)
+    found = measured(loaded, wanted, written, limit=limit)
+    show(loaded, name, found, json=json)
+    if out is not None and found:
+        save(loaded, name, found, out)
+    if len(found) < len(wanted):
+        print(f"interrupted: {', '.join(wanted[len(found) :])} not measured", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def precisions_of(dtype: str) -> list[Precision]:
+    """The precisions that were named, each once."""
+    from sightline import kernels
+    from sightline.native.matrices import check_precision
+
+    if not kernels.available():
+        raise InputError(f"the native engine: {kernels.missing}", expected="one that was compiled", fix="sightline doctor")
+    return [check_precision(name) for name in dict.fromkeys(part.strip() for part in dtype.split(","))]
+
+
+def check_asked(*, report: bool, text: Path | None, limit: int | None, out: Path | None) -> None:
+    """Said before a model is loaded."""
+    for name, value in (("--text", text), ("--limit", limit), ("--out", out)):
+        if value is not None and not report:
+            raise InputError(f"{name} without --report", expected="both", fix="add --report")
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit is {limit}", expected="1 or more", fix="leave it out for 4,096 tokens")
+    if out is not None and out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file", expected="a folder", fix="--out another place")
+
+
+def default_text() -> str:
+    """A play that no recipe of ours learns from."""
+    from sightline.recipes.plays import works
+
+    return works()[1][0].read_text(encoding="utf-8")
+
+
+def show_sizes(loaded: Model, wanted: Sequence[Precision], *, json: bool) -> None:
+    from sightline.checkpoints.progress import megabytes
+    from sightline.native.quality import packed_bytes
+
+    sizes = {precision: packed_bytes(loaded.running, precision) for precision in ("float32", *wanted)}
+    if json:
+        print(text_of.dumps({"model": loaded.name, "bytes": sizes}, indent=2))
+        return
+    for precision, size in sizes.items():
+        print(f"{precision:<12} {megabytes(size):>10}   {size / sizes['float32']:6.1%}")
+    Console(stderr=True, highlight=False).print("what they cost: add --report", style="dim")
+
+
+def measured(loaded: Model, wanted: Sequence[Precision], text: str, *, limit: int | None) -> list[Quality]:
+    """The report, with a bar; after Ctrl-C what there is of it."""
+    from sightline.native.quality import LIMIT, reports
+
+    screen, found = Console(stderr=True, highlight=False), list["Quality"]()
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f}"), TimeRemainingColumn())
+    quiet = not screen.is_terminal
+    with Progress(*columns, console=screen, transient=True, disable=quiet, redirect_stdout=False, redirect_stderr=False) as bar:
+        task = bar.add_task("reading", total=1)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        try:
+            for one in reports(loaded, text, precisions=wanted, limit=LIMIT if limit is None else limit, progress=tell):
+                found.append(one)
+        except KeyboardInterrupt:
+            if not found:
+                raise
+    return found
+
+
+def plain(loaded: Model, name: str, found: Sequence[Quality]) -> dict[str, Any]:
+    """The report as JSON has it."""
+    from sightline.native.quality import packed_bytes
+
+    truth = {"bytes": packed_bytes(loaded.running, "float32"), "perplexity": found[0].float32_perplexity}
+    return {"model": loaded.name, "text": name, "tokens": found[0].tokens, "float32": truth, "precisions": [asdict(one) for one in found]}
+
+
+def show(loaded: Model, name: str, found: Sequence[Quality], *, json: bool) -> None:
+    from sightline.cli.quantize_chart import chart, table
+
+    said = plain(loaded, name, found)
+    if json:
+        print(text_of.dumps(said, indent=2, ensure_ascii=False))
+        return
+    print(f"{loaded.name}, {said['tokens']:,} tokens of {name}, against float32\n")
+    print(*table(said["float32"], found), sep="\n")
+    width = Console().width
+    for one in found:
+        print("", *chart(one, width=width), sep="\n")
+
+
+def save(loaded: Model, name: str, found: Sequence[Quality], out: Path) -> None:
+    """report.json, errors.svg and errors.png."""
+    from sightline.cli.quantize_chart import figure
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "report.json").write_text(text_of.dumps(plain(loaded, name, found), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        drawn = figure(f"{loaded.name}: errors by layer, against float32, on {name}", found)
+        drawn.savefig(out / "errors.svg", metadata={"Date": None})
+        drawn.savefig(out / "errors.png", dpi=160)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror}", fix="--out another folder") from None
+    Console(stderr=True, highlight=False).print(f"written: {out}/report.json, errors.svg, errors.png", markup=False)
