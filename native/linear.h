@@ -1,5 +1,5 @@
-// y = W x for one or many rows of x, with W packed. Whole-number products are exact, and floats are added in the order of k: a row's
-// result is the same alone, in a batch, and on any number of threads.
+// y = W x for one or many rows of x, with W packed. Whole-number products are exact, and floats are added in an order that only k
+// decides: a row's result is the same alone, in a batch, and on any number of threads.
 #pragma once
 #include "matrix.h"
 #include "simd.h"
@@ -38,6 +38,7 @@ inline void quantise_row(const Counting& by, const float* x, long count, long de
     }
 }
 
+constexpr long SPAN = 128;    // floats are added in spans of k, then the spans: less is lost than in one long chain
 constexpr long AHEAD = 2048;  // bytes that are asked for before they are needed
 
 // A pair of tiles (16 outputs) for ROWS rows of x, all of k: sums[row][tile], where each row of the matrix has one scale.
@@ -85,15 +86,21 @@ inline void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row,
     for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = zero();
     if constexpr (P == Precision::float32 || P == Precision::float16) {
         const float* at = x.floats + row * x.stride;
-        for (long k = 0; k < w.inputs; k++) {
-            Floats weights[2];
-            for (int t = 0; t < 2; t++)
-                weights[t] = P == Precision::float32 ? load((const float*)data + (2 * k + t) * TILE) : load_half((const uint16_t*)data + (2 * k + t) * TILE);
-            if (ROWS == 1) prefetch(data + (2 * k + 2) * TILE * (P == Precision::float32 ? 4 : 2) + AHEAD);
-            for (int r = 0; r < ROWS; r++) {
-                Floats a = all(at[r * x.stride + k]);
-                for (int t = 0; t < 2; t++) sums[r][t] = fma(a, weights[t], sums[r][t]);
+        for (long start = 0; start < w.inputs; start += SPAN) {
+            Floats part[ROWS][2];
+            for (int r = 0; r < ROWS; r++) part[r][0] = part[r][1] = zero();
+            for (long k = start; k < (w.inputs < start + SPAN ? w.inputs : start + SPAN); k++) {
+                Floats weights[2];
+                for (int t = 0; t < 2; t++)
+                    weights[t] = P == Precision::float32 ? load((const float*)data + (2 * k + t) * TILE) : load_half((const uint16_t*)data + (2 * k + t) * TILE);
+                if (ROWS == 1) prefetch(data + (2 * k + 2) * TILE * (P == Precision::float32 ? 4 : 2) + AHEAD);
+                for (int r = 0; r < ROWS; r++) {
+                    Floats a = all(at[r * x.stride + k]);
+                    for (int t = 0; t < 2; t++) part[r][t] = fma(a, weights[t], part[r][t]);
+                }
             }
+            for (int r = 0; r < ROWS; r++)
+                for (int t = 0; t < 2; t++) sums[r][t] = sums[r][t] + part[r][t];
         }
         return;
     }

@@ -15,27 +15,38 @@ using namespace sightline;
 
 constexpr long ROW_BLOCK = 48, TILE_BYTES = 1 << 15;
 
+struct alignas(64) Counter {
+    std::atomic<long> taken{0};
+};
+
 struct Run {
     Engine& engine;
     const Step& step;
     Barrier& barrier;
-    std::atomic<long>* counters;  // one for each operation and phase
+    Counter* counters;  // for each phase, one for each thread
     Member member;
     int used = 0;
     const Packed* coming = nullptr;  // the matrix that will be read next
 
-    // pieces of one phase, shared among all; then everyone meets
+    // Pieces of one phase: each thread has a run of its own, so that it reads one run of memory, and then helps the others; then everyone
+    // meets.
     template <class Body>
     void phase(long pieces, const Body& body) {
-        std::atomic<long>& next = counters[used++];
-        for (long piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) body(piece);
+        Counter* next = counters + (long)used++ * member.of;
+        for (int turn = 0; turn < member.of; turn++) {
+            const int owner = (member.number + turn) % member.of;
+            const long end = pieces * (owner + 1) / member.of;
+            for (long piece, first = pieces * owner / member.of;
+                 (piece = first + next[owner].taken.fetch_add(1, std::memory_order_relaxed)) < end;)
+                body(piece);
+        }
         if (step.rows == 1) ask();
         barrier.wait();
     }
     // While one row waits for another thread, memory need not: the beginning of what comes is asked for.
     void ask() const {
         if (!coming) return;
-        const long bytes = coming->tiles * coming->tile_bytes(), start = member.number * TILE_BYTES;
+        const long bytes = coming->tiles * coming->tile_bytes(), start = coming->tiles / 2 * member.number / member.of * 2 * coming->tile_bytes();
         for (long at = start; at < std::min(bytes, start + TILE_BYTES); at += 64) prefetch_far(coming->data + at);
     }
     float* buffer(int number, long row) const { return engine.buffers[number] + row * engine.widths[number]; }
@@ -243,8 +254,7 @@ inline void grow(Engine& e, const Step& step) {
 
 inline void run_program(Engine& e, const Step& step) {
     grow(e, step);
-    std::vector<std::atomic<long>> counters(3 * e.program.size() + 1);
-    for (auto& counter : counters) counter = 0;
+    std::vector<Counter> counters((3 * e.program.size() + 1) * threads());
     e.own.resize(threads());
     Barrier barrier(threads());
     together([&](Member member) {

@@ -71,6 +71,21 @@ def rows(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def trained() -> list[str]:
+    """Training's speed, and what the same minutes give."""
+    speed, minutes = (json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()) for name in ("training", "shakespeare"))
+    lines = ["| training: 6 layers, width 384, context 256, batch 12 | tokens/s | ours is | middle half |", "|---|--:|--:|---|"]
+    for who, found in speed["tokens_per_second"].items():
+        low, middle, high = speed["ratios"][who]
+        lines.append(f"| {who} | {found:.0f} | " + ("| |" if who == "ours" else f"{middle:.2f}× | {low:.2f}–{high:.2f} |"))
+    lines += ["", f"torch's own float32 product reached {speed['peak_gflops']:.0f} GFLOP/s in the same run.", ""]
+    lines += ["| Shakespeare, nats for a character of held-out plays | ours | a plain GPT loop, its best learning rate |", "|---|--:|--:|"]
+    for time, curves in minutes["results"].items():
+        best = min(curve[-1][1] for name, curve in curves.items() if name != "ours")
+        lines.append(f"| after {time} minutes on two cores | {curves['ours'][-1][1]:.3f} | {best:.3f} |")
+    return [*lines, ""]
+
+
 def table() -> str:
     """Ratios and memory, as measured last."""
     names = ("core", "generation", "seeing")
@@ -92,6 +107,7 @@ def table() -> str:
         "|---|--:|--:|--:|---|",
         *rows(seen),
         "",
+        *trained(),
         f"To see everything, our peak is {extra['ours']:.0f} MiB above our plain forward's; transformers with output_attentions takes",
         f"{extra['transformers']:.0f} MiB more than without, TransformerLens' cache {extra['TransformerLens']:.0f} MiB. A trace of 4,096",
         f"tokens, whose maps would be 9 GiB, takes {long['traced_mib'] - long['plain_mib']:.0f} MiB more than the pass alone.",

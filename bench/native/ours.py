@@ -31,7 +31,8 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
 def read_for_a_token(engine: NativeEngine) -> int:
     """Bytes of weights that one token reads: all of them, but one row alone of an embedding that is not the head too."""
     embedding, head = engine.packed[0], engine.packed[engine.program.operations[-1]["matrix"]]
-    return engine.bytes - (0 if head is embedding else embedding.bytes * (embedding.rows - 1) // embedding.rows)
+    read = sum(one.read_bytes for one in engine.packed)
+    return read - (0 if head is embedding else embedding.read_bytes * (embedding.rows - 1) // embedding.rows)
 
 
 def decode(question: dict[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,11 @@ class Packed:
     def bytes(self) -> int:
         return self.data.numel() + self.scales.numel()
 
+    @property
+    def read_bytes(self) -> int:
+        """What a single token reads: of int8, the groups' sums are for many."""
+        return self.data.numel() + (4 * TILE * self.tiles if self.precision == "int8" else self.scales.numel())
+
 
 def rounded(count: int, to: int) -> int:
     return -(-count // to) * to
