@@ -107,12 +107,10 @@ def draw(results: dict[str, dict[str, Curve]]) -> str:
     figure = Figure(figsize=(9, 3.8))
     for number, (minutes, curves) in enumerate(results.items(), start=1):
         axes = figure.add_subplot(1, len(results), number)
-        for name, curve in curves.items():
-            mine = name == "ours"
-            shares, losses = zip(*curve, strict=True)
-            axes.plot(
-                [float(minutes) * share for share in shares], losses, label=name, color="C0" if mine else "0.6", linewidth=2 if mine else 1
-            )
+        for name, style in (("ours", "-"), *zip((f"plain, lr {lr:g}" for lr in RATES), (":", "--", "-"), strict=True)):
+            shares, losses = zip(*curves[name], strict=True)
+            look = {"color": "C0", "linewidth": 2} if name == "ours" else {"color": "0.5", "linewidth": 1}
+            axes.plot([float(minutes) * share for share in shares], losses, label=name, linestyle=style, **look)
         axes.set(xlabel="minutes of training", ylabel="nats for a character, held-out plays", title=f"{minutes} minutes on two cores")
         axes.legend(frameon=False)
     figure.tight_layout()
