@@ -15,6 +15,7 @@ from sightline.native.pairs import PairCache, encoder_twin, pair_twin
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
+READERS = {name: config for name, config in (tiny.ENCODERS | tiny.CLASSIFIERS).items() if config.decoder is None}
 ERRORS = {"float32": 1e-5, "float16": 5e-3, "int8": 0.15, "int8_groups": 0.1, "int4": 0.6}  # of tiny models with random weights
 
 
@@ -27,12 +28,10 @@ def right_padding(tokens: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", [*tiny.ENCODERS, *tiny.CLASSIFIERS])
+@pytest.mark.parametrize("name", READERS)
 @torch.no_grad()
 def test_an_encoder_in_float32_is_core(name: str, padded: bool) -> None:
-    model = tiny.make((tiny.ENCODERS | tiny.CLASSIFIERS)[name])
-    if model.encoder is None:
-        pytest.skip("a decoder")
+    model = tiny.make(READERS[name])
     tokens = tiny.inputs(model.config)["tokens"]
     padding = right_padding(tokens) if padded else None
     twin = encoder_twin(model)
