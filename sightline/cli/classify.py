@@ -6,7 +6,7 @@ import json as text_of
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.text import Text
 
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 SHOWN = 10  # labels of a text
 
 
-def classify(model: str, /, *texts: OneText, file: Path | None = None, json: bool = False) -> None:
+def classify(
+    model: str,
+    /,
+    *texts: OneText,
+    file: Path | None = None,
+    engine: Literal["auto", "native", "torch"] = "torch",
+    dtype: str = "float32",
+    json: bool = False,
+) -> None:
     """Give texts their labels, with the probability of each; a tagger gives one to each token.
 
     Parameters
@@ -30,6 +38,10 @@ def classify(model: str, /, *texts: OneText, file: Path | None = None, json: boo
         The texts; - reads standard input, one text a line.
     file
         Read the texts from a file, one a line.
+    engine
+        native runs the model on Sightline's own engine, in any --dtype.
+    dtype
+        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups or int4.
     json
         Write JSON: each text with its label and the probability of every label, or with its labelled tokens.
     """
@@ -37,7 +49,7 @@ def classify(model: str, /, *texts: OneText, file: Path | None = None, json: boo
     from sightline.cli.loading import load_shown
 
     wanted = read_texts(texts, file, command="classify")
-    loaded = load_shown(model)
+    loaded = load_shown(model, engine=engine, dtype=dtype)
     started = time.perf_counter()
     with notes_shown():
         found = loaded.classify(wanted)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -28,7 +28,16 @@ BAR_ABOVE = 100  # texts
 FIRST = 8  # numbers of a vector that are shown
 
 
-def embed(model: str, /, *texts: OneText, file: Path | None = None, out: Path | None = None, json: bool = False) -> None:
+def embed(
+    model: str,
+    /,
+    *texts: OneText,
+    file: Path | None = None,
+    out: Path | None = None,
+    engine: Literal["auto", "native", "torch"] = "torch",
+    dtype: str = "float32",
+    json: bool = False,
+) -> None:
     """One vector for each text. Shows the cosine between any two of them; --json or --out gives the vectors.
 
     Parameters
@@ -41,6 +50,10 @@ def embed(model: str, /, *texts: OneText, file: Path | None = None, out: Path | 
         Read the texts from a file, one a line.
     out
         Write the vectors into this .npy file, float32, one row a text.
+    engine
+        native runs the model on Sightline's own engine, in any --dtype.
+    dtype
+        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups or int4.
     json
         Write JSON: each text with its vector.
     """
@@ -48,7 +61,7 @@ def embed(model: str, /, *texts: OneText, file: Path | None = None, out: Path | 
 
     wanted = read_texts(texts, file, command="embed")
     check_out(out)
-    loaded = load_shown(model)
+    loaded = load_shown(model, engine=engine, dtype=dtype)
     started = time.perf_counter()
     with notes_shown(), progress_of(len(wanted)) as advance:
         vectors = loaded.embed(wanted, progress=advance).float()

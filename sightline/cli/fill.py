@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as text_of
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.text import Text
 
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 BAR = 24  # cells of a probability of 1
 
 
-def fill(model: str, text: OneText | None = None, /, *, top_k: Count = 5, file: Path | None = None, json: bool = False) -> None:
+def fill(
+    model: str,
+    text: OneText | None = None,
+    /,
+    *,
+    top_k: Count = 5,
+    file: Path | None = None,
+    engine: Literal["auto", "native", "torch"] = "torch",
+    dtype: str = "float32",
+    json: bool = False,
+) -> None:
     """Fill in the masks of a text.
 
     Parameters
@@ -33,6 +43,10 @@ def fill(model: str, text: OneText | None = None, /, *, top_k: Count = 5, file: 
         How many tokens for each mask; by default 5.
     file
         Read the text from a file.
+    engine
+        native runs the model on Sightline's own engine, in any --dtype.
+    dtype
+        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups or int4.
     json
         Write JSON: for each mask its place, the candidates with id and probability, and the text with all masks filled.
     """
@@ -42,7 +56,7 @@ def fill(model: str, text: OneText | None = None, /, *, top_k: Count = 5, file: 
     refuse_options([] if text is None else [text])
     wanted = read_text(text, file, fix='sightline fill MODEL "The capital of [MASK] is Paris."')
     wanted = wanted if text not in (None, "-") else wanted.removesuffix("\n")  # files and pipes end in a line's end
-    found = load_shown(model).fill(wanted, top_k=5 if top_k is None else top_k)
+    found = load_shown(model, engine=engine, dtype=dtype).fill(wanted, top_k=5 if top_k is None else top_k)
     if json:
         print(text_of.dumps([asdict(filling) for filling in found], ensure_ascii=False, indent=2))
     else:

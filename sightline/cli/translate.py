@@ -6,7 +6,7 @@ import json as text_of
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -35,6 +35,8 @@ def translate(
     max_tokens: Count = None,
     length_penalty: float | None = None,
     alignment: bool = False,
+    engine: Literal["auto", "native", "torch"] = "torch",
+    dtype: str = "float32",
     json: bool = False,
 ) -> None:
     """Translate a text. It is an argument, or one sentence a line: a file (--file) or standard input (-).
@@ -55,13 +57,17 @@ def translate(
         Above 1 favours long translations, below it short ones. By default as the model recommends, or 1.
     alignment
         Show where each token of the translation looked: rows are the translation's, columns the source's.
+    engine
+        native runs the model on Sightline's own engine, in any --dtype.
+    dtype
+        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups or int4.
     json
         Write JSON, for a file one object a line: text, tokens, score, others, and the alignment with its tokens.
     """
     from sightline.cli.loading import load_shown
 
     sentences = read_sentences(text, file)
-    loaded, one = load_shown(model), file is None and text != "-"
+    loaded, one = load_shown(model, engine=engine, dtype=dtype), file is None and text != "-"
     for found in translated(loaded, sentences, beams=beams, max_tokens=max_tokens, length_penalty=length_penalty):
         if json:
             print(text_of.dumps(None if found is None else plain(found), ensure_ascii=False, indent=2 if one else None), flush=True)
@@ -118,7 +124,7 @@ def translated(
                 continue
             try:
                 yield translate_text(
-                    loaded.fast,
+                    loaded.runner,
                     loaded.tokenizer,
                     loaded.defaults,
                     sentence,

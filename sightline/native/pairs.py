@@ -45,6 +45,11 @@ def real_tokens(
     return (unit(x) if stack.config.on_sphere else x)[real], real.sum(1).tolist(), real
 
 
+def asks_more(others: dict[str, Any]) -> bool:
+    """Whether something is wanted that the engine has not: a record, documents."""
+    return any(value is not None and value is not NOTHING for name, value in others.items() if name != "kernel")
+
+
 class EncoderTwin(Transformer):
     """Shares every parameter with the encoder that it was made from. The engine has its own, packed copy."""
 
@@ -52,8 +57,7 @@ class EncoderTwin(Transformer):
 
     def hidden(self, tokens: Tensor, *, padding: Padding | None = None, types: Tensor | None = None, **others: Any) -> Tensor:
         """The last hidden states; 0 where there is padding. What is recorded, or needs a gradient, is computed by torch."""
-        watched = any(value is not None and value is not NOTHING for name, value in others.items() if name != "kernel")
-        if watched or self.encoder is None or torch.is_grad_enabled():
+        if asks_more(others) or self.encoder is None or torch.is_grad_enabled():
             return super().hidden(tokens, padding=padding, types=types, **others)
         check.call(self.config, tokens, padding, types, None, None, None, self.device)
         x, lengths, real = real_tokens(self.encoder, tokens, padding, types)
@@ -112,8 +116,7 @@ class PairTwin(Transformer):
         **others: Any,
     ) -> Tensor:
         """The last hidden states of the decoder, before the head."""
-        watched = any(value is not None and value is not NOTHING for name, value in others.items() if name != "kernel")
-        if not isinstance(cache, PairCache) or watched or padding is not None:
+        if not isinstance(cache, PairCache) or asks_more(others) or padding is not None:
             given = {"padding": padding, "source": source, "source_padding": source_padding, "cache": cache}
             return super().hidden(tokens, **given, **others)
         check.call(self.config, tokens, None, None, source, source_padding, cache, self.device)

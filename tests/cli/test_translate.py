@@ -11,8 +11,10 @@ import torch
 from rich.cells import cell_len
 
 import sightline as sl
+from sightline import kernels
 from sightline.cli.main import main
 from sightline.cli.translate import column_blocks, heat, label, lines_of, shade
+from sightline.native.engine import NativeEngine
 from sightline.tasks.translate import Translation
 from tests.cli.test_score import SIZE, saved
 
@@ -35,6 +37,18 @@ def test_a_text_as_one(folder: Path, model: sl.Model, capsys: pytest.CaptureFixt
     found = model.translate("the cat\nthe dog", max_tokens=5)
     assert captured.out == found.text + "\n"
     assert ("cut after 5 tokens" in captured.err) == (not found.finished)
+
+
+@pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
+def test_the_native_engine_says_the_same(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = list[int]()
+    call = NativeEngine.call
+    monkeypatch.setattr(NativeEngine, "call", lambda self, *given, **named: (ran.append(1), call(self, *given, **named))[1])
+    said = [(main(["translate", str(folder), "the cat", *more]), capsys.readouterr().out) for more in ([], ["--engine", "native"])]
+    assert said[0] == said[1]
+    assert ran
+    assert main(["translate", str(folder), "the cat", "--engine", "native", "--dtype", "int9"]) != 0
+    assert "int9" in capsys.readouterr().err
 
 
 def test_json(folder: Path, model: sl.Model, capsys: pytest.CaptureFixture[str]) -> None:
