@@ -108,7 +108,7 @@ inline void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row,
     const int8_t* bytes = x.bytes + row * w.depth;
     for (long g = 0; g < groups; g++, bytes += GROUP) {
         Floats found[ROWS][2];
-        if constexpr (P == Precision::int4) {
+        if constexpr (is_nibbles(P)) {
             Shorts pairs[ROWS][2];
             for (int r = 0; r < ROWS; r++) pairs[r][0] = pairs[r][1] = no_shorts();
             for (int j = 0; j < 4; j++, data += 64) {
@@ -143,6 +143,9 @@ inline void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row,
             for (int t = 0; t < 2; t++) {
                 if (P == Precision::int4)
                     sums[r][t] = fma(fma(found[r][t], by, all(-8.0f * x.sums[at])), load_half(w.group_scales(tile + t, g)), sums[r][t]);
+                else if (P == Precision::int4_min)
+                    sums[r][t] = fma(all(x.sums[at]), load_half(w.minima(tile + t, g)),
+                                     fma(found[r][t] * by, load_half(w.group_scales(tile + t, g)), sums[r][t]));
                 else
                     sums[r][t] = fma(found[r][t], by * load_half(w.group_scales(tile + t, g)), sums[r][t]);
             }
@@ -182,6 +185,7 @@ inline void multiply(const Packed& w, const Inputs& x, long top, long end, long 
         case Precision::int8: return multiply<Precision::int8>(w, x, top, end, first, last, done);
         case Precision::int8_groups: return multiply<Precision::int8_groups>(w, x, top, end, first, last, done);
         case Precision::int4: return multiply<Precision::int4>(w, x, top, end, first, last, done);
+        case Precision::int4_min: return multiply<Precision::int4_min>(w, x, top, end, first, last, done);
     }
 }
 

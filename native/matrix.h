@@ -4,7 +4,8 @@
 //     float32   [pair][k][2][8]              float16   [pair][k][2][8]
 //     int8      [pair][k / 4][2][8][4]       one scale for each row, or for each row and group of 32 inputs
 //     int4      [pair][k / 8][2][8][4]       low nibbles: inputs 0–3 of eight, high: 4–7; w = scale (q − 8), a scale for each group of 32
-//     scales    int8 [row] in float32; groups [pair][k / 32][2][8] in float16
+//     int4_min  [pair][k / 8][2][8][4]       the same with w = scale q + minimum
+//     scales    int8 [row] in float32; groups [pair][k / 32][2][8] in float16, and after each pair's scales its minima
 //     sums      int8 [pair][k / 32][2][8] in int16: −Σ w of each group, for activations that are counted from −64; a single row needs none
 //
 // The lane of a vector is the row, so every output is one chain of sums over k, in the same order whatever runs beside it.
@@ -17,10 +18,11 @@ namespace sightline {
 constexpr long GROUP = 32;  // numbers that share a scale; inputs are filled with zeros up to a multiple
 constexpr long TILE = 8;
 
-enum class Precision { float32, float16, int8, int8_groups, int4 };
+enum class Precision { float32, float16, int8, int8_groups, int4, int4_min };
 
 // Whether activations are made whole numbers for it.
 inline bool takes_bytes(Precision p) { return p != Precision::float32 && p != Precision::float16; }
+constexpr bool is_nibbles(Precision p) { return p == Precision::int4 || p == Precision::int4_min; }
 
 struct Packed {
     Precision precision;
@@ -33,16 +35,19 @@ struct Packed {
     const uint8_t* tile(long number) const { return data + number / 2 * 2 * tile_bytes() + number % 2 * vector_bytes(); }
     long vector_bytes() const { return precision == Precision::float16 ? 16 : 32; }
     const uint16_t* group_scales(long tile, long group) const {
-        return (const uint16_t*)scales + (tile / 2 * (depth / GROUP) + group) * 2 * TILE + tile % 2 * TILE;
+        const long each = precision == Precision::int4_min ? 4 * TILE : 2 * TILE;
+        return (const uint16_t*)scales + (tile / 2 * (depth / GROUP) + group) * each + tile % 2 * TILE;
     }
+    const uint16_t* minima(long tile, long group) const { return group_scales(tile, group) + 2 * TILE; }
     int16_t* less_sums(long tile, long group) const {
         return (int16_t*)((float*)scales + tiles * TILE) + (tile / 2 * (depth / GROUP) + group) * 2 * TILE + tile % 2 * TILE;
     }
     static long bytes_of(Precision p, long depth) {
-        return p == Precision::float32 ? 32 * depth : p == Precision::float16 ? 16 * depth : p == Precision::int4 ? 4 * depth : 8 * depth;
+        return p == Precision::float32 ? 32 * depth : p == Precision::float16 ? 16 * depth : is_nibbles(p) ? 4 * depth : 8 * depth;
     }
     static long scale_bytes_of(Precision p, long depth) {
-        return p == Precision::int8 ? 4 * TILE + 2 * TILE * (depth / GROUP) : takes_bytes(p) ? 2 * TILE * (depth / GROUP) : 0;
+        const long halves = 2 * TILE * (depth / GROUP);
+        return p == Precision::int8 ? 4 * TILE + halves : p == Precision::int4_min ? 2 * halves : takes_bytes(p) ? halves : 0;
     }
 };
 

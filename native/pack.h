@@ -1,7 +1,7 @@
 // Packing and quantising, once for each matrix.
 //
-// A group's scale is chosen by error, not by its largest number: of some candidates around the usual one, the one with the smallest
-// Σ (w − scale q)².
+// A group's scale (and minimum) is chosen by error, not by its largest number: of some candidates around the usual one, that with the
+// smallest Σ (w − scale q − minimum)².
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -53,9 +53,38 @@ inline float best_scale(const float* w, long count, int low, int high, bool half
     return best;
 }
 
+struct Line {
+    float scale, minimum;
+};
+inline Line in_halves(float scale, float minimum) { return {float_of(half_of(scale)), float_of(half_of(minimum))}; }
+
+// w ≈ scale q + minimum for q from 0 to 15: candidates with ever less room at the ends, each fitted by least squares.
+inline Line best_line(const float* w, long count) {
+    const auto [low, high] = std::minmax_element(w, w + count);
+    Line best = in_halves((*high - *low) / 15, *low);
+    float least = INFINITY;
+    for (int n = 0; n < 16 && *high > *low; n++) {
+        Line tried = in_halves((*high - *low) / (15.0f + 0.1f * n), *low + 0.05f * n * (*high - *low) / 15);
+        for (int again = 0; again < 2 && tried.scale > 0; again++) {
+            double qs = 0, qq = 0, ws = 0, qw = 0, error = 0;
+            for (long i = 0; i < count; i++) {
+                const double q = rounded_to((w[i] - tried.minimum) / tried.scale, 0, 15), off = w[i] - tried.scale * q - tried.minimum;
+                qs += q, qq += q * q, ws += w[i], qw += q * w[i], error += off * off;
+            }
+            if (error < least) least = (float)error, best = tried;
+            const double spread = count * qq - qs * qs;
+            if (spread <= 0) break;
+            const double scale = (count * qw - qs * ws) / spread;
+            tried = in_halves((float)scale, (float)((ws - scale * qs) / count));
+        }
+    }
+    return best;
+}
+
 // `weights` [rows, inputs] float32 with a row stride → `data`, `scales`.
 inline void pack(const float* weights, long stride, const Packed& to) {
-    const bool four = to.precision == Precision::int4, halves = to.precision == Precision::float16, whole = to.precision == Precision::float32;
+    const bool four = is_nibbles(to.precision), above = to.precision == Precision::int4_min;
+    const bool halves = to.precision == Precision::float16, whole = to.precision == Precision::float32;
     const long apart = 2 * to.vector_bytes();
     share(to.tiles, [&](long tile) {
         uint8_t* out = const_cast<uint8_t*>(to.tile(tile));
@@ -65,27 +94,32 @@ inline void pack(const float* weights, long stride, const Packed& to) {
         for (long r = 0; r < TILE; r++) {
             std::fill(row.begin(), row.end(), 0.0f);
             if (tile * TILE + r < to.rows) std::copy_n(weights + (tile * TILE + r) * stride, to.inputs, row.data());
-            auto put = [&](long k, float scale) {
+            auto put = [&](long k, Line by) {
                 if (whole) return (void)(((float*)(out + k * apart))[r] = row[k]);
                 if (halves) return (void)(((uint16_t*)(out + k * apart))[r] = half_of(row[k]));
-                const float q = scale == 0 ? 0 : row[k] / scale;
+                const float q = by.scale == 0 ? 0 : (row[k] - by.minimum) / by.scale;
                 if (four)
-                    out[k / 8 * apart + r * 4 + k % 4] |= (rounded_to(q, -8, 7) + 8) << (k / 4 % 2 * 4);
+                    out[k / 8 * apart + r * 4 + k % 4] |= (above ? rounded_to(q, 0, 15) : rounded_to(q, -8, 7) + 8) << (k / 4 % 2 * 4);
                 else
                     ((int8_t*)(out + k / 4 * apart))[r * 4 + k % 4] = (int8_t)rounded_to(q, -127, 127);
                 if (to.precision == Precision::int8) to.less_sums(tile, k / GROUP)[r] -= (int16_t)rounded_to(q, -127, 127);
             };
-            float scale = 1.0f;
+            Line by{1.0f, 0.0f};
             if (to.precision == Precision::int8) {
-                ((float*)to.scales)[tile * TILE + r] = scale = best_scale(row.data(), to.depth, -127, 127, false);
+                ((float*)to.scales)[tile * TILE + r] = by.scale = best_scale(row.data(), to.depth, -127, 127, false);
                 for (long g = 0; g < to.depth / GROUP; g++) to.less_sums(tile, g)[r] = 0;
             }
             for (long k = 0; k < to.depth; k++) {
                 if (k % GROUP == 0 && (four || to.precision == Precision::int8_groups)) {
-                    scale = best_scale(row.data() + k, GROUP, four ? -8 : -127, four ? 7 : 127, true);
-                    const_cast<uint16_t*>(to.group_scales(tile, k / GROUP))[r] = half_of(scale);
+                    if (above) {
+                        by = best_line(row.data() + k, GROUP);
+                        const_cast<uint16_t*>(to.minima(tile, k / GROUP))[r] = half_of(by.minimum);
+                    } else {
+                        by.scale = best_scale(row.data() + k, GROUP, four ? -8 : -127, four ? 7 : 127, true);
+                    }
+                    const_cast<uint16_t*>(to.group_scales(tile, k / GROUP))[r] = half_of(by.scale);
                 }
-                put(k, scale);
+                put(k, by);
             }
         }
     });
@@ -95,15 +129,17 @@ inline void pack(const float* weights, long stride, const Packed& to) {
 inline void unpack_row(const Packed& from, long row, float* to) {
     const long tile = row / TILE, r = row % TILE, apart = 2 * from.vector_bytes();
     const uint8_t* data = from.tile(tile);
+    auto nibble = [&](long k) { return (data[k / 8 * apart + r * 4 + k % 4] >> (k / 4 % 2 * 4)) & 15; };
     for (long k = 0; k < from.inputs; k++) {
         const float scale = from.precision == Precision::int8 ? ((const float*)from.scales)[row]
-                            : from.precision == Precision::int8_groups || from.precision == Precision::int4
+                            : from.precision == Precision::int8_groups || is_nibbles(from.precision)
                                 ? float_of(from.group_scales(tile, k / GROUP)[r])
                                 : 1.0f;
         switch (from.precision) {
             case Precision::float32: to[k] = ((const float*)(data + k * apart))[r]; break;
             case Precision::float16: to[k] = float_of(((const uint16_t*)(data + k * apart))[r]); break;
-            case Precision::int4: to[k] = scale * (((data[k / 8 * apart + r * 4 + k % 4] >> (k / 4 % 2 * 4)) & 15) - 8); break;
+            case Precision::int4: to[k] = scale * (nibble(k) - 8); break;
+            case Precision::int4_min: to[k] = scale * nibble(k) + float_of(from.minima(tile, k / GROUP)[r]); break;
             default: to[k] = scale * ((const int8_t*)(data + k / 4 * apart))[r * 4 + k % 4];
         }
     }

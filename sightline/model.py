@@ -297,9 +297,9 @@ def load(
     `strict` refuses NaN weights, `verify` checks the folder's checksums, `from_pickle` allows an old `pytorch_model.bin`, which is
     then converted in a limited process of its own. `progress(name, numbers)` is told of every tensor that was filled.
 
-    `engine="native"` makes tokens with the native engine, in `dtype` float32, float16, int8, int8_groups or int4; `"auto"` uses it where
-    it can write what torch would, and notes its choice. The engine's packed weights are kept in the cache: the next time only they are
-    read, and `transformer` when it is asked for.
+    `engine="native"` makes tokens with the native engine, in `dtype` float32, float16, int8, int8_groups, int4 or int4_min; `"auto"`
+    uses it where it can write what torch would, and notes its choice. The engine's packed weights are kept in the cache: the next time
+    only they are read, and `transformer` when it is asked for.
     """
     source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle)
     return load_opened(source, dtype=dtype, engine=engine, strict=strict, progress=progress, name=called(reference))

@@ -1,7 +1,7 @@
 """Which engine runs a checkpoint, and in which precision.
 
 torch     as the core is written, in float32, float16 or bfloat16
-native    Sightline's own engine, in float32, float16, int8, int8_groups or int4
+native    Sightline's own engine, in float32, float16, int8, int8_groups, int4 or int4_min
 auto      native for a decoder in float32, whose logits are torch's to 1e-4, and for the precisions that only the engine has; else torch
 """
 
@@ -16,6 +16,7 @@ from sightline.checkpoints.load import understand
 from sightline.checkpoints.source import Source
 from sightline.config import LanguageHead
 from sightline.errors import InputError, nearest
+from sightline.native.gguf import four_bits
 from sightline.native.matrices import PRECISIONS, Precision, check_precision
 from sightline.native.program import check_forms
 
@@ -38,22 +39,25 @@ def precision_for(source: Source, engine: str, dtype: str) -> Precision | None:
     if engine == "auto":
         return automatic(source, dtype)
     if engine == "native":
-        return native(dtype)
+        return native(source, dtype)
     if dtype in PRECISIONS and dtype not in DTYPES:
         raise InputError(f"{dtype} with the torch engine", expected=", ".join(DTYPES), fix="engine='native'")
     return None
 
 
-def native(dtype: str) -> Precision:
+def native(source: Source, dtype: str) -> Precision:
+    """As it is called; of int4, the form that a file with quantised weights has."""
     if not kernels.available():
         raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
+    if dtype == "int4":
+        return four_bits({entry.name: entry.kind for entry in source.tensors.values()})
     return check_precision(dtype)
 
 
 def automatic(source: Source, dtype: str) -> Precision | None:
     """Native for a decoder in float32, and for what only the engine has; else torch. The choice and its reason are noted."""
     if dtype in PRECISIONS and dtype not in DTYPES:
-        return native(dtype)
+        return native(source, dtype)
     dtype_named(dtype)
     reason = why_torch(source, dtype)
     source.notes.append(f"engine: torch, because {reason}" if reason else "engine: native, in float32, whose logits are torch's to 1e-4")

@@ -69,7 +69,7 @@ def chat(
     engine
         native makes tokens with Sightline's own engine: several times faster, in any --dtype; auto uses it where it can, and says so.
     dtype
-        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups or int4.
+        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min.
     json
         Write JSON: message, tokens, finish_reason, prompt_tokens, figures.
     """

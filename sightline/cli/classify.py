@@ -41,7 +41,7 @@ def classify(
     engine
         native runs the model on Sightline's own engine, in any --dtype.
     dtype
-        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups or int4.
+        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min.
     json
         Write JSON: each text with its label and the probability of every label, or with its labelled tokens.
     """

@@ -46,7 +46,7 @@ def fill(
     engine
         native runs the model on Sightline's own engine, in any --dtype.
     dtype
-        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups or int4.
+        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min.
     json
         Write JSON: for each mask its place, the candidates with id and probability, and the text with all masks filled.
     """

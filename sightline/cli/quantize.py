@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sightline.native.matrices import Precision
     from sightline.native.quality import Quality
 
-ALL = "float16,int8,int8_groups,int4"
+ALL = "float16,int8,int8_groups,int4,int4_min"
 PLAY = "Shakespeare's Macbeth"
 INTERRUPTED = 130
 
@@ -45,7 +45,7 @@ def quantize(
     model
         A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
     dtype
-        float16, int8, int8_groups or int4, or several with commas between; by default all of them.
+        float16, int8, int8_groups, int4 or int4_min, or several with commas between; by default all of them.
     report
         Measure the quality.
     text

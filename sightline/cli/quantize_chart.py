@@ -22,7 +22,14 @@ TITLES = {
 }
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 MARGIN, NUMBER, LONGEST = 11, 8, 14
-COLOURS = {"float32": "#777777", "float16": "#1b6ca8", "int8": "#2e8b57", "int8_groups": "#8a5fbf", "int4": "#d1495b"}
+COLOURS = {
+    "float32": "#777777",
+    "float16": "#1b6ca8",
+    "int8": "#2e8b57",
+    "int8_groups": "#8a5fbf",
+    "int4": "#d1495b",
+    "int4_min": "#e08e45",
+}
 
 
 def table(truth: dict[str, Any], found: Sequence[Quality]) -> list[str]:

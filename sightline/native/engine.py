@@ -36,8 +36,8 @@ class Rows:
 
 
 def precision_for(matrix: Matrix, wanted: Precision) -> Precision:
-    """With int4, what is sensitive stays at int8."""
-    return "int8_groups" if wanted == "int4" and matrix.sensitive else wanted
+    """With four bits, what is sensitive stays at eight."""
+    return "int8_groups" if wanted in ("int4", "int4_min") and matrix.sensitive else wanted
 
 
 def check_ids(name: str, ids: Sequence[int], most: int) -> None:

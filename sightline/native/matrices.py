@@ -1,4 +1,4 @@
-"""Weights packed for the engine: tiles of 8 rows in the order in which they are read, in one of five precisions."""
+"""Weights packed for the engine: tiles of 8 rows in the order in which they are read, in one of six precisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from sightline import kernels
 from sightline.errors import InputError, nearest
 
-Precision = Literal["float32", "float16", "int8", "int8_groups", "int4"]
+Precision = Literal["float32", "float16", "int8", "int8_groups", "int4", "int4_min"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 GROUP, TILE, LINE, PAGE = 32, 8, 64, 1 << 21
 BEYOND = 4096  # prefetching may look a little beyond the end

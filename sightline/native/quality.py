@@ -30,7 +30,7 @@ from sightline.native.matrices import LINE, Precision, check_precision, rounded,
 from sightline.native.program import Matrix, program_of
 from sightline.record import Recorder
 
-SMALLER: tuple[Precision, ...] = ("float16", "int8", "int8_groups", "int4")
+SMALLER: tuple[Precision, ...] = ("float16", "int8", "int8_groups", "int4", "int4_min")
 LIMIT = 4096  # tokens of the text that are read
 CHUNK = 64  # tokens whose logits are in memory at once, twice
 LOOKED_AT = 128  # tokens whose hidden states are compared after each block

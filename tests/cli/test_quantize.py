@@ -45,7 +45,7 @@ def test_sizes_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["bytes"] == {name: NativeEngine.of(model, name).bytes for name in ("float32", "int8", "int4")}
     assert main(["quantize", str(folder)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[0] for line in lines] == ["float32", "float16", "int8", "int8_groups", "int4"]
+    assert [line[0] for line in lines] == ["float32", "float16", "int8", "int8_groups", "int4", "int4_min"]
     assert lines[1][-1] == "50.0%"
 
 
@@ -106,7 +106,7 @@ def test_after_ctrl_c_what_was_measured_is_shown(folder: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (["--dtype", "int5"], "precision 'int5'; expected float32, float16, int8, int8_groups, int4. Fix:"),
+        (["--dtype", "int5"], "precision 'int5'; expected float32, float16, int8, int8_groups, int4, int4_min. Fix:"),
         (["--dtype", "int8,"], "precision ''"),
         (["--report", "--text", "none.txt"], "none.txt cannot be read as text: No such file"),
         (["--report", "--text", "EMPTY"], "empty.txt is empty; expected some text to measure on. Fix: --text another file"),

@@ -17,12 +17,12 @@ from sightline import kernels
 from sightline.checkpoints import gguf_write
 from sightline.native import matrices
 from sightline.native.engine import NativeEngine, Rows
-from sightline.native.gguf import group_scales, grouped, notes, pack, scales_of
+from sightline.native.gguf import group_lines, group_scales, grouped, notes, pack, scales_of
 from tests.checkpoints.test_gguf import model_of
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 WIDTH, HIDDEN, LAYERS, HEADS, KV_HEADS, VOCABULARY = 64, 96, 2, 4, 2, 72
-HELD = [("int8_groups", Kind.Q8_0), ("int8_groups", Kind.Q5_0), ("int8_groups", Kind.Q4_0), ("int4", Kind.Q4_0)]
+HELD = [("int8_groups", Kind.Q8_0), ("int8_groups", Kind.Q5_0), ("int8_groups", Kind.Q4_0), ("int4", Kind.Q4_0), ("int4_min", Kind.Q4_1)]
 
 
 def random_blocks(rows: int, inputs: int, kind: Kind, seed: int) -> np.ndarray:
@@ -34,12 +34,19 @@ def random_blocks(rows: int, inputs: int, kind: Kind, seed: int) -> np.ndarray:
         reach = random.integers(1, 128, (rows, groups, 1))
         whole = (random.integers(-127, 128, (rows, groups, 32)) % (reach + 1)).astype(np.int8).view(np.uint8)
         whole = np.where(random.random(whole.shape) < 0.5, whole, (-whole.view(np.int8)).view(np.uint8))
-    elif kind == Kind.Q4_0:
+    elif kind in (Kind.Q4_0, Kind.Q4_1):
         centre, reach = random.integers(0, 16, (rows, groups, 1)), random.integers(1, 9, (rows, groups, 1))
         nibbles = np.clip(centre + random.integers(-8, 9, (rows, groups, 32)) % reach, 0, 15).astype(np.uint8)
+        if kind == Kind.Q4_1:  # a group that is one number is written as its minimum
+            nibbles[..., 0], nibbles[..., 1] = centre[..., 0], np.where(centre[..., 0] < 15, centre[..., 0] + 1, 0)
         whole = nibbles[..., :16] | nibbles[..., 16:] << 4
     else:
         whole = random.integers(0, 256, (rows, groups, 20), dtype=np.uint8)
+    if kind == Kind.Q4_1:
+        minima = random.normal(0, 0.1, (rows, groups)).astype(np.float16)
+        scales = np.where(scales == 0, scales, np.maximum(np.abs(scales), np.float16(1e-3)))  # not lost beside its minimum
+        scales = np.stack([scales, minima], axis=-1).reshape(rows, groups, 2)
+        return np.concatenate([scales.view(np.uint8), whole], axis=-1).reshape(rows, -1)
     return np.concatenate([scales[..., None].view(np.uint8), whole], axis=-1).reshape(rows, -1)
 
 
@@ -68,9 +75,26 @@ def test_the_engines_own_packing_would_not_keep_them() -> None:
     assert not torch.equal(unpacked(engine, 0, 100, 64), weight)
 
 
+def test_a_minimum_of_its_own_is_nearer() -> None:
+    """int4_min is fitted by least squares: nearer than the ends alone would be, and nearer than int4."""
+    weight = torch.rand(64, 256, generator=torch.Generator().manual_seed(0)) ** 2
+    off = {}
+    for precision in ("int4", "int4_min"):
+        engine, into = kernels.ready().Engine([8], [], [], True), matrices.empty(precision, 64, 256)
+        engine.pack(matrices.add(engine, into), weight.data_ptr(), 256)
+        off[precision] = float((unpacked(engine, 0, 64, 256) - weight).square().sum())
+    groups = grouped(weight)
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    step = (high - low) / 15
+    by_ends = float((((groups - low) / step).round() * step + low - groups).square().sum())
+    assert off["int4_min"] < by_ends
+    assert off["int4_min"] < off["int4"] / 3
+
+
 def test_what_is_no_whole_numbers_is_packed_as_ever() -> None:
     weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
     assert scales_of(weight, "int4") is None
+    assert scales_of(weight, "int4_min") is None
     assert scales_of(weight, "int8_groups") is None
     kept = torch.from_numpy(gguf.dequantize(random_blocks(64, 96, Kind.Q4_0, 1), Kind.Q4_0))
     mixed = torch.cat([kept[:32], weight[:16], kept[32:48]])
@@ -91,6 +115,9 @@ def test_numbers_that_are_none_have_no_scale(wrong: float) -> None:
     found = group_scales(grouped(weight), ((-8,), (7, 1)))
     assert bool(found[0].isnan())
     assert float(found[1]) == 0
+    lines = group_lines(grouped(weight))
+    assert bool(lines[0].isnan().any())
+    assert not lines[1].any()
 
 
 def llama(path: Path, kinds: dict[str, Kind], otherwise: Kind) -> dict[str, Tensor]:
@@ -191,5 +218,15 @@ def test_the_notes() -> None:
     kinds = {"model.embed_tokens.weight": "Q8_0", "a.weight": "Q4_1", "b.weight": "Q4_1", "norm.weight": "F32"}
     assert notes(kinds, "int8_groups") == ["int8_groups: 1 Q8_0 matrix kept as the file has them; 2 Q4_1 matrices quantised again"]
     assert notes(kinds, "int8") == ["int8: 2 Q4_1 matrices, 1 Q8_0 matrix quantised again"]
+    assert notes(kinds, "int4_min") == ["int4_min: 2 Q4_1 matrices, 1 Q8_0 matrix kept as the file has them"]
     assert notes(kinds, "float16") == []
     assert notes({"a.weight": "", "b.weight": "F16"}, "int4") == []
+
+
+def test_int4_of_a_file_is_the_files_own_form(tmp_path: Path) -> None:
+    wanted = matrices_of(llama(tmp_path / "model.gguf", {"token_embd": Kind.Q8_0, "output": Kind.Q8_0}, Kind.Q4_1))
+    model = sl.load(tmp_path / "model.gguf", engine="native", dtype="int4")
+    assert model.precision == "int4_min"
+    engine: NativeEngine = model.runner.engine  # type: ignore[union-attr]
+    for number, one in enumerate(engine.program.matrices):
+        assert torch.equal(unpacked(engine.engine, number, one.rows, one.inputs), wanted[one.name]), one.name

@@ -104,7 +104,7 @@ def test_errors_of_matrices_and_blocks() -> None:
 
 def test_more_bits_are_nearer() -> None:
     found = report(Held(tiny.make(tiny.DECODERS["grouped"])), ids(49))
-    assert [one.precision for one in found] == ["float16", "int8", "int8_groups", "int4"]
+    assert [one.precision for one in found] == ["float16", "int8", "int8_groups", "int4", "int4_min"]
     assert found[0].divergence < found[2].divergence < found[3].divergence
     assert found[0].bytes > found[1].bytes > found[3].bytes
 

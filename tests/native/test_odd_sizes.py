@@ -1,0 +1,87 @@
+"""Sizes that no tile fits, and sizes drawn at random, against the NumPy oracle."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+import sightline as sl
+from sightline import kernels
+from sightline.native import matrices
+from sightline.native.engine import NativeEngine, Rows
+from tests import numpy_reference as reference
+from tests import tiny
+
+pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
+NAMED = {
+    "width 20": {"width": 20, "heads": 2, "head_dim": 6},
+    "width 13": {"width": 13, "heads": 1, "head_dim": 2},
+    "one head": {"width": 64, "heads": 1},
+    "head_dim 40": {"width": 80, "heads": 2},
+    "head_dim 96": {"width": 96, "heads": 3, "head_dim": 96, "kv_heads": 1},
+    "seven to one": {"width": 56, "heads": 7, "kv_heads": 1, "head_dim": 8},
+    "fifteen to five": {"width": 60, "heads": 15, "kv_heads": 5},
+    "50257 words": {"width": 24, "heads": 2, "vocab_size": 50257},
+    "nine words": {"width": 24, "heads": 2, "vocab_size": 9},
+    "hidden 1": {"width": 24, "heads": 2, "hidden": 1},
+    "hidden 83": {"width": 24, "heads": 2, "hidden": 83},
+}
+ERRORS = {"float32": 2e-5, "float16": 5e-3, "int8": 0.1, "int8_groups": 0.1, "int4": 0.7, "int4_min": 0.7}
+
+
+def drawn(seed: int) -> dict[str, int]:
+    """A shape drawn at random."""
+    dice = random.Random(seed)
+    kv_heads = dice.randint(1, 3)
+    return {
+        "width": dice.randint(3, 130),
+        "heads": kv_heads * dice.randint(1, 5),
+        "kv_heads": kv_heads,
+        "head_dim": 2 * dice.randint(1, 50),
+        "hidden": dice.randint(1, 300),
+        "vocab_size": dice.randint(2, 700),
+        "layers": dice.randint(1, 3),
+    }
+
+
+def by_hand(model, tokens: list[int]):
+    """A decoder's logits, in float64."""
+    state = {name: value.double().numpy() for name, value in model.state_dict().items()}
+    return reference.forward(model.config, state, tokens=np.array([tokens]))[0]
+
+
+def check(shape: dict[str, int], precision: matrices.Precision, count: int = 19) -> None:
+    model = tiny.make(sl.llama(**({"layers": 2, "vocab_size": 31, "max_positions": 64} | shape)))
+    tokens = np.random.default_rng(0).integers(model.config.decoder.embedding.vocab_size, size=count).tolist()
+    engine = NativeEngine.of(model, precision)
+    whole = engine.run([Rows(engine.begin(), tokens, count)])
+    wanted = by_hand(model, tokens)
+    assert np.linalg.norm(whole.numpy() - wanted) < ERRORS[precision] * np.linalg.norm(wanted)
+    stepped = engine.begin()
+    assert torch.equal(whole, torch.cat([engine.run([Rows(stepped, [token])]) for token in tokens]))
+
+
+@pytest.mark.parametrize("precision", matrices.PRECISIONS)
+@pytest.mark.parametrize("name", NAMED)
+def test_sizes_that_no_tile_fits(name: str, precision: matrices.Precision) -> None:
+    check(NAMED[name], precision)
+
+
+@pytest.mark.parametrize("precision", matrices.PRECISIONS)
+@pytest.mark.parametrize("seed", range(20))
+def test_sizes_drawn_at_random(seed: int, precision: matrices.Precision) -> None:
+    check(drawn(seed), precision)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", kernels._native.kinds() if kernels.available() else [])
+@pytest.mark.parametrize("seed", range(20, 220))
+def test_many_sizes_on_every_kind_of_processor(seed: int, kind: str) -> None:
+    before = kernels._native.kind()
+    try:
+        kernels._native.choose(kind)
+        for precision in matrices.PRECISIONS:
+            check(drawn(seed), precision)
+    finally:
+        kernels._native.choose(before)
