@@ -4,6 +4,13 @@
 #include "matrix.h"
 #include "simd.h"
 
+// Kernels are compiled by themselves: what is done with their sums must not take their registers.
+#if defined(__GNUC__)
+#define SIGHTLINE_APART __attribute__((noinline))
+#else
+#define SIGHTLINE_APART
+#endif
+
 namespace SIGHTLINE_ISA {
 using namespace sightline;
 
@@ -43,7 +50,7 @@ constexpr long AHEAD = 2048;  // bytes that are asked for before they are needed
 
 // A pair of tiles (16 outputs) for ROWS rows of x, all of k: sums[row][tile], where each row of the matrix has one scale.
 template <int ROWS>
-inline void pair_of_whole_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
+SIGHTLINE_APART void pair_of_whole_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
     const uint8_t* data = w.tile(tile);
     const int8_t* bytes = x.bytes + row * w.depth;
     const long groups = w.depth / GROUP;
@@ -80,7 +87,7 @@ inline void pair_of_whole_tiles(const Packed& w, long tile, const Inputs& x, lon
 
 // The same of all other precisions.
 template <int ROWS, Precision P>
-inline void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
+SIGHTLINE_APART void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
     if constexpr (P == Precision::int8) return pair_of_whole_tiles<ROWS>(w, tile, x, row, sums);
     const uint8_t* data = w.tile(tile);
     for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = zero();

@@ -138,7 +138,7 @@ NB_MODULE(_native, m) {
     m.def("choose", &choose);
     m.def("set_threads", &set_threads);
     m.def("threads", &threads);
-    m.def("set_team", [](uintptr_t address) { set_team(at<void>(address)); });
+    m.def("set_team", [](uintptr_t parallel, uintptr_t number, uintptr_t of) { set_team(at<void>(parallel), at<void>(number), at<void>(of)); });
     m.def("attention", [](const Sizes& sizes, float scale, uintptr_t first, uintptr_t end, const Strided& q, const Strided& k, const Strided& v,
                           const Strided& o, uintptr_t lse) {
         nb::gil_scoped_release free;

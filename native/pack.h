@@ -1,7 +1,7 @@
 // Packing and quantising, once for each matrix.
 //
 // A group's scale (and minimum) is chosen by error, not by its largest number: of some candidates around the usual one, that with the
-// smallest Σ (w − scale q − minimum)².
+// smallest Σ w² (w − scale q)², for a model depends on its large numbers more than on its small ones.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -37,17 +37,20 @@ inline float best_scale(const float* w, long count, int low, int high, bool half
     if (edge == 0.0f) return 0.0f;
     const float usual = high == -low ? std::fabs(edge) / high : edge / low;
     float best = usual, least = INFINITY;
-    const int tries = high > 100 ? 1 : 12;  // with 8 bits the largest number decides well enough
-    for (int n = 0; n < tries; n++) {
-        float scale = usual * (1.0f - 0.02f * n);
+    const int tries = high > 100 ? 0 : 8;  // with 8 bits the largest number decides well enough
+    for (int n = -tries; n <= tries; n++) {
+        float scale = usual * (1.0f - 0.0125f * n);
         if (half) scale = float_of(half_of(scale));
         if (scale == 0.0f) break;
-        float error = 0.0f, upper = 0.0f, lower = 0.0f, q;
-        for (long i = 0; i < count; i++) q = rounded_to(w[i] / scale, low, high), upper += q * w[i], lower += q * q;
-        float fitted = lower > 0 && tries > 1 ? upper / lower : scale;  // least squares for these whole numbers
+        float error = 0.0f, upper = 0.0f, lower = 0.0f;
+        auto each = [&](float by, auto add) {
+            for (long i = 0; i < count; i++) add(w[i] / edge * (w[i] / edge), w[i], (float)rounded_to(w[i] / by, low, high));
+        };
+        each(scale, [&](float weight, float x, float q) { upper += weight * q * x, lower += weight * q * q; });
+        float fitted = lower > 0 && tries ? upper / lower : scale;  // least squares for these whole numbers
         if (half) fitted = float_of(half_of(fitted));
         if (fitted == 0.0f) continue;
-        for (long i = 0; i < count; i++) q = rounded_to(w[i] / fitted, low, high), error += (w[i] - fitted * q) * (w[i] - fitted * q);
+        each(fitted, [&](float weight, float x, float q) { error += weight * (x - fitted * q) * (x - fitted * q); });
         if (error < least) least = error, best = fitted;
     }
     return best;

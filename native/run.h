@@ -41,7 +41,7 @@ struct Run {
                 body(piece);
         }
         if (step.rows == 1) ask();
-        barrier.wait();
+        barrier.wait(member.of);
     }
     // While one row waits for another thread, memory need not: the beginning of what comes is asked for.
     void ask() const {
@@ -119,7 +119,7 @@ inline void linear(Run& run, const Operation& op) {
     const Packed& w = run.engine.matrices[op.matrix];
     const bool last = op.last;
     const long rows = last ? run.step.wanted_count : run.step.rows;
-    if (rows == 0) return run.barrier.wait();
+    if (rows == 0) return run.barrier.wait(run.member.of);
     const Inputs x = prepared(run, op, w, rows, last ? run.step.wanted : nullptr);
     float* out = last ? run.step.logits : run.engine.buffers[op.out];
     const long width = op.gated ? op.dim : w.rows, stride = last ? width : run.engine.widths[op.out];
@@ -151,9 +151,23 @@ inline void linear(Run& run, const Operation& op) {
     };
     const long pairs = w.tiles / 2, some = std::max(1L, std::min(TILE_BYTES * (rows > 1 ? 2 : 1) / (2 * w.tile_bytes()), pairs / (4 * run.member.of)));
     const long across = (pairs + some - 1) / some, down = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
-    run.phase(across * down, [&](long piece) {
-        const long first = piece / down * some, top = piece % down * ROW_BLOCK;
-        multiply(w, x, top, std::min(rows, top + ROW_BLOCK), 2 * first, 2 * std::min(pairs, first + some), done);
+    auto each = [&](const auto& done) {
+        run.phase(across * down, [&](long piece) {
+            const long first = piece / down * some, top = piece % down * ROW_BLOCK;
+            multiply(w, x, top, std::min(rows, top + ROW_BLOCK), 2 * first, 2 * std::min(pairs, first + some), done);
+        });
+    };
+    if (op.factor || op.step || op.softcap > 0 || width % (2 * TILE)) return each(done);
+    each([&](long row, long tile, const Floats* sums) {  // most matrices: whole tiles, a bias, a curve, nothing else
+        auto put = [&](float* y, Floats value) { store(y, op.adds ? load(y) + value : value); };
+        auto biased = [&](int t, long column) { return op.bias ? sums[t] + load(op.bias + column) : sums[t]; };
+        float* y = out + row * stride;
+        if (op.gated) {
+            const long column = tile / 2 * TILE;
+            put(y + column, bent(op.curve, biased(0, column)) * biased(1, width + column));
+        } else {
+            for (int t = 0; t < 2; t++) put(y + (tile + t) * TILE, bent(op.curve, biased(t, (tile + t) * TILE)));
+        }
     });
 }
 
@@ -256,7 +270,7 @@ inline void run_program(Engine& e, const Step& step) {
     grow(e, step);
     std::vector<Counter> counters((3 * e.program.size() + 1) * threads());
     e.own.resize(threads());
-    Barrier barrier(threads());
+    Barrier barrier;
     together([&](Member member) {
         Run run{e, step, barrier, counters.data(), member};
         int attended = 0;

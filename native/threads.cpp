@@ -21,7 +21,7 @@ static inline void breathe() {}
 
 namespace sightline {
 
-void Barrier::wait() {
+void Barrier::wait(int count) {
     const int here = round.load(std::memory_order_acquire);
     if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
         arrived.store(0, std::memory_order_relaxed);
@@ -92,7 +92,9 @@ class Pool {
 };
 
 using Gomp = void (*)(void (*)(void*), void*, unsigned, unsigned);
+using Asked = int (*)();
 Gomp team = nullptr;
+Asked team_number = nullptr, team_size = nullptr;
 std::atomic<int> wanted{1};
 std::mutex making;
 std::shared_ptr<Pool> pool;
@@ -103,11 +105,10 @@ void forget() {
     new (&making) std::mutex;
     team = nullptr;  // libgomp cannot be used in a child once its parent has used it
 }
+[[maybe_unused]] const int watching = pthread_atfork(nullptr, nullptr, forget);
 
 std::shared_ptr<Pool> helpers() {
     std::lock_guard<std::mutex> held(making);
-    static bool registered = (pthread_atfork(nullptr, nullptr, forget), true);
-    (void)registered;
     if (!pool) pool = std::make_shared<Pool>(wanted.load());
     return pool;
 }
@@ -131,7 +132,9 @@ void set_threads(int count) {
     wanted = count < 1 ? 1 : count;
 }
 int threads() { return wanted.load(); }
-void set_team(void* gomp_parallel) { team = reinterpret_cast<Gomp>(gomp_parallel); }
+void set_team(void* parallel, void* number, void* of) {
+    team = reinterpret_cast<Gomp>(parallel), team_number = reinterpret_cast<Asked>(number), team_size = reinterpret_cast<Asked>(of);
+}
 
 void share_raw(long pieces, void (*work)(void*, long), void* state) {
     Pieces job{work, state, pieces};
@@ -142,7 +145,14 @@ void share_raw(long pieces, void (*work)(void*, long), void* state) {
 
 void together_raw(void (*work)(void*, Member), void* state) {
     if (wanted.load() == 1) return work(state, {0, 1});
-    helpers()->run(work, state);
+    if (!team) return helpers()->run(work, state);
+    struct Job {
+        Work work;
+        void* state;
+    } job{work, state};
+    // within another team there may be fewer than were wanted
+    auto member = [](void* one) { static_cast<Job*>(one)->work(static_cast<Job*>(one)->state, {team_number(), team_size()}); };
+    team(member, &job, (unsigned)wanted.load(), 0);
 }
 
 }  // namespace sightline

@@ -27,17 +27,16 @@ inline void together(const Body& body) {
 void set_threads(int count);
 int threads();
 
-// torch's own OpenMP team, given as the address of its GOMP_parallel: its threads wait by spinning, so a second team would fight with them.
-void set_team(void* gomp_parallel);
+// torch's own OpenMP team, given as the addresses of its GOMP_parallel, omp_get_thread_num and omp_get_num_threads: its threads wait by
+// spinning, so a second team would fight with them.
+void set_team(void* parallel, void* number, void* of);
 
 // Everyone waits for everyone: by spinning, and by letting others run where there are more threads than cores.
 class Barrier {
    public:
-    explicit Barrier(int count) : count(count) {}
-    void wait();
+    void wait(int count);
 
    private:
-    const int count;
     alignas(64) std::atomic<int> arrived{0};
     alignas(64) std::atomic<int> round{0};
 };

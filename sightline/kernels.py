@@ -61,8 +61,9 @@ def join_team() -> None:
     try:
         loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libgomp" in line}
         if len(loaded) == 1:
-            parallel = ctypes.CDLL(loaded.pop()).GOMP_parallel
-            _native.set_team(ctypes.cast(parallel, ctypes.c_void_p).value)
+            team = ctypes.CDLL(loaded.pop())
+            asked = (team.GOMP_parallel, team.omp_get_thread_num, team.omp_get_num_threads)
+            _native.set_team(*(ctypes.cast(one, ctypes.c_void_p).value for one in asked))
     except (OSError, AttributeError):
         pass  # then a team of our own
 

@@ -86,6 +86,26 @@ def trained() -> list[str]:
     return [*lines, ""]
 
 
+def engine() -> list[str]:
+    """The native engine against its peers, and what a precision costs."""
+    found = json.loads((ROOT / "bench" / "results" / "native.json").read_text(encoding="utf-8"))
+    lines = ["| the native engine, two threads | ours | best peer | ratio | range | goal | of bandwidth |", "|---|--:|--:|--:|---|--:|--:|"]
+    for row in (row for row in found["rows"] if "ratio" in row):
+        ratio, goal = row["ratio"], f"{row['goal']:.1f}×" if "goal" in row else ""
+        share = f"{row['bandwidth']['median']:.0%}" if "bandwidth" in row else ""
+        lines.append(
+            f"| {row['work']}: {row['model']}, {row['ours'].removeprefix('ours ')} | {row['speed']['median']:.0f} | {row['peer']} "
+            f"{row['peer_speed']['median']:.0f} | {ratio['median']:.2f}× | {ratio['low']:.2f}–{ratio['high']:.2f} | {goal} | {share} |"
+        )
+    for model, ones in found["perplexity"]["found"].items():
+        exact = next(one["perplexity"] for one in ones if one["who"] == "ours float32")
+        lines += ["", f"| {model}: perplexity on a held-out play | | loss | MB read for a token |", "|---|--:|--:|--:|"]
+        lines += [
+            f"| {one['who']} | {one['perplexity']:.2f} | {one['perplexity'] / exact - 1:+.1%} | {one['bytes'] / 1e6:.1f} |" for one in ones
+        ]
+    return [*lines, ""]
+
+
 def table() -> str:
     """Ratios and memory, as measured last."""
     names = ("core", "generation", "seeing")
@@ -108,6 +128,7 @@ def table() -> str:
         *rows(seen),
         "",
         *trained(),
+        *engine(),
         f"To see everything, our peak is {extra['ours']:.0f} MiB above our plain forward's; transformers with output_attentions takes",
         f"{extra['transformers']:.0f} MiB more than without, TransformerLens' cache {extra['TransformerLens']:.0f} MiB. A trace of 4,096",
         f"tokens, whose maps would be 9 GiB, takes {long['traced_mib'] - long['plain_mib']:.0f} MiB more than the pass alone.",

@@ -1,4 +1,4 @@
-"""`python -m bench.native [decode prefill encode translate quality] [--rounds 7] [--threads 2] [--large] [--models smollm2 gpt2]`."""
+"""`python -m bench.native [decode prefill streams lookup encode translate quality] [--rounds 7] [--threads 2] [--large] [--models …]`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from bench.native.quality import agreement, perplexities
 from bench.native.verdict import Row, Spread
 from bench.native.works import drawn, measure
 
-WORKS = ("decode", "prefill", "encode", "translate")
+WORKS = ("decode", "prefill", "streams", "lookup", "encode", "translate")
 ALL = (*WORKS, "quality")
+REAL = ("smollm2", "trained")  # perplexity means something
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -71,12 +72,16 @@ def run(works: Sequence[str], given: argparse.Namespace) -> tuple[list[Row], dic
 def quality(given: argparse.Namespace, absent: dict[str, str]) -> dict[str, Any]:
     """Whether all run the same models, and what precisions cost."""
     agree = {}
-    for name in [name for name in given.models if name in (*SMALL, LARGE)] or SMALL:
+    for name in [name for name in given.models if name in (*SMALL, LARGE)] or (*SMALL, "trained"):
         model = prepared(name)
         agree[name] = agreement(model, [drawn(model, PROMPT, seed) for seed in range(3)], threads=given.threads)
-    found, away = perplexities(prepared("smollm2"), given.tokens, threads=given.threads)
-    absent |= {f"{who}, perplexity": why for who, why in away.items()}
-    return {"agreement": agree, "perplexity": {"tokens": given.tokens, "found": [one.plain() for one in found]}}
+    tables = {}
+    for name in REAL:
+        model = prepared(name)
+        found, away = perplexities(model, given.tokens, threads=given.threads)
+        absent |= {f"{who}, perplexity of {name}": why for who, why in away.items()}
+        tables[model.title] = [one.plain() for one in found]
+    return {"agreement": agree, "perplexity": {"tokens": given.tokens, "found": tables}}
 
 
 def show(rows: Sequence[Row], said: dict[str, Any]) -> None:
@@ -89,8 +94,8 @@ def show(rows: Sequence[Row], said: dict[str, Any]) -> None:
         print("\n" + report.table(rows))
     for model, who in said.get("agreement", {}).items():
         print(f"\nsame weights, {model}: " + "; ".join(f"{name}: {what}" for name, what in who.items()))
-    if "perplexity" in said:
-        print("\n" + report.quality_table(said["perplexity"]["found"]))
+    for model, found in said.get("perplexity", {}).get("found", {}).items():
+        print(f"\n{model}\n" + report.quality_table(found))
     if said["absent"]:
         print("\n" + report.absent_lines(said["absent"]))
 

@@ -12,7 +12,7 @@ MODULES = {
     "CTranslate2": "bench.native.peer_ctranslate2",
     "OpenVINO": "bench.native.peer_openvino",
 }
-WEIGHT_BYTES = {"float32": 4.0, "f16": 2.0, "int8": 1.0, "q8_0": 34 / 32, "q4_0": 18 / 32}  # of a peer's embedding
+WEIGHT_BYTES = {"float32": 4.0, "f16": 2.0, "int8": 1.0, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32}  # of a peer's embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,17 @@ DECODERS: dict[str, tuple[Entry, ...]] = {
     "float32": (Entry(OURS, "float32"), Entry(CT2, "float32")),
     "float16": (Entry(OURS, "float16"), Entry(LLAMA, "f16"), Entry(OPENVINO, "f16")),
     "int8": (Entry(OURS, "int8"), Entry(OURS, "int8_groups"), Entry(LLAMA, "q8_0"), Entry(CT2, "int8"), Entry(OPENVINO, "q8_0")),
-    "int4": (Entry(OURS, "int4"), Entry(LLAMA, "q4_0"), Entry(OPENVINO, "q4_0")),
+    "int4": (Entry(OURS, "int4"), Entry(OURS, "int4_min"), Entry(LLAMA, "q4_0"), Entry(LLAMA, "q4_1"), Entry(OPENVINO, "q4_0")),
 }
 OTHERS: dict[str, tuple[Entry, ...]] = {
     "float32": (Entry(OURS, "float32"), Entry(CT2, "float32")),
     "int8": (Entry(OURS, "int8"), Entry(CT2, "int8")),
 }
+STREAMS: dict[str, tuple[Entry, ...]] = {
+    "int8": (Entry(OURS, "int8"), Entry(OURS, "int8_groups"), Entry(LLAMA, "q8_0")),
+    "int4": (Entry(OURS, "int4"), Entry(LLAMA, "q4_0")),
+}
+LOOKUP: dict[str, tuple[Entry, ...]] = {"int8": (Entry(OURS, "int8"),), "int4": (Entry(OURS, "int4"),)}
 SMALL, LARGE = ("smollm2", "gpt2"), "llama-1b"
 
 
@@ -63,7 +68,11 @@ def goal_of(work: str, precision: str, model: str) -> Goal:
     """What was promised for it."""
     if work == "decode" and precision in ("int8", "int4"):
         return Goal(1.5 if model == LARGE else 2.0, 0.90 if precision == "int8" else 0.80)
+    if "streams" in work:
+        return Goal(1.5)
     table = {
+        ("lookup", "int8"): 1.0,
+        ("lookup", "int4"): 1.0,
         ("prefill", "int8"): 1.4,
         ("prefill", "float32"): 1.1,
         ("encode", "int8"): 1.3,
@@ -81,7 +90,8 @@ def contests(works: tuple[str, ...], *, large: bool, models: tuple[str, ...] = (
     for model in (*SMALL, *((LARGE,) if large else ())) if decoding else ():
         precisions = ("int8", "int4") if model == LARGE else tuple(DECODERS)
         found += [Contest(model, precision, DECODERS[precision], decoding) for precision in precisions]
-    for work, model in (("encode", "minilm"), ("translate", "marian")):
+    others = (("streams", "smollm2", STREAMS), ("lookup", "smollm2", LOOKUP), ("encode", "minilm", OTHERS), ("translate", "marian", OTHERS))
+    for work, model, table in others:
         if work in works:
-            found += [Contest(model, precision, entries, (work,)) for precision, entries in OTHERS.items()]
+            found += [Contest(model, precision, entries, (work,)) for precision, entries in table.items()]
     return [contest for contest in found if not models or contest.model in models]

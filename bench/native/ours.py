@@ -14,8 +14,10 @@ from bench.native.channel import serve
 from sightline.generation.beam import search
 from sightline.generation.decode import Request
 from sightline.generation.decode import decode as events
+from sightline.generation.speculative import decode_lookup
 from sightline.native.engine import NativeEngine, Rows
 from sightline.native.matrices import check_precision
+from sightline.native.twin import twin_with
 
 held: dict[str, Any] = {}
 
@@ -24,7 +26,7 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
     """Pack a folder's weights in a precision. The last model goes first: two would not always fit."""
     held.clear()
     engine = NativeEngine.of(sl.load(question["path"]).transformer, check_precision(question["kind"]))
-    held["engine"] = engine
+    held.update(engine=engine, path=question["path"])
     return {"bytes": read_for_a_token(engine)}
 
 
@@ -46,6 +48,35 @@ def decode(question: dict[str, Any]) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     engine.forget(sequence)
     return {"seconds": seconds, "tokens": tokens}
+
+
+def streams(question: dict[str, Any]) -> dict[str, Any]:
+    """Greedy tokens after many prompts, one step for all; the prompts themselves are not timed."""
+    engine: NativeEngine = held["engine"]
+    sequences = [engine.begin() for _ in question["prompts"]]
+    logits = engine.run([Rows(sequence, prompt) for sequence, prompt in zip(sequences, question["prompts"], strict=True)])
+    tokens, start = [logits.argmax(-1).tolist()], time.perf_counter()
+    for _ in range(question["count"]):
+        logits = engine.run([Rows(sequence, [token]) for sequence, token in zip(sequences, tokens[-1], strict=True)])
+        tokens.append(logits.argmax(-1).tolist())
+    seconds = time.perf_counter() - start
+    for sequence in sequences:
+        engine.forget(sequence)
+    return {"seconds": seconds, "tokens": tokens}
+
+
+def lookup(question: dict[str, Any]) -> dict[str, Any]:
+    """The tokens of `decode`, several in one pass where the text has said them before. They must be the same."""
+    if "twin" not in held:
+        held["twin"] = twin_with(sl.load(held["path"]).transformer, held["engine"])
+    prompt, times = torch.tensor([question["prompt"]]), list[float]()
+    for count in (1, 1 + question["count"]):
+        start = time.perf_counter()
+        found = decode_lookup(held["twin"], prompt, max_tokens=count)
+        times.append(time.perf_counter() - start)
+    if list(found.tokens) != decode(question)["tokens"]:
+        raise ValueError("guessing changed the text")
+    return {"seconds": times[1] - times[0], "passes": found.passes}
 
 
 def prefill(question: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +132,8 @@ HANDLERS = {
     "load": load,
     "load_model": load_model,
     "decode": decode,
+    "streams": streams,
+    "lookup": lookup,
     "prefill": prefill,
     "surprise": surprise,
     "encode": encode,

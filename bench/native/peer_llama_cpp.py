@@ -15,7 +15,13 @@ from bench.native.channel import serve
 
 THREADS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
 CONTEXT = 1024
-FILE_TYPES = {"f16": llama.LLAMA_FTYPE_MOSTLY_F16, "q8_0": llama.LLAMA_FTYPE_MOSTLY_Q8_0, "q4_0": llama.LLAMA_FTYPE_MOSTLY_Q4_0}
+FLOATS = ctypes.POINTER(ctypes.c_float)
+FILE_TYPES = {
+    "f16": llama.LLAMA_FTYPE_MOSTLY_F16,
+    "q8_0": llama.LLAMA_FTYPE_MOSTLY_Q8_0,
+    "q4_0": llama.LLAMA_FTYPE_MOSTLY_Q4_0,
+    "q4_1": llama.LLAMA_FTYPE_MOSTLY_Q4_1,
+}
 held: dict[str, Any] = {}
 
 
@@ -44,15 +50,21 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
     model = llama.llama_model_load_from_file(str(place).encode(), llama.llama_model_default_params())
     if not model:
         raise ValueError(f"llama.cpp could not read {place.name}")
-    wanted = llama.llama_context_default_params()
-    wanted.n_ctx = wanted.n_batch = CONTEXT
-    wanted.n_threads = wanted.n_threads_batch = THREADS
-    if question.get("exact"):
-        wanted.type_k = wanted.type_v = llama.GGML_TYPE_F32
-    context = llama.llama_init_from_model(model, wanted)
+    context = context_of(model, exact=question.get("exact", False))
     vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
     held.update(model=model, context=context, vocabulary=vocabulary)
     return {"bytes": place.stat().st_size - question.get("unread", 0)}
+
+
+def context_of(model: Any, *, exact: bool = False, streams: int = 1) -> Any:
+    """Room for so many sequences."""
+    wanted = llama.llama_context_default_params()
+    wanted.n_ctx = wanted.n_batch = CONTEXT * max(1, streams // 8)
+    wanted.n_seq_max = streams
+    wanted.n_threads = wanted.n_threads_batch = THREADS
+    if exact:
+        wanted.type_k = wanted.type_v = llama.GGML_TYPE_F32
+    return llama.llama_init_from_model(model, wanted)
 
 
 def run(tokens: list[int], *, everywhere: bool = False) -> None:
@@ -71,7 +83,7 @@ def run(tokens: list[int], *, everywhere: bool = False) -> None:
 
 def logits(row: int = -1) -> np.ndarray[Any, Any]:
     found = llama.llama_get_logits_ith(held["context"], row)
-    return np.ctypeslib.as_array(ctypes.cast(found, ctypes.POINTER(ctypes.c_float)), shape=(held["vocabulary"],))
+    return np.ctypeslib.as_array(ctypes.cast(found, FLOATS), shape=(held["vocabulary"],))
 
 
 def forget() -> None:
@@ -87,6 +99,40 @@ def decode(question: dict[str, Any]) -> dict[str, Any]:
         run(tokens[-1:])
         tokens.append(int(logits().argmax()))
     return {"seconds": time.perf_counter() - start, "tokens": tokens}
+
+
+def step(context: Any, rows: list[list[int]], start: int) -> list[int]:
+    """New tokens of each sequence in one batch; the greedy token after each."""
+    batch = llama.llama_batch_init(sum(map(len, rows)), 0, 1)
+    ends, n = list[int](), 0
+    for sequence, tokens in enumerate(rows):
+        for place, token in enumerate(tokens):
+            batch.token[n], batch.pos[n], batch.n_seq_id[n], batch.seq_id[n][0] = token, start + place, 1, sequence
+            batch.logits[n] = place == len(tokens) - 1
+            n += 1
+        ends.append(n - 1)
+    batch.n_tokens = n
+    failed = llama.llama_decode(context, batch)
+    llama.llama_batch_free(batch)
+    if failed:
+        raise ValueError(f"llama_decode gave {failed}")
+    found = [llama.llama_get_logits_ith(context, end) for end in ends]
+    return [int(np.ctypeslib.as_array(ctypes.cast(row, FLOATS), shape=(held["vocabulary"],)).argmax()) for row in found]
+
+
+def streams(question: dict[str, Any]) -> dict[str, Any]:
+    """Greedy tokens after many prompts of one length, one step for all; the prompts themselves are not timed."""
+    prompts: list[list[int]] = question["prompts"]
+    context = context_of(held["model"], streams=len(prompts))
+    try:
+        tokens, length = [step(context, prompts, 0)], len(prompts[0])
+        start = time.perf_counter()
+        for n in range(question["count"]):
+            tokens.append(step(context, [[token] for token in tokens[-1]], length + n))
+        seconds = time.perf_counter() - start
+    finally:
+        llama.llama_free(context)
+    return {"seconds": seconds, "tokens": tokens}
 
 
 def prefill(question: dict[str, Any]) -> dict[str, Any]:
@@ -118,4 +164,4 @@ if __name__ == "__main__":
     quiet = llama.llama_log_callback(lambda level, text, data: None)
     llama.llama_log_set(quiet, ctypes.c_void_p(0))
     llama.llama_backend_init()
-    serve({name.__name__: name for name in (load, decode, prefill, surprise, version)})
+    serve({name.__name__: name for name in (load, decode, streams, prefill, surprise, version)})

@@ -23,7 +23,9 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
     place = Path(question["path"]).with_suffix(f".{question['kind']}.gguf")
     if not place.is_file():
         raise ValueError(f"{place.name} is not there: llama.cpp writes it")
-    held["model"] = openvino_genai.LLMPipeline(str(place), "CPU", INFERENCE_NUM_THREADS=THREADS)
+    wanted = openvino_genai.SchedulerConfig()
+    wanted.enable_prefix_caching = False  # else a prompt that was read before is not read again
+    held["model"] = openvino_genai.LLMPipeline(str(place), "CPU", scheduler_config=wanted, INFERENCE_NUM_THREADS=THREADS)
     return {"bytes": place.stat().st_size - question.get("unread", 0)}
 
 

@@ -41,15 +41,16 @@ def held_out(model: Prepared, count: int) -> list[int]:
 
 
 def perplexity(tokens: list[int], model: Prepared, entry: Entry, *, threads: int) -> Perplexity:
-    """Windows of 512 tokens, each read by itself; the first token of each is given, not scored."""
+    """Windows of 512 tokens, or of the model's context, each read by itself; the first token of each is given, not scored."""
     member = start(entry.who, threads)
     try:
         read = member.ask("load", **loading(model, entry))["bytes"]
-        windows = [tokens[first : first + WINDOW] for first in range(0, len(tokens) - WINDOW + 1, WINDOW)]
+        size = min(WINDOW, model.context or WINDOW)
+        windows = [tokens[first : first + size] for first in range(0, len(tokens) - size + 1, size)]
         nats = sum(member.ask("surprise", tokens=window)["nats"] for window in windows)
     finally:
         member.close()
-    return Perplexity(entry, math.exp(nats / (len(windows) * (WINDOW - 1))), int(read))
+    return Perplexity(entry, math.exp(nats / (len(windows) * (size - 1))), int(read))
 
 
 def perplexities(model: Prepared, count: int, *, threads: int) -> tuple[list[Perplexity], dict[str, str]]:

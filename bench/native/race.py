@@ -93,7 +93,7 @@ def race(team: Team, question: dict[str, Any], amount: float, *, rounds: int, th
         for entry in order if number % 2 else reversed(order):
             time.sleep(PAUSE)
             try:
-                seconds = team.members[entry].ask(**asked(question, entry))["seconds"]
+                seconds = team.members[entry].ask(**asked(turned(question, number), entry))["seconds"]
             except ContestantError as error:
                 found.failed[entry.label] = str(error)
                 continue
@@ -101,6 +101,12 @@ def race(team: Team, question: dict[str, Any], amount: float, *, rounds: int, th
                 found.speeds[entry].append(amount / seconds)
     found.speeds = {entry: speeds for entry, speeds in found.speeds.items() if entry.label not in found.failed}
     return found
+
+
+def turned(question: dict[str, Any], number: int) -> dict[str, Any]:
+    """Another prompt each round, as much work as the last: nobody shall remember it."""
+    prompt = question.get("prompt")
+    return question if prompt is None else {**question, "prompt": [*prompt[number:], *prompt[:number]]}
 
 
 def asked(question: dict[str, Any], entry: Entry) -> dict[str, Any]:

@@ -12,12 +12,18 @@ from bench.native.models import PLACE
 from bench.native.verdict import Row, Spread
 
 ENOUGH = 5  # rounds; fewer are a try, which is not kept among the results
-UNITS = {"decode": "tokens/s", "prefill": "tokens/s", "encode": "texts/s", "translate": "tokens/s"}
+UNITS = {
+    "decode": "tokens/s",
+    "prefill": "tokens/s",
+    "8 streams": "tokens/s",
+    "32 streams": "tokens/s",
+    "lookup": "tokens/s",
+    "encode": "texts/s",
+    "translate": "tokens/s",
+}
 ELSEWHERE = {
     "training": "python -m bench.training",
     "seeing everything": "python -m bench.seeing",
-    "decode with prompt lookup": "not measured here",
-    "8 and 32 streams": "not measured here",
 }
 
 
@@ -80,7 +86,7 @@ def stored(path: Path) -> dict[str, Any]:
 
 def merged(before: Mapping[str, Any], now: Mapping[str, Any], works: Sequence[str]) -> dict[str, Any]:
     """What was measured now in place of the same works' old lines; the rest stays."""
-    kept = [row for row in before.get("rows", []) if row["work"].split(",")[0] not in works]
+    kept = [row for row in before.get("rows", []) if row["work"].split(",")[0].split()[-1] not in works]
     measured = {**before.get("measured", {}), **now.get("measured", {})}
     return {**before, **now, "rows": [*kept, *now["rows"]], "measured": measured, "elsewhere": ELSEWHERE}
 

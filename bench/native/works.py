@@ -9,10 +9,18 @@ from typing import Any
 from bench.native.contests import LONG, NEW, OURS, PROMPT, Contest, Entry, goal_of
 from bench.native.limits import Bandwidth
 from bench.native.models import Prepared, prepared
+from bench.native.quality import held_out
 from bench.native.race import Rounds, Team, gathered, race
 from bench.native.verdict import Row, row_of
 
-FORMS = {"decode": "language", "prefill": "language", "encode": "encoder", "translate": "translator"}
+FORMS = {
+    "decode": "language",
+    "prefill": "language",
+    "streams": "language",
+    "lookup": "language",
+    "encode": "encoder",
+    "translate": "translator",
+}
 TEXTS, SOURCE, TARGET = 200, 20, 32
 
 
@@ -28,6 +36,17 @@ def turns(work: str, model: Prepared) -> list[tuple[str, dict[str, Any], float]]
         return [("decode", {"do": "decode", "prompt": drawn(model, PROMPT), "count": NEW}, NEW)]
     if work == "prefill":
         return [("prefill", {"do": "prefill", "prompt": drawn(model, LONG)}, LONG)]
+    if work == "streams":
+        return [
+            (
+                f"{count} streams",
+                {"do": "streams", "prompts": [drawn(model, PROMPT, seed) for seed in range(count)], "count": PROMPT},
+                1.0 * count * PROMPT,
+            )
+            for count in (8, 32)
+        ]
+    if work == "lookup":
+        return [("lookup", {"do": "lookup", "prompt": held_out(model, 48) * 4, "count": NEW}, NEW)]
     if work == "encode":
         return [("encode", {"do": "encode", **texts(model)}, TEXTS)]
     question = {
@@ -63,7 +82,7 @@ def measure(contest: Contest, *, rounds: int, threads: int, bandwidth: Bandwidth
 
 
 def lines(contest: Contest, work: str, team: Team, found: Rounds) -> list[Row]:
-    """One line for each entry of ours."""
+    """One line for each entry of ours. Lookup is held against what one pass for each token can reach at most."""
     rows, away = list[Row](), team.absent | found.failed
     peers = {entry.label: figures for entry, figures in found.speeds.items() if entry.who != OURS}
     title = team.model.title + ("" if team.model.real else " (random weights)")
@@ -73,6 +92,8 @@ def lines(contest: Contest, work: str, team: Team, found: Rounds) -> list[Row]:
             rows.append(Row(work, title, entry.label, goal=goal.ratio, remark=away[entry.label]))
             continue
         share = shares(team, entry, found) if work == "decode" else None
+        if work == "lookup" and found.bandwidth:
+            peers = {"one pass a token at full bandwidth": [read * 1e9 / team.bytes[entry] for read in found.bandwidth]}
         speeds = {entry.label: found.speeds[entry], **peers}
         rows.append(
             row_of(work, title, entry.label, speeds, goal=goal.ratio, shares=share, bandwidth_goal=goal.bandwidth if share else None)

@@ -11,7 +11,7 @@ from sightline.cli.arguments import Count
 from sightline.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-Work = Literal["decode", "prefill", "encode", "translate", "quality", "train", "all"]
+Work = Literal["decode", "prefill", "streams", "lookup", "encode", "translate", "quality", "train", "all"]
 
 
 def bench(work: Work = "all", /, *, rounds: Count = None, threads: Count = None, large: bool = False, install: bool = False) -> None:
@@ -20,7 +20,8 @@ def bench(work: Work = "all", /, *, rounds: Count = None, threads: Count = None,
     Parameters
     ----------
     work
-        decode, prefill, encode, translate, quality (perplexity by precision), train, or all.
+        decode, prefill, streams (8 and 32 at once), lookup (guessing from the text), encode, translate, quality (perplexity by
+        precision), train, or all.
     rounds
         How often each contestant has its turn; 7 by default.
     threads

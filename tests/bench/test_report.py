@@ -31,11 +31,16 @@ def test_perplexity_is_shown_with_its_loss() -> None:
 def test_works_that_were_not_run_keep_their_lines() -> None:
     before = {
         "measured": {"gpt2 int8, prefill": 1, "gpt2 int8, decode": 2},
-        "rows": [{"work": "decode", "n": 1}, {"work": "translate, one greedy", "n": 2}, {"work": "prefill", "n": 3}],
+        "rows": [
+            {"work": "decode", "n": 1},
+            {"work": "translate, one greedy", "n": 2},
+            {"work": "prefill", "n": 3},
+            {"work": "8 streams", "n": 6},
+        ],
         "rounds": 3,
     }
     now = {"rows": [{"work": "decode", "n": 4}], "rounds": 9, "measured": {"gpt2 int8, decode": 5}}
-    found = report.merged(before, now, ("decode", "translate"))
+    found = report.merged(before, now, ("decode", "translate", "streams"))
     assert found["measured"] == {"gpt2 int8, prefill": 1, "gpt2 int8, decode": 5}
     assert [row["n"] for row in found["rows"]] == [3, 4]
     assert found["rounds"] == 9
@@ -56,6 +61,8 @@ def test_goals_are_those_that_were_promised() -> None:
     assert goal_of("decode", "int4", "gpt2").bandwidth == 0.8
     assert goal_of("decode", "float16", "gpt2").ratio is None
     assert goal_of("prefill", "float32", "gpt2").ratio == 1.1
+    assert goal_of("32 streams", "int8", "smollm2").ratio == 1.5
+    assert goal_of("lookup", "int4", "smollm2").ratio == 1.0
     assert goal_of("translate, eight by four beams", "int8", "marian").ratio == 1.3
 
 
