@@ -11,6 +11,7 @@ that is gone or hangs ends the others with a message, within `timeout` seconds.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -137,8 +138,16 @@ def crew_here(strategy: str = "ddp", *, device: str | None = None, timeout: floa
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout))
         try:
             yield (Processes if strategy == "ddp" else Shards)(rank, world, place)
+        except BaseException:
+            never_free(dist.group.WORLD)
+            raise
         finally:
             dist.destroy_process_group()
+
+
+def never_free(group: object) -> None:
+    """An exchange that failed may still be in the hands of gloo's thread, which `exchanged` tells of: its group stays, and nobody waits."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def whole_number(name: str) -> int:

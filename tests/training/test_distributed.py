@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from sightline.training.export import Export
 from sightline.training.loop import StepEvent, Trainee, backward, steps, trainee
 from sightline.training.run import Evaluated, Job, train
 from tests.tiny import SIZE
-from tests.training.tiny_crews import Random, Sentences, together
+from tests.training.tiny_crews import Random, Sentences, free_port, together
 
 SMALL = SIZE | {"layers": 1, "width": 16, "heads": 2}
 MODELS = {
@@ -391,3 +392,25 @@ def test_under_torchrun(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "script.py")]
     said = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
     assert sorted(part for part in said.replace("]", "]\n").split() if part) == sorted(["[0", "of", "2:", "3]", "[1", "of", "2:", "3]"])
+
+
+@pytest.mark.parametrize("badly", [False, True])
+def test_the_group_of_a_failed_exchange_is_never_freed(badly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Freeing it would wait for gloo's thread, which may wait for us."""
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }.items():
+        monkeypatch.setenv(name, value)
+    group: object = None
+    with suppress(ValueError), crew_here() as crew:
+        assert crew.total(2.0) == 2.0
+        group = torch.distributed.group.WORLD
+        before = sys.getrefcount(group)
+        if badly:
+            raise ValueError
+    after = sys.getrefcount(group)
+    assert (after > 2) == badly, (before, after)
