@@ -127,6 +127,7 @@ def test_int4_scales_are_chosen_by_error() -> None:
         return float((weight * (found - weight)).square().sum())
 
     assert error(back) < 0.9 * error(by_maximum)
+    assert float((back - weight).square().sum()) < float((by_maximum - weight).square().sum())
 
 
 @pytest.mark.parametrize("name", ["grouped", "qk-norm", "ngpt", "rotary-partial"])

@@ -139,7 +139,7 @@ def accuracies(task: MaskedText, model: sl.Transformer, filler: Bigrams) -> tupl
 
 @pytest.mark.long
 def test_shakespeare_beats_the_bigram_filler(tmp_path: Path) -> None:
-    recipe = BertTiny(eval_every=500, save_every=500)  # 4,000 steps: more than an hour
+    recipe = BertTiny(steps=1500, eval_every=500, save_every=500)
     job = recipe.job()
     run(recipe, tmp_path / "run")
     task = job.task
