@@ -37,6 +37,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
     axes.tick_params(axis="y", labelsize=7)
     axes.set(xlabel="times the best peer (median, range of the rounds, goal)", title="Sightline's native engine against its peers")
     axes.set_xlim(left=0)
+    axes.set_ylim(-0.7, len(shown) - 0.3)
     figure.savefig(path)
     plt.close(figure)
     return path
