@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.cli.answers import costs, screen, settings, shown
-from sightline.cli.arguments import Count
+from sightline.cli.arguments import Count, Dtype
 from sightline.cli.reading import read_text
 from sightline.errors import InputError
 
@@ -35,7 +35,7 @@ def chat(
     load: Path | None = None,
     file: Path | None = None,
     engine: Literal["auto", "native", "torch"] = "torch",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     json: bool = False,
 ) -> None:
     """Talk with a model: on a terminal as long as you like, or with one message as an argument, from a file or from standard input.
@@ -68,8 +68,6 @@ def chat(
         Read the message from a file.
     engine
         native makes tokens with Sightline's own engine: several times faster, in any --dtype; auto uses it where it can, and says so.
-    dtype
-        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min.
     json
         Write JSON: message, tokens, finish_reason, prompt_tokens, figures.
     """

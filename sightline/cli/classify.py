@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.text import Text
 
-from sightline.cli.arguments import OneText
+from sightline.cli.arguments import Dtype, OneText
 from sightline.cli.embed import notes_shown, read_texts, say_speed
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def classify(
     *texts: OneText,
     file: Path | None = None,
     engine: Literal["auto", "native", "torch"] = "torch",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     json: bool = False,
 ) -> None:
     """Give texts their labels, with the probability of each; a tagger gives one to each token.
@@ -40,8 +40,6 @@ def classify(
         Read the texts from a file, one a line.
     engine
         native runs the model on Sightline's own engine, in any --dtype.
-    dtype
-        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min.
     json
         Write JSON: each text with its label and the probability of every label, or with its labelled tokens.
     """

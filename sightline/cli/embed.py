@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sightline.cli.arguments import OneText
+from sightline.cli.arguments import Dtype, OneText
 from sightline.cli.reading import read_file, read_input
 from sightline.errors import InputError, nearest
 
@@ -35,7 +35,7 @@ def embed(
     file: Path | None = None,
     out: Path | None = None,
     engine: Literal["auto", "native", "torch"] = "torch",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     json: bool = False,
 ) -> None:
     """One vector for each text. Shows the cosine between any two of them; --json or --out gives the vectors.
@@ -52,8 +52,6 @@ def embed(
         Write the vectors into this .npy file, float32, one row a text.
     engine
         native runs the model on Sightline's own engine, in any --dtype.
-    dtype
-        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min.
     json
         Write JSON: each text with its vector.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.text import Text
 
-from sightline.cli.arguments import Count, OneText
+from sightline.cli.arguments import Count, Dtype, OneText
 from sightline.cli.embed import refuse_options
 from sightline.cli.reading import read_text
 
@@ -27,7 +27,7 @@ def fill(
     top_k: Count = 5,
     file: Path | None = None,
     engine: Literal["auto", "native", "torch"] = "torch",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     json: bool = False,
 ) -> None:
     """Fill in the masks of a text.
@@ -45,8 +45,6 @@ def fill(
         Read the text from a file.
     engine
         native runs the model on Sightline's own engine, in any --dtype.
-    dtype
-        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min.
     json
         Write JSON: for each mask its place, the candidates with id and probability, and the text with all masks filled.
     """

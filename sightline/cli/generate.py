@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sightline.cli.answers import UNSAFE
-from sightline.cli.arguments import Count, Words
+from sightline.cli.arguments import Count, Dtype, Words
 from sightline.cli.reading import read_file, read_text
 from sightline.errors import InputError
 
@@ -52,7 +52,7 @@ def generate(
     truncate: Literal["left"] | None = None,
     show: Literal["alternatives"] | None = None,
     engine: Literal["auto", "native", "torch"] = "torch",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     json: bool = False,
 ) -> None:
     """Continue a text. The prompt is an argument, a file (--file), or standard input (-).
@@ -109,8 +109,6 @@ def generate(
         alternatives: colour each token by its probability; without colours, and with --json, the five likeliest at each step.
     engine
         native makes tokens with Sightline's own engine: several times faster, in any --dtype; auto uses it where it can, and says so.
-    dtype
-        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min.
     json
         Write JSON: text, tokens, logprobs, finish_reason, and what it cost.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
-from sightline.cli.arguments import Count, Words
+from sightline.cli.arguments import Count, Dtype, Words
 from sightline.cli.reading import read_file, read_input
 from sightline.cli.score import bar
 from sightline.errors import InputError
@@ -36,7 +36,7 @@ def translate(
     length_penalty: float | None = None,
     alignment: bool = False,
     engine: Literal["auto", "native", "torch"] = "torch",
-    dtype: str = "float32",
+    dtype: Dtype = "float32",
     json: bool = False,
 ) -> None:
     """Translate a text. It is an argument, or one sentence a line: a file (--file) or standard input (-).
@@ -59,8 +59,6 @@ def translate(
         Show where each token of the translation looked: rows are the translation's, columns the source's.
     engine
         native runs the model on Sightline's own engine, in any --dtype.
-    dtype
-        How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min.
     json
         Write JSON, for a file one object a line: text, tokens, score, others, and the alignment with its tokens.
     """

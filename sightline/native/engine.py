@@ -35,7 +35,7 @@ class Rows:
     logits: int = 1
 
 
-def precision_for(matrix: Matrix, wanted: Precision) -> Precision:
+def kept_at(matrix: Matrix, wanted: Precision) -> Precision:
     """With four bits, what is sensitive stays at eight."""
     return "int8_groups" if wanted in ("int4", "int4_min") and matrix.sensitive else wanted
 
@@ -77,7 +77,7 @@ class NativeEngine:
     @torch.no_grad()
     def packing(cls, program: Program, precision: Precision, *, half_cache: bool | None = None) -> NativeEngine:
         """A program with its weights, packed now."""
-        packed = matrices.room([(precision_for(one, precision), one.rows, one.inputs) for one in program.matrices])
+        packed = matrices.room([(kept_at(one, precision), one.rows, one.inputs) for one in program.matrices])
         made = cls(program, packed, half_cache=precision != "float32" if half_cache is None else half_cache)
         for number, one in enumerate(program.matrices):
             weight = one.make().detach().float().contiguous()

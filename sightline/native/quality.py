@@ -25,7 +25,7 @@ from sightline.core.model import Transformer
 from sightline.core.output import LanguageOutput
 from sightline.errors import InputError
 from sightline.lens.subject import Subject
-from sightline.native.engine import NativeEngine, Rows, precision_for
+from sightline.native.engine import NativeEngine, Rows, kept_at
 from sightline.native.matrices import LINE, Precision, check_precision, rounded, sizes
 from sightline.native.program import Matrix, program_of
 from sightline.record import Recorder
@@ -169,7 +169,7 @@ def truth_of(transformer: Transformer, windows: list[list[int]], coming: list[li
 def packed_bytes(transformer: Transformer, precision: Precision) -> int:
     """What the engine's weights take, without packing them."""
     found = program_of(transformer).matrices
-    return sum(rounded(size, LINE) for one in found for size in sizes(precision_for(one, precision), one.rows, one.inputs))
+    return sum(rounded(size, LINE) for one in found for size in sizes(kept_at(one, precision), one.rows, one.inputs))
 
 
 @torch.inference_mode()

@@ -1,9 +1,11 @@
-"""Masked tokens over windows of a text: 15 % of the positions are asked for, and what stands there is hidden.
+"""Masked tokens over windows of a text: some of the positions are asked for, and what stands there is hidden.
 
     of the units that are chosen    80 % become the mask token    10 % a random token    10 % stay as they are
 
 A unit is a token, a whole word, or a span of geometric length (SpanBERT: p = 0.2, at most 10). The draws of a window belong to
 (seed, its number in the endless sequence of samples): another epoch hides other words, and a resumed run the same ones.
+
+Training may ask for any share of the positions; held-out text is always asked for 15 %, so that losses of different shares compare.
 """
 
 from __future__ import annotations
@@ -69,20 +71,20 @@ class MaskedText:
         return self.text.epoch_batches
 
     def batch(self, step: int) -> Batch:
-        return self._hide(self.text.batch(step), TRAINING, step * self.text.rows)
+        return self._hide(self.text.batch(step), self.share, TRAINING, step * self.text.rows)
 
     def validation(self) -> Iterator[Batch]:
         first = 0
         for batch in self.text.validation():
-            yield self._hide(batch, HELD_OUT, first)
+            yield self._hide(batch, SHARE, HELD_OUT, first)
             first += batch.rows
 
-    def _hide(self, batch: Batch, purpose: int, first: int) -> Batch:
+    def _hide(self, batch: Batch, share: float, purpose: int, first: int) -> Batch:
         """Row n draws from (seed, purpose, first + n)."""
         tokens, targets = batch.tokens.clone(), torch.full_like(batch.tokens, IGNORED)
         for n, row in enumerate(batch.tokens.numpy()):
             chance = random(self.text.seed, purpose, first + n)
-            for unit in chosen(self.units(row, chance), self.budget(row), chance):
+            for unit in chosen(self.units(row, chance), self.budget(row, share), chance):
                 targets[n, unit] = batch.tokens[n, unit]
                 fate = chance.random()
                 if fate < HIDDEN:
@@ -94,10 +96,10 @@ class MaskedText:
     def maskable(self, row: NDArray[np.int64]) -> NDArray[np.bool_]:
         return ~np.isin(row, [self.mask, *self.special])
 
-    def budget(self, row: NDArray[np.int64]) -> int:
-        """How many positions of a row are asked for: 15 % of those that may be, and one at least."""
+    def budget(self, row: NDArray[np.int64], share: float) -> int:
+        """How many positions of a row are asked for: this share of those that may be, and one at least."""
         may = int(self.maskable(row).sum())
-        return min(may, max(1, round(self.share * may)))
+        return min(may, max(1, round(share * may)))
 
     def units(self, row: NDArray[np.int64], chance: np.random.Generator) -> Sequence[NDArray[np.int64]]:
         """What is hidden as a whole: the positions of each token, word or span."""

@@ -127,6 +127,14 @@ def test_where_words_begin(tmp_path: Path) -> None:
     assert found == {"Ġcat": True, "cat": False, "he": False, ".": True, "<mask>": True}
 
 
+def test_held_out_text_is_asked_for_the_same_tokens_whatever_the_share() -> None:
+    some, many = task(share=0.15), task(share=0.4)
+    for a, b in zip(some.validation(), many.validation(), strict=True):
+        assert torch.equal(a.tokens, b.tokens)
+        assert torch.equal(a.targets, b.targets)
+    assert many.batch(0).count > 2 * some.batch(0).count
+
+
 def test_refusals() -> None:
     with pytest.raises(ConfigError, match="did you mean 'token'"):
         task("tokens")

@@ -39,7 +39,8 @@ def view_of(
         raise InputError(
             "a logit lens of a trace alone", expected="its model", fix='view_of(trace, "logit-lens", subject=model), or sightline trace'
         )
-    return VIEWS[kind](Asked(trace, layer, head, stack, subject, most))
+    made = VIEWS[kind](Asked(trace, layer, head, stack, subject, most))
+    return replace(made, notes=(*made.notes, *trace.notes))
 
 
 def map_view(asked: Asked) -> View:

@@ -58,6 +58,13 @@ def test_a_layer_without_a_head_is_the_mean_of_its_heads() -> None:
     assert "mean of all heads" in view.title
 
 
+def test_what_a_trace_notes_stands_under_every_picture() -> None:
+    model, trace = traced("decoder")
+    noted = replace(trace, notes=("computed elsewhere",))
+    for kind in VIEWS.keys() - {"alignment"}:
+        assert "computed elsewhere" in view_of(noted, kind, subject=model).notes, kind
+
+
 def test_a_smaller_map_keeps_every_row_a_distribution() -> None:
     _, trace = traced("decoder", time=21)
     view = view_of(trace, "map", layer=0, head=1, most=6)
