@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as text_of
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -43,16 +44,13 @@ def show_list(*, json: bool = False) -> None:
     """
     from sightline.lab.catalogue import EXPERIMENTS
 
-    screen = Console(highlight=False)
     if json:
-        screen.print(
-            text_of.dumps([about(one) for one in EXPERIMENTS.values()], indent=2, ensure_ascii=False), soft_wrap=True, markup=False
-        )
+        write_json([about(one) for one in EXPERIMENTS.values()])
         return
     table = Table("name", "claim", "source", box=None, padding=(0, 2, 0, 0))
     for one in EXPERIMENTS.values():
         table.add_row(f"[bold]{one.name}[/]", one.claim.en, f"[dim]{one.source}[/]")
-    screen.print(table)
+    Console(highlight=False).print(table)
 
 
 def write_json(value: Any) -> None:
@@ -93,6 +91,8 @@ def run(name: str, /, *, seed: Count = 0, quick: bool = False, full: bool = Fals
     found = [measured(one, out, tier, seed or 0, silent=json) for one in chosen]
     if json:
         write_json([plain(one) for one in found])
+    elif len(found) > 1:
+        show_all(found, out, Console(highlight=False))
 
 
 def measured(experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent: bool) -> Finding:
@@ -126,6 +126,18 @@ def show(found: Finding, pictures: list[Path], screen: Console) -> None:
         screen.print(f"[dim]{path}[/]", soft_wrap=True)
 
 
+def show_all(found: list[Finding], out: Path, screen: Console) -> None:
+    """The verdicts once more, and where to read on."""
+    table = Table("experiment", "verdict", "seconds of one core", box=None, padding=(0, 2, 0, 0))
+    table.columns[-1].justify = "right"
+    for one in found:
+        table.add_row(one.experiment.name, f"[{STYLES[one.verdict]}]{one.verdict}[/]", f"{one.seconds:,.0f}")
+    screen.rule("[bold]All of them[/]", align="left")
+    screen.print(table)
+    where = "" if out == FOLDER else f" --out {shlex.quote(str(out))}"
+    screen.print(f"\nread on: sightline lab report{where} --seed {found[0].seed}", markup=False, soft_wrap=True)
+
+
 def plain(found: Finding) -> dict[str, Any]:
     """A finding as JSON has it."""
     checks = [{"says": check.says.en, "holds": check.holds, "found": check.found} for check in found.checks]
@@ -134,7 +146,7 @@ def plain(found: Finding) -> dict[str, Any]:
 
 
 @lab.command
-def report(*, out: Path = FOLDER, file: Path | None = None, language: Literal["en", "ja"] = "en", seed: Count = 0) -> None:
+def report(*, out: Path = FOLDER, file: Path | None = None, language: Literal["en", "ja"] = "en", seed: Count = None) -> None:
     """All findings of a folder as one offline page (.html), or as Markdown (.md) with its figures beside it.
 
     Parameters
@@ -146,21 +158,31 @@ def report(*, out: Path = FOLDER, file: Path | None = None, language: Literal["e
     language
         English or Japanese.
     seed
-        The first of the seeds.
+        The first of the seeds; by default the one with the most findings.
     """
-    from sightline.lab.catalogue import EXPERIMENTS
-    from sightline.lab.experiment import TIERS
     from sightline.lab.report import write_html, write_markdown
-    from sightline.lab.running import finding
+    from sightline.lab.results import seeds_in
 
-    found: list[Finding] = []
-    for experiment in EXPERIMENTS.values():
-        at_hand = [finding(experiment, out, tier=tier, seed=seed or 0) for tier in reversed(TIERS)]
-        found += [one for one in at_hand if one is not None and one.complete][:1]
+    found = max((findings_of(out, one) for one in (seeds_in(out) if seed is None else [seed])), key=len, default=[])
     if not found:
-        raise InputError(f"no finished experiment in {out}", expected="results of `sightline lab run`", fix="sightline lab run all --quick")
+        others = [] if seed is None else seeds_in(out)
+        seen, fix = f"no finished experiment in {out}", f"--seed {others[0]}" if others else "sightline lab run all --quick"
+        raise InputError(seen if seed is None else f"{seen} with seed {seed}", expected="results of `sightline lab run`", fix=fix)
     file = out / "report.html" if file is None else file
     if file.suffix.lower() not in (".html", ".md"):
         raise InputError(f"a report as {file.suffix or file.name!r}", expected=".html or .md", fix=f"--file {file.stem}.html")
     write = write_html if file.suffix.lower() == ".html" else write_markdown
     Console().print(str(write(found, file, language=language)), soft_wrap=True, markup=False)
+
+
+def findings_of(out: Path, seed: int) -> list[Finding]:
+    """What is finished, of each experiment in its longest tier."""
+    from sightline.lab.catalogue import EXPERIMENTS
+    from sightline.lab.experiment import TIERS
+    from sightline.lab.running import finding
+
+    found: list[Finding] = []
+    for experiment in EXPERIMENTS.values():
+        at_hand = [finding(experiment, out, tier=tier, seed=seed) for tier in reversed(TIERS)]
+        found += [one for one in at_hand if one is not None and one.complete][:1]
+    return found

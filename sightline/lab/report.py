@@ -23,6 +23,8 @@ SAID = {
     "holds": Words("holds", "成り立つか"),
     "numbers": Words("numbers", "数値"),
     "title": Words("The laboratory", "実験室"),
+    "experiment": Words("experiment", "実験"),
+    "work": Words("seconds of one core", "1コアでの秒数"),
 }
 VERDICTS = {
     "supported": Words("supported", "支持される"),
@@ -35,12 +37,39 @@ HOLDS = {True: Words("yes", "はい"), False: Words("no", "いいえ"), None: Wo
 def write_html(findings: Sequence[Finding], file: Path, *, language: str = "en") -> Path:
     """One page that needs nothing else."""
     sections = [section for finding in findings for section in sections_of(finding, language)]
-    return save_page([overview(findings, language), *sections], file, title=f"Sightline: {SAID['title'][language]}")
+    return save_page([*overview(findings, language), *sections], file, title=f"Sightline: {SAID['title'][language]}")
 
 
-def overview(findings: Sequence[Finding], language: str) -> Section:
-    rows = [[one.experiment.title[language], VERDICTS[one.verdict][language], f"{one.seconds:.0f} s", one.tier] for one in findings]
-    return TableSection(SAID["title"][language], "", (SAID["claim"][language], SAID["verdict"][language], "", ""), rows)
+def overview(findings: Sequence[Finding], language: str) -> list[Section]:
+    rows = [[one.experiment.title[language], VERDICTS[one.verdict][language], f"{one.seconds:,.0f}", one.tier] for one in findings]
+    head = (SAID["experiment"][language], SAID["verdict"][language], SAID["work"][language], "")
+    prose = [text[language].replace("`", "") for text in summary(findings)]
+    return [ProseSection(SAID["title"][language], prose), TableSection("", "", head, rows)]
+
+
+def summary(findings: Sequence[Finding]) -> list[Words]:
+    """How many claims hold, by which rule, and how to run it all again."""
+    counts = {verdict: sum(one.verdict == verdict for one in findings) for verdict in VERDICTS}
+    each = {language: [f"{VERDICTS[verdict][language]} {count}" for verdict, count in counts.items()] for language in ("en", "ja")}
+    again = "; ".join(sorted({f"`{again_of('all', one)}`" for one in findings}))
+    used = ", ".join(f"{name} {value}" for name, value in sorted({pair for one in findings for pair in one.versions.items()}))
+    rule = Words(
+        "No verdict is written by hand. A check over seeds holds where the whole 95% interval lies on the claim's side, fails where all of "
+        "it lies on the other, and is undecided in between. A claim is supported if all of its checks hold, not supported if one fails.",
+        "判定は人手で書かない。シードごとの値の95%区間がすべて主張の側にあれば成り立ち、すべて反対側にあれば成り立たず、"
+        "またぐときは未決とする。すべての項目が成り立てば支持され、1つでも成り立たなければ支持されない。",
+    )
+    return [
+        Words(f"{len(findings)} experiments: {', '.join(each['en'])}.", f"実験{len(findings)}件：{'、'.join(each['ja'])}。"),
+        rule,
+        Words(f"To run it again: {again}. Made with {used}.", f"再実行：{again}。使用：{used}。"),
+    ]
+
+
+def again_of(name: str, finding: Finding) -> str:
+    """The command that gives a finding."""
+    words = ["sightline lab run", name, "" if finding.tier == "default" else f"--{finding.tier}", f"--seed {finding.seed}"]
+    return " ".join(word for word in words if word)
 
 
 def sections_of(finding: Finding, language: str) -> list[Section]:
@@ -75,8 +104,11 @@ def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "
     pictures = file.parent / "figures"
     try:
         pictures.mkdir(parents=True, exist_ok=True)
-        lines = [f"# {SAID['title'][language]}", "", "|  |  |  |", "|---|---|--:|"]
-        lines += [f"| {one.experiment.title[language]} | {VERDICTS[one.verdict][language]} | {one.seconds:.0f} s |" for one in findings]
+        lines = [f"# {SAID['title'][language]}", "", *(f"{text[language]}  " for text in summary(findings)), ""]
+        lines += [f"| {' | '.join(SAID[name][language] for name in ('experiment', 'verdict', 'work'))} |", "|---|---|--:|"]
+        for one in findings:
+            title = f"[{one.experiment.title[language]}](#{one.experiment.name})"
+            lines.append(f"| {title} | {VERDICTS[one.verdict][language]} | {one.seconds:,.0f} |")
         for finding in findings:
             lines += ["", *markdown(finding, pictures, language)]
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -87,12 +119,20 @@ def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "
 
 def markdown(finding: Finding, pictures: Path, language: str) -> list[str]:
     experiment = finding.experiment
-    lines = [f"## {experiment.title[language]}", "", *(f"{line}  " for line in lesson(finding, language)), ""]
+    lines = [f'<a id="{experiment.name}"></a>', "", f"## {experiment.title[language]}", ""]
+    lines += [*(f"{line}  " for line in lesson(finding, language)), ""]
     head = [SAID[name][language] for name in ("check", "holds", "numbers")]
     lines += [f"| {' | '.join(head)} |", "|---|---|---|"]
-    lines += [f"| {check.says[language]} | {HOLDS[check.holds][language]} | {check.found} |" for check in finding.checks]
-    lines += ["", f"**{SAID['verdict'][language]}: {VERDICTS[finding.verdict][language]}** ({finding.tier}, {finding.seconds:.0f} s)"]
+    rows = [(check.says[language], HOLDS[check.holds][language], check.found) for check in finding.checks]
+    lines += [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows]
+    verdict = f"**{SAID['verdict'][language]}: {VERDICTS[finding.verdict][language]}**"
+    lines += ["", f"{verdict} (`{again_of(experiment.name, finding)}`)"]
     for name, made in finding.figures().items():
         svg, _ = save(made, pictures / f"lab-{name}")
         lines += ["", f"![{name}]({pictures.name}/{svg.name})"]
     return lines
+
+
+def escaped(cell: str) -> str:
+    """|q| would end a cell."""
+    return cell.replace("|", "\\|")

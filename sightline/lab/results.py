@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,12 @@ class Result:
 
 def place_of(folder: Path, experiment: str, tier: Tier, seed: int) -> Path:
     return folder / f"{experiment}.{tier}.seed-{seed}.json"
+
+
+def seeds_in(folder: Path) -> list[int]:
+    """The seeds that a folder has results of."""
+    found = (re.fullmatch(r".*\.seed-(\d+)\.json", path.name) for path in folder.glob("*.json"))
+    return sorted({int(one[1]) for one in found if one})
 
 
 def read(path: Path) -> Result:

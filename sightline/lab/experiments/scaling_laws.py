@@ -23,19 +23,20 @@ SAMPLES = {"quick": 20, "default": 200, "full": 1000}  # of the bootstrap of the
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Budgets in FLOP with the widths that share each; and the one that no fit sees, with its widths and seeds."""
+    """Budgets in FLOP with the widths that share each, `sweeps` seeds of them; and the one that no fit sees, with its widths and seeds."""
 
     sweep: Mapping[float, tuple[int, ...]]
     held_out: float
     widths: tuple[int, ...]
     seeds: int
+    sweeps: int = 1
 
 
 WIDTHS = (12, 16, 24, 32, 48, 64, 96, 112)
 PLANS = {
     "quick": Plan({2e9: WIDTHS, 4e9: WIDTHS, 8e9: WIDTHS}, 1.6e10, (12, 20, 32), 2),
-    "default": Plan({5e9: WIDTHS, 1e10: WIDTHS, 2e10: WIDTHS, 4e10: WIDTHS[1:], 8e10: WIDTHS[2:]}, 1.6e11, (24, 32, 48, 64, 96), 3),
-    "full": Plan(dict.fromkeys((5e9, 1e10, 2e10, 4e10, 8e10, 1.6e11), WIDTHS), 6.4e11, (32, 48, 64, 96, 112), 5),
+    "default": Plan({5e9: WIDTHS, 1e10: WIDTHS, 2e10: WIDTHS, 4e10: WIDTHS[1:], 8e10: WIDTHS[2:]}, 1.6e11, (16, 24, 32, 48, 64), 3, 2),
+    "full": Plan(dict.fromkeys((5e9, 1e10, 2e10, 4e10, 8e10, 1.6e11), WIDTHS), 6.4e11, (24, 32, 48, 64, 96), 5, 2),
 }
 
 
@@ -44,7 +45,7 @@ PLANS = {
 
 def parts(tier: Tier, seed: int) -> Sequence[Part]:
     plan = PLANS[tier]
-    rows = [("sweep", flops, width, seed) for flops, widths in plan.sweep.items() for width in widths]
+    rows = [("sweep", flops, width, n) for n in range(seed, seed + plan.sweeps) for flops, widths in plan.sweep.items() for width in widths]
     rows += [("held-out", plan.held_out, width, n) for n in range(seed, seed + plan.seeds) for width in plan.widths]
     published = Part(f"published.samples-{SAMPLES[tier]}", lambda: refitted(SAMPLES[tier]))
     return [published, *(run_part(*row) for row in rows if steps_for(*row[1:3]) >= LEAST_STEPS)]
@@ -238,7 +239,7 @@ def biases(numbers: Numbers) -> list[float]:
     law, _ = chinchilla(runs_of(rows))
     found: list[float] = []
     for flops in sorted({row["budget"] for row in rows}):
-        widths = [row["width"] for row in rows if row["budget"] == flops]
+        widths = sorted({row["width"] for row in rows if row["budget"] == flops})
         losses = [law(parameters_of(width), flops / cost_of(width)) for width in widths]
         vertex = parabola([parameters_of(width) for width in widths], losses) if len(widths) > 2 else None
         if vertex is not None:

@@ -1,0 +1,75 @@
+"""`sightline lab` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sightline.cli.main import main
+from sightline.lab import catalogue
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one experiment that takes no time, twice, stands for all."""
+    one = catalogue.EXPERIMENTS["three-words"]
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"once": one, "twice": one})
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in found] == list(catalogue.EXPERIMENTS)
+    assert all(one["claim"]["en"] and one["claim"]["ja"] and one["source"] for one in found)
+    assert main(["lab", "list"]) == 0
+    assert "softmax-saturation" in capsys.readouterr().out
+
+
+def test_run_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", str(tmp_path)]
+    assert main(["lab", "run", "three-words", "--quick", "--seed", "7", "--json", *out]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["verdict"], one["seed"], one["complete"]) for one in found] == [("supported", 7, True)]
+    assert (tmp_path / "three-words.svg").stat().st_size
+    assert main(["lab", "report", *out]) == 0  # the seed that is there
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "sightline lab run all --quick --seed 7" in page
+    assert main(["lab", "report", *out, "--file", str(tmp_path / "lab.md"), "--language", "ja"]) == 0
+    assert "実験1件：支持される 1、支持されない 0、決定できない 0。" in (tmp_path / "lab.md").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main(["lab", "report", *out, "--seed", "8"]) == 2
+    assert "with seed 8; expected results of `sightline lab run`. Fix: --seed 7" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("two")
+def test_all_of_them_end_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "run", "all", "--quick", "--out", str(tmp_path / "a b")]) == 0
+    end = capsys.readouterr().out.split("All of them")[1]
+    assert end.count("supported") == 2
+    assert f"sightline lab report --out '{tmp_path / 'a b'}' --seed 0" in end
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "softmax-saturatoin"], "did you mean 'softmax-saturation'"),
+        (["run", "three-words", "--quick", "--full"], "--quick and --full"),
+        (["runn"], "did you mean 'run'"),
+        ([], "nothing to do"),
+        (["report", "--out", "nowhere"], "no finished experiment in nowhere"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", *words]) == 2
+    captured = capsys.readouterr().err
+    assert said in captured
+    assert len(captured.strip().splitlines()) == 1
+
+
+def test_a_broken_result_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "three-words.quick.seed-0.json"
+    broken.write_text("{")
+    assert main(["lab", "run", "three-words", "--quick", "--out", str(tmp_path)]) == 2
+    assert f"rm {broken}" in capsys.readouterr().err
