@@ -13,6 +13,7 @@
 SIGHTLINE_KIND(portable)
 SIGHTLINE_KIND(avx2)
 SIGHTLINE_KIND(avxvnni)
+SIGHTLINE_KIND(avx512)
 SIGHTLINE_KIND(avx512vnni)
 SIGHTLINE_KIND(neon)
 
@@ -41,11 +42,10 @@ static std::vector<Known> known() {
     std::vector<Known> found;
 #if defined(SIGHTLINE_HAS_AVX2)
     const bool eight = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-#if defined(SIGHTLINE_HAS_AVX512VNNI)
-    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
-    found.push_back({"avx512vnni", eight && wide, &avx512vnni::training, &avx512vnni::engine});
-#endif
+    const bool wide = eight && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    found.push_back({"avx512vnni", wide && __builtin_cpu_supports("avx512vnni"), &avx512vnni::training, &avx512vnni::engine});
+    found.push_back({"avx512", wide, &avx512::training, &avx512::engine});
 #if defined(SIGHTLINE_HAS_AVXVNNI)
     found.push_back({"avxvnni", eight && has_avx_vnni(), &avxvnni::training, &avxvnni::engine});
 #endif

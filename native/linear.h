@@ -1,8 +1,10 @@
 // y = W x for one or many rows of x, with W packed. Whole-number products are exact, and floats are added in an order that only k
 // decides: a row's result is the same alone, in a batch, and on any number of threads.
 #pragma once
+#include <type_traits>
+
 #include "matrix.h"
-#include "simd.h"
+#include "pairs.h"
 
 // Kernels are compiled by themselves: what is done with their sums must not take their registers.
 #if defined(__GNUC__)
@@ -20,7 +22,7 @@ struct Inputs {
     long stride;
     const int8_t* bytes;   // [row][depth]
     const float* scales;   // [row][groups]
-    const float* sums;     // [row][groups]: scale · Σ bytes
+    const float* sums;     // [row][groups]: Σ of the whole numbers, before any shift
 };
 
 // How activations are counted: from −127 to 127; for int8 from −63 to 63 with 64 added, for products of 7 by 8 bits fit 16 without signs.
@@ -41,121 +43,100 @@ inline void quantise_row(const Counting& by, const float* x, long count, long de
         const float top = largest(tops), scale = top / by.most, inverse = top > 0.0f ? by.most / top : 0.0f;
         for (int j = 0; j < 4; j++) v[j] = nearest(v[j] * all(inverse)), total = total + v[j], v[j] = v[j] + all(by.shift);
         store_bytes(bytes + start, v[0], v[1], v[2], v[3]);
-        scales[start / GROUP] = scale, sums[start / GROUP] = scale * sum(total);
+        scales[start / GROUP] = scale, sums[start / GROUP] = sum(total);
     }
 }
+
+template <int N>
+using Rows = std::integral_constant<int, N>;
 
 constexpr long SPAN = 128;    // floats are added in spans of k, then the spans: less is lost than in one long chain
 constexpr long AHEAD = 2048;  // bytes that are asked for before they are needed
 
-// A pair of tiles (16 outputs) for ROWS rows of x, all of k: sums[row][tile], where each row of the matrix has one scale.
+// A pair of tiles (16 outputs) for ROWS rows of x, all of k, where each row of the matrix has one scale.
 template <int ROWS>
-SIGHTLINE_APART void pair_of_whole_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
+SIGHTLINE_APART void pair_of_whole_tiles(const Packed& w, long tile, const Inputs& x, long row, Pair sums[ROWS]) {
     const uint8_t* data = w.tile(tile);
     const int8_t* bytes = x.bytes + row * w.depth;
     const long groups = w.depth / GROUP;
-    const float* scales = x.scales + row * groups;
+    const float *scales = x.scales + row * groups, *totals = x.sums + row * groups;
     const int16_t* less_sums = w.less_sums(tile, 0);
-    for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = zero();
+    for (int r = 0; r < ROWS; r++) sums[r] = no_pair();
     for (long g = 0; g < groups; g++, less_sums += 2 * TILE) {
-        Ints whole[ROWS][2];
-        for (int t = 0; t < 2; t++) {
-            const Ints start = ROWS == 1 ? no_ints() : load_times_64(less_sums + t * TILE);
-            for (int r = 0; r < ROWS; r++) whole[r][t] = start;
-        }
+        PairInts whole[ROWS];
+        const PairInts begin = ROWS == 1 ? start(totals[g]) : load_pair_times_64(less_sums);
+        for (int r = 0; r < ROWS; r++) whole[r] = begin;
         for (int j = 0; j < GROUP / 4; j++, data += 64, bytes += 4) {
-            if (ROWS == 1) prefetch(data + AHEAD);
-            Bytes weights[2] = {load_bytes(data), load_bytes(data + 32)};
-            for (int r = 0; r < ROWS; r++) {
-                if constexpr (ROWS == 1) {  // memory is the limit: the sums need not be read
-                    Four a = four_less(bytes, 64);
-                    for (int t = 0; t < 2; t++) whole[r][t] = dot_four(whole[r][t], weights[t], a);
-                } else {
-                    auto a = four_unsigned(bytes + r * w.depth);
-                    for (int t = 0; t < 2; t++) whole[r][t] = dot_four_unsigned(whole[r][t], weights[t], a);
-                }
+            const PairBytes weights = load_pair_bytes(data);
+            if constexpr (ROWS == 1) {  // memory is the limit: the matrix's own sums need not be read
+                prefetch(data + AHEAD);
+                whole[0] = dot_signed_less(whole[0], for_signed(weights), bytes, 64);
+            } else {
+                for (int r = 0; r < ROWS; r++) whole[r] = dot_unsigned(whole[r], weights, bytes + r * w.depth);
             }
         }
-        for (int r = 0; r < ROWS; r++)
-            for (int t = 0; t < 2; t++) sums[r][t] = fma(floats(whole[r][t]), all(scales[r * groups + g]), sums[r][t]);
+        for (int r = 0; r < ROWS; r++) sums[r] = fma(floats(whole[r]), both(scales[r * groups + g]), sums[r]);
     }
-    for (int t = 0; t < 2; t++) {
-        Floats scale = load((const float*)w.scales + (tile + t) * TILE);
-        for (int r = 0; r < ROWS; r++) sums[r][t] = sums[r][t] * scale;
-    }
+    const Pair scale = load_pair((const float*)w.scales + tile * TILE);
+    for (int r = 0; r < ROWS; r++) sums[r] = sums[r] * scale;
 }
 
 // The same of all other precisions.
 template <int ROWS, Precision P>
-SIGHTLINE_APART void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row, Floats sums[ROWS][2]) {
+SIGHTLINE_APART void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row, Pair sums[ROWS]) {
     if constexpr (P == Precision::int8) return pair_of_whole_tiles<ROWS>(w, tile, x, row, sums);
     const uint8_t* data = w.tile(tile);
-    for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = zero();
+    for (int r = 0; r < ROWS; r++) sums[r] = no_pair();
     if constexpr (P == Precision::float32 || P == Precision::float16) {
         const float* at = x.floats + row * x.stride;
-        for (long start = 0; start < w.inputs; start += SPAN) {
-            Floats part[ROWS][2];
-            for (int r = 0; r < ROWS; r++) part[r][0] = part[r][1] = zero();
-            for (long k = start; k < (w.inputs < start + SPAN ? w.inputs : start + SPAN); k++) {
-                Floats weights[2];
-                for (int t = 0; t < 2; t++)
-                    weights[t] = P == Precision::float32 ? load((const float*)data + (2 * k + t) * TILE) : load_half((const uint16_t*)data + (2 * k + t) * TILE);
+        for (long begin = 0; begin < w.inputs; begin += SPAN) {
+            Pair part[ROWS];
+            for (int r = 0; r < ROWS; r++) part[r] = no_pair();
+            for (long k = begin; k < (w.inputs < begin + SPAN ? w.inputs : begin + SPAN); k++) {
+                const Pair weights = P == Precision::float32 ? load_pair((const float*)data + 2 * k * TILE) : load_half_pair((const uint16_t*)data + 2 * k * TILE);
                 if (ROWS == 1) prefetch(data + (2 * k + 2) * TILE * (P == Precision::float32 ? 4 : 2) + AHEAD);
-                for (int r = 0; r < ROWS; r++) {
-                    Floats a = all(at[r * x.stride + k]);
-                    for (int t = 0; t < 2; t++) part[r][t] = fma(a, weights[t], part[r][t]);
-                }
+                for (int r = 0; r < ROWS; r++) part[r] = fma(both(at[r * x.stride + k]), weights, part[r]);
             }
-            for (int r = 0; r < ROWS; r++)
-                for (int t = 0; t < 2; t++) sums[r][t] = sums[r][t] + part[r][t];
+            for (int r = 0; r < ROWS; r++) sums[r] = sums[r] + part[r];
         }
         return;
     }
     const long groups = w.depth / GROUP;
     const int8_t* bytes = x.bytes + row * w.depth;
     for (long g = 0; g < groups; g++, bytes += GROUP) {
-        Floats found[ROWS][2];
+        const long at = row * groups + g;
+        Pair found[ROWS];
         if constexpr (is_nibbles(P)) {
-            Shorts pairs[ROWS][2];
-            for (int r = 0; r < ROWS; r++) pairs[r][0] = pairs[r][1] = no_shorts();
+            PairNibbles whole[ROWS];
+            for (int r = 0; r < ROWS; r++) whole[r] = start_nibbles();
             for (int j = 0; j < 4; j++, data += 64) {
                 if (ROWS == 1) prefetch(data + AHEAD);
-                for (int t = 0; t < 2; t++) {
-                    Bytes both = load_bytes(data + t * 32), low = low_nibbles(both), high = high_nibbles(both);
-                    for (int r = 0; r < ROWS; r++) {
-                        const int8_t* a = bytes + r * w.depth + j * 8;
-                        pairs[r][t] = dot_pairs(dot_pairs(pairs[r][t], low, four(a)), high, four(a + 4));
-                    }
+                const PairBytes each = load_pair_bytes(data), low = low_nibbles(each), high = high_nibbles(each);
+                for (int r = 0; r < ROWS; r++) {
+                    const int8_t* a = bytes + r * w.depth + j * 8;
+                    whole[r] = dot_nibbles(dot_nibbles(whole[r], low, a), high, a + 4);
                 }
             }
-            for (int r = 0; r < ROWS; r++)
-                for (int t = 0; t < 2; t++) found[r][t] = floats(fours(pairs[r][t]));
+            for (int r = 0; r < ROWS; r++) found[r] = floats(whole[r]);
         } else {
-            Ints whole[ROWS][2];
-            for (int r = 0; r < ROWS; r++) whole[r][0] = whole[r][1] = no_ints();
+            PairInts whole[ROWS];
+            for (int r = 0; r < ROWS; r++) whole[r] = start(x.sums[at + r * groups]);
             for (int j = 0; j < 8; j++, data += 64) {
                 if (ROWS == 1) prefetch(data + AHEAD);
-                Bytes weights[2] = {load_bytes(data), load_bytes(data + 32)};
-                for (int r = 0; r < ROWS; r++) {
-                    Four a = four(bytes + r * w.depth + j * 4);
-                    for (int t = 0; t < 2; t++) whole[r][t] = dot_four(whole[r][t], weights[t], a);
-                }
+                const PairBytes weights = for_signed(load_pair_bytes(data));
+                for (int r = 0; r < ROWS; r++) whole[r] = dot_signed(whole[r], weights, bytes + r * w.depth + j * 4);
             }
-            for (int r = 0; r < ROWS; r++)
-                for (int t = 0; t < 2; t++) found[r][t] = floats(whole[r][t]);
+            for (int r = 0; r < ROWS; r++) found[r] = floats(whole[r]);
         }
+        const Pair scale = load_half_pair(w.group_scales(tile, g));
         for (int r = 0; r < ROWS; r++) {
-            const long at = (row + r) * groups + g;
-            Floats by = all(x.scales[at]);
-            for (int t = 0; t < 2; t++) {
-                if (P == Precision::int4)
-                    sums[r][t] = fma(fma(found[r][t], by, all(-8.0f * x.sums[at])), load_half(w.group_scales(tile + t, g)), sums[r][t]);
-                else if (P == Precision::int4_min)
-                    sums[r][t] = fma(all(x.sums[at]), load_half(w.minima(tile + t, g)),
-                                     fma(found[r][t] * by, load_half(w.group_scales(tile + t, g)), sums[r][t]));
-                else
-                    sums[r][t] = fma(found[r][t], by * load_half(w.group_scales(tile + t, g)), sums[r][t]);
-            }
+            const float by = x.scales[at + r * groups], total = by * x.sums[at + r * groups];
+            if constexpr (P == Precision::int4)
+                sums[r] = fma(fma(found[r], both(by), both(-8.0f * total)), scale, sums[r]);
+            else if constexpr (P == Precision::int4_min)
+                sums[r] = fma(both(total), load_half_pair(w.minima(tile, g)), fma(found[r] * both(by), scale, sums[r]));
+            else
+                sums[r] = fma(found[r], both(by) * scale, sums[r]);
         }
     }
 }
@@ -163,24 +144,23 @@ SIGHTLINE_APART void pair_of_tiles(const Packed& w, long tile, const Inputs& x, 
 // All pairs of tiles from `first` to `last`, rows from `top` to `end`; `done(row, tile, sums of two tiles)` says what becomes of them.
 template <Precision P, class Done>
 inline void multiply(const Packed& w, const Inputs& x, long top, long end, long first, long last, const Done& done) {
-    constexpr int MANY = P == Precision::float32 || P == Precision::float16 ? 6 : 4;
+    constexpr int MOST = takes_bytes(P) ? WHOLE_ROWS_AT_ONCE : ROWS_AT_ONCE;
     for (long tile = first; tile < last; tile += 2) {
         long row = top;
-        for (; row + MANY <= end; row += MANY) {
-            Floats sums[MANY][2];
-            pair_of_tiles<MANY, P>(w, tile, x, row, sums);
-            for (int r = 0; r < MANY; r++) done(row + r, tile, sums[r]);
-        }
-        for (; row + 2 <= end; row += 2) {
-            Floats sums[2][2];
-            pair_of_tiles<2, P>(w, tile, x, row, sums);
-            for (int r = 0; r < 2; r++) done(row + r, tile, sums[r]);
-        }
-        for (; row < end; row++) {
-            Floats sums[1][2];
-            pair_of_tiles<1, P>(w, tile, x, row, sums);
-            done(row, tile, sums[0]);
-        }
+        auto many = [&](auto rows) {
+            for (; row + rows <= end; row += rows) {
+                Pair sums[rows];
+                pair_of_tiles<rows, P>(w, tile, x, row, sums);
+                for (int r = 0; r < rows; r++) {
+                    const Floats tiles[2] = {SIGHTLINE_ISA::first(sums[r]), second(sums[r])};
+                    done(row + r, tile, tiles);
+                }
+            }
+        };
+        many(Rows<MOST>());
+        if constexpr (MOST > 4) many(Rows<4>());
+        many(Rows<2>());
+        many(Rows<1>());
     }
 }
 

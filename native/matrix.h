@@ -21,7 +21,7 @@ constexpr long TILE = 8;
 enum class Precision { float32, float16, int8, int8_groups, int4, int4_min };
 
 // Whether activations are made whole numbers for it.
-inline bool takes_bytes(Precision p) { return p != Precision::float32 && p != Precision::float16; }
+constexpr bool takes_bytes(Precision p) { return p != Precision::float32 && p != Precision::float16; }
 constexpr bool is_nibbles(Precision p) { return p == Precision::int4 || p == Precision::int4_min; }
 
 struct Packed {

@@ -43,6 +43,7 @@ from sightline.config import (
     YaRNScaling,
 )
 from sightline.errors import CheckpointError, ConfigError, InputError, RecordError, SightlineError
+from sightline.processor import beware
 from sightline.record import NOTHING, QUANTITIES, Recorder
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from sightline.model import Model, load
 
 __version__ = "0.1.0"
+
+beware()
 
 _PARTS = ("lab", "lens")
 _WITH_TORCH = {

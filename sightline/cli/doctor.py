@@ -30,9 +30,12 @@ def facts() -> dict[str, Any]:
     import torch
 
     from sightline import __version__, kernels
+    from sightline.processor import beware
 
     found: dict[str, Any] = {"sightline": __version__, "python": platform.python_version(), "torch": torch.__version__}
     found |= {"machine": f"{platform.system()} {platform.machine()}", "threads": torch.get_num_threads(), "cuda": torch.cuda.is_available()}
+    if warning := beware():
+        found["beware"] = warning
     if kernels.available():
         native = kernels.ready()
         found["native kernels"] = f"yes, for {native.kind()} (this processor can run: {', '.join(native.kinds())})"

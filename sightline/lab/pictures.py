@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +35,13 @@ def line(axes: Axes, x: list[float], found: list[Interval], *, label: str, numbe
     axes.fill_between(x, [one.low for one in found], [one.high for one in found], color=colour, alpha=0.18, linewidth=0)
 
 
-def save(made: Figure, stem: Path) -> list[Path]:
+def save(made: Figure, stem: Path, endings: Sequence[str] = (".svg", ".png")) -> list[Path]:
     """As SVG and PNG, the same bytes each time."""
     import matplotlib as mpl
 
     found: list[Path] = []
     with mpl.rc_context({"svg.hashsalt": "sightline", "svg.fonttype": "none"}):
-        for ending in (".svg", ".png"):
+        for ending in endings:
             metadata: dict[str, Any] = {"Date": None} if ending == ".svg" else {"Software": None}
             path = stem.with_name(stem.name + ending)
             made.savefig(path, dpi=130, metadata=metadata)

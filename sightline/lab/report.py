@@ -128,7 +128,7 @@ def markdown(finding: Finding, pictures: Path, language: str) -> list[str]:
     verdict = f"**{SAID['verdict'][language]}: {VERDICTS[finding.verdict][language]}**"
     lines += ["", f"{verdict} (`{again_of(experiment.name, finding)}`)"]
     for name, made in finding.figures().items():
-        svg, _ = save(made, pictures / f"lab-{name}")
+        [svg] = save(made, pictures / f"lab-{name}", [".svg"])
         lines += ["", f"![{name}]({pictures.name}/{svg.name})"]
     return lines
 

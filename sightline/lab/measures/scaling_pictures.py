@@ -29,7 +29,7 @@ def laws_picture(rows: Rows, held: Rows, law: Chinchilla, other: Kaplan, *, cost
 
 def by_data(axes: Axes, rows: Rows, law: Chinchilla) -> None:
     """Loss against tokens, a line for each size."""
-    from matplotlib.ticker import ScalarFormatter
+    from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
     sizes = sorted({row["parameters"] for row in rows})
     for number, size in enumerate(sizes):
@@ -39,8 +39,9 @@ def by_data(axes: Axes, rows: Rows, law: Chinchilla) -> None:
         axes.plot(tokens, [law(size, one) for one in tokens], color=colour, linewidth=1.1)
         axes.plot(*zip(*own, strict=True), mark, color=colour, markersize=5, label=short(size))
     axes.set(xscale="log", yscale="log", xlabel="characters read, D", ylabel="held-out loss, nats", title="Loss against data")
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(ScalarFormatter())
-    axes.yaxis.set_minor_formatter(ScalarFormatter())
     thousands(axes)
     axes.set_ylim(top=axes.get_ylim()[1] ** 1.2)
     axes.legend(frameon=False, fontsize=8, title="N", title_fontsize=8, ncols=4, loc="upper center", columnspacing=1.0)
