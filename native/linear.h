@@ -1,10 +1,8 @@
 // y = W x for one or many rows of x, with W packed. Whole-number products are exact, and floats are added in an order that only k
 // decides: a row's result is the same alone, in a batch, and on any number of threads.
 #pragma once
-#include <type_traits>
-
 #include "matrix.h"
-#include "pairs.h"
+#include "wide.h"
 
 // Kernels are compiled by themselves: what is done with their sums must not take their registers.
 #if defined(__GNUC__)
@@ -47,121 +45,166 @@ inline void quantise_row(const Counting& by, const float* x, long count, long de
     }
 }
 
-template <int N>
-using Rows = std::integral_constant<int, N>;
-
+constexpr int TILES = WIDE / TILE;  // of a vector
 constexpr long SPAN = 128;    // floats are added in spans of k, then the spans: less is lost than in one long chain
 constexpr long AHEAD = 2048;  // bytes that are asked for before they are needed
 
-// A pair of tiles (16 outputs) for ROWS rows of x, all of k, where each row of the matrix has one scale.
-template <int ROWS>
-SIGHTLINE_APART void pair_of_whole_tiles(const Packed& w, long tile, const Inputs& x, long row, Pair sums[ROWS]) {
-    const uint8_t* data = w.tile(tile);
-    const int8_t* bytes = x.bytes + row * w.depth;
-    const long groups = w.depth / GROUP;
-    const float *scales = x.scales + row * groups, *totals = x.sums + row * groups;
-    const int16_t* less_sums = w.less_sums(tile, 0);
-    for (int r = 0; r < ROWS; r++) sums[r] = no_pair();
-    for (long g = 0; g < groups; g++, less_sums += 2 * TILE) {
-        PairInts whole[ROWS];
-        const PairInts begin = ROWS == 1 ? start(totals[g]) : load_pair_times_64(less_sums);
-        for (int r = 0; r < ROWS; r++) whole[r] = begin;
-        for (int j = 0; j < GROUP / 4; j++, data += 64, bytes += 4) {
-            const PairBytes weights = load_pair_bytes(data);
-            if constexpr (ROWS == 1) {  // memory is the limit: the matrix's own sums need not be read
-                prefetch(data + AHEAD);
-                whole[0] = dot_signed_less(whole[0], for_signed(weights), bytes, 64);
-            } else {
-                for (int r = 0; r < ROWS; r++) whole[r] = dot_unsigned(whole[r], weights, bytes + r * w.depth);
+// VECTORS of outputs from tile `tile` on, for ROWS rows of x, all of k: sums[row][vector]. Here of floats.
+template <int ROWS, int VECTORS, Precision P>
+SIGHTLINE_APART void tiles_of_floats(const Packed& w, long tile, const Inputs& x, long row, Wide sums[ROWS][VECTORS]) {
+    using Kept = std::conditional_t<P == Precision::float32, float, uint16_t>;
+    const Kept* data[VECTORS];
+    for (int v = 0; v < VECTORS; v++) data[v] = (const Kept*)w.tile(tile + v * TILES);
+    const float* at = x.floats + row * x.stride;
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = wide(0.0f);
+    for (long begin = 0; begin < w.inputs; begin += SPAN) {
+        Wide part[ROWS][VECTORS];
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < VECTORS; v++) part[r][v] = wide(0.0f);
+        for (long k = begin; k < (w.inputs < begin + SPAN ? w.inputs : begin + SPAN); k++) {
+            Wide weights[VECTORS];
+            for (int v = 0; v < VECTORS; v++) weights[v] = load_wide(data[v] + 2 * k * TILE);
+            if (ROWS == 1) prefetch((const uint8_t*)(data[0] + 2 * (k + 1) * TILE) + AHEAD);
+            for (int r = 0; r < ROWS; r++) {
+                const Wide a = wide(at[r * x.stride + k]);
+                for (int v = 0; v < VECTORS; v++) part[r][v] = fma(a, weights[v], part[r][v]);
             }
         }
-        for (int r = 0; r < ROWS; r++) sums[r] = fma(floats(whole[r]), both(scales[r * groups + g]), sums[r]);
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < VECTORS; v++) sums[r][v] = sums[r][v] + part[r][v];
     }
-    const Pair scale = load_pair((const float*)w.scales + tile * TILE);
-    for (int r = 0; r < ROWS; r++) sums[r] = sums[r] * scale;
 }
 
-// The same of all other precisions.
-template <int ROWS, Precision P>
-SIGHTLINE_APART void pair_of_tiles(const Packed& w, long tile, const Inputs& x, long row, Pair sums[ROWS]) {
-    if constexpr (P == Precision::int8) return pair_of_whole_tiles<ROWS>(w, tile, x, row, sums);
-    const uint8_t* data = w.tile(tile);
-    for (int r = 0; r < ROWS; r++) sums[r] = no_pair();
-    if constexpr (P == Precision::float32 || P == Precision::float16) {
-        const float* at = x.floats + row * x.stride;
-        for (long begin = 0; begin < w.inputs; begin += SPAN) {
-            Pair part[ROWS];
-            for (int r = 0; r < ROWS; r++) part[r] = no_pair();
-            for (long k = begin; k < (w.inputs < begin + SPAN ? w.inputs : begin + SPAN); k++) {
-                const Pair weights = P == Precision::float32 ? load_pair((const float*)data + 2 * k * TILE) : load_half_pair((const uint16_t*)data + 2 * k * TILE);
-                if (ROWS == 1) prefetch(data + (2 * k + 2) * TILE * (P == Precision::float32 ? 4 : 2) + AHEAD);
-                for (int r = 0; r < ROWS; r++) part[r] = fma(both(at[r * x.stride + k]), weights, part[r]);
-            }
-            for (int r = 0; r < ROWS; r++) sums[r] = sums[r] + part[r];
-        }
-        return;
-    }
+// The same of int8, where each row of the matrix has one scale.
+template <int ROWS, int VECTORS>
+SIGHTLINE_APART void tiles_of_bytes(const Packed& w, long tile, const Inputs& x, long row, Wide sums[ROWS][VECTORS]) {
+    const uint8_t* data[VECTORS];
+    const int16_t* less_sums[VECTORS];
+    for (int v = 0; v < VECTORS; v++) data[v] = w.tile(tile + v * TILES), less_sums[v] = w.less_sums(tile + v * TILES, 0);
     const long groups = w.depth / GROUP;
     const int8_t* bytes = x.bytes + row * w.depth;
-    for (long g = 0; g < groups; g++, bytes += GROUP) {
-        const long at = row * groups + g;
-        Pair found[ROWS];
-        if constexpr (is_nibbles(P)) {
-            PairNibbles whole[ROWS];
-            for (int r = 0; r < ROWS; r++) whole[r] = start_nibbles();
-            for (int j = 0; j < 4; j++, data += 64) {
-                if (ROWS == 1) prefetch(data + AHEAD);
-                const PairBytes each = load_pair_bytes(data), low = low_nibbles(each), high = high_nibbles(each);
-                for (int r = 0; r < ROWS; r++) {
-                    const int8_t* a = bytes + r * w.depth + j * 8;
-                    whole[r] = dot_nibbles(dot_nibbles(whole[r], low, a), high, a + 4);
+    const float *scales = x.scales + row * groups, *totals = x.sums + row * groups;
+    Wide found[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) found[r][v] = wide(0.0f);
+    for (long g = 0; g < groups; g++) {
+        WideInts whole[ROWS][VECTORS];
+        for (int v = 0; v < VECTORS; v++) {
+            const WideInts begin = ROWS == 1 ? start(totals[g]) : load_wide_times_64(less_sums[v] + g * 2 * TILE);
+            for (int r = 0; r < ROWS; r++) whole[r][v] = begin;
+        }
+        for (long k = g * GROUP; k < (g + 1) * GROUP; k += 4) {
+            if (ROWS == 1) prefetch(data[0] + k * 2 * TILE + AHEAD);
+            WideBytes weights[VECTORS];
+            for (int v = 0; v < VECTORS; v++) weights[v] = load_wide_bytes(data[v] + k * 2 * TILE);
+            for (int r = 0; r < ROWS; r++)
+                for (int v = 0; v < VECTORS; v++) {
+                    if constexpr (ROWS == 1)  // memory is the limit: the matrix's own sums need not be read
+                        whole[r][v] = dot_signed_less(whole[r][v], for_signed(weights[v]), bytes + k, 64);
+                    else
+                        whole[r][v] = dot_unsigned(whole[r][v], weights[v], bytes + r * w.depth + k);
+                }
+        }
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < VECTORS; v++) found[r][v] = fma(floats(whole[r][v]), wide(scales[r * groups + g]), found[r][v]);
+    }
+    for (int v = 0; v < VECTORS; v++) {
+        const Wide scale = load_wide((const float*)w.scales + (tile + v * TILES) * TILE);
+        for (int r = 0; r < ROWS; r++) sums[r][v] = found[r][v] * scale;
+    }
+}
+
+// The same where each group of inputs has scales of its own.
+template <int ROWS, int VECTORS, Precision P>
+SIGHTLINE_APART void tiles_of_groups(const Packed& w, long tile, const Inputs& x, long row, Wide sums[ROWS][VECTORS]) {
+    constexpr bool nibbles = is_nibbles(P);
+    constexpr long BYTES = nibbles ? TILE : 2 * TILE, AT_ONCE = nibbles ? 8 : 4;  // of a pair of tiles for each input; inputs of a vector
+    const uint8_t* data[VECTORS];
+    for (int v = 0; v < VECTORS; v++) data[v] = w.tile(tile + v * TILES);
+    const long groups = w.depth / GROUP;
+    const int8_t* bytes = x.bytes + row * w.depth;
+    Wide found[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) found[r][v] = wide(0.0f);
+    for (long g = 0; g < groups; g++) {
+        const float *scales = x.scales + row * groups + g, *totals = x.sums + row * groups + g;
+        std::conditional_t<nibbles, WideNibbles, WideInts> whole[ROWS][VECTORS];
+        for (int r = 0; r < ROWS; r++)
+            for (int v = 0; v < VECTORS; v++) {
+                if constexpr (nibbles)
+                    whole[r][v] = start_nibbles();
+                else
+                    whole[r][v] = start(totals[r * groups]);
+            }
+        for (long k = g * GROUP; k < (g + 1) * GROUP; k += AT_ONCE) {
+            if (ROWS == 1) prefetch(data[0] + k * BYTES + AHEAD);
+            for (int v = 0; v < VECTORS; v++) {
+                const WideBytes read = load_wide_bytes(data[v] + k * BYTES);
+                if constexpr (nibbles) {
+                    const WideBytes low = low_nibbles(read), high = high_nibbles(read);
+                    for (int r = 0; r < ROWS; r++) {
+                        const int8_t* a = bytes + r * w.depth + k;
+                        whole[r][v] = dot_nibbles(dot_nibbles(whole[r][v], low, a), high, a + 4);
+                    }
+                } else {
+                    const WideBytes weights = for_signed(read);
+                    for (int r = 0; r < ROWS; r++) whole[r][v] = dot_signed(whole[r][v], weights, bytes + r * w.depth + k);
                 }
             }
-            for (int r = 0; r < ROWS; r++) found[r] = floats(whole[r]);
-        } else {
-            PairInts whole[ROWS];
-            for (int r = 0; r < ROWS; r++) whole[r] = start(x.sums[at + r * groups]);
-            for (int j = 0; j < 8; j++, data += 64) {
-                if (ROWS == 1) prefetch(data + AHEAD);
-                const PairBytes weights = for_signed(load_pair_bytes(data));
-                for (int r = 0; r < ROWS; r++) whole[r] = dot_signed(whole[r], weights, bytes + r * w.depth + j * 4);
-            }
-            for (int r = 0; r < ROWS; r++) found[r] = floats(whole[r]);
         }
-        const Pair scale = load_half_pair(w.group_scales(tile, g));
-        for (int r = 0; r < ROWS; r++) {
-            const float by = x.scales[at + r * groups], total = by * x.sums[at + r * groups];
-            if constexpr (P == Precision::int4)
-                sums[r] = fma(fma(found[r], both(by), both(-8.0f * total)), scale, sums[r]);
-            else if constexpr (P == Precision::int4_min)
-                sums[r] = fma(both(total), load_half_pair(w.minima(tile, g)), fma(found[r] * both(by), scale, sums[r]));
-            else
-                sums[r] = fma(found[r], both(by) * scale, sums[r]);
+        for (int v = 0; v < VECTORS; v++) {
+            const Wide scale = load_wide(w.group_scales(tile + v * TILES, g));
+            for (int r = 0; r < ROWS; r++) {
+                const float by = scales[r * groups], total = by * totals[r * groups];
+                if constexpr (P == Precision::int4)
+                    found[r][v] = fma(fma(floats(fours(whole[r][v])), wide(by), wide(-8.0f * total)), scale, found[r][v]);
+                else if constexpr (P == Precision::int4_min)
+                    found[r][v] = fma(wide(total), load_wide(w.minima(tile + v * TILES, g)),
+                                      fma(floats(fours(whole[r][v])) * wide(by), scale, found[r][v]));
+                else
+                    found[r][v] = fma(floats(whole[r][v]), wide(by) * scale, found[r][v]);
+            }
         }
     }
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = found[r][v];
 }
 
-// All pairs of tiles from `first` to `last`, rows from `top` to `end`; `done(row, tile, sums of two tiles)` says what becomes of them.
+// All tiles from `first` to `last`, rows from `top` to `end`; `done(row, tile, sums of two tiles)` says what becomes of them.
 template <Precision P, class Done>
 inline void multiply(const Packed& w, const Inputs& x, long top, long end, long first, long last, const Done& done) {
-    constexpr int MOST = takes_bytes(P) ? WHOLE_ROWS_AT_ONCE : ROWS_AT_ONCE;
-    for (long tile = first; tile < last; tile += 2) {
-        long row = top;
-        auto many = [&](auto rows) {
-            for (; row + rows <= end; row += rows) {
-                Pair sums[rows];
-                pair_of_tiles<rows, P>(w, tile, x, row, sums);
-                for (int r = 0; r < rows; r++) {
-                    const Floats tiles[2] = {SIGHTLINE_ISA::first(sums[r]), second(sums[r])};
-                    done(row + r, tile, tiles);
+    using Most = std::conditional_t<takes_bytes(P), WholeBlock, FloatBlock>;
+    constexpr int PAIR = 2 / TILES;  // vectors of a pair of tiles
+    long tile = first;
+    auto down = [&](auto rows, auto vectors, long& row) {
+        for (; row + rows <= end; row += rows) {
+            Wide sums[rows][vectors];
+            if constexpr (!takes_bytes(P))
+                tiles_of_floats<rows, vectors, P>(w, tile, x, row, sums);
+            else if constexpr (P == Precision::int8)
+                tiles_of_bytes<rows, vectors>(w, tile, x, row, sums);
+            else
+                tiles_of_groups<rows, vectors, P>(w, tile, x, row, sums);
+            for (int r = 0; r < rows; r++)
+                for (int v = 0; v < vectors; v += PAIR) {
+                    Floats tiles[2];
+                    halves(sums[r] + v, tiles);
+                    done(row + r, tile + v * TILES, tiles);
                 }
-            }
-        };
-        many(Rows<MOST>());
-        if constexpr (MOST > 4) many(Rows<4>());
-        many(Rows<2>());
-        many(Rows<1>());
-    }
+        }
+    };
+    auto across = [&](auto vectors) {
+        for (; tile + vectors * TILES <= last; tile += vectors * TILES) {
+            long row = top;
+            down(Count<Most::rows>(), vectors, row);
+            down(Count<2>(), vectors, row);
+            down(Count<1>(), vectors, row);
+        }
+    };
+    if constexpr (Most::vectors > PAIR)
+        if (end - top > 1) across(Count<Most::vectors>());
+    across(Count<PAIR>());
 }
 
 template <class Done>

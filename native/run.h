@@ -149,7 +149,9 @@ inline void linear(Run& run, const Operation& op) {
             }
         }
     };
-    const long pairs = w.tiles / 2, some = std::max(1L, std::min(TILE_BYTES * (rows > 1 ? 2 : 1) / (2 * w.tile_bytes()), pairs / (4 * run.member.of)));
+    const long pairs = w.tiles / 2, fit = TILE_BYTES * (rows > 1 ? 2 : 1) / (2 * w.tile_bytes());
+    const long block = rows == 1 ? 1 : (takes_bytes(w.precision) ? WholeBlock::vectors : FloatBlock::vectors) * TILES / 2;
+    const long some = (std::max(1L, std::min(fit, pairs / (4 * run.member.of))) + block - 1) / block * block;
     const long across = (pairs + some - 1) / some, down = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
     auto each = [&](const auto& done) {
         run.phase(across * down, [&](long piece) {

@@ -1,4 +1,4 @@
-// Eight numbers at a time, on whatever the processor has: AVX2 (with or without AVX-512 VNNI), NEON, or plain C++ that compilers unroll.
+// Eight numbers at a time, on whatever the processor has: AVX2 (with or without VNNI), NEON, or plain C++ that compilers unroll.
 //
 // A lane never depends on its neighbours: what a kernel computes for one output is the same wherever the output stands in a vector.
 // That is why results do not depend on batches, chunks or threads.
@@ -224,9 +224,7 @@ inline __m256i kept(__m256i sum) {
 }
 // Σ over four of unsigned a and signed w; a, |w| ≤ 127, so that a pair's sum fits 16 bits
 inline __m256i add_products(__m256i sum, __m256i a, __m256i w) {
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return _mm256_dpbusd_epi32(sum, a, w);
-#elif defined(__AVXVNNI__)
+#if defined(__AVXVNNI__)
     return _mm256_dpbusd_avx_epi32(sum, a, w);
 #else
     return kept(_mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w), _mm256_set1_epi16(1))));

@@ -1,20 +1,24 @@
 // C (+)= A B for matrices that lie in the caches: B in rows of a multiple of 16 numbers, A with any strides (so that Aᵀ is as good).
 #pragma once
-#include <type_traits>
-
-#include "pairs.h"
+#include "wide.h"
 
 namespace SIGHTLINE_ISA {
 
-template <int ROWS>
+template <int ROWS, int VECTORS>
 inline void product_tile(long depth, const float* a, long row, long column, const float* b, long below, float* c, long under, bool adds) {
-    Pair sums[ROWS];
-    for (int r = 0; r < ROWS; r++) sums[r] = adds ? load_pair(c + r * under) : no_pair();
+    Wide sums[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = adds ? load_wide(c + r * under + v * WIDE) : wide(0.0f);
     for (long k = 0; k < depth; k++, a += column, b += below) {
-        const Pair right = load_pair(b);
-        for (int r = 0; r < ROWS; r++) sums[r] = fma(both(a[r * row]), right, sums[r]);
+        Wide right[VECTORS];
+        for (int v = 0; v < VECTORS; v++) right[v] = load_wide(b + v * WIDE);
+        for (int r = 0; r < ROWS; r++) {
+            const Wide left = wide(a[r * row]);
+            for (int v = 0; v < VECTORS; v++) sums[r][v] = fma(left, right[v], sums[r][v]);
+        }
     }
-    for (int r = 0; r < ROWS; r++) store(c + r * under, sums[r]);
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) store(c + r * under + v * WIDE, sums[r][v]);
 }
 
 struct Matrix {  // a[i, j] = data[i · row + j · column]
@@ -23,16 +27,21 @@ struct Matrix {  // a[i, j] = data[i · row + j · column]
 };
 
 inline void product(long rows, long columns, long depth, Matrix a, const float* b, long below, float* c, long under, bool adds) {
-    for (long j = 0; j < columns; j += 16) {
-        long i = 0;
-        auto many = [&](auto some) {
-            for (; i + some <= rows; i += some)
-                product_tile<some>(depth, a.data + i * a.row, a.row, a.column, b + j, below, c + i * under + j, under, adds);
-        };
-        many(std::integral_constant<int, ROWS_AT_ONCE>());
-        many(std::integral_constant<int, 2>());
-        many(std::integral_constant<int, 1>());
-    }
+    long j = 0;
+    auto across = [&](auto vectors) {
+        for (; j + WIDE * vectors <= columns; j += WIDE * vectors) {
+            long i = 0;
+            auto many = [&](auto some) {
+                for (; i + some <= rows; i += some)
+                    product_tile<some, vectors>(depth, a.data + i * a.row, a.row, a.column, b + j, below, c + i * under + j, under, adds);
+            };
+            many(Count<FloatBlock::rows>());
+            many(Count<2>());
+            many(Count<1>());
+        }
+    };
+    across(Count<FloatBlock::vectors>());
+    across(Count<16 / WIDE>());
 }
 
 }  // namespace SIGHTLINE_ISA

@@ -39,10 +39,10 @@ def targets(path: Path) -> list[str]:
     return re.findall(r"\]\((?!https?:|#)([^)#]+)", prose)
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+@pytest.mark.parametrize("page", sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")))
 def test_links_and_pictures_are_there(page: str) -> None:
     for target in targets(DOCS / page):
-        assert (DOCS / target).exists(), target
+        assert ((DOCS / page).parent / target).exists(), target
 
 
 def test_the_readmes_links_and_pictures_are_there() -> None:
