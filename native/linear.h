@@ -57,17 +57,17 @@ SIGHTLINE_APART void tiles_of_floats(const Packed& w, long tile, const Inputs& x
     for (int v = 0; v < VECTORS; v++) data[v] = (const Kept*)w.tile(tile + v * TILES);
     const float* at = x.floats + row * x.stride;
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = wide(0.0f);
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = spread(0.0f);
     for (long begin = 0; begin < w.inputs; begin += SPAN) {
         Wide part[ROWS][VECTORS];
         for (int r = 0; r < ROWS; r++)
-            for (int v = 0; v < VECTORS; v++) part[r][v] = wide(0.0f);
+            for (int v = 0; v < VECTORS; v++) part[r][v] = spread(0.0f);
         for (long k = begin; k < (w.inputs < begin + SPAN ? w.inputs : begin + SPAN); k++) {
             Wide weights[VECTORS];
             for (int v = 0; v < VECTORS; v++) weights[v] = load_wide(data[v] + 2 * k * TILE);
             if (ROWS == 1) prefetch((const uint8_t*)(data[0] + 2 * (k + 1) * TILE) + AHEAD);
             for (int r = 0; r < ROWS; r++) {
-                const Wide a = wide(at[r * x.stride + k]);
+                const Wide a = spread(at[r * x.stride + k]);
                 for (int v = 0; v < VECTORS; v++) part[r][v] = fma(a, weights[v], part[r][v]);
             }
         }
@@ -87,7 +87,7 @@ SIGHTLINE_APART void tiles_of_bytes(const Packed& w, long tile, const Inputs& x,
     const float *scales = x.scales + row * groups, *totals = x.sums + row * groups;
     Wide found[ROWS][VECTORS];
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) found[r][v] = wide(0.0f);
+        for (int v = 0; v < VECTORS; v++) found[r][v] = spread(0.0f);
     for (long g = 0; g < groups; g++) {
         WideInts whole[ROWS][VECTORS];
         for (int v = 0; v < VECTORS; v++) {
@@ -107,7 +107,7 @@ SIGHTLINE_APART void tiles_of_bytes(const Packed& w, long tile, const Inputs& x,
                 }
         }
         for (int r = 0; r < ROWS; r++)
-            for (int v = 0; v < VECTORS; v++) found[r][v] = fma(floats(whole[r][v]), wide(scales[r * groups + g]), found[r][v]);
+            for (int v = 0; v < VECTORS; v++) found[r][v] = fma(floats(whole[r][v]), spread(scales[r * groups + g]), found[r][v]);
     }
     for (int v = 0; v < VECTORS; v++) {
         const Wide scale = load_wide((const float*)w.scales + (tile + v * TILES) * TILE);
@@ -126,7 +126,7 @@ SIGHTLINE_APART void tiles_of_groups(const Packed& w, long tile, const Inputs& x
     const int8_t* bytes = x.bytes + row * w.depth;
     Wide found[ROWS][VECTORS];
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) found[r][v] = wide(0.0f);
+        for (int v = 0; v < VECTORS; v++) found[r][v] = spread(0.0f);
     for (long g = 0; g < groups; g++) {
         const float *scales = x.scales + row * groups + g, *totals = x.sums + row * groups + g;
         std::conditional_t<nibbles, WideNibbles, WideInts> whole[ROWS][VECTORS];
@@ -158,12 +158,12 @@ SIGHTLINE_APART void tiles_of_groups(const Packed& w, long tile, const Inputs& x
             for (int r = 0; r < ROWS; r++) {
                 const float by = scales[r * groups], total = by * totals[r * groups];
                 if constexpr (P == Precision::int4)
-                    found[r][v] = fma(fma(floats(fours(whole[r][v])), wide(by), wide(-8.0f * total)), scale, found[r][v]);
+                    found[r][v] = fma(fma(floats(fours(whole[r][v])), spread(by), spread(-8.0f * total)), scale, found[r][v]);
                 else if constexpr (P == Precision::int4_min)
-                    found[r][v] = fma(wide(total), load_wide(w.minima(tile + v * TILES, g)),
-                                      fma(floats(fours(whole[r][v])) * wide(by), scale, found[r][v]));
+                    found[r][v] = fma(spread(total), load_wide(w.minima(tile + v * TILES, g)),
+                                      fma(floats(fours(whole[r][v])) * spread(by), scale, found[r][v]));
                 else
-                    found[r][v] = fma(floats(whole[r][v]), wide(by) * scale, found[r][v]);
+                    found[r][v] = fma(floats(whole[r][v]), spread(by) * scale, found[r][v]);
             }
         }
     }

@@ -154,20 +154,22 @@ inline float largest(Floats a) {
 }
 
 // e^x = 2^n e^r, |r| ≤ ln 2 / 2; about one unit in the last place. Below −87 it is 0 or as good as.
-inline Floats exponential(Floats x) {
-    x = max(min(x, all(88.0f)), all(-87.0f));
-    Floats n = nearest(x * all(1.44269504f));
-    Floats r = fma(n, all(-0.693359375f), x);
-    r = fma(n, all(2.12194440e-4f), r);
-    Floats p = all(1.9875691500e-4f);
-    p = fma(p, r, all(1.3981999507e-3f));
-    p = fma(p, r, all(8.3334519073e-3f));
-    p = fma(p, r, all(4.1665795894e-2f));
-    p = fma(p, r, all(1.6666665459e-1f));
-    p = fma(p, r, all(5.0000001201e-1f));
-    p = fma(p, r * r, r + all(1.0f));
+template <class V, V (*every)(float)>
+inline V exponential_of(V x) {
+    x = max(min(x, every(88.0f)), every(-87.0f));
+    V n = nearest(x * every(1.44269504f));
+    V r = fma(n, every(-0.693359375f), x);
+    r = fma(n, every(2.12194440e-4f), r);
+    V p = every(1.9875691500e-4f);
+    p = fma(p, r, every(1.3981999507e-3f));
+    p = fma(p, r, every(8.3334519073e-3f));
+    p = fma(p, r, every(4.1665795894e-2f));
+    p = fma(p, r, every(1.6666665459e-1f));
+    p = fma(p, r, every(5.0000001201e-1f));
+    p = fma(p, r * r, r + every(1.0f));
     return p * power_of_two(n);
 }
+inline Floats exponential(Floats x) { return exponential_of<Floats, all>(x); }
 
 // Numbers of an array whose length is no multiple of 8: the rest is read into, and written from, a vector of its own.
 template <class Body>

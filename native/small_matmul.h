@@ -8,12 +8,12 @@ template <int ROWS, int VECTORS>
 inline void product_tile(long depth, const float* a, long row, long column, const float* b, long below, float* c, long under, bool adds) {
     Wide sums[ROWS][VECTORS];
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = adds ? load_wide(c + r * under + v * WIDE) : wide(0.0f);
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = adds ? load_wide(c + r * under + v * WIDE) : spread(0.0f);
     for (long k = 0; k < depth; k++, a += column, b += below) {
         Wide right[VECTORS];
         for (int v = 0; v < VECTORS; v++) right[v] = load_wide(b + v * WIDE);
         for (int r = 0; r < ROWS; r++) {
-            const Wide left = wide(a[r * row]);
+            const Wide left = spread(a[r * row]);
             for (int v = 0; v < VECTORS; v++) sums[r][v] = fma(left, right[v], sums[r][v]);
         }
     }
@@ -28,20 +28,23 @@ struct Matrix {  // a[i, j] = data[i · row + j · column]
 
 inline void product(long rows, long columns, long depth, Matrix a, const float* b, long below, float* c, long under, bool adds) {
     long j = 0;
-    auto across = [&](auto vectors) {
+    auto across = [&](auto most, auto vectors) {
         for (; j + WIDE * vectors <= columns; j += WIDE * vectors) {
             long i = 0;
-            auto many = [&](auto some) {
+            auto down = [&](auto some) {
                 for (; i + some <= rows; i += some)
                     product_tile<some, vectors>(depth, a.data + i * a.row, a.row, a.column, b + j, below, c + i * under + j, under, adds);
             };
-            many(Count<FloatBlock::rows>());
-            many(Count<2>());
-            many(Count<1>());
+            down(most);
+            down(Count<2>());
+            down(Count<1>());
         }
     };
-    across(Count<FloatBlock::vectors>());
-    across(Count<16 / WIDE>());
+    across(Count<FloatBlock::rows>(), Count<FloatBlock::vectors>());
+    if constexpr (WIDE == 16) {  // what is left is narrower than four vectors: as many sums, of more rows
+        across(Count<2 * FloatBlock::rows>(), Count<2>());
+        across(Count<2 * FloatBlock::rows>(), Count<1>());
+    }
 }
 
 }  // namespace SIGHTLINE_ISA

@@ -58,34 +58,39 @@ inline Span span_of(const Attending& a, const int32_t* first, const int32_t* end
     return {from, to, start, rounded(to - start, 16)};
 }
 
+// The numbers from … to − 1 of a row, in whole vectors: what else is in these may be written, and is made 0 afterwards.
+template <class Body>
+inline void in_vectors(long from, long to, Body body) {
+    for (long i = from / WIDE * WIDE; i < to; i += WIDE) body(i);
+}
+inline void only(float* row, long many, long from, long to) {
+    std::fill(row, row + std::min(from, many), 0.0f);
+    std::fill(row + std::max(from, to), row + many, 0.0f);
+}
+
 // Scores → weights, in place; the rest of the row is 0. A query that sees nothing has weights of 0 and lse = +∞.
 inline float soften(float* row, long many, long from, long to) {
     float top = -INFINITY;
     if (from < to) {
-        Floats tops = all(-INFINITY);
-        by_eight(to - from, [&](long i, int n) { tops = max(tops, load(row + from + i, n, -INFINITY)); });
+        std::fill(row + from / WIDE * WIDE, row + from, -INFINITY);
+        std::fill(row + to, row + rounded(to, WIDE), -INFINITY);
+        Wide tops = spread(-INFINITY);
+        in_vectors(from, to, [&](long i) { tops = max(tops, load_wide(row + i)); });
         top = largest(tops);
     }
     if (!(top > -INFINITY)) {
         std::memset(row, 0, many * sizeof(float));
         return INFINITY;
     }
-    Floats total = zero();
-    by_eight(to - from, [&](long i, int n) {
-        Floats e = exponential(load(row + from + i, n, -INFINITY) - all(top));
-        if (n < LANES) {
-            float v[LANES];
-            store(v, e);
-            for (int j = n; j < LANES; j++) v[j] = 0.0f;
-            e = load(v);
-        }
+    Wide total = spread(0.0f);
+    in_vectors(from, to, [&](long i) {
+        const Wide e = exponential(load_wide(row + i) - spread(top));  // e⁻⁸⁷ outside: nothing beside the 1 of the largest
         total = total + e;
-        store(row + from + i, e, n);
+        store(row + i, e);
     });
-    float z = sum(total);
-    by_eight(to - from, [&](long i, int n) { store(row + from + i, load(row + from + i, n) * all(1.0f / z), n); });
-    for (long j = 0; j < from; j++) row[j] = 0.0f;
-    for (long j = to; j < many; j++) row[j] = 0.0f;
+    const float z = sum(total);
+    in_vectors(from, to, [&](long i) { store(row + i, load_wide(row + i) * spread(1.0f / z)); });
+    only(row, many, from, to);
     return top + std::log(z);
 }
 
@@ -154,13 +159,14 @@ inline void attention_back(const Attending& a, Heads q, Heads k, Heads v, Heads 
                     for (long d = 0; d < columns; d += LANES) dot = fma(load(out + i * wide + d), load(down + i * wide + d), dot);
                     const float mean = sum(dot);
                     float *p = weights + i * keys, *s = slopes + i * keys;
-                    for (long j = 0; j < std::min(low, seen.many); j++) p[j] = s[j] = 0.0f;
-                    by_eight(high - low, [&](long j, int n) {
-                        Floats e = log_sum == INFINITY ? zero() : exponential(load(p + low + j, n) - all(log_sum));
-                        store(p + low + j, e, n);
-                        store(s + low + j, e * (load(s + low + j, n) - all(mean)), n);
-                    });
-                    for (long j = std::max(low, high); j < seen.many; j++) p[j] = s[j] = 0.0f;
+                    if (log_sum < INFINITY)
+                        in_vectors(low, high, [&](long j) {
+                            const Wide e = exponential(load_wide(p + j) - spread(log_sum));
+                            store(p + j, e);
+                            store(s + j, e * (load_wide(s + j) - spread(mean)));
+                        });
+                    const bool sees = log_sum < INFINITY && low < high;
+                    only(p, seen.many, sees ? low : seen.many, high), only(s, seen.many, sees ? low : seen.many, high);
                 }
                 product(seen.many, columns, rows, {weights, 1, keys}, down, wide, value_slope + seen.start * wide, wide, true);
                 product(seen.many, columns, rows, {slopes, 1, keys}, queries, wide, key_slope + seen.start * wide, wide, true);

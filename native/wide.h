@@ -28,13 +28,31 @@ struct Wide {
 inline Wide load_wide(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline Wide load_wide(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
 inline void store(float* p, Wide a) { _mm512_storeu_ps(p, a.v); }
-inline Wide wide(float a) { return {_mm512_set1_ps(a)}; }
+inline Wide spread(float a) { return {_mm512_set1_ps(a)}; }
 inline Wide operator+(Wide a, Wide b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline Wide operator-(Wide a, Wide b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Wide operator*(Wide a, Wide b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Wide fma(Wide a, Wide b, Wide c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Wide max(Wide a, Wide b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline Wide min(Wide a, Wide b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline Wide nearest(Wide a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline Wide power_of_two(Wide n) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
+}
+inline Wide exponential(Wide x) { return exponential_of<Wide, spread>(x); }
 // A pair of tiles as two vectors of eight.
 inline void halves(const Wide* from, Floats to[2]) {
     to[0] = {_mm512_castps512_ps256(from->v)}, to[1] = {_mm512_extractf32x8_ps(from->v, 1)};
+}
+inline float sum(Wide a) {
+    Floats parts[2];
+    halves(&a, parts);
+    return sum(parts[0] + parts[1]);
+}
+inline float largest(Wide a) {
+    Floats parts[2];
+    halves(&a, parts);
+    return largest(max(parts[0], parts[1]));
 }
 
 #else
@@ -46,7 +64,7 @@ using WholeBlock = Block<4, 2>;
 using Wide = Floats;
 inline Wide load_wide(const float* p) { return load(p); }
 inline Wide load_wide(const uint16_t* p) { return load_half(p); }
-inline Wide wide(float a) { return all(a); }
+inline Wide spread(float a) { return all(a); }
 inline void halves(const Wide* from, Floats to[2]) { to[0] = from[0], to[1] = from[1]; }
 
 #endif

@@ -107,7 +107,7 @@ class Attention(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, out, logs, first, end = ctx.saved_tensors
         slope = last_contiguous(slope)
-        dq, dk, dv = (torch.empty_like(x.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2) for x in (q, k, v))
+        dq, dk, dv = side_by_side(q, k, v) or [torch.empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v)]
         before, after = map(strided, (q, k, v, out)), map(strided, (slope, dq, dk, dv))
         ready().attention_back(ctx.sizes, ctx.scale, address(first), address(end), *before, logs.data_ptr(), *after)
         return dq, dk, dv, None, None, None
@@ -161,7 +161,44 @@ def linear_parts(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor |
     """W₁ x + b₁, W₂ x + b₂, …: one large product is quicker than several small ones, and so is its gradient."""
     given = [bias for bias in biases if bias is not None]
     joined = torch.nn.functional.linear(x, torch.cat(list(weights)), torch.cat(given) if given else None)
-    return joined.split([len(weight) for weight in weights], dim=-1)
+    widths = [len(weight) for weight in weights]
+    return Parts.apply(joined, widths) if suits(joined) else joined.split(widths, dim=-1)  # pyright: ignore[reportReturnType]
+
+
+class Parts(torch.autograd.Function):
+    """Columns of one product as several. Their gradients are not copied where they already stand side by side."""
+
+    @staticmethod
+    def forward(ctx: Any, joined: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
+        return joined.split(widths, dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        first, widths = slopes[0], [slope.shape[-1] for slope in slopes]
+        form = torch.empty((*first.shape[:-1], sum(widths)), device="meta")
+        room = first.untyped_storage().nbytes() // first.element_size() - first.storage_offset()
+        if first.stride() == form.stride() and form.numel() <= room:
+            whole = first.as_strided(form.shape, form.stride())
+            if all(map(same_place, slopes, whole.split(widths, dim=-1))):
+                return whole, None
+        return torch.cat(slopes, dim=-1), None
+
+
+def same_place(x: Tensor, y: Tensor) -> bool:
+    return x.data_ptr() == y.data_ptr() and x.stride() == y.stride()
+
+
+def side_by_side(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor] | None:
+    """Room for the gradients of q, k and v as these stand themselves where they are parts of one product, [batch, time, joined]."""
+    batch, _, time, dim = q.shape
+    widths = [x.shape[1] * dim for x in (q, k, v)]
+    if k.shape[2] != time or v.shape[-1] != dim or q.stride() != (time * sum(widths), dim, sum(widths), 1):
+        return None
+    ends = [q.data_ptr(), *(4 * sum(widths[:n]) + q.data_ptr() for n in (1, 2))]
+    if any(x.data_ptr() != end or x.stride() != q.stride() for x, end in zip((q, k, v), ends, strict=True)):
+        return None
+    parts = torch.empty(batch, time, sum(widths)).split(widths, dim=-1)
+    return [part.unflatten(-1, (-1, dim)).transpose(1, 2) for part in parts]
 
 
 class Rotate(torch.autograd.Function):

@@ -229,3 +229,43 @@ def test_without_them_torch_does_the_work(monkeypatch) -> None:
     q = torch.randn(1, 2, 9, 8, requires_grad=True)
     fused(q, q, q, Scoring(Mask(at, at, causal=True, offset=0), 0.3)).sum().backward()
     assert q.grad is not None
+
+
+def parts_of(x, weights, heads, kv_heads, *, joined: bool):
+    """q, k and v of one product, or of three."""
+    parts = kernels.linear_parts(x, weights, [None] * 3) if joined else [torch.nn.functional.linear(x, weight) for weight in weights]
+    return [part.unflatten(-1, (count, -1)).transpose(1, 2) for part, count in zip(parts, (heads, kv_heads, kv_heads), strict=True)]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (4, 2)])
+@pytest.mark.parametrize("time", [1, 7, 50])
+def test_gradients_of_parts_stand_side_by_side(heads: int, kv_heads: int, time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, time, 24, requires_grad=True)
+    weights = [torch.randn(count * 8, 24, requires_grad=True) for count in (heads, kv_heads, kv_heads)]
+    end = torch.arange(1, time + 1, dtype=torch.int32).expand(2, time).contiguous()
+    found, joins, cat = [], [], torch.cat
+    monkeypatch.setattr(torch, "cat", lambda parts, *a, **k: joins.append(parts[0].shape) or cat(parts, *a, **k))
+    for joined in (True, False):
+        loss = kernels.attention(*parts_of(x, weights, heads, kv_heads, joined=joined), scale=0.3, end=end).square().sum()
+        joins.clear()
+        found.append(torch.autograd.grad(loss, [x, *weights]))
+        assert joins == [] or time == 1  # nobody copies them into one
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_parts_whose_gradients_come_from_anywhere() -> None:
+    torch.manual_seed(0)
+    x, weights = torch.randn(3, 4, requires_grad=True), [torch.randn(rows, 4, requires_grad=True) for rows in (2, 5)]
+    slopes = torch.randn(3, 7).split([2, 5], dim=-1)
+    for given in (
+        slopes,
+        [slope.contiguous() for slope in slopes],
+        [slopes[0], torch.randn(3, 5)],
+        [torch.ones(1, 1).expand(3, 2), slopes[1]],
+    ):
+        ours = torch.autograd.grad(kernels.linear_parts(x, weights, [None, None]), [x, *weights], given)
+        theirs = torch.autograd.grad([torch.nn.functional.linear(x, weight) for weight in weights], [x, *weights], given)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b)

@@ -10,6 +10,7 @@ from sightline.lab.numbers import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
@@ -33,6 +34,16 @@ def line(axes: Axes, x: list[float], found: list[Interval], *, label: str, numbe
     colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
     axes.plot(x, [one.mean for one in found], marker=mark, markersize=4, color=colour, label=label, linewidth=1.4)
     axes.fill_between(x, [one.low for one in found], [one.high for one in found], color=colour, alpha=0.18, linewidth=0)
+
+
+def plain_numbers(*axes: Axis) -> None:
+    """Logarithmic axes that say 1, 2, 5, 10, 20 instead of powers."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+    for axis in axes:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def save(made: Figure, stem: Path, endings: Sequence[str] = (".svg", ".png")) -> list[Path]:

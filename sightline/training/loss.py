@@ -46,6 +46,8 @@ class Objective(nn.Module):
         if not isinstance(self.transformer.config.head, (LanguageHead, MaskedHead)):
             return self.of_logits(self.transformer.head(hidden, padding=batch.padding).flatten(0, -2), batch.targets.flatten())
         asked = batch.targets != IGNORED
+        if bool(asked.all()):
+            return self.of_hidden(hidden.flatten(0, -2), batch.targets.flatten())
         return self.of_hidden(hidden[asked], batch.targets[asked])
 
     def of_hidden(self, hidden: Float[Tensor, "asked width"], targets: Int[Tensor, " asked"]) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
 from sightline.lab.numbers import Interval, below, differences
-from sightline.lab.pictures import COLOURS, MARKS, figure, line
+from sightline.lab.pictures import COLOURS, MARKS, figure, line, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -187,6 +187,7 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
         places = [rows[0]["every"] * (n + 1.5) for n in range(len(points))]
         line(curves, places, points, label=f"{FORMS[form]} at {float(rate):g}", number=number)
     curves.set(xscale="log", xlabel="step", ylabel="training loss, nats a character", title="Learning, each at its better rate")
+    plain_numbers(curves.xaxis)
     curves.legend(frameon=False)
     draw_gaps(gaps, numbers)
     return {"feed-forward": made}

@@ -32,7 +32,7 @@ class Size:
     hidden: int = 128
 
 
-SIZES = {"quick": Size(31, 0.5, 640, 3), "default": Size(43, 0.5, 1200, 5), "full": Size(59, 0.5, 4000, 5)}
+SIZES = {"quick": Size(31, 0.5, 640, 3), "default": Size(43, 0.35, 3000, 5), "full": Size(59, 0.35, 6000, 5)}
 RATE, DECAY = 2e-2, 1.5
 FEW = 5  # frequencies; Nanda et al. found five of 56
 KNOWN, GENERAL = 0.99, 0.95  # accuracies at which the shown sums count as known, and the others
@@ -328,8 +328,13 @@ EXPERIMENT = Experiment(
     source="Power et al. 2022; Nanda et al. 2023; Liu et al. 2022",
     equation="c = (a + b) mod p;  cos(w(a+b)) = cos wa·cos wb − sin wa·sin wb;  logit(c) ∝ Σ_k cos(w_k(a+b−c)),  w_k = 2πk/p",
     look_for=Words(
-        "two jumps far apart on a logarithmic axis, only one of them without weight decay; a flat spectrum that becomes a few bars",
-        "対数軸上で大きく離れた二つの飛躍（重み減衰なしでは一つだけ）と、平らなスペクトルが数本の棒になる様子",
+        "two jumps far apart on a logarithmic axis, only one of them without weight decay; a flat spectrum that becomes a few bars. How "
+        "far apart they are depends on the share of the sums that is shown, which was chosen for this: the default tier was first measured "
+        "with half of them (1,200 steps, the same seeds), and the others came after 2.36 [1.86, 3] times as many steps, which did not "
+        "support the claim; with 35%, 1,500 steps were too few for one seed of five, so it has 3,000",
+        "対数軸上で大きく離れた二つの飛躍（重み減衰なしでは一つだけ）と、平らなスペクトルが数本の棒になる様子。"
+        "どれだけ離れるかは見せる和の割合により、その割合はこのために選んだ。最初は半分を見せて測り（1,200ステップ、同じシード）、"
+        "残りの和までのステップ数は2.36 [1.86, 3]倍で、主張は支持されなかった。35%では1,500ステップで5シード中1つが届かず、3,000とした",
     ),
     parts=parts,
     judge=judge,

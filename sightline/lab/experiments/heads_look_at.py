@@ -92,7 +92,7 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
             axes.plot([row["offset_rate"]] * 2, ends, color="0", linestyle=":", label=named("best distance", place))
         axes.set(xlim=(0, 1), xlabel="how often a head finds the word", title=name.split(".")[0], yticks=range(len(numbers[name])))
         axes.set_yticklabels([f"{row['looks']} → {row['finds']}" for row in numbers[name]])
-    panels[0].legend(frameon=False, fontsize=7, loc="lower right")
+    made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return {"heads-look-at": made}
 
 

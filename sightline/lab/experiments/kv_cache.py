@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
 from sightline.lab.numbers import Interval, above, below
-from sightline.lab.pictures import COLOURS, figure, line
+from sightline.lab.pictures import COLOURS, figure, line, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,6 +151,8 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
         found = [Interval.of([1e3 * value for value in of_length(numbers, length, how)]) for length in lengths]
         line(times, [float(length) for length in lengths], found, label=label, number=number)
     times.set(xscale="log", yscale="log", xlabel="tokens before it", ylabel="ms a token", title="Time of the next token")
+    times.set_xscale("log", base=2)
+    plain_numbers(times.yaxis)
     times.legend(frameon=False)
     kept = next(row for name, row in numbers.items() if name.startswith("bytes."))
     names = [*FORMS, "8 key heads, 8 bits"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
 from sightline.lab.measures.kernel_costs import KERNELS, exponent, memory, seconds_of
 from sightline.lab.numbers import Interval, above, below, within
-from sightline.lab.pictures import figure, line
+from sightline.lab.pictures import figure, line, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -262,6 +262,7 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
     steps.set(xlabel="tokens in a row", ylabel="ms", yscale="log", title="A training step on 4 rows")
     for axes in (recalls, layers, steps):
         axes.set_xscale("log", base=2)
+    plain_numbers(layers.yaxis, steps.yaxis)
     recalls.legend(frameon=False, fontsize=8)
     return {"why-attention": made_first, "why-attention-cost": cost_figure(numbers)}
 
@@ -280,6 +281,7 @@ def cost_figure(numbers: Numbers) -> Figure:
     seconds.set(xlabel="tokens, N", ylabel="ms of the processor", yscale="log", title="Time, 2 heads of 64")
     for axes in (bytes_of, seconds):
         axes.set_xscale("log", base=2)
+        plain_numbers(axes.yaxis)
         if axes.lines:
             axes.legend(frameon=False, fontsize=8)
     return made_now

@@ -1,0 +1,76 @@
+"""The report in docs/laboratory: every verdict is computed again from the saved numbers, and the page says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sightline.lab.catalogue import EXPERIMENTS
+from sightline.lab.experiment import Check, Finding
+from sightline.lab.report import HOLDS, VERDICTS, again_of, escaped
+from sightline.lab.results import seeds_in
+from sightline.lab.running import finding
+
+PLACE = Path(__file__).parents[2] / "docs" / "laboratory"
+NUMBERS = PLACE / "numbers"
+PAGES = {"en": PLACE / "README.md", "ja": PLACE / "ja.md"}
+
+
+@pytest.fixture(scope="module")
+def findings() -> dict[str, Finding]:
+    [seed] = seeds_in(NUMBERS)
+    found = {name: finding(one, NUMBERS, tier="default", seed=seed) for name, one in EXPERIMENTS.items()}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def section(page: str, name: str) -> str:
+    """From an experiment's anchor to the next."""
+    return page.split(f'<a id="{name}"></a>')[1].split('<a id="')[0]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_all_of_an_experiment_was_measured_in_its_default_tier(findings: dict[str, Finding], name: str) -> None:
+    assert findings[name].complete
+    assert findings[name].tier == "default"
+
+
+@pytest.mark.parametrize("language", PAGES)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_page_says_what_the_numbers_say(findings: dict[str, Finding], name: str, language: str) -> None:
+    found = findings[name]
+    page = PAGES[language].read_text(encoding="utf-8")
+    text = section(page, name)
+    assert f"{VERDICTS[found.verdict][language]}** (`{again_of(name, found)}`)" in text
+    assert f"](#{name}) | {VERDICTS[found.verdict][language]} | {found.seconds:,.0f} |" in page
+    assert found.checks
+    for check in found.checks:
+        row = (check.says[language], HOLDS[check.holds][language], check.found)
+        assert f"| {' | '.join(map(escaped, row))} |" in text
+    for picture in found.figures():
+        assert f"figures/lab-{picture}.svg" in text
+        assert (PLACE / "figures" / f"lab-{picture}.svg").is_file()
+
+
+# ------------------------------------------------------------------------------------------------------------ known results
+
+
+def check_of(found: Finding, *words: str) -> Check:
+    [one] = [check for check in found.checks if all(word in check.says.en for word in words)]
+    return one
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("three-words", ["softmax([1, 2, −∞, 3])"]),
+        ("softmax-saturation", ["the variance of q·k is d_k", "2%"]),
+        ("positions", ["4 times the trained length", "learned"]),
+        ("positions", ["4 times the trained length", "sinusoidal"]),
+        ("icl-gradient-descent", ["linear attention with weights set by hand", "1e-6"]),
+        ("icl-gradient-descent", ["2 d examples", "at most 10% more than ridge"]),
+        ("induction-heads", ["above 0.5"]),
+    ],
+)
+def test_what_is_known_holds(findings: dict[str, Finding], name: str, words: list[str]) -> None:
+    assert check_of(findings[name], *words).holds is True
