@@ -78,7 +78,11 @@ def trained() -> list[str]:
     for who, found in speed["tokens_per_second"].items():
         low, middle, high = speed["ratios"][who]
         lines.append(f"| {who} | {found:.0f} | " + ("| |" if who == "ours" else f"{middle:.2f}× | {low:.2f}–{high:.2f} |"))
-    lines += ["", f"torch's own float32 product reached {speed['peak_gflops']:.0f} GFLOP/s in the same run.", ""]
+    lines += [
+        "",
+        f"On {speed['machine']['cpu']}; torch's own float32 product reached {speed['peak_gflops']:.0f} GFLOP/s in the same run.",
+        "",
+    ]
     lines += ["| Shakespeare, nats for a character of held-out plays | ours | a plain GPT loop, its best learning rate |", "|---|--:|--:|"]
     for time, curves in minutes["results"].items():
         best = min(curve[-1][1] for name, curve in curves.items() if name != "ours")

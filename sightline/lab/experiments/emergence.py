@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
 from sightline.lab.numbers import Interval, above, within
-from sightline.lab.pictures import COLOURS, figure, line
+from sightline.lab.pictures import COLOURS, figure, line, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -280,6 +280,7 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
     draw_lengths(lengths, sizes, found)
     for axes in (smooth, sharp, lengths):
         axes.set(xscale="log", xlabel="parameters")
+        plain_numbers(axes.xaxis)
     before, after = zip(*points(numbers), strict=True)
     law.plot([0, 1], [0, 1], color="0.6", linewidth=1)
     law.scatter(before, after, s=12, color=COLOURS[2], alpha=0.5, linewidth=0)
