@@ -4,13 +4,6 @@
 #include "matrix.h"
 #include "wide.h"
 
-// Kernels are compiled by themselves: what is done with their sums must not take their registers.
-#if defined(__GNUC__)
-#define SIGHTLINE_APART __attribute__((noinline))
-#else
-#define SIGHTLINE_APART
-#endif
-
 namespace SIGHTLINE_ISA {
 using namespace sightline;
 

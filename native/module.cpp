@@ -16,6 +16,8 @@ using namespace sightline;
 
 using Strided = std::tuple<uintptr_t, long, long, long>;  // address, strides of batch, head, time
 
+using Standing = std::tuple<uintptr_t, long, long>;  // a matrix: address, steps of row and column
+
 static Heads heads(const Strided& x) { return {reinterpret_cast<float*>(std::get<0>(x)), std::get<1>(x), std::get<2>(x), std::get<3>(x)}; }
 template <class T = float>
 static T* at(uintptr_t address) {
@@ -150,6 +152,13 @@ NB_MODULE(_native, m) {
         nb::gil_scoped_release free;
         training_kernels->attention_back(attending(sizes, scale, first, end), heads(q), heads(k), heads(v), heads(o), at(lse), heads(slope),
                                          heads(dq), heads(dk), heads(dv));
+    });
+    m.def("matmul", [](const std::tuple<long, long, long>& sizes, const Standing& a, const Standing& b, uintptr_t bias, uintptr_t out, long under) {
+        nb::gil_scoped_release free;
+        auto [rows, columns, depth] = sizes;
+        auto [a_at, a_row, a_column] = a;
+        auto [b_at, b_row, b_column] = b;
+        training_kernels->matmul({rows, columns, depth, a_row, a_column, b_row, b_column, at(bias), at(out), under}, at(a_at), at(b_at));
     });
     m.def("activate", [](int act, long count, uintptr_t x, uintptr_t up, uintptr_t y) {
         nb::gil_scoped_release free;

@@ -140,6 +140,30 @@ inline void store_half(uint16_t* p, Floats a) {
 
 #endif
 
+// Rows become columns.
+inline void transpose(const Floats in[LANES], Floats out[LANES]) {
+#if defined(__AVX2__)
+    __m256 pairs[8], fours[8];
+    for (int i = 0; i < 8; i += 2) pairs[i] = _mm256_unpacklo_ps(in[i].v, in[i + 1].v), pairs[i + 1] = _mm256_unpackhi_ps(in[i].v, in[i + 1].v);
+    for (int i = 0; i < 8; i += 4)
+        for (int h = 0; h < 2; h++) {
+            fours[i + 2 * h] = _mm256_shuffle_ps(pairs[i + h], pairs[i + h + 2], _MM_SHUFFLE(1, 0, 1, 0));
+            fours[i + 2 * h + 1] = _mm256_shuffle_ps(pairs[i + h], pairs[i + h + 2], _MM_SHUFFLE(3, 2, 3, 2));
+        }
+    for (int i = 0; i < 4; i++) {
+        out[i].v = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+        out[i + 4].v = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+    }
+#else
+    float block[LANES][LANES], column[LANES];
+    for (int r = 0; r < LANES; r++) store(block[r], in[r]);
+    for (int c = 0; c < LANES; c++) {
+        for (int r = 0; r < LANES; r++) column[r] = block[r][c];
+        out[c] = load(column);
+    }
+#endif
+}
+
 inline float sum(Floats a) {  // in one order on every processor
     float v[LANES];
     store(v, a);
@@ -188,7 +212,7 @@ inline void store(float* p, Floats a, int many) {
     if (many == LANES) return store(p, a);
     float v[LANES];
     store(v, a);
-    std::memcpy(p, v, many * sizeof(float));
+    std::memcpy(p, v, (many & (LANES - 1)) * sizeof(float));
 }
 
 }  // namespace SIGHTLINE_ISA

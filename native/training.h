@@ -1,4 +1,4 @@
-// Kernels for training, in float32: attention with its gradient, activations, RMSNorm, rotation.
+// Kernels for training, in float32: attention with its gradient, matrix products, activations, RMSNorm, rotation.
 #pragma once
 #include <cstdint>
 
@@ -27,6 +27,15 @@ struct Turning {
     float turn;
 };
 
+// C [rows, columns] = A [rows, depth] B [depth, columns] + bias: of A and B the steps from row to row and from column to column, one of
+// which is 1; of C the step from row to row.
+struct Product {
+    long rows, columns, depth, a_row, a_column, b_row, b_column;
+    const float* bias;
+    float* out;
+    long under;
+};
+
 enum class Activation { relu, gelu, gelu_tanh, silu };  // in this order in Python, too
 
 struct TrainingKernels {
@@ -34,6 +43,7 @@ struct TrainingKernels {
     void (*attention)(const Attending&, Heads q, Heads k, Heads v, Heads o, float* lse);
     // from o, lse and the slope do: dq, dk, dv (written, not added to)
     void (*attention_back)(const Attending&, Heads q, Heads k, Heads v, Heads o, const float* lse, Heads slope, Heads dq, Heads dk, Heads dv);
+    void (*matmul)(const Product&, const float* a, const float* b);
     // y = act(x), or act(x) ⊙ up where up is given
     void (*activate)(Activation, long count, const float* x, const float* up, float* y);
     void (*activate_back)(Activation, long count, const float* x, const float* up, const float* slope, float* dx, float* dup);

@@ -37,13 +37,10 @@ inline void copy_rows(Heads from, long b, long h, long rows, long dim, float* to
 inline void transposed(const float* from, long rows, long wide, float* to, long long_row) {
     for (long t = 0; t + LANES <= long_row; t += LANES)
         for (long i = 0; i < wide; i += LANES) {
-            float block[LANES][LANES];
-            for (int r = 0; r < LANES; r++) store(block[r], t + r < rows ? load(from + (t + r) * wide + i) : zero());
-            for (int c = 0; c < LANES; c++) {
-                float column[LANES];
-                for (int r = 0; r < LANES; r++) column[r] = block[r][c];
-                store(to + (i + c) * long_row + t, load(column));
-            }
+            Floats in[LANES], out[LANES];
+            for (int r = 0; r < LANES; r++) in[r] = t + r < rows ? load(from + (t + r) * wide + i) : zero();
+            transpose(in, out);
+            for (int c = 0; c < LANES; c++) store(to + (i + c) * long_row + t, out[c]);
         }
 }
 

@@ -5,6 +5,13 @@
 
 #include "simd.h"
 
+// Kernels are compiled by themselves: what is done with their sums must not take their registers.
+#if defined(__GNUC__)
+#define SIGHTLINE_APART __attribute__((noinline))
+#else
+#define SIGHTLINE_APART
+#endif
+
 namespace SIGHTLINE_ISA {
 
 template <int N>

@@ -1,4 +1,4 @@
-"""Kernels of our own, in C++, for float32 on a processor: attention with its gradient, activations, RMSNorm. `native/` has their source.
+"""Kernels of our own, in C++ (`native/`), for float32 on a processor: products, attention with its gradient, activations, RMSNorm.
 
 They were compiled when the package was installed, for several kinds of processor; the best that this one can run is chosen when they
 are loaded. Where they could not be compiled, `missing` says so, and torch does the same work.
@@ -157,10 +157,65 @@ class RootMeanSquare(torch.autograd.Function):
         return dx, dgain, None
 
 
+FEWEST_ROWS, LEAST_WORK = 192, 1 << 24  # of a product that is worth a call of our own: rows, and products of two numbers
+
+
+def worth(x: Tensor, weight: Tensor) -> bool:
+    """Whether our own W x is quicker than torch's: many rows, large matrices, a gradient to come."""
+    rows = x.numel() // max(1, x.shape[-1])
+    return (
+        rows >= FEWEST_ROWS
+        and rows * weight.numel() >= LEAST_WORK
+        and suits(x, weight)
+        and torch.is_grad_enabled()
+        and (x.requires_grad or weight.requires_grad)
+        and not torch.is_autocast_enabled("cpu")
+        and type(weight) in (Tensor, torch.nn.Parameter)
+    )
+
+
+def standing(x: Tensor) -> tuple[int, int, int]:
+    return x.data_ptr(), x.stride(0), x.stride(1)
+
+
+def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """a b + bias, of matrices that stand either way."""
+    a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
+    out = torch.empty(a.shape[0], b.shape[1])
+    sizes = (*out.shape, a.shape[1])
+    ready().matmul(sizes, standing(a), standing(b), address(bias), out.data_ptr(), out.shape[1])
+    return out
+
+
+class Linear(torch.autograd.Function):
+    """W x + b for every row of x;  dx = dy W,  dW = dyᵀ x,  db = Σ dy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        ctx.save_for_backward(rows, weight)
+        return product(rows, weight.t(), bias).view(*x.shape[:-1], len(weight))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        rows, weight = ctx.saved_tensors
+        slopes, (for_x, for_weight, for_bias) = slope.reshape(-1, len(weight)), ctx.needs_input_grad
+        dx = product(slopes, weight).view(*slope.shape[:-1], weight.shape[1]) if for_x else None
+        return dx, product(slopes.t(), rows) if for_weight else None, slopes.sum(0) if for_bias else None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """W x + b, by our own product where it is worth it."""
+    if worth(x, weight):
+        return Linear.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+    return torch.nn.functional.linear(x, weight, bias)
+
+
 def linear_parts(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """W₁ x + b₁, W₂ x + b₂, …: one large product is quicker than several small ones, and so is its gradient."""
     given = [bias for bias in biases if bias is not None]
-    joined = torch.nn.functional.linear(x, torch.cat(list(weights)), torch.cat(given) if given else None)
+    joined = linear(x, torch.cat(list(weights)), torch.cat(given) if given else None)
     widths = [len(weight) for weight in weights]
     return Parts.apply(joined, widths) if suits(joined) else joined.split(widths, dim=-1)  # pyright: ignore[reportReturnType]
 

@@ -11,7 +11,7 @@ from sightline.cli.arguments import Count
 from sightline.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-Work = Literal["decode", "prefill", "streams", "lookup", "encode", "translate", "quality", "train", "all"]
+Work = Literal["decode", "prefill", "streams", "serve", "lookup", "encode", "translate", "quality", "train", "all"]
 
 
 def bench(work: Work = "all", /, *, rounds: Count = None, threads: Count = None, large: bool = False, install: bool = False) -> None:
@@ -20,7 +20,7 @@ def bench(work: Work = "all", /, *, rounds: Count = None, threads: Count = None,
     Parameters
     ----------
     work
-        decode, prefill, streams (8 and 32 at once), lookup (guessing from the text), encode, translate, quality (perplexity by
+        decode, prefill, streams or serve (8 and 32 at once), lookup (guessing from the text), encode, translate, quality (perplexity by
         precision), train, or all.
     rounds
         How often each contestant has its turn; 7 by default.
@@ -40,7 +40,7 @@ def bench(work: Work = "all", /, *, rounds: Count = None, threads: Count = None,
     if work != "train":
         counts = [word for name, n in (("rounds", rounds), ("threads", threads)) if n for word in (f"--{name}", str(n))]
         importlib.import_module("bench.native.__main__").main(
-            [*([] if work == "all" else [work]), *counts, *(["--large"] if large else [])]
+            [*([] if work == "all" else ["streams" if work == "serve" else work]), *counts, *(["--large"] if large else [])]
         )
     if work in ("train", "all"):
         importlib.import_module("bench.training").main(rounds or 5)

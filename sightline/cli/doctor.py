@@ -39,7 +39,7 @@ def facts() -> dict[str, Any]:
     if kernels.available():
         native = kernels.ready()
         found["native kernels"] = f"yes, for {native.kind()} (this processor can run: {', '.join(native.kinds())})"
-        found["training uses"] = "own attention, activations, RMSNorm and rotation in float32; torch for the rest"
+        found["training uses"] = "own matrix products, attention, activations, RMSNorm and rotation in float32; torch for the rest"
         found["engine"] = "native and torch (--engine native --dtype float32, float16, int8, int8_groups, int4, int4_min)"
         found["packed weights"] = packed_weights()
     else:

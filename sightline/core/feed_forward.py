@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sightline import kernels
 from sightline.config import Activation, FeedForwardConfig
+from sightline.core.linear import Linear
 from sightline.record import NOTHING, Record
 
 Stream = Float[Tensor, "batch time width"]
@@ -46,9 +47,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, config: FeedForwardConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(width, config.hidden, bias=config.bias)
-        self.gate = nn.Linear(width, config.hidden, bias=config.bias) if config.gated else None
-        self.down = nn.Linear(config.hidden, width, bias=config.bias)
+        self.up = Linear(width, config.hidden, bias=config.bias)
+        self.gate = Linear(width, config.hidden, bias=config.bias) if config.gated else None
+        self.down = Linear(config.hidden, width, bias=config.bias)
         self.activation, self.curve = ACTIVATIONS[config.activation], config.activation
         self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 

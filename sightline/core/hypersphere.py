@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sightline.config import AttentionConfig, BlockConfig, FeedForwardConfig
 from sightline.core.feed_forward import ACTIVATIONS
+from sightline.core.linear import Linear
 from sightline.core.multi_head import Attention, DotMeasure
 from sightline.core.norms import unit
 from sightline.core.setting import Setting
@@ -74,9 +75,9 @@ class SphereFeedForward(nn.Module):
     def __init__(self, width: int, config: FeedForwardConfig) -> None:
         super().__init__()
         self.width = width
-        self.up = nn.Linear(width, config.hidden, bias=False)
-        self.gate = nn.Linear(width, config.hidden, bias=False)
-        self.down = nn.Linear(config.hidden, width, bias=False)
+        self.up = Linear(width, config.hidden, bias=False)
+        self.gate = Linear(width, config.hidden, bias=False)
+        self.down = Linear(config.hidden, width, bias=False)
         self.up_scale = Scale((config.hidden,), start=1.0, stored=1.0)
         self.gate_scale = Scale((config.hidden,), start=1.0, stored=1.0)
         self.activation, self.curve = ACTIVATIONS[config.activation], config.activation

@@ -18,6 +18,7 @@ from sightline.config import AttentionConfig, AttentionPosition, Cosine, Dot, Re
 from sightline.core import check
 from sightline.core.attention import Kernel, Scoring, attend, attention_weights, mix
 from sightline.core.few_vectors import FewVectors
+from sightline.core.linear import Linear
 from sightline.core.masks import Mask
 from sightline.core.norms import make_head_norm, unit
 from sightline.core.positions import Bias, GivenBias, RelativeTable, rotate
@@ -70,10 +71,10 @@ class Attention(nn.Module):
         self.config, self.width, self.context_width = config, width, context_width or width
         self.names = "cross_" if cross else ""
         wide, narrow = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.query = nn.Linear(width, wide, bias=config.bias)
-        self.key = nn.Linear(self.context_width, narrow, bias=config.bias)
-        self.value = nn.Linear(self.context_width, config.kv_heads * config.value_width, bias=config.bias)
-        self.output = nn.Linear(config.heads * config.value_width, width, bias=config.output_bias)
+        self.query = Linear(width, wide, bias=config.bias)
+        self.key = Linear(self.context_width, narrow, bias=config.bias)
+        self.value = Linear(self.context_width, config.kv_heads * config.value_width, bias=config.bias)
+        self.output = Linear(config.heads * config.value_width, width, bias=config.output_bias)
         self.query_norm = make_head_norm(config.query_key_norm, config.heads, config.head_dim)
         self.key_norm = make_head_norm(config.query_key_norm, config.kv_heads, config.head_dim)
         self.measure = CosineMeasure(config.kind, config.heads) if isinstance(config.kind, Cosine) else DotMeasure()
@@ -126,7 +127,7 @@ class Attention(nn.Module):
         parts = (self.query, self.key, self.value)
         if self.joined is not None and context is None and self.joined.suits(x):
             return self.joined(x).split([part.weight.shape[0] for part in parts], dim=-1)
-        plain = self.config.softcap is None and self.sinks is None and all(type(part) is nn.Linear for part in parts)
+        plain = self.config.softcap is None and self.sinks is None and all(type(part) is Linear for part in parts)
         if context is None and plain and kernels.learns(x):  # adapters stay by themselves
             query, key, value = kernels.linear_parts(x, [part.weight for part in parts], [part.bias for part in parts])
             return query, key, value

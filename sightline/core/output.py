@@ -8,11 +8,12 @@ from __future__ import annotations
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from sightline import kernels
 from sightline.config import Classifier, LanguageHead, MaskedHead, ModelConfig, Pooler
 from sightline.core.feed_forward import ACTIVATIONS
 from sightline.core.hypersphere import Scale
+from sightline.core.linear import Linear
 from sightline.core.norms import make_norm
 
 Stream = Float[Tensor, "batch time width"]
@@ -28,7 +29,7 @@ class Vocabulary(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
 
     def forward(self, x: Stream, embedding: Float[Tensor, "vocab_size width"]) -> Logits:
-        return F.linear(x, embedding if self.weight is None else self.weight, self.bias)
+        return kernels.linear(x, embedding if self.weight is None else self.weight, self.bias)
 
 
 class LanguageOutput(nn.Module):
@@ -56,7 +57,7 @@ class MaskedOutput(nn.Module):
 
     def __init__(self, width: int, vocab_size: int, config: MaskedHead) -> None:
         super().__init__()
-        self.transform = nn.Linear(width, width, bias=config.transform_bias)
+        self.transform = Linear(width, width, bias=config.transform_bias)
         self.activation = ACTIVATIONS[config.activation]
         self.norm = make_norm(config.norm, width)
         self.vocabulary = Vocabulary(width, vocab_size, tied=config.tied, bias=config.bias)
@@ -83,7 +84,7 @@ class PooledOutput(nn.Module):
     def __init__(self, width: int, config: Pooler) -> None:
         super().__init__()
         self.how = config.how
-        self.transform = nn.Linear(width, width) if config.how == "tanh" else nn.Identity()
+        self.transform = Linear(width, width) if config.how == "tanh" else nn.Identity()
 
     def forward(self, x: Stream, padding: Bool[Tensor, "batch time"] | None = None) -> Float[Tensor, "batch width"]:
         if self.how == "tanh":
@@ -98,10 +99,10 @@ class ClassOutput(nn.Module):
         super().__init__()
         self.pool = config.pool
         hidden = config.activation is not None
-        self.transform = nn.Linear(width, width, bias=config.transform_bias) if hidden else nn.Identity()
+        self.transform = Linear(width, width, bias=config.transform_bias) if hidden else nn.Identity()
         self.activation = ACTIVATIONS[config.activation] if config.activation else nn.Identity()
         self.norm = make_norm(config.norm, width)
-        self.labels = nn.Linear(width, config.labels, bias=config.bias)
+        self.labels = Linear(width, config.labels, bias=config.bias)
 
     def forward(self, x: Stream, padding: Bool[Tensor, "batch time"] | None = None) -> Float[Tensor, "*shape labels"]:
         if self.pool != "tokens":

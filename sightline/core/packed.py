@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.core.few_vectors import FewVectors
+from sightline.core.linear import Linear
 from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention
 from sightline.core.output import LanguageOutput, MaskedOutput
@@ -67,7 +68,7 @@ def packed(transformer: Transformer) -> Transformer:
             if isinstance(child, (nn.Identity, nn.Dropout)):  # a module that does nothing costs a call all the same
                 delattr(part, name)
                 setattr(part, name, unchanged)
-            if type(child) is nn.Linear and child.weight.numel() >= SMALLEST and not (name in JOINED and joined):
+            if type(child) is Linear and child.weight.numel() >= SMALLEST and not (name in JOINED and joined):
                 setattr(part, name, Packed(child.weight, child.bias))
     if isinstance(twin.output, (LanguageOutput, MaskedOutput)):
         pack_head(twin.output, twin.last_stack.embedding.tokens.weight)
@@ -81,7 +82,7 @@ def unchanged(x: Tensor) -> Tensor:
 def join(attention: Attention) -> FewVectors | None:
     """Self-attention's W_Q, W_K and W_V as one matrix, if that is large enough."""
     parts = (attention.query, attention.key, attention.value)
-    if any(type(part) is not nn.Linear for part in parts):  # adapters
+    if any(type(part) is not Linear for part in parts):  # adapters
         return None
     weights, biases = [part.weight.detach() for part in parts], [part.bias.detach() for part in parts if attention.config.bias]
     if sum(weight.numel() for weight in weights) < SMALLEST:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sightline.core.block import Block, ParallelBlock
 from sightline.core.hypersphere import SphereBlock
+from sightline.core.linear import Linear
 from sightline.core.model import Transformer
 from sightline.core.norms import LayerNormLayer, RMSNormLayer, unit
 from sightline.core.output import LanguageOutput, MaskedOutput
@@ -59,7 +60,7 @@ def through_linear(layer: nn.Module, inputs: int, g: Vectors) -> Pulled:
 
 def affine(layer: nn.Module, inputs: int) -> tuple[Float[Tensor, "out in"], Float[Tensor, " out"] | None]:
     """W and b of a linear layer. What is not a plain one (an adapter) is asked what it does to the basis."""
-    if type(layer) is nn.Linear:
+    if type(layer) is Linear:
         return layer.weight, layer.bias
     some = next(layer.parameters())
     basis = torch.eye(inputs, device=some.device, dtype=some.dtype)

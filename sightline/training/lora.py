@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sightline import kernels
+from sightline.core.linear import Linear
 from sightline.core.model import Transformer
 from sightline.errors import ConfigError
 
@@ -46,7 +48,7 @@ class LowRank(nn.Linear):
         return self.alpha / self.rank
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        plain = nn.functional.linear(x, self.weight, self.bias)
+        plain = kernels.linear(x, self.weight, self.bias)
         if self._base is not None:
             return plain
         return plain + nn.functional.linear(nn.functional.linear(x, self.lora_a), self.lora_b) * self.scale
@@ -67,7 +69,7 @@ def add_adapters(transformer: Transformer, *, rank: int, alpha: float | None = N
     """Freeze everything, and put adapters beside the matrices that are named. α is 2r unless given. The model itself, changed."""
     if rank < 1:
         raise ConfigError(f"LoRA of rank {rank}", expected="1 or more", fix="rank=8")
-    paths = [path for path, part in transformer.named_modules() if type(part) is nn.Linear and path.endswith(ENDINGS[matrices])]
+    paths = [path for path, part in transformer.named_modules() if type(part) is Linear and path.endswith(ENDINGS[matrices])]
     if transformer.last_stack.config.on_sphere:
         raise ConfigError("LoRA on an nGPT, whose matrices are put back onto the sphere", expected="another model", fix="lora=0")
     transformer.requires_grad_(False)

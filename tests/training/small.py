@@ -18,7 +18,7 @@ from sightline.training import state
 from sightline.training.batch import Batch
 from sightline.training.config import AdamW, Schedule, TrainingConfig
 from sightline.training.export import Export
-from sightline.training.run import Event, Job, train
+from sightline.training.run import Event, Job, Note, Saved, train
 
 VOCAB = 13
 SIZE: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "vocab_size": VOCAB, "max_positions": 8}
@@ -117,3 +117,19 @@ class Poison:
 
     def job(self, **changes: Any) -> Job:
         return job(Numbers(before=self.before), make=self.make, **changes)
+
+
+def notes(events: list[Event]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Note)]
+
+
+def saved(events: list[Event]) -> list[int]:
+    return [event.step for event in events if isinstance(event, Saved)]
+
+
+def stopping(what: Job, folder: Path, step: int) -> list[Event]:
+    """Until an event of this step was seen."""
+    seen: list[Event] = []
+    for event in train(what, folder, stop=lambda: any(getattr(event, "step", 0) >= step for event in seen)):
+        seen.append(event)  # noqa: PERF402
+    return seen

@@ -1,0 +1,159 @@
+// C = A B (+ bias) in float32, for the linear layers of training: y = x Wᵀ, dx = dy W, dW = dyᵀ x. A and B may stand either way.
+//
+// As Goto and van de Geijn (2008) do it: some of the depth at a time, B is laid out in panels of whole vectors, in the order in which the
+// kernel reads them, and a panel stays in the second cache while the rows of a block pass by, six at a time. Rows of A are read where
+// they are; its columns are laid out first. Each number of C is one chain of sums in the order of k, whatever the threads do.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "small_matmul.h"
+#include "threads.h"
+#include "training.h"
+
+namespace SIGHTLINE_ISA {
+using namespace sightline;
+
+constexpr long PANEL_ROWS = FloatBlock::rows, PANEL = FloatBlock::vectors * WIDE;
+constexpr long DEPTH = 768, FEWEST_ROWS = 48, MOST_ROWS = 96;  // of a block: 96 · 768 numbers and a panel fit the second cache
+constexpr long MOST_PACKED = 1 << 22, SOME_ROWS = 32;  // numbers of B at a time; its rows of a piece
+
+// Some of B's rows, all of its columns: panels [k][PANEL], in each from row `low` to `high`; columns that B does not have are 0.
+inline void pack_wide(Matrix b, long first, long low, long high, long columns, float* to, long panel) {
+    for (long k = low; k < high; k++)
+        for (long j = 0; j < columns; j += LANES)
+            store(to + j / PANEL * panel + k * PANEL + j % PANEL, load(b.data + (first + k) * b.row + j, (int)std::min<long>(LANES, columns - j)));
+    const long end = (columns + LANES - 1) / LANES * LANES;
+    for (long k = low; k < high; k++)
+        for (long j = end; j % PANEL; j += LANES) store(to + j / PANEL * panel + k * PANEL + j % PANEL, zero());
+}
+
+// One panel of a B whose columns lie in memory one after the other.
+inline void pack_turned(Matrix b, long first, long depth, long column, long many, float* to) {
+    for (long j = 0; j < PANEL; j += LANES)
+        for (long k = 0; k < depth; k += LANES) {
+            const int columns = (int)std::clamp<long>(many - j, 0, LANES), some = (int)std::min<long>(LANES, depth - k);
+            Floats in[LANES], out[LANES];
+            for (int r = 0; r < LANES; r++)
+                in[r] = r < columns ? load(b.data + (column + j + r) * b.column + first + k, some) : zero();
+            transpose(in, out);
+            for (int r = 0; r < some; r++) store(to + (k + r) * PANEL + j, out[r]);
+        }
+}
+
+// Panels [k][PANEL_ROWS] of an A whose columns lie in memory one after the other: some of its `all_rows`. Eight numbers are written
+// where six belong, in the order of k: the next ones, or the room behind a panel, take the rest.
+inline void pack_rows(Matrix a, long all_rows, long top, long rows, long first, long depth, float* to, long panel) {
+    for (long k = 0; k < depth; k++) {
+        const float* from = a.data + (first + k) * a.column + top;
+        for (long i = 0; i < rows; i += PANEL_ROWS)
+            store(to + i / PANEL_ROWS * panel + k * PANEL_ROWS, load(from + i, (int)std::min<long>(LANES, all_rows - top - i)));
+    }
+}
+
+// Six rows of A: where each begins, and the step from k to k.
+template <bool packed>
+struct Six {
+    const float* row[PANEL_ROWS];
+    float operator()(int r, long k) const { return packed ? row[0][k * PANEL_ROWS + r] : row[r][k]; }
+};
+
+// Six rows by VECTORS of a panel, all of its depth.
+template <int VECTORS, bool packed>
+SIGHTLINE_APART void panel_tile(long depth, Six<packed> a, const float* b, const float* bias, float* c, long under, bool adds) {
+    Wide sums[PANEL_ROWS][VECTORS];
+    for (int r = 0; r < PANEL_ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) prefetch(c + r * under + v * WIDE), sums[r][v] = spread(0.0f);
+    for (long k = 0; k < depth; k++, b += PANEL) {
+        Wide right[VECTORS];
+        for (int v = 0; v < VECTORS; v++) right[v] = load_wide(b + v * WIDE);
+        for (int r = 0; r < PANEL_ROWS; r++) {
+            const Wide left = spread(a(r, k));
+            for (int v = 0; v < VECTORS; v++) sums[r][v] = fma(left, right[v], sums[r][v]);
+        }
+    }
+    for (int r = 0; r < PANEL_ROWS; r++)
+        for (int v = 0; v < VECTORS; v++) {
+            float* at = c + r * under + v * WIDE;
+            store(at, adds ? load_wide(at) + sums[r][v] : bias ? load_wide(bias + v * WIDE) + sums[r][v] : sums[r][v]);
+        }
+}
+
+// Rows of a block by one panel. At the edges of C a tile is made beside it, and what belongs to C is copied.
+template <int VECTORS, bool packed>
+inline void panel_rows(long rows, long columns, long depth, Matrix a, const float* b, const float* bias, float* c, long under, bool adds) {
+    for (long i = 0; i < rows; i += PANEL_ROWS) {
+        Six<packed> six;
+        for (long r = 0; r < PANEL_ROWS; r++) six.row[r] = a.data + (packed ? i / PANEL_ROWS : std::min(i + r, rows - 1)) * a.row;
+        if (rows - i >= PANEL_ROWS && columns == VECTORS * WIDE) {
+            panel_tile<VECTORS, packed>(depth, six, b, bias, c + i * under, under, adds);
+            continue;
+        }
+        alignas(64) float tile[PANEL_ROWS * PANEL];
+        panel_tile<VECTORS, packed>(depth, six, b, nullptr, tile, PANEL, false);
+        for (long r = 0; r < std::min(PANEL_ROWS, rows - i); r++)
+            for (long j = 0; j < columns; j++) {
+                float* at = c + (i + r) * under + j;
+                *at = (adds ? *at : bias ? bias[j] : 0.0f) + tile[r * PANEL + j];
+            }
+    }
+}
+
+template <bool packed>
+inline void panel_rows(long rows, long columns, long depth, Matrix a, const float* b, const float* bias, float* c, long under, bool adds) {
+    auto run = [&](auto vectors) { panel_rows<vectors, packed>(rows, columns, depth, a, b, bias, c, under, adds); };
+    if (columns > PANEL / 2)
+        run(Count<FloatBlock::vectors>());
+    else if (columns > WIDE)
+        run(Count<FloatBlock::vectors / 2>());
+    else
+        run(Count<1>());
+}
+
+inline float* lined_up(std::vector<float>& kept, size_t count) {
+    if (kept.size() < count + 32) kept.resize(count + 32);
+    return (float*)(((uintptr_t)kept.data() + 63) & ~(uintptr_t)63);
+}
+
+// Columns of C that belong to `b`, some of the depth at a time.
+inline void matmul_columns(const Product& p, Matrix a, Matrix b, const float* bias, float* out, long columns) {
+    const long blocks = std::max(1L, (p.depth + DEPTH - 1) / DEPTH), most = std::max(1L, (p.depth + blocks - 1) / blocks);
+    const long panels = (columns + PANEL - 1) / PANEL, panel = PANEL * most, six = PANEL_ROWS * most + LANES;
+    const long height = std::clamp((p.rows / (4 * threads()) + PANEL_ROWS - 1) / PANEL_ROWS * PANEL_ROWS, FEWEST_ROWS, MOST_ROWS);
+    const long down = (p.rows + height - 1) / height, across = std::clamp((2 * threads() + down - 1) / down, 1L, panels);
+    static thread_local std::vector<float> right;  // of the thread that calls; the others see it through `packed`
+    float* packed = lined_up(right, panels * panel);
+    for (long first = 0; first == 0 || first < p.depth; first += most) {
+        const long depth = std::min(most, p.depth - first);
+        if (b.column == 1)
+            share((depth + SOME_ROWS - 1) / SOME_ROWS, [&](long n) {
+                pack_wide(b, first, n * SOME_ROWS, std::min(depth, (n + 1) * SOME_ROWS), columns, packed, panel);
+            });
+        else
+            share(panels, [&](long n) { pack_turned(b, first, depth, n * PANEL, std::min(PANEL, columns - n * PANEL), packed + n * panel); });
+        share(down * across, [&](long piece) {
+            static thread_local std::vector<float> left;
+            const long top = piece / across * height, rows = std::min(height, p.rows - top);
+            float* mine = a.column == 1 ? nullptr : lined_up(left, (MOST_ROWS / PANEL_ROWS + 1) * six);
+            if (mine) pack_rows(a, p.rows, top, rows, first, depth, mine, six);
+            for (long n = panels * (piece % across) / across; n < panels * (piece % across + 1) / across; n++) {
+                const long column = n * PANEL, many = std::min(PANEL, columns - column);
+                const float* add = bias ? bias + column : nullptr;
+                float* c = out + top * p.under + column;
+                if (mine)
+                    panel_rows<true>(rows, many, depth, {mine, six}, packed + n * panel, add, c, p.under, first > 0);
+                else
+                    panel_rows<false>(rows, many, depth, {a.data + top * a.row + first, a.row}, packed + n * panel, add, c, p.under, first > 0);
+            }
+        });
+    }
+}
+
+inline void matmul(const Product& p, const float* a, const float* b) {
+    const long some = std::max(1L, MOST_PACKED / DEPTH / PANEL) * PANEL;
+    for (long column = 0; column < p.columns; column += some)
+        matmul_columns(p, {a, p.a_row, p.a_column}, {b + column * p.b_column, p.b_row, p.b_column}, p.bias ? p.bias + column : nullptr,
+                       p.out + column, std::min(some, p.columns - column));
+}
+
+}  // namespace SIGHTLINE_ISA
