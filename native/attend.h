@@ -32,7 +32,7 @@ inline void put_numbers(Number* p, Floats x) {
 template <class Number>
 inline Number* place(const Cache& cache, const Operation& op, int sequence, long position, int kv_head) {
     const int block = cache.tables[sequence][position / BLOCK_POSITIONS];
-    return (Number*)cache.blocks[block].get() + cache.offset[op.layer] + (long)kv_head * 2 * BLOCK_POSITIONS * op.dim;
+    return (Number*)cache.blocks[block] + cache.offset[op.layer] + (long)kv_head * 2 * BLOCK_POSITIONS * op.dim;
 }
 
 // One head of q or k: norm, rotation, sphere.
@@ -190,8 +190,16 @@ inline void look(const Cache& cache, const Operation& op, int sequence, int kv_h
             for (; q + 3 <= here; q += 3) body(std::integral_constant<int, 3>(), q);
             for (; q < here; q++) body(std::integral_constant<int, 1>(), q);
         };
+        // A single row has little to do with what it reads, and blocks lie apart: the next but one is asked for.
+        auto ask = [&](long at, long from) {
+            if (many > 1 || at >= padded) return;
+            const uint8_t* block = (const uint8_t*)(place<Number>(cache, op, sequence, start + at, kv_head) + from);
+            for (long n = 0; n < BLOCK_POSITIONS * op.dim * (long)sizeof(Number); n += 64) prefetch(block + n);
+        };
+        const long ahead = 2 * BLOCK_POSITIONS, half = BLOCK_POSITIONS * op.dim;
         for (long at = 0; at < padded; at += BLOCK_POSITIONS) {
             const Number* keys = place<Number>(cache, op, sequence, start + at, kv_head);
+            ask(at + ahead, 0);
             for (long tile = 0; tile < BLOCK_POSITIONS; tile += 2 * TILE)
                 each([&](auto n, int q) { score<n>(keys + tile * op.dim, op.dim, queries + q, scores + q, at + tile); });
         }
@@ -201,7 +209,8 @@ inline void look(const Cache& cache, const Operation& op, int sequence, int kv_h
             std::fill_n(outs[q], op.dim, 0.0f);
         }
         for (long at = 0; at < padded; at += BLOCK_POSITIONS) {
-            const Number* values = place<Number>(cache, op, sequence, start + at, kv_head) + BLOCK_POSITIONS * op.dim;
+            const Number* values = place<Number>(cache, op, sequence, start + at, kv_head) + half;
+            ask(at + ahead, half);
             each([&](auto n, int q) { gather<n>(values, op.dim, scores + q, at, outs + q); });
         }
     }

@@ -66,7 +66,11 @@ struct Cache {
     std::vector<long> offset;             // of each layer in a block, in numbers
     long numbers = 0;                     // of a block
     bool half = true;
-    std::vector<std::unique_ptr<uint8_t[]>> blocks;
+    struct Free {
+        void operator()(uint8_t* slab) const;
+    };
+    std::vector<std::unique_ptr<uint8_t, Free>> slabs;
+    std::vector<uint8_t*> blocks;         // parts of the slabs
     std::vector<int> shared_by;           // sequences that have the block
     std::vector<std::vector<int>> tables; // sequence → blocks
     std::vector<long> lengths;

@@ -100,7 +100,7 @@ SIGHTLINE_APART void tiles_of_bytes(const Packed& w, long tile, const Inputs& x,
                 }
         }
         for (int r = 0; r < ROWS; r++)
-            for (int v = 0; v < VECTORS; v++) found[r][v] = fma(floats(whole[r][v]), spread(scales[r * groups + g]), found[r][v]);
+            for (int v = 0; v < VECTORS; v++) found[r][v] = add_product(found[r][v], floats(whole[r][v]), scales + r * groups + g);
     }
     for (int v = 0; v < VECTORS; v++) {
         const Wide scale = load_wide((const float*)w.scales + (tile + v * TILES) * TILE);
@@ -151,12 +151,12 @@ SIGHTLINE_APART void tiles_of_groups(const Packed& w, long tile, const Inputs& x
             for (int r = 0; r < ROWS; r++) {
                 const float by = scales[r * groups], total = by * totals[r * groups];
                 if constexpr (P == Precision::int4)
-                    found[r][v] = fma(fma(floats(fours(whole[r][v])), spread(by), spread(-8.0f * total)), scale, found[r][v]);
+                    found[r][v] = add_product(found[r][v], fma(floats(fours(whole[r][v])), spread(by), spread(-8.0f * total)), scale);
                 else if constexpr (P == Precision::int4_min)
-                    found[r][v] = fma(spread(total), load_wide(w.minima(tile + v * TILES, g)),
-                                      fma(floats(fours(whole[r][v])) * spread(by), scale, found[r][v]));
+                    found[r][v] = add_product(add_product(found[r][v], floats(fours(whole[r][v])) * spread(by), scale),
+                                              load_wide(w.minima(tile + v * TILES, g)), &total);
                 else
-                    found[r][v] = fma(floats(whole[r][v]), spread(by) * scale, found[r][v]);
+                    found[r][v] = add_product(found[r][v], floats(whole[r][v]), spread(by) * scale);
             }
         }
     }
@@ -164,7 +164,8 @@ SIGHTLINE_APART void tiles_of_groups(const Packed& w, long tile, const Inputs& x
         for (int v = 0; v < VECTORS; v++) sums[r][v] = found[r][v];
 }
 
-// All tiles from `first` to `last`, rows from `top` to `end`; `done(row, tile, sums of two tiles)` says what becomes of them.
+// All tiles from `first` to `last`, rows from `top` to `end`; `done(row, tile, sums of two tiles)` says what becomes of them, and
+// `done.comes(row, tile)` is told before, so that the place where they go can be fetched meanwhile.
 template <Precision P, class Done>
 inline void multiply(const Packed& w, const Inputs& x, long top, long end, long first, long last, const Done& done) {
     using Most = std::conditional_t<takes_bytes(P), WholeBlock, FloatBlock>;
@@ -173,6 +174,9 @@ inline void multiply(const Packed& w, const Inputs& x, long top, long end, long 
     auto down = [&](auto rows, auto vectors, long& row) {
         for (; row + rows <= end; row += rows) {
             Wide sums[rows][vectors];
+            if (rows > 1)
+                for (int r = 0; r < rows; r++)
+                    for (int v = 0; v < vectors; v += PAIR) done.comes(row + r, tile + v * TILES);
             if constexpr (!takes_bytes(P))
                 tiles_of_floats<rows, vectors, P>(w, tile, x, row, sums);
             else if constexpr (P == Precision::int8)

@@ -109,6 +109,12 @@ static void add_engine(nb::module_& m) {
                                          at<int32_t>(wanted), wanted_count, at(logits), kept.empty() ? nullptr : kept.data(), at(hidden), at(from),
                                          first});
              })
+        .def("next",  // one more token of one sequence, and the logits after it
+             [](Engine& e, int sequence, int token, uintptr_t logits) {
+                 nb::gil_scoped_release free;
+                 const int32_t tokens = token, sequences = sequence, positions = (int32_t)e.cache.lengths[sequence], wanted = 0;
+                 engine_kernels->run(e, {1, &tokens, &sequences, &positions, nullptr, &wanted, 1, at(logits), nullptr, nullptr, nullptr, 0});
+             })
         .def("read_cache",
              [](Engine& e, int sequence, int layer, int kv_head, long positions, uintptr_t keys, uintptr_t values) {
                  engine_kernels->read_cache(e.cache, sequence, layer, kv_head, positions, at(keys), at(values));

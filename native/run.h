@@ -115,6 +115,16 @@ inline Inputs prepared(Run& run, const Operation& op, const Packed& w, long rows
     return {floats, w.depth, whole, scales, sums};
 }
 
+// What is done with the sums of a linear operation, and where they go.
+template <class Body>
+struct Done {
+    const Body& body;
+    float* out;
+    long stride, narrower;  // a gated result is half as wide as its tiles
+    void operator()(long row, long tile, const Floats* sums) const { body(row, tile, sums); }
+    void comes(long row, long tile) const { prefetch(out + row * stride + tile * TILE / narrower); }
+};
+
 inline void linear(Run& run, const Operation& op) {
     const Packed& w = run.engine.matrices[op.matrix];
     const bool last = op.last;
@@ -153,7 +163,8 @@ inline void linear(Run& run, const Operation& op) {
     const long block = rows == 1 ? 1 : (takes_bytes(w.precision) ? WholeBlock::vectors : FloatBlock::vectors) * TILES / 2;
     const long some = (std::max(1L, std::min(fit, pairs / (4 * run.member.of))) + block - 1) / block * block;
     const long across = (pairs + some - 1) / some, down = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
-    auto each = [&](const auto& done) {
+    auto each = [&](const auto& body) {
+        const Done<std::decay_t<decltype(body)>> done{body, out, stride, op.gated ? 2 : 1};
         run.phase(across * down, [&](long piece) {
             const long first = piece / down * some, top = piece % down * ROW_BLOCK;
             multiply(w, x, top, std::min(rows, top + ROW_BLOCK), 2 * first, 2 * std::min(pairs, first + some), done);

@@ -40,6 +40,15 @@ inline Wide operator+(Wide a, Wide b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Wide operator-(Wide a, Wide b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Wide operator*(Wide a, Wide b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Wide fma(Wide a, Wide b, Wide c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// a b + sum, with the sum where it is: compilers keep the sums of a large kernel in memory, though there are registers for them.
+inline Wide add_product(Wide sum, Wide a, Wide b) {
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
+    return sum;
+}
+inline Wide add_product(Wide sum, Wide a, const float* b) {
+    asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum.v) : "v"(a.v), "m"(*b));
+    return sum;
+}
 inline Wide max(Wide a, Wide b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Wide min(Wide a, Wide b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline Wide nearest(Wide a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
@@ -72,6 +81,8 @@ using Wide = Floats;
 inline Wide load_wide(const float* p) { return load(p); }
 inline Wide load_wide(const uint16_t* p) { return load_half(p); }
 inline Wide spread(float a) { return all(a); }
+inline Wide add_product(Wide sum, Wide a, Wide b) { return fma(a, b, sum); }
+inline Wide add_product(Wide sum, Wide a, const float* b) { return fma(a, all(*b), sum); }
 inline void halves(const Wide* from, Floats to[2]) { to[0] = from[0], to[1] = from[1]; }
 
 #endif

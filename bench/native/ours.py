@@ -44,7 +44,7 @@ def decode(question: dict[str, Any]) -> dict[str, Any]:
     token = int(engine.run([Rows(sequence, question["prompt"])])[0].argmax())
     tokens, start = [token], time.perf_counter()
     for _ in range(question["count"]):
-        tokens.append(int(engine.run([Rows(sequence, tokens[-1:])])[0].argmax()))
+        tokens.append(int(engine.run([Rows(sequence, tokens[-1:])])[0].numpy().argmax()))
     seconds = time.perf_counter() - start
     engine.forget(sequence)
     return {"seconds": seconds, "tokens": tokens}

@@ -134,7 +134,15 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def log_probability(logits: Tensor, tokens: Tensor) -> list[float]:
-    """log softmax(x) at some tokens, −9999 at the least."""
+    """log softmax(x) at some tokens, −9999 at the least. Of a large vocabulary in float32 the exponentials are float32 too, and their sum
+    float64: they are thousands, and made for every token."""
+    if logits.dtype == torch.float32 and len(logits) > FEW:
+        row = logits.numpy(force=True)
+        largest = row.max()
+        if np.isfinite(largest):
+            total = np.exp(row - largest).sum(dtype=np.float64)
+            found = row[tokens.numpy(force=True)].astype(np.float64) - np.float64(largest) - np.log(total)
+            return np.maximum(found, IMPOSSIBLE).tolist()
     x = relative(logits)
     chosen = x[tokens]
     return (chosen - x.exp_().sum().log()).clamp(min=IMPOSSIBLE).tolist()

@@ -117,6 +117,8 @@ class NativeEngine:
     def run(self, rows: Sequence[Rows], *, queries: bool = False, into: Sequence[Tensor | None] = ()) -> Tensor:
         """Logits after the last tokens of each, one below the other. With `queries`, `self.queries` keeps every layer's rotated q;
         they may go `into` room that is given instead: [rows, heads · head_dim] for each layer, or None."""
+        if len(rows) == 1 and len(rows[0].tokens) == rows[0].logits == 1 and not queries and not into:
+            return self.next(rows[0].sequence, rows[0].tokens[0])
         tokens, sequences, positions, wanted = list[int](), list[int](), list[int](), list[int]()
         for one in rows:
             start, first = self.length(one.sequence), len(tokens)
@@ -129,6 +131,15 @@ class NativeEngine:
         logits = torch.empty(len(wanted), self.vocabulary)
         self.queries = [torch.empty(len(tokens), width) for width in self.query_widths] if queries else []
         self.call(given, wanted=torch.tensor(wanted, dtype=torch.int32), logits=logits, queries=into or self.queries)
+        return logits
+
+    def next(self, sequence: int, token: int) -> Float[Tensor, "1 vocabulary"]:
+        """Logits after one more token: `run` as it mostly is, with as little around it as may be."""
+        check_ids("tokens", (token,), self.packed[0].rows)
+        logits = torch.empty(1, self.vocabulary)
+        with self.alone:
+            kernels.ready()
+            self.engine.next(sequence, token, logits.data_ptr())
         return logits
 
     def hidden(

@@ -206,3 +206,31 @@ def test_what_it_does_not_know_it_refuses() -> None:
         NativeEngine.of(tiny.make(tiny.DECODERS["value-dim"]))
     with pytest.raises(InputError, match="int7"):
         NativeEngine.of(tiny.make(tiny.DECODERS["swiglu"]), "int7")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_one_more_token_is_a_run_of_one_row(precision) -> None:
+    """The short way gives the bits of the long one, counts the same positions, and refuses the same ids."""
+    engine = NativeEngine.of(tiny.make(tiny.DECODERS["grouped"]), precision)
+    one, other = engine.begin(), engine.begin()
+    for token in (3, 1, 4, 1, 5):
+        short = engine.next(one, token)
+        long = engine.run([Rows(other, [token])], queries=True)
+        assert torch.equal(short, long)
+        assert engine.length(one) == engine.length(other)
+    for token in (-1, engine.packed[0].rows):
+        with pytest.raises(InputError, match="tokens hold"):
+            engine.next(one, token)
+    assert engine.length(one) == 5
+
+
+def test_blocks_of_many_sequences_come_from_shared_slabs() -> None:
+    """Memory is taken by slabs, but counted and given back by blocks."""
+    engine = NativeEngine.of(tiny.make(tiny.DECODERS["grouped"]), "float32")
+    sequences = [engine.begin() for _ in range(40)]
+    engine.run([Rows(sequence, [1, 2, 3]) for sequence in sequences])
+    all_of_them = engine.cache_bytes
+    engine.forget(sequences[0])
+    assert engine.cache_bytes == all_of_them * 39 // 40
+    logits = engine.run([Rows(sequence, [4]) for sequence in sequences[1:]])
+    assert bool((logits == logits[0]).all())

@@ -81,6 +81,10 @@ class Counted:
         self.rows.append(rows)
         self.engine.run(rows, *others)
 
+    def next(self, *given: Any) -> None:
+        self.rows.append(1)
+        self.engine.next(*given)
+
 
 # ---------------------------------------------------------------------------------------------------------- a whole text
 
