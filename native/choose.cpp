@@ -76,4 +76,12 @@ bool choose(const std::string& kind) {
 
 const std::string& kind() { return chosen; }
 
+bool by_amd() {
+#if defined(__x86_64__)
+    return __builtin_cpu_is("amd");
+#else
+    return false;
+#endif
+}
+
 }  // namespace sightline

@@ -11,5 +11,6 @@ namespace sightline {
 std::vector<std::string> kinds();
 bool choose(const std::string& kind);
 const std::string& kind();
+bool by_amd();  // the processor
 
 }  // namespace sightline

@@ -144,6 +144,7 @@ NB_MODULE(_native, m) {
     m.def("kinds", &kinds);
     m.def("kind", &kind);
     m.def("choose", &choose);
+    m.def("by_amd", &by_amd);
     m.def("set_threads", &set_threads);
     m.def("threads", &threads);
     m.def("set_team", [](uintptr_t parallel, uintptr_t number, uintptr_t of) { set_team(at<void>(parallel), at<void>(number), at<void>(of)); });

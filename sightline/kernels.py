@@ -38,6 +38,8 @@ def load(wanted: str) -> tuple[Any, str]:
 
 
 _native, missing = load(os.environ.get("SIGHTLINE_NATIVE", ""))
+OWN_PRODUCTS = not missing and bool(_native.by_amd())
+"""Whether matrix products are ours. They were measured, and are faster, on AMD's processors; on others torch's library is at home."""
 CURVES = ("relu", "gelu", "gelu_tanh", "silu")
 
 
@@ -164,7 +166,8 @@ def worth(x: Tensor, weight: Tensor) -> bool:
     """Whether our own W x is quicker than torch's: many rows, large matrices, a gradient to come."""
     rows = x.numel() // max(1, x.shape[-1])
     return (
-        rows >= FEWEST_ROWS
+        OWN_PRODUCTS
+        and rows >= FEWEST_ROWS
         and rows * weight.numel() >= LEAST_WORK
         and suits(x, weight)
         and torch.is_grad_enabled()

@@ -39,7 +39,8 @@ def facts() -> dict[str, Any]:
     if kernels.available():
         native = kernels.ready()
         found["native kernels"] = f"yes, for {native.kind()} (this processor can run: {', '.join(native.kinds())})"
-        found["training uses"] = "own matrix products, attention, activations, RMSNorm and rotation in float32; torch for the rest"
+        products = "matrix products, " if kernels.OWN_PRODUCTS else ""
+        found["training uses"] = f"own {products}attention, activations, RMSNorm and rotation in float32; torch for the rest"
         found["engine"] = "native and torch (--engine native --dtype float32, float16, int8, int8_groups, int4, int4_min)"
         found["packed weights"] = packed_weights()
     else:

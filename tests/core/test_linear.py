@@ -35,6 +35,11 @@ def kind(request):
     kernels._native.choose(before)
 
 
+@pytest.fixture(autouse=True)
+def as_on_amd(monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "OWN_PRODUCTS", True)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_products_of_any_size_either_way(size, kind) -> None:
     rows, depth, columns = size
@@ -97,6 +102,10 @@ def test_torch_does_it_where_ours_cannot_or_need_not(monkeypatch) -> None:
         assert layer(x).dtype == torch.bfloat16
     assert not kernels.worth(x[:10], layer.weight)
     assert not kernels.worth(x.double(), layer.weight)
+    monkeypatch.setattr(kernels, "OWN_PRODUCTS", False)
+    assert not kernels.worth(x, layer.weight)
+    monkeypatch.setattr(kernels, "OWN_PRODUCTS", True)
+    assert kernels.worth(x, layer.weight)
     monkeypatch.setattr(kernels, "missing", "not there")
     assert not kernels.worth(x, layer.weight)
 
