@@ -46,7 +46,7 @@ native-asan: $(READY) ## the kernels' tests under the address and undefined-beha
 	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH cmake --build build/asan
 	@SIGHTLINE_NATIVE=$$(ls $(CURDIR)/build/asan/_native*.so) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-		$(PYTHON) -m pytest -n $(WORKERS) tests/test_kernels.py tests/native -p no:cacheprovider -m "not long" \
+		$(PYTHON) -m pytest -n $(WORKERS) tests/test_kernels.py tests/core/test_linear.py tests/native -p no:cacheprovider -m "not long" \
 		--deselect tests/native/test_endurance.py::test_ten_thousand_random_steps_leave_nothing  # the sanitizer keeps freed memory for a while
 
 readme: $(READY) ## the README's tree and table, from the files themselves

@@ -190,11 +190,13 @@ inline void look(const Cache& cache, const Operation& op, int sequence, int kv_h
             for (; q + 3 <= here; q += 3) body(std::integral_constant<int, 3>(), q);
             for (; q < here; q++) body(std::integral_constant<int, 1>(), q);
         };
-        // A single row has little to do with what it reads, and blocks lie apart: the next but one is asked for.
+        // A single row has little to do with what it reads, and blocks lie apart: the next but one is asked for, and of the one behind it
+        // a number is read, because asking is in vain where the page is not known yet.
         auto ask = [&](long at, long from) {
             if (many > 1 || at >= padded) return;
-            const uint8_t* block = (const uint8_t*)(place<Number>(cache, op, sequence, start + at, kv_head) + from);
-            for (long n = 0; n < BLOCK_POSITIONS * op.dim * (long)sizeof(Number); n += 64) prefetch(block + n);
+            auto there = [&](long at) { return (const uint8_t*)(place<Number>(cache, op, sequence, start + at, kv_head) + from); };
+            for (long n = 0; n < BLOCK_POSITIONS * op.dim * (long)sizeof(Number); n += 64) prefetch(there(at) + n);
+            if (at + BLOCK_POSITIONS < padded) (void)*(const volatile uint8_t*)there(at + BLOCK_POSITIONS);
         };
         const long ahead = 2 * BLOCK_POSITIONS, half = BLOCK_POSITIONS * op.dim;
         for (long at = 0; at < padded; at += BLOCK_POSITIONS) {

@@ -2,9 +2,11 @@
 //
 // As Goto and van de Geijn (2008) do it: some of the depth at a time, B is laid out in panels of whole vectors, in the order in which the
 // kernel reads them, and a panel stays in the second cache while the rows of a block pass by, six at a time. Rows of A are read where
-// they are; its columns are laid out first. Each number of C is one chain of sums in the order of k, whatever the threads do.
+// they are; its columns are laid out first. Each number of C is a chain of sums in the order of k for each such part of the depth, and then the
+// sum of these in their order, whatever the threads do.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "small_matmul.h"
@@ -115,14 +117,27 @@ inline float* lined_up(std::vector<float>& kept, size_t count) {
     return (float*)(((uintptr_t)kept.data() + 63) & ~(uintptr_t)63);
 }
 
+inline long rounded_up(long n, long to) { return (n + to - 1) / to * to; }
+
+// As `share`, where a piece is told which thread does it.
+template <class Body>
+inline void in_pieces_with(long pieces, const Body& body) {
+    alignas(64) std::atomic<long> next{0};
+    together([&](Member member) {
+        for (long piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) body(piece, member);
+    });
+}
+
 // Columns of C that belong to `b`, some of the depth at a time.
 inline void matmul_columns(const Product& p, Matrix a, Matrix b, const float* bias, float* out, long columns) {
     const long blocks = std::max(1L, (p.depth + DEPTH - 1) / DEPTH), most = std::max(1L, (p.depth + blocks - 1) / blocks);
     const long panels = (columns + PANEL - 1) / PANEL, panel = PANEL * most, six = PANEL_ROWS * most + LANES;
     const long height = std::clamp((p.rows / (4 * threads()) + PANEL_ROWS - 1) / PANEL_ROWS * PANEL_ROWS, FEWEST_ROWS, MOST_ROWS);
     const long down = (p.rows + height - 1) / height, across = std::clamp((2 * threads() + down - 1) / down, 1L, panels);
-    static thread_local std::vector<float> right;  // of the thread that calls; the others see it through `packed`
-    float* packed = lined_up(right, panels * panel);
+    // Of the thread that calls: the others get their parts of it, for none of them may run out of memory.
+    static thread_local std::vector<float> right, left;
+    const long own = a.column == 1 ? 0 : rounded_up((MOST_ROWS / PANEL_ROWS + 1) * six, 16);
+    float *packed = lined_up(right, panels * panel), *rows_of_all = lined_up(left, own * threads());
     for (long first = 0; first == 0 || first < p.depth; first += most) {
         const long depth = std::min(most, p.depth - first);
         if (b.column == 1)
@@ -131,10 +146,9 @@ inline void matmul_columns(const Product& p, Matrix a, Matrix b, const float* bi
             });
         else
             share(panels, [&](long n) { pack_turned(b, first, depth, n * PANEL, std::min(PANEL, columns - n * PANEL), packed + n * panel); });
-        share(down * across, [&](long piece) {
-            static thread_local std::vector<float> left;
+        in_pieces_with(down * across, [&](long piece, Member member) {
             const long top = piece / across * height, rows = std::min(height, p.rows - top);
-            float* mine = a.column == 1 ? nullptr : lined_up(left, (MOST_ROWS / PANEL_ROWS + 1) * six);
+            float* mine = a.column == 1 ? nullptr : rows_of_all + member.number * own;
             if (mine) pack_rows(a, p.rows, top, rows, first, depth, mine, six);
             for (long n = panels * (piece % across) / across; n < panels * (piece % across + 1) / across; n++) {
                 const long column = n * PANEL, many = std::min(PANEL, columns - column);
@@ -150,6 +164,7 @@ inline void matmul_columns(const Product& p, Matrix a, Matrix b, const float* bi
 }
 
 inline void matmul(const Product& p, const float* a, const float* b) {
+    if (p.rows == 0) return;
     const long some = std::max(1L, MOST_PACKED / DEPTH / PANEL) * PANEL;
     for (long column = 0; column < p.columns; column += some)
         matmul_columns(p, {a, p.a_row, p.a_column}, {b + column * p.b_column, p.b_row, p.b_column}, p.bias ? p.bias + column : nullptr,

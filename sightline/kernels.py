@@ -38,8 +38,9 @@ def load(wanted: str) -> tuple[Any, str]:
 
 
 _native, missing = load(os.environ.get("SIGHTLINE_NATIVE", ""))
-OWN_PRODUCTS = not missing and bool(_native.by_amd())
-"""Whether matrix products are ours. They were measured, and are faster, on AMD's processors; on others torch's library is at home."""
+OWN_PRODUCTS = not missing and _native.kind() != "portable" and bool(_native.by_amd())
+"""Whether matrix products are ours. On an AMD processor, with its AVX-512 and with its AVX2 alone, they were measured to be faster than
+those of torch's library, which is Intel's; on processors of other makers they were not measured."""
 CURVES = ("relu", "gelu", "gelu_tanh", "silu")
 
 
@@ -162,8 +163,9 @@ class RootMeanSquare(torch.autograd.Function):
 FEWEST_ROWS, LEAST_WORK = 192, 1 << 24  # of a product that is worth a call of our own: rows, and products of two numbers
 
 
-def worth(x: Tensor, weight: Tensor) -> bool:
-    """Whether our own W x is quicker than torch's: many rows, large matrices, a gradient to come."""
+def worth(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether our own W x + b is quicker than torch's: many rows, large matrices, a gradient to come. What does not fit is left to torch,
+    which says so."""
     rows = x.numel() // max(1, x.shape[-1])
     return (
         OWN_PRODUCTS
@@ -174,6 +176,9 @@ def worth(x: Tensor, weight: Tensor) -> bool:
         and (x.requires_grad or weight.requires_grad)
         and not torch.is_autocast_enabled("cpu")
         and type(weight) in (Tensor, torch.nn.Parameter)
+        and weight.ndim == 2
+        and x.shape[-1] == weight.shape[1]
+        and (bias is None or (suits(bias) and bias.shape == weight.shape[:1] and bias.is_contiguous()))
     )
 
 
@@ -181,12 +186,12 @@ def standing(x: Tensor) -> tuple[int, int, int]:
     return x.data_ptr(), x.stride(0), x.stride(1)
 
 
-def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """a b + bias, of matrices that stand either way."""
+def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """a b + bias, of matrices that stand either way; into `out` where it is given, whose last axis is the columns."""
+    assert a.shape[1] == b.shape[0]
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
-    out = torch.empty(a.shape[0], b.shape[1])
-    sizes = (*out.shape, a.shape[1])
-    ready().matmul(sizes, standing(a), standing(b), address(bias), out.data_ptr(), out.shape[1])
+    out = a.new_empty(a.shape[0], b.shape[1]) if out is None else out
+    ready().matmul((a.shape[0], b.shape[1], a.shape[1]), standing(a), standing(b), address(bias), out.data_ptr(), b.shape[1])
     return out
 
 
@@ -195,22 +200,22 @@ class Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        ctx.save_for_backward(rows, weight)
-        return product(rows, weight.t(), bias).view(*x.shape[:-1], len(weight))
+        rows, (for_x, for_weight, _) = x.reshape(-1, x.shape[-1]), ctx.needs_input_grad
+        ctx.save_for_backward(rows if for_weight else None, weight if for_x else None)
+        return product(rows, weight.t(), bias, x.new_empty(*x.shape[:-1], len(weight)))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         rows, weight = ctx.saved_tensors
-        slopes, (for_x, for_weight, for_bias) = slope.reshape(-1, len(weight)), ctx.needs_input_grad
-        dx = product(slopes, weight).view(*slope.shape[:-1], weight.shape[1]) if for_x else None
+        slopes, (for_x, for_weight, for_bias) = slope.reshape(-1, slope.shape[-1]), ctx.needs_input_grad
+        dx = product(slopes, weight, out=slope.new_empty(*slope.shape[:-1], weight.shape[1])) if for_x else None
         return dx, product(slopes.t(), rows) if for_weight else None, slopes.sum(0) if for_bias else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """W x + b, by our own product where it is worth it."""
-    if worth(x, weight):
+    if worth(x, weight, bias):
         return Linear.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
     return torch.nn.functional.linear(x, weight, bias)
 

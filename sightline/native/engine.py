@@ -118,6 +118,7 @@ class NativeEngine:
         """Logits after the last tokens of each, one below the other. With `queries`, `self.queries` keeps every layer's rotated q;
         they may go `into` room that is given instead: [rows, heads · head_dim] for each layer, or None."""
         if len(rows) == 1 and len(rows[0].tokens) == rows[0].logits == 1 and not queries and not into:
+            self.queries = []
             return self.next(rows[0].sequence, rows[0].tokens[0])
         tokens, sequences, positions, wanted = list[int](), list[int](), list[int](), list[int]()
         for one in rows:

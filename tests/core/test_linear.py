@@ -12,10 +12,12 @@ from sightline.core.linear import Linear
 from tests.test_kernels import KINDS, off, pair
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
-# rows, depth, columns: none, one, whole panels, a bit more, several blocks of depth, several of columns
+# rows, depth, columns: one, none, whole panels, a bit more, several blocks of depth, several of columns
 SIZES = [
     (1, 1, 1),
     (5, 0, 7),
+    (0, 8, 4),
+    (4, 8, 0),
     (6, 8, 64),
     (7, 9, 65),
     (300, 1, 17),
@@ -80,6 +82,41 @@ def test_what_needs_no_gradient_gets_none(monkeypatch) -> None:
     assert w.grad is None
     kernels.linear(x.detach(), w).sum().backward()
     assert w.grad is not None
+
+
+def test_what_does_not_fit_is_refused_by_torch() -> None:
+    layer, x = Linear(256, 512), torch.randn(300, 300, requires_grad=True)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        layer(x)
+    x, one = torch.randn(300, 256, requires_grad=True), torch.ones(1)
+    for bias in (one, one.expand(512), torch.randn(1024)[::2]):
+        assert not kernels.worth(x, layer.weight, bias)
+        assert off(kernels.linear(x, layer.weight, bias), F.linear(x.double(), layer.weight.double(), bias.double())) < 1e-6
+    with pytest.raises(RuntimeError, match="dtype"):
+        kernels.linear(x, layer.weight, torch.ones(512, dtype=torch.float64))
+
+
+def test_a_result_may_be_changed_in_place_and_defaults_do_not_matter() -> None:
+    (x, x64), (w, w64) = pair(300, 256, seed=1), pair(512, 256, seed=2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        ours = kernels.linear(x, w)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    ours.div_(2).sum().backward()
+    (F.linear(x64, w64) / 2).sum().backward()
+    assert ours.dtype == torch.float32
+    assert off(x.grad, x64.grad) < 1e-6
+
+
+def test_only_what_the_gradient_needs_is_kept() -> None:
+    """A frozen matrix needs no input, an input without a gradient no matrix."""
+    (x, _), (w, _) = pair(300, 256, seed=1), pair(512, 256, seed=2)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.shape) or t, lambda t: t):
+        kernels.linear(x, w.detach())
+        kernels.linear(x.detach(), w)
+    assert kept == [w.shape, x.shape]
 
 
 def test_the_number_of_threads_changes_no_bit() -> None:
