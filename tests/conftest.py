@@ -13,6 +13,8 @@ import jaxtyping
 import pytest
 import torch
 
+from sightline import kernels
+
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; the programs that tests start must hear Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,3 +26,12 @@ def as_users_run_it() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(params=kernels._native.kinds() if kernels.available() else [])
+def kind(request):
+    """Every kind of processor that this one can play, one after the other."""
+    before = kernels._native.kind()
+    assert kernels._native.choose(request.param)
+    yield request.param
+    kernels._native.choose(before)

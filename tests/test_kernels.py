@@ -12,16 +12,7 @@ from sightline.core.attention import Scoring, equation, fused
 from sightline.core.masks import Mask
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
-KINDS = kernels._native.kinds() if kernels.available() else []
 CURVES = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu}
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    before = kernels._native.kind()
-    assert kernels._native.choose(request.param)
-    yield request.param
-    kernels._native.choose(before)
 
 
 def off(ours: Tensor, truth: Tensor) -> float:

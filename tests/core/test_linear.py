@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import sightline as sl
 from sightline import kernels
 from sightline.core.linear import Linear
-from tests.test_kernels import KINDS, off, pair
+from tests.test_kernels import off, pair
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 # rows, depth, columns: one, none, whole panels, a bit more, several blocks of depth, several of columns
@@ -27,14 +27,6 @@ SIZES = [
     (97, 1600, 47),
     (2, 31, 6000),
 ]
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    before = kernels._native.kind()
-    assert kernels._native.choose(request.param)
-    yield request.param
-    kernels._native.choose(before)
 
 
 @pytest.fixture(autouse=True)
