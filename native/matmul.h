@@ -117,8 +117,6 @@ inline float* lined_up(std::vector<float>& kept, size_t count) {
     return (float*)(((uintptr_t)kept.data() + 63) & ~(uintptr_t)63);
 }
 
-inline long rounded_up(long n, long to) { return (n + to - 1) / to * to; }
-
 // As `share`, where a piece is told which thread does it.
 template <class Body>
 inline void in_pieces_with(long pieces, const Body& body) {
@@ -136,7 +134,7 @@ inline void matmul_columns(const Product& p, Matrix a, Matrix b, const float* bi
     const long down = (p.rows + height - 1) / height, across = std::clamp((2 * threads() + down - 1) / down, 1L, panels);
     // Of the thread that calls: the others get their parts of it, for none of them may run out of memory.
     static thread_local std::vector<float> right, left;
-    const long own = a.column == 1 ? 0 : rounded_up((MOST_ROWS / PANEL_ROWS + 1) * six, 16);
+    const long own = a.column == 1 ? 0 : rounded((MOST_ROWS / PANEL_ROWS + 1) * six, 16);
     float *packed = lined_up(right, panels * panel), *rows_of_all = lined_up(left, own * threads());
     for (long first = 0; first == 0 || first < p.depth; first += most) {
         const long depth = std::min(most, p.depth - first);

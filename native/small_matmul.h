@@ -4,6 +4,8 @@
 
 namespace SIGHTLINE_ISA {
 
+inline long rounded(long n, long to) { return (n + to - 1) / to * to; }
+
 template <int ROWS, int VECTORS>
 inline void product_tile(long depth, const float* a, long row, long column, const float* b, long below, float* c, long under, bool adds) {
     Wide sums[ROWS][VECTORS];

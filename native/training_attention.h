@@ -14,8 +14,6 @@ using namespace sightline;
 
 constexpr long BLOCK = 48;  // queries; a multiple of the tile's six rows
 
-inline long rounded(long n, long to) { return (n + to - 1) / to * to; }
-
 // The length of a row in memory: whole cache lines, an odd number of them, so that a column is spread over all of the cache.
 inline long row_length(long n) { return rounded(n, 16) | 16; }
 
