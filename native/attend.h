@@ -190,20 +190,22 @@ inline void look(const Cache& cache, const Operation& op, int sequence, int kv_h
             for (; q + 3 <= here; q += 3) body(std::integral_constant<int, 3>(), q);
             for (; q < here; q++) body(std::integral_constant<int, 1>(), q);
         };
-        // A single row has little to do with what it reads, and blocks lie apart: the next but one is asked for, and of the one behind it
-        // a number is read, because asking is in vain where the page is not known yet.
-        auto ask = [&](long at, long from) {
+        // A single row has little to do with what it reads, and blocks lie apart: bytes of the fourth block from here are asked for, and of
+        // the one behind it a number is read, because asking is in vain where the page is not known yet.
+        auto ask = [&](long at, long from, long end) {
+            at += 4 * BLOCK_POSITIONS;
             if (many > 1 || at >= padded) return;
             auto there = [&](long at) { return (const uint8_t*)(place<Number>(cache, op, sequence, start + at, kv_head) + from); };
-            for (long n = 0; n < BLOCK_POSITIONS * op.dim * (long)sizeof(Number); n += 64) prefetch(there(at) + n);
+            for (long n = 0; n < (end - from) * (long)sizeof(Number); n += 64) prefetch_far(there(at) + n);
             if (at + BLOCK_POSITIONS < padded) (void)*(const volatile uint8_t*)there(at + BLOCK_POSITIONS);
         };
-        const long ahead = 2 * BLOCK_POSITIONS, half = BLOCK_POSITIONS * op.dim;
+        const long half = BLOCK_POSITIONS * op.dim;
         for (long at = 0; at < padded; at += BLOCK_POSITIONS) {
             const Number* keys = place<Number>(cache, op, sequence, start + at, kv_head);
-            ask(at + ahead, 0);
-            for (long tile = 0; tile < BLOCK_POSITIONS; tile += 2 * TILE)
+            for (long tile = 0; tile < BLOCK_POSITIONS; tile += 2 * TILE) {
+                ask(at, tile * op.dim, (tile + 2 * TILE) * op.dim);
                 each([&](auto n, int q) { score<n>(keys + tile * op.dim, op.dim, queries + q, scores + q, at + tile); });
+            }
         }
         for (int q = 0; q < here; q++) {
             const long r = row + (q0 + q) / group;
@@ -212,7 +214,7 @@ inline void look(const Cache& cache, const Operation& op, int sequence, int kv_h
         }
         for (long at = 0; at < padded; at += BLOCK_POSITIONS) {
             const Number* values = place<Number>(cache, op, sequence, start + at, kv_head) + half;
-            ask(at + ahead, half);
+            ask(at, half, 2 * half);
             each([&](auto n, int q) { gather<n>(values, op.dim, scores + q, at, outs + q); });
         }
     }
