@@ -128,25 +128,21 @@ inline void gather(const Number* values, long dim, const float* const* weights, 
 inline void weigh(const Operation& op, float* row, long start, long padded, Sight seen, long position, int head) {
     const float* bias = op.distance_bias ? op.distance_bias + (long)head * (2 * op.reach + 1) + op.reach : nullptr;
     Floats tops = all(op.sinks ? op.sinks[head] : -INFINITY);
+    const Floats scale = all(op.score_scale);
+    const bool plain = op.score_cap <= 0 && !bias;
     auto masked = [&](long i) {  // eight positions from start + i
-        Floats s = load(row + i) * all(op.score_scale);
         float v[LANES];
-        if (op.score_cap > 0 || bias) {
-            store(v, s);
-            for (int j = 0; j < LANES; j++) {
-                if (op.score_cap > 0) v[j] = op.score_cap * std::tanh(v[j] / op.score_cap);
-                if (bias) v[j] += bias[std::min(op.reach, std::max(-op.reach, start + i + j - position))];
-            }
-            s = load(v);
+        store(v, load(row + i) * scale);
+        for (int j = 0; j < LANES; j++) {
+            const long at = start + i + j;
+            if (op.score_cap > 0) v[j] = op.score_cap * std::tanh(v[j] / op.score_cap);
+            if (bias) v[j] += bias[std::min(op.reach, std::max(-op.reach, at - position))];
+            if (at < seen.first || at >= seen.end) v[j] = -INFINITY;
         }
-        if (start + i >= seen.first && start + i + LANES <= seen.end) return s;
-        store(v, s);
-        for (int j = 0; j < LANES; j++)
-            if (start + i + j < seen.first || start + i + j >= seen.end) v[j] = -INFINITY;
         return load(v);
     };
     for (long i = 0; i < padded; i += LANES) {
-        Floats s = masked(i);
+        const Floats s = plain && start + i >= seen.first && start + i + LANES <= seen.end ? load(row + i) * scale : masked(i);
         store(row + i, s);
         tops = max(tops, s);
     }

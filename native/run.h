@@ -95,18 +95,20 @@ inline Inputs prepared(Run& run, const Operation& op, const Packed& w, long rows
     const Counting counting = Counting::of(w.precision);
     const long groups = w.depth / GROUP, in_width = e.widths[op.in];
     if (plain && !bytes) return {e.buffers[op.in], in_width, nullptr, nullptr, nullptr};
-    std::vector<float>& own = e.own[run.member.number];
+    std::vector<float>& own = e.own[run.member.number];  // of one row, so that it stays in the nearest cache
     const long room = w.depth + 2 * groups + w.depth / 4 + 16;
-    if (alone && (long)own.size() < room) own.resize(room);
-    float* floats = alone ? own.data() : e.normed.data();
+    if ((long)own.size() < room) own.resize(room);
+    float* floats = alone || bytes ? own.data() : e.normed.data();
     float* scales = alone ? floats + w.depth : e.scales.data();
     float* sums = alone ? scales + groups : e.sums.data();
     int8_t* whole = alone ? (int8_t*)(sums + groups) : e.bytes.data();
     auto one = [&](long row) {
-        float* x = floats + row * w.depth;
-        norm_row(op.norm, run.buffer(op.in, which ? which[row] : row), w.inputs, x);
+        const float* from = run.buffer(op.in, which ? which[row] : row);
+        float* x = bytes ? floats : floats + row * w.depth;
+        const bool as_it_is = bytes && op.norm.kind == NormKind::none && op.scale == 1.0f;
+        if (!as_it_is) norm_row(op.norm, from, w.inputs, x);
         if (op.scale != 1.0f) by_eight(w.inputs, [&](long i, int n) { store(x + i, load(x + i, n) * all(op.scale), n); });
-        if (bytes) quantise_row(counting, x, w.inputs, w.depth, whole + row * w.depth, scales + row * groups, sums + row * groups);
+        if (bytes) quantise_row(counting, as_it_is ? from : x, w.inputs, w.depth, whole + row * w.depth, scales + row * groups, sums + row * groups);
     };
     if (alone)
         one(0);

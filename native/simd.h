@@ -165,16 +165,26 @@ inline void transpose(const Floats in[LANES], Floats out[LANES]) {
 }
 
 inline float sum(Floats a) {  // in one order on every processor
+#if defined(__AVX2__)
+    const __m128 fours = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1)), twos = _mm_add_ps(fours, _mm_movehl_ps(fours, fours));
+    return _mm_cvtss_f32(_mm_add_ss(twos, _mm_movehdup_ps(twos)));
+#else
     float v[LANES];
     store(v, a);
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+#endif
 }
 inline float largest(Floats a) {
+#if defined(__AVX2__)
+    const __m128 fours = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1)), twos = _mm_max_ps(fours, _mm_movehl_ps(fours, fours));
+    return _mm_cvtss_f32(_mm_max_ss(twos, _mm_movehdup_ps(twos)));
+#else
     float v[LANES], found;
     store(v, a);
     found = v[0];
     for (int i = 1; i < LANES; i++) found = v[i] > found ? v[i] : found;
     return found;
+#endif
 }
 
 // e^x = 2^n e^r, |r| ≤ ln 2 / 2; about one unit in the last place. Below −87 it is 0 or as good as.
