@@ -93,13 +93,17 @@ def trained() -> list[str]:
 def engine() -> list[str]:
     """The native engine against its peers, and what a precision costs."""
     found = json.loads((ROOT / "bench" / "results" / "native.json").read_text(encoding="utf-8"))
-    lines = ["| the native engine, two threads | ours | best peer | ratio | range | goal | of bandwidth |", "|---|--:|--:|--:|---|--:|--:|"]
+    lines = [
+        "| the native engine, two threads | ours | best peer | ratio | range | goal | of bandwidth | |",
+        "|---|--:|--:|--:|---|--:|--:|---|",
+    ]
     for row in (row for row in found["rows"] if "ratio" in row):
         ratio, goal = row["ratio"], f"{row['goal']:.1f}×" if "goal" in row else ""
         share = f"{row['bandwidth']['median']:.0%}" if "bandwidth" in row else ""
         lines.append(
             f"| {row['work']}: {row['model']}, {row['ours'].removeprefix('ours ')} | {row['speed']['median']:.0f} | {row['peer']} "
-            f"{row['peer_speed']['median']:.0f} | {ratio['median']:.2f}× | {ratio['low']:.2f}–{ratio['high']:.2f} | {goal} | {share} |"
+            f"{row['peer_speed']['median']:.0f} | {ratio['median']:.2f}× | {ratio['low']:.2f}–{ratio['high']:.2f} | {goal} | {share} "
+            f"| {row['verdict']} |"
         )
     for model, ones in found["perplexity"]["found"].items():
         exact = next(one["perplexity"] for one in ones if one["who"] == "ours float32")

@@ -29,10 +29,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Times the best peer, and the share of the machine's bandwidth."""
+    """Times the best peer, or the one that it names, and the share of the machine's bandwidth."""
 
     ratio: float | None = None
     bandwidth: float | None = None
+    against: str = ""
 
 
 LLAMA, CT2, OPENVINO = "llama.cpp", "CTranslate2", "OpenVINO"
@@ -80,7 +81,7 @@ def goal_of(work: str, precision: str, model: str) -> Goal:
         ("translate, one greedy", "int8"): 2.0,
         ("translate, eight by four beams", "int8"): 1.3,
     }
-    return Goal(table.get((work, precision)))
+    return Goal(table.get((work, precision)), against=CT2 if work == "prefill" else "")
 
 
 def contests(works: tuple[str, ...], *, large: bool, models: tuple[str, ...] = ()) -> list[Contest]:

@@ -15,6 +15,7 @@ from sightline.generation.beam import search
 from sightline.generation.decode import Request
 from sightline.generation.decode import decode as events
 from sightline.generation.speculative import decode_lookup
+from sightline.native import store
 from sightline.native.engine import NativeEngine, Rows
 from sightline.native.matrices import check_precision
 from sightline.native.twin import twin_with
@@ -26,6 +27,7 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
     """Pack a folder's weights in a precision. The last model goes first: two would not always fit."""
     held.clear()
     engine = NativeEngine.of(sl.load(question["path"]).transformer, check_precision(question["kind"]))
+    store.release(engine)
     held.update(engine=engine, path=question["path"])
     return {"bytes": read_for_a_token(engine)}
 

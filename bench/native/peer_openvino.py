@@ -26,7 +26,8 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
     wanted = openvino_genai.SchedulerConfig()
     wanted.enable_prefix_caching = False  # else a prompt that was read before is not read again
     held["model"] = openvino_genai.LLMPipeline(str(place), "CPU", scheduler_config=wanted, INFERENCE_NUM_THREADS=THREADS)
-    return {"bytes": place.stat().st_size - question.get("unread", 0)}
+    numbers = openvino.Core().get_property("CPU", "INFERENCE_PRECISION_HINT").to_string()
+    return {"bytes": place.stat().st_size - question.get("unread", 0), "computes": numbers}
 
 
 def generate(prompt: list[int], count: int) -> tuple[list[int], Any]:

@@ -20,12 +20,14 @@ PAUSE = 0.3  # seconds between turns: OpenMP's threads may spin for a fifth of a
 
 @dataclass(slots=True)
 class Team:
-    """The processes of one contest, ready; those that could not be, with the reason; bytes that a token reads, by entry."""
+    """The processes of one contest, ready; those that could not be, with the reason; bytes that a token reads, by entry; the numbers
+    that a peer computes in, where they are shorter than float32."""
 
     model: Prepared
     members: dict[Entry, Contestant] = field(default_factory=dict[Entry, Contestant])
     bytes: dict[Entry, int] = field(default_factory=dict[Entry, int])
     absent: dict[str, str] = field(default_factory=dict[str, str])
+    computes: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @contextmanager
@@ -56,6 +58,8 @@ def join(team: Team, entry: Entry, threads: int, form: str) -> None:
         member.close()
         raise
     team.members[entry], team.bytes[entry] = member, int(answer.get("bytes", 0))
+    if answer.get("computes", "f32") != "f32":
+        team.computes[entry.label] = answer["computes"]
 
 
 def start(who: str, threads: int) -> Contestant:

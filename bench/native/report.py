@@ -43,7 +43,7 @@ def cells_of(row: Row) -> tuple[str, ...]:
     """One line, in words and figures."""
     unit = UNITS[row.work.split(",")[0]]
     ratio = "–" if row.ratio is None else f"{row.ratio.median:.2f}× ({row.ratio.low:.2f}–{row.ratio.high:.2f})"
-    goal = "–" if row.goal is None else f"≥ {row.goal:.2f}×"
+    goal = "–" if row.goal is None else f"≥ {row.goal:.2f}×" + (f" {row.goal_peer}" if row.goal_peer else "")
     own = spread(row.speed) + (f" {unit}" if row.speed else "")
     share = "–" if row.bandwidth is None else f"{row.bandwidth.median:.0%}"
     return (

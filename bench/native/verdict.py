@@ -51,7 +51,8 @@ def judge(ratio: Spread, goal: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. Without a ratio, `remark` says what stands in the way. `bandwidth`: the share of the machine's."""
+    """One line of the table. Without a ratio, `remark` says what stands in the way. `bandwidth`: the share of the machine's. A goal that
+    was set against another than the best peer is judged by `promised`. `ceiling`: times the best peer, if memory never waited."""
 
     work: str
     model: str
@@ -61,14 +62,23 @@ class Row:
     peer_speed: Spread | None = None
     ratio: Spread | None = None
     goal: float | None = None
+    goal_peer: str = ""
+    promised: Spread | None = None
     bandwidth: Spread | None = None
     bandwidth_goal: float | None = None
+    ceiling: Spread | None = None
     others: Mapping[str, Spread] | None = None
     remark: str = ""
 
     @property
     def verdict(self) -> str:
-        said = [] if self.ratio is None else [judge(self.ratio, self.goal)]
+        if self.promised is None:
+            said = [] if self.ratio is None else [judge(self.ratio, self.goal)]
+        else:
+            also = "" if self.ratio is None else f"; {self.peer}: {judge(self.ratio, None)}"
+            said = [f"{judge(self.promised, self.goal)}: {self.promised.median:.2f}× {self.goal_peer}{also}"]
+        if self.ceiling is not None and self.goal is not None and self.ceiling.median < self.goal:
+            said.append(f"the whole bandwidth would give {self.ceiling.median:.2f}×")
         if self.bandwidth is not None and self.bandwidth_goal is not None and self.bandwidth.median < self.bandwidth_goal:
             said.append(f"bandwidth below {self.bandwidth_goal:.0%}")
         return "; ".join([*said, *([self.remark] if self.remark else [])])
@@ -84,16 +94,35 @@ def row_of(
     speeds: Mapping[str, Sequence[float]],
     *,
     goal: float | None = None,
+    against: str = "",
     shares: Sequence[float] | None = None,
     bandwidth_goal: float | None = None,
     remark: str = "",
 ) -> Row:
-    """A line from every round's figures; `speeds` has ours under its own name and the peers under theirs."""
+    """A line from every round's figures; `speeds` has ours under its own name and the peers under theirs. `against`: whom the goal
+    names, if not the best."""
     peers = {name: speeds[name] for name in speeds if name != ours}
     own, share = Spread.of(speeds[ours]), None if shares is None else Spread.of(shares)
     if not peers:
         nobody = "; ".join(filter(None, ["no peer could run it", remark]))
         return Row(work, model, ours, own, bandwidth=share, bandwidth_goal=bandwidth_goal, goal=goal, remark=nobody)
     best = best_of(peers)
-    ratio, each = ratio_of(speeds[ours], peers[best]), {name: Spread.of(figures) for name, figures in peers.items()}
-    return Row(work, model, ours, own, best, each[best], ratio, goal, share, bandwidth_goal, each, remark)
+    named = next((name for name in peers if against and name.startswith(against) and name != best), "")
+    ratios = {name: ratio_of(speeds[ours], figures) for name, figures in peers.items()}
+    return Row(
+        work,
+        model,
+        ours,
+        own,
+        best,
+        Spread.of(peers[best]),
+        ratios[best],
+        goal,
+        named,
+        ratios.get(named),
+        share,
+        bandwidth_goal,
+        None if shares is None else ratio_of([a / b for a, b in zip(speeds[ours], shares, strict=True)], peers[best]),
+        {name: Spread.of(figures) for name, figures in peers.items()},
+        remark,
+    )

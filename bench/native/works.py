@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 from bench.native.contests import LONG, NEW, OURS, PROMPT, Contest, Entry, goal_of
@@ -95,9 +96,10 @@ def lines(contest: Contest, work: str, team: Team, found: Rounds) -> list[Row]:
         if work == "lookup" and found.bandwidth:
             peers = {"one pass a token at full bandwidth": [read * 1e9 / team.bytes[entry] for read in found.bandwidth]}
         speeds = {entry.label: found.speeds[entry], **peers}
-        rows.append(
-            row_of(work, title, entry.label, speeds, goal=goal.ratio, shares=share, bandwidth_goal=goal.bandwidth if share else None)
-        )
+        bandwidth = goal.bandwidth if share else None
+        row = row_of(work, title, entry.label, speeds, goal=goal.ratio, against=goal.against, shares=share, bandwidth_goal=bandwidth)
+        shorter = team.computes.get(row.peer)
+        rows.append(replace(row, remark=f"it computes in {shorter}") if shorter else row)
     return rows
 
 

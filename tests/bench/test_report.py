@@ -60,7 +60,7 @@ def test_goals_are_those_that_were_promised() -> None:
     assert (goal_of("decode", "int8", "gpt2").ratio, goal_of("decode", "int8", "llama-1b").ratio) == (2.0, 1.5)
     assert goal_of("decode", "int4", "gpt2").bandwidth == 0.8
     assert goal_of("decode", "float16", "gpt2").ratio is None
-    assert goal_of("prefill", "float32", "gpt2").ratio == 1.1
+    assert (goal_of("prefill", "float32", "gpt2").ratio, goal_of("prefill", "int8", "gpt2").against) == (1.1, "CTranslate2")
     assert goal_of("32 streams", "int8", "smollm2").ratio == 1.5
     assert goal_of("lookup", "int4", "smollm2").ratio == 1.0
     assert goal_of("translate, eight by four beams", "int8", "marian").ratio == 1.3

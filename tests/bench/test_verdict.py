@@ -56,3 +56,20 @@ def test_without_a_peer_nothing_is_claimed() -> None:
     assert row.ratio is None
     assert row.verdict == "no peer could run it"
     assert Row("encode", "m", "ours int8", remark="no encoders yet").verdict == "no encoders yet"
+
+
+def test_a_goal_against_a_named_peer_is_judged_against_that_one() -> None:
+    speeds = {"ours int8": [160.0, 150.0], "CTranslate2 int8": [100.0, 100.0], "OpenVINO q8_0": [140.0, 160.0]}
+    row = row_of("prefill", "m", "ours int8", speeds, goal=1.4, against="CTranslate2")
+    assert (row.peer, row.goal_peer) == ("OpenVINO q8_0", "CTranslate2 int8")
+    assert row.verdict == f"met: 1.55× CTranslate2 int8; OpenVINO q8_0: {NOISY}"
+    alone = row_of("prefill", "m", "ours int8", {"ours int8": [160.0], "CTranslate2 int8": [100.0]}, goal=1.4, against="CTranslate2")
+    assert (alone.goal_peer, alone.promised, alone.verdict) == ("", None, "met")
+
+
+def test_a_goal_above_what_memory_gives_is_said_to_be_so() -> None:
+    speeds = {"ours int8": [150.0, 150.0], "quick": [100.0, 100.0]}
+    row = row_of("decode", "m", "ours int8", speeds, goal=2.0, shares=[0.9, 0.9])
+    assert row.ceiling == Spread(pytest.approx(1.667, abs=1e-3), pytest.approx(1.667, abs=1e-3), pytest.approx(1.667, abs=1e-3))
+    assert row.verdict == "short of the goal; the whole bandwidth would give 1.67×"
+    assert "whole" not in row_of("decode", "m", "ours int8", speeds, goal=1.2, shares=[0.9, 0.9]).verdict
