@@ -78,34 +78,33 @@ SIGHTLINE_APART void tiles_of_bytes(const Packed& w, long tile, const Inputs& x,
     const long groups = w.depth / GROUP;
     const int8_t* bytes = x.bytes + row * w.depth;
     const float *scales = x.scales + row * groups, *totals = x.sums + row * groups;
-    Wide found[ROWS][VECTORS];
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) found[r][v] = spread(0.0f);
+    Wide found[ROWS * VECTORS];
+    written_out<ROWS * VECTORS>([&](auto i) { found[i] = spread(0.0f); });
     for (long g = 0; g < groups; g++) {
-        WideInts whole[ROWS][VECTORS];
-        for (int v = 0; v < VECTORS; v++) {
+        WideInts whole[ROWS * VECTORS];
+        written_out<VECTORS>([&](auto v) {
             const WideInts begin = ROWS == 1 ? start(totals[g]) : load_wide_times_64(less_sums[v] + g * 2 * TILE);
-            for (int r = 0; r < ROWS; r++) whole[r][v] = begin;
-        }
+            written_out<ROWS>([&](auto r) { whole[r * VECTORS + v] = begin; });
+        });
         for (long k = g * GROUP; k < (g + 1) * GROUP; k += 4) {
             if (ROWS == 1) prefetch(data[0] + k * 2 * TILE + AHEAD);
             WideBytes weights[VECTORS];
-            for (int v = 0; v < VECTORS; v++) weights[v] = load_wide_bytes(data[v] + k * 2 * TILE);
-            for (int r = 0; r < ROWS; r++)
-                for (int v = 0; v < VECTORS; v++) {
-                    if constexpr (ROWS == 1)  // memory is the limit: the matrix's own sums need not be read
-                        whole[r][v] = dot_signed_less(whole[r][v], for_signed(weights[v]), bytes + k, 64);
-                    else
-                        whole[r][v] = dot_unsigned(whole[r][v], weights[v], bytes + r * w.depth + k);
-                }
+            written_out<VECTORS>([&](auto v) { weights[v] = load_wide_bytes(data[v] + k * 2 * TILE); });
+            written_out<ROWS * VECTORS>([&](auto i) {
+                constexpr int r = i / VECTORS, v = i % VECTORS;
+                if constexpr (ROWS == 1)  // memory is the limit: the matrix's own sums need not be read
+                    whole[i] = dot_signed_less(whole[i], for_signed(weights[v]), bytes + k, 64);
+                else
+                    whole[i] = dot_unsigned(whole[i], weights[v], bytes + r * w.depth + k);
+            });
         }
-        for (int r = 0; r < ROWS; r++)
-            for (int v = 0; v < VECTORS; v++) found[r][v] = add_product(found[r][v], floats(whole[r][v]), scales + r * groups + g);
+        written_out<ROWS * VECTORS>([&](auto i) {
+            found[i] = add_product(found[i], floats(whole[i]), scales + i / VECTORS * groups + g);
+        });
     }
-    for (int v = 0; v < VECTORS; v++) {
-        const Wide scale = load_wide((const float*)w.scales + (tile + v * TILES) * TILE);
-        for (int r = 0; r < ROWS; r++) sums[r][v] = found[r][v] * scale;
-    }
+    written_out<ROWS * VECTORS>([&](auto i) {
+        sums[i / VECTORS][i % VECTORS] = found[i] * load_wide((const float*)w.scales + (tile + i % VECTORS * TILES) * TILE);
+    });
 }
 
 // The same where each group of inputs has scales of its own.
@@ -117,51 +116,51 @@ SIGHTLINE_APART void tiles_of_groups(const Packed& w, long tile, const Inputs& x
     for (int v = 0; v < VECTORS; v++) data[v] = w.tile(tile + v * TILES);
     const long groups = w.depth / GROUP;
     const int8_t* bytes = x.bytes + row * w.depth;
-    Wide found[ROWS][VECTORS];
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) found[r][v] = spread(0.0f);
+    Wide found[ROWS * VECTORS];
+    written_out<ROWS * VECTORS>([&](auto i) { found[i] = spread(0.0f); });
     for (long g = 0; g < groups; g++) {
         const float *scales = x.scales + row * groups + g, *totals = x.sums + row * groups + g;
-        std::conditional_t<nibbles, WideNibbles, WideInts> whole[ROWS][VECTORS];
-        for (int r = 0; r < ROWS; r++)
-            for (int v = 0; v < VECTORS; v++) {
-                if constexpr (nibbles)
-                    whole[r][v] = start_nibbles();
-                else
-                    whole[r][v] = start(totals[r * groups]);
-            }
+        std::conditional_t<nibbles, WideNibbles, WideInts> whole[ROWS * VECTORS];
+        written_out<ROWS * VECTORS>([&](auto i) {
+            if constexpr (nibbles)
+                whole[i] = start_nibbles();
+            else
+                whole[i] = start(totals[i / VECTORS * groups]);
+        });
         for (long k = g * GROUP; k < (g + 1) * GROUP; k += AT_ONCE) {
             if (ROWS == 1) prefetch(data[0] + k * BYTES + AHEAD);
-            for (int v = 0; v < VECTORS; v++) {
+            written_out<VECTORS>([&](auto v) {
                 const WideBytes read = load_wide_bytes(data[v] + k * BYTES);
                 if constexpr (nibbles) {
                     const WideBytes low = low_nibbles(read), high = high_nibbles(read);
-                    for (int r = 0; r < ROWS; r++) {
+                    written_out<ROWS>([&](auto r) {
                         const int8_t* a = bytes + r * w.depth + k;
-                        whole[r][v] = dot_nibbles(dot_nibbles(whole[r][v], low, a), high, a + 4);
-                    }
+                        whole[r * VECTORS + v] = dot_nibbles(dot_nibbles(whole[r * VECTORS + v], low, a), high, a + 4);
+                    });
                 } else {
                     const WideBytes weights = for_signed(read);
-                    for (int r = 0; r < ROWS; r++) whole[r][v] = dot_signed(whole[r][v], weights, bytes + r * w.depth + k);
+                    written_out<ROWS>([&](auto r) {
+                        whole[r * VECTORS + v] = dot_signed(whole[r * VECTORS + v], weights, bytes + r * w.depth + k);
+                    });
                 }
-            }
+            });
         }
-        for (int v = 0; v < VECTORS; v++) {
+        written_out<VECTORS>([&](auto v) {
             const Wide scale = load_wide(w.group_scales(tile + v * TILES, g));
-            for (int r = 0; r < ROWS; r++) {
+            written_out<ROWS>([&](auto r) {
+                constexpr int i = r * VECTORS + v;
                 const float by = scales[r * groups], total = by * totals[r * groups];
                 if constexpr (P == Precision::int4)
-                    found[r][v] = add_product(found[r][v], fma(floats(fours(whole[r][v])), spread(by), spread(-8.0f * total)), scale);
+                    found[i] = add_product(found[i], fma(floats(fours(whole[i])), spread(by), spread(-8.0f * total)), scale);
                 else if constexpr (P == Precision::int4_min)
-                    found[r][v] = add_product(add_product(found[r][v], floats(fours(whole[r][v])) * spread(by), scale),
-                                              load_wide(w.minima(tile + v * TILES, g)), &total);
+                    found[i] = add_product(add_product(found[i], floats(fours(whole[i])) * spread(by), scale),
+                                           load_wide(w.minima(tile + v * TILES, g)), &total);
                 else
-                    found[r][v] = add_product(found[r][v], floats(whole[r][v]), spread(by) * scale);
-            }
-        }
+                    found[i] = add_product(found[i], floats(whole[i]), spread(by) * scale);
+            });
+        });
     }
-    for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = found[r][v];
+    written_out<ROWS * VECTORS>([&](auto i) { sums[i / VECTORS][i % VECTORS] = found[i]; });
 }
 
 // All tiles from `first` to `last`, rows from `top` to `end`; `done(row, tile, sums of two tiles)` says what becomes of them, and

@@ -2,6 +2,7 @@
 // all kinds of processor give the same sums.
 #pragma once
 #include <type_traits>
+#include <utility>
 
 #include "simd.h"
 
@@ -16,6 +17,16 @@ namespace SIGHTLINE_ISA {
 
 template <int N>
 using Count = std::integral_constant<int, N>;
+
+// body(0) … body(N − 1), each written out: sums whose numbers are known can stay in registers, those of a loop would live in memory.
+template <class Body, int... I>
+__attribute__((always_inline)) inline void written_out(const Body& body, std::integer_sequence<int, I...>) {
+    (body(Count<I>()), ...);
+}
+template <int N, class Body>
+__attribute__((always_inline)) inline void written_out(const Body& body) {
+    written_out(body, std::make_integer_sequence<int, N>());
+}
 
 // A kernel keeps the sums of so many rows, each in so many vectors, in registers: what is read for them is as little as may be.
 template <int ROWS, int VECTORS>

@@ -25,7 +25,8 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{place.name} is not there: llama.cpp writes it")
     wanted = openvino_genai.SchedulerConfig()
     wanted.enable_prefix_caching = False  # else a prompt that was read before is not read again
-    held["model"] = openvino_genai.LLMPipeline(str(place), "CPU", scheduler_config=wanted, INFERENCE_NUM_THREADS=THREADS)
+    words = [openvino_genai.Tokenizer(question["words"])] if question["words"] else []  # it wants some, though it is given numbers
+    held["model"] = openvino_genai.LLMPipeline(str(place), *words, "CPU", scheduler_config=wanted, INFERENCE_NUM_THREADS=THREADS)
     numbers = openvino.Core().get_property("CPU", "INFERENCE_PRECISION_HINT").to_string()
     return {"bytes": place.stat().st_size - question.get("unread", 0), "computes": numbers}
 

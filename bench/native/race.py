@@ -70,7 +70,9 @@ def start(who: str, threads: int) -> Contestant:
 def loading(model: Prepared, entry: Entry, form: str = "language") -> dict[str, Any]:
     """What a contestant is told."""
     path = with_gguf(model).gguf if entry.who in (LLAMA, OPENVINO) else model.folder
-    return {"path": str(path), "kind": entry.kind, "form": form, "unread": int(model.unread * WEIGHT_BYTES.get(entry.kind, 0))}
+    words = str(with_gguf(prepared("smollm2")).gguf) if entry.who == OPENVINO and not model.real else ""
+    unread = int(model.unread * WEIGHT_BYTES.get(entry.kind, 0))
+    return {"path": str(path), "kind": entry.kind, "form": form, "words": words, "unread": unread}
 
 
 @dataclass(slots=True)
