@@ -147,14 +147,15 @@ SIGHTLINE_APART void tiles_of_groups(const Packed& w, long tile, const Inputs& x
         }
         written_out<VECTORS>([&](auto v) {
             const Wide scale = load_wide(w.group_scales(tile + v * TILES, g));
+            Wide least = scale;
+            if constexpr (P == Precision::int4_min) least = load_wide(w.minima(tile + v * TILES, g));
             written_out<ROWS>([&](auto r) {
                 constexpr int i = r * VECTORS + v;
                 const float by = scales[r * groups], total = by * totals[r * groups];
                 if constexpr (P == Precision::int4)
                     found[i] = add_product(found[i], fma(floats(fours(whole[i])), spread(by), spread(-8.0f * total)), scale);
                 else if constexpr (P == Precision::int4_min)
-                    found[i] = add_product(add_product(found[i], floats(fours(whole[i])) * spread(by), scale),
-                                           load_wide(w.minima(tile + v * TILES, g)), &total);
+                    found[i] = add_product(add_product(found[i], floats(fours(whole[i])) * spread(by), scale), least, spread(total));
                 else
                     found[i] = add_product(found[i], floats(whole[i]), spread(by) * scale);
             });

@@ -77,7 +77,7 @@ class Row:
         else:
             also = "" if self.ratio is None else f"; {self.peer}: {judge(self.ratio, None)}"
             said = [f"{judge(self.promised, self.goal)}: {self.promised.median:.2f}× {self.goal_peer}{also}"]
-        if self.ceiling is not None and self.goal is not None and self.ceiling.median < self.goal:
+        if self.ratio and self.ceiling and self.goal and self.ratio.median <= self.ceiling.median < self.goal:  # else it moved meanwhile
             said.append(f"the whole bandwidth would give {self.ceiling.median:.2f}×")
         if self.bandwidth is not None and self.bandwidth_goal is not None and self.bandwidth.median < self.bandwidth_goal:
             said.append(f"bandwidth below {self.bandwidth_goal:.0%}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,6 +27,7 @@ from sightline.generation.randomness import whole
 from sightline.generation.sampling import Change
 
 STRONGEST, MOST_BEAMS = 100, 1024
+STRETCH = 64  # numbers that are looked at together
 
 EarlyStopping = bool | Literal["never"]
 
@@ -136,11 +137,12 @@ def search(
     before = _real_tokens(prompt, padding)
     rows = [[Group([Path((), 0.0, 0.0, row)]) for _ in range(groups)] for row in range(len(before))]
     for length in range(1, max_tokens + 1):
-        logs = torch.log_softmax(transformer.head(hidden[:, -1:])[:, -1].float(), dim=-1)
-        if bool(logs.isnan().any()):
+        logits = transformer.head(hidden[:, -1:])[:, -1].float()
+        likely = _Changed(torch.log_softmax(logits, dim=-1), changes) if changes or diversity else _Likely.of(logits, plan.candidates)
+        if likely.broken:
             raise InputError("the model gave NaN logits", expected="numbers", fix="run the model in float32")
         for history, row in zip(before, rows, strict=True):
-            _step(row, logs, history, length=length, changes=changes, plan=plan)
+            _step(row, likely, history, length=length, plan=plan)
         paths = [path for row in rows for group in row for path in group.running]
         if not paths:
             break
@@ -148,30 +150,30 @@ def search(
     return [sorted((h for group in row for h in group.done), key=lambda h: -h.score)[:count] for row in rows]
 
 
-def _step(
-    row: list[Group], logs: Float[Tensor, "paths vocab"], history: list[int], *, length: int, changes: Sequence[Change], plan: Plan
-) -> None:
+def _step(row: list[Group], likely: _Changed | _Likely, history: list[int], *, length: int, plan: Plan) -> None:
     """One more token for the groups of one prompt, one group after the other."""
     taken: Counter[int] = Counter()
     for group in row:
         if group.running:
-            _extend(group, _changed(logs, group.running, history, changes), taken, length=length, plan=plan)
+            _extend(group, likely.after(group.running, history, taken, plan), length=length, plan=plan)
             taken.update(path.tokens[-1] for path in group.running)
             if group.is_settled(length, plan):
                 group.running = []
 
 
-def _extend(group: Group, logs: Float[Tensor, "running vocab"], taken: Counter[int], *, length: int, plan: Plan) -> None:
+class Candidate(NamedTuple):
+    """A token that may follow a path, with its log p and the rank that both would have."""
+
+    rank: float
+    gain: float
+    parent: Path
+    token: int
+
+
+def _extend(group: Group, candidates: list[Candidate], *, length: int, plan: Plan) -> None:
     """The best continuations of a group's paths: of the first `width`, those that end are done; the best that do not end go on."""
-    ranks = logs + torch.tensor([path.rank for path in group.running], device=logs.device)[:, None]
-    if plan.diversity and taken:
-        chosen = torch.tensor(list(taken.items()), device=logs.device)
-        ranks[:, chosen[:, 0]] -= plan.diversity * chosen[:, 1]
-    values, places = ranks.flatten().topk(min(plan.candidates, ranks.numel()))
-    gains = logs.flatten()[places]
     running: list[Path] = []
-    for n, (rank, gain, place) in enumerate(zip(values.tolist(), gains.tolist(), places.tolist(), strict=True)):
-        parent, token = group.running[place // logs.shape[1]], place % logs.shape[1]
+    for n, (rank, gain, parent, token) in enumerate(candidates):
         path = Path((*parent.tokens, token), parent.total + gain, rank, parent.row)
         if rank == -torch.inf:  # forbidden by a change
             break
@@ -182,14 +184,71 @@ def _extend(group: Group, logs: Float[Tensor, "running vocab"], taken: Counter[i
     group.running = running[: plan.width]
 
 
-def _changed(
-    logs: Float[Tensor, "paths vocab"], paths: list[Path], history: list[int], changes: Sequence[Change]
-) -> Float[Tensor, "running vocab"]:
-    """The log-probabilities of these paths, with every change applied."""
-    rows = list(logs[[path.row for path in paths]])
-    for change in changes:
-        rows = [change(row, [*history, *path.tokens]) for row, path in zip(rows, paths, strict=True)]
-    return torch.stack(rows)
+@dataclass(frozen=True, slots=True)
+class _Likely:
+    """Each path's likeliest tokens, best first, with log p: all that plain beams look at."""
+
+    logs: list[list[float]]
+    tokens: list[list[int]]
+    broken: bool
+
+    @classmethod
+    def of(cls, logits: Float[Tensor, "paths vocab"], count: int) -> _Likely:
+        """The logits are overwritten: a large vocabulary takes longer to copy than to look through."""
+        values, tokens = largest(logits, min(count, logits.shape[1]))
+        top = values[:, :1]
+        logs = values - top - logits.sub_(top).exp_().sum(-1, keepdim=True).log()
+        return cls(logs.tolist(), tokens.tolist(), broken=bool(logs.isnan().any()))
+
+    def after(self, paths: list[Path], history: list[int], taken: Counter[int], plan: Plan) -> list[Candidate]:
+        """The best continuations of these paths, best first."""
+        found = (
+            Candidate(path.rank + gain, gain, path, token)
+            for path in paths
+            for gain, token in zip(self.logs[path.row], self.tokens[path.row], strict=True)
+        )
+        return sorted(found, key=lambda one: -one.rank)[: plan.candidates]
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """Each path's log p of every token, which changes and the groups' diversity act on."""
+
+    logs: Float[Tensor, "paths vocab"]
+    changes: Sequence[Change]
+
+    @property
+    def broken(self) -> bool:
+        return bool(self.logs.isnan().any())
+
+    def after(self, paths: list[Path], history: list[int], taken: Counter[int], plan: Plan) -> list[Candidate]:
+        """The best continuations of these paths, best first."""
+        rows = list(self.logs[[path.row for path in paths]])
+        for change in self.changes:
+            rows = [change(row, [*history, *path.tokens]) for row, path in zip(rows, paths, strict=True)]
+        logs = torch.stack(rows)
+        ranks = logs + torch.tensor([path.rank for path in paths], device=logs.device)[:, None]
+        if plan.diversity and taken:
+            chosen = torch.tensor(list(taken.items()), device=logs.device)
+            ranks[:, chosen[:, 0]] -= plan.diversity * chosen[:, 1]
+        values, places = ranks.flatten().topk(min(plan.candidates, ranks.numel()))
+        best = zip(values.tolist(), logs.flatten()[places].tolist(), places.tolist(), strict=True)
+        return [Candidate(rank, gain, paths[place // logs.shape[1]], place % logs.shape[1]) for rank, gain, place in best]
+
+
+def largest(numbers: Float[Tensor, "rows many"], count: int) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
+    """`numbers.topk(count)`, quicker where there are many: the largest lie in the stretches whose own largest are the largest."""
+    rows, many = numbers.shape
+    whole_part = many - many % STRETCH
+    if many < 16 * STRETCH * count:
+        return numbers.topk(count)
+    stretches = numbers[:, :whole_part].unflatten(1, (-1, STRETCH))
+    where = stretches.amax(-1).topk(count).indices
+    inside = stretches.gather(1, where[..., None].expand(-1, -1, STRETCH)).flatten(1)
+    places = (where[..., None] * STRETCH + torch.arange(STRETCH, device=numbers.device)).flatten(1)
+    rest = torch.arange(whole_part, many, device=numbers.device).expand(rows, -1)
+    values, chosen = torch.cat([inside, numbers[:, whole_part:]], 1).topk(count)
+    return values, torch.cat([places, rest], 1).gather(1, chosen)
 
 
 def _feed(transformer: Transformer, paths: list[Path], cache: Cache) -> Float[Tensor, "paths 1 width"]:

@@ -73,3 +73,5 @@ def test_a_goal_above_what_memory_gives_is_said_to_be_so() -> None:
     assert row.ceiling == Spread(pytest.approx(1.667, abs=1e-3), pytest.approx(1.667, abs=1e-3), pytest.approx(1.667, abs=1e-3))
     assert row.verdict == "short of the goal; the whole bandwidth would give 1.67×"
     assert "whole" not in row_of("decode", "m", "ours int8", speeds, goal=1.2, shares=[0.9, 0.9]).verdict
+    moved = row_of("decode", "m", "ours int8", speeds, goal=2.0, shares=[1.1, 1.1])  # bandwidth that was less when it was measured
+    assert moved.verdict == "short of the goal"

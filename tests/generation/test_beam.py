@@ -15,7 +15,7 @@ from torch import Tensor
 
 import sightline as sl
 from sightline.errors import InputError
-from sightline.generation.beam import Hypothesis, search
+from sightline.generation.beam import Hypothesis, largest, search
 from tests.families.oracle import ours, reference, tokens
 from tests.families.test_decoders import GPT2, LLAMA
 from tests.families.test_encoder_decoders import BART, T5
@@ -235,6 +235,38 @@ def test_groups_keep_away_from_each_other(seed: int, diversity: float) -> None:
     assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-5)
     if diversity == 5.0:
         assert len({h.tokens[0] for h in found}) > 2
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_plain_beams_are_those_with_a_change_that_changes_nothing(name: str) -> None:
+    """One looks at the likeliest tokens alone, the other at all of them."""
+    model, source, _ = toy(name, 0)
+    (plain,), (changed,) = (
+        search(model, torch.tensor([[1, 0]]), beams=4, max_tokens=6, end=(END,), count=4, changes=changes, **source)
+        for changes in ((), (lambda logs, _: logs,))
+    )
+    for one, other in zip(plain, changed, strict=True):
+        assert one.tokens == other.tokens
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+
+
+@pytest.mark.parametrize("many", [1, 64, 4095, 4096, 4097, 50257])
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_largest_are_topk(many: int, count: int) -> None:
+    numbers = torch.randn(5, many, generator=torch.Generator().manual_seed(many)).double()
+    numbers[2, -1] = numbers[3, 0] = 99
+    wanted = numbers.topk(min(count, many))
+    values, places = largest(numbers, min(count, many))
+    assert torch.equal(values, wanted.values)
+    assert torch.equal(places, wanted.indices)
+
+
+def test_nan_logits_are_refused_by_plain_beams_too() -> None:
+    model = make(TOYS["llama"])
+    with torch.no_grad():
+        next(iter(model.parameters())).fill_(float("nan"))
+    with pytest.raises(InputError, match="NaN"):
+        search(model, torch.tensor([[1, 0]]), beams=2, max_tokens=3, end=())
 
 
 def test_a_change_sees_the_text_and_can_forbid() -> None:
