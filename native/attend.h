@@ -9,6 +9,7 @@
 #include "engine.h"
 #include "norms.h"
 #include "pack.h"
+#include "wide.h"
 
 namespace SIGHTLINE_ISA {
 using namespace sightline;
@@ -169,7 +170,7 @@ inline void look(const Cache& cache, const Operation& op, int sequence, int kv_h
     const Sight low = sight_of(op, positions[row], length), high = sight_of(op, positions[row + many - 1], length);
     const long start = low.first / BLOCK_POSITIONS * BLOCK_POSITIONS;
     const long padded = (std::max(low.end, high.end) - start + BLOCK_POSITIONS - 1) / BLOCK_POSITIONS * BLOCK_POSITIONS;
-    if ((long)own.size() < count * padded) own.resize(count * padded);
+    if ((long)own.size() < TOGETHER * padded) own.resize(TOGETHER * padded);
     const float* queries[TOGETHER];
     float *scores[TOGETHER], *outs[TOGETHER];
     for (long q0 = 0; q0 < count; q0 += TOGETHER) {
@@ -178,13 +179,13 @@ inline void look(const Cache& cache, const Operation& op, int sequence, int kv_h
             const long r = row + (q0 + q) / group, head = kv_head * group + (q0 + q) % group;
             queries[q] = in + r * in_width + head * op.dim;
             outs[q] = out + r * out_width + head * op.dim;
-            scores[q] = own.data() + (q0 + q) * padded;
+            scores[q] = own.data() + q * padded;
         }
         auto each = [&](auto body) {
             int q = 0;
-            for (; q + 6 <= here; q += 6) body(std::integral_constant<int, 6>(), q);
-            for (; q + 3 <= here; q += 3) body(std::integral_constant<int, 3>(), q);
-            for (; q < here; q++) body(std::integral_constant<int, 1>(), q);
+            for (; q + 6 <= here; q += 6) body(Count<6>(), q);
+            for (; q + 3 <= here; q += 3) body(Count<3>(), q);
+            for (; q < here; q++) body(Count<1>(), q);
         };
         // A single row has little to do with what it reads, and blocks lie apart: bytes of the fourth block from here are asked for, and of
         // the one behind it a number is read, because asking is in vain where the page is not known yet.
