@@ -213,8 +213,10 @@ inline void attend(Run& run, const Operation& op, int number) {
     run.phase(step.rows, [&](long row) {
         for (int kv_head = 0; kv_head < op.kv_heads; kv_head++) prepare(row, kv_head);
     });
-    // rows of one sequence that follow each other are looked at together, as many as make their queries a multiple of TOGETHER
-    const long together = TOGETHER / std::gcd((long)TOGETHER, group);
+    // rows of one sequence that follow each other are looked at together, as many as make their queries a multiple of TOGETHER; but fewer
+    // where threads would have nothing to do
+    const long whole = TOGETHER / std::gcd((long)TOGETHER, group), enough = 4 * run.member.of;
+    const long together = step.rows / whole * op.kv_heads >= enough ? whole : std::max(1L, TOGETHER / group);
     run.phase((step.rows + together - 1) / together * op.kv_heads, [&](long piece) {
         const long top = piece / op.kv_heads * together, end = std::min(step.rows, top + together);
         for (long row = top, next; row < end; row = next) {

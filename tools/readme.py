@@ -98,7 +98,7 @@ def engine() -> list[str]:
         "|---|--:|--:|--:|---|--:|--:|---|",
     ]
     for row in (row for row in found["rows"] if "ratio" in row):
-        ratio, goal = row["ratio"], f"{row['goal']:.1f}×" if "goal" in row else ""
+        ratio, goal = row["ratio"], f"{row['goal']:.1f}× {row.get('goal_peer', '')}".strip() if "goal" in row else ""
         share = f"{row['bandwidth']['median']:.0%}" if "bandwidth" in row else ""
         lines.append(
             f"| {row['work']}: {row['model']}, {row['ours'].removeprefix('ours ')} | {row['speed']['median']:.0f} | {row['peer']} "

@@ -15,6 +15,11 @@ def colour_of(ratio: Mapping[str, float]) -> str:
     return AHEAD if ratio["median"] > 1 else BEHIND
 
 
+def goal_on_the_axis(row: Mapping[str, Any]) -> float:
+    """A goal against another than the best peer, in times of the best."""
+    return row["goal"] * row["ratio"]["median"] / row["promised"]["median"] if "promised" in row else row["goal"]
+
+
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
     """Rows as the results' file has them; those without a ratio are left out."""
     import matplotlib as mpl
@@ -29,7 +34,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
         axes.barh(place, ratio["median"], color=colour_of(ratio), height=0.6)
         axes.plot([ratio["low"], ratio["high"]], [place, place], color="black", linewidth=1)
         if "goal" in row:
-            axes.plot([row["goal"]] * 2, [place - 0.4, place + 0.4], color="#CC79A7", linewidth=2)
+            axes.plot([goal_on_the_axis(row)] * 2, [place - 0.4, place + 0.4], color="#CC79A7", linewidth=2)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(
         range(len(shown)), [f"{row['work']} · {row['model']} · {row['ours'].removeprefix('ours ')}\nagainst {row['peer']}" for row in shown]

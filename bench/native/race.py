@@ -14,6 +14,7 @@ from bench.native.channel import Contestant, ContestantError
 from bench.native.contests import LLAMA, MODULES, OPENVINO, OURS, WEIGHT_BYTES, Contest, Entry
 from bench.native.limits import Bandwidth, gemm_peak
 from bench.native.models import Prepared, prepared, with_gguf
+from sightline.errors import InputError
 
 PAUSE = 0.3  # seconds between turns: OpenMP's threads may spin for a fifth of a second after their work
 
@@ -70,7 +71,10 @@ def start(who: str, threads: int) -> Contestant:
 def loading(model: Prepared, entry: Entry, form: str = "language") -> dict[str, Any]:
     """What a contestant is told."""
     path = with_gguf(model).gguf if entry.who in (LLAMA, OPENVINO) else model.folder
-    words = str(with_gguf(prepared("smollm2")).gguf) if entry.who == OPENVINO and not model.real else ""
+    try:
+        words = str(with_gguf(prepared("smollm2")).gguf) if entry.who == OPENVINO and not model.real else ""
+    except (InputError, OSError) as error:
+        raise ContestantError(f"it wants words, and SmolLM2's are not to be had: {error}") from error
     unread = int(model.unread * WEIGHT_BYTES.get(entry.kind, 0))
     return {"path": str(path), "kind": entry.kind, "form": form, "words": words, "unread": unread}
 

@@ -85,8 +85,9 @@ def stored(path: Path) -> dict[str, Any]:
 
 
 def merged(before: Mapping[str, Any], now: Mapping[str, Any], works: Sequence[str]) -> dict[str, Any]:
-    """What was measured now in place of the same works' old lines; the rest stays."""
-    kept = [row for row in before.get("rows", []) if row["work"].split(",")[0].split()[-1] not in works]
+    """What was measured now in place of the same works' old lines; the rest stays, judged by the rules of now."""
+    old = [row for row in before.get("rows", []) if row["work"].split(",")[0].split()[-1] not in works]
+    kept = [Row.of(row).plain() for row in old]
     measured = {**before.get("measured", {}), **now.get("measured", {})}
     return {**before, **now, "rows": [*kept, *now["rows"]], "measured": measured, "elsewhere": ELSEWHERE}
 

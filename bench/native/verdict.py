@@ -72,19 +72,38 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        if self.promised is None:
-            said = [] if self.ratio is None else [judge(self.ratio, self.goal)]
-        else:
-            also = "" if self.ratio is None else f"; {self.peer}: {judge(self.ratio, None)}"
-            said = [f"{judge(self.promised, self.goal)}: {self.promised.median:.2f}× {self.goal_peer}{also}"]
-        if self.ratio and self.ceiling and self.goal and self.ratio.median <= self.ceiling.median < self.goal:  # else it moved meanwhile
+        said = [*self.on_the_goal()]
+        if (
+            self.ratio
+            and self.ceiling
+            and self.goal
+            and self.ratio.high < self.goal
+            and self.ratio.median <= self.ceiling.median < self.goal
+        ):
             said.append(f"the whole bandwidth would give {self.ceiling.median:.2f}×")
         if self.bandwidth is not None and self.bandwidth_goal is not None and self.bandwidth.median < self.bandwidth_goal:
             said.append(f"bandwidth below {self.bandwidth_goal:.0%}")
         return "; ".join([*said, *([self.remark] if self.remark else [])])
 
+    def on_the_goal(self) -> list[str]:
+        if self.ratio is None:
+            return []
+        if not self.goal_peer:
+            return [judge(self.ratio, self.goal)]
+        best = f"{self.peer}: {judge(self.ratio, None)}"
+        if self.promised is None:
+            return [f"the goal is against {self.goal_peer}, which did not run", best]
+        return [f"{judge(self.promised, self.goal)}: {self.promised.median:.2f}× {self.goal_peer}", best]
+
     def plain(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value not in (None, "")} | {"verdict": self.verdict}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Row:
+        """A line as it was stored; what is said of it is said anew."""
+        read = {name: Spread(**value) if isinstance(value, dict) and name != "others" else value for name, value in plain.items()}
+        read["others"] = {name: Spread(**value) for name, value in plain.get("others", {}).items()} or None
+        return cls(**{name: value for name, value in read.items() if name != "verdict"})
 
 
 def row_of(
@@ -107,22 +126,22 @@ def row_of(
         nobody = "; ".join(filter(None, ["no peer could run it", remark]))
         return Row(work, model, ours, own, bandwidth=share, bandwidth_goal=bandwidth_goal, goal=goal, remark=nobody)
     best = best_of(peers)
-    named = next((name for name in peers if against and name.startswith(against) and name != best), "")
+    named = next((name for name in peers if against and name.startswith(against)), against)
     ratios = {name: ratio_of(speeds[ours], figures) for name, figures in peers.items()}
     return Row(
         work,
         model,
         ours,
-        own,
-        best,
-        Spread.of(peers[best]),
-        ratios[best],
-        goal,
-        named,
-        ratios.get(named),
-        share,
-        bandwidth_goal,
-        None if shares is None else ratio_of([a / b for a, b in zip(speeds[ours], shares, strict=True)], peers[best]),
-        {name: Spread.of(figures) for name, figures in peers.items()},
-        remark,
+        speed=own,
+        peer=best,
+        peer_speed=Spread.of(peers[best]),
+        ratio=ratios[best],
+        goal=goal,
+        goal_peer=named if goal is not None and named != best else "",
+        promised=ratios.get(named) if goal is not None and named != best else None,
+        bandwidth=share,
+        bandwidth_goal=bandwidth_goal,
+        ceiling=None if shares is None else ratio_of([a / b for a, b in zip(speeds[ours], shares, strict=True)], peers[best]),
+        others={name: Spread.of(figures) for name, figures in peers.items()},
+        remark=remark,
     )

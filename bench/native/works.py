@@ -99,7 +99,7 @@ def lines(contest: Contest, work: str, team: Team, found: Rounds) -> list[Row]:
         bandwidth = goal.bandwidth if share else None
         row = row_of(work, title, entry.label, speeds, goal=goal.ratio, against=goal.against, shares=share, bandwidth_goal=bandwidth)
         shorter = team.computes.get(row.peer)
-        rows.append(replace(row, remark=f"it computes in {shorter}") if shorter else row)
+        rows.append(replace(row, remark=f"{row.peer} computes in {shorter} unless told otherwise") if shorter else row)
     return rows
 
 

@@ -24,7 +24,7 @@ from sightline.core.cache import Cache
 from sightline.core.model import Transformer
 from sightline.errors import InputError
 from sightline.generation.randomness import whole
-from sightline.generation.sampling import Change
+from sightline.generation.sampling import Change, those_that_change
 
 STRONGEST, MOST_BEAMS = 100, 1024
 STRETCH = 64  # numbers that are looked at together
@@ -136,9 +136,14 @@ def search(
     hidden = transformer.hidden(prompt, padding=padding, source=source, source_padding=source_padding, cache=cache)
     before = _real_tokens(prompt, padding)
     rows = [[Group([Path((), 0.0, 0.0, row)]) for _ in range(groups)] for row in range(len(before))]
+    changes, room = those_that_change(*changes), None
     for length in range(1, max_tokens + 1):
         logits = transformer.head(hidden[:, -1:])[:, -1].float()
-        likely = _Changed(torch.log_softmax(logits, dim=-1), changes) if changes or diversity else _Likely.of(logits, plan.candidates)
+        if changes or diversity:
+            likely = _Changed(torch.log_softmax(logits, dim=-1), changes)
+        else:
+            room = torch.empty_like(logits) if room is None or room.shape != logits.shape else room
+            likely = _Likely.of(logits, plan.candidates, room)
         if likely.broken:
             raise InputError("the model gave NaN logits", expected="numbers", fix="run the model in float32")
         for history, row in zip(before, rows, strict=True):
@@ -188,26 +193,27 @@ def _extend(group: Group, candidates: list[Candidate], *, length: int, plan: Pla
 class _Likely:
     """Each path's likeliest tokens, best first, with log p: all that plain beams look at."""
 
-    logs: list[list[float]]
-    tokens: list[list[int]]
+    logs: Float[Tensor, "paths few"]
+    tokens: Int[Tensor, "paths few"]
     broken: bool
 
     @classmethod
-    def of(cls, logits: Float[Tensor, "paths vocab"], count: int) -> _Likely:
-        """The logits are overwritten: a large vocabulary takes longer to copy than to look through."""
+    def of(cls, logits: Float[Tensor, "paths vocab"], count: int, room: Float[Tensor, "paths vocab"]) -> _Likely:
+        """`room` is written over: with a large vocabulary, new memory for each step takes longer than the sums."""
         values, tokens = largest(logits, min(count, logits.shape[1]))
-        top = values[:, :1]
-        logs = values - top - logits.sub_(top).exp_().sum(-1, keepdim=True).log()
-        return cls(logs.tolist(), tokens.tolist(), broken=bool(logs.isnan().any()))
+        total = torch.sub(logits, values[:, :1], out=room).exp_().sum(-1, keepdim=True)
+        logs = (values - values[:, :1] - total.log()).double().cpu()
+        return cls(logs, tokens.cpu(), broken=bool(logs.isnan().any()))
 
     def after(self, paths: list[Path], history: list[int], taken: Counter[int], plan: Plan) -> list[Candidate]:
         """The best continuations of these paths, best first."""
-        found = (
-            Candidate(path.rank + gain, gain, path, token)
-            for path in paths
-            for gain, token in zip(self.logs[path.row], self.tokens[path.row], strict=True)
-        )
-        return sorted(found, key=lambda one: -one.rank)[: plan.candidates]
+        rows = [path.row for path in paths]
+        logs = self.logs[rows]
+        ranks = logs + torch.tensor([path.rank for path in paths], dtype=logs.dtype)[:, None]
+        ranks, places = ranks.flatten().topk(min(plan.candidates, ranks.numel()))
+        tokens = self.tokens[rows].flatten()[places]
+        found = zip(*(one.tolist() for one in (ranks, logs.flatten()[places], places // logs.shape[1], tokens)), strict=True)
+        return [Candidate(rank, gain, paths[parent], token) for rank, gain, parent, token in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +225,7 @@ class _Changed:
 
     @property
     def broken(self) -> bool:
-        return bool(self.logs.isnan().any())
+        return bool(self.logs.amax(-1).isnan().any())
 
     def after(self, paths: list[Path], history: list[int], taken: Counter[int], plan: Plan) -> list[Candidate]:
         """The best continuations of these paths, best first."""
@@ -231,7 +237,7 @@ class _Changed:
         if plan.diversity and taken:
             chosen = torch.tensor(list(taken.items()), device=logs.device)
             ranks[:, chosen[:, 0]] -= plan.diversity * chosen[:, 1]
-        values, places = ranks.flatten().topk(min(plan.candidates, ranks.numel()))
+        values, places = (found[0] for found in largest(ranks.flatten()[None], min(plan.candidates, ranks.numel())))
         best = zip(values.tolist(), logs.flatten()[places].tolist(), places.tolist(), strict=True)
         return [Candidate(rank, gain, paths[place // logs.shape[1]], place % logs.shape[1]) for rank, gain, place in best]
 

@@ -29,21 +29,23 @@ def test_perplexity_is_shown_with_its_loss() -> None:
 
 
 def test_works_that_were_not_run_keep_their_lines() -> None:
+    old = [Row(work, "m", "ours int8").plain() for work in ("decode", "translate, one greedy", "8 streams")]
     before = {
         "measured": {"gpt2 int8, prefill": 1, "gpt2 int8, decode": 2},
-        "rows": [
-            {"work": "decode", "n": 1},
-            {"work": "translate, one greedy", "n": 2},
-            {"work": "prefill", "n": 3},
-            {"work": "8 streams", "n": 6},
-        ],
+        "rows": [*old, ROW.plain() | {"work": "prefill", "verdict": "said by rules of before"}],
         "rounds": 3,
     }
     now = {"rows": [{"work": "decode", "n": 4}], "rounds": 9, "measured": {"gpt2 int8, decode": 5}}
     found = report.merged(before, now, ("decode", "translate", "streams"))
     assert found["measured"] == {"gpt2 int8, prefill": 1, "gpt2 int8, decode": 5}
-    assert [row["n"] for row in found["rows"]] == [3, 4]
+    assert found["rows"] == [ROW.plain() | {"work": "prefill"}, {"work": "decode", "n": 4}]
     assert found["rounds"] == 9
+
+
+def test_a_goal_against_another_peer_is_drawn_where_it_is_met() -> None:
+    row = row_of("prefill", "m", "ours int8", {"ours int8": [160.0], "slow": [100.0], "quick": [128.0]}, goal=1.4, against="slow").plain()
+    assert figure.goal_on_the_axis(row) == pytest.approx(1.4 * 100 / 128)
+    assert figure.goal_on_the_axis(ROW.plain()) == 2.0
 
 
 def test_the_results_and_the_figure_are_written(tmp_path) -> None:

@@ -75,3 +75,11 @@ def test_a_goal_above_what_memory_gives_is_said_to_be_so() -> None:
     assert "whole" not in row_of("decode", "m", "ours int8", speeds, goal=1.2, shares=[0.9, 0.9]).verdict
     moved = row_of("decode", "m", "ours int8", speeds, goal=2.0, shares=[1.1, 1.1])  # bandwidth that was less when it was measured
     assert moved.verdict == "short of the goal"
+    reached = row_of("decode", "m", "ours int8", {"ours int8": [150.0, 150.0, 210.0], "quick": [100.0] * 3}, goal=2.0, shares=[0.9] * 3)
+    assert reached.verdict == "short by the median, reached in some rounds"
+
+
+def test_a_goal_against_one_that_did_not_run_is_not_called() -> None:
+    row = row_of("prefill", "m", "ours int8", {"ours int8": [160.0], "slow": [100.0]}, goal=1.4, against="CTranslate2")
+    assert row.verdict == "the goal is against CTranslate2, which did not run; slow: ahead"
+    assert Row.of(row.plain()) == row
