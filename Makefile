@@ -4,17 +4,18 @@ PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help setup run test test-all lint bench native-asan readme clean
+# An extra package index with CPU wheels of torch: make TORCH_INDEX=… test
+export TORCH_INDEX
+
+.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint bench native-asan readme clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
 
 setup: $(READY) ## make .venv with everything that tests need
 
-$(READY): pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
-	@test -x $(PYTHON) || python3 -m venv $(VENV)
-	@echo "Installing into $(VENV): a few minutes the first time (torch is large)…"
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
+$(READY): pyproject.toml constraints.txt tools/environment.py CMakeLists.txt $(wildcard native/*)
+	@python3 -m tools.environment $(VENV)
 	@touch $(READY)
 
 run: $(READY) ## the demo
@@ -25,6 +26,20 @@ test: lint ## lint, types, import rules, all quick tests
 
 test-all: lint ## the long tiers too
 	@$(PYTHON) -m pytest -n $(WORKERS)
+
+test-newest: ## the tests with the newest of everything, in build/newest
+	@python3 -m tools.environment build/newest --newest
+	@build/newest/bin/python -m pytest -n $(WORKERS) -m "not long"
+
+test-oldest: ## the tests with the lower bounds of pyproject.toml, in build/oldest
+	@python3 -m tools.environment build/oldest --oldest
+	@build/oldest/bin/python -m pytest -n $(WORKERS) -m "not long"
+
+lock: ## pin the newest of everything (or only: make lock PACKAGES="rich ruff") and show the difference
+	@python3 -m tools.lock $(PACKAGES)
+
+lock-check: ## say whether the pins are still what pyproject.toml asks for
+	@python3 -m tools.lock --check
 
 lint: $(READY) ## ruff, basedpyright, import-linter
 	@$(VENV)/bin/ruff check .
@@ -41,7 +56,7 @@ bench: $(READY) ## side-by-side measurements, as ratios
 	@$(PYTHON) -m bench.native
 
 native-asan: $(READY) ## the kernels' tests under the address and undefined-behaviour sanitizers
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check nanobind cmake ninja
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt nanobind cmake ninja
 	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH cmake -S . -B build/asan -G Ninja -DSIGHTLINE_SANITIZE=ON -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) > /dev/null
 	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH cmake --build build/asan
 	@SIGHTLINE_NATIVE=$$(ls $(CURDIR)/build/asan/_native*.so) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \

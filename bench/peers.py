@@ -1,4 +1,5 @@
-"""The peers, in an environment of their own (`build/peers`): `python -m bench.peers` installs what can be installed here.
+"""The peers, in an environment of their own (`build/peers`): `python -m bench.peers` installs what can be installed here, in the versions
+that bench/constraints.txt pins.
 
 Each that could not be is left out of the tables by name, with the reason. llama.cpp is compiled for this very processor: some ten minutes.
 """
@@ -7,15 +8,18 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tools.environment import InstallError, create
+from tools.environment import install as install_packages
+
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "peers"
 STATE = PLACE / "peers.json"
+CONSTRAINTS = ROOT / "bench" / "constraints.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Peer:
 
 BUILD = "-DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAVA_BUILD=OFF"
 PEERS = {
-    "CTranslate2": Peer(("ctranslate2", "torch", "transformers>=5,<6", "numpy"), "ctranslate2"),
+    "CTranslate2": Peer(("ctranslate2", "torch", "transformers", "numpy"), "ctranslate2"),
     "OpenVINO": Peer(("openvino-genai", "numpy"), "openvino_genai"),
     "llama.cpp": Peer(("llama-cpp-python",), "llama_cpp", {"CMAKE_ARGS": BUILD, "CMAKE_BUILD_PARALLEL_LEVEL": "1"}),
 }
@@ -41,27 +45,24 @@ def python() -> Path:
 
 def install(names: tuple[str, ...] = tuple(PEERS)) -> dict[str, str]:
     """Install those that are not there yet; for each its version, or the reason why it is missing."""
-    if not python().is_file():
-        subprocess.run([sys.executable, "-m", "venv", str(PLACE)], check=True)
     for name in names:
         if not version(name):
             print(f"{name}: installing {' '.join(PEERS[name].packages)} …", file=sys.stderr, flush=True)
-            note(name, pip(PEERS[name]))
+            note(name, add(PEERS[name]))
     version.cache_clear()
     return {name: version(name) or missing(name) for name in PEERS}
 
 
-def pip(peer: Peer) -> str:
+def add(peer: Peer) -> str:
     """Install a peer; why it could not be, or nothing. Compiling is done at the lowest priority."""
-    wanted = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt"), *peer.packages]
-    lowest = ["nice", "-n", "19"] if os.name == "posix" else []
-    done = subprocess.run(
-        [*lowest, str(python()), *wanted], env={**os.environ, **peer.environment}, capture_output=True, text=True, check=False
-    )
-    if done.returncode == 0:
-        return ""
-    lines = [line.strip() for line in done.stderr.splitlines() if "error" in line.lower()]
-    return f"pip could not install it: {(lines or ['no reason given'])[-1][:200]}"
+    try:
+        create(PLACE, CONSTRAINTS)
+        install_packages(PLACE, list(peer.packages), constraints=CONSTRAINTS, environment=peer.environment, nice=True)
+    except InstallError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        errors = [line for line in lines if "error" in line.lower()] or lines
+        return f"pip could not install it: {errors[-1][:200]}"
+    return ""
 
 
 @functools.cache

@@ -11,7 +11,8 @@ import sentencepiece
 
 from sightline.errors import CheckpointError
 from sightline.text.engines import Span, control_parts, guarded
-from sightline.text.sentencepiece_model import byte_to_character, piece_spans
+from sightline.text.sentencepiece_engine import encoded_spans
+from sightline.text.sentencepiece_model import byte_to_character
 
 SPACE = "▁"
 LANGUAGE = re.compile(r">>[^<>]+<<")  # ">>fra<<" at the beginning asks a many-language model for French
@@ -40,12 +41,12 @@ class MarianEngine:
     def _cut(self, text: str) -> list[int]:
         """The language's mark, if the model knows it, then the pieces."""
         mark = self._mark(text)
-        pieces = [*([mark] if mark else []), *self._source.encode(text[len(mark) :], out_type=str)]
+        pieces = [*([mark] if mark else []), *self._source.encode_as_pieces(text[len(mark) :])]
         return [self._ids.get(piece, self._ids["<unk>"]) for piece in pieces]
 
     def target_ids(self, text: str) -> list[int]:
         """The ids of a translation, cut by the target's model."""
-        return [self._ids.get(piece, self._ids["<unk>"]) for piece in self._target.encode(text, out_type=str)]
+        return [self._ids.get(piece, self._ids["<unk>"]) for piece in self._target.encode_as_pieces(text)]
 
     def _mark(self, text: str) -> str:
         """The language's mark at the beginning, or nothing."""
@@ -57,7 +58,7 @@ class MarianEngine:
         mark = self._mark(text)
         rest = text[len(mark) :]
         places = byte_to_character(rest)
-        spans = piece_spans(self._source.encode(rest, out_type="serialized_proto"))
+        spans = encoded_spans(self._source, rest)
         cut = [(len(mark) + places[begin], len(mark) + places[end]) for begin, end, _ in spans]
         return [*([(0, len(mark))] if mark else []), *cut]
 

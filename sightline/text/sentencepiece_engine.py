@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import sentencepiece
 
 from sightline.text.engines import Span, control_parts, guarded
-from sightline.text.sentencepiece_model import byte_to_character, piece_spans, serialise
+from sightline.text.sentencepiece_model import byte_to_character, piece_spans, serialise, without_prefix_space
 from sightline.text.vocabulary import BYTE, CONTROL, UNKNOWN, UNUSED, Vocabulary
 
 SPACE = "▁"
 UNKNOWN_TEXT = " ⁇ "
+# sentencepiece 0.2.2 renamed out_type, and keeps the old name for a while
+RETURN_TYPE = "return_type" if "return_type" in inspect.signature(sentencepiece.SentencePieceProcessor.encode).parameters else "out_type"
+
+
+def encoded_spans(processor: Any, text: str) -> list[tuple[int, int, int]]:
+    """First byte, last byte + 1 and id of each piece of a text."""
+    return piece_spans(processor.encode(text, **{RETURN_TYPE: "serialized_proto"}))
 
 
 class SentencePieceEngine:
@@ -23,8 +31,7 @@ class SentencePieceEngine:
         self._vocabulary = vocabulary
         self.model = serialise(vocabulary) if model is None else model
         self._first = self._processor(self.model)
-        self._going_on = self._processor(self.model)
-        self._going_on.override_normalizer_spec(add_dummy_prefix=False)
+        self._going_on = self._processor(without_prefix_space(self.model))
         self.size = len(vocabulary.pieces)
         self.specials = frozenset(id for id in range(self.size) if vocabulary.kind_of(id) in (CONTROL, UNKNOWN))
         self.around = (vocabulary.before, vocabulary.after)
@@ -50,7 +57,7 @@ class SentencePieceEngine:
         """See Engine. Each byte of a character that is in no piece stands for the whole character."""
         places = byte_to_character(text)
         found: list[Span] = []
-        for begin, end, id in reversed(piece_spans(self._first.encode(text, out_type="serialized_proto"))):
+        for begin, end, id in reversed(encoded_spans(self._first, text)):
             inside = begin == end and self._vocabulary.kind_of(id) == BYTE and found
             found.append(found[-1] if inside else (places[begin], places[end]))
         return found[::-1]

@@ -14,6 +14,8 @@ from sightline.text.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Kind, Spec
 
 UNIGRAM, BPE = 1, 2
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+NORMALIZER, SELF_TEST = 3, 4  # parts of the model
+ADD_DUMMY_PREFIX = 3  # an option of the normaliser
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -28,22 +30,27 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise IndexError("an integer without an end")
 
 
+def _field_at(data: bytes, at: int) -> tuple[int, int | bytes, int]:
+    """The field that begins at `at`: its number, its value and the place after it."""
+    tag, at = _varint(data, at)
+    wire = tag & 7
+    if wire == VARINT:
+        value, at = _varint(data, at)
+        return tag >> 3, value, at
+    size = {FIXED64: 8, FIXED32: 4}.get(wire)
+    if wire == BYTES:
+        size, at = _varint(data, at)
+    if size is None or at + size > len(data):
+        raise IndexError("a field outside the file")
+    return tag >> 3, data[at : at + size], at + size
+
+
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of one message: number and value."""
     at = 0
     while at < len(data):
-        tag, at = _varint(data, at)
-        wire = tag & 7
-        if wire == VARINT:
-            value, at = _varint(data, at)
-        else:
-            size = {FIXED64: 8, FIXED32: 4}.get(wire)
-            if wire == BYTES:
-                size, at = _varint(data, at)
-            if size is None or at + size > len(data):
-                raise IndexError("a field outside the file")
-            value, at = data[at : at + size], at + size
-        yield tag >> 3, value
+        number, value, at = _field_at(data, at)
+        yield number, value
 
 
 def parse(where: Path, data: bytes) -> Vocabulary:
@@ -127,6 +134,22 @@ def _field(number: int, value: int | bytes | float) -> bytes:
 def more_pieces(pieces: list[tuple[str, int]]) -> bytes:
     """Pieces (text, kind) to append to a model: fields of one message may simply follow each other."""
     return b"".join(_field(1, _field(1, piece.encode("utf-8")) + _field(2, 0.0) + _field(3, kind)) for piece, kind in pieces)
+
+
+def without_prefix_space(model: bytes) -> bytes:
+    """The same model, except that it puts no space before a text.
+
+    Protocol buffers merge a message that is written twice, so the one changed option is appended. The self-test samples (field 4) go:
+    they were written with the original option, and a model that fails its samples is not loaded.
+    """
+    kept = bytearray()
+    at = 0
+    while at < len(model):
+        number, _, end = _field_at(model, at)
+        if number != SELF_TEST:
+            kept += model[at:end]
+        at = end
+    return bytes(kept) + _field(NORMALIZER, _field(ADD_DUMMY_PREFIX, 0))
 
 
 def serialise(vocabulary: Vocabulary) -> bytes:

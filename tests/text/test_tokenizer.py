@@ -18,7 +18,8 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from sightline.errors import CheckpointError, InputError
 from sightline.text.gguf_vocabulary import from_metadata, to_metadata
 from sightline.text.pre_tokenizers import NAMES, QWEN2, check_pattern, split_by
-from sightline.text.sentencepiece_model import parse, serialise
+from sightline.text.sentencepiece_engine import encoded_spans
+from sightline.text.sentencepiece_model import parse, serialise, without_prefix_space
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary import Vocabulary
 
@@ -183,6 +184,32 @@ def test_sentencepieces_file(name: str, tmp_path: Path) -> None:
             assert ours.decode(ids) == theirs.decode(ids), text
     assert ours.encode("hello", special=True) == [1, *theirs.encode("hello")]
     assert (ours.bos, ours.eos, ours.vocab_size) == (1, 2, theirs.get_piece_size())
+
+
+def test_a_part_after_a_special_token_gets_no_space_of_its_own(tmp_path: Path) -> None:
+    """With a self-test sample in the model that was written with the space: sentencepiece 0.2.0 loads no model that fails its samples."""
+    model = sentencepiece_model("bpe")
+    pieces = " ".join(sentencepiece.SentencePieceProcessor(model_proto=model).encode_as_pieces("the cat")).encode()
+    sample = b"\x0a\x07the cat\x12" + bytes([len(pieces)]) + pieces
+    model += b"\x22" + bytes([len(sample) + 2]) + b"\x0a" + bytes([len(sample)]) + sample
+    (tmp_path / "tokenizer.model").write_bytes(model)
+    ours, whole = opened(tmp_path), sentencepiece.SentencePieceProcessor(model_proto=model)
+    for text in ["the cat sat", "hello world", "a"]:
+        first = whole.encode(text)
+        found = ours.encode(f"{text}</s>{text}", control=True)
+        assert found[: len(first) + 1] == [*first, 2]
+        assert "".join(ours.token(id) for id in first) == " " + text
+        assert "".join(ours.token(id) for id in found[len(first) + 1 :]) == text
+
+
+def test_what_we_use_of_sentencepiece_beyond_its_readme(tmp_path: Path) -> None:
+    """Offsets come from `serialized_proto`, which no README of 0.2 names; if this fails, `encoded_spans` has to find them elsewhere."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model("bpe"))
+    text = "the 猫"
+    spans = encoded_spans(processor, text)
+    assert [id for _, _, id in spans] == processor.encode(text)
+    assert (spans[0][0], spans[-1][1]) == (0, len(text.encode()))
+    assert without_prefix_space(b"\x1a\x02\x18\x01") == b"\x1a\x02\x18\x01\x1a\x02\x18\x00"
 
 
 @pytest.mark.parametrize("name", SENTENCEPIECE)
