@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.environment import InstallError, create
+from tools.environment import InstallError, create, pins
 from tools.environment import install as install_packages
 
 ROOT = Path(__file__).parents[1]
@@ -44,9 +44,10 @@ def python() -> Path:
 
 
 def install(names: tuple[str, ...] = tuple(PEERS)) -> dict[str, str]:
-    """Install those that are not there yet; for each its version, or the reason why it is missing."""
+    """Install those that are not there yet in the pinned version; for each its version, or the reason why it is missing."""
+    pinned = {package: number for package, number, _ in pins(CONSTRAINTS)}
     for name in names:
-        if not version(name):
+        if version(name) != pinned[PEERS[name].packages[0]]:
             print(f"{name}: installing {' '.join(PEERS[name].packages)} …", file=sys.stderr, flush=True)
             note(name, add(PEERS[name]))
     version.cache_clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -149,3 +150,25 @@ def test_an_index_out_of_reach_is_not_a_missing_pin(tmp_path: Path) -> None:
 
 def test_other_failures_keep_pips_words() -> None:
     assert "no space left" in environment.explanation(["ERROR: no space left on device"], None)
+
+
+def test_pip_gets_the_constraints_for_builds_too_and_the_index_of_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr(environment, "run", lambda command, variables: (seen.append(command), (0, []))[1])
+    monkeypatch.setenv("TORCH_INDEX", "https://cpu.example/whl")
+    environment.install(tmp_path, ["rich"], constraints=tmp_path / "c.txt")
+    command = " ".join(seen[0])
+    assert f"--constraint {tmp_path}/c.txt --build-constraint {tmp_path}/c.txt" in command
+    assert command.endswith("--extra-index-url https://cpu.example/whl rich")
+    monkeypatch.delenv("TORCH_INDEX")
+    environment.install(tmp_path, ["rich"])
+    assert "--extra-index-url" not in seen[1]
+    assert "--constraint" not in seen[1]
+
+
+def test_an_older_python_is_told_so(tmp_path: Path) -> None:
+    code = "import sys; sys.version_info = (3, 10, 0, 'final', 0); import tools.environment"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Sightline needs Python 3.11 or newer")
+    assert done.stderr.count("\n") == 1

@@ -169,20 +169,24 @@ def installed(folder: Path) -> dict[str, str]:
 
 def compare(folder: Path) -> None:
     """Print what differs from constraints.txt: the first place to look when the newest or the oldest fails."""
-    found = installed(folder)
+    pinned: dict[str, list[str]] = {}
     for name, version, _ in pins(PINNED):
-        if name in found and found[name].split("+")[0] != version:
-            print(f"  {name:<28} {version:>12} → {found[name]}")
+        pinned.setdefault(name, []).append(version)
+    for name, version in installed(folder).items():
+        if name in pinned and version.split("+")[0] not in pinned[name]:
+            print(f"  {name:<28} {pinned[name][0]:>12} → {version}")
 
 
 def install_sightline(folder: Path, constraints: Path | None) -> None:
-    """Sightline itself, editable, built in a folder of its own so that two environments share no build."""
-    build = f"--config-settings=build-dir={folder / 'native'}"
-    if constraints:
-        install(folder, ["--editable", f".[{','.join(EXTRAS)}]", build], constraints=constraints)
-        return
-    install(folder, [without_upper_bounds(requirement) for requirement in requirements()], upgrade=True)
-    install(folder, ["--editable", ".", "--no-deps", build])
+    """First what Sightline needs, so that a missing version is heard of before anything is compiled; then Sightline itself.
+
+    It is editable, and built in a folder of its own: two environments share no build.
+    """
+    wanted = requirements()
+    if constraints is None:
+        wanted = [without_upper_bounds(requirement) for requirement in wanted]
+    install(folder, wanted, constraints=constraints, upgrade=constraints is None)
+    install(folder, ["--editable", ".", "--no-deps", f"--config-settings=build-dir={folder / 'native'}"], constraints=constraints)
 
 
 def main() -> None:

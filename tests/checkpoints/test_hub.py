@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import os
 import subprocess
@@ -114,9 +115,9 @@ def test_pickles_when_they_are_asked_for(place: Path, monkeypatch: pytest.Monkey
 
 
 def response(code: int) -> object:
-    import httpx2
-
-    return httpx2.Response(code, request=httpx2.Request("GET", "http://hub/x"))
+    """What huggingface_hub raises its errors with: 1.x talks through httpx, 2.x through httpx2."""
+    httpx = importlib.import_module("httpx2" if importlib.util.find_spec("httpx2") else "httpx")
+    return httpx.Response(code, request=httpx.Request("GET", "http://hub/x"))
 
 
 RAISED = {
