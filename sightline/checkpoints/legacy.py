@@ -104,10 +104,18 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
+def _mapped() -> int:
+    """Bytes of address space that this process has: torch alone takes gigabytes where it is built with CUDA."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    except OSError:  # not Linux
+        return GIB
+
+
 def _limit(size: int, seconds: int) -> None:
     """The child's own limits, set before it looks at the file."""
     for what, most in (
-        (resource.RLIMIT_AS, 3 * size + 2 * GIB),
+        (resource.RLIMIT_AS, _mapped() + 3 * size + GIB),
         (resource.RLIMIT_FSIZE, 3 * size + GIB // 16),
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_CORE, 0),
