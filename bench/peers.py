@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.environment import InstallError, create, pins
+from tools.environment import InstallError, create, pins, python_of
 from tools.environment import install as install_packages
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ PEERS = {
 
 
 def python() -> Path:
-    return PLACE / "bin" / "python"
+    return python_of(PLACE)
 
 
 def install(names: tuple[str, ...] = tuple(PEERS)) -> dict[str, str]:

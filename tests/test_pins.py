@@ -143,7 +143,7 @@ def test_a_pin_that_is_gone_is_named(tmp_path: Path) -> None:
     assert "pip==99.0" in environment.explanation(["ERROR: No matching distribution found for pip==99.0"], path)
 
 
-def test_an_index_out_of_reach_is_not_a_missing_pin(tmp_path: Path) -> None:
+def test_an_index_out_of_reach_is_not_a_missing_pin() -> None:
     output = ["WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError'"]
     assert "cannot be reached" in environment.explanation(output, None)
 
@@ -166,7 +166,7 @@ def test_pip_gets_the_constraints_for_builds_too_and_the_index_of_torch(monkeypa
     assert "--constraint" not in seen[1]
 
 
-def test_an_older_python_is_told_so(tmp_path: Path) -> None:
+def test_an_older_python_is_told_so() -> None:
     code = "import sys; sys.version_info = (3, 10, 0, 'final', 0); import tools.environment"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1

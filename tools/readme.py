@@ -33,7 +33,7 @@ BESIDE = {
     "bench/": "side-by-side measurements, as ratios; results and figures",
     "tests/": "mirrors sightline/, plus laws/ over every model of tiny.py",
     "docs/": "notation, how to add a family, a page for each published model",
-    "tools/": "what keeps this page true",
+    "tools/": "environments, locked versions, and what keeps this page true",
 }
 COLUMN, WIDEST = 29, 92
 
