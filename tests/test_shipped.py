@@ -11,6 +11,7 @@ import sightline as sl
 from sightline.checkpoints.catalogue import CATALOGUE, CatalogueEntry
 from sightline.checkpoints.fetch import folder
 
+ROOT = Path(__file__).parents[1]
 SHIPPED = [entry for entry in CATALOGUE.values() if entry.shipped]
 
 
@@ -72,3 +73,19 @@ def test_the_card_says_what_it_must() -> None:
 
 def test_the_wheel_has_them() -> None:
     assert Path(sl.__file__).parent in folder("enja").parents
+
+
+def test_the_everyday_sentences_are_a_fair_test_set() -> None:
+    """Half of them turn on a word that the training corpus hardly has; none of them is a pair of ours that the model was trained on."""
+    rows = [line.split("\t") for line in (ROOT / "tools" / "enja-everyday.tsv").read_text().splitlines()]
+    rare = [row for row in rows if len(row) == 3]
+    assert len(rows) >= 100
+    assert len(rare) * 2 == len(rows)
+    assert all(row[2] in row[0].lower() for row in rare)
+    assert len({row[0] for row in rows}) == len(rows)
+    trained = {words(line.split("\t")[0]) for line in (ROOT / "tools" / "enja-more.tsv").read_text().splitlines()}
+    assert not trained & {words(row[0]) for row in rows}
+
+
+def words(sentence: str) -> str:
+    return "".join(letter for letter in sentence.lower() if letter.isalnum())
