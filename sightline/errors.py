@@ -3,6 +3,7 @@
 SightlineError
 ├── ConfigError      a configuration that no model could have        (also a ValueError)
 ├── InputError       tensors, tokens or arguments that do not fit    (also a ValueError)
+├── CheckpointError  a file or folder that is not a usable model     (also a ValueError)
 └── RecordError      a recording or an edit of something not there   (also a KeyError)
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class SightlineError(Exception):
@@ -19,6 +21,10 @@ class SightlineError(Exception):
         self.seen, self.expected, self.fix = seen, expected, fix
         super().__init__(seen, expected, fix)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without `__init__`, whose keywords `args` cannot fill: an error of a worker process arrives as it was raised."""
+        return rebuild, (type(self), self.args), dict(self.__dict__)
+
     def __str__(self) -> str:
         line = self.seen
         if self.expected:
@@ -26,6 +32,11 @@ class SightlineError(Exception):
         if self.fix:
             line += f". Fix: {self.fix}"
         return line
+
+
+def rebuild(kind: type[SightlineError], args: tuple[str, ...]) -> SightlineError:
+    """An error with these `args`; pickle sets its attributes afterwards."""
+    return Exception.__new__(kind, *args)
 
 
 class ConfigError(SightlineError, ValueError):

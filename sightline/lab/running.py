@@ -14,7 +14,7 @@ from sightline.errors import InputError, nearest
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.experiment import TIERS, Experiment, Finding, Tier
 from sightline.lab.results import Result, place_of, read, versions, write
-from sightline.lab.workers import measured, side_by_side
+from sightline.lab.workers import one_by_one, side_by_side
 
 FOLDER = Path("lab")
 
@@ -39,7 +39,8 @@ def named(name: str) -> Experiment:
 
 
 def steps(experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "default", seed: int = 0) -> Iterator[Progress]:
-    """Measure what is not measured yet, side by side where there are cores. Stopping loses nothing that is done."""
+    """Measure what is not measured yet, side by side where there are cores. Stopping loses nothing that is done;
+    nor does a part that fails or a worker that is killed (PartError)."""
     check_tier(tier)
     path, parts = place_of(folder, experiment.name, tier, seed), experiment.parts(tier, seed)
     result = read(path) if path.exists() else Result(experiment.name, tier, seed, versions=versions())
@@ -48,7 +49,7 @@ def steps(experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "defaul
         yield Progress(experiment.name, name, number, len(parts), result.seconds.get(name, 0.0), True)
     left = [part for part in parts if part.name not in result.parts]
     known = EXPERIMENTS.get(experiment.name) is experiment and len(left) > 1
-    found = side_by_side(experiment, left, tier, seed) if known else map(measured, left)
+    found = side_by_side(experiment, left, tier, seed) if known else one_by_one(experiment, left)
     for number, (name, numbers, seconds) in enumerate(found, start=len(done) + 1):
         result.parts[name], result.seconds[name] = numbers, seconds
         write(path, result)

@@ -1,0 +1,58 @@
+"""Errors as other processes get them."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pickle
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+
+import sightline
+from sightline.errors import InputError, SightlineError
+
+
+def classes(of: type[SightlineError] = SightlineError) -> Iterator[type[SightlineError]]:
+    yield of
+    for child in of.__subclasses__():
+        yield from classes(child)
+
+
+def all_classes() -> list[type[SightlineError]]:
+    """Those of every module of the package."""
+    for module in pkgutil.walk_packages(sightline.__path__, "sightline."):
+        importlib.import_module(module.name)
+    return [found for found in dict.fromkeys(classes()) if found.__module__.startswith("sightline.")]
+
+
+class NumberedError(InputError):
+    """A signature of its own, and more to remember than three texts."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"number {number}", fix="another number")
+        self.number = number
+
+
+def same(one: SightlineError, other: SightlineError) -> bool:
+    return (type(one), str(one), one.args, vars(one)) == (type(other), str(other), other.args, vars(other))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_error_of_the_tree_survives_pickling(protocol: int) -> None:
+    found = all_classes()
+    assert len(found) >= 10
+    for kind in found:
+        error = Exception.__new__(kind)
+        SightlineError.__init__(error, "seen\n猫", expected="expected", fix="fix")
+        error.add_note("a note")
+        assert same(pickle.loads(pickle.dumps(error, protocol)), error), kind
+        assert same(copy.copy(error), error), kind
+
+
+def test_an_error_with_a_signature_of_its_own_survives_pickling() -> None:
+    error = NumberedError(7)
+    back = pickle.loads(pickle.dumps(error))
+    assert same(back, error)
+    assert (back.number, back.fix) == (7, "another number")
