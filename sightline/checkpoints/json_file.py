@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ MOST_BYTES = 10_000_000
 MOST_SEPARATORS = 2_000_000  # bounds the memory of the parsed objects; 200,000 tensors have fewer
 MOST_DIGITS = 20
 MOST_DEPTH = 64
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class _RefusedError(Exception):
@@ -39,13 +41,18 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """The value of UTF-8 JSON: no key twice, no NaN or infinity, no number of over 20 digits, no nesting deeper than 64."""
+    """The value of UTF-8 JSON: no key twice, no NaN or infinity, no number of over 20 digits, no nesting deeper than 64,
+    no half of a surrogate pair."""
     try:
         if sum(data.count(separator) for separator in (b",", b"[", b"{", b":")) > MOST_SEPARATORS:
             raise _RefusedError(f"has more than {MOST_SEPARATORS:,} values")
         value = _decode(data)
         if _is_deeper_than(value, MOST_DEPTH):
             raise _RefusedError(f"is nested deeper than {MOST_DEPTH}")
+        if SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        seen = f"{where} has half of a surrogate pair, which is no character"
     except UnicodeDecodeError as error:
         seen = f"{where} is not UTF-8 at byte {error.start}"
     except json.JSONDecodeError as error:

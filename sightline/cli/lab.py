@@ -108,7 +108,8 @@ def measured(experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent
             bar.update(task, total=step.of, completed=step.number, description=f"{experiment.name} [dim]{step.part}[/]")
     found = finding(experiment, out, tier=tier, seed=seed)
     assert found is not None
-    pictures = [path for name, made in found.figures().items() for path in save(made, out / name)]
+    with found.using_numbers():
+        pictures = [path for name, made in found.figures().items() for path in save(made, out / name)]
     if not silent:
         show(found, pictures, Console(highlight=False))
     return found

@@ -43,7 +43,11 @@ def gemma2_config(keys: Keys, head: str) -> ModelConfig:
         kinds = [("sliding_attention", "full_attention")[n % 2] for n in range(keys.number("num_hidden_layers"))]
         keys.raw = {**keys.raw, "layer_types": kinds}
     keys.number("sliding_window")  # transformers refuses null as well
-    form, scalar = _attention(keys), keys.real("query_pre_attn_scalar")
+    form = _attention(keys)
+    scalar = keys.real("query_pre_attn_scalar")
+    if scalar <= 0:
+        seen = f"{keys.where}: query_pre_attn_scalar is {scalar:g}"
+        raise CheckpointError(seen, expected="a number above 0: scores are divided by its root", fix="correct config.json")
     form = replace(
         form,
         kind=Dot(scale=None if scalar == form.head_dim else scalar**-0.5),

@@ -9,9 +9,13 @@ computed by `judge` whenever a result is read, never written down by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from sightline.errors import InputError, SightlineError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,18 +85,45 @@ class Finding:
     seconds: float
     complete: bool
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    path: Path | None = None
+
+    @contextmanager
+    def using_numbers(self) -> Iterator[None]:
+        """Numbers of another shape than the experiment measures are refused in one line, wherever that shows."""
+        try:
+            yield
+        except (SightlineError, OSError):
+            raise
+        except Exception as error:
+            place = self.path or f"the result of {self.experiment.name}"
+            seen = f"{place}: the saved numbers are not what {self.experiment.name} measures ({type(error).__name__}: {error})"
+            raise InputError(" ".join(seen.split())[:400], fix=f"delete it (rm {place}) and run the experiment again") from error
 
     @property
     def checks(self) -> Sequence[Check]:
-        return self.experiment.judge(self.numbers) if self.complete else ()
+        if not self.complete:
+            return ()
+        with self.using_numbers():
+            return self.experiment.judge(self.numbers)
 
     @property
     def verdict(self) -> Verdict:
         """Supported if every check holds, not supported if one does not, inconclusive if the numbers leave one open."""
         return verdict_of(self.checks) if self.complete else "inconclusive"
 
+    @property
+    def summary(self) -> Words | None:
+        """What was found, in words, where the experiment has any for it."""
+        if not self.complete or self.experiment.told is None:
+            return None
+        with self.using_numbers():
+            return self.experiment.told(self.numbers)
+
     def figures(self) -> Mapping[str, Figure]:
-        return self.experiment.draw(self.numbers) if self.complete else {}
+        if not self.complete:
+            return {}
+        with self.using_numbers():
+            return self.experiment.draw(self.numbers)
 
 
 def verdict_of(checks: Sequence[Check]) -> Verdict:

@@ -83,7 +83,8 @@ def sections_of(finding: Finding, language: str) -> list[Section]:
     ]
     for name, made in finding.figures().items():
         drawn = io.StringIO()
-        made.savefig(drawn, format="svg", metadata={"Date": None})
+        with finding.using_numbers():
+            made.savefig(drawn, format="svg", metadata={"Date": None})
         found.append(FigureSection("", name, drawn.getvalue()))
     return found
 
@@ -93,8 +94,8 @@ def lesson(finding: Finding, language: str) -> list[str]:
     experiment = finding.experiment
     lines = {"claim": experiment.claim[language], "source": experiment.source, "equation": experiment.equation}
     lines |= {"look": experiment.look_for[language]}
-    if finding.complete and experiment.told is not None:
-        lines["found"] = experiment.told(finding.numbers)[language]
+    if finding.summary is not None:
+        lines["found"] = finding.summary[language]
     corrected = [f"{SAID['notes'][language]}: {one[language]}" for one in experiment.corrections]
     return [f"{SAID[name][language]}: {text}" for name, text in lines.items()] + corrected
 
@@ -128,7 +129,8 @@ def markdown(finding: Finding, pictures: Path, language: str) -> list[str]:
     verdict = f"**{SAID['verdict'][language]}: {VERDICTS[finding.verdict][language]}**"
     lines += ["", f"{verdict} (`{again_of(experiment.name, finding)}`)"]
     for name, made in finding.figures().items():
-        [svg] = save(made, pictures / f"lab-{name}", [".svg"])
+        with finding.using_numbers():
+            [svg] = save(made, pictures / f"lab-{name}", [".svg"])
         lines += ["", f"![{name}]({pictures.name}/{svg.name})"]
     return lines
 

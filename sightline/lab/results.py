@@ -1,7 +1,11 @@
-"""Results on disk: one JSON file for an experiment, a tier and a seed, written anew after each part, whole or not at all."""
+"""Results on disk: one JSON file for an experiment, a tier and a seed, written anew after each part, whole or not at all.
+
+Its checksum covers everything in it: numbers that are not the measured ones are refused. Files of form 1 had none.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -12,10 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sightline.errors import InputError
+from sightline.checkpoints.json_file import read_json
+from sightline.checkpoints.magic import shown
+from sightline.errors import CheckpointError, InputError, short
 from sightline.lab.experiment import TIERS, Tier
 
-FORM = 1
+FORM = 2
+FORM_WITHOUT_SUM = 1
+FIELDS = ("experiment", "tier", "seed", "versions", "seconds", "parts")
+MOST_BYTES = 100_000_000
 
 
 @dataclass
@@ -43,18 +52,60 @@ def seeds_in(folder: Path) -> list[int]:
 def read(path: Path) -> Result:
     """A saved result; one that cannot be used is named with what to do about it."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        if said["form"] != FORM or said["tier"] not in TIERS or not isinstance(said["parts"], dict):
-            raise ValueError("another form")
-        return Result(said["experiment"], said["tier"], said["seed"], said["parts"], said["seconds"], said["versions"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        seen = f"{path} is no result of an experiment ({type(error).__name__}: {error})"
-        raise InputError(seen, fix=f"delete it (rm {path}) and run the experiment again") from None
+        saved = read_json(path, most_bytes=MOST_BYTES)
+    except CheckpointError as error:
+        raise unusable(path, error.seen.removeprefix(f"{shown(path)} ")) from None
+    form = saved.pop("form", None)
+    checksum = saved.pop("sum", None)
+    if form not in (FORM, FORM_WITHOUT_SUM) or set(saved) != set(FIELDS):
+        raise unusable(path, f"form {short(form)} with {short(sorted(saved))}")
+    if checksum != (checksum_of(saved) if form == FORM else None):
+        raise unusable(path, "its checksum is not that of its numbers")
+    result = Result(**saved)
+    if reason := misfit(result):
+        raise unusable(path, reason)
+    if path.name != place_of(path.parent, result.experiment, result.tier, result.seed).name:
+        raise unusable(path, f"it is of {short(result.experiment)}, {result.tier}, seed {result.seed}")
+    return result
+
+
+def unusable(path: Path, reason: str) -> InputError:
+    return InputError(f"{shown(path)} is no result of an experiment ({reason})", fix=f"delete it (rm {path}) and run the experiment again")
+
+
+def misfit(result: Result) -> str:
+    """What in a result has another type than it should, or nothing. Numbers are finite: the JSON reader takes no others."""
+    if not isinstance(result.experiment, str) or result.tier not in TIERS:
+        return f"the experiment {short(result.experiment)} in the tier {short(result.tier)}"
+    if not is_count(result.seed):
+        return f"the seed {short(result.seed)}"
+    if not isinstance(result.parts, dict):
+        return f"parts are {short(result.parts)}"
+    if not isinstance(result.seconds, dict) or not all(is_duration(value) for value in result.seconds.values()):
+        return f"seconds are {short(result.seconds)}"
+    if not isinstance(result.versions, dict) or not all(isinstance(value, str) for value in result.versions.values()):
+        return f"versions are {short(result.versions)}"
+    return ""
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_duration(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+
+
+def checksum_of(saved: Mapping[str, Any]) -> str:
+    """SHA-256 of the fields, in whatever order and with whatever spaces they are written."""
+    text = json.dumps(saved, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write(path: Path, result: Result) -> None:
     """Beside its place first, then moved there."""
-    said = {"form": FORM, **{name: getattr(result, name) for name in ("experiment", "tier", "seed", "versions", "seconds", "parts")}}
+    fields = {name: getattr(result, name) for name in FIELDS}
+    said = {"form": FORM, "sum": checksum_of(fields), **fields}
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

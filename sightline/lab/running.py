@@ -71,6 +71,7 @@ def finding(experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "defa
         seconds=sum(result.seconds.get(name, 0.0) for name in wanted),
         complete=all(name in result.parts for name in wanted),
         versions=result.versions,
+        path=path,
     )
 
 

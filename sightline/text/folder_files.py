@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sightline.errors import CheckpointError
+from sightline.errors import CheckpointError, short
 from sightline.text.pre_tokenizers import check_pattern
 
 LARGEST_FILE = 128 * 2**20
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 NAMES = {"bos": "bos_token", "eos": "eos_token", "pad": "pad_token", "unknown": "unk_token", "mask": "mask_token"}
 
 
@@ -44,8 +46,11 @@ def read_object(path: Path) -> dict[str, Any]:
             raise ValueError("a key comes twice")
         return found
 
+    text = read_text(path)
     try:
-        value = json.loads(read_text(path), object_pairs_hook=once)
+        value = json.loads(text, object_pairs_hook=once)
+        if SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()  # half of a pair is no character: UnicodeEncodeError
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is not a JSON object ({str(error)[:100]})", fix="fetch the file again") from None
     if not isinstance(value, dict):
@@ -77,15 +82,30 @@ def check_tokenizer_json(path: Path, spelling: dict[str, Any]) -> None:
     model = spelling.get("model")
     if not isinstance(model, dict) or "vocab" not in model:
         raise CheckpointError(f"{path}: model.vocab is missing", expected="a tokenizer.json")
-    ids = dict(model["vocab"]) if isinstance(model["vocab"], dict) else {str(place): place for place in range(len(model["vocab"]))}
+    ids = _vocabulary_ids(path, model["vocab"])
     check_ids(path, ids)
     added = spelling.get("added_tokens", [])
-    if not isinstance(added, list) or not all(isinstance(token, dict) and {"id", "content"} <= set(token) for token in added):
-        raise CheckpointError(f"{path}: added_tokens is no list of tokens", expected="objects with an id and content")
+    if not isinstance(added, list) or not all(_is_token(token) for token in added):
+        seen = f"{path}: added_tokens is no list of tokens"
+        raise CheckpointError(seen, expected="objects with a number as id and a text as content", fix="fetch the file again")
     taken = set(ids.values())
     check_ids(path, {str(id): id for id in [*taken, *(token["id"] for token in added if token["id"] not in taken)]})
     for pattern in _patterns(spelling):
         check_pattern(str(path), pattern)
+
+
+def _vocabulary_ids(path: Path, vocabulary: Any) -> dict[str, Any]:
+    """Piece to id; Unigram has a list of [piece, score] instead, whose ids are their places."""
+    if isinstance(vocabulary, dict):
+        return vocabulary
+    if isinstance(vocabulary, list):
+        return {str(place): place for place in range(len(vocabulary))}
+    seen = f"{path}: model.vocab is {short(vocabulary)}"
+    raise CheckpointError(seen, expected="ids by piece, or a list of pieces with scores", fix="fetch the file again")
+
+
+def _is_token(token: Any) -> bool:
+    return isinstance(token, dict) and isinstance(token.get("content"), str) and isinstance(token.get("id"), int)
 
 
 def _patterns(node: Any) -> Iterator[str]:

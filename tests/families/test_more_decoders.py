@@ -12,6 +12,9 @@ from safetensors.torch import save_file
 
 from sightline.checkpoints.load import Loaded, load
 from sightline.checkpoints.source import Entry
+from sightline.errors import CheckpointError
+from sightline.families.gemma import gemma2_config
+from sightline.families.keys import Keys
 from tests.families import oracle
 from tests.families.oracle import back, compare, ours, reference, source_of, tokens, transformers
 
@@ -258,3 +261,11 @@ def test_bloom_without_its_prefix() -> None:
     ids = tokens(40)
     with torch.no_grad():
         oracle.close("logits", model(input_ids=ids).logits, load(source).transformer(ids))
+
+
+@pytest.mark.parametrize("scalar", [0, -4, 0.0])
+def test_gemma2_scores_divided_by_the_root_of_no_positive_number_are_refused(scalar: float) -> None:
+    """transformers divides by zero, or makes complex scores."""
+    keys = Keys({"model_type": "gemma2", **GEMMA2, "query_pre_attn_scalar": scalar})
+    with pytest.raises(CheckpointError, match=rf"query_pre_attn_scalar is {scalar:g}; expected a number above 0"):
+        gemma2_config(keys, "language")

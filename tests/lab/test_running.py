@@ -12,7 +12,7 @@ from sightline.errors import InputError
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words, verdict_of
 from sightline.lab.pictures import figure, save
 from sightline.lab.report import write_html, write_markdown
-from sightline.lab.results import place_of
+from sightline.lab.results import place_of, read, write
 from sightline.lab.running import finding, run, steps
 
 SAID = Words("the sum is six", "和は6")
@@ -69,9 +69,9 @@ def test_the_verdict_is_computed_from_the_numbers(tmp_path: Path) -> None:
     experiment = counting([])
     list(steps(experiment, tmp_path))
     path = place_of(tmp_path, "counting", "default", 0)
-    said = json.loads(path.read_text())
-    said["parts"]["part-3"]["value"] = 4
-    path.write_text(json.dumps(said))
+    result = read(path)
+    result.parts["part-3"]["value"] = 4
+    write(path, result)
     found = finding(experiment, tmp_path)
     assert found is not None
     assert found.verdict == "not supported"

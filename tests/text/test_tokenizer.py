@@ -409,6 +409,11 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "normaliser": (json.dumps(spelling(normalizer={"type": "Replace", "pattern": {"Regex": "(a|b)*c"}, "content": ""})), "repeats a group"),
     "unknown part": (json.dumps(spelling(decoder={"type": "Shell", "command": "ls"})), "the tokenizer cannot be built"),
     "added tokens": (json.dumps(spelling(added_tokens=[{"id": 10**9, "content": "x", "special": True}])), "ids up to 1000000000"),
+    "vocabulary a number": (json.dumps(model(vocab=7)), "model.vocab is 7; expected ids by piece"),
+    "vocabulary a text": (json.dumps(model(vocab="abc")), "model.vocab is 'abc'"),
+    "added id a list": (json.dumps(spelling(added_tokens=[{"id": [], "content": "x", "special": True}])), "added_tokens is no list of tokens"),
+    "added text a number": (json.dumps(spelling(added_tokens=[{"id": 3, "content": 4, "special": True}])), "added_tokens is no list of tokens"),
+    "half a surrogate pair": (json.dumps(model(vocab={"a": 0, "b": 1, "ab": 2, "\ud800": 3})), "surrogates not allowed"),
     "not tokens": (json.dumps(spelling(added_tokens=["x"])), "added_tokens is no list of tokens"),
 }  # fmt: skip
 
@@ -443,6 +448,7 @@ def test_a_panic_in_rust_is_one_line(tmp_path: Path) -> None:
         ({"tokenizer.model": "not a model"}, "is not a SentencePiece model"),
         ({"tokenizer.model": ""}, "is not a SentencePiece model"),
         ({"vocab.txt": "[UNK]\n[CLS]\n[SEP]\na\n", "tokenizer_config.json": "[]"}, "holds a list"),
+        ({"tokenizer.json": json.dumps(spelling()), "tokenizer_config.json": '{"bos_token": "\\ud800"}'}, "surrogates not allowed"),
     ],
 )
 def test_other_broken_files_are_refused(files: dict[str, str], message: str, tmp_path: Path) -> None:
