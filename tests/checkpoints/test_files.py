@@ -93,7 +93,7 @@ BAD = {
     "A16 name of 1 MB": (raw({"n" * 1_000_000: entry()}), "is unusable"),
     "A16 control characters": (raw({"a\x1b[31m\n": entry()}), "is unusable"),
     "A16 right-to-left override": (raw({"a\u202eb": entry()}), "is unusable"),
-    "A16 lone surrogate": (raw('{"\\ud800":1}'), "is unusable"),
+    "A16 lone surrogate": (raw('{"\\ud800":1}'), "has half of a surrogate pair"),
     "A16 empty name": (raw({"": entry()}), "is unusable"),
     "entry lacks its shape": (raw({"a": {"dtype": "F32", "data_offsets": [0, 8]}}), "tensor a: entry is not complete"),
     "entry has more": (raw({"a": entry() | {"code": "x"}}), "entry is not complete"),
