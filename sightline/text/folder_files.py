@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.errors import CheckpointError, short
-from sightline.text.pre_tokenizers import check_pattern
+from sightline.text.patterns import check_pattern
 
 LARGEST_FILE = 128 * 2**20
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

@@ -10,6 +10,7 @@ from pathlib import Path
 import tokenizers
 
 from sightline.text.engines import Span, guarded
+from sightline.text.patterns import LAST_SPACES, check_spaces
 from sightline.text.rust_vocabulary import vocabulary_of, without_names
 from sightline.text.vocabulary import Vocabulary
 
@@ -38,6 +39,8 @@ class RustEngine:
         self._added = frozenset(added)
         self._by_bytes = "ByteLevel" in str(tokenizer.decoder)
         self._letters = byte_alphabet() if self._by_bytes else {}
+        steps = f"{tokenizer.pre_tokenizer} {tokenizer.normalizer}"
+        self._spaces_limited = LAST_SPACES in steps
 
     @cached_property
     def _controlled(self) -> tokenizers.Tokenizer:
@@ -78,6 +81,7 @@ class RustEngine:
         """See Engine."""
         if not control:
             return self._plain(text).ids
+        self._check(text)
         return guarded(self._where, "encode", lambda: self._controlled.encode(text, add_special_tokens=False).ids)
 
     def spans(self, text: str) -> list[Span]:
@@ -86,10 +90,15 @@ class RustEngine:
 
     def _plain(self, text: str) -> tokenizers.Encoding:
         """The text without control tokens, also where the model itself lists them among its pieces (T5, mBART)."""
+        self._check(text)
         found = guarded(self._where, "encode", lambda: self.tokenizer.encode(text, add_special_tokens=False))
         if self.specials.isdisjoint(found.ids):
             return found
         return guarded(self._where, "encode", lambda: self._uncontrolled.encode(text, add_special_tokens=False))
+
+    def _check(self, text: str) -> None:
+        if self._spaces_limited:
+            check_spaces(self._where, text)
 
     def text(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """See Engine."""
