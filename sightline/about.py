@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.checkpoints.catalogue import CATALOGUE
-from sightline.checkpoints.load import understand
+from sightline.checkpoints.identity import understand
 from sightline.checkpoints.opening import open_source
 from sightline.checkpoints.reference import resolve
 from sightline.checkpoints.source import Source
@@ -15,11 +15,11 @@ from sightline.config import ModelConfig
 from sightline.explain import total_parameters
 
 
-def about(reference: str | Path) -> dict[str, Any]:
-    """Facts by name, in the order that a reader wants them."""
+def about(reference: str | Path, *, strict: bool = False) -> dict[str, Any]:
+    """Facts by name, in the order that a reader wants them. `strict` refuses keys of config.json that nobody knows."""
     found = resolve(reference)
-    source = open_source(found)
-    family, head, config = understand(source)
+    source = open_source(found, skip_pickles=True)
+    family, head, config = understand(source, strict=strict)
     tokenizer = tokenizer_of(source)
     stack = config.last
     block = stack.block(0)
@@ -41,7 +41,7 @@ def about(reference: str | Path) -> dict[str, Any]:
         "norm": f"{type(block.norm).__name__}, {block.placement}",
         "feed-forward": f"{block.feed_forward.activation}{', gated' if block.feed_forward.gated else ''}",
         "format": source.format,
-        "dtype": dtypes(source),
+        "dtype": dtypes(source) or None,
         "bytes": size(found.path),
         "tokenizer": None if tokenizer is None else f"{tokenizer.vocab_size:,} tokens",
         "chat template": tokenizer is not None and tokenizer.chat_template is not None,

@@ -251,10 +251,11 @@ class Model:
 
     @property
     def labels(self) -> list[str]:
-        """The names of a classifier's labels, as its config.json gives them."""
-        named = self.keys.get("id2label")
+        """The names of a classifier's labels, as its config.json gives them; names of another number of labels are not of these."""
         count = self.config.head.labels if isinstance(self.config.head, Classifier) else 0
-        return [str(named.get(str(n), f"LABEL_{n}")) if isinstance(named, dict) else f"LABEL_{n}" for n in range(count)]
+        said = self.keys.get("id2label")
+        named = said if isinstance(said, dict) and len(said) == count else {}
+        return [str(named.get(str(n), f"LABEL_{n}")) for n in range(count)]
 
     def ids(self, text: str) -> list[int]:
         """The tokens of a text, with what the model expects around it."""
@@ -294,8 +295,9 @@ def load(
 ) -> Model:
     """Find, open, understand and fill a model.
 
-    `strict` refuses NaN weights, `verify` checks the folder's checksums, `from_pickle` allows an old `pytorch_model.bin`, which is
-    then converted in a limited process of its own. `progress(name, numbers)` is told of every tensor that was filled.
+    `strict` refuses NaN weights and keys of config.json that nobody knows, which are noted otherwise. `verify` checks the folder's
+    checksums, `from_pickle` allows an old `pytorch_model.bin`, which is then converted in a limited process of its own.
+    `progress(name, numbers)` is told of every tensor that was filled.
 
     `engine="native"` makes tokens with the native engine, in `dtype` float32, float16, int8, int8_groups, int4 or int4_min; `"auto"`
     uses it where it can write what torch would, and notes its choice. The engine's packed weights are kept in the cache: the next time

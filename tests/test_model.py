@@ -95,7 +95,6 @@ def edit(folder: Path, **changes: Any) -> Path:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown key": ({"rope_thetaa": 3.0}, "keys that this family does not know: rope_thetaa. Fix: did you mean 'rope_theta'?"),
     "an unsupported option": ({"pretraining_tp": 2}, "pretraining_tp is 2, which is not supported; expected 1"),
     "an unknown family": ({"model_type": "lama"}, "did you mean 'llama'?"),
     "an unknown class": ({"architectures": ["LlamaForCausaLM"]}, "did you mean 'LlamaForCausalLM'?"),

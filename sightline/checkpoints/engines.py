@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 
 from sightline import kernels
-from sightline.checkpoints.load import understand
+from sightline.checkpoints.identity import understand
 from sightline.checkpoints.source import Source
 from sightline.config import LanguageHead
 from sightline.errors import InputError, nearest

@@ -11,7 +11,7 @@ from typing import Any
 from sightline.checkpoints.files import file_inside, open_safetensors, open_shards, read_index
 from sightline.checkpoints.json_file import read_json
 from sightline.checkpoints.legacy import READABLE, convert
-from sightline.checkpoints.magic import kind, sha256, shown
+from sightline.checkpoints.magic import CTRANSLATE2, kind, sha256, shown
 from sightline.checkpoints.source import Entry, Source
 from sightline.checkpoints.write import INDEX, MANIFEST, VERSION
 from sightline.errors import CheckpointError
@@ -19,6 +19,7 @@ from sightline.errors import CheckpointError
 SINGLE, OLD, OLD_INDEX = "model.safetensors", "pytorch_model.bin", "pytorch_model.bin.index.json"
 CODE_KEYS = ("auto_map", "trust_remote_code", "custom_pipelines", "_target_")
 AS_SAFETENSORS = "use the model's safetensors files, or save it again with save_pretrained"
+ORIGINAL = "use the model that it was converted from"
 UNSUPPORTED = {
     ".gguf": ("GGUF", "give the .gguf file itself to sightline"),
     ".pt2": ("torch.export", AS_SAFETENSORS),
@@ -44,13 +45,19 @@ UNSUPPORTED = {
 }
 
 
-def read(path: Path | str, *, verify: bool = False, allow_pickle_weights: bool = False) -> Source:
-    """The model in a folder. `verify` holds every file read against the folder's checksums; `allow_pickle_weights` converts .bin files."""
+def read(path: Path | str, *, verify: bool = False, allow_pickle_weights: bool = False, skip_pickles: bool = False) -> Source:
+    """The model in a folder. `verify` holds every file read against the folder's checksums; `allow_pickle_weights` converts .bin files.
+
+    `skip_pickles` gives what config.json says, and no tensors, where the weights are a pickle.
+    """
     folder = Path(path)
     names = _names(folder)
     if "config.json" not in names:
         raise _no_model(folder, names)
     keys = read_json(file_inside(folder, "config.json"))
+    if skip_pickles and (pickle := _pickle(folder, names)):
+        note = f"{shown(pickle)} is a pickle, which is not read here: {_conversion(folder)}"
+        return Source(folder, "pickle", keys, {}, tokenizer=folder, notes=[*_notes(folder, names, keys), note])
     format, tensors, used = _weights(folder, names, allow_pickle_weights)
     sums = _checksums(folder) if MANIFEST in names else None
     if verify:
@@ -96,6 +103,19 @@ def _weights(folder: Path, names: list[str], allow_pickle_weights: bool) -> tupl
     raise _no_model(folder, names)
 
 
+def _pickle(folder: Path, names: list[str]) -> Path | None:
+    """The pickle that holds the weights, where nothing else does."""
+    if INDEX in names or any(name.endswith(".safetensors") for name in names):
+        return None
+    name = next((name for name in (OLD, OLD_INDEX) if name in names), None)
+    path = None if name is None else file_inside(folder, name)
+    return path if name == OLD_INDEX or (path is not None and kind(path) in READABLE) else None
+
+
+def _conversion(folder: Path) -> str:
+    return f"sightline convert {shlex.quote(shown(folder))} NEW --from-pickle"
+
+
 def _one(folder: Path, name: str) -> tuple[str, dict[str, Entry], list[str]]:
     return "safetensors", open_safetensors(file_inside(folder, name)), [name]
 
@@ -110,7 +130,7 @@ def _old(folder: Path, name: str, allowed: bool) -> tuple[str, dict[str, Entry],
         raise CheckpointError(f"{shown(path)} is {what}: unsupported format", expected="safetensors", fix=AS_SAFETENSORS)
     if not allowed:
         seen = f"{shown(path)} is a pickle, which can run code when it is read"
-        raise CheckpointError(seen, expected="safetensors", fix=f"sightline convert {shlex.quote(shown(folder))} NEW --from-pickle")
+        raise CheckpointError(seen, expected="safetensors", fix=_conversion(folder))
     if name == OLD:
         return "torch", open_safetensors(convert(path)), [name]
     tensors = open_shards(folder, path, open_shard=_converted, exact=False)
@@ -135,6 +155,8 @@ def _no_model(folder: Path, names: list[str]) -> CheckpointError:
         if suffix in UNSUPPORTED and name not in (OLD, OLD_INDEX):
             what, fix = UNSUPPORTED[suffix]
             what = _by_content(folder, name) or what
+            if what == CTRANSLATE2:
+                return CheckpointError(f"{shown(folder)} is {what} ({name})", expected="safetensors", fix=ORIGINAL)
             return CheckpointError(f"{shown(folder / name)} is in an unsupported format ({what})", expected="safetensors", fix=fix)
     missing = "weights" if "config.json" in names else "config.json"
     seen = f"{shown(folder)} is not a model: it has no {missing} ({shown(', '.join(names[:3]))} …)"

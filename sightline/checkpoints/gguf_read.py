@@ -32,6 +32,12 @@ def read(path: Path) -> Source:
     """Open a GGUF file; tensors are decoded when they are asked for."""
     file = MappedFile(Path(path))
     header = read_header(file)
+    if not header.tensors:
+        raise CheckpointError(
+            f"{file.where} is a GGUF file with a vocabulary only: it has no tensors",
+            expected="a model's weights",
+            fix="give the model's own GGUF, not the one that was made to test its tokenizer",
+        )
     metadata = Metadata(file.where, header.metadata)
     stored, notes = _named(file, header, metadata)
     keys = _keys(file, header, metadata, stored)

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sightline.checkpoints.source import Entry, Source
-from sightline.checkpoints.tables import Pairing, check_claims, ignored, pairings
-from sightline.config import ModelConfig
+from sightline.checkpoints.identity import check_budget, renamed, table_of, understand
+from sightline.checkpoints.source import Source
+from sightline.checkpoints.tables import Pairing, check_claims, ignored
 from sightline.core.model import Transformer
-from sightline.errors import CheckpointError, ConfigError, nearest
-from sightline.families import FAMILIES, Family
-from sightline.families.keys import Keys
+from sightline.errors import CheckpointError
+from sightline.families import Family
 
 Progress = Callable[[str, int], None]
 
@@ -30,16 +29,14 @@ class Loaded:
 
 
 def load(source: Source, *, dtype: torch.dtype = torch.float32, strict: bool = False, progress: Progress | None = None) -> Loaded:
-    """Build the model that the source describes and fill every parameter from it."""
-    family, head, config = understand(source)
+    """Build the model that the source describes and fill every parameter from it. `strict` refuses unknown keys and NaN weights."""
+    family, head, config = understand(source, strict=strict)
     check_budget(source, config)
     with torch.device("meta"):
         transformer = Transformer(config)
-    tensors = _renamed(source, family)
+    tensors = renamed(source, family)
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
-    prefix = family.prefix_of(head)
-    prefixed = prefix != "" and any(name.startswith(prefix) for name in tensors)
-    table = pairings(family, config, head, shapes, prefixed=prefixed)
+    table = table_of(family, head, config, shapes, tensors)
     check_claims(str(source.where), table, set(tensors), shapes, ignored(family, config, head, tensors))
     for pair in table:
         if pair.theirs not in tensors:
@@ -61,59 +58,6 @@ def load(source: Source, *, dtype: torch.dtype = torch.float32, strict: bool = F
         names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
         source.notes.append(f"stored as {names}, held as {str(dtype).removeprefix('torch.')}")
     return Loaded(transformer.eval(), family, head, source)
-
-
-def understand(source: Source) -> tuple[Family, str, ModelConfig]:
-    """Which family, which head, which configuration; every key is understood or refused."""
-    kind = source.keys.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        known = nearest(str(kind)[:80], FAMILIES)
-        raise CheckpointError(f"{source.where}: model_type {str(kind)[:80]!r} is not a family that is known", fix=known)
-    family = FAMILIES[kind]
-    head = head_of(source, family)
-    keys = Keys(source.keys, f"{source.where}: config.json")
-    try:
-        config = family.config(keys, head if family.choose is None else family.choose(set(source.tensors), head))
-    except ConfigError as error:
-        raise CheckpointError(f"{source.where}: config.json: {error.seen}", expected=error.expected, fix=error.fix) from None
-    keys.finish()
-    return family, head, config
-
-
-def head_of(source: Source, family: Family) -> str:
-    """The head that `architectures` names, or the family's first."""
-    names = source.keys.get("architectures")
-    if not names:
-        return next(iter(family.heads.values()))
-    name = names[0] if isinstance(names, list) else names
-    if not isinstance(name, str) or name not in family.heads:
-        raise CheckpointError(f"{source.where}: architecture {str(name)[:80]!r}", fix=nearest(str(name)[:80], family.heads))
-    return family.heads[name]
-
-
-def check_budget(source: Source, config: ModelConfig) -> None:
-    """A configuration that asks for more than the file holds is refused before anything is made."""
-    held = sum(entry.numbers for entry in source.tensors.values())
-    for stack in config.stacks.values():
-        asked = stack.layers * stack.width + stack.width * stack.embedding.vocab_size
-        asked += stack.layers * stack.width * stack.blocks[0].feed_forward.hidden
-        if stack.layers > len(source.tensors) or asked > held:
-            raise CheckpointError(
-                f"{source.where}: config.json asks for {stack.layers:,} layers of width {stack.width:,}; the file holds {held:,} numbers",
-                fix="the weights and config.json do not belong together: fetch the folder again",
-            )
-
-
-def _renamed(source: Source, family: Family) -> dict[str, Entry]:
-    """The tensors with old spellings (`gamma`, `beta`) in the new one."""
-    found: dict[str, Entry] = {}
-    for name, entry in source.tensors.items():
-        for old, new in family.aliases.items():
-            name = name.replace(old, new)
-        if name in found:
-            raise CheckpointError(f"{source.where}: {name} is there twice, in an old and a new spelling", fix="remove one")
-        found[name] = entry
-    return found
 
 
 def _parts(source: Source, pair: Pairing, tensor: Tensor, shapes: dict[str, tuple[int, ...]]) -> list[Tensor]:

@@ -31,6 +31,7 @@ MAGIC = (
     (b"<html", "a web page"),
     (b"#!", "a script"),
 )
+CTRANSLATE2 = "a CTranslate2 model"
 PICKLE = re.compile(rb"\x80[\x00-\x05]|c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\((?:[dl]p?\d*\n?|i|c)|[\]}](?:q|\()")
 
 
@@ -74,7 +75,16 @@ def kind_of(first: bytes) -> str:
         return _kind_of_zip(first)
     if first[257:262] == b"ustar":
         return "a tar archive"
+    if _is_ctranslate2(first):
+        return CTRANSLATE2
     return "a pickle" if PICKLE.match(first) else ""
+
+
+def _is_ctranslate2(first: bytes) -> bool:
+    """A version, then the name of a specification ("TransformerSpec") with its length and a closing zero."""
+    version = int.from_bytes(first[:4], "little")
+    length = int.from_bytes(first[4:6], "little")
+    return 1 <= version < 100 and 5 <= length <= 100 and first[6 : 6 + length].endswith(b"Spec\0")
 
 
 def _kind_of_zip(first: bytes) -> str:

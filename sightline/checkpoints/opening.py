@@ -6,8 +6,8 @@ from sightline.checkpoints.reference import Resolved
 from sightline.checkpoints.source import Source
 
 
-def open_source(found: Resolved, *, verify: bool = False, allow_pickle_weights: bool = False) -> Source:
-    """Open, but read nothing yet. A format's reader is imported when a file of it is met."""
+def open_source(found: Resolved, *, verify: bool = False, allow_pickle_weights: bool = False, skip_pickles: bool = False) -> Source:
+    """Open, but read nothing yet. A format's reader is imported when a file of it is met. `skip_pickles`: see `folder.read`."""
     if found.kind == "gguf":
         from sightline.checkpoints import gguf_read
 
@@ -22,4 +22,4 @@ def open_source(found: Resolved, *, verify: bool = False, allow_pickle_weights: 
         return npz.read(found.path)
     from sightline.checkpoints import folder
 
-    return folder.read(found.path, verify=verify, allow_pickle_weights=allow_pickle_weights)
+    return folder.read(found.path, verify=verify, allow_pickle_weights=allow_pickle_weights, skip_pickles=skip_pickles)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from sightline.checkpoints.load import Loaded, Progress, understand
+from sightline.checkpoints.identity import understand
+from sightline.checkpoints.load import Loaded, Progress
 from sightline.checkpoints.load import load as load_source
 from sightline.checkpoints.places import packed as packed_folder
 from sightline.checkpoints.source import Source
@@ -57,7 +58,7 @@ def worth_keeping(source: Source) -> bool:
 
 def sleeping(source: Source, *, strict: bool) -> Loaded:
     """The model, of which nothing is read yet."""
-    family, head, config = understand(source)
+    family, head, config = understand(source, strict=strict)
 
     def read() -> Transformer:
         return load_source(replace(source, notes=[]), dtype=torch.float32, strict=strict).transformer  # its notes are known

@@ -5,18 +5,22 @@ Whatever exists on this disk under the words given is meant; only then the catal
 
 from __future__ import annotations
 
+import difflib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sightline.checkpoints import fetch, hub
 from sightline.checkpoints.catalogue import CATALOGUE
+from sightline.checkpoints.magic import CTRANSLATE2
+from sightline.checkpoints.magic import kind as kind_of_file
 from sightline.checkpoints.progress import Report
 from sightline.errors import CheckpointError, nearest
 
 FORMATS = {".gguf": "gguf", ".bin": "llama2c", ".npz": "npz"}
 MAGIC = {"gguf": b"GGUF", "npz": b"PK\x03\x04"}
 LONGEST = 4096
+MOST_BESIDE = 10_000
 EXPECTED = "a folder, a .gguf, .bin or .npz file, a name of `sightline models`, or OWNER/NAME of the hub"
 PATH_SIGNS = (".", "/", "~", "\\")
 
@@ -39,9 +43,16 @@ def resolve(reference: str | Path, *, progress: Report | None = None) -> Resolve
     if isinstance(reference, str) and text in CATALOGUE:
         return replace(local(fetch.get(text, progress=progress)), name=text)
     where = hub.parse(text) if isinstance(reference, str) and not is_path(text) else None
-    if where is not None:
+    if where is None:
+        raise unknown(text, path=isinstance(reference, Path) or is_path(text))
+    try:
         return Resolved("folder", hub.snapshot(text, progress=progress), str(where))
-    raise unknown(text, path=isinstance(reference, Path) or is_path(text))
+    except CheckpointError as error:
+        if not place.parent.is_dir():
+            raise
+        absent = missing(text)  # models/mistyped, where the folder models is there
+        fix = absent.fix if absent.fix.startswith("did") else error.fix
+        raise CheckpointError(f"{absent.seen}, and {error.seen}", expected=error.expected, fix=fix) from error
 
 
 def check_words(reference: str | Path) -> str:
@@ -68,7 +79,8 @@ def short(text: str) -> str:
 
 def is_path(text: str) -> bool:
     """Whether the words can only be a path."""
-    return text.startswith(PATH_SIGNS) or "\\" in text or Path(text).suffix.lower() in FORMATS or (text.count("/") > 1 and "@" not in text)
+    many_parts = text.count("/") > 1 and "@" not in text
+    return text.startswith(PATH_SIGNS) or "\\" in text or Path(text).suffix.lower() in FORMATS or many_parts
 
 
 def local(place: Path) -> Resolved:
@@ -111,6 +123,8 @@ def check_file(place: Path, kind: str) -> None:
             start = stream.read(4)
     except OSError as error:
         raise CheckpointError(f"cannot read {place}: {error.strerror}", fix="check its permissions") from error
+    if kind == "llama2c" and kind_of_file(place) == CTRANSLATE2:
+        raise CheckpointError(f"{place} is {CTRANSLATE2}", expected=EXPECTED, fix="use the model that it was converted from")
     if kind == "llama2c" and (start == MAGIC["npz"] or start[:1] == b"\x80"):
         fix = f"give its folder: {place.parent}"
         raise CheckpointError(f"{place} is a pickle of PyTorch", expected="a llama2.c .bin file", fix=fix)
@@ -118,10 +132,31 @@ def check_file(place: Path, kind: str) -> None:
         raise CheckpointError(f"{place} does not begin as a {place.suffix.lower()} file does", expected=EXPECTED, fix="fetch it again")
 
 
+def missing(text: str) -> CheckpointError:
+    """A path that is not there: up to where it is, and what was perhaps meant."""
+    place = Path(os.path.expanduser(text))
+    parts = [*reversed(place.parents), place]
+    first = next((part for part in parts if not os.path.lexists(part)), place)
+    seen = f"no file or folder is called {short(text)}"
+    if first != place:
+        seen += f": there is no folder {short(str(first))}"
+    near = difflib.get_close_matches(first.name, beside(first), n=1, cutoff=0.7)
+    fix = f"did you mean {short(str(first.with_name(near[0])))}?" if near else "check the path"
+    return CheckpointError(seen, expected=EXPECTED, fix=fix)
+
+
+def beside(place: Path) -> list[str]:
+    """What lies where a missing file or folder was looked for."""
+    try:
+        return sorted(os.listdir(place.parent))[:MOST_BESIDE]
+    except OSError:
+        return []
+
+
 def unknown(text: str, *, path: bool) -> CheckpointError:
     """Nothing of that name: say what it was taken for, and what was near."""
     if path:
-        return CheckpointError(f"no file or folder is called {short(text)}", fix="check the path")
+        return missing(text)
     if "/" in text:
         return CheckpointError(f"{short(text)} is neither a path that exists nor a hub id", expected=EXPECTED, fix="check the spelling")
     return CheckpointError(f"no model is called {short(text)}", expected=EXPECTED, fix=nearest(text[:100].lower(), CATALOGUE))

@@ -100,17 +100,21 @@ def check_claims(where: str, table: list[Pairing], present: set[str], shapes: Sh
     filled = [name for pair in table if not pair.rule.optional for name in pair.ours]
     twice = sorted(name for names in (claimed, filled) for name, count in Counter(names).items() if count > 1)
     assert not twice, f"the family's table names twice: {twice[:5]}"
-    needed = {pair.theirs for pair in table if not pair.rule.optional and not pair.rule.zero_if_absent}
-    missing = sorted(needed - present)
-    known = {pair.theirs for pair in table}
-    unexpected = sorted(present - known - unneeded)
+    missing, unexpected = mismatch(table, present, unneeded)
     unfilled = sorted(set(shapes) - set(filled))
     assert not unfilled, f"the family's table never fills: {unfilled[:5]}"
     if missing or unexpected:
-        raise CheckpointError(f"{where}: {_mismatch(missing, unexpected)}", fix=_hint(missing, unexpected))
+        raise CheckpointError(f"{where}: {_listed(missing, unexpected)}", fix=_hint(missing, unexpected))
 
 
-def _mismatch(missing: list[str], unexpected: list[str]) -> str:
+def mismatch(table: list[Pairing], present: set[str], unneeded: set[str]) -> tuple[list[str], list[str]]:
+    """The tensors that are missing, and those that nothing claims."""
+    needed = {pair.theirs for pair in table if not pair.rule.optional and not pair.rule.zero_if_absent}
+    known = {pair.theirs for pair in table}
+    return sorted(needed - present), sorted(present - known - unneeded)
+
+
+def _listed(missing: list[str], unexpected: list[str]) -> str:
     said: list[str] = []
     for what, names in (("missing", missing), ("unexpected", unexpected)):
         if names:

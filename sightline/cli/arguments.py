@@ -29,6 +29,7 @@ def words(kind: Any, tokens: Sequence[Token]) -> str:
 
 Words = Annotated[str | None, Parameter(allow_leading_hyphen=True, converter=words)]
 OneText = Annotated[str, Parameter(allow_leading_hyphen=True)]  # of several; without it a lone - would be an unknown option
+Strict = Annotated[bool, Parameter(help="Refuse NaN weights, and keys of config.json that nobody knows; otherwise both are noted.")]
 Dtype = Annotated[
     str,
     Parameter(help="How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min."),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.cli.answers import costs, screen, settings, shown
-from sightline.cli.arguments import Count, Dtype
+from sightline.cli.arguments import Count, Dtype, Strict
 from sightline.cli.reading import read_text
 from sightline.errors import InputError
 
@@ -36,6 +36,7 @@ def chat(
     file: Path | None = None,
     engine: Literal["auto", "native", "torch"] = "torch",
     dtype: Dtype = "float32",
+    strict: Strict = False,
     json: bool = False,
 ) -> None:
     """Talk with a model: on a terminal as long as you like, or with one message as an argument, from a file or from standard input.
@@ -84,7 +85,7 @@ def chat(
         "repetition_penalty": repetition_penalty,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    conversation = opened(model, load, system, given, engine=engine, dtype=dtype)
+    conversation = opened(model, load, system, given, engine=engine, dtype=dtype, strict=strict)
     if message is None:
         from sightline.cli.talk import Talk
 
@@ -106,12 +107,14 @@ def read_message(text: str | None, file: Path | None) -> str | None:
     return message
 
 
-def opened(model: str, load: Path | None, system: str | None, given: dict[str, Any], *, engine: Engine, dtype: str) -> Conversation:
+def opened(
+    model: str, load: Path | None, system: str | None, given: dict[str, Any], *, engine: Engine, dtype: str, strict: bool
+) -> Conversation:
     """A new conversation or a saved one. What was given counts most, then what was saved, then what the checkpoint recommends."""
     from sightline.cli.loading import load_shown
     from sightline.conversation import Conversation, recommended
 
-    loaded = load_shown(model, engine=engine, dtype=dtype)
+    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict)
     found = Conversation(loaded, **recommended(loaded.defaults)) if load is None else Conversation.read(load, model=loaded)
     found.reference, found.system = model, found.system if system is None else system
     found.set(**given)

@@ -7,6 +7,8 @@ from typing import Literal
 
 from rich.console import Console
 
+from sightline.cli.arguments import Strict
+
 
 def convert(
     source: str,
@@ -16,6 +18,7 @@ def convert(
     to: Literal["hf", "gguf"] | None = None,
     dtype: str | None = None,
     from_pickle: bool = False,
+    strict: Strict = False,
     overwrite: bool = False,
 ) -> None:
     """Write a checkpoint as a Hugging Face folder or as a GGUF file in llama.cpp's layout.
@@ -39,7 +42,7 @@ def convert(
     from sightline.conversion import save_gguf
 
     form = to or ("gguf" if target.suffix == ".gguf" else "hf")
-    model = load_shown(source, from_pickle=from_pickle)
+    model = load_shown(source, from_pickle=from_pickle, strict=strict)
     if form == "gguf":
         save_gguf(model, target, dtype=dtype or "float16", overwrite=overwrite)
     else:

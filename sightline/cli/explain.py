@@ -124,7 +124,7 @@ def find(model: str) -> ModelConfig:
 
 def checkpoint_config(model: str) -> ModelConfig:
     """What a checkpoint's own config.json or metadata describes; its weights are not read."""
-    from sightline.checkpoints.load import understand
+    from sightline.checkpoints.identity import understand
     from sightline.checkpoints.opening import open_source
     from sightline.checkpoints.reference import resolve
 

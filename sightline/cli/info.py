@@ -8,19 +8,21 @@ from typing import Any
 from rich.console import Console
 
 
-def info(model: str, /, *, json: bool = False) -> None:
+def info(model: str, /, *, strict: bool = False, json: bool = False) -> None:
     """Family, sizes, positions, norms, context, dtype, bytes, tokenizer, chat template and licence of a checkpoint.
 
     Parameters
     ----------
     model
         A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
+    strict
+        Refuse keys of config.json that nobody knows; otherwise they are noted.
     json
         Write JSON.
     """
     from sightline.about import about
 
-    facts = about(model)
+    facts = about(model, strict=strict)
     if json:
         print(text_of.dumps(facts, indent=2, ensure_ascii=False))
         return

@@ -17,8 +17,8 @@ from sightline.families.modernbert import MODERNBERT
 from sightline.families.olmo2 import OLMO2
 from sightline.families.own import OWN
 from sightline.families.phi3 import PHI3
-from sightline.families.roberta import ROBERTA
-from sightline.families.t5 import T5
+from sightline.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from sightline.families.t5 import MT5, T5
 
 FAMILIES: dict[str, Family] = {
     "sightline": OWN,
@@ -35,9 +35,12 @@ FAMILIES: dict[str, Family] = {
     "phi3": PHI3,
     "bert": BERT,
     "roberta": ROBERTA,
+    "xlm-roberta": XLM_ROBERTA,
+    "camembert": CAMEMBERT,
     "distilbert": DISTILBERT,
     "modernbert": MODERNBERT,
     "t5": T5,
+    "mt5": MT5,
     "bart": BART,
     "marian": MARIAN,
 }

@@ -45,6 +45,8 @@ def stack(keys: Keys, name: str, *, positions: EmbeddingPosition, norm: Norm, vo
     keys.ignore("num_hidden_layers", "_num_labels", "unk_token_id", "save_step")
     width, dropout = keys.number("d_model", "hidden_size"), keys.real("dropout", default=0.1)
     count = keys.number(f"{name}_attention_heads")
+    if name == "encoder":
+        keys.only("num_attention_heads", count)  # another name of the same key
     attention = AttentionConfig(heads=count, kv_heads=count, head_dim=width // count, dropout=keys.real("attention_dropout", default=0.0))
     feed_forward = FeedForwardConfig(
         hidden=keys.number(f"{name}_ffn_dim"),

@@ -36,7 +36,11 @@ def encoder(keys: Keys, *, reserved: int = 0) -> StackConfig:
     """The stack of BERT and RoBERTa. `reserved` rows at the start of the position table stand for no position."""
     keys.only("is_decoder", False)
     keys.only("position_embedding_type", "absolute")
+    keys.ignore(
+        "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"
+    )
     width, count, norm = keys.number("hidden_size"), keys.number("num_attention_heads"), norm_of(keys)
+    keys.only("embedding_size", width)
     dropout = keys.real("hidden_dropout_prob", default=0.1)
     block = BlockConfig(
         attention=AttentionConfig(

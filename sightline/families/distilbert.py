@@ -26,6 +26,7 @@ def config(keys: Keys, head: str) -> ModelConfig:
     """DistilBertConfig. A sinusoidal table is stored as a learned one is, and read as one."""
     keys.ignore("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout")
     keys.only("tie_weights_", True)
+    keys.only("layer_norm_eps", NORM.eps)
     width, count = keys.number("dim", "hidden_size"), keys.number("n_heads", "num_attention_heads")
     dropout, activation = keys.real("dropout", default=0.1), keys.choice("activation", of=ACTIVATIONS, default="gelu")
     block = BlockConfig(

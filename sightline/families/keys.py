@@ -1,4 +1,4 @@
-"""Reading config.json: every key is used, or named as one that changes nothing; anything else is refused.
+"""Reading config.json: every key is used, named as one that changes nothing, refused as one that changes the result, or listed as unknown.
 
 keys.number("hidden_size")                 a required whole number; also under another name: number("n_embd", "hidden_size")
 keys.option("attention_bias", False)       with the default that the family has
@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from sightline.errors import CheckpointError, nearest, short
+from sightline.families.spelling import misspelling_of
+from sightline.families.unsupported import NEUTRAL, is_neutral, unread_synonym
 
 T = TypeVar("T")
 MISSING: Any = object()
@@ -27,12 +29,14 @@ repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_s
 output_scores return_dict_in_generate suppress_tokens begin_suppress_tokens remove_invalid_values exponential_decay_length_penalty
 attn_implementation _attn_implementation _attn_implementation_autoset classifier_dropout summary_activation summary_first_dropout
 summary_proj_to_labels summary_type summary_use_proj base_model_tp_plan base_model_pp_plan
+is_llama_config unsloth_version unsloth_fixed transformers.js_config max_window_layers
 """
-BOOKKEEPING = frozenset(_WORDS.split())
+BOOKKEEPING = frozenset(_WORDS.split()) - frozenset(NEUTRAL)
+MOST_LISTED = 50
 
 
 class Keys:
-    """A config.json, read key by key. `finish` refuses what was not read."""
+    """A config.json, read key by key. `unknown` lists what was not read, `finish` refuses it."""
 
     def __init__(self, raw: dict[str, Any], where: str = "config.json") -> None:
         self.raw, self.where = raw, where
@@ -120,13 +124,44 @@ class Keys:
         """Keys that change nothing in a forward pass."""
         self.read.update(names)
 
-    def finish(self) -> None:
-        """Refuse every key that nobody understood: a silent guess would be a wrong number."""
-        unknown = sorted(name for name in self.raw if name not in self.read and name not in BOOKKEEPING and self.raw[name] is not None)
-        if unknown:
-            known = self.read | BOOKKEEPING
-            hint = nearest(unknown[0], known) if len(unknown[0]) < 80 else ""
-            hint = hint if hint.startswith("did") else "remove it if it changes nothing, or open an issue that names the model"
+    def unknown(self) -> list[str]:
+        """The keys that nobody knows. One that is known to change the result, and is not supported, is refused."""
+        unread = sorted(name for name in self.raw if name not in self.read and name not in BOOKKEEPING and self.raw[name] is not None)
+        for name in unread:
+            self._refuse_effect(name)
+        return [name for name in unread if name not in NEUTRAL]
+
+    def _refuse_effect(self, name: str) -> None:
+        if name in NEUTRAL and not is_neutral(name, self.raw):
             raise CheckpointError(
-                f"{self.where} has keys that this family does not know: {', '.join(name[:80] for name in unknown[:8])}", fix=hint
+                f"{self.where}: {name} is {short(self.raw[name])}, which this family does not support",
+                expected=" or ".join(map(repr, NEUTRAL[name])) or "a file without it",
+                fix="use a checkpoint without it; if its weights were made without it, remove the key",
             )
+        own = unread_synonym(name, self.raw, self.read)
+        if own is not None:
+            raise CheckpointError(
+                f"{self.where} has {name} and no {own}, which is what this family reads",
+                fix=f"rename it to {own} if that is meant, else remove it",
+            )
+
+    def finish(self) -> None:
+        """Refuse every key that nobody understood."""
+        unknown = self.unknown()
+        if unknown:
+            raise CheckpointError(
+                f"{self.where} has keys that this family does not know: {self.listed(unknown)}",
+                fix="correct or remove them",
+            )
+
+    def listed(self, names: list[str]) -> str:
+        """Names in a line, each with the known one that it may be a misspelling of."""
+        shown = [self._with_hint(name) for name in names[:MOST_LISTED]]
+        more = [f"and {len(names) - MOST_LISTED:,} more"] if len(names) > MOST_LISTED else []
+        return ", ".join([*shown, *more])
+
+    def _with_hint(self, name: str) -> str:
+        text = name if len(name) <= 80 else f"{name[:79]}…"
+        text = text if text.isprintable() else ascii(text)[1:-1]
+        meant = misspelling_of(name, self.read | BOOKKEEPING)
+        return text if meant is None else f"{text} (did you mean {meant!r}?)"

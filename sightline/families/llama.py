@@ -83,6 +83,7 @@ def mistral_config(keys: Keys, head: str) -> ModelConfig:
 
 def qwen2_config(keys: Keys, head: str) -> ModelConfig:
     """Qwen2Config: biases on q, k and v; a window in the later layers if switched on."""
+    keys.ignore("attention_bias")  # left from Llama in some files; the biases are always there
     return model(keys, head, attention(keys, bias=True, output_bias=False), windows=layer_windows(keys))
 
 

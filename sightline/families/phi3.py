@@ -19,7 +19,7 @@ def config(keys: Keys, head: str) -> ModelConfig:
     for name in ("attention_bias", "mlp_bias", "lm_head_bias"):
         keys.only(name, False)
     _refuse_scaling(keys)
-    keys.ignore("original_max_position_embeddings", "embd_pdrop")  # of the scaling that is not there; read and never applied
+    keys.ignore("embd_pdrop")  # read and never applied
     form = attention(keys, bias=False, output_bias=False, fraction=1.0)
     config = model(keys, head, form, windows=[keys.number("sliding_window", default=None)])
     stack = config.decoder

@@ -1,4 +1,4 @@
-"""RoBERTa: BERT whose positions start after the padding id, with heads of its own."""
+"""RoBERTa: BERT whose positions start after the padding id, with heads of its own. XLM-RoBERTa and CamemBERT are the same model."""
 
 from __future__ import annotations
 
@@ -32,4 +32,11 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
     return [*body_rules(pooler=isinstance(config.head, Pooler)), *own.get(head, [])]
 
 
-ROBERTA = Family(name="roberta", config=config, weights=weights, prefix="roberta.", heads=classes("Roberta"), choose=pooled)
+def family(name: str, class_name: str) -> Family:
+    """The same model under another name. All call the body `roberta`."""
+    return Family(name=name, config=config, weights=weights, prefix="roberta.", heads=classes(class_name), choose=pooled)
+
+
+ROBERTA = family("roberta", "Roberta")
+XLM_ROBERTA = family("xlm-roberta", "XLMRoberta")
+CAMEMBERT = family("camembert", "Camembert")

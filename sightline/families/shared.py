@@ -49,6 +49,8 @@ def rotary(keys: Keys, *, head_dim: int, max_positions: int, base: float = 10000
         )
     dim = int(head_dim * said)
     form = rotary_scaling(scaling or parameters, max_positions, keys.where)
+    if form is None:
+        keys.ignore("original_max_position_embeddings")  # of a scaling that is not there
     return Rotary(base=base, dim=None if dim == head_dim else dim, scaling=form)
 
 
@@ -117,11 +119,9 @@ def _number(table: dict[str, Any], name: str, where: str, *, default: float | No
 
 
 def labels(keys: Keys) -> int:
-    """How many classes: as many as id2label names, else num_labels, else two."""
+    """How many classes: num_labels, else as many as id2label names, else two. Transformers reads them in this order too."""
     named = keys.raw.get("id2label")
-    if isinstance(named, dict) and named:
-        return len(named)
-    return keys.number("num_labels", default=2)
+    return keys.number("num_labels", default=len(named) if isinstance(named, dict) and named else 2)
 
 
 def causal_head(keys: Keys, head: str, *, tied: bool, softcap: float | None = None) -> Head:

@@ -1,7 +1,7 @@
 """T5: an encoder and a decoder with relative biases, RMSNorm before each step, no biases, unscaled scores, one embedding matrix.
 
-v1.0 has ReLU, and logits by the embedding matrix scaled by 1/√width; v1.1 and Flan have a gated tanh-GELU and a matrix of their own,
-unscaled. One table of biases serves all layers of a stack and is stored in its first block.
+v1.0 has ReLU, and logits by the embedding matrix scaled by 1/√width; v1.1, Flan and mT5 have a gated tanh-GELU and a matrix of their
+own, unscaled. One table of biases serves all layers of a stack and is stored in its first block.
 """
 
 from __future__ import annotations
@@ -36,12 +36,27 @@ PROJECTIONS: dict[str, tuple[Activation, bool]] = {
 
 def config(keys: Keys, head: str) -> ModelConfig:
     """T5Config."""
+    return _model(keys, head, _head(keys, head, keys.number("d_model", "hidden_size")))
+
+
+def mt5_config(keys: Keys, head: str) -> ModelConfig:
+    """MT5Config: the logits are never scaled, and whether they have a matrix of their own is up to the file."""
+    keys.raw = {"feed_forward_proj": "gated-gelu", **keys.raw}
+    keys.ignore("tie_word_embeddings")  # false in the published files, true in those that transformers 5 writes; read by nobody
+    return _model(keys, head, LanguageHead(tied=head == "tied") if head in ("language", "tied") else NoHead())
+
+
+def tied_if_absent(names: set[str], head: str) -> str:
+    """Without a matrix of its own the language head takes the embedding's."""
+    return "tied" if head == "language" and "lm_head.weight" not in names else head
+
+
+def _model(keys: Keys, head: str, form: Head) -> ModelConfig:
     keys.only("is_decoder", False)
-    width, layers = keys.number("d_model", "hidden_size"), keys.number("num_layers", "num_hidden_layers")
+    layers = keys.number("num_layers", "num_hidden_layers")
     encoder = _stack(keys, layers, causal=False, cross=False)
     layers = keys.number("num_decoder_layers", default=layers)
     decoder = _stack(keys, layers, causal=True, cross=True)
-    form = _head(keys, head, width)
     if head == "encoder":
         return ModelConfig(encoder=encoder, head=form)
     return ModelConfig(encoder=encoder, decoder=decoder, head=form, share_embeddings=True)
@@ -156,4 +171,11 @@ T5 = Family(
         "T5Model": "none",
         "T5EncoderModel": "encoder",
     },
+)
+MT5 = Family(
+    name="mt5",
+    config=mt5_config,
+    weights=weights,
+    heads={"MT5ForConditionalGeneration": "language", "MT5Model": "none", "MT5EncoderModel": "encoder"},
+    choose=tied_if_absent,
 )

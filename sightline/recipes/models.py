@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sightline.checkpoints.load import load, understand
+from sightline.checkpoints.identity import understand
+from sightline.checkpoints.load import load
 from sightline.checkpoints.opening import open_source
 from sightline.checkpoints.reference import resolve
 from sightline.checkpoints.source import Source

@@ -50,9 +50,11 @@ def source_of(model: Any, **changes: Any) -> Source:
 
 
 def tied_names(model: Any) -> set[str]:
-    """The names that share another one's memory: transformers does not write them."""
+    """The names that share another one's memory: transformers does not write them. Those that it calls copies are not the first."""
     first: dict[int, str] = {}
-    return {name for name, tensor in model.state_dict().items() if tensor.numel() and first.setdefault(tensor.data_ptr(), name) != name}
+    state = model.state_dict()
+    names = sorted(state, key=lambda name: name in model.all_tied_weights_keys)
+    return {name for name in names if state[name].numel() and first.setdefault(state[name].data_ptr(), name) != name}
 
 
 def ours(model: Any, **changes: Any) -> Loaded:

@@ -79,7 +79,7 @@ def test_a_wrong_table_is_an_assertion_for_its_author(source: Source, page: dict
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("wing_span", 24, r"does not know: wing_span\. Fix: did you mean 'wingspan'\?"),
+        ("wing_span", 24, r"keys that are not known: wing_span \(did you mean 'wingspan'\?\)"),
         ("migrates", True, r"migrates is True, which is not supported; expected False"),
         ("act", "sillu", r"act is 'sillu'\. Fix: did you mean 'silu'\?"),
         ("flock", 0, r"flock is 0; expected a whole number, 1 or more"),
@@ -89,4 +89,4 @@ def test_a_wrong_table_is_an_assertion_for_its_author(source: Source, page: dict
 def test_keys_are_read_or_refused(source: Source, key: str, value: Any, message: str) -> None:
     source.keys[key] = value
     with pytest.raises(CheckpointError, match=message):
-        load(source)
+        load(source, strict=True)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import sightline as sl
-from sightline.checkpoints.load import load, understand
+from sightline.checkpoints.identity import understand
+from sightline.checkpoints.load import load
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
 from tests.families.oracle import reference, source_of, transformers
@@ -128,7 +129,7 @@ REFUSED_KEYS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "t5 old activation": (T5_SMALL, {"dense_act_fn": "mish"}, "dense_act_fn is 'mish'"),
     "t5 decoder alone": (T5_SMALL, {"is_decoder": True}, "is_decoder is True"),
     "t5 head": (T5_SMALL, {"architectures": ["T5ForTokenClassification"]}, "architecture 'T5ForTokenClassification'"),
-    "t5 unknown": (T5_SMALL, {"scalable_attention": True}, "scalable_attention"),
+    "t5 experts": (T5_SMALL, {"num_experts": 8}, "num_experts is 8"),
     "bart pre-norm": (BART_LARGE_MNLI, {"normalize_before": True}, "normalize_before is True"),
     "bart final norm": (BART_LARGE_MNLI, {"add_final_layer_norm": True}, "add_final_layer_norm is True"),
     "bart sines": (BART_LARGE_MNLI, {"static_position_embeddings": True}, "static_position_embeddings is True"),

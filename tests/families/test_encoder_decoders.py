@@ -60,6 +60,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5 bare v1.1": ("T5Model", T5 | V11),
     "t5 encoder": ("T5EncoderModel", T5 | {"num_decoder_layers": 1}),
     "t5 encoder v1.1": ("T5EncoderModel", T5 | V11),
+    "mt5 as published, with a matrix of its own": ("MT5ForConditionalGeneration", T5 | {"tie_word_embeddings": False}),
+    "mt5 tied": ("MT5ForConditionalGeneration", T5),
+    "mt5 bare": ("MT5Model", T5),
+    "mt5 encoder": ("MT5EncoderModel", T5),
     "bart": ("BartForConditionalGeneration", BART),
     "bart uneven, scaled, relu": ("BartForConditionalGeneration", BART | UNEVEN | {"scale_embedding": True, "activation_function": "relu"}),
     "bart untied": ("BartForConditionalGeneration", BART | {"tie_word_embeddings": False, "activation_function": "gelu_new"}),
@@ -103,7 +107,7 @@ def example(class_name: str, options: dict[str, Any]) -> tuple[Any, dict[str, An
     if untied and hasattr(body, "shared"):  # until version 5 the two embeddings are one even so
         for stack in (body.encoder, getattr(body, "decoder", body.encoder)):
             stack.embed_tokens.weight = body.shared.weight
-    if not (untied and class_name.startswith("T5")):
+    if not (untied and class_name.startswith(("T5", "MT5"))):
         return model, {}
     if hasattr(model, "lm_head"):  # version 5 ties it at the start, whatever one asks for
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))

@@ -1,0 +1,176 @@
+"""What a checkpoint is, where config.json is silent, stale, or of something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import sightline as sl
+from sightline.checkpoints.identity import SUPPORTED, family_of, understand
+from sightline.checkpoints.load import load
+from sightline.checkpoints.source import Source
+from sightline.families import FAMILIES
+from tests.families.oracle import close, ours, reference, source_of, tokens, transformers
+from tests.families.test_decoders import GPT2, LLAMA
+from tests.families.test_encoder_decoders import BART, T5
+from tests.families.test_encoders import BERT, DISTIL, ROBERTA
+
+
+def refusal(source: Source) -> str:
+    with pytest.raises(sl.CheckpointError) as error:
+        load(source)
+    line = str(error.value)
+    assert "\n" not in line
+    assert "Fix: " in line
+    return line
+
+
+# ------------------------------------------------------------------------------------------------------- other architectures
+
+KNOWN = sorted(set(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES) - set(FAMILIES))
+
+
+def test_no_other_architecture_is_taken_for_one_of_ours() -> None:
+    """mixtral is no misspelt mistral, nor gpt_neo a misspelt gpt_neox: of all that transformers knows."""
+    source = source_of(reference("LlamaForCausalLM", LLAMA))
+    assert len(KNOWN) > 100
+    for kind in [*KNOWN, "qwen4", "gemma5", "phi3_v", "bort"]:
+        source.keys["model_type"] = kind
+        with pytest.raises(sl.CheckpointError) as error:
+            family_of(source)
+        assert f"model_type {kind!r} is an architecture that is not supported; expected one of {SUPPORTED}" in str(error.value)
+        assert "did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [["llama"], {"a": 1}, 3, True])
+def test_a_model_type_that_is_no_word(kind: Any) -> None:
+    assert "is an architecture that is not supported" in refusal(source_of(reference("LlamaForCausalLM", LLAMA), model_type=kind))
+
+
+def test_a_class_of_another_kind_is_not_taken_for_a_misspelt_one() -> None:
+    source = source_of(reference("BertForMaskedLM", BERT), architectures=["BertForMultipleChoice"])
+    assert "expected one of BertForMaskedLM, " in refusal(source)
+    assert "did you mean" not in refusal(source)
+
+
+# -------------------------------------------------------------------------------------------------------------- quantised
+
+QUANTISED: dict[str, tuple[dict[str, Any], str]] = {
+    "gptq": ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised (GPTQ)"),
+    "awq": ({"quantization_config": {"quant_method": "awq"}}, "quantised (AWQ)"),
+    "bitsandbytes": ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "quantised (bitsandbytes)"),
+    "old bitsandbytes": ({"quantization_config": {"load_in_8bit": True}}, "quantised (bitsandbytes)"),
+    "fp8": ({"quantization_config": {"quant_method": "fp8"}}, "quantised (FP8)"),
+    "mxfp4": ({"quantization_config": {"quant_method": "mxfp4"}}, "quantised (MXFP4)"),
+    "another": ({"quantization_config": {"quant_method": "hqq"}}, "quantised (hqq)"),
+    "no method": ({"quantization_config": {"bits": 4}}, "quantised (quantization_config)"),
+    "mlx": ({"quantization": {"group_size": 64, "bits": 4}}, "quantised (MLX, 4 bits)"),
+    "hostile": ({"quantization_config": {"quant_method": ["a\x1b"] * 999}}, "quantised ("),
+}
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_quantised_weights_are_named_in_one_line(name: str) -> None:
+    extra, words = QUANTISED[name]
+    line = refusal(source_of(reference("LlamaForCausalLM", LLAMA), **extra))
+    assert words in line
+    assert "use the original weights or a GGUF" in line
+    assert line.isprintable()
+
+
+def test_an_empty_quantisation_is_none() -> None:
+    assert ours(reference("LlamaForCausalLM", LLAMA), quantization_config=None).source.notes == []
+
+
+# ------------------------------------------------------------------------------------------------- silent configurations
+
+HEADS = {
+    "bare bert": ("BertModel", BERT, "none"),
+    "bert words": ("BertForMaskedLM", BERT, "masked"),
+    "bert texts": ("BertForSequenceClassification", BERT | {"num_labels": 3}, "sequence"),
+    "bert tokens": ("BertForTokenClassification", BERT | {"num_labels": 3}, "tokens"),
+    "bert answers": ("BertForQuestionAnswering", BERT, "answers"),
+    "bare distilbert": ("DistilBertModel", DISTIL, "none"),
+    "roberta texts": ("RobertaForSequenceClassification", ROBERTA | {"num_labels": 3}, "sequence"),
+    "bare llama": ("LlamaModel", LLAMA, "none"),
+    "llama": ("LlamaForCausalLM", LLAMA, "language"),
+    "llama texts": ("LlamaForSequenceClassification", LLAMA | {"num_labels": 3, "pad_token_id": 0}, "sequence"),
+    "gpt2": ("GPT2LMHeadModel", GPT2, "language"),
+    "t5 encoder": ("T5EncoderModel", T5, "encoder"),
+    "bart": ("BartForConditionalGeneration", BART, "language"),
+}
+
+
+@pytest.mark.parametrize("architectures", [None, []])
+@pytest.mark.parametrize("name", HEADS)
+def test_without_architectures_the_tensors_tell_the_head(name: str, architectures: Any) -> None:
+    class_name, options, head = HEADS[name]
+    theirs = reference(class_name, options)
+    named, unnamed = ours(theirs), ours(theirs, architectures=architectures)
+    assert unnamed.head == head
+    assert unnamed.transformer.config == named.transformer.config
+
+
+def test_a_silent_configuration_that_asks_for_a_billion_layers_is_refused_at_once() -> None:
+    source = source_of(reference("BertModel", BERT), architectures=None, num_hidden_layers=10**9)
+    assert "1,000,000,000 layers" in refusal(source)
+
+
+@pytest.mark.parametrize("class_name", ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"])
+def test_without_model_type_the_class_tells_the_family(class_name: str) -> None:
+    theirs = reference(class_name, LLAMA)
+    found = ours(theirs, model_type=None)
+    assert found.family.name == theirs.config.model_type
+    assert found.source.notes == [f"config.json has no model_type: read as {found.family.name!r}, of which {class_name} is a class"]
+
+
+UNTYPED = {
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "bert": ("BertForMaskedLM", BERT),
+    "distilbert": ("DistilBertModel", DISTIL),
+    "bart": ("BartModel", BART),
+}
+
+
+@pytest.mark.parametrize("kind", UNTYPED)
+def test_without_model_type_and_class_the_tensors_tell_the_family(kind: str) -> None:
+    theirs = reference(*UNTYPED[kind])
+    found = ours(theirs, model_type=None, architectures=None)
+    assert found.family.name == kind
+    assert found.source.notes == [f"config.json has no model_type: read as {kind!r}, whose tensors have these names"]
+
+
+def test_where_the_tensors_could_be_of_several_families_the_fix_says_what_to_write() -> None:
+    line = refusal(source_of(reference("LlamaForCausalLM", LLAMA), model_type=None, architectures=None))
+    assert 'write "model_type": "llama" or "model_type": "mistral"' in line
+    assert "into config.json, whichever the model is" in line
+    line = refusal(Source(source_of(reference("LlamaForCausalLM", LLAMA)).where, "state", {}, {}))
+    assert "config.json has no model_type; expected one of gpt2, llama, " in line
+
+
+# ---------------------------------------------------------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_num_labels_counts_more_than_stale_names_as_in_transformers(count: int) -> None:
+    stale = {"id2label": {"0": "good", "1": "bad", "2": "ugly"}, "label2id": {"good": 0, "bad": 1, "ugly": 2}}
+    theirs = reference("BertForSequenceClassification", BERT | {"num_labels": count})
+    found = ours(theirs, **stale, num_labels=count)
+    read = transformers.BertConfig.from_dict({**BERT, **stale, "num_labels": count})
+    assert read.num_labels == count
+    model = sl.Model(found.transformer, None, "bert", "sequence", found.source.keys, found.source)
+    assert model.labels == [read.id2label[n] for n in range(count)]
+    ids = tokens(40)
+    with torch.no_grad():
+        close("logits", theirs(ids).logits, found.transformer(ids))
+
+
+def test_a_second_look_adds_no_second_note() -> None:
+    source = source_of(reference("GPT2LMHeadModel", GPT2), model_type=None, own=1)
+    understand(source)
+    once = list(source.notes)
+    understand(source)
+    assert source.notes == once
+    assert len(once) == 2
