@@ -291,19 +291,23 @@ def load(
     strict: bool = False,
     verify: bool = False,
     from_pickle: bool = False,
+    ignore_tensors: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Model:
     """Find, open, understand and fill a model.
 
     `strict` refuses NaN weights and keys of config.json that nobody knows, which are noted otherwise. `verify` checks the folder's
-    checksums, `from_pickle` allows an old `pytorch_model.bin`, which is then converted in a limited process of its own.
-    `progress(name, numbers)` is told of every tensor that was filled.
+    checksums, `from_pickle` allows an old `pytorch_model.bin`, which is then converted in a limited process of its own. Tensors whose
+    names match a glob of `ignore_tensors`, such as `"v_head.*"`, are left out. `progress(name, numbers)` is told of every tensor that
+    was filled.
 
     `engine="native"` makes tokens with the native engine, in `dtype` float32, float16, int8, int8_groups, int4 or int4_min; `"auto"`
     uses it where it can write what torch would, and notes its choice. The engine's packed weights are kept in the cache: the next time
     only they are read, and `transformer` when it is asked for.
     """
-    source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle)
+    if isinstance(ignore_tensors, str):
+        raise InputError(f"ignore_tensors {ignore_tensors!r}", expected="a list of globs", fix=f"ignore_tensors=[{ignore_tensors!r}]")
+    source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle, ignore_tensors=ignore_tensors)
     return load_opened(source, dtype=dtype, engine=engine, strict=strict, progress=progress, name=called(reference))
 
 

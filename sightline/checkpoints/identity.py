@@ -185,13 +185,18 @@ def table_of(
 def renamed(source: Source, family: Family) -> dict[str, Entry]:
     """The tensors with old spellings (`gamma`, `beta`) in the new one."""
     found: dict[str, Entry] = {}
-    for name, entry in source.tensors.items():
-        for old, new in family.aliases.items():
-            name = name.replace(old, new)
+    for stored_name, entry in source.tensors.items():
+        name = new_spelling(stored_name, family)
         if name in found:
             raise CheckpointError(f"{source.where}: {name} is there twice, in an old and a new spelling", fix="remove one")
         found[name] = entry
     return found
+
+
+def new_spelling(name: str, family: Family) -> str:
+    for old, new in family.aliases.items():
+        name = name.replace(old, new)
+    return name
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sightline.checkpoints.identity import check_budget, renamed, table_of, understand
+from sightline.checkpoints.identity import check_budget, new_spelling, renamed, table_of, understand
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.tables import Pairing, check_claims, ignored
+from sightline.config import LanguageHead, ModelConfig
 from sightline.core.model import Transformer
 from sightline.errors import CheckpointError
 from sightline.families import Family
@@ -37,6 +38,7 @@ def load(source: Source, *, dtype: torch.dtype = torch.float32, strict: bool = F
     tensors = renamed(source, family)
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     table = table_of(family, head, config, shapes, tensors)
+    _check_left_out(source, family, table)
     check_claims(str(source.where), table, set(tensors), shapes, ignored(family, config, head, tensors))
     for pair in table:
         if pair.theirs not in tensors:
@@ -53,11 +55,26 @@ def load(source: Source, *, dtype: torch.dtype = torch.float32, strict: bool = F
             assign(transformer, name, tensor.to(dtype))
         if progress is not None:
             progress(pair.theirs, entry.numbers)
-    stored = {entry.dtype for entry in source.tensors.values()} - {dtype}
-    if stored:
-        names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in stored))
-        source.notes.append(f"stored as {names}, held as {str(dtype).removeprefix('torch.')}")
+    _note_choices(source, config, stored={tensors[pair.theirs].dtype for pair in table if pair.theirs in tensors}, held=dtype)
     return Loaded(transformer.eval(), family, head, source)
+
+
+def _note_choices(source: Source, config: ModelConfig, *, stored: set[torch.dtype], held: torch.dtype) -> None:
+    """What a user may not expect of the loaded weights: that they were cast, or tied although config.json says otherwise."""
+    cast = sorted(str(kind).removeprefix("torch.") for kind in stored - {held})
+    if cast:
+        source.notes.append(f"stored as {', '.join(cast)}, held as {str(held).removeprefix('torch.')}")
+    if isinstance(config.head, LanguageHead) and config.head.tied and source.keys.get("tie_word_embeddings") is False:
+        source.notes.append("the file has no head of its own: logits are made with the embedding, against tie_word_embeddings: false")
+
+
+def _check_left_out(source: Source, family: Family, table: list[Pairing]) -> None:
+    """What the user ignores must be of no use to the model, or a parameter would be missing or, worse, zero."""
+    left_out = {new_spelling(name, family) for name in source.left_out}
+    needed = next((pair.theirs for pair in table if pair.theirs in left_out and not pair.rule.optional), None)
+    if needed is not None:
+        seen = f"{source.where}: ignore_tensors leaves out {needed}, which the model needs"
+        raise CheckpointError(seen, fix="give a narrower glob to --ignore-tensors")
 
 
 def _parts(source: Source, pair: Pairing, tensor: Tensor, shapes: dict[str, tuple[int, ...]]) -> list[Tensor]:

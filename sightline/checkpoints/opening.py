@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sightline.checkpoints.reference import Resolved
 from sightline.checkpoints.source import Source
+from sightline.checkpoints.tensor_names import clean_names
 
 
-def open_source(found: Resolved, *, verify: bool = False, allow_pickle_weights: bool = False, skip_pickles: bool = False) -> Source:
-    """Open, but read nothing yet. A format's reader is imported when a file of it is met. `skip_pickles`: see `folder.read`."""
+def open_source(
+    found: Resolved,
+    *,
+    verify: bool = False,
+    allow_pickle_weights: bool = False,
+    skip_pickles: bool = False,
+    ignore_tensors: Sequence[str] = (),
+) -> Source:
+    """Open, but read nothing yet. Tensors that match a glob of `ignore_tensors` are left out. `skip_pickles`: see `folder.read`."""
+    source = _open(found, verify=verify, allow_pickle_weights=allow_pickle_weights, skip_pickles=skip_pickles)
+    return clean_names(source, ignore_tensors)
+
+
+def _open(found: Resolved, *, verify: bool, allow_pickle_weights: bool, skip_pickles: bool) -> Source:
+    """A format's reader is imported when a file of it is met."""
     if found.kind == "gguf":
         from sightline.checkpoints import gguf_read
 

@@ -40,7 +40,8 @@ class Source:
     """A checkpoint, opened but not read.
 
     `keys` is config.json as a dictionary (made from the metadata where the format has none), `tensors` are under Hugging Face's
-    names, `tokenizer` is whatever the format says of its tokenizer (a folder, or a description made by the reader).
+    names, `tokenizer` is whatever the format says of its tokenizer (a folder, or a description made by the reader). `left_out` are
+    the names of the tensors that the user chose to ignore.
     """
 
     where: Path
@@ -48,4 +49,5 @@ class Source:
     keys: dict[str, Any]
     tensors: dict[str, Entry]
     tokenizer: Any = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list[str])
+    left_out: list[str] = field(default_factory=list[str])

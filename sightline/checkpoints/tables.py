@@ -6,7 +6,9 @@ Three laws hold for every load: each tensor is claimed once, each parameter is f
 from __future__ import annotations
 
 import difflib
+import glob
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -104,7 +106,7 @@ def check_claims(where: str, table: list[Pairing], present: set[str], shapes: Sh
     unfilled = sorted(set(shapes) - set(filled))
     assert not unfilled, f"the family's table never fills: {unfilled[:5]}"
     if missing or unexpected:
-        raise CheckpointError(f"{where}: {_listed(missing, unexpected)}", fix=_hint(missing, unexpected))
+        raise CheckpointError(f"{where}: {_listed(missing, unexpected)}", fix=_hint(missing, unexpected, known | unneeded))
 
 
 def mismatch(table: list[Pairing], present: set[str], unneeded: set[str]) -> tuple[list[str], list[str]]:
@@ -123,16 +125,31 @@ def _listed(missing: list[str], unexpected: list[str]) -> str:
     return "; ".join(said)
 
 
-def _hint(missing: list[str], unexpected: list[str]) -> str:
+def _hint(missing: list[str], unexpected: list[str], known: set[str]) -> str:
     if missing and unexpected:
         close = difflib.get_close_matches(unexpected[0], missing, n=1, cutoff=0.5)
         if close:
             return f"is {_printable(unexpected[0])} a misspelling of {close[0]}?"
-    return (
-        "the weights and config.json do not belong together: fetch the folder again"
-        if missing
-        else "remove what does not belong to this model"
-    )
+    if missing:
+        return "the weights and config.json do not belong together: fetch the folder again"
+    globs = _globs(unexpected, known)
+    shell = " ".join(f"--ignore-tensors {shlex.quote(_printable(one))}" for one in globs)
+    return f"leave them out with {shell} (in Python: ignore_tensors={[_printable(one) for one in globs]})"
+
+
+def _globs(unexpected: list[str], known: set[str]) -> list[str]:
+    """Patterns that match the unexpected names and no known one: `v_head.*`. At most three, and then one for a whole name each."""
+    taken = {name[:end] for name in known for end in _ends(name)}
+    found: dict[str, None] = {}
+    for name in unexpected:
+        start = next((name[:end] for end in _ends(name) if name[:end] not in taken), None)
+        found[glob.escape(name) if start is None else f"{glob.escape(start)}*"] = None
+    return list(found)[:3]
+
+
+def _ends(name: str) -> list[int]:
+    """Where each part of a dotted name ends, its dot included."""
+    return [place + 1 for place, letter in enumerate(name) if letter == "."]
 
 
 def _printable(name: str) -> str:

@@ -34,3 +34,7 @@ Dtype = Annotated[
     str,
     Parameter(help="How the weights are kept: float32, float16, or, by the native engine, int8, int8_groups, int4 or int4_min."),
 ]
+IgnoreTensors = Annotated[
+    tuple[str, ...],
+    Parameter(negative=(), help="Leave out tensors whose names match this glob, such as 'v_head.*'; may be given several times."),
+]

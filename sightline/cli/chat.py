@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json as text_of
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.cli.answers import costs, screen, settings, shown
-from sightline.cli.arguments import Count, Dtype, Strict
+from sightline.cli.arguments import Count, Dtype, IgnoreTensors, Strict
 from sightline.cli.reading import read_text
 from sightline.errors import InputError
 
@@ -37,6 +38,7 @@ def chat(
     engine: Literal["auto", "native", "torch"] = "torch",
     dtype: Dtype = "float32",
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
     """Talk with a model: on a terminal as long as you like, or with one message as an argument, from a file or from standard input.
@@ -85,7 +87,7 @@ def chat(
         "repetition_penalty": repetition_penalty,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    conversation = opened(model, load, system, given, engine=engine, dtype=dtype, strict=strict)
+    conversation = opened(model, load, system, given, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
     if message is None:
         from sightline.cli.talk import Talk
 
@@ -108,13 +110,21 @@ def read_message(text: str | None, file: Path | None) -> str | None:
 
 
 def opened(
-    model: str, load: Path | None, system: str | None, given: dict[str, Any], *, engine: Engine, dtype: str, strict: bool
+    model: str,
+    load: Path | None,
+    system: str | None,
+    given: dict[str, Any],
+    *,
+    engine: Engine,
+    dtype: str,
+    strict: bool,
+    ignore_tensors: Sequence[str],
 ) -> Conversation:
     """A new conversation or a saved one. What was given counts most, then what was saved, then what the checkpoint recommends."""
     from sightline.cli.loading import load_shown
     from sightline.conversation import Conversation, recommended
 
-    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict)
+    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
     found = Conversation(loaded, **recommended(loaded.defaults)) if load is None else Conversation.read(load, model=loaded)
     found.reference, found.system = model, found.system if system is None else system
     found.set(**given)

@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from sightline.cli.arguments import Strict
+from sightline.cli.arguments import IgnoreTensors, Strict
 from sightline.cli.loading import load_shown
 
 if TYPE_CHECKING:
     from sightline.laws import Measured
 
 
-def check(model: str, /, *, seed: int = 0, json: bool = False, reference: bool = True, strict: Strict = False) -> None:
+def check(
+    model: str,
+    /,
+    *,
+    seed: int = 0,
+    json: bool = False,
+    reference: bool = True,
+    strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
+) -> None:
     """Measure on this checkpoint what should be equal: cache, batch, padding, kernels, saving, and transformers' own numbers.
 
     Parameters
@@ -32,7 +41,7 @@ def check(model: str, /, *, seed: int = 0, json: bool = False, reference: bool =
     """
     from sightline import laws
 
-    loaded = load_shown(model, strict=strict)
+    loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
     notes, found = Console(stderr=True, highlight=False), list["Measured"]()
     for measured in laws.check(loaded, seed=seed, reference=reference):
         found.append(measured)

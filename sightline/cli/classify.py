@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.text import Text
 
-from sightline.cli.arguments import Dtype, OneText, Strict
+from sightline.cli.arguments import Dtype, IgnoreTensors, OneText, Strict
 from sightline.cli.embed import notes_shown, read_texts, say_speed
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def classify(
     engine: Literal["auto", "native", "torch"] = "torch",
     dtype: Dtype = "float32",
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
     """Give texts their labels, with the probability of each; a tagger gives one to each token.
@@ -48,7 +49,7 @@ def classify(
     from sightline.cli.loading import load_shown
 
     wanted = read_texts(texts, file, command="classify")
-    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict)
+    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
     started = time.perf_counter()
     with notes_shown():
         found = loaded.classify(wanted)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from sightline.cli.arguments import Strict
+from sightline.cli.arguments import IgnoreTensors, Strict
 
 
 def convert(
@@ -19,6 +19,7 @@ def convert(
     dtype: str | None = None,
     from_pickle: bool = False,
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     overwrite: bool = False,
 ) -> None:
     """Write a checkpoint as a Hugging Face folder or as a GGUF file in llama.cpp's layout.
@@ -42,7 +43,7 @@ def convert(
     from sightline.conversion import save_gguf
 
     form = to or ("gguf" if target.suffix == ".gguf" else "hf")
-    model = load_shown(source, from_pickle=from_pickle, strict=strict)
+    model = load_shown(source, from_pickle=from_pickle, strict=strict, ignore_tensors=ignore_tensors)
     if form == "gguf":
         save_gguf(model, target, dtype=dtype or "float16", overwrite=overwrite)
     else:

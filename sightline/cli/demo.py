@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from sightline.cli.arguments import IgnoreTensors
 from sightline.cli.generate import colour_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ MODEL = "smollm2-135m-instruct"
 PAGE = Path("sightline-demo.html")
 
 
-def demo(*, model: str = MODEL, out: Path = PAGE, lesson: bool = False, steps: int = 200) -> None:
+def demo(*, model: str = MODEL, out: Path = PAGE, lesson: bool = False, steps: int = 200, ignore_tensors: IgnoreTensors = ()) -> None:
     """Fetch a small chat model, let it write, see where it looks, and keep all of it as one offline page.
 
     Parameters
@@ -44,7 +45,7 @@ def demo(*, model: str = MODEL, out: Path = PAGE, lesson: bool = False, steps: i
         from sightline.cli.loading import load_shown
 
         try:
-            loaded = load_shown(model)
+            loaded = load_shown(model, ignore_tensors=ignore_tensors)
         except CheckpointError as error:
             if model != MODEL:
                 raise

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sightline.cli.arguments import Dtype, OneText, Strict
+from sightline.cli.arguments import Dtype, IgnoreTensors, OneText, Strict
 from sightline.cli.reading import read_file, read_input
 from sightline.errors import InputError, nearest
 
@@ -37,6 +37,7 @@ def embed(
     engine: Literal["auto", "native", "torch"] = "torch",
     dtype: Dtype = "float32",
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
     """One vector for each text. Shows the cosine between any two of them; --json or --out gives the vectors.
@@ -60,7 +61,7 @@ def embed(
 
     wanted = read_texts(texts, file, command="embed")
     check_out(out)
-    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict)
+    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
     started = time.perf_counter()
     with notes_shown(), progress_of(len(wanted)) as advance:
         vectors = loaded.embed(wanted, progress=advance).float()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from sightline.cli.arguments import Count, Strict
+from sightline.cli.arguments import Count, IgnoreTensors, Strict
 from sightline.cli.reading import read_file
 from sightline.cli.runs import is_run
 from sightline.cli.score import bar, finite
@@ -61,6 +61,7 @@ def eval(
     stride: Count = None,
     limit: Count = None,
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
     """Measure a model: perplexity on a text file, BLEU and chrF on a .tsv of pairs, accuracy on a .csv or .jsonl of texts and labels.
@@ -102,7 +103,7 @@ def eval(
     found, tokenize = read_data(data, source, target, limit=limit), tokenize or ("none" if words else "13a")
     if found.kind == "pairs":
         bleu_with(tokenize)
-    loaded = load_shown(model, strict=strict)
+    loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
     if loaded.tokenizer is None:
         raise InputError("a model without tokenizer", expected="one that reads text", fix="add the tokenizer's files to the folder")
     if found.kind == "text":

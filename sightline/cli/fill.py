@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.text import Text
 
-from sightline.cli.arguments import Count, Dtype, OneText, Strict
+from sightline.cli.arguments import Count, Dtype, IgnoreTensors, OneText, Strict
 from sightline.cli.embed import refuse_options
 from sightline.cli.reading import read_text
 
@@ -29,6 +29,7 @@ def fill(
     engine: Literal["auto", "native", "torch"] = "torch",
     dtype: Dtype = "float32",
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
     """Fill in the masks of a text.
@@ -55,7 +56,9 @@ def fill(
     refuse_options([] if text is None else [text])
     wanted = read_text(text, file, fix='sightline fill MODEL "The capital of [MASK] is Paris."')
     wanted = wanted if text not in (None, "-") else wanted.removesuffix("\n")  # files and pipes end in a line's end
-    found = load_shown(model, engine=engine, dtype=dtype, strict=strict).fill(wanted, top_k=5 if top_k is None else top_k)
+    found = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors).fill(
+        wanted, top_k=5 if top_k is None else top_k
+    )
     if json:
         print(text_of.dumps([asdict(filling) for filling in found], ensure_ascii=False, indent=2))
     else:

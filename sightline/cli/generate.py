@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sightline.cli.answers import UNSAFE
-from sightline.cli.arguments import Count, Dtype, Strict, Words
+from sightline.cli.arguments import Count, Dtype, IgnoreTensors, Strict, Words
 from sightline.cli.reading import read_file, read_text
 from sightline.errors import InputError
 
@@ -54,6 +54,7 @@ def generate(
     engine: Literal["auto", "native", "torch"] = "torch",
     dtype: Dtype = "float32",
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
     """Continue a text. The prompt is an argument, a file (--file), or standard input (-).
@@ -139,7 +140,7 @@ def generate(
         "constraint": constraint,
     }
     check_options(options)
-    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict)
+    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
     given = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "typical": typical}
     note_what_is_not_done(loaded, text, options, [name for name, value in given.items() if value is not None])
     if beams not in (None, 1):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from sightline.cli.arguments import Count, Strict, Words
+from sightline.cli.arguments import Count, IgnoreTensors, Strict, Words
 from sightline.cli.reading import read_input
 from sightline.cli.score import bar
 from sightline.errors import InputError
@@ -58,6 +58,7 @@ def heads(
     *,
     relations: bool = False,
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
     seed: Count = None,
     out: Path | None = None,
@@ -91,7 +92,7 @@ def heads(
     given = read_input() if text == "-" else text
     if given is not None and not given.strip():
         raise InputError("an empty text", expected="some words, or none at all", fix="sightline heads MODEL, for a text of ours")
-    loaded = load_shown(model, strict=strict)
+    loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
     found = heads_of(loaded, given, seed=seed or 0)
     linked = related(loaded) if relations else None
     if json:

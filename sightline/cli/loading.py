@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -22,13 +23,14 @@ def load_shown(
     strict: bool = False,
     verify: bool = False,
     from_pickle: bool = False,
+    ignore_tensors: Sequence[str] = (),
 ) -> Model:
     """Load, with a bar for large models and every note of the reader in a line of its own."""
     from sightline.checkpoints.opening import open_source
     from sightline.checkpoints.reference import resolve
     from sightline.model import called, load_opened
 
-    source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle)
+    source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle, ignore_tensors=ignore_tensors)
     total, screen = sum(entry.numbers for entry in source.tensors.values()), Console(stderr=True, highlight=False)
     columns = (TextColumn("loading"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
     with Progress(*columns, console=screen, transient=True, disable=total < SHOWN_ABOVE or not screen.is_terminal) as bar:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sightline.cli.arguments import Count
+from sightline.cli.arguments import Count, IgnoreTensors
 from sightline.cli.reading import read_file
 from sightline.errors import InputError
 
@@ -35,6 +35,7 @@ def quantize(
     text: Path | None = None,
     limit: Count = None,
     out: Path | None = None,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
     """What a model weighs in each precision of the native engine. With --report, what that costs: perplexity on a text, KL to float32,
@@ -64,7 +65,7 @@ def quantize(
     written = read_file(text) if text is not None else ""
     if text is not None and not written:
         raise InputError(f"{text} is empty", expected="some text to measure on", fix="--text another file, or leave it out")
-    loaded = load_shown(model)
+    loaded = load_shown(model, ignore_tensors=ignore_tensors)
     if not report:
         show_sizes(loaded, wanted, json=json)
         return

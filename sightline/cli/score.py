@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sightline.cli.arguments import Count, Strict, Words
+from sightline.cli.arguments import Count, IgnoreTensors, Strict, Words
 from sightline.cli.generate import colour_of
 from sightline.cli.reading import read_text
 
@@ -35,6 +35,7 @@ def score(
     source: str | None = None,
     show: Literal["tokens"] | None = None,
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
     """How likely a text is: log-likelihood, perplexity, bits per byte. The text is an argument, a file (--file), or standard input (-).
@@ -59,7 +60,7 @@ def score(
     from sightline.cli.loading import load_shown
 
     given = read_text(text, file, fix='sightline score MODEL "Once upon a time"')
-    loaded = load_shown(model, strict=strict)
+    loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
     started = time.perf_counter()
     found = scored(loaded, given, stride=stride, source=source)
     seconds = time.perf_counter() - started

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from sightline.cli.arguments import Count, Strict, Words
+from sightline.cli.arguments import Count, IgnoreTensors, Strict, Words
 from sightline.cli.reading import read_text
 from sightline.errors import InputError
 
@@ -36,6 +36,7 @@ def trace(
     stack: str | None = None,
     out: Path | None = None,
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
     """See where a model looks while it reads a text. Without layer and head, the head that has most to show is drawn.
@@ -75,7 +76,7 @@ def trace(
     kept = layers_in(layers)
     given = read_text(text, file, fix='sightline trace MODEL "The animal didn\'t cross the street because it was too tired"')
     given = given if text not in (None, "-") else given.removesuffix("\n")  # files and pipes end in a line's end
-    loaded = load_shown(model, strict=strict)
+    loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
     seen = seen or ("alignment" if loaded.config.encoder is not None and loaded.config.decoder is not None else "map")
     refuse_source(loaded, source)
     check_asked(loaded, seen, layer, head, kept, stack)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
-from sightline.cli.arguments import Count, Dtype, Strict, Words
+from sightline.cli.arguments import Count, Dtype, IgnoreTensors, Strict, Words
 from sightline.cli.reading import read_file, read_input
 from sightline.cli.score import bar
 from sightline.errors import InputError
@@ -38,6 +38,7 @@ def translate(
     engine: Literal["auto", "native", "torch"] = "torch",
     dtype: Dtype = "float32",
     strict: Strict = False,
+    ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
     """Translate a text. It is an argument, or one sentence a line: a file (--file) or standard input (-).
@@ -66,7 +67,7 @@ def translate(
     from sightline.cli.loading import load_shown
 
     sentences = read_sentences(text, file)
-    loaded, one = load_shown(model, engine=engine, dtype=dtype, strict=strict), file is None and text != "-"
+    loaded, one = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors), file is None and text != "-"
     for found in translated(loaded, sentences, beams=beams, max_tokens=max_tokens, length_penalty=length_penalty):
         if json:
             print(text_of.dumps(None if found is None else plain(found), ensure_ascii=False, indent=2 if one else None), flush=True)
