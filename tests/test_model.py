@@ -170,7 +170,7 @@ def test_an_unknown_dtype(folder: Path) -> None:
     [
         ({"temperature": -1}, "temperature is -1"),
         ({"top_p": 2.0}, "top_p is 2.0"),
-        ({"eos_token_id": [1, 99]}, "eos_token_id is 99"),
+        ({"eos_token_id": [1, "x"]}, "eos_token_id is 'x'"),
         ({"top_k": "all"}, "top_k is 'all'"),
     ],
 )

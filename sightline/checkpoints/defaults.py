@@ -16,6 +16,7 @@ FILE = "generation_config.json"
 LARGEST = 1_000_000
 _NAMES = "bos_token_id eos_token_id pad_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id"
 IDS = (*_NAMES.split(), "bad_words_ids", "suppress_tokens")
+HARMLESS = ("bos_token_id", "eos_token_id", "pad_token_id")  # a model writes without these
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +45,9 @@ class Defaults:
 def read_defaults(source: Source, vocab_size: int) -> Defaults:
     """The checkpoint's own defaults, each within its bounds."""
     path = source.where / FILE
-    said = {**_within(source, vocab_size), **(read_json(path, most_bytes=LARGEST) if path.is_file() else {})}
+    said = _within(source, "config.json", source.keys, IDS, vocab_size)
+    if path.is_file():
+        said |= _within(source, FILE, read_json(path, most_bytes=LARGEST), HARMLESS, vocab_size)
     where = str(path) if path.is_file() else f"{source.where}: config.json"
     return Defaults(
         begin=_id(where, said, "bos_token_id", vocab_size),
@@ -64,14 +67,18 @@ def read_defaults(source: Source, vocab_size: int) -> Defaults:
     )
 
 
-def _within(source: Source, vocab_size: int) -> dict[str, Any]:
-    """config.json without the ids that its vocabulary does not have: classes write their published ids into small copies too."""
-    found = dict(source.keys)
-    for name in IDS:
+def _within(source: Source, file: str, keys: dict[str, Any], names: tuple[str, ...], vocab_size: int) -> dict[str, Any]:
+    """A file's keys without the ids that the vocabulary does not have: classes write their published ids into small copies too."""
+    found = dict(keys)
+    for name in names:
         beyond = [id for id in _flat(found.get(name)) if id >= vocab_size]
-        if beyond:
-            source.notes.append(f"config.json: {name} {beyond[0]} is not in the vocabulary of {vocab_size}, and is ignored")
-            del found[name]
+        if not beyond:
+            continue
+        source.notes.append(f"{file}: {name} {beyond[0]} is not in the vocabulary of {vocab_size}, and is ignored")
+        value: Any = found.pop(name)
+        inside = [part for part in value if all(id < vocab_size for id in _flat(part))] if isinstance(value, list) else []
+        if inside:
+            found[name] = inside
     return found
 
 

@@ -27,6 +27,7 @@ from sightline.families.keys import Keys
 from sightline.families.rules import Rule, ignore, rename, tie
 from sightline.families.shared import ACTIVATIONS
 
+TIED = "tied language"
 PROJECTIONS: dict[str, tuple[Activation, bool]] = {
     **{name: (activation, False) for name, activation in ACTIVATIONS.items()},
     **{f"gated-{name}": (activation, True) for name, activation in ACTIVATIONS.items()},
@@ -64,10 +65,20 @@ def _model(keys: Keys, head: str, form: Head) -> ModelConfig:
 
 def _head(keys: Keys, head: str, width: int) -> Head:
     """Until version 5 of transformers an untied head is the sign of v1.1, whose logits are not scaled. Version 5 writes
-    `scale_decoder_outputs` instead, and always "tied", whatever the file holds; so there an unscaled head counts as untied."""
+    `scale_decoder_outputs` instead, and always "tied", whatever the file holds; so there an unscaled head counts as untied. A file
+    without a head is tied, whatever config.json says."""
     tied = keys.flag("tie_word_embeddings", default=True)
     scaled = keys.flag("scale_decoder_outputs", default=tied)
-    return LanguageHead(tied=tied and scaled, scale=width**-0.5 if scaled else 1.0) if head == "language" else NoHead()
+    scale = width**-0.5 if scaled else 1.0
+    if head == TIED:
+        return LanguageHead(tied=True, scale=scale)
+    return LanguageHead(tied=tied and scaled, scale=scale) if head == "language" else NoHead()
+
+
+def tied_without_head(names: set[str], head: str) -> str:
+    """A language model whose file has no matrix for its logits uses the embedding, as in version 5 of transformers."""
+    headless = "shared.weight" in names and "lm_head.weight" not in names
+    return TIED if head == "language" and headless else head
 
 
 def _stack(keys: Keys, layers: int, *, causal: bool, cross: bool) -> StackConfig:
@@ -171,6 +182,7 @@ T5 = Family(
         "T5Model": "none",
         "T5EncoderModel": "encoder",
     },
+    choose=tied_without_head,
 )
 MT5 = Family(
     name="mt5",

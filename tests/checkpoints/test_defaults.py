@@ -71,6 +71,17 @@ def test_an_id_that_a_small_copy_cannot_have_is_left_out_of_config_alone(tmp_pat
         read(tmp_path, said={"bad_words_ids": [[58100]]})
 
 
+def test_a_begin_or_end_outside_the_vocabulary_in_generation_config_is_a_note(tmp_path: Path) -> None:
+    found, notes = read(tmp_path, said={"bos_token_id": 40, "eos_token_id": [2, 99], "pad_token_id": 3})
+    assert found == Defaults(end=(2,), pad=3)
+    assert notes == [
+        "generation_config.json: bos_token_id 40 is not in the vocabulary of 40, and is ignored",
+        "generation_config.json: eos_token_id 99 is not in the vocabulary of 40, and is ignored",
+    ]
+    with pytest.raises(CheckpointError, match="eos_token_id is 'x'"):
+        read(tmp_path, said={"eos_token_id": [2, "x"]})
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
