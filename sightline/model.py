@@ -127,11 +127,14 @@ class Model:
         return [] if self.source is None else self.source.notes
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
-        """Continue a text or token ids (an encoder–decoder takes the source). The options are those of `stream`, and `beams`."""
+        """Continue a text or token ids (an encoder–decoder takes the source). The options are those of `stream`, and `beams`.
+
+        A model without tokenizer takes ids and gives ids: `model.generate([5, 6, 7]).tokens`.
+        """
         request = self.request(prompt, options)
         beams, watch = options.get("beams", 1), self._watch(options, None)
         if beams != 1:
-            found = best_of_beams(self.runner, self._tokenizer(), request, beams=beams, penalty=options.get("length_penalty", 1.0))
+            found = best_of_beams(self.runner, self.tokenizer, request, beams=beams, penalty=options.get("length_penalty", 1.0))
         else:
             found = gather(self._stream(request, options, watch=watch), prompt_tokens=len(request.source or request.prompt))
         if watch is not None:
@@ -148,7 +151,7 @@ class Model:
         requests = [self.request(prompt, options) for prompt in prompts]
         found = [Generation(prompt_tokens=len(request.source or request.prompt)) for request in requests]
         runner = self.runner if self.config.encoder is None else self.fast  # the scheduler joins rows of caches, which pairs' have not
-        for number, piece in stream_many(runner, self._tokenizer(), requests, stop=options.get("stop") or ()):
+        for number, piece in stream_many(runner, self.tokenizer, requests, stop=options.get("stop") or ()):
             found[number].add(piece)
         return found
 
@@ -162,7 +165,7 @@ class Model:
 
     def _stream(self, request: Request, options: Options, cache: Cache | None = None, *, watch: Watch | None = None) -> Iterator[Piece]:
         transformer = self.runner if watch is None else watch.transformer
-        return stream(transformer, self._tokenizer(), request, stop=options.get("stop") or (), cache=cache, watch=watch)
+        return stream(transformer, self.tokenizer, request, stop=options.get("stop") or (), cache=cache, watch=watch)
 
     def _watch(self, options: Options, cache: Cache | None) -> Watch | None:
         """Who looks on, if that was asked for. The engine is watched where it runs: with its own cache."""

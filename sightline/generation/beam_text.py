@@ -18,8 +18,10 @@ from sightline.generation.text import Generation
 from sightline.text.tokenizer import Tokenizer
 
 
-def best_of_beams(transformer: Transformer, tokenizer: Tokenizer, request: Request, *, beams: int, penalty: float = 1.0) -> Generation:
-    """Search, and write the best as text; the others are kept with their scores."""
+def best_of_beams(
+    transformer: Transformer, tokenizer: Tokenizer | None, request: Request, *, beams: int, penalty: float = 1.0
+) -> Generation:
+    """Search, and write the best as text; the others are kept with their scores. Without a tokenizer there are tokens alone."""
     check_request(transformer, request)
     if not request.sampling.greedy:
         raise InputError(f"a beam search at temperature {request.sampling.temperature}", expected="no sampling", fix="temperature=0")
@@ -41,7 +43,7 @@ def best_of_beams(transformer: Transformer, tokenizer: Tokenizer, request: Reque
         raise InputError("no text is possible", expected="tokens that are not all forbidden", fix="forbid less")
     best = found[0]
     return Generation(
-        text=tokenizer.decode(best.tokens),
+        text="" if tokenizer is None else tokenizer.decode(best.tokens),
         tokens=list(best.tokens),
         logprobs=logprobs(transformer, request, best.tokens),
         alternatives=[[] for _ in best.tokens],
@@ -49,7 +51,7 @@ def best_of_beams(transformer: Transformer, tokenizer: Tokenizer, request: Reque
         prompt_tokens=len(request.source or request.prompt),
         seconds=time.perf_counter() - started,
         score=best.score,
-        others=others_than(best, found, tokenizer),
+        others=[] if tokenizer is None else others_than(best, found, tokenizer),
     )
 
 

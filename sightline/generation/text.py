@@ -8,6 +8,7 @@ from typing import Literal
 
 from sightline.core.cache import Cache
 from sightline.core.model import Transformer
+from sightline.errors import InputError
 from sightline.generation.batch import ROWS, Batch
 from sightline.generation.batch import Sequence as BatchSequence
 from sightline.generation.decode import Finish, Request, TokenEvent, decode, unwatched
@@ -63,12 +64,17 @@ class Generation:
 class Writer:
     """One request's tokens as text. A stop string ends it and is never shown, not even its beginning."""
 
-    def __init__(self, tokenizer: Tokenizer, request: Request, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, request: Request, stop: Sequence[str] = ()) -> None:
+        if tokenizer is None and stop:
+            raise InputError("stop strings for a model without tokenizer", expected="no stop strings", fix="leave stop out")
         self.end = request.end
-        self.text, self.stops = TextStream(tokenizer, list(request.prompt)), StopStrings(stop)
+        self.text = None if tokenizer is None else TextStream(tokenizer, list(request.prompt))
+        self.stops = StopStrings(stop)
 
     def take(self, event: TokenEvent) -> Piece:
-        """What may be shown now."""
+        """What may be shown now; without a tokenizer, the token alone."""
+        if self.text is None:
+            return Piece("", event, event.finish)
         shown, stopped = self.stops.push("" if event.token in self.end else self.text.push(event.token))
         if stopped or event.finish is None:
             return Piece(shown, event, "stop" if stopped else None)
@@ -78,14 +84,14 @@ class Writer:
 
 def stream(
     transformer: Transformer,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     request: Request,
     *,
     stop: Sequence[str] = (),
     cache: Cache | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Piece]:
-    """Text as it is made, and with a `watch` where each pass looked."""
+    """Text as it is made, and with a `watch` where each pass looked. Without a tokenizer the pieces have tokens and no text."""
     writer, read = Writer(tokenizer, request, stop), list(request.prompt)
     for event in decode(transformer, request, cache=cache, watch=unwatched if watch is None else watch):
         piece = writer.take(event)
@@ -96,7 +102,7 @@ def stream(
 
 
 def stream_many(
-    transformer: Transformer, tokenizer: Tokenizer, requests: Sequence[Request], *, stop: Sequence[str] = (), rows: int = ROWS
+    transformer: Transformer, tokenizer: Tokenizer | None, requests: Sequence[Request], *, stop: Sequence[str] = (), rows: int = ROWS
 ) -> Iterator[tuple[int, Piece]]:
     """The texts of many requests, each piece with the number of its request, as they are made side by side."""
     batch, numbers = Batch(transformer, rows=rows), dict[BatchSequence, tuple[int, Writer]]()

@@ -113,6 +113,6 @@ def ids_of(tokenizer: Tokenizer | None, prompt: str | Sequence[int]) -> list[int
 def needed(tokenizer: Tokenizer | None) -> Tokenizer:
     """The tokenizer, where there is no way without one."""
     if tokenizer is None:
-        fix = "put the tokenizer's files into the folder; with token ids: decode(model.transformer, Request(prompt=ids, …))"
-        raise InputError("a model without tokenizer", expected="one, to read and write text", fix=fix)
+        fix = "put the tokenizer's files into the folder, or give token ids: model.generate([5, 6, 7]).tokens"
+        raise InputError("a text for a model without tokenizer", expected="a tokenizer, or token ids", fix=fix)
     return tokenizer

@@ -33,7 +33,8 @@ def open_folder(folder: Path) -> Tokenizer | None:
     engine = _engine(folder)
     if engine is None:
         return None
-    ids = {name: engine.id(piece) for name, piece in files.special_tokens(folder).items()}
+    named = {**_usual_tokens(folder), **files.special_tokens(folder)}
+    ids = {name: engine.id(piece) for name, piece in named.items()}
     vocabulary = None if isinstance(engine, RustEngine | MarianEngine) else engine.vocabulary()
     if vocabulary is not None:
         known = {"bos": vocabulary.bos, "eos": vocabulary.eos, "pad": vocabulary.pad, "unknown": vocabulary.unknown}
@@ -47,7 +48,7 @@ def _engine(folder: Path) -> Engine | None:
         return _tokenizer_json(folder / "tokenizer.json")
     if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
         return engine_of(_byte_bpe(folder))
-    if (folder / "vocab.txt").exists():
+    if _is_word_piece(folder):
         return engine_of(_word_piece(folder))
     for name in ("tokenizer.model", "spiece.model"):
         if (folder / name).exists():
@@ -57,6 +58,17 @@ def _engine(folder: Path) -> Engine | None:
     if (folder / "vocab.json").exists():
         return engine_of(_characters(folder))
     return None
+
+
+def _is_word_piece(folder: Path) -> bool:
+    """Whether vocab.txt is what the tokenizer is made of."""
+    byte_bpe = (folder / "vocab.json").exists() and (folder / "merges.txt").exists()
+    return (folder / "vocab.txt").exists() and not (folder / "tokenizer.json").exists() and not byte_bpe
+
+
+def _usual_tokens(folder: Path) -> dict[str, str]:
+    """The special tokens of BERT's class, which hold where vocab.txt comes without a word on them."""
+    return {"pad": "[PAD]", "unknown": "[UNK]", "mask": "[MASK]"} if _is_word_piece(folder) else {}
 
 
 def _tokenizer_json(path: Path) -> Engine:

@@ -79,8 +79,21 @@ def test_mistakes_are_said_before_anything_runs(options: dict[str, object], mode
 
 
 def test_a_model_without_tokenizer(model: sl.Model) -> None:
-    with pytest.raises(sl.InputError, match="a model without tokenizer"):
+    with pytest.raises(sl.InputError, match=r"a text for a model without tokenizer.*Fix: .*model\.generate\(\[5, 6, 7\]\)\.tokens"):
         sl.Model(model.transformer).generate("the")
+
+
+def test_a_model_without_tokenizer_continues_ids_with_ids(model: sl.Model) -> None:
+    bare, ids = sl.Model(model.transformer), model.ids("the cat")
+    expected = model.generate(ids, max_tokens=9, ignore_eos=True).tokens
+    found = bare.generate(ids, max_tokens=9, ignore_eos=True)
+    assert (found.tokens, found.text, found.finish_reason) == (expected, "", "length")
+    assert [piece.event.token for piece in bare.stream(ids, max_tokens=9, ignore_eos=True)] == expected
+    assert bare.generate_many([ids, ids[:2]], max_tokens=9, ignore_eos=True)[0].tokens == expected
+    beams = bare.generate(ids, max_tokens=5, beams=2)
+    assert (beams.tokens, beams.text) == (model.generate(ids, max_tokens=5, beams=2).tokens, "")
+    with pytest.raises(sl.InputError, match=r"stop strings for a model without tokenizer.*Fix: leave stop out"):
+        bare.generate(ids, stop=["x"])
 
 
 def test_the_command_streams_and_counts(folder: Path, capsys: pytest.CaptureFixture[str], model: sl.Model) -> None:

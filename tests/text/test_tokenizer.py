@@ -96,6 +96,22 @@ def test_a_folder_without_a_tokenizer_has_none(tmp_path: Path) -> None:
 # ── the same as the library each comes from ──
 
 
+def test_berts_vocabulary_alone_knows_its_special_tokens(tmp_path: Path) -> None:
+    """vocab.txt without tokenizer.json, special_tokens_map.json and tokenizer_config.json."""
+    words = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", ".", "é", "e", "on"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    ours, theirs = Tokenizer.from_folder(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
+    assert ours is not None
+    assert (ours.pad, ours.unknown, ours.mask) == (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 2, 5)
+    assert (ours.bos, ours.eos) == (theirs.bos_token_id, theirs.eos_token_id)
+    for text in ("the cats sat.", "The [MASK] sat on é", "[CLS] the [SEP] zzz [PAD] [UNK]", ""):
+        assert ours.encode(text, special=True, control=True) == theirs(text)["input_ids"], text
+    (tmp_path / "special_tokens_map.json").write_text('{"mask_token": "[unused0]"}')
+    named = Tokenizer.from_folder(tmp_path)
+    assert named is not None
+    assert named.mask == 1
+
+
 def test_gpt2s_files(tmp_path: Path) -> None:
     ours, theirs = opened(byte_bpe(tmp_path)), transformers.GPT2TokenizerFast.from_pretrained(tmp_path)
     for text in TEXTS:
