@@ -106,7 +106,8 @@ def check_claims(where: str, table: list[Pairing], present: set[str], shapes: Sh
     unfilled = sorted(set(shapes) - set(filled))
     assert not unfilled, f"the family's table never fills: {unfilled[:5]}"
     if missing or unexpected:
-        raise CheckpointError(f"{where}: {_listed(missing, unexpected)}", fix=_hint(missing, unexpected, known | unneeded))
+        known = {pair.theirs for pair in table} | unneeded
+        raise CheckpointError(f"{where}: {_listed(missing, unexpected)}", fix=_hint(missing, unexpected, known))
 
 
 def mismatch(table: list[Pairing], present: set[str], unneeded: set[str]) -> tuple[list[str], list[str]]:
