@@ -14,9 +14,9 @@ from torch import Tensor
 
 from sightline.checkpoints.gguf_header import Header, Stored, read_header
 from sightline.checkpoints.gguf_keys import Metadata, keys_of
-from sightline.checkpoints.gguf_names import KEY, QUERY, TURNED, layer_of, to_hugging_face
+from sightline.checkpoints.gguf_layout import layout_of, shape_of
+from sightline.checkpoints.gguf_names import ARCHITECTURES, block_of, to_hugging_face
 from sightline.checkpoints.mapped import MappedFile
-from sightline.checkpoints.rotary_order import pairs_to_halves
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
 from sightline.text.gguf_vocabulary import from_metadata
@@ -26,6 +26,8 @@ PLAIN = {
     GGMLQuantizationType.F16: torch.float16,
     GGMLQuantizationType.BF16: torch.bfloat16,
 }
+DUPLICATED = ("gpt2", *(name for name, found in ARCHITECTURES.items() if found.needs_output))
+COMPUTED = "its factors are read as rope_scaling"
 
 
 def read(path: Path) -> Source:
@@ -42,39 +44,60 @@ def read(path: Path) -> Source:
     stored, notes = _named(file, header, metadata)
     keys = _keys(file, header, metadata, stored)
     tensors = {name: _entry(file, name, tensor, keys) for name, tensor in stored.items()}
+    if metadata.architecture == "bert":
+        tensors |= _types(tensors, keys)
     return Source(file.where, "gguf", keys, tensors, from_metadata(file.where, header.metadata), notes)
 
 
 def _named(file: MappedFile, header: Header, metadata: Metadata) -> tuple[dict[str, Stored], list[str]]:
     """The stored tensors under Hugging Face's names; one that no table knows is refused."""
     kind, layers = metadata.architecture, metadata.size("block_count")
+    counts = {"blk": layers, "enc.blk": layers, "dec.blk": metadata.size("decoder_block_count", default=layers)}
+    gated = any(name.endswith(".ffn_gate.weight") for name in header.tensors)
     stored: dict[str, Stored] = {}
     notes: list[str] = []
     for tensor in header.tensors.values():
-        if tensor.name == "rope_freqs.weight":
+        if reason := _left_out(file, tensor):
+            notes += [] if reason == COMPUTED else [f"{tensor.name} is left out: {reason}"]
             continue
-        if tensor.name.endswith(".attn_rot_embd.weight") or tensor.name.endswith(".attn_rot_embd"):
-            notes.append(f"{tensor.name} is left out: rotary tables are computed")
-            continue
-        name = to_hugging_face(kind, tensor.name)
-        if name is None or (layer_of(tensor.name) or 0) >= layers:
+        name = to_hugging_face(kind, tensor.name, gated=gated)
+        stack, number = block_of(tensor.name) or ("blk", 0)
+        if name is None or number >= counts[stack]:
             expected = f"a tensor of a {kind} with {layers} layers"
             raise CheckpointError(f"{file.where}: tensor {tensor.name!r} is not known", expected=expected)
         stored[name] = tensor
-    notes += _untie(file, stored) if kind == "gpt2" else []
+    notes += _untie(file, header, stored) if kind in DUPLICATED else []
     if kind == "bert":
         notes.append("GGUF keeps no pooler: the model ends with its last hidden states")
     return stored, notes
 
 
-def _untie(file: MappedFile, stored: dict[str, Stored]) -> list[str]:
-    """Drop GPT-2's copy of its token embedding, which older converters write as the output layer."""
-    head, embedding = stored.get("lm_head.weight"), stored.get("transformer.wte.weight")
+def _left_out(file: MappedFile, tensor: Stored) -> str:
+    """Why a tensor is no parameter, or nothing. LongRoPE's factors are refused unless they change nothing."""
+    if tensor.name == "rope_freqs.weight":
+        return COMPUTED
+    if tensor.name.endswith((".attn_rot_embd.weight", ".attn_rot_embd")):
+        return "rotary tables are computed"
+    if tensor.name not in ("rope_factors_long.weight", "rope_factors_short.weight"):
+        return ""
+    if not bool((_decode(file, tensor)() == 1).all()):
+        raise CheckpointError(
+            f"{file.where}: tensor {tensor.name!r} holds LongRoPE's factors, which are not supported",
+            expected="a model without rope scaling, as the 4k checkpoints are",
+            fix="use a checkpoint such as Phi-3-mini-4k-instruct or phi-4",
+        )
+    return "its factors are all 1"
+
+
+def _untie(file: MappedFile, header: Header, stored: dict[str, Stored]) -> list[str]:
+    """Drop the copy of the token embedding that converters write as the output layer of a tied model."""
+    head, embedding = header.tensors.get("output.weight"), header.tensors.get("token_embd.weight")
     if head is None or embedding is None or (head.kind, head.shape) != (embedding.kind, embedding.shape):
         return []
-    if not np.array_equal(file.part(head.start, head.length), file.part(embedding.start, embedding.length)):
-        return []
-    del stored["lm_head.weight"]
+    for length in (min(head.length, 4096), head.length):
+        if not np.array_equal(file.part(head.start, length), file.part(embedding.start, length)):
+            return []
+    del stored[next(name for name, tensor in stored.items() if tensor is head)]
     return ["output.weight is a copy of token_embd.weight: read as tied"]
 
 
@@ -84,16 +107,19 @@ def _keys(file: MappedFile, header: Header, metadata: Metadata, stored: dict[str
     if embedding is None or len(embedding.shape) != 2:
         raise CheckpointError(f"{file.where}: tensor 'token_embd.weight' is missing or not a matrix", expected="an embedding")
     dtype = str(PLAIN.get(embedding.kind, torch.float32)).removeprefix("torch.")
-    tied = "lm_head.weight" not in stored
-    keys = keys_of(metadata, vocab_size=embedding.shape[0], tied=tied, dtype=dtype)
-    if metadata.architecture == "llama":
-        keys["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in stored
-        keys["mlp_bias"] = "model.layers.0.mlp.gate_proj.bias" in stored
-    if types := stored.get("embeddings.token_type_embeddings.weight"):
-        keys["type_vocab_size"] = types.shape[0] if len(types.shape) == 2 else 1
+    names = {tensor.name for tensor in stored.values()}
+    keys = keys_of(metadata, vocab_size=embedding.shape[0], dtype=dtype, tensors=names)
     if "rope_freqs.weight" in header.tensors:
         keys["rope_scaling"] = _llama3(file, header.tensors["rope_freqs.weight"], keys)
     return keys
+
+
+def _types(tensors: dict[str, Entry], keys: dict[str, Any]) -> dict[str, Entry]:
+    """BERT's token types: as many as are stored. DistilBERT has none, which is the same as one that adds zero."""
+    name, width = "embeddings.token_type_embeddings.weight", keys["hidden_size"]
+    found = tensors.get(name) or Entry(name, (1, width), torch.float32, lambda: torch.zeros(1, width))
+    keys["type_vocab_size"] = found.shape[0]
+    return {name: found}
 
 
 def llama3_factors(keys: dict[str, Any], scaling: dict[str, Any]) -> Tensor:
@@ -108,6 +134,9 @@ def llama3_factors(keys: dict[str, Any], scaling: dict[str, Any]) -> Tensor:
 def _llama3(file: MappedFile, tensor: Stored, keys: dict[str, Any]) -> dict[str, Any]:
     """The scaling whose factors the file stores as rope_freqs; other factors are refused."""
     factors = _decode(file, tensor)()
+    if "head_dim" not in keys or factors.shape != (keys["head_dim"] // 2,):
+        expected = f"one factor for each pair of a head in a model that rotates whole heads, not shape {list(tensor.shape)}"
+        raise CheckpointError(f"{file.where}: tensor 'rope_freqs.weight' does not fit the model", expected=expected)
     for length in (8192, keys["max_position_embeddings"]):
         scaling = {
             "rope_type": "llama3",
@@ -117,24 +146,24 @@ def _llama3(file: MappedFile, tensor: Stored, keys: dict[str, Any]) -> dict[str,
             "original_max_position_embeddings": length,
         }
         expected = llama3_factors(keys, scaling)
-        if factors.shape == expected.shape and torch.allclose(factors, expected, rtol=1e-4):
+        if torch.allclose(factors, expected, rtol=1e-4):
             return scaling
     raise CheckpointError(f"{file.where}: tensor 'rope_freqs.weight' holds other factors", expected="those of Llama 3's rope scaling")
 
 
 def _entry(file: MappedFile, name: str, tensor: Stored, keys: dict[str, Any]) -> Entry:
     """One tensor in Hugging Face's layout."""
+    heads = keys.get("num_attention_heads") or keys.get("n_head") or keys["num_heads"]
+    kv_heads = keys.get("num_key_value_heads", heads)
+    layout = layout_of(keys["model_type"], tensor.name, heads=heads, kv_heads=kv_heads)
     read, shape = _decode(file, tensor), tensor.shape
-    if keys["model_type"] == "llama" and (QUERY.fullmatch(name) or KEY.fullmatch(name)):
-        heads = keys["num_attention_heads" if QUERY.fullmatch(name) else "num_key_value_heads"]
-        if shape[0] != heads * keys["head_dim"]:
-            expected = f"{heads} heads of {keys['head_dim']} rows"
-            raise CheckpointError(f"{file.where}: tensor {tensor.name!r} has {shape[0]} rows", expected=expected)
-        read = _then(read, lambda rows: pairs_to_halves(rows, heads))
-    elif TURNED.fullmatch(name) and len(shape) == 2:
-        read, shape = _then(read, lambda rows: rows.T.contiguous()), (shape[1], shape[0])
-    elif name == "embeddings.token_type_embeddings.weight" and len(shape) == 1:
-        read, shape = _then(read, lambda row: row[None]), (1, *shape)
+    if layout is not None:
+        try:
+            shape = shape_of(layout.to_hugging_face, shape)
+        except RuntimeError:
+            expected = f"rows for {heads} heads, {kv_heads} of them for keys and values"
+            raise CheckpointError(f"{file.where}: tensor {tensor.name!r} has shape {list(shape)}", expected=expected) from None
+        read = _then(read, layout.to_hugging_face)
     return Entry(name, shape, PLAIN.get(tensor.kind, torch.float32), read, tensor.kind.name)
 
 

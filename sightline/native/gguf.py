@@ -23,7 +23,14 @@ LARGEST: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 HELD: dict[str, tuple[str, ...]] = {"int8_groups": ("Q8_0", "Q5_0", "Q4_0"), "int4": ("Q4_0",), "int4_min": ("Q4_1",)}
 PLAIN = ("", "F32", "F16", "BF16")
-SENSITIVE = ("embed_tokens.weight", "wte.weight", "lm_head.weight")  # at 8 bits with int4, too
+SENSITIVE = (  # at 8 bits with int4, too
+    "embed_tokens.weight",
+    "embed_in.weight",
+    "word_embeddings.weight",
+    "wte.weight",
+    "lm_head.weight",
+    "embed_out.weight",
+)
 SAMPLE, SHARE = 64, 1 / 16  # rows that are looked at first; whole numbers in fewer groups of them are chance
 AT_ONCE = 1 << 18  # numbers
 

@@ -1,0 +1,179 @@
+"""A model's configuration as the metadata that llama.cpp needs."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from sightline.config import (
+    AttentionConfig,
+    BlockConfig,
+    LanguageHead,
+    LayerNorm,
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    RelativeBias,
+    RMSNorm,
+    Rotary,
+    StackConfig,
+    YaRNScaling,
+)
+from sightline.errors import CheckpointError
+
+LAYER_NORM, RMS_NORM = "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"
+MEAN_POOLING = 1  # as sentence embeddings use it
+
+
+def metadata_of(architecture: str, config: ModelConfig) -> dict[str, Any]:
+    """Integers, floats and booleans (or lists of them) by full name."""
+    stack = config.encoder or config.last
+    block = stack.block(stack.layers - 1)
+    found = _sizes(stack) | _norm(block) | _heads(architecture, block.attention) | _positions(block.attention)
+    if architecture in ("bert", "modern-bert"):
+        found |= {"attention.causal": False, "pooling_type": MEAN_POOLING}
+    if architecture == "modern-bert":
+        found |= _modernbert(stack)
+    elif architecture == "gptneox":
+        found["use_parallel_residual"] = block.parallel
+    elif architecture == "phi3":
+        found["attention.sliding_window"] = block.attention.window or 0
+    elif architecture == "gemma2":
+        found |= _gemma2(config, stack)
+    elif architecture in ("t5", "t5encoder"):
+        found |= _t5(config, block)
+    return {f"{architecture}.{key}": value for key, value in found.items()}
+
+
+def _sizes(stack: StackConfig) -> dict[str, Any]:
+    block = stack.blocks[0]
+    return {
+        "block_count": stack.layers,
+        "context_length": stack.max_positions,
+        "embedding_length": stack.width,
+        "feed_forward_length": block.feed_forward.hidden,
+        "attention.head_count": block.attention.heads,
+    }
+
+
+def _norm(block: BlockConfig) -> dict[str, Any]:
+    if isinstance(block.norm, LayerNorm):
+        return {LAYER_NORM: block.norm.eps}
+    return {RMS_NORM: block.norm.eps} if isinstance(block.norm, RMSNorm) else {}
+
+
+def _heads(architecture: str, attention: AttentionConfig) -> dict[str, Any]:
+    """What follows from the sizes in the oldest architectures is not written there."""
+    if architecture in ("gpt2", "bert", "gptneox", "modern-bert"):
+        return {}
+    found = {"attention.head_count_kv": attention.kv_heads}
+    if architecture == "bloom":
+        return found
+    return found | {"attention.key_length": attention.head_dim, "attention.value_length": attention.head_dim}
+
+
+def _positions(attention: AttentionConfig) -> dict[str, Any]:
+    """RoPE's base, the numbers that it turns, and its scaling; Llama 3's scaling is a tensor."""
+    rotary = attention.positions
+    if not isinstance(rotary, Rotary):
+        return {}
+    found: dict[str, Any] = {"rope.dimension_count": rotary.dim or attention.head_dim, "rope.freq_base": rotary.base}
+    scaling = rotary.scaling
+    if isinstance(scaling, LinearScaling):
+        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
+    elif isinstance(scaling, YaRNScaling):
+        found |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": scaling.factor,
+            "rope.scaling.original_context_length": scaling.original_positions,
+            "rope.scaling.yarn_beta_fast": scaling.beta_fast,
+            "rope.scaling.yarn_beta_slow": scaling.beta_slow,
+        }
+    elif scaling is not None and not isinstance(scaling, Llama3Scaling):
+        raise CheckpointError(f"rope scaling {type(scaling).__name__}", expected="linear, yarn or llama3 for GGUF")
+    return found
+
+
+def _sliding(stack: StackConfig) -> list[bool]:
+    """Which layers have a window."""
+    return [stack.block(n).attention.window is not None for n in range(stack.layers)]
+
+
+def _windows(stack: StackConfig) -> list[int]:
+    """The windows that there are, each once."""
+    return sorted({block.attention.window for block in stack.blocks if block.attention.window is not None})
+
+
+def _modernbert(stack: StackConfig) -> dict[str, Any]:
+    """Windows reach half of `sliding_window` to each side. Every n-th layer sees all, or each layer says what it does."""
+    sliding, windows = _sliding(stack), _windows(stack)
+    full = next((stack.block(n) for n, one in enumerate(sliding) if not one), stack.block(0))
+    local = next((stack.block(n) for n, one in enumerate(sliding) if one), full)
+    assert isinstance(full.attention.positions, Rotary)
+    assert isinstance(local.attention.positions, Rotary)
+    found: dict[str, Any] = {"rope.freq_base": full.attention.positions.base, "rope.freq_base_swa": local.attention.positions.base}
+    found["rope.scaling.type"] = "none"
+    if not windows:
+        return found
+    every = next((n for n in range(1, stack.layers + 1) if sliding == [layer % n != 0 for layer in range(stack.layers)]), None)
+    return found | {"attention.sliding_window": 2 * (windows[0] - 1), "attention.sliding_window_pattern": every or sliding}
+
+
+def _gemma2(config: ModelConfig, stack: StackConfig) -> dict[str, Any]:
+    """Without a value llama.cpp takes the published models' soft-caps, window and alternation."""
+    sliding, windows = _sliding(stack), _windows(stack)
+    found: dict[str, Any] = {}
+    if windows:
+        found["attention.sliding_window"] = windows[0]
+    if sliding != [n % 2 == 0 for n in range(stack.layers)]:
+        found["attention.sliding_window_pattern"] = sliding
+    caps = {"attn_logit_softcapping": stack.blocks[0].attention.softcap}
+    if isinstance(config.head, LanguageHead):
+        caps["final_logit_softcapping"] = config.head.softcap
+    return found | {name: cap for name, cap in caps.items() if cap is not None}
+
+
+def _t5(config: ModelConfig, block: BlockConfig) -> dict[str, Any]:
+    assert isinstance(block.attention.positions, RelativeBias)
+    found = {LAYER_NORM: _norm(block)[RMS_NORM], "attention.relative_buckets_count": block.attention.positions.buckets}
+    return found | ({"decoder_block_count": config.decoder.layers} if config.decoder is not None else {})
+
+
+def check_same(path: Path, written: ModelConfig, read: ModelConfig) -> None:
+    """Refuse a model that a reader of the file would take for another one: GGUF has no word for some part of it."""
+    found = _facts(read)
+    for place, before in _facts(written).items():
+        after = found.get(place, "missing")
+        if before != after:
+            raise CheckpointError(
+                f"{path}: GGUF cannot say that {place} is {before}: it would be read as {after}",
+                expected="a model that llama.cpp knows",
+                fix="write a Hugging Face folder instead",
+            )
+
+
+def _facts(config: ModelConfig) -> dict[str, Any]:
+    """What a forward pass depends on, by place. Llama 3's scaling is left out: it goes into a tensor."""
+    found: dict[str, Any] = {}
+    for name, stack in config.stacks.items():
+        norm, embedding = stack.final_norm, stack.embedding
+        found |= {f"{name}'s final norm": norm, f"{name}'s embedding scale": embedding.scale, f"{name}'s embedding norm": embedding.norm}
+        found |= {f"{name}'s {part}": getattr(stack, part) for part in ("width", "layers", "causal", "max_positions")}
+        for n in range(stack.layers):
+            found |= {f"layer {n}'s {part} in the {name}": value for part, value in _block_facts(stack.block(n)).items()}
+    if isinstance(config.head, LanguageHead):
+        found |= {f"the output's {part}": getattr(config.head, part) for part in ("tied", "bias", "scale", "softcap")}
+    return found
+
+
+def _block_facts(block: BlockConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {part: getattr(block, part) for part in ("norm", "placement", "parallel")}
+    for name, layer in (("attention", block.attention), ("cross-attention", block.cross_attention), ("feed-forward", block.feed_forward)):
+        if layer is not None:
+            parts = [part.name for part in fields(layer) if part.name != "dropout"]
+            found |= {f"{name} {part.replace('_', ' ')}": getattr(layer, part) for part in parts}
+    rotary = block.attention.positions
+    if isinstance(rotary, Rotary) and isinstance(rotary.scaling, Llama3Scaling):
+        found["attention positions"] = replace(rotary, scaling=None)
+    return found
