@@ -22,7 +22,7 @@ GROUPED = SIZES | {"num_key_value_heads": 2}
 WIDE = GROUPED | {"head_dim": 64}
 GEMMA2 = WIDE | {"sliding_window": 8, "query_pre_attn_scalar": 64, "attn_logit_softcapping": 20.0, "final_logit_softcapping": 15.0}
 T5: dict[str, Any] = {
-    "vocab_size": 96, "d_model": 128, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 32,
+    "vocab_size": 96, "d_model": 128, "d_ff": 160, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4, "d_kv": 32,
     "relative_attention_num_buckets": 8, "n_positions": 64, "decoder_start_token_id": 0, "tie_word_embeddings": True,
 }  # fmt: skip
 V11 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
