@@ -8,7 +8,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from sightline.errors import CheckpointError
 from sightline.text.character_engine import CharacterEngine
 from sightline.text.engines import Engine, guarded
-from sightline.text.pre_tokenizers import split_by
+from sightline.text.pre_tokenizers import NORMALISED, split_by
 from sightline.text.rust_engine import RustEngine
 from sightline.text.sentencepiece_engine import SentencePieceEngine
 from sightline.text.vocabulary import CONTROL, USER_DEFINED, Vocabulary
@@ -38,7 +38,7 @@ def _byte_bpe(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     merges = [_pair(vocabulary, merge) for merge in vocabulary.merges]
     whole = vocabulary.split == "llama-bpe"  # Llama 3 takes a word that is a piece without merging
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab=ids_of(vocabulary), merges=merges, ignore_merges=whole))
-    if vocabulary.split == "qwen2":
+    if vocabulary.split in NORMALISED:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = split_by(vocabulary.split or "gpt-2")
     tokenizer.decoder = decoders.ByteLevel()

@@ -109,10 +109,19 @@ def _split(where: Path, spelling: dict[str, Any]) -> str:
         known = tokenizers.Tokenizer(tokenizers.models.BPE())
         known.pre_tokenizer = split_by(name)
         if _essence(json.loads(known.to_str())["pre_tokenizer"]) == seen:
-            return name
+            return _with_model(name, spelling)
     raise CheckpointError(
         f"{where}: GGUF has no name for this pre_tokenizer", expected=f"that of {', '.join(dict.fromkeys(NAMES.values()))}"
     )
+
+
+def _with_model(name: str, spelling: dict[str, Any]) -> str:
+    """Of two names with one pre-tokenizer, the one that also says what else the tokenizer does."""
+    if name == "llama-bpe" and not spelling["model"].get("ignore_merges"):
+        return "dbrx"
+    if name == "smollm" and (spelling.get("normalizer") or {}).get("type") == "NFC":
+        return "command-r"
+    return name
 
 
 def _essence(node: Any) -> list[Any]:
