@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,21 @@ def positions(config: ModelConfig) -> str:
 
 
 def dtypes(source: Source) -> str:
-    """The numbers that the file holds, most first."""
-    counts: dict[str, int] = {}
+    """How the file stores its numbers, most first, with their shares if it is in several ways: `Q4_1 (79%), Q8_0 (21%), F32 (<1%)`."""
+    counts = Counter[str]()
     for entry in source.tensors.values():
-        name = str(entry.dtype).removeprefix("torch.")
-        counts[name] = counts.get(name, 0) + entry.numbers
-    return ", ".join(sorted(counts, key=lambda name: -counts[name]))
+        counts[entry.kind or str(entry.dtype).removeprefix("torch.")] += entry.numbers
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{name} ({share(count, counts.total())})" for name, count in counts.most_common())
+
+
+def share(part: int, whole: int) -> str:
+    """In percent; what is there is never called 0%, and 100% is all of it."""
+    percent = round(100 * part / max(1, whole))
+    if percent == 0:
+        return "<1%"
+    return f"{percent}%" if percent < 100 or part == whole else ">99%"
 
 
 def size(path: Path) -> int:

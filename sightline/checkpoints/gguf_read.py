@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ PLAIN = {
     GGMLQuantizationType.BF16: torch.bfloat16,
 }
 DUPLICATED = ("gpt2", *(name for name, found in ARCHITECTURES.items() if found.needs_output))
+ROTARY_TABLE = re.compile(r"blk\.\d{1,6}\.attn_rot_embd(\.weight)?")
 COMPUTED = "its factors are read as rope_scaling"
 
 
@@ -76,7 +78,7 @@ def _left_out(file: MappedFile, tensor: Stored) -> str:
     """Why a tensor is no parameter, or nothing. LongRoPE's factors are refused unless they change nothing."""
     if tensor.name == "rope_freqs.weight":
         return COMPUTED
-    if tensor.name.endswith((".attn_rot_embd.weight", ".attn_rot_embd")):
+    if ROTARY_TABLE.fullmatch(tensor.name):
         return "rotary tables are computed"
     if tensor.name not in ("rope_factors_long.weight", "rope_factors_short.weight"):
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 import sightline as sl
 from sightline.checkpoints import gguf_read, gguf_write
 from sightline.checkpoints.gguf_header import header_of
+from sightline.checkpoints.load import understand
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
 from tests.checkpoints.tiny_gguf import MODELS, convert, make, tensors_of
@@ -183,3 +185,19 @@ def test_heads_of_encoders_are_left_out_by_name(tmp_path: Path) -> None:
     notes = write(transformers.ModernBertForMaskedLM(config), tmp_path / "model.gguf")
     assert "head.dense.weight is left out: GGUF has no place for it" in notes
     assert sl.load(tmp_path / "model.gguf", engine="torch").head == "none"
+
+
+@pytest.mark.parametrize("name", ["phi3", "gemma2", "bloom", "gptneox", "t5", "modernbert", "distilbert"])
+def test_damaged_heads_raise_no_other_error(name: str, tmp_path: Path) -> None:
+    """Bytes of the metadata and of the tensors' places changed at random: an error of ours, or a file that can be understood."""
+    convert(make(name), name, tmp_path / "whole.gguf")
+    data = (tmp_path / "whole.gguf").read_bytes()
+    end = min(tensor.start for tensor in header_of(tmp_path / "whole.gguf").tensors.values())
+    random = np.random.default_rng(0)
+    for _ in range(40):
+        changed = bytearray(data)
+        for place in random.integers(4, end, 3):
+            changed[place] = random.integers(256)
+        (tmp_path / "m.gguf").write_bytes(changed)
+        with suppress(CheckpointError):
+            understand(gguf_read.read(tmp_path / "m.gguf"))
