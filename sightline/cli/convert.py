@@ -44,8 +44,12 @@ def convert(
 
     form = to or ("gguf" if target.suffix == ".gguf" else "hf")
     model = load_shown(source, from_pickle=from_pickle, strict=strict, ignore_tensors=ignore_tensors)
+    screen = Console(stderr=True, highlight=False)
+    known = len(model.notes)
     if form == "gguf":
         save_gguf(model, target, dtype=dtype or "float16", overwrite=overwrite)
     else:
         model.save(target, dtype=dtype, overwrite=overwrite)
-    Console(stderr=True, highlight=False).print(f"written: {target}", markup=False)
+    for note in model.notes[known:]:
+        screen.print(f"note: {note}", markup=False)
+    screen.print(f"written: {target}", markup=False)

@@ -20,10 +20,13 @@ from sightline.text.gguf_vocabulary import from_metadata
 from sightline.text.pre_tokenizers import NAMES, split_by
 from sightline.text.tokenizer import Tokenizer
 from tests.checkpoints.test_gguf_architectures import TOKENS, truth, write
-from tests.checkpoints.tiny_gguf import DECODERS, make
+from tests.checkpoints.tiny_gguf import DECODERS, MODELS, make
 
 ASKED = Path(__file__).with_name("ask_llama_cpp.py")
 COUNT = 16
+T5 = ("t5", "t5 v1.1")
+ENCODERS = ("bert", "roberta", "distilbert", "modernbert", "t5encoder")
+COMPARED = [name for name in MODELS if name != "phi3 window"]  # a window that llama.cpp leaves out
 
 pytestmark = pytest.mark.skipif(not peers.version("llama.cpp"), reason=f"llama.cpp: {peers.missing('llama.cpp')}")
 
@@ -67,29 +70,36 @@ def check_same(ours: list[int], theirs: list[int]) -> None:
     assert ours == theirs[: len(ours)]
 
 
-# llama.cpp leaves phi3's window out
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+    """A file of each model and what llama.cpp says of it, asked all at once."""
+    folder, questions = tmp_path_factory.mktemp("models"), {}
+    for name in COMPARED:
+        path = folder / f"{name}.gguf"
+        write(make(name), path)
+        asked = "states" if name in ENCODERS else "translate" if name in T5 else "greedy"
+        questions[name] = {"ask": asked, "path": str(path), "prompt": TOKENS[0].tolist(), "count": COUNT}
+    found = ask(list(questions.values()))
+    return {name: (Path(question["path"]), answer) for (name, question), answer in zip(questions.items(), found, strict=True)}
+
+
 @pytest.mark.parametrize("name", [name for name in DECODERS if name != "phi3 window"])
-def test_greedy_tokens_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
-    write(make(name), tmp_path / "model.gguf")
-    prompt = TOKENS[0].tolist()
-    [theirs] = ask([{"ask": "greedy", "path": str(tmp_path / "model.gguf"), "prompt": prompt, "count": COUNT}])
-    check_same(greedy(tmp_path / "model.gguf", start=prompt), theirs)
+def test_greedy_tokens_are_those_of_llama_cpp(name: str, answers: dict[str, tuple[Path, Any]]) -> None:
+    path, theirs = answers[name]
+    check_same(greedy(path, start=TOKENS[0].tolist()), theirs)
 
 
-@pytest.mark.parametrize("name", ["t5", "t5 v1.1"])
-def test_t5_writes_the_tokens_of_llama_cpp(name: str, tmp_path: Path) -> None:
-    write(make(name), tmp_path / "model.gguf")
-    [theirs] = ask([{"ask": "translate", "path": str(tmp_path / "model.gguf"), "prompt": TOKENS[0].tolist(), "count": COUNT}])
-    check_same(greedy(tmp_path / "model.gguf", start=[0], source=TOKENS), theirs)
+@pytest.mark.parametrize("name", T5)
+def test_t5_writes_the_tokens_of_llama_cpp(name: str, answers: dict[str, tuple[Path, Any]]) -> None:
+    path, theirs = answers[name]
+    check_same(greedy(path, start=[0], source=TOKENS), theirs)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "modernbert", "t5encoder"])
-def test_hidden_states_of_encoders_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ENCODERS)
+def test_hidden_states_of_encoders_are_those_of_llama_cpp(name: str, answers: dict[str, tuple[Path, Any]]) -> None:
     """To the precision of its GELU, which is the tanh form in a table of float16."""
-    model = make(name)
-    write(model, tmp_path / "model.gguf")
-    [theirs] = ask([{"ask": "states", "path": str(tmp_path / "model.gguf"), "prompt": TOKENS[0].tolist()}])
-    torch.testing.assert_close(torch.tensor([theirs]), truth(model, name), rtol=0, atol=0.02)
+    _, theirs = answers[name]
+    torch.testing.assert_close(torch.tensor([theirs]), truth(make(name), name), rtol=0, atol=0.02)
 
 
 @pytest.fixture(scope="module")
