@@ -22,13 +22,14 @@ TEXTS = [
     "the {} sat on  {} and {}.",
     "a\n{} b",
 ]
+MAKERS = {"BertForMaskedLM": bert, "RobertaForMaskedLM": roberta, "XLMRobertaForMaskedLM": roberta, "CamembertForMaskedLM": roberta}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
     """A folder of each kind, and transformers' pipeline over the same weights."""
     made: dict[str, tuple[Path, Any]] = {}
-    for make, name in ((bert, "BertForMaskedLM"), (roberta, "RobertaForMaskedLM")):
+    for name, make in MAKERS.items():
         place = tmp_path_factory.mktemp(name)
         model, tokenizer = make(place, name)
         made[name] = place, transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=7)
@@ -40,7 +41,7 @@ def model(folders: dict[str, tuple[Path, Any]]) -> sl.Model:
     return sl.load(folders["BertForMaskedLM"][0])
 
 
-@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM"])
+@pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("mask", ["[MASK]", "<mask>", "___", "______"])
 def test_ours_is_fill_mask_however_the_mask_is_written(name: str, mask: str, folders: dict[str, tuple[Path, Any]]) -> None:
     place, pipe = folders[name]
