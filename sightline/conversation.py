@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from bisect import bisect_left
 from collections.abc import Generator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, get_args
 from weakref import ReferenceType, ref
 
+from sightline.atomic import write_text
 from sightline.checkpoints.defaults import Defaults
 from sightline.checkpoints.json_file import read_json
 from sightline.config import LanguageHead
@@ -269,16 +268,8 @@ def write_new(path: Path, text: str, *, overwrite: bool) -> Path:
     """A text under a name that is free, or may be taken: the old file or the new one, never a part."""
     if not overwrite and os.path.lexists(path):
         raise InputError(f"{short(str(path))} exists", expected="a new name", fix="choose another, or pass overwrite=True")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        with open(temporary, "x", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        write_text(path, text, errors="replace")
     except OSError as error:
         raise InputError(f"{short(str(path))} cannot be written: {error.strerror}", fix="give another path") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return path

@@ -14,6 +14,7 @@ import torch
 from gguf import GGMLQuantizationType, LlamaFileType
 from torch import Tensor
 
+from sightline.atomic import replacing
 from sightline.checkpoints.gguf_keys import Metadata, keys_of
 from sightline.checkpoints.gguf_layout import Layout, layout_of, shape_of
 from sightline.checkpoints.gguf_metadata import check_same, metadata_of
@@ -107,12 +108,8 @@ def write(
     check_same(target.path, _as_stored(target), _read_again(target, metadata, planned))
     vocabulary = tokenizer.vocabulary() if isinstance(tokenizer, Tokenizer) else tokenizer
     metadata |= _token_ids(keys, target) | _tokenizer(target, vocabulary)
-    part = path.with_name(f".{path.name}.part{os.getpid()}")
-    try:
-        _write(part, target, metadata, planned, dtype)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as part:
+        _write(Path(part.name), target, metadata, planned, dtype)
     return notes
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import platform
 import re
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sightline.atomic import write_text
 from sightline.checkpoints.json_file import read_json
 from sightline.checkpoints.magic import shown
 from sightline.errors import CheckpointError, InputError, short
@@ -106,16 +106,10 @@ def write(path: Path, result: Result) -> None:
     """Beside its place first, then moved there."""
     fields = {name: getattr(result, name) for name in FIELDS}
     said = {"form": FORM, "sum": checksum_of(fields), **fields}
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(said, indent=1, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_text(path, json.dumps(said, indent=1, allow_nan=False) + "\n")
     except OSError as error:
-        part.unlink(missing_ok=True) if path.parent.is_dir() else None
         raise InputError(f"{path} cannot be written: {error.strerror or error}", fix="--out FOLDER, one that can be written to") from None
 
 

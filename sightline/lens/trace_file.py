@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sightline.atomic import replacing
 from sightline.config import ModelConfig
 from sightline.config.values import from_plain, to_plain
 from sightline.core.attention import Scoring
@@ -47,15 +47,11 @@ def save_trace(trace: Trace, file: Path) -> Path:
         "notes": list(trace.notes),
     }
     whole = {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
-    part = file.parent / f".{file.name}.part"
     try:
-        save_file(whole, part, {"form": FORM, "trace": json.dumps(said)})
-        part.replace(file)
+        with replacing(file) as part:
+            save_file(whole, part.name, {"form": FORM, "trace": json.dumps(said)})
     except (OSError, SafetensorError) as error:
         raise InputError(f"{file} cannot be written: {_short(error)}", fix="give a place that can be written to") from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
     return file
 
 

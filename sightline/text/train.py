@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from sightline.atomic import write_text
 from sightline.errors import CheckpointError, InputError, nearest
 from sightline.text.engines import guarded
 
@@ -183,9 +184,7 @@ def save(tokenizer: tokenizers.Tokenizer, folder: Path | str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in zip(NAMES, texts, strict=True):
-            part = folder / f".{name}.part"
-            part.write_text(text, encoding="utf-8")
-            part.replace(folder / name)
+            write_text(folder / name, text)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written ({error.strerror})", fix="give another folder") from None
     return folder

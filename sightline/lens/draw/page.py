@@ -18,6 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from sightline.atomic import write_text
 from sightline.errors import InputError
 from sightline.lens.draw.page_data import BUDGET, language, trace_data
 from sightline.lens.trace import Trace
@@ -98,12 +99,14 @@ def write_page(
 
 def save_page(sections: Sequence[Section], file: Path, *, title: str) -> Path:
     """Several sections as one page. The file is there whole or not at all."""
-    page, part = page_of(sections, title=title), file.with_name(f".{file.name}.part")
+    return save_text(file, page_of(sections, title=title))
+
+
+def save_text(file: Path, text: str) -> Path:
+    """A page or another text as a file, which is there whole or not at all."""
     try:
-        part.write_text(page, encoding="utf-8", newline="\n")
-        part.replace(file)
+        write_text(file, text)
     except OSError as error:
-        part.unlink(missing_ok=True) if part.parent.is_dir() else None
         raise InputError(f"{file} cannot be written: {error.strerror or error}", fix="give a place that can be written to") from None
     return file
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from sightline.errors import InputError, nearest
 from sightline.lens.draw.figure import write_figure
-from sightline.lens.draw.page import FigureSection, TraceSection, page_of, write_page
+from sightline.lens.draw.page import FigureSection, TraceSection, page_of, save_text, write_page
 from sightline.lens.draw.terminal import print_view
 from sightline.lens.draw.view import View
 from sightline.lens.draw.views import VIEWS, view_of
@@ -64,9 +64,9 @@ def write(
             layer, head = place_on_page(trace, seen, layer, head, stack)
             return write_page(trace, file, view=seen, layer=layer, head=head)
         case ".html":
-            return write_text(file, figure_page(make()))
+            return save_text(file, figure_page(make()))
         case ".json":
-            return write_text(file, json.dumps(plain(trace, make(most=None)), ensure_ascii=False) + "\n")
+            return save_text(file, json.dumps(plain(trace, make(most=None)), ensure_ascii=False) + "\n")
         case ".safetensors":
             return trace.save(file)
         case _:
@@ -86,19 +86,6 @@ def checked_view(view: str) -> str:
     if view not in VIEWS:
         raise InputError(f"no view is called {view!r}", fix=nearest(view, VIEWS))
     return view
-
-
-def write_text(file: Path, text: str) -> Path:
-    """The file is there whole or not at all."""
-    part = file.with_name(f".{file.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8", newline="\n")
-        part.replace(file)
-    except OSError as error:
-        if part.parent.is_dir():
-            part.unlink(missing_ok=True)
-        raise InputError(f"{file} cannot be written: {error.strerror or error}", fix="give a place that can be written to") from None
-    return file
 
 
 def place_on_page(trace: Trace, view: str, layer: int | None, head: int | None, stack: str | None) -> tuple[int | None, int | None]:

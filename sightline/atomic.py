@@ -1,0 +1,56 @@
+"""Files that are there whole or not at all.
+
+A file is written beside its place, under a random name that nobody can have put a link at, forced to the disk, and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+ABANDONED = 3600.0  # seconds after which an unfinished file has no writer any more
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[BinaryIO]:
+    """A new file that takes the name of `path` at the end of the block, or is removed if anything goes wrong.
+
+    Its own name (`file.name`) is for writers that want a path. OSError is left to the caller, who knows the remedy.
+    """
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        with open(temporary, "r+b", opener=lambda *_: descriptor) as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    _remove_abandoned(path)
+
+
+def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
+    """A small text file in UTF-8."""
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", errors))
+
+
+def _remove_abandoned(path: Path) -> None:
+    """What killed processes left of earlier files of this name."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.part")
+    with suppress(OSError):
+        for entry in os.scandir(path.parent):
+            if not name.fullmatch(entry.name):
+                continue
+            seen = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(seen.st_mode) and time.time() - seen.st_mtime > ABANDONED:
+                os.unlink(entry.path)
