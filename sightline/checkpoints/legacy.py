@@ -24,6 +24,8 @@ from torch import Tensor
 
 from sightline.checkpoints.files import DTYPES, open_safetensors
 from sightline.checkpoints.magic import kind, sha256, shown
+from sightline.checkpoints.places import home
+from sightline.checkpoints.torch_archive import check_records
 from sightline.checkpoints.write import save_safetensors
 from sightline.errors import CheckpointError
 
@@ -46,7 +48,7 @@ def convert(path: Path | str, *, seconds: float | None = None) -> Path:
             _make(path, kept, seconds or 60 + path.stat().st_size / 20_000_000)
         except OSError as error:
             seen = f"{shown(path)} cannot be converted into {shown(kept.parent)}: {error.strerror}"
-            raise CheckpointError(seen, fix="set SIGHTLINE_CACHE to a writable folder with space") from None
+            raise CheckpointError(seen, fix="set SIGHTLINE_HOME to a writable folder with space") from None
     return kept
 
 
@@ -62,11 +64,8 @@ def _make(path: Path, kept: Path, seconds: float) -> None:
 
 
 def cache_folder() -> Path:
-    """`$SIGHTLINE_CACHE`, else the user's cache folder."""
-    chosen = os.environ.get("SIGHTLINE_CACHE")
-    if chosen:
-        return Path(chosen) / "converted"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sightline" / "converted"
+    """Where converted files are kept."""
+    return home() / "converted"
 
 
 def _is_whole(kept: Path) -> bool:
@@ -125,7 +124,11 @@ def _limit(size: int, seconds: int) -> None:
 
 def _load(path: Path) -> Any:
     """Only tensors and plain containers; torch refuses everything else in the pickle. Zip archives are mapped, older files read."""
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=kind(path) == READABLE[1])
+    archive = kind(path) == READABLE[1]
+    found = torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
+    if archive:
+        check_records(path)
+    return found
 
 
 def _dense(value: Any, size: int) -> dict[str, Tensor]:

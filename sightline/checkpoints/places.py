@@ -3,6 +3,7 @@
 SIGHTLINE_HOME        the cache folder; else XDG_CACHE_HOME/sightline, else ~/.cache/sightline
   models/NAME           a model of the catalogue, verified
   packed                weights packed for the native engine; may be deleted at any time
+  converted             safetensors made from pickled weights; may be deleted at any time
   archives              packages put there by hand, for machines without a network
   downloads             packages on their way
   texts                 texts that recipes learn from

@@ -6,9 +6,13 @@ import json
 import os
 import pickle
 import re
+import struct
 import subprocess
 import sys
 import time
+import warnings
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,7 @@ class Evil:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "converted"
 
 
@@ -132,6 +136,85 @@ def test_both_of_torchs_formats_are_read(tmp_path: Path, old: bool) -> None:
     path = saved(tmp_path / "m.bin", WEIGHTS, old=old)
     found = legacy._dense(legacy._load(path), 10**6)
     assert all(torch.equal(found[name], tensor) for name, tensor in WEIGHTS.items())
+
+
+Records = list[tuple[zipfile.ZipInfo, bytes]]
+
+
+def rezipped(path: Path, change: Callable[[Records], Records]) -> Path:
+    """The archive with other records."""
+    with zipfile.ZipFile(path) as archive:
+        records = [(info, archive.read(info)) for info in archive.infolist()]
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        warnings.simplefilter("ignore")  # a name that comes twice
+        for info, data in change(records):
+            made = zipfile.ZipInfo(info.filename)
+            made.compress_type = info.compress_type
+            archive.writestr(made, data)
+    return path
+
+
+def shortened(records: Records) -> Records:
+    return [(info, data[:4] if info.filename.endswith("data/0") else data) for info, data in records]
+
+
+def lengthened(records: Records) -> Records:
+    return [(info, data + bytes(4) if info.filename.endswith("data/0") else data) for info, data in records]
+
+
+def without_a_record(records: Records) -> Records:
+    return [(info, data) for info, data in records if not info.filename.endswith("data/0")]
+
+
+def with_a_record_twice(records: Records) -> Records:
+    return [*records, *((info, data) for info, data in records if info.filename.endswith("data/0"))]
+
+
+def compressed(records: Records) -> Records:
+    for info, _ in records:
+        info.compress_type = zipfile.ZIP_DEFLATED if info.filename.endswith("data/0") else zipfile.ZIP_STORED
+    return records
+
+
+@pytest.mark.parametrize("change", [shortened, lengthened, without_a_record, with_a_record_twice, compressed])
+def test_a_record_that_does_not_fit_its_storage_is_refused(change: Callable[[Records], Records], tmp_path: Path) -> None:
+    """torch maps the file and fills 4,799 of 4,800 numbers with the bytes that follow a record cut to 4."""
+    path = rezipped(saved(tmp_path / "m.bin", {"a": torch.randn(60, 80), "b": torch.ones(5000)}), change)
+    with pytest.raises((CheckpointError, RuntimeError)):
+        legacy._dense(legacy._load(path), 10**6)
+
+
+def test_a_size_that_the_directory_lies_about_is_refused(tmp_path: Path) -> None:
+    path = rezipped(saved(tmp_path / "m.bin", {"a": torch.randn(60, 80), "b": torch.ones(5000)}), shortened)
+    with zipfile.ZipFile(path) as archive:
+        directory = archive.start_dir
+    data = bytearray(path.read_bytes())
+    at = data.index(b"data/0", directory) - len("m/") - 46  # the record's entry in the central directory
+    assert data[at : at + 4] == b"PK\1\2"
+    data[at + 20 : at + 28] = struct.pack("<II", 19200, 19200)
+    path.write_bytes(data)
+    with pytest.raises((CheckpointError, RuntimeError), match=r"reaches into the next record|archive"):
+        legacy._dense(legacy._load(path), 10**6)
+
+
+def test_the_converter_refuses_a_record_that_is_too_short(tmp_path: Path, cache: Path) -> None:
+    path = rezipped(saved(tmp_path / "m.bin", {"a": torch.randn(60, 80), "b": torch.ones(5000)}), shortened)
+    assert "storage 0 has a record of 4 bytes, its tensors need 19,200" in refusal(path)
+    assert not list(cache.iterdir())
+
+
+def test_older_files_with_a_storage_that_is_too_short_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m.bin", {"a": torch.randn(60, 80)}, old=True)
+    data = path.read_bytes()
+    at = data.rindex(struct.pack("<q", 4800))
+    for changed in (
+        data[:-400],
+        data[:at] + struct.pack("<q", 1) + data[at + 8 : at + 12],
+        data[:at] + struct.pack("<q", 1) + data[at + 8 :],
+    ):
+        path.write_bytes(changed)
+        with pytest.raises((CheckpointError, RuntimeError, EOFError)):
+            legacy._dense(legacy._load(path), 10**6)
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"PK\3\4" + bytes(99), b"GGUF" + bytes(99), b"{}"])
