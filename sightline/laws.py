@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sightline.checkpoints.save import architecture
 from sightline.core.cache import Cache
+from sightline.families import FAMILIES
 from sightline.model import Model, load
 
 BATCH, TIME, SOURCE = 3, 24, 10
@@ -134,7 +136,10 @@ class Case:
             import transformers
         except ImportError:
             return Measured("reference", None, TOLERANCE, "transformers is not installed: pip install transformers")
-        kind = getattr(transformers, self.model.keys.get("architectures", ["AutoModel"])[0])
+        name = architecture(self.model.keys, FAMILIES[self.model.family], self.model.head)
+        kind = getattr(transformers, name, None)
+        if kind is None:
+            return Measured("reference", None, TOLERANCE, f"transformers {transformers.__version__} has no {name}")
         theirs = kind.from_pretrained(folder, dtype=torch.float32).eval()
         inputs = {"input_ids": self.tokens}
         if self.sources:

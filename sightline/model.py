@@ -274,7 +274,7 @@ class Model:
     def save(self, folder: str | Path, *, dtype: str | None = None, overwrite: bool = False) -> Path:
         """Write a folder that Hugging Face loads (or `load` alone, where a model has no family there). Returns the folder."""
         kind = dtype_named(dtype) if dtype else next(self.transformer.parameters()).dtype
-        keys = keys_for(self.keys or keys_of(self.config), kind)
+        keys = keys_for(self.keys or keys_of(self.config), kind, family=FAMILIES[self.family], head=self.head)
         tensors = dict(tensors_of(self.transformer, FAMILIES[self.family], self.head, dtype=kind))
         save_folder(folder, tensors, keys=keys, files=tokenizer_files(self.source, self.tokenizer), overwrite=overwrite)
         return Path(folder)

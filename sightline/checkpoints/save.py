@@ -12,6 +12,8 @@ from sightline.checkpoints.tables import pairings
 from sightline.core.model import Transformer
 from sightline.families import Family
 
+GIVEN_UP = ("T5WithLMHeadModel",)  # names of classes that newer versions of transformers do not have
+
 
 def tensors_of(
     transformer: Transformer,
@@ -31,8 +33,17 @@ def tensors_of(
             yield pair.theirs, tensor.to(dtype or tensor.dtype).contiguous()
 
 
-def keys_for(keys: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """config.json as it was read, with the dtype that is written now."""
+def keys_for(keys: dict[str, Any], dtype: torch.dtype, *, family: Family, head: str) -> dict[str, Any]:
+    """config.json as it was read, with the dtype that is written now and the class that transformers builds."""
     said = str(dtype).removeprefix("torch.")
     name = "torch_dtype" if "torch_dtype" in keys else "dtype"
-    return {**keys, name: said}
+    return {**keys, "architectures": [architecture(keys, family, head)], name: said}
+
+
+def architecture(keys: Mapping[str, Any], family: Family, head: str) -> str:
+    """The class that config.json names; without a name, or with one that transformers gave up, the family's class with that head."""
+    named = keys.get("architectures")
+    given = named[0] if isinstance(named, list) and named else named
+    if isinstance(given, str) and given not in GIVEN_UP:
+        return given
+    return next(name for name, kind in family.heads.items() if kind == head)

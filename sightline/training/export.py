@@ -41,11 +41,12 @@ def export(learner: Trainee, how: Export, folder: Path) -> None:
     parameters = learner.crew.full(own)
     if not learner.crew.leads:
         return
-    keys = keys_for(how.keys or keys_of(transformer.config), how.dtype)
+    family = FAMILIES[how.family]
+    keys = keys_for(how.keys or keys_of(transformer.config), how.dtype, family=family, head=how.head)
     files = dict(how.files)
     if how.defaults:
         files["generation_config.json"] = json.dumps(how.defaults, indent=1).encode()
-    family, merged = FAMILIES[how.family], merged_tensors(transformer, parameters)
+    merged = merged_tensors(transformer, parameters)
     tensors = dict(tensors_of(transformer, family, how.head, dtype=how.dtype, parameters=merged))
     save_folder(folder, tensors, keys=keys, files=files, overwrite=True)
     if adapters(transformer):
