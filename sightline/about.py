@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from sightline.checkpoints.catalogue import CATALOGUE
+from sightline.checkpoints.folder import checksums
 from sightline.checkpoints.identity import understand
 from sightline.checkpoints.opening import open_source
 from sightline.checkpoints.reference import resolve
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.tokenizing import tokenizer_of
+from sightline.checkpoints.write import MANIFEST
 from sightline.config import ModelConfig
 from sightline.explain import total_parameters
 
@@ -44,6 +46,7 @@ def about(reference: str | Path, *, strict: bool = False) -> dict[str, Any]:
         "format": source.format,
         "dtype": dtypes(source) or None,
         "bytes": size(found.path),
+        "checksums": checksums_of(found.path),
         "tokenizer": None if tokenizer is None else f"{tokenizer.vocab_size:,} tokens",
         "chat template": tokenizer is not None and tokenizer.chat_template is not None,
         "licence": CATALOGUE[found.name].licence if found.name in CATALOGUE else None,
@@ -75,6 +78,12 @@ def share(part: int, whole: int) -> str:
     if percent == 0:
         return "<1%"
     return f"{percent}%" if percent < 100 or part == whole else ">99%"
+
+
+def checksums_of(path: Path) -> str | None:
+    """What a folder's sightline.json covers. Reading them all is left to `sightline check --verify`."""
+    sums = checksums(path) if path.is_dir() else None
+    return None if sums is None else f"sha256 of {len(sums)} files in {MANIFEST}, not verified here"
 
 
 def size(path: Path) -> int:

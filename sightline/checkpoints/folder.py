@@ -59,7 +59,7 @@ def read(path: Path | str, *, verify: bool = False, allow_pickle_weights: bool =
         note = f"{shown(pickle)} is a pickle, which is not read here: {_conversion(folder)}"
         return Source(folder, "pickle", keys, {}, tokenizer=folder, notes=[*_notes(folder, names, keys), note])
     format, tensors, used = _weights(folder, names, allow_pickle_weights)
-    sums = _checksums(folder) if MANIFEST in names else None
+    sums = checksums(folder)
     if verify:
         _verify(folder, ["config.json", *used], sums)
     return Source(folder, format, keys, tensors, tokenizer=folder, notes=_notes(folder, names, keys))
@@ -179,8 +179,10 @@ def _notes(folder: Path, names: list[str], keys: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _checksums(folder: Path) -> dict[str, Any]:
-    """The manifest's digests by file, if it is of a version that we know."""
+def checksums(folder: Path) -> dict[str, Any] | None:
+    """The manifest's digests by file, if there is one, and of a version that we know."""
+    if not os.path.lexists(folder / MANIFEST):
+        return None
     path = file_inside(folder, MANIFEST)
     manifest = read_json(path)
     version, sums = manifest.get("version", VERSION), manifest.get("sha256")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sightline.checkpoints.reference import Resolved
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.tensor_names import clean_names
+from sightline.errors import CheckpointError
 
 
 def open_source(
@@ -24,6 +25,10 @@ def open_source(
 
 def _open(found: Resolved, *, verify: bool, allow_pickle_weights: bool, skip_pickles: bool) -> Source:
     """A format's reader is imported when a file of it is met."""
+    if verify and found.kind in ("gguf", "llama2c", "npz"):
+        raise CheckpointError(
+            f"{found.path} is one file, without checksums", expected="a folder with sightline.json", fix="leave verify out"
+        )
     if found.kind == "gguf":
         from sightline.checkpoints import gguf_read
 

@@ -24,6 +24,7 @@ def check(
     json: bool = False,
     reference: bool = True,
     strict: Strict = False,
+    verify: bool = False,
     ignore_tensors: IgnoreTensors = (),
 ) -> None:
     """Measure on this checkpoint what should be equal: cache, batch, padding, kernels, saving, and transformers' own numbers.
@@ -38,10 +39,12 @@ def check(
         Write JSON.
     reference
         Compare with transformers, where it is installed.
+    verify
+        First hold every file against the checksums in the folder's sightline.json.
     """
     from sightline import laws
 
-    loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
+    loaded = load_shown(model, verify=verify, strict=strict, ignore_tensors=ignore_tensors)
     notes, found = Console(stderr=True, highlight=False), list["Measured"]()
     for measured in laws.check(loaded, seed=seed, reference=reference):
         found.append(measured)
