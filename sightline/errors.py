@@ -13,6 +13,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from sightline.escapes import escape_controls
+
 
 class SightlineError(Exception):
     """`seen` says what was wrong, `expected` what would be right, `fix` what to type instead."""
@@ -31,7 +33,7 @@ class SightlineError(Exception):
             line += f"; expected {self.expected}"
         if self.fix:
             line += f". Fix: {self.fix}"
-        return line
+        return escape_controls(line)
 
 
 def rebuild(kind: type[SightlineError], args: tuple[str, ...]) -> SightlineError:

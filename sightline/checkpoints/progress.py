@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from sightline.escapes import escape_line
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -43,10 +45,11 @@ class Painter:
     """Draws when it is first told something, so that no work means no output."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-        console = Console(stderr=True, highlight=False)
+        from sightline.console import Console
+
+        console = Console(stderr=True)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
         self._tasks: dict[str, TaskID] = {}
@@ -64,7 +67,7 @@ class Painter:
     def _say_once(self, what: str, total: int) -> None:
         if not self._said:
             size = f" ({megabytes(total)})" if total else ""
-            sys.stderr.write(f"{what}{size}\n")
+            sys.stderr.write(f"{escape_line(what)}{size}\n")
         self._said = True
 
     def stop(self) -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from sightline.cli.output import TextWriter
 
 if TYPE_CHECKING:
     from sightline.conversation import Conversation, Figures
     from sightline.generation.text import Piece
 
-UNSAFE = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
 
 def shown(pieces: Iterator[Piece], *, silent: bool = False) -> Iterator[Piece]:
-    """Each piece on stdout as it comes, without empty lines at either end, and nothing that would steer a terminal."""
-    terminal, held, begun = sys.stdout.isatty(), "", False
+    """Each piece on stdout as it comes, without empty lines at either end."""
+    writer = TextWriter()
+    held = ""
+    begun = False
     try:
         for piece in pieces:
             text = held + piece.text if begun else (held + piece.text).lstrip()
@@ -26,17 +24,11 @@ def shown(pieces: Iterator[Piece], *, silent: bool = False) -> Iterator[Piece]:
             ready = text[: len(text) - len(held)]
             begun = begun or bool(ready)
             if ready and not silent:
-                print(ready.translate(UNSAFE) if terminal else ready, end="", flush=True)
+                writer.write(ready)
             yield piece
     finally:
         if begun and not silent:
-            print(flush=True)
-
-
-def screen() -> Console:
-    """Stderr, without a single escape where it is no terminal or NO_COLOR is set."""
-    plain = bool(os.environ.get("NO_COLOR"))
-    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True, color_system=None if plain else "auto")
+            writer.end()
 
 
 def settings(conversation: Conversation) -> str:

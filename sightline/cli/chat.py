@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json as text_of
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sightline.cli.answers import costs, screen, settings, shown
+from sightline.cli.answers import costs, settings, shown
 from sightline.cli.arguments import Count, Dtype, IgnoreTensors, Strict
+from sightline.cli.output import remark, write_json
 from sightline.cli.reading import read_text
 from sightline.errors import InputError
 
@@ -137,9 +137,10 @@ def answer_once(conversation: Conversation, message: str, *, json: bool) -> None
 
     found = gather(shown(conversation.say(message), silent=json))
     if json:
-        print(text_of.dumps(to_plain(conversation, found), ensure_ascii=False, indent=2))
+        write_json(to_plain(conversation, found))
         return
-    screen().print(f"{settings(conversation)}\n{costs(conversation.figures)}, ended by {found.finish_reason}", style="dim")
+    remark(settings(conversation))
+    remark(f"{costs(conversation.figures)}, ended by {found.finish_reason}")
 
 
 def to_plain(conversation: Conversation, found: Generation) -> dict[str, Any]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json as text_of
 import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sightline.cli.arguments import IgnoreTensors, Strict
 from sightline.cli.loading import load_shown
+from sightline.cli.output import remark, write_json
+from sightline.console import Console
+from sightline.escapes import escape_line
 
 if TYPE_CHECKING:
     from sightline.laws import Measured
@@ -45,15 +47,15 @@ def check(
     from sightline import laws
 
     loaded = load_shown(model, verify=verify, strict=strict, ignore_tensors=ignore_tensors)
-    notes, found = Console(stderr=True, highlight=False), list["Measured"]()
+    found: list[Measured] = []
     for measured in laws.check(loaded, seed=seed, reference=reference):
         found.append(measured)
-        notes.print(f"  {'holds' if measured.holds else 'BROKEN'}  {measured.law}", style="dim", highlight=False)
+        remark(f"  {'holds' if measured.holds else 'BROKEN'}  {measured.law}")
     if json:
         rows = [{"law": m.law, "difference": m.difference, "allowed": m.allowed, "holds": m.holds, "note": m.note} for m in found]
-        print(text_of.dumps({"model": model, "holds": all(m.holds for m in found), "laws": rows}, indent=2))
+        write_json({"model": model, "holds": all(m.holds for m in found), "laws": rows})
     else:
-        Console(highlight=False).print(table_of(found))
+        Console().print(table_of(found))
     if not all(m.holds for m in found):
         sys.exit(1)
 
@@ -65,6 +67,6 @@ def table_of(found: list[Measured]) -> Table:
         table.add_column(heading, justify="right" if heading in ("difference", "allowed") else "left")
     for m in found:
         difference = "–" if m.difference is None else "0" if m.difference == 0 else f"{m.difference:.1e}"
-        verdict = "not measured" if m.difference is None else "holds" if m.holds else "[bold red]broken[/]"
-        table.add_row(m.law, difference, "0" if m.allowed == 0 else f"{m.allowed:.0e}", verdict, f"[dim]{m.note}[/]")
+        verdict = "not measured" if m.difference is None else "holds" if m.holds else Text("broken", "bold red")
+        table.add_row(m.law, difference, "0" if m.allowed == 0 else f"{m.allowed:.0e}", verdict, Text(escape_line(m.note), "dim"))
     return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text_of
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,8 @@ from rich.text import Text
 
 from sightline.cli.arguments import Dtype, IgnoreTensors, OneText, Strict
 from sightline.cli.embed import notes_shown, read_texts, say_speed
+from sightline.cli.output import show, write_json
+from sightline.escapes import escape_line
 
 if TYPE_CHECKING:
     from sightline.tasks.classify import Classification
@@ -45,7 +46,6 @@ def classify(
     json
         Write JSON: each text with its label and the probability of every label, or with its labelled tokens.
     """
-    from sightline.cli.explain import show
     from sightline.cli.loading import load_shown
 
     wanted = read_texts(texts, file, command="classify")
@@ -55,7 +55,7 @@ def classify(
         found = loaded.classify(wanted)
     seconds = time.perf_counter() - started
     if json:
-        print(text_of.dumps([plain(*pair) for pair in zip(wanted, found, strict=True)], ensure_ascii=False, indent=2))
+        write_json([plain(*pair) for pair in zip(wanted, found, strict=True)])
     else:
         show(lambda width: [line for pair in zip(wanted, found, strict=True) for line in lines_of(*pair, alone=len(wanted) == 1)])
     say_speed(len(wanted), seconds)
@@ -86,5 +86,5 @@ def tagged(found: Classification) -> list[Text]:
     lines: list[Text] = []
     for token in found.tokens:
         line = Text().append(f"{token.start:>5}–{token.end:<5} ", "dim").append(f"{token.text!r:<{wide}}  {token.probability:6.1%}  ")
-        lines.append(line.append(token.label, "bold"))
+        lines.append(line.append(escape_line(token.label), "bold"))
     return lines

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json as text_of
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sightline.cli.curves import Curve, draw, save
+from sightline.cli.output import write, write_json
 from sightline.cli.runs import PastRun, Point, read_run
+from sightline.console import Console
 from sightline.errors import InputError
+from sightline.escapes import escape_line
 
 HEADS = ("run", "recipe", "parameters", "steps", "time", "best validation")
 MOST_POINTS = 500  # of a curve
@@ -45,7 +46,7 @@ def compare(
     found = [read_run(folder) for folder in runs]
     kind = of or ("validation" if all(len(run.validation) > 1 for run in found) else "training")
     if json:
-        print(text_of.dumps([{**row(run), **points(run)} for run in found], indent=2, ensure_ascii=False))
+        write_json([{**row(run), **points(run)} for run in found])
     curves = [curve for run in found if (curve := curve_of(run, kind, by)).points]
     along, what = ("minutes" if by == "time" else "steps"), f"{kind} loss, nats"
     if out is not None:
@@ -54,16 +55,15 @@ def compare(
     if not json:
         show(found, curves, along=along, what=what)
         if out is not None:
-            print(f"\ndrawn into {out}")
+            write("", f"drawn into {out}")
 
 
 def show(found: Sequence[PastRun], curves: Sequence[Curve], *, along: str, what: str) -> None:
     """The table and the plot."""
-    screen = Console(highlight=False)
-    for line in table([row(run) for run in found]):
-        print(line)
+    screen = Console()
+    write(*table([row(run) for run in found]))
     if curves:
-        print(f"\n{what}")
+        write("", what)
         for line in draw(curves, width=screen.width if screen.is_terminal else 100, colours=screen.color_system is not None, along=along):
             screen.print(line, soft_wrap=True)
 
@@ -100,7 +100,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         best = "–" if one["best"] is None else f"{one['best']:.4f} at {one['best_step']:,}"
         star = " *" if len(rows) > 1 and one["best"] is not None and one["best"] == least else ""
         size = "?" if one["parameters"] is None else f"{one['parameters']:,}"
-        lines.append((one["run"], one["recipe"], size, f"{one['steps']:,}", clock(one["seconds"]), best + star))
+        lines.append((escape_line(one["run"]), escape_line(one["recipe"]), size, f"{one['steps']:,}", clock(one["seconds"]), best + star))
     wide = [max(len(line[n]) for line in lines) for n in range(len(HEADS))]
     sides = "<<>>><"
     return ["   ".join(f"{cell:{side}{size}}" for cell, side, size in zip(line, sides, wide, strict=True)).rstrip() for line in lines]

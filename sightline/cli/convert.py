@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-
 from sightline.cli.arguments import IgnoreTensors, Strict
+from sightline.cli.output import note, remark
 
 
 def convert(
@@ -44,12 +43,11 @@ def convert(
 
     form = to or ("gguf" if target.suffix == ".gguf" else "hf")
     model = load_shown(source, from_pickle=from_pickle, strict=strict, ignore_tensors=ignore_tensors)
-    screen = Console(stderr=True, highlight=False)
     known = len(model.notes)
     if form == "gguf":
         save_gguf(model, target, dtype=dtype or "float16", overwrite=overwrite)
     else:
         model.save(target, dtype=dtype, overwrite=overwrite)
-    for note in model.notes[known:]:
-        screen.print(f"note: {note}", markup=False)
-    screen.print(f"written: {target}", markup=False)
+    for line in model.notes[known:]:
+        note(line)
+    remark(f"written: {target}", style="")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text_of
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,10 @@ from cyclopts import App, Parameter
 from rich.text import Text
 
 from sightline.cli.arguments import Count
+from sightline.cli.output import show as print_lines
+from sightline.cli.output import write_json
 from sightline.errors import InputError, nearest
+from sightline.escapes import escape_line
 
 ACTIONS = ("prepare", "show")
 WORDS = {"\\n": "\n", "\\t": "\t", "\\r": "\r"}
@@ -109,10 +111,8 @@ def unescaped(text: str) -> str:
 def print_sheet(sheet: dict[str, Any], folder: Path, *, json: bool) -> None:
     """On stdout, as JSON or as lines."""
     if json:
-        print(text_of.dumps({"folder": str(folder), **sheet}, indent=2, ensure_ascii=False))
+        write_json({"folder": str(folder), **sheet})
         return
-    from sightline.cli.explain import show as print_lines
-
     print_lines(lambda width: lines(sheet, folder))
 
 
@@ -132,4 +132,4 @@ def lines(sheet: dict[str, Any], folder: Path) -> list[Text]:
         "text": repr(sheet["sample"]["text"][:60]),
         "as tokens": " ".join(map(str, sheet["sample"]["tokens"][:16])),
     }
-    return [Text.assemble((f"{name:<10} ", "dim"), value) for name, value in rows.items()]
+    return [Text.assemble((f"{name:<10} ", "dim"), escape_line(value)) for name, value in rows.items()]

@@ -6,12 +6,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from sightline.cli.arguments import IgnoreTensors
 from sightline.cli.generate import colour_of
+from sightline.cli.output import TextWriter, note
+from sightline.console import Console
 
 if TYPE_CHECKING:
     from sightline.generation.text import Generation
@@ -40,7 +41,7 @@ def demo(*, model: str = MODEL, out: Path = PAGE, lesson: bool = False, steps: i
 
     if not 1 <= steps <= 100_000:
         raise InputError(f"--steps {steps}", expected="1 to 100000", fix="--steps 200")
-    screen, notes = Console(highlight=False), Console(stderr=True, highlight=False)
+    screen = Console()
     if not lesson:
         from sightline.cli.loading import load_shown
 
@@ -49,13 +50,11 @@ def demo(*, model: str = MODEL, out: Path = PAGE, lesson: bool = False, steps: i
         except CheckpointError as error:
             if model != MODEL:
                 raise
-            notes.print(
-                f"note: {error}. Here is the lesson, which needs no model; the demo itself once there is a network.", style="yellow"
-            )
+            note(f"{error}. Here is the lesson, which needs no model; the demo itself once there is a network.")
         else:
             show(loaded, out, screen)
             return
-    show_lesson(steps, screen, notes)
+    show_lesson(steps, screen)
 
 
 def show(model: Model, file: Path, screen: Console) -> None:
@@ -65,9 +64,9 @@ def show(model: Model, file: Path, screen: Console) -> None:
     from sightline.lens.draw.views import view_of
 
     count = sum(parameter.numel() for parameter in model.transformer.parameters())
-    screen.rule(f"[bold]1. {model.name} writes[/], {count / 1e6:.0f} million parameters, on this machine", align="left")
+    heading(screen, f"1. {model.name} writes", f", {count / 1e6:.0f} million parameters, on this machine")
     story = write(model, tour.STORY, screen)
-    screen.rule("[bold]2. Where it looks[/]", align="left")
+    heading(screen, "2. Where it looks")
     seen = tour.look(model)
     best = seen.links[0]
     print_view(view_of(seen.trace, "map", layer=best.layer, head=best.head), screen)
@@ -75,30 +74,37 @@ def show(model: Model, file: Path, screen: Console) -> None:
     for link in seen.links:
         bar, more = "█" * round(30 * link.share), "" if link.strongest else "  (another word more)"
         screen.print(f"  layer {link.layer:2}, head {link.head:2}  {bar:30} {link.share:4.0%}{more}")
-    screen.rule("[bold]3. Direction and length[/]", align="left")
+    heading(screen, "3. Direction and length")
     screen.print("score = |q| · |k| · cos θ / √d: a key can stand out by where it points or by how long it is.")
     screen.print(f"{seen.geometry.line()}\n{tour.about_direction(seen)}")
     translated = translate(screen)
     page = tour.write_tour(file, model, story, seen, translated)
-    screen.rule("[bold]All of it to walk through[/]", align="left")
+    heading(screen, "All of it to walk through")
     screen.print(f"{page.resolve()}", soft_wrap=True)
     screen.print("The logits came from the fused kernel; every weight shown was rebuilt beside it, exactly.")
-    screen.print(f"Next: [bold]sightline trace {model.name} 'Any text'[/]  ·  [bold]sightline heads {model.name}[/]  ·  README.md")
+    commands = (f"sightline trace {model.name} 'Any text'", "bold"), "  ·  ", (f"sightline heads {model.name}", "bold")
+    screen.print(Text.assemble("Next: ", *commands, "  ·  README.md"))
+
+
+def heading(screen: Console, title: str, more: str = "") -> None:
+    screen.rule(Text.assemble((title, "bold"), more), align="left")
 
 
 def write(model: Model, prompt: str, screen: Console) -> Generation:
     """A text as it is made, each word coloured by how sure the model was."""
     from sightline.generation.text import Generation
 
-    found, colours = Generation(), screen.color_system is not None
-    screen.print(prompt, end="", soft_wrap=True, markup=False)
+    found = Generation()
+    writer = TextWriter()
+    writer.write(prompt)
     for piece in model.stream(prompt, max_tokens=48, alternatives=5):
         found.add(piece)
-        style = colour_of(piece.event.logprob) if colours and piece.event is not None else ""
-        screen.print(Text(piece.text, style=style), end="", soft_wrap=True)
+        style = colour_of(piece.event.logprob) if writer.colours and piece.event is not None else ""
+        writer.write(piece.text, style)
+    writer.end()
     surest, least = (math.exp(pick(found.logprobs)) for pick in (max, min))
     said = f"{found.tokens_per_second:.0f} tokens a second; its surest token {surest:.0%}, its boldest guess {least:.0%}"
-    screen.print(f"\n[dim]{said}{'; green where it was sure, red where it guessed' if colours else ''}[/]")
+    screen.print(f"{said}{'; green where it was sure, red where it guessed' if writer.colours else ''}", style="dim")
     return found
 
 
@@ -113,28 +119,28 @@ def translate(screen: Console) -> Trace | None:
     if "enja" not in CATALOGUE:
         return None
     trace = load("enja").trace(tour.ENGLISH)
-    screen.rule("[bold]4. A translation and its alignment[/]", align="left")
+    heading(screen, "4. A translation and its alignment")
     screen.print(f"{tour.ENGLISH}  →  {trace.text}\n")
     print_view(view_of(trace, "alignment"), screen)
     return trace
 
 
-def show_lesson(steps: int, screen: Console, notes: Console) -> None:
+def show_lesson(steps: int, screen: Console) -> None:
     """Three words, then a tiny model that learns while one waits."""
     from sightline import demo as lesson
     from sightline.explain import example
 
-    screen.rule("[bold]1. Attention in thirty seconds[/]", align="left")
+    heading(screen, "1. Attention in thirty seconds")
     for line in example.render():
         screen.print(line)
-    screen.rule("[bold]2. A Transformer learns to repeat what it read[/]", align="left")
+    heading(screen, "2. A Transformer learns to repeat what it read")
     model = lesson.pupil()
     count = sum(parameter.numel() for parameter in model.parameters())
     text = lesson.examine(model).text
     screen.print(f"{count:,} parameters, two layers of four heads; texts such as {text}: the second half repeats the first.")
     first = last = 0.0
     columns = (TextColumn("learning"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"), TimeRemainingColumn())
-    with Progress(*columns, console=notes) as bar:
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("learning", total=steps, loss=0.0)
         for step in lesson.teach(model, steps=steps):
             first, last = (step.loss if step.number == 1 else first), step.loss
@@ -147,4 +153,5 @@ def show_lesson(steps: int, screen: Console, notes: Console) -> None:
     screen.print(f"{where}; each letter of the second half looks at the one to repeat next:\n")
     screen.print("\n".join(lesson.draw_weights(found.weights, found.text)), soft_wrap=True)
     screen.print("\nThe logits came from the fused kernel; these weights were rebuilt beside it, exactly, from the recorded q and k.")
-    screen.print("Next: [bold]sightline demo[/]  ·  [bold]sightline explain gpt2[/]  ·  README.md")
+    commands = ("sightline demo", "bold"), "  ·  ", ("sightline explain gpt2", "bold")
+    screen.print(Text.assemble("Next: ", *commands, "  ·  README.md"))

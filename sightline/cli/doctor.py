@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json as text_of
 from typing import Any
+
+from sightline.cli.output import write, write_json
 
 
 def doctor(*, json: bool = False) -> None:
@@ -16,11 +17,10 @@ def doctor(*, json: bool = False) -> None:
     """
     found = facts()
     if json:
-        print(text_of.dumps(found, indent=2, ensure_ascii=False))
+        write_json(found)
         return
     widest = max(map(len, found))
-    for name, value in found.items():
-        print(f"{name:{widest}}  {value}")
+    write(*(f"{name:{widest}}  {value}" for name, value in found.items()))
 
 
 def facts() -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json as text_of
 import math
 from dataclasses import asdict, dataclass
 
 from sightline.checkpoints.progress import megabytes
+from sightline.cli.output import write, write_json
 from sightline.cli.training_view import amount, clock
 from sightline.explain.memory import training_memory
 from sightline.explain.summary import Explanation, explain
@@ -79,4 +79,7 @@ def parts_of(said: Explanation) -> dict[str, int]:
 
 def show(job: Job, *, json: bool) -> None:
     made = plan(job)
-    print(text_of.dumps(made.plain(), indent=2, ensure_ascii=False) if json else "\n".join(made.lines()))
+    if json:
+        write_json(made.plain())
+    else:
+        write(*made.lines())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text_of
 import os
 import re
 import time
@@ -12,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from sightline.cli.arguments import Dtype, IgnoreTensors, OneText, Strict
+from sightline.cli.output import bar, note, remark, show, write, write_json
 from sightline.cli.reading import read_file, read_input
 from sightline.errors import InputError, nearest
 
@@ -66,7 +64,7 @@ def embed(
     with notes_shown(), progress_of(len(wanted)) as advance:
         vectors = loaded.embed(wanted, progress=advance).float()
     seconds = time.perf_counter() - started
-    write(wanted, vectors, out, json=json)
+    write_vectors(wanted, vectors, out, json=json)
     say_speed(len(wanted), seconds)
 
 
@@ -120,11 +118,9 @@ def check_out(out: Path | None) -> None:
 @contextmanager
 def progress_of(total: int) -> Generator[Callable[[int], None]]:
     """A bar on stderr, for many texts and on a terminal only."""
-    screen = Console(stderr=True, highlight=False)
-    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True, disable=total <= BAR_ABOVE or not screen.is_terminal) as bar:
-        task = bar.add_task("reading", total=total)
-        yield lambda done: bar.advance(task, done)
+    with bar(shown=total > BAR_ABOVE) as progress:
+        task = progress.add_task("reading", total=total)
+        yield lambda done: progress.advance(task, done)
 
 
 @contextmanager
@@ -134,28 +130,26 @@ def notes_shown() -> Generator[None]:
         warnings.simplefilter("always", UserWarning)
         yield
     for warning in said:
-        Console(stderr=True, highlight=False).print(f"note: {warning.message}", style="yellow", markup=False, soft_wrap=True)
+        note(warning.message)
 
 
 def say_speed(texts: int, seconds: float) -> None:
     """How quick it was, on stderr."""
     count = "1 text" if texts == 1 else f"{texts} texts"
-    Console(stderr=True, highlight=False).print(f"{count}, {texts / seconds:.1f} a second", style="dim")
+    remark(f"{count}, {texts / seconds:.1f} a second")
 
 
 # ---------------------------------------------------------------------------------------------------------------- results
 
 
-def write(texts: list[str], vectors: Tensor, out: Path | None, *, json: bool) -> None:
+def write_vectors(texts: list[str], vectors: Tensor, out: Path | None, *, json: bool) -> None:
     """The vectors as a file, as JSON, or a look at them."""
-    from sightline.cli.explain import show
-
     if out is not None:
         save(vectors, out)
     if json:
-        print(text_of.dumps(plain(texts, vectors, out), ensure_ascii=False))
+        write_json(plain(texts, vectors, out), indent=None)
     elif out is not None:
-        print(out)
+        write(out)
     else:
         show(lambda width: look(texts, vectors, width))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text_of
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sightline.cli.arguments import Count, IgnoreTensors, Strict
+from sightline.cli.output import bar, write, write_json
 from sightline.cli.reading import read_file
 from sightline.cli.runs import is_run
-from sightline.cli.score import bar, finite
+from sightline.cli.score import finite
 from sightline.cli.translate import lines_of
 from sightline.errors import InputError
+from sightline.escapes import escape_line
 from sightline.text.rows import csv_rows, jsonl_rows
 
 if TYPE_CHECKING:
@@ -117,19 +118,19 @@ def eval(
 
 def show(report: Report, *, json: bool) -> None:
     """The figures on stdout; that they are of a part only, in so many words and by the exit code."""
-    write(report, json=json)
+    write_report(report, json=json)
     if report.done < report.total:
         sys.exit(INTERRUPTED)
 
 
-def write(report: Report, *, json: bool) -> None:
+def write_report(report: Report, *, json: bool) -> None:
     complete = report.done == report.total
     if json:
         plain = {name: finite(value) if isinstance(value, float) else value for name, value in report.figures.items()}
-        print(text_of.dumps({**plain, "done": report.done, "total": report.total, "complete": complete}, ensure_ascii=False, indent=2))
+        write_json({**plain, "done": report.done, "total": report.total, "complete": complete})
         return
-    print(*report.lines, sep="\n")
-    print(f"measured       {report.done} of {report.total} {report.what}{'' if complete else ': interrupted, the rest was not measured'}")
+    write(*report.lines)
+    write(f"measured       {report.done} of {report.total} {report.what}{'' if complete else ': interrupted, the rest was not measured'}")
 
 
 # ------------------------------------------------------------------------------------------------------------- measuring
@@ -167,7 +168,8 @@ def of_pairs(
     samples = followed(results, at=lambda found: (len(found), len(rows)))
     found, lines = quality(samples, tokenize=tokenize), list[str]()
     for sample in samples[:SHOWN]:
-        lines += [f"source         {sample.source}", f"translation    {sample.hypothesis}", f"reference      {sample.reference}", ""]
+        source, translation, reference = map(escape_line, (sample.source, sample.hypothesis, sample.reference))
+        lines += [f"source         {source}", f"translation    {translation}", f"reference      {reference}", ""]
     lines += [f"{metric.name:<14} {metric.score:.2f}   {metric.signature}" for metric in (found.bleu, found.chrf)]
     figures: dict[str, Any] = {
         "bleu": found.bleu.score,
@@ -192,7 +194,7 @@ def of_labels(loaded: Model, tokenizer: Tokenizer, rows: Sequence[tuple[str, str
 def followed(results: Iterator[Result], *, at: Callable[[list[Result]], tuple[int, int]]) -> list[Result]:
     """All results, with a bar and the time that is left; after Ctrl-C those that there are."""
     found = list[Result]()
-    with bar("measuring") as shown:
+    with bar() as shown:
         task = shown.add_task("measuring", total=1)
         try:
             for result in results:

@@ -6,7 +6,6 @@ The run's recipe and settings are in its run.json; they make the same job again,
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 
 from sightline.cli.eval import Report, check_limit, followed, of_pairs
 from sightline.cli.loading import load_shown
+from sightline.cli.output import note
 from sightline.cli.runs import PastRun, read_run
 from sightline.config import Classifier, LanguageHead
 from sightline.core.model import Transformer
@@ -58,7 +58,7 @@ def rebuilt(run: PastRun, recipe: Recipe) -> Job:
     """The job of a run. That its data is another by now is said."""
     job = recipe.job()
     if job.task.fingerprint != run.said.get("data"):
-        print("note: the data has changed since this run began", file=sys.stderr)
+        note("the data has changed since this run began")
     return job
 
 

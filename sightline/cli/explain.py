@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text_of
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,18 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.text import Text
 
 from sightline.architectures import PUBLISHED
 from sightline.checkpoints.catalogue import CATALOGUE
 from sightline.cli.arguments import Count
+from sightline.cli.output import show, write, write_json
 from sightline.config import ModelConfig
 from sightline.config.values import read
 from sightline.errors import InputError, nearest
 from sightline.explain import example, listing, summary, terminal, to_markdown
-
-PIPE_WIDTH = 140  # columns where the output is not a terminal
 
 
 def explain(
@@ -82,21 +79,11 @@ class Answer:
 
     def write(self, *, json: bool, markdown: bool) -> None:
         if json:
-            print(text_of.dumps(self.plain(), indent=2, ensure_ascii=False))
+            write_json(self.plain())
         elif markdown:
-            print(self.page(), end="")
+            write(self.page().removesuffix("\n"))
         else:
             show(self.screen)
-
-
-def show(screen: Callable[[int], list[Text]]) -> None:
-    """Lines in colour on a terminal (unless NO_COLOR), plain in a pipe, as wide as either."""
-    console = Console(highlight=False)
-    wide = console.width if console.is_terminal or "COLUMNS" in os.environ else PIPE_WIDTH
-    with console.capture() as captured:
-        for line in screen(wide):
-            console.print(line, soft_wrap=True)
-    print(captured.get(), end="")
 
 
 def check_choices(model: str | None, *, lengths: tuple[int | None, ...], json: bool, markdown: bool, attention: bool, names: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text_of
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,7 +10,9 @@ from rich.text import Text
 
 from sightline.cli.arguments import Count, Dtype, IgnoreTensors, OneText, Strict
 from sightline.cli.embed import refuse_options
+from sightline.cli.output import show, write_json
 from sightline.cli.reading import read_text
+from sightline.escapes import escape_line
 
 if TYPE_CHECKING:
     from sightline.tasks.fill import Filling
@@ -50,7 +51,6 @@ def fill(
     json
         Write JSON: for each mask its place, the candidates with id and probability, and the text with all masks filled.
     """
-    from sightline.cli.explain import show
     from sightline.cli.loading import load_shown
 
     refuse_options([] if text is None else [text])
@@ -60,7 +60,7 @@ def fill(
         wanted, top_k=5 if top_k is None else top_k
     )
     if json:
-        print(text_of.dumps([asdict(filling) for filling in found], ensure_ascii=False, indent=2))
+        write_json([asdict(filling) for filling in found])
     else:
         show(lambda width: lines_of(found))
 
@@ -76,6 +76,7 @@ def lines_of(found: list[Filling]) -> list[Text]:
 
 def bar_line(name: str, value: float) -> Text:
     """`  63.2%  ███████████████          name`; a number that is no probability without its bar."""
+    name = escape_line(name)
     if not 0 <= value <= 1:
         return Text(f"{value:8.3f}  {' ' * BAR}  {name}")
     filled = round(value * BAR)

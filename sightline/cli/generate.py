@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json as text_of
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
+from rich.cells import cell_len
 from rich.text import Text
 
-from sightline.cli.answers import UNSAFE
 from sightline.cli.arguments import Count, Dtype, IgnoreTensors, Strict, Words
+from sightline.cli.output import TextWriter, note, remark, write_json
+from sightline.cli.output import show as show_lines
 from sightline.cli.reading import read_file, read_text
 from sightline.errors import InputError
 
@@ -108,7 +109,7 @@ def generate(
     truncate
         left: cut a prompt that is longer than the context.
     show
-        alternatives: colour each token by its probability; without colours, and with --json, the five likeliest at each step.
+        alternatives: the likeliest tokens at each step, under the text; on a terminal the text is coloured by how sure the model was.
     engine
         native makes tokens with Sightline's own engine: several times faster, in any --dtype; auto uses it where it can, and says so.
     json
@@ -147,36 +148,52 @@ def generate(
         options["beams"], options["length_penalty"] = beams, length_penalty
         write_beams(loaded.generate(text, **options), json=json)
         return
-    pieces = loaded.stream(text, **options)
-    out, notes = Console(highlight=False), Console(stderr=True, highlight=False)
-    found = Generation(prompt_tokens=len(loaded.ids(text)))
-    try:
-        for piece in shown(pieces, out, colours=show is not None and out.color_system is not None, silent=json):
-            found.add(piece)
-    except KeyboardInterrupt:
-        found.finish_reason = "interrupted"
+    found = follow(loaded.stream(text, **options), Generation(prompt_tokens=len(loaded.ids(text))), coloured=bool(show), silent=json)
     if json:
-        write_json(found, *(("alternatives",) if show else ()))
-    else:
-        print(flush=True)
-        if show and out.color_system is None:
-            show_alternatives(found, loaded.tokenizer)
-    speed, memory = f"{found.tokens_per_second:.1f} a second", f"cache {found.cache_bytes / 1e6:.1f} MB"
+        write_generation(found, *(("alternatives",) if show else ()))
+    elif show and loaded.tokenizer is not None:
+        show_alternatives(found, loaded.tokenizer)
     if constraint is not None and found.finish_reason == "length":
-        notes.print(
-            f"note: cut after {len(found.tokens)} tokens, before its form was complete; --max-tokens gives it more room", style="yellow"
-        )
+        note(f"cut after {len(found.tokens)} tokens, before its form was complete; --max-tokens gives it more room")
     if not json:
-        notes.print(f"{counted(len(found.tokens), 'token')}, {speed}, {memory}, ended by {found.finish_reason}", style="dim")
+        speed = f"{found.tokens_per_second:.1f} a second"
+        memory = f"cache {found.cache_bytes / 1e6:.1f} MB"
+        remark(f"{counted(len(found.tokens), 'token')}, {speed}, {memory}, ended by {found.finish_reason}")
     if found.finish_reason == "interrupted":
         raise KeyboardInterrupt
 
 
-def show_alternatives(found: Generation, tokenizer: Tokenizer | None) -> None:
-    """Where there are no colours: a line for each token with what else might have come."""
-    for token, logprob, others in zip(found.tokens, found.logprobs, found.alternatives, strict=True):
-        names = [f"{tokenizer.token(id)!r} {log:.2f}" for id, log in others if tokenizer is not None and id != token]
-        print(f"{logprob:8.2f}  {tokenizer.token(token) if tokenizer else token!r:16}  {'  '.join(names)}")
+def follow(pieces: Iterator[Piece], found: Generation, *, coloured: bool, silent: bool) -> Generation:
+    """Each piece on the screen as it comes; after Ctrl-C what there is. Green where the model was sure, red where it guessed."""
+    writer = TextWriter()
+    try:
+        for piece in pieces:
+            found.add(piece)
+            style = colour_of(piece.event.logprob) if coloured and writer.colours and piece.event is not None else ""
+            if not silent:
+                writer.write(piece.text, style)
+    except KeyboardInterrupt:
+        found.finish_reason = "interrupted"
+    if not silent:
+        writer.end()
+    return found
+
+
+def show_alternatives(found: Generation, tokenizer: Tokenizer) -> None:
+    """A line for each token: how likely it was, and what else might have come."""
+    steps = list(zip(found.tokens, found.logprobs, found.alternatives, strict=True))
+    wide = max((cell_len(repr(tokenizer.token(token))) for token in found.tokens), default=0)
+    show_lines(lambda width: [alternatives_line(*step, tokenizer, min(wide, 16), width) for step in steps])
+
+
+def alternatives_line(token: int, logprob: float, others: list[tuple[int, float]], tokenizer: Tokenizer, wide: int, width: int) -> Text:
+    """`  82.1%  ' the'   6.0% ' a'   …`, as many as a line has room for."""
+    line = Text(f"{math.exp(logprob):6.1%} ").append(repr(tokenizer.token(token)).ljust(wide), colour_of(logprob))
+    for id, log in others:
+        text = f"  {math.exp(log):6.1%} {tokenizer.token(id)!r}"
+        if id != token and line.cell_len + cell_len(text) <= width:
+            line.append(text, "dim")
+    return line
 
 
 def counted(count: int, what: str) -> str:
@@ -186,34 +203,35 @@ def counted(count: int, what: str) -> str:
 
 def note_what_is_not_done(model: Model, text: str, options: Options, given: list[str]) -> None:
     """A prompt that was cut, options that greedy decoding does not look at: said on stderr."""
-    request, notes = model.request(text, options), Console(stderr=True, highlight=False)
+    request = model.request(text, options)
     cut = len(model.ids(text)) - len(request.prompt if request.source is None else request.source)
     if cut > 0:
-        notes.print(f"note: the first {counted(cut, 'token')} of the prompt did not fit and were cut", style="yellow")
+        note(f"the first {counted(cut, 'token')} of the prompt did not fit and were cut")
     if request.sampling.greedy and given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
-        notes.print(f"note: greedy, so {names} changes nothing; --temperature 0.8 samples", style="yellow")
+        note(f"greedy, so {names} changes nothing; --temperature 0.8 samples")
 
 
-def write_json(found: Generation, *more: str) -> None:
+def write_generation(found: Generation, *more: str) -> None:
     """A result as JSON."""
     fields = ("text", "tokens", "logprobs", "finish_reason", "prompt_tokens", "seconds", "cache_bytes", "tokens_per_second", *more)
     said = {name: getattr(found, name) for name in fields}
     if "others" in said:
         said["others"] = [{"text": text, "score": score} for text, score in found.others]
-    print(text_of.dumps(said, ensure_ascii=False, indent=2))
+    write_json(said)
 
 
 def write_beams(found: Generation, *, json: bool) -> None:
     """The best text; the others with their scores on stderr."""
     if json:
-        write_json(found, "score", "others")
+        write_generation(found, "score", "others")
         return
-    print(found.text)
-    notes = Console(stderr=True, highlight=False)
+    writer = TextWriter()
+    writer.write(found.text)
+    writer.end()
     for text, score in found.others:
-        notes.print(f"{score:8.3f}  {text!r}", style="dim", markup=False)
-    notes.print(f"{counted(len(found.tokens), 'token')}, {found.tokens_per_second:.1f} a second, score {found.score:.3f}", style="dim")
+        remark(f"{score:8.3f}  {text!r}")
+    remark(f"{counted(len(found.tokens), 'token')}, {found.tokens_per_second:.1f} a second, score {found.score:.3f}")
 
 
 def constraint_of(schema: Path | None, regex: str | None, grammar: Path | None, choice: tuple[str, ...]) -> Constraint | None:
@@ -234,19 +252,6 @@ def constraint_of(schema: Path | None, regex: str | None, grammar: Path | None, 
     if grammar is not None:
         return constrained.grammar(read_file(grammar))
     return constrained.choice(choice) if choice else constrained.regex(str(regex))
-
-
-def shown(pieces: Iterator[Piece], out: Console, *, colours: bool, silent: bool) -> Iterator[Piece]:
-    """Each piece on the screen as it comes; with colours, green where the model was sure and red where it guessed.
-
-    What would steer a terminal is not written to one."""
-    for piece in pieces:
-        text = piece.text.translate(UNSAFE) if out.is_terminal else piece.text
-        if colours and piece.event is not None and not silent:
-            out.print(Text(text, style=colour_of(piece.event.logprob)), end="", soft_wrap=True)
-        elif not silent:
-            print(text, end="", flush=True)
-        yield piece
 
 
 def colour_of(logprob: float) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json as text_of
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
 from sightline.cli.arguments import Count, IgnoreTensors, Strict, Words
+from sightline.cli.output import bar, write, write_json
 from sightline.cli.reading import read_input
-from sightline.cli.score import bar
+from sightline.console import Console
 from sightline.errors import InputError
+from sightline.escapes import escape_line
 
 if TYPE_CHECKING:
     from sightline.lens.heads import HeadMap, HeadRole
@@ -96,22 +96,22 @@ def heads(
     found = heads_of(loaded, given, seed=seed or 0)
     linked = related(loaded) if relations else None
     if json:
-        print(text_of.dumps(plain(found, linked), indent=2, ensure_ascii=False))
+        write_json(plain(found, linked))
     else:
-        show(Console(highlight=False), found, linked)
+        show(Console(), found, linked)
     if out is not None:
         from sightline.cli.heads_figure import save
 
         save(found, out)
         if not json:
-            print(f"\ndrawn into {out}")
+            write("", f"drawn into {out}")
 
 
 def related(loaded: Model) -> Relations:
     """The relations, with a bar."""
     from sightline.lens.relations import relations_of
 
-    with bar("reading sentences") as shown:
+    with bar() as shown:
         task = shown.add_task("reading sentences", total=None)
         return relations_of(loaded, progress=lambda done, total: shown.update(task, completed=done, total=total))
 
@@ -129,7 +129,7 @@ def show(out: Console, found: HeadMap, linked: Relations | None) -> None:
     out.print(*legend(found), sep="\n", soft_wrap=True)
     out.print()
     out.print(*best(found), sep="\n", soft_wrap=True)
-    out.print(f"\njudged on: {sources(found)}", style="dim", soft_wrap=True, markup=False)
+    out.print(f"\njudged on: {sources(found)}", style="dim", soft_wrap=True)
     for relation in () if linked is None else linked.relations:
         out.print()
         out.print(*relation_lines(relation), sep="\n", soft_wrap=True)
@@ -140,7 +140,7 @@ def show(out: Console, found: HeadMap, linked: Relations | None) -> None:
 def grid(found: HeadMap, stack: str, *, cross: bool) -> Iterator[Text]:
     """A letter for each head, a line for each layer; bold where it is sure. At the end the mean sink of the layer."""
     rows = found.grid(stack, cross=cross)
-    title = f"{found.name} · {stack}{', cross-attention' if cross else ''}: layers down, heads across"
+    title = f"{escape_line(found.name)} · {stack}{', cross-attention' if cross else ''}: layers down, heads across"
     yield Text(title, style="bold")
     yield Text(f"     {''.join(f'{head:>3}' for head in range(len(rows[0])))}    sink", style="dim")
     for row in rows:

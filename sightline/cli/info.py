@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json as text_of
 from typing import Any
 
-from rich.console import Console
+from rich.text import Text
+
+from sightline.cli.output import show, write_json
+from sightline.escapes import escape_line
 
 
 def info(model: str, /, *, strict: bool = False, json: bool = False) -> None:
@@ -24,11 +26,9 @@ def info(model: str, /, *, strict: bool = False, json: bool = False) -> None:
 
     facts = about(model, strict=strict)
     if json:
-        print(text_of.dumps(facts, indent=2, ensure_ascii=False))
+        write_json(facts)
         return
-    screen = Console(highlight=False)
-    for name, value in facts.items():
-        screen.print(f"[dim]{name:<15}[/]{spell(value)}", soft_wrap=True)
+    show(lambda width: [Text.assemble((f"{name:<15}", "dim"), escape_line(spell(value))) for name, value in facts.items()])
 
 
 def spell(value: Any) -> str:
@@ -39,4 +39,4 @@ def spell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, list):
         return "; ".join(map(str, value)) or "–"
-    return "–" if value is None else str(value).replace("[", r"\[")
+    return "–" if value is None else str(value)

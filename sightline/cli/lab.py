@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json as text_of
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from sightline.cli.arguments import Count
+from sightline.cli.output import write, write_json
+from sightline.console import Console
 from sightline.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -49,12 +50,8 @@ def show_list(*, json: bool = False) -> None:
         return
     table = Table("name", "claim", "source", box=None, padding=(0, 2, 0, 0))
     for one in EXPERIMENTS.values():
-        table.add_row(f"[bold]{one.name}[/]", one.claim.en, f"[dim]{one.source}[/]")
-    Console(highlight=False).print(table)
-
-
-def write_json(value: Any) -> None:
-    Console(highlight=False).print(text_of.dumps(value, indent=2, ensure_ascii=False), soft_wrap=True, markup=False)
+        table.add_row(Text(one.name, "bold"), one.claim.en, Text(one.source, "dim"))
+    Console().print(table)
 
 
 def about(experiment: Experiment) -> dict[str, Any]:
@@ -92,7 +89,7 @@ def run(name: str, /, *, seed: Count = 0, quick: bool = False, full: bool = Fals
     if json:
         write_json([plain(one) for one in found])
     elif len(found) > 1:
-        show_all(found, out, Console(highlight=False))
+        show_all(found, out, Console())
 
 
 def measured(experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent: bool) -> Finding:
@@ -100,31 +97,31 @@ def measured(experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent
     from sightline.lab.pictures import save
     from sightline.lab.running import finding, steps
 
-    notes = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=notes, transient=True) as bar:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(experiment.name, total=None)
         for step in steps(experiment, out, tier=tier, seed=seed):
-            bar.update(task, total=step.of, completed=step.number, description=f"{experiment.name} [dim]{step.part}[/]")
+            bar.update(task, total=step.of, completed=step.number, description=f"{experiment.name} {step.part}")
     found = finding(experiment, out, tier=tier, seed=seed)
     assert found is not None
     with found.using_numbers():
         pictures = [path for name, made in found.figures().items() for path in save(made, out / name)]
     if not silent:
-        show(found, pictures, Console(highlight=False))
+        show(found, pictures, Console())
     return found
 
 
 def show(found: Finding, pictures: list[Path], screen: Console) -> None:
     """The claim, what was measured of it, and the verdict."""
     experiment = found.experiment
-    screen.rule(f"[bold]{experiment.title.en}[/]", align="left")
-    screen.print(f"{experiment.claim.en} [dim]({experiment.source})[/]\n{experiment.equation}\n")
+    screen.rule(Text(experiment.title.en, "bold"), align="left")
+    screen.print(Text.assemble(experiment.claim.en, (f" ({experiment.source})", "dim"), f"\n{experiment.equation}\n"))
     for check in found.checks:
-        screen.print(f"  {MARKS[check.holds]} {check.says.en}: {check.found}", markup=False)
-    screen.print(f"\n[bold {STYLES[found.verdict]}]{found.verdict}[/]  [dim]{found.tier}, {found.seconds:.1f} s[/]")
+        screen.print(f"  {MARKS[check.holds]} {check.says.en}: {check.found}")
+    time = f"  {found.tier}, {found.seconds:.1f} s"
+    screen.print(Text.assemble("\n", (found.verdict, f"bold {STYLES[found.verdict]}"), (time, "dim")))
     for path in pictures:
-        screen.print(f"[dim]{path}[/]", soft_wrap=True)
+        screen.print(str(path), style="dim", soft_wrap=True)
 
 
 def show_all(found: list[Finding], out: Path, screen: Console) -> None:
@@ -132,11 +129,11 @@ def show_all(found: list[Finding], out: Path, screen: Console) -> None:
     table = Table("experiment", "verdict", "seconds of one core", box=None, padding=(0, 2, 0, 0))
     table.columns[-1].justify = "right"
     for one in found:
-        table.add_row(one.experiment.name, f"[{STYLES[one.verdict]}]{one.verdict}[/]", f"{one.seconds:,.0f}")
-    screen.rule("[bold]All of them[/]", align="left")
+        table.add_row(one.experiment.name, Text(one.verdict, STYLES[one.verdict]), f"{one.seconds:,.0f}")
+    screen.rule(Text("All of them", "bold"), align="left")
     screen.print(table)
     where = "" if out == FOLDER else f" --out {shlex.quote(str(out))}"
-    screen.print(f"\nread on: sightline lab report{where} --seed {found[0].seed}", markup=False, soft_wrap=True)
+    screen.print(f"\nread on: sightline lab report{where} --seed {found[0].seed}", soft_wrap=True)
 
 
 def plain(found: Finding) -> dict[str, Any]:
@@ -172,8 +169,8 @@ def report(*, out: Path = FOLDER, file: Path | None = None, language: Literal["e
     file = out / "report.html" if file is None else file
     if file.suffix.lower() not in (".html", ".md"):
         raise InputError(f"a report as {file.suffix or file.name!r}", expected=".html or .md", fix=f"--file {file.stem}.html")
-    write = write_html if file.suffix.lower() == ".html" else write_markdown
-    Console().print(str(write(found, file, language=language)), soft_wrap=True, markup=False)
+    write_page = write_html if file.suffix.lower() == ".html" else write_markdown
+    write(write_page(found, file, language=language))
 
 
 def findings_of(out: Path, seed: int) -> list[Finding]:

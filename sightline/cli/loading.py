@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sightline.cli.output import note
+from sightline.console import Console
 
 if TYPE_CHECKING:
     from sightline.checkpoints.engines import Engine
@@ -31,7 +33,7 @@ def load_shown(
     from sightline.model import called, load_opened
 
     source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle, ignore_tensors=ignore_tensors)
-    total, screen = sum(entry.numbers for entry in source.tensors.values()), Console(stderr=True, highlight=False)
+    total, screen = sum(entry.numbers for entry in source.tensors.values()), Console(stderr=True)
     columns = (TextColumn("loading"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
     with Progress(*columns, console=screen, transient=True, disable=total < SHOWN_ABOVE or not screen.is_terminal) as bar:
         task = bar.add_task("loading", total=total)
@@ -43,6 +45,6 @@ def load_shown(
             progress=lambda name, numbers: bar.advance(task, numbers),
             name=called(reference),
         )
-    for note in model.notes:
-        screen.print(f"note: {note}", style="yellow" if note.startswith("warning") else "dim", markup=False, soft_wrap=True)
+    for text in model.notes:
+        note(text, style="yellow" if text.startswith("warning") else "dim")
     return model

@@ -117,8 +117,9 @@ def parsing_error(error: CycloptsError) -> str:
 
 def complain(text: str, code: int) -> int:
     """One line on stderr, whatever was in the text."""
-    line = " ".join(text.split())
-    print(f"error: {''.join(letter if letter.isprintable() else '?' for letter in line)}", file=sys.stderr)
+    from sightline.cli import output  # rich takes a tenth of a second
+
+    output.complain(text)
     return code
 
 

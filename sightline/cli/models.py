@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text_of
 import sys
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from rich.text import Text
 from sightline.checkpoints import fetch, hub
 from sightline.checkpoints.catalogue import CATALOGUE, CatalogueEntry
 from sightline.checkpoints.progress import megabytes
-from sightline.cli.explain import show
+from sightline.cli.output import show, write, write_json
 from sightline.errors import CheckpointError, InputError, nearest
 
 ACTIONS = ("get", "where", "remove")
@@ -36,7 +35,7 @@ def listing(*words: Annotated[str, Parameter(show=False)], json: bool = False) -
     if words:
         raise InputError(f"sightline models has no command {words[0][:100]!r}", fix=nearest(words[0][:100], ACTIONS))
     if json:
-        print(text_of.dumps([to_plain(entry) for entry in CATALOGUE.values()], indent=2, ensure_ascii=False))
+        write_json([to_plain(entry) for entry in CATALOGUE.values()])
     else:
         show(lambda width: table(list(CATALOGUE.values()), width=width))
 
@@ -53,11 +52,11 @@ def get(name: str, /, *, pickles: bool = False) -> None:
         Take a hub model's pytorch_model.bin too, which can hold code: only from owners that you trust.
     """
     if "/" in name:
-        print(hub.snapshot(name, pickles=pickles))
+        write(hub.snapshot(name, pickles=pickles))
     elif pickles:
         raise InputError("--pickles for a model of the catalogue", expected="OWNER/NAME of the hub", fix="leave --pickles out")
     else:
-        print(fetch.get(name))
+        write(fetch.get(name))
 
 
 @models.command
@@ -69,7 +68,7 @@ def where(name: str, /) -> None:
     name
         A name of the list, or OWNER/NAME[@REVISION] of the hub.
     """
-    print(hub_path(name) if "/" in name else fetch.where(name))
+    write(hub_path(name) if "/" in name else fetch.where(name))
 
 
 @models.command
@@ -88,7 +87,7 @@ def remove(name: str, /, *, yes: bool = False) -> None:
     place = fetch.folder(name)
     if not yes and fetch.on_disk(name) and not agreed(f"delete {place}?"):
         raise InputError(f"{name} was not deleted", fix=f"sightline models remove {name} --yes")
-    print(f"deleted {place}, {megabytes(fetch.remove(name))}")
+    write(f"deleted {place}, {megabytes(fetch.remove(name))}")
 
 
 def hub_path(name: str) -> Any:
@@ -104,7 +103,8 @@ def agreed(question: str) -> bool:
     """Ask, where there is somebody to answer."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -9,11 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 from sightline.cli.arguments import Count, IgnoreTensors
+from sightline.cli.output import bar, remark, write, write_json
 from sightline.cli.reading import read_file
+from sightline.console import Console
 from sightline.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def quantize(
     if out is not None and found:
         save(loaded, name, found, out)
     if len(found) < len(wanted):
-        print(f"interrupted: {', '.join(wanted[len(found) :])} not measured", file=sys.stderr)
+        remark(f"interrupted: {', '.join(wanted[len(found) :])} not measured", style="")
         sys.exit(INTERRUPTED)
 
 
@@ -113,29 +112,27 @@ def show_sizes(loaded: Model, wanted: Sequence[Precision], *, json: bool) -> Non
 
     sizes = {precision: packed_bytes(loaded.running, precision) for precision in ("float32", *wanted)}
     if json:
-        print(text_of.dumps({"model": loaded.name, "bytes": sizes}, indent=2))
+        write_json({"model": loaded.name, "bytes": sizes})
         return
     for precision, size in sizes.items():
-        print(f"{precision:<12} {megabytes(size):>10}   {size / sizes['float32']:6.1%}")
-    Console(stderr=True, highlight=False).print("what they cost: add --report", style="dim")
+        write(f"{precision:<12} {megabytes(size):>10}   {size / sizes['float32']:6.1%}")
+    remark("what they cost: add --report")
 
 
 def measured(loaded: Model, wanted: Sequence[Precision], text: str, *, limit: int | None) -> list[Quality]:
     """The report, with a bar; after Ctrl-C what there is of it."""
     from sightline.native.quality import LIMIT, reports
 
-    screen, found = Console(stderr=True, highlight=False), list["Quality"]()
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f}"), TimeRemainingColumn())
-    quiet = not screen.is_terminal
-    with Progress(*columns, console=screen, transient=True, disable=quiet, redirect_stdout=False, redirect_stderr=False) as bar:
-        task = bar.add_task("reading", total=1)
+    found: list[Quality] = []
+    with bar() as progress:
+        task = progress.add_task("reading", total=1)
 
         def tell(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
+            progress.update(task, description=what, completed=done, total=total)
 
         try:
             for one in reports(loaded, text, precisions=wanted, limit=LIMIT if limit is None else limit, progress=tell):
-                found.append(one)
+                found.append(one)  # noqa: PERF402  Ctrl-C keeps what there is
         except KeyboardInterrupt:
             if not found:
                 raise
@@ -155,13 +152,12 @@ def show(loaded: Model, name: str, found: Sequence[Quality], *, json: bool) -> N
 
     said = plain(loaded, name, found)
     if json:
-        print(text_of.dumps(said, indent=2, ensure_ascii=False))
+        write_json(said)
         return
-    print(f"{loaded.name}, {said['tokens']:,} tokens of {name}, against float32\n")
-    print(*table(said["float32"], found), sep="\n")
+    write(f"{loaded.name}, {said['tokens']:,} tokens of {name}, against float32", "", *table(said["float32"], found))
     width = Console().width
     for one in found:
-        print("", *chart(one, width=width), sep="\n")
+        write("", *chart(one, width=width))
 
 
 def save(loaded: Model, name: str, found: Sequence[Quality], out: Path) -> None:
@@ -176,4 +172,4 @@ def save(loaded: Model, name: str, found: Sequence[Quality], out: Path) -> None:
         drawn.savefig(out / "errors.png", dpi=160)
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror}", fix="--out another folder") from None
-    Console(stderr=True, highlight=False).print(f"written: {out}/report.json, errors.svg, errors.png", markup=False)
+    remark(f"written: {out}/report.json, errors.svg, errors.png", style="")

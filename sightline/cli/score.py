@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json as text_of
 import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from sightline.cli.arguments import Count, IgnoreTensors, Strict, Words
 from sightline.cli.generate import colour_of
+from sightline.cli.output import bar, remark, write, write_json
 from sightline.cli.reading import read_text
+from sightline.console import Console
 
 if TYPE_CHECKING:
     from sightline.model import Model
@@ -65,15 +64,14 @@ def score(
     found = scored(loaded, given, stride=stride, source=source)
     seconds = time.perf_counter() - started
     if json:
-        print(text_of.dumps({**plain(found), "seconds": seconds}, indent=2))
+        write_json({**plain(found), "seconds": seconds})
         return
-    out, notes = Console(highlight=False), Console(stderr=True, highlight=False)
     if show and loaded.tokenizer is not None:
-        show_tokens(out, loaded.tokenizer, given, found)
-    print(f"log-likelihood  {found.total:.4f} nats, {found.scored} of {len(found.tokens)} tokens")
-    print(f"perplexity      {found.perplexity:.4f}")
-    print(f"bits per byte   {found.bits_per_byte:.4f}, {found.bytes} bytes")
-    notes.print(f"{found.scored / seconds:.1f} tokens a second", style="dim")
+        show_tokens(Console(), loaded.tokenizer, given, found)
+    write(f"log-likelihood  {found.total:.4f} nats, {found.scored} of {len(found.tokens)} tokens")
+    write(f"perplexity      {found.perplexity:.4f}")
+    write(f"bits per byte   {found.bits_per_byte:.4f}, {found.bytes} bytes")
+    remark(f"{found.scored / seconds:.1f} tokens a second")
 
 
 def scored(loaded: Model, text: str, *, stride: int | None, source: str | None) -> Score:
@@ -82,26 +80,18 @@ def scored(loaded: Model, text: str, *, stride: int | None, source: str | None) 
     from sightline.tasks.translate import start_of
 
     if loaded.tokenizer is None or source is None:
-        with bar("scoring", shown=len(text) > LONG) as shown:
+        with bar(shown=len(text) > LONG) as shown:
             task = shown.add_task("scoring", total=None if loaded.tokenizer is None else len(loaded.tokenizer.encode(text)))
             return loaded.score(text, stride=stride, progress=lambda count: shown.advance(task, count))
     start = start_of(loaded.defaults, loaded.tokenizer)
     return score_text(loaded.transformer, loaded.tokenizer, text, stride=stride, source=source, start=start)
 
 
-def bar(what: str, *, shown: bool = True) -> Progress:
-    """How far something is, on stderr, where someone is looking. What is printed meanwhile stays on stdout."""
-    screen = Console(stderr=True, highlight=False)
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f}"), TimeRemainingColumn())
-    hidden = not shown or not screen.is_terminal
-    return Progress(*columns, console=screen, transient=True, disable=hidden, redirect_stdout=False, redirect_stderr=False)
-
-
 def show_tokens(out: Console, tokenizer: Tokenizer, text: str, found: Score) -> None:
     """The text with each token in its colour; where there are no colours, a line for each token."""
     if out.color_system is None:
         for id, logprob in zip(found.tokens, found.logprobs, strict=True):
-            print(f"{'–' if logprob is None else f'{logprob:.4f}':>10}  {tokenizer.token(id)!r}")
+            write(f"{'–' if logprob is None else f'{logprob:.4f}':>10}  {tokenizer.token(id)!r}")
         return
     painted, at, spans = Text(), 0, tokenizer.offsets(text)
     for (_, end), logprob in zip(spans, found.logprobs, strict=False):

@@ -10,7 +10,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.cli.answers import costs, screen, settings, shown
+from sightline.cli.answers import costs, settings, shown
+from sightline.cli.output import complain, remark
 from sightline.errors import InputError, SightlineError, nearest, short
 
 if TYPE_CHECKING:
@@ -29,15 +30,17 @@ HELP = {
     "/load FILE": "go on with a saved one",
     "/exit": "leave, as Ctrl-D does",
 }
-ENTERING = f"""A line that ends in \\ goes on in the next; so does all between two {QUOTES}.
-After a space, / begins no command. Ctrl-C stops an answer."""
+ENTERING = (
+    f"A line that ends in \\ goes on in the next; so does all between two {QUOTES}.",
+    "After a space, / begins no command. Ctrl-C stops an answer.",
+)
 
 
 class Talk:
     """A conversation on a terminal: messages and commands, until Ctrl-D."""
 
     def __init__(self, conversation: Conversation) -> None:
-        self.conversation, self.screen = conversation, screen()
+        self.conversation = conversation
         self.warned = self.left = False
         self.commands: dict[str, Callable[[str], None]] = {
             "/help": self.help,
@@ -56,18 +59,19 @@ class Talk:
     def run(self) -> None:
         """Ask, answer, and survive every mistake."""
         edit_lines(list(self.commands))
-        self.note(f"{settings(self.conversation)}\n/help lists the commands, Ctrl-D leaves")
+        self.note(settings(self.conversation))
+        self.note("/help lists the commands, Ctrl-D leaves")
         while not self.left:
             try:
                 self.handle(read_lines())
             except EOFError:
                 self.left = True
-                self.screen.print()
+                remark("")
             except KeyboardInterrupt:
                 self.interrupted()
             except (SightlineError, UnicodeDecodeError) as error:
                 said = str(error) if isinstance(error, SightlineError) else "that was no text in UTF-8"
-                self.screen.print(f"error: {said}", style="red")
+                complain(said)
 
     def handle(self, line: str) -> None:
         """One command or message."""
@@ -83,7 +87,7 @@ class Talk:
 
     def interrupted(self) -> None:
         """Ctrl-C where no answer is coming: the second in a row leaves."""
-        self.screen.print()
+        remark("")
         self.left = self.warned
         self.warned = True
         if not self.left:
@@ -115,13 +119,14 @@ class Talk:
             self.note(f"(the context of {figures.context:,} tokens is full: the model no longer saw the {oldest})")
 
     def note(self, text: str) -> None:
-        self.screen.print(text, style="dim")
+        remark(text)
 
     def help(self, rest: str) -> None:
         """The commands and what else there is to know."""
         for usage, meaning in HELP.items():
-            self.screen.print(f"{usage:<16}  {meaning}")
-        self.note(ENTERING)
+            remark(f"{usage:<16}  {meaning}", style="")
+        for line in ENTERING:
+            self.note(line)
 
     def system(self, rest: str) -> None:
         """Set, take away or show the system message."""
@@ -212,7 +217,8 @@ def ask(prompt: str) -> str:
     """A line that the user types. Where answers go into a file, the prompt must not."""
     if sys.stdout.isatty():
         return input(bold(prompt))
-    print(prompt, end="", file=sys.stderr, flush=True)
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
     line = sys.stdin.readline()
     if not line:
         raise EOFError

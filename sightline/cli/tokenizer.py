@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as text_of
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +9,8 @@ from cyclopts import App, Parameter
 from rich.text import Text
 
 from sightline.cli.arguments import Count
+from sightline.cli.output import show as print_lines
+from sightline.cli.output import write, write_json
 from sightline.errors import CheckpointError, InputError, nearest
 from sightline.text.tokenizer import Tokenizer
 
@@ -51,9 +52,9 @@ def train(*files: Path, out: Path, vocab: Count = None, kind: Literal["bpe", "un
         made = training.train(files, vocab_size=8000 if vocab is None else vocab, kind=kind, progress=report)
     place = training.save(made, out)
     if json:
-        print(text_of.dumps({"path": str(place), "kind": kind, "tokens": made.get_vocab_size()}, indent=2, ensure_ascii=False))
+        write_json({"path": str(place), "kind": kind, "tokens": made.get_vocab_size()})
     else:
-        print(place)
+        write(place)
 
 
 @tokenizer.command
@@ -69,11 +70,9 @@ def show(model: str, text: str, /, *, json: bool = False) -> None:
     json
         Write JSON.
     """
-    from sightline.cli.explain import show as print_lines
-
     rows = tokens_of(opened(model), text)
     if json:
-        print(text_of.dumps(rows, indent=2, ensure_ascii=False))
+        write_json(rows)
     else:
         print_lines(lambda width: table(rows))
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json as text_of
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sightline.cli.arguments import Count, IgnoreTensors, Strict, Words
+from sightline.cli.output import remark, write_json
+from sightline.cli.output import write as write_line
 from sightline.cli.reading import read_text
 from sightline.errors import InputError
 
@@ -84,10 +83,13 @@ def trace(
     layer, head = choose(found, seen, layer, head, stack)
     if out is not None:
         write(found, out, view=seen, layer=layer, head=head, stack=stack, subject=loaded)
-        print(out, file=sys.stderr if json else sys.stdout)
+        remark(out, style="") if json else write_line(out)
     if json or out is None:
         drawn: View = view_of(found, seen, layer=layer, head=head, stack=stack, subject=loaded, **({"most": None} if json else {}))
-        print(text_of.dumps(plain(found, drawn), ensure_ascii=False)) if json else print_view(drawn, Console(highlight=False))
+        if json:
+            write_json(plain(found, drawn), indent=None)
+        else:
+            print_view(drawn)
 
 
 def layers_in(layers: str | None) -> list[int] | None:
@@ -132,5 +134,5 @@ def choose(found: Trace, view: str, layer: int | None, head: int | None, stack: 
         return layer, head
     layer, head = most_structured(found, stack=stack, layer=layer, head=head)
     note = f"layer {layer}, head {head} has most to show, sinks and neighbours apart; another: --layer N --head N, all: --view heads"
-    Console(stderr=True, highlight=False).print(note, style="dim", soft_wrap=True)
+    remark(note)
     return layer, head

@@ -17,10 +17,12 @@ import torch
 from cyclopts import App, Parameter
 
 from sightline.cli.arguments import Count
+from sightline.cli.output import write
 from sightline.cli.stopping import Stopping
 from sightline.cli.training_view import JsonLines, View, opening, view
 from sightline.core.model import Transformer
 from sightline.errors import InputError, SightlineError, nearest, short
+from sightline.escapes import escape_line
 from sightline.recipes import RECIPES, Recipe
 from sightline.recipes.settings import key_values, spelled
 from sightline.training.crew import Crew
@@ -111,7 +113,7 @@ def run(
         Write every event as a line of JSON on stdout.
     """
     if name == LIST and not settings:
-        print(recipes_text())
+        write(recipes_text())
         return
     recipe = told(name, settings, config)
     prepare_process(threads)
@@ -274,7 +276,7 @@ class Session:
         if isinstance(self.shown, JsonLines):
             self.shown.write({"kind": "end", **asdict(found)})
         else:
-            print(*found.lines(), sep="\n")
+            write(*found.lines())
 
     def stopped(self, reason: str) -> None:
         """The run was interrupted, and lost nothing."""
@@ -282,4 +284,5 @@ class Session:
             self.shown.write({"kind": "stopped", "reason": reason, "step": self.step, "command": self.again})
             return
         with suppress(OSError, ValueError):
-            print(f"stopped by {reason} at step {self.step:,}; it is saved. Go on with: {self.again}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"stopped by {reason} at step {self.step:,}; it is saved. Go on with: {escape_line(self.again)}\n")
+            sys.stderr.flush()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from sightline.cli.answers import UNSAFE
 from sightline.cli.runs import read_run
 from sightline.cli.training_view import clock
 from sightline.config import Classifier, LanguageHead, MaskedHead
@@ -99,7 +98,7 @@ def sample(task: Task, model: Model) -> list[str]:
         found = written(batch, model) if batch.source is None else translated(batch, model)
     except SightlineError:
         return []
-    return [line.translate(UNSAFE) for text in found for line in text.splitlines()]
+    return [line for text in found for line in text.splitlines()]
 
 
 def written(batch: Batch, model: Model) -> list[str]:

@@ -6,7 +6,6 @@ A view never ends a run: where it can no longer write, it falls silent. Only who
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import sys
 import time
@@ -15,11 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
+from sightline.cli.output import write_json
+from sightline.console import Console
 from sightline.core.model import Transformer
+from sightline.escapes import escape_line
 from sightline.training.batch import Task
 from sightline.training.chats import Chats
 from sightline.training.config import AdamW, Optimizer
@@ -128,7 +129,7 @@ def view(*, json: bool, leads: bool) -> View:
         return Silent()
     if json:
         return JsonLines()
-    screen = Console(stderr=True, highlight=False, soft_wrap=True)
+    screen = Console(stderr=True)
     return Live(screen) if screen.is_terminal else Plain()
 
 
@@ -157,7 +158,7 @@ class JsonLines:
 
     def write(self, said: dict[str, Any]) -> None:
         try:
-            print(json.dumps(said, ensure_ascii=False), flush=True)
+            write_json(said, indent=None)
         except OSError:
             self.closed = True
 
@@ -188,7 +189,8 @@ class Plain:
         if self.silent:
             return
         try:
-            print(*lines, sep="\n", file=sys.stderr, flush=True)
+            sys.stderr.write("".join(f"{escape_line(line)}\n" for line in lines))
+            sys.stderr.flush()
         except (OSError, ValueError):
             self.silent = True
 
@@ -212,12 +214,12 @@ class Live:
 
     def begin(self, said: Opening) -> None:
         self.bar.update(self.task, total=said.steps)
-        self.draw(lambda: self.screen.print(*said.lines(), sep="\n", markup=False))
+        self.draw(lambda: self.screen.print(*said.lines(), sep="\n"))
         self.draw(self.bar.start)
 
     def show(self, event: Event) -> None:
         if isinstance(event, Note):
-            self.draw(lambda: self.screen.print(f"note: {event.text}", style="yellow", markup=False))
+            self.draw(lambda: self.screen.print(escape_line(f"note: {event.text}"), style="yellow"))
         elif isinstance(event, Evaluated):
             self.bar.update(self.task, validation=f"  val {event.loss:.4f}{'*' if event.best else ''}")
         elif isinstance(event, StepEvent):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json as text_of
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 
 from sightline.cli.arguments import Count, Dtype, IgnoreTensors, Strict, Words
+from sightline.cli.output import TextWriter, bar, note, write, write_json
 from sightline.cli.reading import read_file, read_input
-from sightline.cli.score import bar
+from sightline.console import Console
 from sightline.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,13 +69,15 @@ def translate(
     loaded, one = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors), file is None and text != "-"
     for found in translated(loaded, sentences, beams=beams, max_tokens=max_tokens, length_penalty=length_penalty):
         if json:
-            print(text_of.dumps(None if found is None else plain(found), ensure_ascii=False, indent=2 if one else None), flush=True)
+            write_json(None if found is None else plain(found), indent=2 if one else None)
             continue
-        print("" if found is None else found.text, flush=True)
+        writer = TextWriter()
+        writer.write("" if found is None else found.text)
+        writer.end()
         if alignment and found is not None:
-            print(*heat(found, width=Console().width), sep="\n", flush=True)
+            write(*heat(found, width=Console().width))
         if found is not None and not found.finished:
-            print(f"note: cut after {len(found.tokens)} tokens; --max-tokens gives it more room", file=sys.stderr)
+            note(f"cut after {len(found.tokens)} tokens; --max-tokens gives it more room")
 
 
 def read_sentences(text: str | None, file: Path | None) -> list[str]:
@@ -117,8 +118,8 @@ def translated(
     if loaded.tokenizer is None:
         raise InputError("a model without tokenizer", expected="one that reads text", fix="add the tokenizer's files to the folder")
     check_sentences(loaded, loaded.tokenizer, sentences)
-    with bar("translating", shown=len(sentences) > 1 and not sys.stdout.isatty()) as shown:
-        for number, sentence in enumerate(shown.track(sentences), 1):
+    with bar(shown=len(sentences) > 1 and not sys.stdout.isatty()) as shown:
+        for number, sentence in enumerate(shown.track(sentences, description="translating"), 1):
             if len(sentences) > 1 and not sentence.strip():
                 yield None
                 continue

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import os
-import pty
 import re
-import select
-import signal
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import sightline as sl
-from sightline.cli.answers import UNSAFE
 from sightline.cli.main import main
 from sightline.cli.talk import Talk
 from sightline.conversation import Conversation
+from sightline.escapes import escape_controls
+from tests.cli.terminal import Terminal
 from tests.test_conversation import make_folder
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
-ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-PATIENCE = 90.0
 LIMIT = "(ended after 6 tokens: /set max_tokens allows more)"
 
 
@@ -45,66 +37,7 @@ def answer(conversation: Conversation, text: str) -> str:
 
 def on_screen(conversation: Conversation, text: str) -> str:
     """The same on a terminal, which no answer may steer."""
-    return answer(conversation, text).translate(UNSAFE)
-
-
-class Terminal:
-    """The real command with a terminal of its own, so that Ctrl-C and Ctrl-D are what they are."""
-
-    def __init__(self, *line: str, **environment: str) -> None:
-        self.ours, theirs = pty.openpty()
-        self.raw, self.screen, self.place = b"", "", 0
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "sightline.cli.main", *line],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "200", "OMP_NUM_THREADS": "1", **environment},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        os.close(theirs)
-
-    def wait(self, text: str, *, nudge: bool = False) -> str:
-        """Read until this is on the screen; what came since the last time, up to it."""
-        until = time.monotonic() + PATIENCE
-        while (at := self.screen.find(text, self.place)) < 0:
-            assert time.monotonic() < until, f"{text!r} never came: {self.screen[self.place :]!r}"
-            assert self.read(nudge=nudge), f"left before {text!r}: {self.screen[self.place :]!r}"
-        seen, self.place = self.screen[self.place : at + len(text)], at + len(text)
-        return seen.replace("\r\n", "\n")
-
-    def read(self, *, nudge: bool = False) -> bool:
-        """What there is more on the screen, without escapes; whether the other side is still there.
-
-        Python sees a Ctrl-C that comes just before readline begins to wait only with the next signal: a nudge is one that does nothing.
-        """
-        if not select.select([self.ours], [], [], 1.0)[0]:
-            if nudge and self.process.poll() is None:
-                self.process.send_signal(signal.SIGWINCH)
-            return True
-        with suppress(OSError):  # what Linux has for the end of a terminal
-            if new := os.read(self.ours, 65536):
-                self.raw += new
-                self.screen = ESCAPE.sub("", self.raw.decode(errors="replace"))
-                return True
-        return False
-
-    def type(self, keys: str) -> None:
-        os.write(self.ours, keys.encode())
-
-    def say(self, line: str, answer: str = "\r\n> ") -> str:
-        """Type a line at the prompt; what comes after it, up to the next prompt."""
-        self.type(line + "\n")
-        self.wait(line + "\r\n")
-        return self.wait(answer)
-
-    def end(self) -> int:
-        """The exit code."""
-        until = time.monotonic() + PATIENCE
-        while self.read(nudge=True):
-            assert time.monotonic() < until, f"it does not leave: {self.screen[self.place :]!r}"
-        return self.process.wait(PATIENCE)
+    return escape_controls(answer(conversation, text))
 
 
 @pytest.fixture

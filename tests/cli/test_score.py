@@ -13,7 +13,8 @@ from rich.console import Console
 
 import sightline as sl
 from sightline.cli.main import main
-from sightline.cli.score import bar, show_tokens
+from sightline.cli.output import bar
+from sightline.cli.score import show_tokens
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.train import save, train
 
@@ -93,12 +94,12 @@ def test_with_colours_it_is_the_text(folder: Path) -> None:
 
 def test_a_bar_takes_nothing_from_standard_output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with bar("scoring") as shown:
+    with bar() as shown:
         shown.add_task("scoring", total=3)
         print("a result")
     captured = capsys.readouterr()
     assert captured.out == "a result\n"
-    assert "0 of 3" in captured.err
+    assert "0/3" in captured.err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console  # noqa: TID251  any console may be asked
 from rich.text import Text
 
 from sightline.lens.draw.view import View
@@ -24,14 +24,30 @@ WEIGHTS = (
     (253, 231, 37),
 )
 COSINES = ((8, 48, 107), (74, 144, 196), (247, 245, 240), (224, 139, 60), (107, 37, 0))
+# The same where a terminal has 256 colours: of those, each step brighter than the one before (cosines: up to white)
+WEIGHTS_256 = (
+    "#5f005f",
+    "#5f0087",
+    "#5f5f87",
+    "#5f5faf",
+    "#008787",
+    "#00af87",
+    "#5faf87",
+    "#5fd787",
+    "#87d75f",
+    "#afd75f",
+    "#d7d75f",
+    "#ffd700",
+)
+COSINES_256 = ("#00005f", "#005f87", "#5f87af", "#87afd7", "#ffffff", "#ffaf5f", "#d78700", "#af5f00", "#5f0000")
 SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.08, "░"), (0.0, "·"))
 AGAINST = ((0.5, "="), (0.1, "-"), (0.0, "·"))  # below zero
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def has_colours(console: Console) -> bool:
-    """Whether a terminal shows as many colours as a map needs; NO_COLOR says no."""
-    return not console.no_color and console.color_system in ("truecolor", "256")
+def colour_count(console: Console) -> int:
+    """How many colours a terminal shows, if they are enough for a map, else 0; NO_COLOR says none."""
+    return 0 if console.no_color else {"truecolor": 1 << 24, "256": 256}.get(str(console.color_system), 0)
 
 
 def fraction(view: View, value: float) -> float:
@@ -41,8 +57,11 @@ def fraction(view: View, value: float) -> float:
     return part if view.signed else math.sqrt(part)
 
 
-def colour(view: View, value: float) -> str:
-    """A value as `#rrggbb`."""
+def colour(view: View, value: float, colours: int = 1 << 24) -> str:
+    """A value as `#rrggbb`; of 256 colours one that a terminal has, for the nearest to another may be darker than its neighbours."""
+    if colours == 256:
+        steps = COSINES_256 if view.signed else WEIGHTS_256
+        return steps[round(fraction(view, value) * (len(steps) - 1))]
     stops = COSINES if view.signed else WEIGHTS
     at = fraction(view, value) * (len(stops) - 1)
     below = min(int(at), len(stops) - 2)
@@ -50,10 +69,11 @@ def colour(view: View, value: float) -> str:
     return "#" + "".join(f"{part:02x}" for part in mixed)
 
 
-def on_colour(view: View, value: float) -> str:
+def on_colour(view: View, value: float, colours: int) -> str:
     """Letters that can be read on a value's colour."""
-    red, green, blue = (int(colour(view, value)[n : n + 2], 16) for n in (1, 3, 5))
-    return f"{'#000000' if 0.3 * red + 0.59 * green + 0.11 * blue > 130 else '#ffffff'} on {colour(view, value)}"
+    ground = colour(view, value, colours)
+    red, green, blue = (int(ground[n : n + 2], 16) for n in (1, 3, 5))
+    return f"{'#000000' if 0.3 * red + 0.59 * green + 0.11 * blue > 130 else '#ffffff'} on {ground}"
 
 
 def shade(view: View, value: float) -> str:
@@ -65,14 +85,14 @@ def shade(view: View, value: float) -> str:
     return next((sign for least, sign in steps if abs(part) >= least), "·")
 
 
-def legend(view: View, *, colours: bool) -> Text:
+def legend(view: View, *, colours: int) -> Text:
     """What the colours or shades stand for."""
     low, high = view.limits
     if colours:
         line = Text(f"{low:.3g} ")
         for n in range(24):
             part = n / 23 if view.signed else (n / 23) ** 2
-            line.append("█", style=colour(view, low + part * (high - low)))
+            line.append("█", style=colour(view, low + part * (high - low), colours))
         return line.append(f" {high:.3g}  {view.value_name}" + ("" if view.signed else ", colour by its root"))
     steps = "  ".join(f"{sign} {least * high:.2g}" for least, sign in SHADES[:-1])
     below = "".join(f"  {sign} −{least * high:.2g}" for least, sign in reversed(AGAINST[:-1])) if view.signed else ""

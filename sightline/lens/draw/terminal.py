@@ -12,10 +12,12 @@ from itertools import zip_longest
 
 import numpy as np
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console as RichConsole  # noqa: TID251
 from rich.text import Text
 
-from sightline.lens.draw.ink import bar, colour, fitted, has_colours, legend, on_colour, right, shade, widest
+from sightline.console import Console
+from sightline.escapes import escape_controls
+from sightline.lens.draw.ink import bar, colour, colour_count, fitted, legend, on_colour, right, shade, widest
 from sightline.lens.draw.view import View, pooled
 
 MARGIN, TALL, HEADING = 16, 48, 10  # the most cells of a row's label, lines of a map, letters of a column's label
@@ -23,20 +25,20 @@ TOP, KEY, BAR = 4, 10, 8  # of `lines`: keys of a token, and the cells of a key'
 WORD = 9  # cells of a word in the logit lens
 
 
-def print_view(view: View, console: Console | None = None) -> None:
+def print_view(view: View, console: RichConsole | None = None) -> None:
     """The view on a console; on stdout unless another is given."""
-    console = console or Console(highlight=False)
-    for line in drawn(view, width=console.width, colours=has_colours(console)):
+    console = console or Console()
+    for line in drawn(view, width=console.width, colours=colour_count(console)):
         console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False)
 
 
-def drawn(view: View, *, width: int, colours: bool) -> Iterator[Text]:
+def drawn(view: View, *, width: int, colours: int) -> Iterator[Text]:
     """Title, picture, legend, caption, notes."""
-    yield Text(view.title, style="bold")
+    yield Text(escape_controls(view.title), style="bold")
     body, more = DRAWN[view.kind](view, width, colours)
     yield from body
     for text in (view.caption, *view.notes, *more):
-        yield from folded(Text(text, style="dim"), width)
+        yield from folded(Text(escape_controls(text), style="dim"), width)
 
 
 def folded(text: Text, width: int) -> list[Text]:
@@ -47,25 +49,25 @@ def folded(text: Text, width: int) -> list[Text]:
 Drawing = tuple[list[Text], list[str]]  # the lines, and what has to be said of them
 
 
-def draw_map(view: View, width: int, colours: bool, tall: int = TALL) -> Drawing:
+def draw_map(view: View, width: int, colours: int, tall: int = TALL) -> Drawing:
     """Rows are the tokens that look."""
     small, half = resized(view, width, colours, tall)
     margin = row_margin(small)
     cell = 2 if 2 * small.values.shape[1] + margin + 1 <= width and not half else 1
     lines = [*column_labels(small, margin, cell)]
-    lines += half_rows(small, margin) if half else whole_rows(small, margin, cell, colours)
+    lines += half_rows(small, margin, colours) if half else whole_rows(small, margin, cell, colours)
     lines += [Text(), *folded(legend(small, colours=colours), width)]
     across = small.across
     said = "" if across == view.across else f"to fit the terminal, {across[0]} tokens share a row and {across[1]} a column"
     return lines, [said] if said else []
 
 
-def resized(view: View, width: int, colours: bool, tall: int = TALL) -> tuple[View, bool]:
+def resized(view: View, width: int, colours: int, tall: int = TALL) -> tuple[View, bool]:
     """The view in as many rows and columns as there is room for, and whether two rows share a line."""
     rows, columns = view.values.shape
     room = max(4, width - MARGIN - 2)
     along = -(-columns // room)
-    half = colours and rows > tall
+    half = bool(colours) and rows > tall
     down = -(-rows // (2 * tall if half else tall))
     if half and columns * 2 <= room and rows <= 2 * tall:
         half, down = False, 1  # few columns: rows are a line each, and cells stay square
@@ -104,19 +106,19 @@ def column_labels(view: View, margin: int, cell: int) -> Iterator[Text]:
     yield Text(" " * (margin + 1) + ruler, style="dim")
 
 
-def whole_rows(view: View, margin: int, cell: int, colours: bool) -> Iterator[Text]:
+def whole_rows(view: View, margin: int, cell: int, colours: int) -> Iterator[Text]:
     """A line for each row."""
     for row, values in enumerate(view.values.tolist()):
         line = Text(right(row_label(view, row), margin) + " ")
         for value in values:
             if colours and value == value:
-                line.append(" " * cell, style=f"on {colour(view, value)}")
+                line.append(" " * cell, style=f"on {colour(view, value, colours)}")
             else:
                 line.append((" " if colours else shade(view, value)) * cell)
         yield line
 
 
-def half_rows(view: View, margin: int) -> Iterator[Text]:
+def half_rows(view: View, margin: int, colours: int) -> Iterator[Text]:
     """Two rows in a line: the upper half of a cell is the first."""
     values = view.values.tolist()
     for row in range(0, len(values), 2):
@@ -126,13 +128,13 @@ def half_rows(view: View, margin: int) -> Iterator[Text]:
             if upper != upper and lower != lower:
                 line.append(" ")
             elif upper != upper:
-                line.append("▄", style=colour(view, lower))
+                line.append("▄", style=colour(view, lower, colours))
             else:
-                line.append("▀", style=colour(view, upper) + ("" if lower != lower else f" on {colour(view, lower)}"))
+                line.append("▀", style=colour(view, upper, colours) + ("" if lower != lower else f" on {colour(view, lower, colours)}"))
         yield line
 
 
-def draw_lines(view: View, width: int, colours: bool) -> Drawing:
+def draw_lines(view: View, width: int, colours: int) -> Drawing:
     """For each token the keys it looks at most, with bars."""
     margin = widest(view.rows, MARGIN)
     count = max(1, min(TOP, view.values.shape[1], (width - margin - 3) // (KEY + BAR + 8)))
@@ -144,13 +146,13 @@ def draw_lines(view: View, width: int, colours: bool) -> Drawing:
             if weight < 0.005:
                 break
             line.append(f" {fitted(view.columns[key], KEY)} ")
-            line.append(bar(weight, BAR), style=colour(view, weight) if colours else "")
+            line.append(bar(weight, BAR), style=colour(view, weight, colours) if colours else "")
             line.append(f"{weight:>5.0%} ", style="dim")
         lines.append(line)
     return lines, [f"the {count} keys that each token looks at most"]
 
 
-def draw_heads(view: View, width: int, colours: bool) -> Drawing:
+def draw_heads(view: View, width: int, colours: int) -> Drawing:
     """A row of small maps for each layer."""
     layers, heads = view.values.shape[:2]
     size = min(16, max(6, (width - 4) // min(heads, 12) - 1) // 2 * 2, view.values.shape[2])
@@ -168,13 +170,13 @@ def draw_heads(view: View, width: int, colours: bool) -> Drawing:
     ]
 
 
-def tile(view: View, layer: int, head: int, size: int, colours: bool) -> Iterator[Text]:
+def tile(view: View, layer: int, head: int, size: int, colours: int) -> Iterator[Text]:
     """One head in so many cells across and half as many lines: a half of a cell is a square."""
     values = view.values[layer, head]
     step = -(-values.shape[0] // size), -(-values.shape[1] // size)
     one = replace(view, values=pooled(values, step if colours else (2 * step[0], step[1])))
     limits = replace(view, values=view.values)
-    rows = half_rows(_like(limits, one), 0) if colours else whole_rows(_like(limits, one), 0, 1, False)
+    rows = half_rows(_like(limits, one), 0, colours) if colours else whole_rows(_like(limits, one), 0, 1, 0)
     for line in rows:
         shown = line[1:]
         shown.pad_right(max(0, size - shown.cell_len))
@@ -187,7 +189,7 @@ def _like(whole: View, part: View) -> View:
     return replace(part, rows=blank, columns=(), across=(1, 1), high=whole.limits[1])
 
 
-def draw_geometry(view: View, width: int, colours: bool) -> Drawing:
+def draw_geometry(view: View, width: int, colours: int) -> Drawing:
     """The lengths as bars, then the map of cosines."""
     query, key = view.extra["query"], view.extra["key"]
     lines = folded(Text(f"|q| {spread(query)}    |k| {spread(key)}"), width)
@@ -206,7 +208,7 @@ def spread(lengths: Sequence[float] | np.ndarray) -> str:
     return f"{np.min(lengths):.3g} to {np.max(lengths):.3g}, mean {np.mean(lengths):.3g}"
 
 
-def draw_logit_lens(view: View, width: int, colours: bool) -> Drawing:
+def draw_logit_lens(view: View, width: int, colours: int) -> Drawing:
     """The likeliest token after each layer; columns that do not fit go on below."""
     margin = widest(view.rows, MARGIN)
     cell = WORD if colours else WORD + 4
@@ -219,21 +221,23 @@ def draw_logit_lens(view: View, width: int, colours: bool) -> Drawing:
             for column in shown:
                 value, word = float(view.values[row, column]), view.cells[row][column]
                 line.append(" ")
-                line.append(*(fitted(word, cell), on_colour(view, value)) if colours else (f"{fitted(word, WORD)}{value:>4.0%}", ""))
+                line.append(
+                    *(fitted(word, cell), on_colour(view, value, colours)) if colours else (f"{fitted(word, WORD)}{value:>4.0%}", "")
+                )
             lines.append(line)
         lines.append(Text())
-    return [*lines, *(folded(legend(view, colours=True), width) if colours else [])], [
+    return [*lines, *(folded(legend(view, colours=colours), width) if colours else [])], [
         "bold: the token that was read; below it, what would be said next"
     ]
 
 
-def draw_sphere(view: View, width: int, colours: bool) -> Drawing:
+def draw_sphere(view: View, width: int, colours: int) -> Drawing:
     from sightline.lens.draw.night_sky import night_sky
 
-    return night_sky(view, width=width, colours=colours), [] if colours else ["✦ key, ○ query, dots: attention of 10 % and more"]
+    return night_sky(view, width=width, colours=bool(colours)), [] if colours else ["✦ key, ○ query, dots: attention of 10 % and more"]
 
 
-DRAWN: dict[str, Callable[[View, int, bool], Drawing]] = {
+DRAWN: dict[str, Callable[[View, int, int], Drawing]] = {
     "map": draw_map,
     "alignment": draw_map,
     "rollout": draw_map,

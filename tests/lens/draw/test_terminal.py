@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from sightline.lens.draw.ink import bar, colour, fitted, has_colours, legend, right, shade
+from sightline.lens.draw.ink import bar, colour, colour_count, fitted, legend, right, shade
 from sightline.lens.draw.terminal import drawn, print_view
 from sightline.lens.draw.view import View
 from sightline.lens.draw.views import VIEWS, view_of
@@ -120,11 +121,11 @@ def test_the_sky_has_a_sign_for_each_place_that_is_not_shared() -> None:
 def test_no_colour_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"force_terminal": True, "color_system": "truecolor", "width": 60}
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert has_colours(Console(**options))
-    assert not has_colours(Console(**{**options, "color_system": "standard"}))
+    assert colour_count(Console(**options))
+    assert not colour_count(Console(**{**options, "color_system": "standard"}))
     monkeypatch.setenv("NO_COLOR", "1")
     screen = Console(file=io.StringIO(), **options)
-    assert not has_colours(screen)
+    assert not colour_count(screen)
     print_view(planted(), screen)
     shown = screen.file.getvalue()
     assert "██" in shown
@@ -141,3 +142,29 @@ def test_signs_and_bars() -> None:
     assert [bar(part, 4) for part in (0, 0.5, 1, 0.03125, 2, float("nan"))] == ["    ", "██  ", "████", "▏   ", "████", "    "]
     assert (fitted("吾輩は猫", 5), cell_len(fitted("吾輩は猫", 5))) == ("吾輩…", 5)
     assert right("猫", 4) == "  猫"
+
+
+def luminance(number: int) -> float:
+    """Relative luminance (WCAG) of a colour of xterm's 256: a cube of six levels, then greys."""
+    levels = (0, 95, 135, 175, 215, 255)
+    grey = 8 + 10 * (number - 232)
+    cube = number - 16
+    channels = (grey,) * 3 if number >= 232 else (levels[cube // 36], levels[cube // 6 % 6], levels[cube % 6])
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (channel / 255 for channel in channels)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_256_colours_grow_brighter_with_the_weight(signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    ramp = np.linspace(-1.0 if signed else 0.0, 1.0, 101, dtype=np.float32)[None]
+    names = tuple(str(n) for n in range(101))
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system="256", width=250)
+    print_view(View("map", "Title", "caption", ("row",), names, "query", "key", ramp, signed=signed), screen)
+    row = next(line for line in screen.file.getvalue().splitlines() if " row" in line or line.startswith("row"))
+    shown = [luminance(int(number)) for number in re.findall(r"48;5;(\d+)m", row)]
+    assert len(shown) == 101
+    assert len(set(shown)) > 8
+    rising, falling = (shown[:51], shown[50:]) if signed else (shown, [])
+    assert rising == sorted(rising)
+    assert falling == sorted(falling, reverse=True)
