@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,8 +11,11 @@ from rich.text import Text
 
 from sightline.cli.arguments import Count, Dtype, IgnoreTensors, OneText, Strict
 from sightline.cli.embed import refuse_options
+from sightline.cli.explain import checkpoint_config
 from sightline.cli.output import show, write_json
 from sightline.cli.reading import read_text
+from sightline.config import MaskedHead
+from sightline.errors import InputError
 from sightline.escapes import escape_line
 
 if TYPE_CHECKING:
@@ -56,13 +60,25 @@ def fill(
     refuse_options([] if text is None else [text])
     wanted = read_text(text, file, fix='sightline fill MODEL "The capital of [MASK] is Paris."')
     wanted = wanted if text not in (None, "-") else wanted.removesuffix("\n")  # files and pipes end in a line's end
-    found = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors).fill(
-        wanted, top_k=5 if top_k is None else top_k
-    )
+    refuse_unfit(model)
+    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
+    found = loaded.fill(wanted, top_k=5 if top_k is None else top_k)
     if json:
         write_json([asdict(filling) for filling in found])
     else:
         show(lambda width: lines_of(found))
+
+
+def refuse_unfit(model: str) -> None:
+    """A model without masks is refused by its config, before its weights are read."""
+    from sightline.tasks.fitting import purpose
+
+    config = checkpoint_config(model)
+    if isinstance(config.head, MaskedHead):
+        return
+    kind, command = purpose(config)
+    fix = f"sightline train bert-tiny makes one; this one answers {command.replace('MODEL', shlex.quote(model))}"
+    raise InputError(f"filling in masks with {kind}", expected="a model of masked tokens, such as BERT", fix=fix)
 
 
 def lines_of(found: list[Filling]) -> list[Text]:

@@ -118,7 +118,7 @@ def show(found: Finding, pictures: list[Path], screen: Console) -> None:
     screen.print(Text.assemble(experiment.claim.en, (f" ({experiment.source})", "dim"), f"\n{experiment.equation}\n"))
     for check in found.checks:
         screen.print(f"  {MARKS[check.holds]} {check.says.en}: {check.found}")
-    time = f"  {found.tier}, {found.seconds:.1f} s"
+    time = f"  {found.tier}, {found.seconds:.1f} core-seconds"
     screen.print(Text.assemble("\n", (found.verdict, f"bold {STYLES[found.verdict]}"), (time, "dim")))
     for path in pictures:
         screen.print(str(path), style="dim", soft_wrap=True)
@@ -126,13 +126,13 @@ def show(found: Finding, pictures: list[Path], screen: Console) -> None:
 
 def show_all(found: list[Finding], out: Path, screen: Console) -> None:
     """The verdicts once more, and where to read on."""
-    table = Table("experiment", "verdict", "seconds of one core", box=None, padding=(0, 2, 0, 0))
+    table = Table("experiment", "verdict", "core-seconds", box=None, padding=(0, 2, 0, 0))
     table.columns[-1].justify = "right"
     for one in found:
         table.add_row(one.experiment.name, Text(one.verdict, STYLES[one.verdict]), f"{one.seconds:,.0f}")
     screen.rule(Text("All of them", "bold"), align="left")
     screen.print(table)
-    where = "" if out == FOLDER else f" --out {shlex.quote(str(out))}"
+    where = "" if out == FOLDER else f" {shlex.quote(str(out))}"
     screen.print(f"\nread on: sightline lab report{where} --seed {found[0].seed}", soft_wrap=True)
 
 
@@ -140,18 +140,23 @@ def plain(found: Finding) -> dict[str, Any]:
     """A finding as JSON has it."""
     checks = [{"says": check.says.en, "holds": check.holds, "found": check.found} for check in found.checks]
     said = {"experiment": found.experiment.name, "tier": found.tier, "seed": found.seed, "verdict": found.verdict, "checks": checks}
-    return said | {"seconds": found.seconds, "complete": found.complete, "versions": dict(found.versions), "numbers": dict(found.numbers)}
+    return said | {
+        "core_seconds": found.seconds,
+        "complete": found.complete,
+        "versions": dict(found.versions),
+        "numbers": dict(found.numbers),
+    }
 
 
 @lab.command
-def report(*, out: Path = FOLDER, file: Path | None = None, language: Literal["en", "ja"] = "en", seed: Count = None) -> None:
+def report(results: Path = FOLDER, /, *, out: Path | None = None, language: Literal["en", "ja"] = "en", seed: Count = None) -> None:
     """All findings of a folder as one offline page (.html), or as Markdown (.md) with its figures beside it.
 
     Parameters
     ----------
+    results
+        The folder that `sightline lab run` wrote; by default lab.
     out
-        The folder of the results.
-    file
         The page to write; by default report.html in that folder.
     language
         English or Japanese.
@@ -159,18 +164,26 @@ def report(*, out: Path = FOLDER, file: Path | None = None, language: Literal["e
         The first of the seeds; by default the one with the most findings.
     """
     from sightline.lab.report import write_html, write_markdown
+
+    page = results / "report.html" if out is None else out
+    if page.suffix.lower() not in (".html", ".md"):
+        fix = f"sightline lab report {shlex.quote(str(page))}" if page.is_dir() else f"--out {page.stem}.html"
+        raise InputError(f"a report as {page.suffix or page.name!r}", expected=".html or .md", fix=fix)
+    write_page = write_html if page.suffix.lower() == ".html" else write_markdown
+    write(write_page(finished(results, seed), page, language=language))
+
+
+def finished(results: Path, seed: int | None) -> list[Finding]:
+    """The findings of a seed, or of the one that has most of them."""
     from sightline.lab.results import seeds_in
 
-    found = max((findings_of(out, one) for one in (seeds_in(out) if seed is None else [seed])), key=len, default=[])
+    found = max((findings_of(results, one) for one in (seeds_in(results) if seed is None else [seed])), key=len, default=[])
     if not found:
-        others = [] if seed is None else seeds_in(out)
-        seen, fix = f"no finished experiment in {out}", f"--seed {others[0]}" if others else "sightline lab run all --quick"
+        others = [] if seed is None else seeds_in(results)
+        seen = f"no finished experiment in {results}"
+        fix = f"--seed {others[0]}" if others else "sightline lab run all --quick"
         raise InputError(seen if seed is None else f"{seen} with seed {seed}", expected="results of `sightline lab run`", fix=fix)
-    file = out / "report.html" if file is None else file
-    if file.suffix.lower() not in (".html", ".md"):
-        raise InputError(f"a report as {file.suffix or file.name!r}", expected=".html or .md", fix=f"--file {file.stem}.html")
-    write_page = write_html if file.suffix.lower() == ".html" else write_markdown
-    write(write_page(found, file, language=language))
+    return found
 
 
 def findings_of(out: Path, seed: int) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -12,13 +13,15 @@ from rich.text import Text
 from sightline.checkpoints import fetch, hub
 from sightline.checkpoints.catalogue import CATALOGUE, CatalogueEntry
 from sightline.checkpoints.progress import megabytes
-from sightline.cli.output import show, write, write_json
+from sightline.cli.output import UNLIMITED, show, write, write_json
 from sightline.errors import CheckpointError, InputError, nearest
 
 ACTIONS = ("get", "where", "remove")
 HEAD = ("name", "family", "parameters", "size", "licence", "on disk", "what")
 RIGHT = ("parameters", "size")
-STYLES = {"name": "bold", "parameters": "cyan", "size": "cyan", "what": "dim"}
+STYLES = {"name": "bold", "parameters": "cyan", "size": "cyan"}
+GAP = "   "
+LEAST = 30  # columns of a description beside the rest
 
 models = App(name="models", help="The models that can be had by name.")
 
@@ -37,7 +40,7 @@ def listing(*words: Annotated[str, Parameter(show=False)], json: bool = False) -
     if json:
         write_json([to_plain(entry) for entry in CATALOGUE.values()])
     else:
-        show(lambda width: table(list(CATALOGUE.values()), width=width))
+        show(lambda width: table(list(CATALOGUE.values()), width=width), pipe_width=UNLIMITED)
 
 
 @models.command
@@ -127,11 +130,13 @@ def to_plain(entry: CatalogueEntry) -> dict[str, Any]:
 
 
 def table(entries: list[CatalogueEntry], *, width: int) -> list[Text]:
-    """One line for each model; what does not fit of the last column is cut off."""
+    """One row for each model, whose description wraps in its column; where that would be narrow, a paragraph for each."""
     rows = [HEAD, *map(cells, entries)]
     wide = [max(cell_len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
-    left = max(width - sum(wide) - 3 * len(wide), 12)
-    return [line(row, wide, left, head=row is HEAD) for row in rows]
+    left = width - sum(wide) - len(GAP) * len(wide)
+    if left < LEAST:
+        return [line for entry in entries for line in paragraph(entry, width)]
+    return [line for row in rows for line in row_lines(row, wide, left, head=row is HEAD)]
 
 
 def cells(entry: CatalogueEntry) -> tuple[str, ...]:
@@ -139,13 +144,26 @@ def cells(entry: CatalogueEntry) -> tuple[str, ...]:
     return (entry.name, entry.family, f"{entry.parameters:,}", megabytes(entry.size), entry.licence, here, entry.what)
 
 
-def line(row: tuple[str, ...], wide: list[int], left: int, *, head: bool) -> Text:
-    """Columns side by side, numbers to the right."""
+def row_lines(row: tuple[str, ...], wide: list[int], left: int, *, head: bool) -> list[Text]:
+    """Columns side by side, numbers to the right; further lines hold what is left of the last."""
     parts: list[Text] = []
-    for title, cell, size in zip(HEAD, row, [*wide, left], strict=True):
+    for title, cell, size in zip(HEAD[:-1], row[:-1], wide, strict=True):
         part = Text(cell, "dim" if head else STYLES.get(title, ""))
-        part.truncate(size, overflow="ellipsis")
-        if title != HEAD[-1]:  # nothing follows: no spaces at the end of a line
-            part.align("right" if title in RIGHT else "left", size)
+        part.align("right" if title in RIGHT else "left", size)
         parts.append(part)
-    return Text("   ").join(parts)
+    first, *more = textwrap.wrap(row[-1], left, break_on_hyphens=False)
+    indent = " " * (sum(wide) + len(GAP) * len(wide))
+    return [Text(GAP).join([*parts, Text(first, "dim")]), *(Text(indent).append(line, "dim") for line in more)]
+
+
+def paragraph(entry: CatalogueEntry, width: int) -> list[Text]:
+    """The name, then everything else in lines below it."""
+    _, family, parameters, size, licence, _, what = cells(entry)
+    here = "on this disk" if fetch.on_disk(entry.name) else "not on this disk"
+    facts = f"{family}, {parameters} parameters, {size}, {licence}, {here}"
+    lines = [*wrapped(facts, width), *wrapped(what, width)]
+    return [Text(entry.name, "bold"), *(Text(line, "dim") for line in lines), Text()]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(width, 20), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)

@@ -26,6 +26,7 @@ from sightline.console import Console
 from sightline.escapes import escape_controls, escape_json, escape_line
 
 PIPE_WIDTH = 140  # columns where the output is not a terminal
+UNLIMITED = 10_000  # columns: a line never wraps
 TAB = 8
 
 
@@ -41,10 +42,10 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
     sys.stdout.flush()
 
 
-def show(render: Callable[[int], list[Text]]) -> None:
+def show(render: Callable[[int], list[Text]], *, pipe_width: int = PIPE_WIDTH) -> None:
     """Lines made for a width, in colour on a terminal (unless NO_COLOR), plain in a pipe."""
     console = Console()
-    wide = console.width if console.is_terminal or "COLUMNS" in os.environ else PIPE_WIDTH
+    wide = console.width if console.is_terminal or "COLUMNS" in os.environ else pipe_width
     for line in render(wide):
         console.print(line, soft_wrap=True)
 

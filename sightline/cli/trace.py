@@ -61,7 +61,7 @@ def trace(
     stack
         encoder or decoder, for a model with both.
     out
-        Write a file: .html (to walk through, offline), .svg, .png, .json, or .safetensors (the trace itself).
+        Write a file: .html (to walk through, offline), .svg, .png, .pdf, .json, or .safetensors (the trace itself).
     json
         Write JSON: the tokens, and the numbers of what was asked.
     """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import shlex
 import sys
+import textwrap
 import tomllib
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -20,6 +22,7 @@ from sightline.cli.arguments import Count
 from sightline.cli.output import write
 from sightline.cli.stopping import Stopping
 from sightline.cli.training_view import JsonLines, View, opening, view
+from sightline.console import Console
 from sightline.core.model import Transformer
 from sightline.errors import InputError, SightlineError, nearest, short
 from sightline.escapes import escape_line
@@ -41,22 +44,25 @@ def one_line(recipe: type[Recipe]) -> str:
 
 
 def recipes_text() -> str:
-    """Every recipe, what it makes, and its settings where they are not what all have."""
-    usual, lines = Recipe.defaults(), ["Recipes, with their settings:"]
+    """Every recipe, what it makes, and its settings where they are not what all have; as wide as the terminal."""
+    width = Console().width
+    usual = Recipe.defaults()
+    lines = ["Recipes, with their settings:"]
     for name, recipe in RECIPES.items():
         own = {key: value for key, value in recipe.defaults().items() if key not in usual or usual[key] != value}
-        lines += ["", f"{name}: {one_line(recipe)}", *wrapped(own)]
-    return "\n".join([*lines, "", "Settings that all recipes have, and what they are unless a recipe says otherwise:", *wrapped(usual)])
+        lines += ["", *textwrap.wrap(f"{name}: {one_line(recipe)}", width, subsequent_indent="  "), *wrapped(own, width)]
+    common = "Settings that all recipes have, and what they are unless a recipe says otherwise:"
+    return "\n".join([*lines, "", *textwrap.wrap(common, width), *wrapped(usual, width)])
 
 
-def wrapped(settings: dict[str, Any], width: int = 100) -> list[str]:
+def wrapped(settings: dict[str, Any], width: int) -> list[str]:
     """`name=value` side by side."""
     lines = [""]
     for name, value in settings.items():
-        word = f"{name}={'' if value is None else spelled(value)}"
-        if len(lines[-1]) + len(word) > width:
+        word = f"  {name}={'' if value is None else spelled(value)}"
+        if lines[-1] and len(lines[-1]) + len(word) > width:
             lines.append("")
-        lines[-1] += f"  {word}"
+        lines[-1] += word
     return lines
 
 
@@ -121,7 +127,7 @@ def run(
         from sightline.cli.dry_run import show
 
         with enough_memory():
-            show(recipe.job(), json=json)
+            show(job_of(recipe), json=json)
         return
     accept = {word for word, yes in (("data", accept_data_change), ("settings", accept_changes)) if yes}
     with crew_here(strategy) as crew, enough_memory():
@@ -181,11 +187,20 @@ def crew_here(strategy: Literal["ddp", "fsdp"]) -> AbstractContextManager[Crew]:
 def prepared(recipe: Recipe, crew: Crew) -> Job:
     """The job. The first process prepares its data, the others find it prepared."""
     if crew.leads:
-        job = recipe.job()
+        job = job_of(recipe)
         crew.meet()
         return job
     crew.meet()
-    return recipe.job()
+    return job_of(recipe)
+
+
+def job_of(recipe: Recipe) -> Job:
+    """The job; a fix for the tokenizer is written as the setting that it is here."""
+    try:
+        return recipe.job()
+    except InputError as error:
+        fix = re.sub(r"^--vocab (\d+)$", r"--set vocab=\1", error.fix)
+        raise type(error)(error.seen, expected=error.expected, fix=fix) from None
 
 
 def command(

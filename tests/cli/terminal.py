@@ -129,3 +129,9 @@ class Terminal:
         while self.read(nudge=True):
             assert time.monotonic() < until, f"it does not leave: {self.screen[self.place :]!r}"
         return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        """Whatever happened, nothing stays behind."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self.ours)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -45,9 +44,7 @@ def terminals() -> Iterator[list[Terminal]]:
     opened: list[Terminal] = []
     yield opened
     for terminal in opened:
-        terminal.process.kill()
-        terminal.process.wait()
-        os.close(terminal.ours)
+        terminal.close()
 
 
 def test_a_session(folder: Path, tmp_path: Path, terminals: list[Terminal]) -> None:

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import sightline as sl
 from sightline.cli.main import main
@@ -68,9 +70,12 @@ def test_mistakes(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no option is called '--tpk'" in mistake(capsys, folder, "--tpk")
 
 
-def test_a_gpt_is_told_to_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_cannot_fill_is_refused_by_its_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     word_pieces(tmp_path / "tokenizer")
     transformer = sl.build(sl.gpt(width=16, layers=1, heads=2, vocab_size=100, max_positions=16)).eval()
     folder = sl.Model(transformer, Tokenizer.from_folder(tmp_path / "tokenizer")).save(tmp_path / "gpt")
+    save_file({"other": torch.zeros(1)}, folder / "model.safetensors")  # weights that no one could load
     capsys.readouterr()
-    assert "Fix: sightline generate MODEL" in mistake(capsys, str(folder), "a [MASK]")
+    seen = "filling in masks with a model that goes on with a text; expected a model of masked tokens, such as BERT"
+    fix = f'Fix: sightline train bert-tiny makes one; this one answers sightline generate {folder} "The capital of France is"'
+    assert mistake(capsys, str(folder), "a [MASK]") == f"error: {seen}. {fix}"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 import sightline as sl
 from sightline.cli.main import main
+from tests.cli import terminal
 from tests.cli.test_score import SIZE, TEXT, saved
 
 
@@ -43,3 +46,20 @@ def test_the_other_beams_have_names(folder: Path, capsys: pytest.CaptureFixture[
     others = json.loads(capsys.readouterr().out)["others"]
     assert len(others) == 2
     assert all(set(other) == {"text", "score"} for other in others)
+
+
+def test_alternatives_are_listed_on_a_terminal_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("generate", str(folder), "the cat", "--max-tokens", "3", "--show", "alternatives")
+    found = sl.load(folder).generate("the cat", max_tokens=3, alternatives=5)
+    assert main([*line]) == 0
+    rows = capsys.readouterr().out.splitlines()[-3:]
+    _, raw = terminal.run(*line, columns=120)
+    *_, first, second, third, _ = terminal.visible(raw).splitlines()
+    tokenizer = sl.load(folder).tokenizer
+    assert tokenizer is not None
+    for shown, piped, token, others in zip((first, second, third), rows, found.tokens, found.alternatives, strict=True):
+        assert repr(tokenizer.token(token)) in shown
+        assert [id for id, _ in others if repr(tokenizer.token(id)) not in shown] == []
+        assert [id for id, log in others if f"{math.exp(log):.1%} {tokenizer.token(id)!r}" not in piped and id != token] == []
+    _, narrow = terminal.run(*line, columns=40)
+    assert all(cell_len(line) <= 40 for line in terminal.visible(narrow).splitlines()[-4:-1])

@@ -17,7 +17,8 @@ from sightline.lens.heads import heads_of
 from sightline.lens.relations import relations_of
 from sightline.lens.roles import ROLES
 from sightline.text.tokenizer import Tokenizer
-from tests.tasks.tiny_folders import word_pieces
+from tests.cli import terminal
+from tests.tasks.tiny_folders import bert, word_pieces
 
 TEXT = "the cat sat on the mat, and the dog sat on the log."
 
@@ -114,3 +115,12 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for option in ("--relations", "--json", "--seed", "--out"):
         assert option in out
+
+
+def test_relations_on_a_terminal(tmp_path: Path) -> None:
+    """The bar has no total before the first sentence."""
+    bert(tmp_path, "BertModel", max_position_embeddings=128)
+    code, raw = terminal.run("heads", str(tmp_path), "--relations")
+    assert code == 0, raw
+    assert "reading sentences" in raw
+    assert "pronoun" in raw

@@ -33,13 +33,13 @@ def test_run_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     found = json.loads(capsys.readouterr().out)
     assert [(one["verdict"], one["seed"], one["complete"]) for one in found] == [("supported", 7, True)]
     assert (tmp_path / "three-words.svg").stat().st_size
-    assert main(["lab", "report", *out]) == 0  # the seed that is there
+    assert main(["lab", "report", str(tmp_path)]) == 0  # the seed that is there
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "sightline lab run all --quick --seed 7" in page
-    assert main(["lab", "report", *out, "--file", str(tmp_path / "lab.md"), "--language", "ja"]) == 0
+    assert main(["lab", "report", str(tmp_path), "--out", str(tmp_path / "lab.md"), "--language", "ja"]) == 0
     assert "実験1件：支持される 1、支持されない 0、決定できない 0。" in (tmp_path / "lab.md").read_text(encoding="utf-8")
     capsys.readouterr()
-    assert main(["lab", "report", *out, "--seed", "8"]) == 2
+    assert main(["lab", "report", str(tmp_path), "--seed", "8"]) == 2
     assert "with seed 8; expected results of `sightline lab run`. Fix: --seed 7" in capsys.readouterr().err
 
 
@@ -48,7 +48,7 @@ def test_all_of_them_end_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["lab", "run", "all", "--quick", "--out", str(tmp_path / "a b")]) == 0
     end = capsys.readouterr().out.split("All of them")[1]
     assert end.count("supported") == 2
-    assert f"sightline lab report --out '{tmp_path / 'a b'}' --seed 0" in end
+    assert f"sightline lab report '{tmp_path / 'a b'}' --seed 0" in end
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,8 @@ def test_all_of_them_end_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixt
         (["run", "three-words", "--quick", "--full"], "--quick and --full"),
         (["runn"], "did you mean 'run'"),
         ([], "nothing to do"),
-        (["report", "--out", "nowhere"], "no finished experiment in nowhere"),
+        (["report", "nowhere"], "no finished experiment in nowhere"),
+        (["report", "--out", "/tmp"], "expected .html or .md. Fix: sightline lab report /tmp"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

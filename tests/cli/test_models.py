@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from rich.cells import cell_len
 
 from sightline.checkpoints.catalogue import CATALOGUE
 from sightline.cli import main as commands
 from sightline.cli import models
 from sightline.cli.main import main
 from tests.checkpoints.tiny_archives import WHEEL, make_wheel
+from tests.cli import terminal
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +48,20 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     here = {line.split()[0] for line in lines[1:] if "   yes " in line}
     assert here == {"enja"}  # it comes with the package; the others are not fetched yet
     assert len({line.index("   yes " if line.split()[0] in here else "   no ") for line in lines[1:]}) == 1
-    assert max(map(len, lines)) <= 140
+    assert all(line.endswith(CATALOGUE[line.split()[0]].what) for line in lines[1:]), "a pipe gets the whole description"
     assert not any("\x1b" in line or line != line.rstrip() for line in lines)
 
 
-def test_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    assert max(map(len, said(capsys, "models").splitlines())) <= 100
+@pytest.mark.parametrize("columns", [40, 80, 120, 160])
+def test_a_terminal_shows_every_word_within_its_width(columns: int) -> None:
+    code, raw = terminal.run("models", columns=columns)
+    shown = terminal.visible(raw)
+    assert code == 0
+    assert max(map(cell_len, shown.splitlines())) <= columns
+    assert "…" not in shown
+    for entry in CATALOGUE.values():
+        assert re.search(rf"^{re.escape(entry.name)}\b", shown, re.MULTILINE)
+        assert all(word in shown for word in entry.what.split())
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ def test_an_encoder_decoder_shows_its_alignment(both: Path, capsys: pytest.Captu
     assert "encoder layer 1, head 0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("ending", [".html", ".svg", ".png", ".json", ".safetensors"])
+@pytest.mark.parametrize("ending", [".html", ".svg", ".png", ".pdf", ".json", ".safetensors"])
 def test_a_file_is_written_and_named(ending: str, decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / f"x{ending}"
     assert main(["trace", str(decoder), TEXT, "--layer", "1", "--out", str(file)]) == 0
@@ -104,7 +104,7 @@ def test_only_some_layers_are_kept(decoder: Path, tmp_path: Path, capsys: pytest
         ([TEXT, "--view", "alignment"], "expected an encoder–decoder. Fix: --view map"),
         ([TEXT, "--stack", "encoder"], "Fix: --stack decoder"),
         ([TEXT, "--source", "a"], "Fix: leave --source out"),
-        ([TEXT, "--out", "x.gif"], "expected .html, .svg, .png, .json, .safetensors. Fix: x.html"),
+        ([TEXT, "--out", "x.gif"], "expected .html, .svg, .png, .pdf, .json, .safetensors. Fix: x.html"),
         ([TEXT, "--out", "/nowhere/x.svg"], "cannot be written"),
         ([TEXT, "--layers", "0;1"], "Fix: --layers 0,5,11"),
         ([TEXT, "--layers", "7"], "layer 7; expected 0 to 1"),

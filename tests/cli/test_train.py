@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.cells import cell_len
 from safetensors.torch import load_file
 
 import sightline as sl
@@ -21,6 +23,7 @@ from sightline.cli.main import main
 from sightline.cli.stopping import Stopping
 from sightline.cli.training_view import Plain, clock
 from sightline.recipes import RECIPES
+from tests.cli import terminal
 
 TINY = ["vocab=400", "width=16", "layers=1", "heads=2", "hidden=32", "batch=128", "warmup=2", "eval_every=4", "save_every=4"]
 SUBJECTS = {"the cat": "die katze", "a dog": "ein hund", "my friend": "mein freund", "the man": "der mann"}
@@ -319,3 +322,25 @@ def test_a_tracker_that_is_not_installed(tmp_path: Path, capsys: pytest.CaptureF
     monkeypatch.setitem(sys.modules, "trackio", None)
     assert main(line(tmp_path, "--track", "trackio")) == 2
     refused(capsys, "trackio is not installed. Fix: pip install trackio")
+
+
+def test_help_on_a_narrow_terminal_keeps_settings_indented() -> None:
+    screen = terminal.Terminal("train", "--help", COLUMNS="40")
+    try:
+        assert screen.end() == 0
+    finally:
+        screen.close()
+    lines = screen.screen.splitlines()
+    assert max(map(cell_len, lines)) <= 40
+    assert any(line.startswith("  steps=") for line in lines)
+    assert [line for line in lines if re.match(r"\w+=", line)] == []
+
+
+def test_a_vocabulary_that_is_too_large_is_mended_by_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text("a few words, and a few more. " * 40, encoding="utf-8")
+    words = [f"text={tmp_path / 'text.txt'}", "width=16", "layers=1", "heads=2", "steps=1"]
+    line = ["train", "bert-tiny", "--dry-run", "--set", *words]
+    assert main(line) == 2
+    fix = re.search(r"Fix: --set (vocab=\d+)$", capsys.readouterr().err.strip())
+    assert fix is not None
+    assert main([*line, fix[1]]) == 0

@@ -1,4 +1,4 @@
-"""A view as a figure: SVG or PNG with axes, title and caption. The same view gives the same bytes.
+"""A view as a figure: SVG, PNG or PDF with axes, title and caption. The same view gives the same bytes.
 
 Colours are viridis, and vik-like blue to orange for cosines: both can be told apart by colour-blind eyes, and in grey.
 """
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ENDINGS = (".svg", ".png")
+ENDINGS = (".svg", ".png", ".pdf")
+UNDATED = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}  # the same view, the same bytes
 LABELLED = 72  # so many tokens have a label each; of more, every n-th
 DPI, INK, PALE = 150, "#1f2430", "#8a93a6"
 
@@ -30,14 +31,13 @@ def write_figure(view: View, file: str | Path) -> Path:
     """The view in a file; its ending says how."""
     file = Path(file)
     if file.suffix.lower() not in ENDINGS:
-        raise InputError(f"a picture as {file.suffix or file.name!r}", expected=" or ".join(ENDINGS), fix=f"{file.stem}.svg")
+        raise InputError(f"a picture as {file.suffix or file.name!r}", expected=", ".join(ENDINGS), fix=f"{file.stem}.svg")
     matplotlib = needed()
-    figure_options: Mapping[str, Any] = {"metadata": {"Date": None}} if file.suffix.lower() == ".svg" else {"metadata": {"Software": None}}
     with matplotlib.rc_context(settings(text_of(view))), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # `fonts_for` says so in one line
         figure = settled(figure_of(view))
         try:
-            figure.savefig(file, dpi=DPI, facecolor=figure.get_facecolor(), **figure_options)
+            figure.savefig(file, dpi=DPI, facecolor=figure.get_facecolor(), metadata=UNDATED[file.suffix.lower()])
         except OSError as error:
             raise InputError(f"{file} cannot be written: {error.strerror or error}", fix="give a place that can be written to") from None
     return file
@@ -58,7 +58,7 @@ def needed() -> Any:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise InputError("no matplotlib, which draws .svg and .png", fix="pip install matplotlib, or --out x.html") from None
+        raise InputError("no matplotlib, which draws .svg, .png and .pdf", fix="pip install matplotlib, or --out x.html") from None
     return mpl
 
 

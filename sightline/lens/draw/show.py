@@ -1,7 +1,7 @@
 """A trace where it is wanted: in a notebook, in a terminal, or in a file whose ending says how.
 
 .html            a page to walk through (logit-lens and rollout: the figure on a page)
-.svg .png        a figure
+.svg .png .pdf   a figure
 .json            the tokens and numbers of the view
 .safetensors     the trace itself
 """
@@ -27,7 +27,7 @@ from sightline.lens.draw.views import VIEWS, view_of
 from sightline.lens.subject import Subject
 from sightline.lens.trace import Trace
 
-ENDINGS = (".html", ".svg", ".png", ".json", ".safetensors")
+ENDINGS = (".html", ".svg", ".png", ".pdf", ".json", ".safetensors")
 FIGURES_ONLY = ("logit-lens", "rollout")  # views that the page shows as figures
 HEIGHT = 760  # pixels of a page in a notebook
 NUMBERS = {"geometry": "cosine", "logit-lens": "probability", "rollout": "share"}

@@ -109,7 +109,7 @@ def test_japanese_is_drawn_where_a_font_is_installed(tmp_path: Path, capsys: pyt
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"expected \.svg or \.png. Fix: a\.svg"):
+    with pytest.raises(InputError, match=r"expected \.svg, \.png, \.pdf. Fix: a\.svg"):
         write_figure(small(), tmp_path / "a.gif")
     with pytest.raises(InputError, match="cannot be written"):
         write_figure(small(), tmp_path / "nowhere" / "a.svg")

@@ -81,7 +81,7 @@ def test_json_of_the_other_views() -> None:
 def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, trace = traced("decoder")
     for name, said in (
-        ("x.pdf", "ends in '.pdf'"),
+        ("x.gif", "ends in '.gif'"),
         ("x", "has no ending"),
         ("nowhere/x.json", "cannot be written"),
         ("nowhere/x.html", "cannot be"),
