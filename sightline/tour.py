@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sightline.errors import InputError
 from sightline.generation.text import Generation
-from sightline.lens.draw.page import ProseSection, Section, TableSection, TokensSection, TraceSection, save_page
+from sightline.lens.draw.page import ProseSection, Section, TableSection, TokensSection, TraceSection, save_page, shown_text
 from sightline.lens.geometry import Geometry, summary
 from sightline.lens.subject import Token
 from sightline.lens.trace import Trace
@@ -89,13 +89,13 @@ def write_tour(file: Path, model: Model, story: Generation, seen: Seen, translat
     heads = f"Heads that link “{PRONOUN}” to “{REFERENT}”"
     sections: list[Section] = [
         TokensSection("What it writes", wrote, words_of(model, story)),
-        TraceSection(seen.trace, "Where it looks", looked, "map", best.layer, best.head),
+        TraceSection(seen.trace, "Where it looks", looked, "map", best.layer, best.head, place_of(seen.trace.tokens, PRONOUN)),
         TableSection(heads, "The first token is left out of the count.", ("head", "share", "its strongest link"), rows),
         ProseSection("Direction and length", [seen.geometry.line(), about_direction(seen)]),
     ]
     if translated is not None:
-        layer = max(0, translated.config.last.layers - 2)
-        sections.append(TraceSection(translated, "A translation and what it looked at", ENGLISH, "map", layer))
+        said = f"{shown_text(translated)} Each row is a token of the translation, each column a token that was read."
+        sections.append(TraceSection(translated, "A translation and what it looked at", said, "alignment"))
     return save_page(sections, file, title="Sightline: a first look")
 
 

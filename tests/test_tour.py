@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ from sightline import tour
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.train import save, train
+from tests.lens.draw.test_page import traced
+from tests.tiny import ENCODER_DECODERS
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +44,17 @@ def test_the_heads_that_link_two_words(model: sl.Model) -> None:
     assert len(found) == 12
     with pytest.raises(InputError, match="no token 'cat'"):
         tour.linking(trace, "it", "cat")
+
+
+def test_the_page_opens_where_its_captions_say(model: sl.Model, tmp_path: Path) -> None:
+    seen, translated = tour.look(model), traced(ENCODER_DECODERS["t5"])
+    story = model.generate(tour.STORY, max_tokens=2, alternatives=1)
+    page = tour.write_tour(tmp_path / "page.html", model, story, seen, translated).read_text(encoding="utf-8")
+    sentence, translation = (json.loads(text) for text in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page))
+    assert sentence["tokens"]["texts"][sentence["start"]["row"]].strip() == tour.PRONOUN
+    assert sentence["start"]["head"] == seen.links[0].head
+    assert translation["attentions"][0]["name"] == "cross"
+    assert translation["start"]["row"] == 0
 
 
 def test_the_page_holds_all_of_it(model: sl.Model, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ trace = trace_of(model, "The cat sat")
 trace.logits                                [time, vocab_size], the very bits of an unwatched pass
 trace.weights(layer=5, head=1)              [query, key]
 trace.weights(layer=5, rows=-1)             [heads, key]: where the last token looks
-trace.cross_weights(layer=2)                [heads, query, source]
+trace.cross_weights(layer=2)                [heads, query, source]; row t produced trace.produced[t]
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Trace:
         return self.look(layer, stack=stack).scores(head, rows)
 
     def cross_weights(self, layer: int, head: int | None = None, rows: Rows = None) -> Map:
-        """Where the decoder's tokens look in the source."""
+        """Where the decoder looks in the source while it produces each token: row t belongs to `produced[t]`."""
         return self.look(layer, cross=True).weights(head, rows)
 
     def look(self, layer: int, *, stack: str | None = None, cross: bool = False) -> Look:
@@ -98,6 +98,11 @@ class Trace:
     def tokens_of(self, stack: str | None) -> tuple[Token, ...]:
         """The tokens that a stack reads: the source for the encoder of an encoder–decoder."""
         return self.source if self.stack_named(stack) == "encoder" and self.source is not None else self.tokens
+
+    @property
+    def produced(self) -> tuple[Token, ...]:
+        """What the decoder wrote at each position, which names the rows of cross-attention: the token after the one that it read there."""
+        return (*self.tokens[1:], Token(-1, "(next)"))
 
     def __getitem__(self, place: tuple[str, int | None]) -> Tensor:
         """Anything else that was recorded, without its batch: `trace["residual", 3]`; the encoder's as `trace["encoder.residual", 3]`."""

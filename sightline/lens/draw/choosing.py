@@ -31,6 +31,12 @@ def most_structured(trace: Trace, *, stack: str | None = None, layer: int | None
     return best[1], best[2]
 
 
+def alignment_layer(trace: Trace) -> int:
+    """The layer whose cross-attention is shown first: the last but one, which aligns best."""
+    there = sorted(site[1] for site in trace.looks if site[2])
+    return there[max(0, len(there) - 2)] if there else 0
+
+
 def _scored(layer: int, look: Look, head: int | None) -> list[tuple[float, int, int]]:
     """Each head of a layer with its score; of equals the last is not preferred."""
     chosen = np.unique(np.linspace(0, look.queries - 1, min(MOST, look.queries)).astype(int))

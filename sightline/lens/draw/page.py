@@ -9,6 +9,7 @@ The file holds q and k, not the maps (see page_data); nothing in it asks the net
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ SHOWN_TEXT = 300  # characters of a text under its title
 
 @dataclass(frozen=True, slots=True)
 class TraceSection:
-    """A trace to walk through."""
+    """A trace to walk through, and where it opens: view ("alignment" is the map of cross-attention), layer, head, and row (a query)."""
 
     trace: Trace
     title: str = ""
@@ -52,6 +53,7 @@ class TraceSection:
     view: str = "map"
     layer: int | None = None
     head: int | None = None
+    row: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +117,24 @@ def page_of(sections: Sequence[Section], *, title: str) -> str:
     """The page as text. A trace that is all there is gets the whole window."""
     traces = sum(isinstance(section, TraceSection) for section in sections)
     made = [_html(section, f"trace-{n}", BUDGET // max(1, traces)) for n, section in enumerate(sections)]
+    style = "\n" + asset("page.css")
+    script = "\n" + "\n".join(asset(f"{name}.js") for name in SCRIPTS)
     parts = {
         "title": escape(title),
         "kind": "alone" if traces == len(sections) == 1 else "several",
-        "style": asset("page.css"),
+        "style": style,
+        "style_hash": policy_hash(style),
         "sections": "\n".join(html for html, _ in made),
         "piles": "\n".join(pile for _, pile in made if pile),
-        "script": "\n".join(asset(f"{name}.js") for name in SCRIPTS),
+        "script": script,
+        "script_hash": policy_hash(script),
     }
     return re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], asset("page.html"))
+
+
+def policy_hash(text: str) -> str:
+    """How a Content Security Policy names the one inline script, or style, that may run."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def asset(name: str) -> str:
@@ -170,7 +181,7 @@ def _section(title: str, caption: str, body: str, kind: str = "") -> str:
 def _trace(section: TraceSection, name: str, budget: int) -> tuple[str, str]:
     """A place for the viewer, and the trace in script elements that no browser runs: one for each array."""
     pile: list[str] = []
-    data = trace_data(section.trace, pile, view=section.view, layer=section.layer, head=section.head, budget=budget)
+    data = trace_data(section.trace, pile, view=section.view, layer=section.layer, head=section.head, row=section.row, budget=budget)
     held = [f'<script type="application/json" id="{name}-data">{script_json(data)}</script>']
     held += [f'<script type="text/plain" id="{name}-{n}">{array}</script>' for n, array in enumerate(pile)]
     return _section(section.title, section.caption, f'<div data-trace="{name}"></div>'), "\n".join(held)
@@ -180,8 +191,8 @@ def _word(text: str, probability: float, alternatives: Sequence[tuple[str, float
     """A token, more strongly coloured the surer the model was."""
     said = escape(json.dumps([list(pair) for pair in alternatives] or [[text, probability]], ensure_ascii=False))
     spoken = escape(f"{text.strip()}, {100 * probability:.1f} %")
-    style = f"--part:{60 * min(1.0, max(0.0, probability)):.1f}%"
-    return f'<span tabindex="0" aria-label="{spoken}" style="{style}" data-alternatives="{said}">{escape(text)}</span>'
+    part = f"{60 * min(1.0, max(0.0, probability)):.1f}"
+    return f'<span tabindex="0" aria-label="{spoken}" data-part="{part}" data-alternatives="{said}">{escape(text)}</span>'
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str | int | float]]) -> str:

@@ -24,6 +24,7 @@ from torch import Tensor
 from sightline.core.attention import attention_weights
 from sightline.core.positions import ALiBiBias, Bias, RelativeTable
 from sightline.errors import InputError
+from sightline.lens.draw.choosing import alignment_layer
 from sightline.lens.look import Look, Site, checked
 from sightline.lens.subject import Token
 from sightline.lens.trace import Trace
@@ -40,11 +41,18 @@ Plain = dict[str, Any]
 Pile = list[str]  # arrays as base64, each in a script element of its own so that it is decoded only when it is needed
 
 
-def trace_data(trace: Trace, pile: Pile, *, view: str, layer: int | None, head: int | None, budget: int = BUDGET) -> Plain:
-    """What the page has to know of a trace. Arrays go on the pile and are named by their place in it."""
+def trace_data(
+    trace: Trace, pile: Pile, *, view: str, layer: int | None, head: int | None, row: int | None = None, budget: int = BUDGET
+) -> Plain:
+    """What the page has to know of a trace. Arrays go on the pile and are named by their place in it. Without a row it opens on
+    the last, or on the first of a translation."""
     asked = asked_site(trace, view, layer)
     if head is not None:
         head = checked("head", head, trace.looks[asked].heads)
+    if row is not None:
+        row = checked("row", row, trace.looks[asked].queries)
+    elif view == "alignment":
+        row = 0  # the last row is the token that was not produced any more
     inside = layers_that_fit(trace, asked, budget)
     form = "float32" if sum(4 * numbers_in(look) * 4 // 3 for look in trace.looks.values()) < EXACT else "int16"
     kinds = sorted({(site[0], site[2]) for site in trace.looks}, key=lambda kind: (kind != (asked[0], asked[2]), kind))
@@ -52,14 +60,15 @@ def trace_data(trace: Trace, pile: Pile, *, view: str, layer: int | None, head: 
         "model": trace.name,
         "tokens": tokens_out(trace.tokens),
         "source": None if trace.source is None else tokens_out(trace.source),
+        "produced": None if trace.source is None else tokens_out(trace.produced),
         "language": language(trace.text + trace.source_text or "".join(token.text for token in trace.tokens)),
-        "start": {"view": "map" if view == "alignment" else view, "layer": asked[1], "head": head or 0},
+        "start": {"view": "map" if view == "alignment" else view, "layer": asked[1], "head": head or 0, "row": row},
         "attentions": [attention_out(trace, stack, cross, pile, inside=inside, form=form) for stack, cross in kinds],
     }
 
 
 def asked_site(trace: Trace, view: str, layer: int | None) -> Site:
-    """The attention layer that the page opens on: the one named, or the middle one."""
+    """The attention layer that the page opens on: the one named, or the middle one; of cross-attention the one that aligns best."""
     if view not in (*VIEWS, "alignment"):
         raise InputError(f"the page has no view {view!r}", expected=" or ".join((*VIEWS, "alignment")), fix='view="map"')
     if not trace.looks:
@@ -67,6 +76,8 @@ def asked_site(trace: Trace, view: str, layer: int | None) -> Site:
     stack, cross = trace.stack_named(None), view == "alignment"
     if layer is not None or not any((place[0], place[2]) == (stack, cross) for place in trace.looks):
         return trace.look(0 if layer is None else layer, cross=cross).site  # raises where there is none
+    if cross:
+        return stack, alignment_layer(trace), cross
     there = sorted(place[1] for place in trace.looks if (place[0], place[2]) == (stack, cross))
     return stack, there[len(there) // 2], cross
 
@@ -99,7 +110,7 @@ def attention_out(trace: Trace, stack: str, cross: bool, pile: Pile, *, inside: 
         "name": "cross" if cross else stack,
         "layers": layers,
         "heads": max(look.heads for look in looks.values()),
-        "queries": "source" if source and not cross else "tokens",
+        "queries": "produced" if cross else "source" if source else "tokens",
         "keys": "source" if source else "tokens",
         "looks": {n: look_out(look, pile, form) for n, look in looks.items() if look.site in inside},
         "thumbs": {n: thumbs_out(look, pile) for n, look in looks.items()},

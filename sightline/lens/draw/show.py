@@ -39,9 +39,10 @@ def show(trace: Trace, view: str = "map", *, layer: int | None = None, head: int
     if file is not None:
         write(trace, file, view=view, layer=layer, head=head)
     elif in_notebook():
-        from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
 
-        display(HTML(frame(page_text(trace, view, layer=layer, head=head))))
+        page = frame(page_text(trace, view, layer=layer, head=head))
+        display({"text/html": page, "text/plain": repr(trace)}, raw=True)  # IPython's HTML(…) warns of every <iframe>
     else:
         print_view(view_of(trace, view, layer=layer, head=head))
 
@@ -115,8 +116,9 @@ def figure_page(view: View) -> str:
 
 
 def frame(page: str) -> str:
-    """A page inside another."""
-    return f'<iframe srcdoc="{escape(page)}" style="width:100%;height:{HEIGHT}px;border:0" title="attention"></iframe>'
+    """A page inside another, of which it can neither read nor change anything."""
+    style = f"width:100%;height:{HEIGHT}px;border:0"
+    return f'<iframe sandbox="allow-scripts" srcdoc="{escape(page)}" style="{style}" title="attention"></iframe>'
 
 
 def in_notebook() -> bool:

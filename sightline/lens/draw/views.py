@@ -11,12 +11,14 @@ import torch
 
 from sightline.errors import InputError, nearest
 from sightline.lens.draw.asked import SHOWN, Asked, with_head
+from sightline.lens.draw.choosing import alignment_layer
 from sightline.lens.draw.view import Array, View, caption, label, labels, map_of, pooled, step_of
 from sightline.lens.look import checked
-from sightline.lens.subject import Subject, Token
+from sightline.lens.subject import Subject
 from sightline.lens.trace import Trace
 
 THUMB, LINES, STARS = 48, 160, 256  # the most rows and columns of a small map, tokens with lines, tokens on a sphere
+SAMPLED = 1024  # vectors from which the axes of a sphere are found
 SWALLOWED = 0.8  # of a rollout, by one token
 LOOKS, LOOKED_AT = "query: the token that looks", "key: the token that is looked at"
 
@@ -149,7 +151,7 @@ def sphere_view(asked: Asked) -> View:
     tokens = asked.trace.tokens_of(asked.stack)
     begin = max(0, len(tokens) - (asked.at_most(STARS) or len(tokens)))
     key = look.key[0, 0].float()
-    points, kept = projected(unit(look.query[0, 0, first:].float()), unit(key - key.mean(0))[begin:])
+    query_points, key_points, kept = projected(unit(look.query[0, 0].float()), unit(key - key.mean(0)))
     weights = look.weights(rows=slice(first, None))[0, :, begin:].float().cpu().numpy()
     cut = (f"the last {len(tokens) - begin} of {len(tokens)} tokens",) if begin or first else ()
     dim = look.query.shape[-1]
@@ -163,7 +165,7 @@ def sphere_view(asked: Asked) -> View:
         column_axis="key (star)",
         values=weights,
         notes=(f"3 of {dim} dimensions keep {kept:.0%} of the variance of the directions; keys centred", *cut),
-        extra={"query": points[: len(weights)], "key": points[len(weights) :]},
+        extra={"query": query_points[first:], "key": key_points[begin:]},
         about={**asked.about(), "kept": kept},
     )
 
@@ -173,19 +175,25 @@ def unit(x: torch.Tensor) -> torch.Tensor:
     return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12)
 
 
-def projected(query: torch.Tensor, key: torch.Tensor) -> tuple[Array, float]:
-    """All directions on their three main axes, on the unit sphere again, and the part of Σ|x|² that these axes hold.
+def projected(query: torch.Tensor, key: torch.Tensor) -> tuple[Array, Array, float]:
+    """Queries and keys on their three main axes, on the unit sphere again, and the part of Σ|x|² that these axes hold.
 
-    x = U S Vᵀ, and x V₃ are the coordinates. The axes go through the centre, where no direction is, so nothing else is subtracted.
+    The axes are the first three eigenvectors of Σ q qᵀ / queries + Σ k kᵀ / keys, on the page as well (assets/sky.js). They go through
+    the centre, where no direction is, so nothing else is subtracted.
     """
-    x = torch.cat((query, key)).double()
-    _, strength, axes = torch.linalg.svd(x, full_matrices=False)
-    axes = axes[:3]
+    strength, vectors = torch.linalg.eigh(moment(query) + moment(key))
+    axes = vectors.T.flip(0)[:3]
     axes = axes * torch.where(axes.sum(1, keepdim=True) < 0, -1.0, 1.0)  # an axis has no sign of its own
-    flat = x @ axes.T
-    flat = torch.nn.functional.pad(flat, (0, 3 - flat.shape[1]))
-    kept = float(strength[:3].square().sum() / strength.square().sum().clamp(min=1e-300))
-    return unit(flat).float().cpu().numpy(), kept
+    kept = float(strength[-3:].sum() / strength.sum().clamp(min=1e-300))
+    flat = [torch.nn.functional.pad(x.double() @ axes.T, (0, 3 - len(axes))) for x in (query, key)]
+    query_points, key_points = (unit(x).float().cpu().numpy() for x in flat)
+    return query_points, key_points, kept
+
+
+def moment(x: torch.Tensor) -> torch.Tensor:
+    """Σ x xᵀ / count; of a long text over vectors at equal distances, some thousand of them."""
+    sample = x[:: max(1, len(x) // SAMPLED)].double()
+    return sample.T @ sample / len(sample)
 
 
 def logit_lens_view(asked: Asked) -> View:
@@ -221,26 +229,23 @@ def logit_lens_view(asked: Asked) -> View:
 def alignment_view(asked: Asked) -> View:
     """Cross-attention: which token of the source each token of the target was made from.
 
-    Row t belongs to the token that was chosen there, whose input is the one before it. Without a layer, the last but one.
+    Row t belongs to the token that was produced there, whose input is the one before it. Without a layer, the last but one.
     """
     trace = asked.trace
     if trace.source is None:
         one = next(iter(trace.config.stacks))
         raise InputError(f"an alignment of a model with one stack ({one})", expected="an encoder–decoder", fix='view="map"')
-    there = sorted(site[1] for site in trace.looks if site[2])
-    layer = asked.layer if asked.layer is not None else there[max(0, len(there) - 2)] if there else 0
-    look = trace.look(layer, cross=True)
+    look = trace.look(alignment_layer(trace) if asked.layer is None else asked.layer, cross=True)
     head = None if asked.head is None else checked("head", asked.head, look.heads)
     asked = replace(asked, layer=look.site[1], head=head, stack="decoder")
     values, across = map_of(look, head, at_most=asked.most)
-    written = (*asked.rows[1:], Token(-1, "(next)"))
     return View(
         kind="alignment",
         title=f"Where each word came from: {asked.place()}",
         caption=caption(trace, asked.place()),
-        rows=labels(written, across[0]),
+        rows=labels(trace.produced[-look.queries :], across[0]),
         columns=labels(trace.source, across[1]),
-        row_axis="target: the token that was chosen",
+        row_axis="target: the token that was produced",
         column_axis="source",
         values=values,
         across=across,

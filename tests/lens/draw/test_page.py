@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import shutil
@@ -30,6 +31,7 @@ from sightline.lens.draw.page import (
     write_page,
 )
 from sightline.lens.draw.page_data import asked_site, language, layers_that_fit, numbers_in, trace_data
+from sightline.lens.draw.views import projected, unit, view_of
 from sightline.lens.look import look_at
 from sightline.lens.subject import Token
 from sightline.lens.trace import NEEDED, Trace, trace_of
@@ -220,7 +222,7 @@ def test_a_long_trace_keeps_the_layers_around_the_asked_one_and_says_so() -> Non
     (attention,) = data["attentions"]
     assert sorted(attention["looks"]) == [3, 4, 5]
     assert sorted(attention["thumbs"]) == attention["layers"] == [0, 1, 2, 3, 4, 5]
-    assert data["start"] == {"view": "map", "layer": 4, "head": 1}
+    assert data["start"] == {"view": "map", "layer": 4, "head": 1, "row": None}
 
 
 def test_the_asked_layer_is_the_middle_one_unless_named() -> None:
@@ -238,9 +240,42 @@ def test_every_attention_of_an_encoder_decoder_can_be_chosen() -> None:
         assert {one["name"]: (one["queries"], one["keys"]) for one in data["attentions"]} == {
             "encoder": ("source", "source"),
             "decoder": ("tokens", "tokens"),
-            "cross": ("tokens", "source"),
+            "cross": ("produced", "source"),
         }
         assert len(data["source"]["texts"]) == 7
+
+
+def test_rows_of_cross_attention_are_named_by_the_token_produced_as_in_terminal_and_figure() -> None:
+    trace = traced(ENCODER_DECODERS["transformer"])
+    data, view = trace_data(trace, [], view="alignment", layer=None, head=None), view_of(trace, "alignment")
+    assert data["produced"]["texts"] == [*(token.text for token in trace.tokens[1:]), "(next)"]
+    assert tuple(data["produced"]["texts"]) == view.rows
+    assert data["start"] == {"view": "map", "layer": view.about["layer"], "head": 0, "row": 0}
+
+
+def test_a_page_opens_on_the_row_that_was_asked_for() -> None:
+    trace = traced(DECODERS["rotary"])
+    for row, opens in ((3, 3), (-2, 9)):
+        assert trace_data(trace, [], view="map", layer=1, head=2, row=row)["start"]["row"] == opens
+    with pytest.raises(sl.InputError, match="row 11; expected 0 to 10"):
+        trace_data(trace, [], view="map", layer=1, head=2, row=11)
+
+
+@pytest.mark.skipif(NODE is None, reason="no node")
+@pytest.mark.parametrize(("queries", "keys", "dim"), [(11, 11, 8), (5, 12, 64), (2100, 700, 6), (1, 1, 4), (3, 3, 2)])
+def test_the_page_and_the_figure_put_queries_and_keys_at_the_same_points(queries: int, keys: int, dim: int) -> None:
+    random = torch.Generator().manual_seed(queries)
+    query, key = torch.randn(queries, dim, generator=random) + 0.5, torch.randn(keys, dim, generator=random) - 2
+    head = {"dim": dim, "queries": queries, "keys": keys, "query": query.flatten().tolist(), "key": key.flatten().tolist()}
+    code = "".join(asset(f"{name}.js") for name in ("paint", "sky"))
+    code += f"const sky = skyOf({json.dumps(head)}); console.log(JSON.stringify([[...sky.queries], [...sky.keys]]));"
+    assert NODE is not None
+    done = subprocess.run([NODE, "-"], input=code, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    on_page = [torch.tensor(points, dtype=torch.float32).view(-1, 4)[:, :3] for points in json.loads(done.stdout)]
+    *in_figure, _ = projected(unit(query), unit(key - key.mean(0)))
+    for ours, theirs in zip(on_page, in_figure, strict=True):
+        assert torch.allclose(ours, torch.from_numpy(theirs), atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -338,6 +373,18 @@ def test_a_page_asks_the_network_for_nothing() -> None:
     assert not re.search(
         r"\b(fetch|XMLHttpRequest|importScripts|WebSocket|innerHTML|eval)\b", "".join(asset(f"{name}.js") for name in SCRIPTS)
     )
+
+
+def test_the_policy_allows_one_script_and_one_style_by_their_hashes_and_nothing_inline() -> None:
+    page = everything(["a"] * 11)
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert "unsafe" not in policy
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    for tag, rule in (("script", "script-src"), ("style", "style-src")):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        assert rules[rule] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    assert rules["base-uri"] == rules["form-action"] == "'none'"
+    assert not [tag for tag, attributes in Elements(page).found if "style" in attributes]
 
 
 def test_two_traces_in_a_page_do_not_share_a_name() -> None:

@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from sightline.lens.draw.page import write_page
+from sightline.lens.draw.page import policy_hash, write_page
 from sightline.lens.draw.page_data import VIEWS
+from sightline.lens.draw.show import frame
 from tests.lens.draw.test_page import NASTY, Elements, everything, renamed, traced
 from tests.tiny import DECODERS
 
@@ -33,6 +35,7 @@ def opened(page: Path, address: str, tmp_path: Path, *, until: str = "data-ready
 def asked(page: Path, address: str, profile: Path) -> str:
     assert CHROMIUM is not None
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,800", "--virtual-time-budget=6000"]
+    options += ["--disable-features=IsolateSandboxedIframes"]  # the clock of --virtual-time-budget runs in one process only
     command = [
         CHROMIUM,
         *options,
@@ -72,14 +75,28 @@ def test_a_browser_draws_every_view_of_several_traces(view: str, tmp_path: Path)
     assert not [a for tag, a in Elements(document).found if tag == "img" and a.get("src") == "x"]
 
 
+def driven(page: str, script: str) -> str:
+    """A page with a script of the test behind its own, which the page's policy has to allow."""
+    page = page.replace("script-src ", f"script-src '{policy_hash(script)}' ", 1)
+    return page.replace("</body>", f"<script>{script}</script></body>")
+
+
+def said_by(page: Path, tmp_path: Path) -> Any:
+    """What the script of a test left in `data-seen` of the body."""
+    document = Elements(opened(page, "", tmp_path, until="data-seen="))
+    (body,) = [attributes for tag, attributes in document.found if tag == "body"]
+    return json.loads(body["data-seen"] or "")
+
+
 DRIVE = """
-<script>
 const press = (key) => dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
 const place = document.querySelector("[data-trace]"), canvas = place.querySelector("canvas"), seen = [];
 const drawn = (then) => (place.dataset.ready ? then() : setTimeout(() => drawn(then), 20));
 const again = (then) => { delete place.dataset.ready; viewers[0].redraw(); drawn(then); };
 drawn(() => {
-  for (const key of ["2", "]", ".", "1", "ArrowUp", "ArrowRight", "ArrowRight", "[", ",", "t", "+"]) { press(key); seen.push(location.hash); }
+  for (const key of ["2", "]", ".", "1", "ArrowUp", "ArrowUp"]) { press(key); seen.push(location.hash); }
+  seen.push(document.querySelector(".pair div:nth-child(2) dd").textContent);
+  for (const key of ["ArrowLeft", "ArrowLeft", "ArrowRight", "[", ",", "t", "+"]) { press(key); seen.push(location.hash); }
   press("0");
   again(() => {
     const at = canvas.getBoundingClientRect(), view = viewers[0].views.map;
@@ -88,31 +105,35 @@ drawn(() => {
     seen.push(document.querySelector(".tip").textContent);
     press("?");
     seen.push(String(document.getElementById("help").open));
+    document.getElementById("help-close").click();
+    seen.push(String(document.getElementById("help").open));
     document.body.dataset.seen = JSON.stringify(seen);
   });
 });
-</script>
 """
 
 
-def test_keys_and_pointer_move_through_the_trace(tmp_path: Path) -> None:
+def test_keys_and_pointer_move_through_the_trace_and_an_arrow_starts_at_the_key_that_is_shown(tmp_path: Path) -> None:
     trace = renamed(traced(DECODERS["rotary"]), [f"w{n}" for n in range(11)])
     page = write_page(trace, tmp_path / "page.html", layer=0, head=1)
-    page.write_text(page.read_text(encoding="utf-8").replace("</body>", DRIVE + "</body>"), encoding="utf-8")
-    (body,) = [attributes for tag, attributes in Elements(opened(page, "", tmp_path, until="data-seen=")).found if tag == "body"]
-    *states, tip, helped = json.loads(body["data-seen"] or "")
+    page.write_text(driven(page.read_text(encoding="utf-8"), DRIVE), encoding="utf-8")
+    *states, tip, helped, closed = said_by(page, tmp_path)
+    assert int(trace.weights(1, 2, 8).argmax()) == 6
     assert states == [
         "#heads,l0,h1,t10",
         "#heads,l1,h1,t10",
         "#heads,l1,h2,t10",
         "#map,l1,h2,t10",
         "#map,l1,h2,t9",
-        "#map,l1,h2,t9,k1",
-        "#map,l1,h2,t9,k2",
-        "#map,l0,h2,t9,k2",
-        "#map,l0,h1,t9,k2",
-        "#map,l0,h1,t9,k2,dark",
-        "#map,l0,h1,t9,k2,dark",
+        "#map,l1,h2,t8",
+        "w6 6",
+        "#map,l1,h2,t8,k5",
+        "#map,l1,h2,t8,k4",
+        "#map,l1,h2,t8,k5",
+        "#map,l0,h2,t8,k5",
+        "#map,l0,h1,t8,k5",
+        "#map,l0,h1,t8,k5,dark",
+        "#map,l0,h1,t8,k5,dark",
     ]
     look = trace.look(0)
     weight, score = look.weights(1)[5, 2], look.scores(1)[5, 2]
@@ -121,4 +142,45 @@ def test_keys_and_pointer_move_through_the_trace(tmp_path: Path) -> None:
     assert numbers is not None, tip
     expected = [weight, score, q.norm(), k.norm(), torch.cosine_similarity(q, k, dim=0)]
     assert [float(one.replace("−", "-")) for one in numbers.groups()] == pytest.approx([float(one) for one in expected], abs=1e-3)
-    assert helped == "true"
+    assert (helped, closed) == ("true", "false")
+
+
+WALK = """
+const broken = [], alternatives = [];
+addEventListener("securitypolicyviolation", (event) => broken.push(event.violatedDirective));
+addEventListener("error", (event) => broken.push(event.message));
+for (const button of document.querySelectorAll(".tabs button")) button.click();
+for (const word of document.querySelectorAll("[data-alternatives]")) {
+  word.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+  alternatives.push(getComputedStyle(document.querySelector(".alternatives .weight")).getPropertyValue("--part"));
+}
+for (const name of ["theme", "help-button", "help-close", "theme"]) document.getElementById(name).click();
+setTimeout(() => {
+  const seen = {
+    broken, alternatives,
+    views: viewers.map((viewer) => viewer.state.view),
+    parts: [...document.querySelectorAll("[data-part]")].map((word) => word.style.getPropertyValue("--part")),
+    ticks: document.querySelectorAll(".ticks span")[2].style.left,
+    pictures: [...document.images].map((image) => image.naturalWidth > 0),
+    asked: performance.getEntriesByType("resource").map((entry) => entry.name).filter((name) => !name.startsWith("data:")),
+  };
+  parent === window ? (document.body.dataset.seen = JSON.stringify(seen)) : parent.postMessage(JSON.stringify(seen), "*");
+}, 500);
+"""
+LISTEN = '<script>addEventListener("message", (event) => (document.body.dataset.seen = event.data));</script>'
+
+
+@pytest.mark.parametrize("where", ["file", "notebook"])
+def test_all_views_obey_the_policy_and_ask_for_nothing_also_in_a_notebooks_sandbox(where: str, tmp_path: Path) -> None:
+    text = driven(everything([f"w{n}" for n in range(11)]), WALK)
+    page = tmp_path / "page.html"
+    page.write_text(text if where == "file" else f"<!doctype html><body>{LISTEN}{frame(text)}</body>", encoding="utf-8")
+    assert said_by(page, tmp_path) == {
+        "broken": [],
+        "alternatives": ["25.00%", "100.00%"],
+        "views": ["text", "text"],
+        "parts": ["30.0%", "60.0%"],
+        "ticks": "31.6228%",
+        "pictures": [True],
+        "asked": [],
+    }

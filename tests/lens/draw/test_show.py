@@ -27,18 +27,19 @@ def test_in_a_terminal_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "layer 0, mean of all heads" in capsys.readouterr().out
 
 
-def test_in_a_notebook_it_is_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_notebook_it_is_a_page_in_a_sandbox_and_nothing_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     _, trace = traced("decoder")
-    shown = list[str]()
+    shown = list[dict[str, str]]()
     notebook, display = ModuleType("IPython"), ModuleType("IPython.display")
     notebook.get_ipython = lambda: SimpleNamespace(kernel=object())
-    display.HTML, display.display = str, shown.append
+    display.display = lambda data, *, raw: shown.append(data if raw else {})  # IPython's HTML("<iframe …") warns: it is not used
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     trace.show("heads")
-    assert shown[0].startswith("<iframe srcdoc=")
-    assert "<!doctype html>" in unescape(shown[0]).lower()
-    assert trace._repr_html_().startswith("<iframe srcdoc=")
+    for page in (shown[0]["text/html"], trace._repr_html_()):
+        assert page.startswith('<iframe sandbox="allow-scripts" srcdoc=')
+        assert "<!doctype html>" in unescape(page).lower()
+    assert shown[0]["text/plain"] == repr(trace)
 
 
 @pytest.mark.parametrize("kind", VIEWS)

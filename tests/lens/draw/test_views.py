@@ -127,7 +127,8 @@ def test_directions_that_fit_three_axes_keep_their_angles() -> None:
     generator = torch.Generator().manual_seed(3)
     flat = torch.nn.functional.normalize(torch.randn(12, 3, generator=generator), dim=-1)
     axes = torch.linalg.qr(torch.randn(10, 3, generator=generator)).Q
-    points, kept = projected(flat[:5] @ axes.T, flat[5:] @ axes.T)
+    *points, kept = projected(flat[:5] @ axes.T, flat[5:] @ axes.T)
+    points = np.concatenate(points)
     assert kept == pytest.approx(1)
     np.testing.assert_allclose(points @ points.T, (flat @ flat.T).numpy(), atol=1e-5)
 
@@ -143,12 +144,13 @@ def test_the_logit_lens_ends_in_the_models_own_answer() -> None:
         view_of(trace, "logit-lens")
 
 
-def test_the_alignment_names_the_token_that_was_chosen() -> None:
+def test_the_alignment_names_the_token_that_was_produced() -> None:
     _, trace = traced("both")
     view = view_of(trace, "alignment")
     np.testing.assert_allclose(view.values, trace.cross_weights(0).mean(0).numpy(), atol=1e-6)
     assert view.about["layer"] == 0  # the last but one of two
     assert view.rows == (*(f"<{token.id}>" for token in trace.tokens[1:]), "(next)")
+    assert view.row_axis == "target: the token that was produced"
     assert view.columns == tuple(f"<{token.id}>" for token in trace.source or ())
     np.testing.assert_allclose(view_of(trace, "alignment", layer=1, head=2).values, trace.cross_weights(1, 2).numpy(), atol=1e-6)
 

@@ -214,14 +214,14 @@ class MapView {
     const { state, rows, columns } = this.viewer, leap = event.shiftKey ? 10 : 1;
     const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     if (event.key === "+" || event.key === "=" || event.key === "-") {
-      const at = this.box ? [this.left(state.column ?? 0), this.top(state.row)] : [0, 0];
+      const at = this.box ? [this.left(this.viewer.column), this.top(state.row)] : [0, 0];
       this.zoom(event.key === "-" ? 1 / 1.4 : 1.4, ...at);
       return true;
     }
     if (event.key === "0") this.wanted = 0;
     if (!steps) return event.key === "0";
     const row = between(0, state.row + steps[0] * leap, rows.length - 1);
-    const column = steps[1] ? between(0, (state.column ?? 0) + steps[1] * leap, columns.length - 1) : state.column;
+    const column = steps[1] ? between(0, this.viewer.column + steps[1] * leap, columns.length - 1) : state.column;
     this.viewer.select({ row, column });
     return true;
   }

@@ -10,6 +10,7 @@ function start() {
   const wanted = decodeURIComponent(location.hash.slice(1)), [dark] = wanted.match(/\b(dark|light)\b/) ?? [];
   if (dark) theme.set(dark);
   paint.refresh();
+  for (const word of document.querySelectorAll("[data-part]")) word.style.setProperty("--part", `${word.dataset.part}%`);
   const places = [...document.querySelectorAll("[data-trace]")];
   for (const place of places) {
     const pile = place.dataset.trace, text = (name) => document.getElementById(`${pile}-${name}`).textContent;
@@ -24,7 +25,7 @@ function start() {
   addEventListener("hashchange", readHash);
   addEventListener("keydown", pressed);
   document.getElementById("theme").addEventListener("click", turnTheme);
-  document.getElementById("help-button").addEventListener("click", help);
+  for (const name of ["help-button", "help-close"]) document.getElementById(name).addEventListener("click", help);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", retheme);
   document.addEventListener("pointerover", showAlternatives);
   document.addEventListener("focusin", showAlternatives);
@@ -38,6 +39,7 @@ function readHash() {
 }
 
 function writeHash() {
+  if (location.protocol === "about:") return; // a page inside a notebook has no address of its own
   const chosen = document.documentElement.dataset.theme;
   history.replaceState(null, "", `#${viewers.map((viewer) => viewer.hash).join(";")}${chosen ? `,${chosen}` : ""}`);
 }
@@ -87,7 +89,7 @@ function showAlternatives(event) {
   if (old?.word === word) return undefined;
   old?.remove();
   const lines = JSON.parse(word.dataset.alternatives).map(([text, probability]) =>
-    element("tr", {}, element("th", { scope: "row" }, label(text, 24)), element("td", { class: "weight", style: `--part: ${(100 * probability).toFixed(2)}%` }, percent(probability))),
+    element("tr", {}, element("th", { scope: "row" }, label(text, 24)), element("td", { class: "weight", style: { "--part": `${(100 * probability).toFixed(2)}%` } }, percent(probability))),
   );
   const box = element("table", { class: "alternatives", role: "tooltip", lang: word.closest("[lang]").lang }, element("tbody", {}, ...lines));
   box.word = word;

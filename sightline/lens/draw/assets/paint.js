@@ -70,11 +70,12 @@ const percent = (value) => `${(100 * value).toFixed(value >= 0.0995 ? 0 : value 
 /** first, first + 1, …, last − 1 */
 const upTo = (first, last) => Array.from({ length: Math.max(0, last - first) }, (_, n) => first + n);
 
-/** An element with attributes and children; text is always text. */
+/** An element with attributes and children; text is always text. `style` is an object: the page's policy forbids style attributes. */
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (key === "style") for (const [property, one] of Object.entries(value)) made.style.setProperty(property, one);
     else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value === true ? "" : value);
   }
   made.append(...children);

@@ -98,7 +98,7 @@ class Panel {
     const weights = head.weights(state.row), scores = head.scores(state.row);
     const line = (column) => {
       const button = element("button", { type: "button", onclick: () => viewer.select({ column }) }, label(columns[column], 14));
-      const bar = element("td", { class: "weight", style: `--part: ${(100 * weights[column]).toFixed(2)}%` }, percent(weights[column]));
+      const bar = element("td", { class: "weight", style: { "--part": `${(100 * weights[column]).toFixed(2)}%` } }, percent(weights[column]));
       const numbers = [number(scores[column], 2), number(head.keyLength[column], 1), number(head.cosine(state.row, column), 2)];
       const name = element("th", { scope: "row" }, button, element("small", {}, ` ${column + viewer.keyOffset}`));
       return element("tr", { class: column === state.column ? "chosen" : null }, name, bar, ...numbers.map((one) => element("td", {}, one)));
@@ -112,8 +112,8 @@ class Panel {
 
   legend() {
     const stops = upTo(0, 11).map((n) => `${paint.css((n / 10) ** 2)} ${10 * n}%`).join(", ");
-    const ticks = [0, 0.01, 0.1, 0.25, 0.5, 1].map((weight) => element("span", { style: `left: ${100 * Math.sqrt(weight)}%` }, `${100 * weight}`));
-    const ramp = element("div", { class: "ramp", style: `background: linear-gradient(to right, ${stops})` });
+    const ticks = [0, 0.01, 0.1, 0.25, 0.5, 1].map((weight) => element("span", { style: { left: `${100 * Math.sqrt(weight)}%` } }, `${100 * weight}`));
+    const ramp = element("div", { class: "ramp", style: { background: `linear-gradient(to right, ${stops})` } });
     return element("div", { class: "legend", "aria-hidden": true }, element("span", {}, "weight, %"), ramp, element("div", { class: "ticks" }, ...ticks));
   }
 

@@ -1,4 +1,4 @@
-// A head's keys and queries as points on a sphere: their directions, seen along the three axes that hold most of them.
+// A head's keys and queries as points on a sphere, on the same three axes as the figures (views.py):
 //
 //     axes = first three eigenvectors of  Σ q̂ q̂ᵀ / queries + Σ k̂ k̂ᵀ / keys,    k̂ = (k − mean k) / |k − mean k|
 //
@@ -37,25 +37,43 @@ function addMoment(moment, vectors, count, dim) {
       for (let j = 0; j < dim; j++) moment[i * dim + j] += (vectors[n * dim + i] * vectors[n * dim + j]) / used;
 }
 
-/** By power iteration; each one found is taken out of the next. */
+/** The eigenvectors with the largest eigenvalues, by Jacobi rotations; each points to where its numbers sum to 0 or more. */
 function eigenvectors(matrix, dim, count) {
-  const found = [];
-  for (let number = 0; number < count; number++) {
-    let vector = Float64Array.from({ length: dim }, (_, n) => Math.sin(1 + n * (number + 1.7)));
-    for (let turn = 0; turn < 100; turn++) {
-      const next = new Float64Array(dim);
-      for (let i = 0; i < dim; i++) for (let j = 0; j < dim; j++) next[i] += matrix[i * dim + j] * vector[j];
-      for (const other of found) {
-        const along = dot(next, other);
-        for (let i = 0; i < dim; i++) next[i] -= along * other[i];
-      }
-      const length = Math.sqrt(dot(next, next));
-      if (!(length > 1e-12)) break;
-      vector = next.map((one) => one / length);
-    }
-    found.push(vector);
+  const left = Float64Array.from(matrix), vectors = new Float64Array(dim * dim);
+  for (let n = 0; n < dim; n++) vectors[n * dim + n] = 1;
+  for (let sweep = 0; sweep < 50 && offDiagonal(left, dim) > 1e-13; sweep++)
+    for (let p = 0; p < dim; p++) for (let q = p + 1; q < dim; q++) annihilate(left, vectors, dim, p, q);
+  const order = upTo(0, dim).sort((a, b) => left[b * dim + b] - left[a * dim + a]);
+  return order.slice(0, count).map((n) => {
+    const axis = vectors.slice(n * dim, (n + 1) * dim), sum = axis.reduce((total, one) => total + one, 0);
+    return sum < 0 ? axis.map((one) => -one) : axis;
+  });
+}
+
+/** How large the numbers beside the diagonal are, as a part of all. */
+function offDiagonal(matrix, dim) {
+  let beside = 0, all = 0;
+  for (let n = 0; n < dim * dim; n++) {
+    all += matrix[n] ** 2;
+    if (n % (dim + 1)) beside += matrix[n] ** 2;
   }
-  return found;
+  return all > 0 ? Math.sqrt(beside / all) : 0;
+}
+
+/** Turns rows and columns p and q so that matrix[p, q] is 0; the rows of `vectors` turn with them. */
+function annihilate(matrix, vectors, dim, p, q) {
+  const beside = matrix[p * dim + q];
+  if (beside === 0) return;
+  const half = (matrix[q * dim + q] - matrix[p * dim + p]) / (2 * beside);
+  const tangent = (half < 0 ? -1 : 1) / (Math.abs(half) + Math.sqrt(half * half + 1));
+  const cosine = 1 / Math.sqrt(tangent * tangent + 1), sine = tangent * cosine;
+  const turn = (numbers, a, b) => {
+    const first = numbers[a], second = numbers[b];
+    numbers[a] = cosine * first - sine * second;
+    numbers[b] = sine * first + cosine * second;
+  };
+  for (let n = 0; n < dim; n++) turn(matrix, n * dim + p, n * dim + q);
+  for (let n = 0; n < dim; n++) turn(matrix, p * dim + n, q * dim + n), turn(vectors, p * dim + n, q * dim + n);
 }
 
 function dot(a, b) {

@@ -5,8 +5,7 @@
 class SphereView {
   constructor(viewer) {
     this.viewer = viewer;
-    this.turn = 0.5;
-    this.tilt = -0.35;
+    this.turn = this.tilt = 0; // as in the figures: x to the right, y up
     this.skies = new Map();
   }
 
@@ -62,8 +61,7 @@ class SphereView {
       context.beginPath();
       for (let n = 0; n <= 64; n++) {
         const angle = (n / 64) * 2 * Math.PI, at = [Math.cos(angle), Math.sin(angle)];
-        const point = Float32Array.from(circle === 0 ? [at[0], 0, at[1], 1] : circle === 1 ? [0, at[0], at[1], 1] : [at[0], at[1], 0, 1]);
-        const { x: left, y: top } = this.place(point, 0);
+        const { x: left, y: top } = this.place(tilted(circle === 0 ? [at[0], 0, at[1]] : circle === 1 ? [0, at[0], at[1]] : [at[0], at[1], 0]), 0);
         n === 0 ? context.moveTo(left, top) : context.lineTo(left, top);
       }
       context.stroke();
@@ -161,6 +159,12 @@ class SphereView {
   key(event) {
     return this.viewer.stepRow(event);
   }
+}
+
+/** A point of the globe's own circles, which stand a little askew: seen along an axis they would be lines. */
+function tilted([x, y, z]) {
+  const [cosine, sine] = [Math.cos(0.31), Math.sin(0.31)], depth = sine * y + cosine * z;
+  return Float32Array.from([cosine * x + sine * depth, cosine * y - sine * z, cosine * depth - sine * x, 1]);
 }
 
 function star(context, x, y, size) {

@@ -12,14 +12,14 @@ class Viewer {
     this.read = read;
     this.looks = new Map();
     this.thumbs = new Map();
-    for (const part of ["tokens", "source"]) if (data[part]) data[part].repeats = new Set(data[part].repeats);
+    for (const part of ["tokens", "source", "produced"]) if (data[part]) data[part].repeats = new Set(data[part].repeats);
     this.hover = null;
-    this.state = { attention: 0, row: 0, column: null, ...data.start };
+    this.state = { attention: 0, column: null, ...data.start };
     this.views = Object.fromEntries(NAMES.map((name) => [name, new VIEWS[name](this)]));
     this.panel = new Panel(this);
     this.canvas = this.panel.canvas;
     this.words = this.panel.words;
-    this.state.row = this.rows.length - 1;
+    this.state.row ??= this.rows.length - 1;
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.panel.stage);
     this.change({});
@@ -66,6 +66,11 @@ class Viewer {
       this.looks.set(name, new Look(said, this.read));
     }
     return this.looks.get(name).head(head);
+  }
+
+  /** The key whose numbers are shown: the selected one, or the one with the largest weight. */
+  get column() {
+    return this.state.column ?? this.head?.top(this.state.row, 1)[0] ?? 0;
   }
 
   thumb(layer, head) {
