@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
-import stat
 from pathlib import Path
 
 from sightline.errors import CheckpointError
+from sightline.regular_file import NOT_REGULAR, open_regular_file
 
 MOST_HEADER = 25_000_000  # 200,000 tensors; the format's own limit of 100 MB could need 1 GB once parsed
 FIRST = 4096
@@ -43,16 +42,13 @@ def shown(name: object) -> str:
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """The file, open for reading; a folder, FIFO or device is refused without waiting for it."""
+    """`open_regular_file`, with a CheckpointError where it fails."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise CheckpointError(f"{shown(path)} cannot be opened: {why}", fix="check the path and its permissions") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise CheckpointError(f"{shown(path)} is not a regular file", expected="a file", fix="put the file itself there")
-    return os.fdopen(descriptor, "rb")
+        return open_regular_file(path)
+    except OSError as error:
+        if error.strerror == NOT_REGULAR:
+            raise CheckpointError(f"{shown(path)} is not a regular file", expected="a file", fix="put the file itself there") from None
+        raise CheckpointError(f"{shown(path)} cannot be opened: {error.strerror}", fix="check the path and its permissions") from None
 
 
 def kind(path: Path) -> str:

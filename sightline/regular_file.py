@@ -1,0 +1,53 @@
+"""Open a file that somebody else may have put there: regular files only, and no more bytes than were asked for.
+
+A FIFO would wait for a writer that never comes, and a link to a device could be read without end. Both are an OSError here, raised
+at once, so that a caller reports them as it reports a missing file.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+MOST_BYTES = 100_000_000
+NOT_REGULAR = "not a regular file"
+
+
+def open_regular_file(path: Path | str, *, most_bytes: int | None = None) -> io.BufferedReader:
+    """The file, open for reading. OSError if it is a folder, FIFO or device, or is larger than `most_bytes`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    except ValueError as error:  # a NUL in the path
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
+        if most_bytes is not None and status.st_size > most_bytes:
+            raise _too_large(path, most_bytes)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular_file(path: Path | str, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """All bytes of a regular file that has at most `most_bytes`, even if it grows meanwhile."""
+    with open_regular_file(path, most_bytes=most_bytes) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise _too_large(path, most_bytes)
+    return data
+
+
+def read_text_file(path: Path | str, *, most_bytes: int = MOST_BYTES, encoding: str = "utf-8", errors: str = "strict") -> str:
+    """The text of a regular file. OSError as above, UnicodeDecodeError for bytes that are not in the encoding."""
+    text = read_regular_file(path, most_bytes=most_bytes).decode(encoding, errors)
+    return io.IncrementalNewlineDecoder(None, translate=True).decode(text, final=True)
+
+
+def _too_large(path: Path | str, most_bytes: int) -> OSError:
+    return OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
