@@ -2,14 +2,15 @@
 
     loaded, engine = load_packed(source, "int8")        # loaded.transformer sleeps: it is read when somebody asks for more than its config
 
-An entry belongs to the files that it was made from (their paths, sizes and times), to what they say, and to this build of Sightline.
-One that does not fit is made anew.
+An entry belongs to the files that it was made from (their paths, sizes, times of change and samples of their bytes), to what they say, and
+to this build of Sightline. One that does not fit, or is damaged, is made anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +27,11 @@ from sightline.errors import CheckpointError
 from sightline.native import store
 from sightline.native.engine import NativeEngine
 from sightline.native.matrices import Precision
+from sightline.regular_file import open_regular_file
 
 SMALLEST = 4_000_000  # numbers; a smaller model is packed sooner than its entry is found
 WEIGHTS = (".safetensors", ".bin", ".index.json")
+SAMPLES, SAMPLE = 64, 1 << 14  # so many pieces of so many bytes of each file are compared; of a smaller file, all
 
 
 def load_packed(
@@ -68,8 +71,10 @@ def sleeping(source: Source, *, strict: bool) -> Loaded:
 
 def found_in(path: Path, key: store.Key, source: Source, *, strict: bool) -> NativeEngine | None:
     """The engine that was kept for this very checkpoint. `strict` wants to see the weights if there was something to warn of."""
+    *_, config = understand(source)
+    assert config.decoder is not None
     try:
-        entry = store.read(path, key)
+        entry = store.read(path, key, config.decoder)
     except store.BrokenError as error:
         source.notes.append(f"the packed weights in {path} are made anew: {error}")
         return None
@@ -110,9 +115,30 @@ def key_of(source: Source, precision: Precision) -> store.Key:
     return store.key_of(precision=precision, files=files_of(source), said=hashlib.sha256(text).hexdigest())
 
 
-def files_of(source: Source) -> list[tuple[str, int, int]]:
-    """Name, size and time of change of the checkpoint's files."""
+def files_of(source: Source) -> list[tuple[str, int, int, int, int, str]]:
+    """Of each of the checkpoint's files: name, size, time of change of its content and of its inode, inode, digest of its samples.
+
+    The time of the inode moves with every write and cannot be set, so that other weights of the same size and time are noticed. The
+    samples are for file systems that keep no such time.
+    """
     where = source.where.resolve()
     inside = [path for path in where.iterdir() if path.name == "config.json" or path.name.endswith(WEIGHTS)] if where.is_dir() else [where]
-    seen = [(str(path), path.stat()) for path in sorted(inside) if path.exists()]
-    return [(name, one.st_size, one.st_mtime_ns) for name, one in seen]
+    return [described(path) for path in sorted(inside) if path.is_file()]
+
+
+def described(path: Path) -> tuple[str, int, int, int, int, str]:
+    seen = path.stat()
+    return str(path), seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, sampled(path)
+
+
+def sampled(path: Path) -> str:
+    """The digest of some of a file's bytes. What cannot be read is not what the weights came from."""
+    try:
+        with open_regular_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= SAMPLES * SAMPLE:
+                return hashlib.sha256(file.read(SAMPLES * SAMPLE)).hexdigest()
+            starts = [(size - SAMPLE) * number // (SAMPLES - 1) for number in range(SAMPLES)]
+            return hashlib.sha256(b"".join(os.pread(file.fileno(), SAMPLE, start) for start in starts)).hexdigest()
+    except OSError:
+        return ""
