@@ -205,7 +205,10 @@ def attention(
     cap: float | None = None,
     sinks: Array | None = None,
 ) -> tuple[Array, Array]:
-    """`softmax(q kᵀ / √d_k) v` (Vaswani et al. 2017, eq. 1), each key head serving `heads / kv_heads` queries (Ainslie et al. 2023)."""
+    """`softmax(q kᵀ / √d_k) v` (Vaswani et al. 2017, eq. 1), each key head serving `heads / kv_heads` queries (Ainslie et al. 2023).
+
+    `may` is [query, key], or [heads, query, key] where heads may look at other keys.
+    """
     heads, _, head_dim = query.shape
     scales = np.broadcast_to(1 / math.sqrt(head_dim) if scale is None else scale, (heads,))
     outputs, weights = [], []
@@ -213,7 +216,8 @@ def attention(
         group = head // (heads // len(key))
         scores = soft_cap(query[head] @ key[group].T * scales[head], cap)
         scores = scores if bias is None else scores + bias[head]
-        weights.append(softmax(scores, may, None if sinks is None else sinks[head]))
+        seen = may[head] if may is not None and may.ndim == 3 else may
+        weights.append(softmax(scores, seen, None if sinks is None else sinks[head]))
         outputs.append(weights[-1] @ value[group])
     return np.array(outputs), np.array(weights)
 

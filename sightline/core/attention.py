@@ -141,7 +141,8 @@ def fused(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
         return kernels.attention(query, key, value, scale=scoring.scale, first=first, end=end)
     if plain and (mask.hides_nothing or mask.is_triangle):
         return _flash(query, key, value, scoring, None, triangle=not mask.hides_nothing)
-    rows = max(64, TILE // max(1, mask.keys * (1 if plain else query.shape[1])))
+    of_all_heads = plain and mask.given is None
+    rows = max(64, TILE // max(1, mask.keys * (1 if of_all_heads else query.shape[1])))
     if rows >= mask.queries:
         return _tile(query, key, value, scoring)
     mixed: list[Tensor] = []

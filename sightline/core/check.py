@@ -46,6 +46,9 @@ def attention_config(
     positions: AttentionPosition | None,
     kind: Literal["dot", "cosine"] | Dot | Cosine,
     bias: bool,
+    *,
+    value_dim: int | None = None,
+    window: int | None = None,
 ) -> AttentionConfig:
     """The configuration of a `MultiHeadAttention(width, heads, …)`."""
     if positions is not None and not isinstance(positions, (NoPosition, Rotary, ALiBi, RelativeBias)):
@@ -64,10 +67,12 @@ def attention_config(
         heads=heads,
         kv_heads=heads if kv_heads is None else kv_heads,
         head_dim=width // heads if head_dim is None else head_dim,
+        value_dim=value_dim,
         kind=attention_kind(kind),
         positions=NoPosition() if positions is None else positions,
         bias=bias,
         output_bias=bias,
+        window=window,
     )
 
 
@@ -83,7 +88,15 @@ def documents(documents: Tensor | None, tokens: Tensor, cache: Cache | None) -> 
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, *, window: int | None, key_padding: Tensor | None, bias: Tensor | None, kernel: str
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    window: int | None,
+    key_padding: Tensor | None,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    kernel: str,
 ) -> None:
     """The arguments of `sl.attention`."""
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -128,8 +141,9 @@ def attention(
     if kernel not in ("equation", "fused"):
         raise InputError(f"kernel {kernel!r}", fix=nearest(kernel, ("equation", "fused")))
     padding("key_padding", key_padding, (key.shape[0], key.shape[2]))
+    wanted = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    given_mask(mask, wanted, query.device)
     if bias is not None:
-        wanted = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
         if bias.dim() != 4 or any(have not in (1, want) for have, want in zip(bias.shape, wanted, strict=True)):
             raise InputError(
                 f"bias has shape {_shape(bias)}",
@@ -137,15 +151,16 @@ def attention(
                 fix="add axes of size 1 with bias[None]",
             )
         if not bias.is_floating_point():
-            raise InputError(f"bias is {_dtype(bias)}", expected="numbers to add to the scores", fix="key_padding takes booleans")
+            raise InputError(f"bias is {_dtype(bias)}", expected="numbers to add to the scores", fix="mask takes booleans, True = may look")
 
 
 def brick(
     x: Tensor,
     context: Tensor | None,
     width: int,
-    positions: AttentionPosition,
+    config: AttentionConfig,
     key_padding: Tensor | None,
+    mask: Tensor | None,
     *,
     causal: bool,
     parameter: Tensor,
@@ -181,14 +196,21 @@ def brick(
             )
         if causal:
             raise InputError("causal=True with a context", expected="one of them: another sequence has no future here", fix="causal=False")
-        if not isinstance(positions, NoPosition):
+        if config.window is not None:
             raise InputError(
-                f"a context with {type(positions).__name__} positions",
+                f"a context with window={config.window}",
+                expected="no window: two sequences have no common distance",
+                fix="make the layer without a window, or give a mask",
+            )
+        if not isinstance(config.positions, NoPosition):
+            raise InputError(
+                f"a context with {type(config.positions).__name__} positions",
                 expected="no positions: two sequences have no common origin",
                 fix="make the layer without positions",
             )
     keys = x if context is None else context
     padding("key_padding", key_padding, (keys.shape[0], keys.shape[1]))
+    given_mask(mask, (x.shape[0], config.heads, x.shape[1], keys.shape[1]), x.device)
 
 
 # ------------------------------------------------------------------------------------------------------ calling a model
@@ -308,6 +330,31 @@ def padding(name: str, pad: Tensor | None, shape: tuple[int, int]) -> None:
         raise InputError(f"{name} is {_dtype(pad)}", expected="booleans, True where padding", fix=f"{name} = attention_mask == 0")
     if tuple(pad.shape) != shape:
         raise InputError(f"{name} has shape {_shape(pad)}", expected=f"{list(shape)}", fix="one boolean per token")
+
+
+def given_mask(mask: Tensor | None, shape: tuple[int, int, int, int], device: torch.device) -> None:
+    """Booleans for pairs of a query and a key, True = may look: [query, key], or four axes that broadcast."""
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        additive = mask.is_floating_point()
+        fix = "mask == 0 of a mask that is added to the scores" if additive else "mask.bool() if 1 means that it may look"
+        raise InputError(f"mask is {_dtype(mask)}", expected="booleans, True = may look", fix=fix)
+    if mask.dim() == 3:
+        raise InputError(
+            f"mask has shape {_shape(mask)}",
+            expected="[query, key] or [batch, heads, query, key]",
+            fix="mask[:, None] if it is one for each of the batch, mask[None] if one for each head",
+        )
+    axes = mask.dim() in (2, 4)
+    if not axes or any(have not in (1, want) for have, want in zip(reversed(mask.shape), reversed(shape), strict=False)):
+        raise InputError(
+            f"mask has shape {_shape(mask)}",
+            expected=f"one that broadcasts to {list(shape)} [batch, heads, query, key]",
+            fix="one boolean for each pair of a query and a key",
+        )
+    if mask.device != device:
+        raise InputError(f"mask is on {mask.device}, the vectors on {device}", expected="one device", fix=f"mask.to('{device}')")
 
 
 def _shape(x: Tensor) -> str:

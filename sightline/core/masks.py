@@ -4,6 +4,7 @@
                   and key_at[j] ≤ query_at[i]        (causal)     not in the future
                   and |query_at[i] − key_at[j]| < window          near enough
                   and key_in[j] = query_in[i]                     of the same document, where several share a row
+                  and given[i, j]                                 True where the caller says that it may look
 
 Causal, padded, windowed, chunked, cached and empty rows are all this formula with other positions.
 """
@@ -30,6 +31,7 @@ class Mask:
     offset: int | None = None
     query_in: Int[Tensor, "#batch query"] | None = None
     key_in: Int[Tensor, "#batch key"] | None = None
+    given: Bool[Tensor, "#batch #heads #query #key"] | None = None
 
     @property
     def queries(self) -> int:
@@ -39,7 +41,7 @@ class Mask:
     def keys(self) -> int:
         return self.key_at.shape[-1]
 
-    def allowed(self) -> Bool[Tensor, "#batch 1 query key"]:
+    def allowed(self) -> Bool[Tensor, "#batch #heads query key"]:
         """The predicate as a tensor."""
         query_at, key_at = self.query_at[:, None, :, None], self.key_at[:, None, None, :]
         allowed = (key_at >= 0).expand(-1, -1, query_at.shape[2], -1)
@@ -49,12 +51,12 @@ class Mask:
             allowed = allowed & (key_at > query_at - self.window) & (key_at < query_at + self.window)
         if self.query_in is not None and self.key_in is not None:
             allowed = allowed & (self.key_in[:, None, None, :] == self.query_in[:, None, :, None])
-        return allowed
+        return allowed if self.given is None else allowed & self.given
 
     @property
     def hides_nothing(self) -> bool:
         """Known, without building it, to allow everything."""
-        if self.offset is None or self.query_in is not None:
+        if self.offset is None or self.query_in is not None or self.given is not None:
             return False
         sees_all_past = not self.causal or self.offset >= self.keys - 1
         near_enough = self.window is None or self.window >= max(self.offset + self.queries, self.keys)
@@ -64,10 +66,13 @@ class Mask:
     def is_triangle(self) -> bool:
         """Known, without building it, to be the causal triangle of one whole sequence."""
         near_enough = self.window is None or self.window >= self.keys
-        return self.causal and self.query_in is None and self.offset == 0 and self.queries == self.keys and near_enough
+        one_whole = self.query_in is None and self.given is None and self.offset == 0 and self.queries == self.keys
+        return self.causal and one_whole and near_enough
 
     def runs(self) -> tuple[Int[Tensor, "batch query"], Int[Tensor, "batch query"]] | None:
         """Where each query is known to see one run of keys: its first, and the one after its last. None where that is not known."""
+        if self.given is not None:
+            return None
         if self.query_in is None:
             return None if self.offset is None else known_runs(self.queries, self.keys, self.offset, self.window, causal=self.causal)
         if not (self.query_in is self.key_in and self.causal and bool((self.query_in.diff() >= 0).all())):
@@ -82,7 +87,15 @@ class Mask:
         """The same predicate for some of the queries and keys."""
         query_in = None if self.query_in is None else self.query_in[:, rows]
         key_in = None if self.key_in is None else self.key_in[:, columns]
-        return replace(self, query_at=self.query_at[:, rows], key_at=self.key_at[:, columns], offset=None, query_in=query_in, key_in=key_in)
+        return replace(
+            self,
+            query_at=self.query_at[:, rows],
+            key_at=self.key_at[:, columns],
+            offset=None,
+            query_in=query_in,
+            key_in=key_in,
+            given=None if self.given is None else tile_of(self.given, rows, columns),
+        )
 
     def columns(self, rows: slice) -> slice:
         """The keys that these queries can see at most; less than all only where positions are known."""
@@ -92,6 +105,12 @@ class Mask:
         stop = self.keys if not self.causal and self.window is None else min(self.keys, last if self.causal else last + (self.window or 0))
         start = 0 if self.window is None else min(max(0, first - self.window + 1), stop)
         return slice(start, stop)
+
+
+def tile_of(given: Bool[Tensor, "batch heads query key"], rows: slice, columns: slice) -> Bool[Tensor, "batch heads rows columns"]:
+    """Some queries and keys of a mask; an axis of size 1 speaks for all of them."""
+    given = given if given.shape[2] == 1 else given[:, :, rows]
+    return given if given.shape[3] == 1 else given[..., columns]
 
 
 @lru_cache(maxsize=64)

@@ -7,6 +7,7 @@ Self-attention when y is x, cross-attention when y is another sequence of its ow
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal, overload
 
 import torch
@@ -114,7 +115,8 @@ class Attention(nn.Module):
         query = self.as_queries(query, place)
         query = record(self.names + "query", query)
         key, value = record(self.names + "key", stored.key), record(self.names + "value", stored.value)
-        mask = Mask(place.query_at, stored.at, place.causal, self.config.window, stored.offset, place.documents, place.documents)
+        documents = place.documents
+        mask = Mask(place.query_at, stored.at, place.causal, self.config.window, stored.offset, documents, documents, place.given)
         scoring = self.scoring(mask, place.bias, record)
         if record.wants(self.names + "weights"):
             mixed = mix(record(self.names + "weights", attention_weights(query, key, scoring)), value)
@@ -156,6 +158,10 @@ class MultiHeadAttention(Attention):
     y = attention(x)                                        # x [batch, time, 64] → y [batch, time, 64]
     y, weights = attention(x, return_weights=True)          # weights [batch, 8, time, time]
     y = attention(x, memory, key_padding=padding)           # cross-attention; memory may have another length
+    y = attention(x, mask=mask)                             # mask [time, time], True = may look
+
+    `head_dim` is the size of a head's queries and keys (width / heads unless given), `value_dim` that of its values (head_dim unless
+    given). With a `window` w, a query sees keys at a distance below w only.
     """
 
     def __init__(
@@ -165,18 +171,27 @@ class MultiHeadAttention(Attention):
         *,
         kv_heads: int | None = None,
         head_dim: int | None = None,
+        value_dim: int | None = None,
+        window: int | None = None,
         positions: AttentionPosition | None = None,
         kind: Literal["dot", "cosine"] | Dot | Cosine = "dot",
         bias: bool = True,
     ) -> None:
-        config = check.attention_config(width, heads, kv_heads, head_dim, positions, kind, bias)
+        config = check.attention_config(width, heads, kv_heads, head_dim, positions, kind, bias, value_dim=value_dim, window=window)
         super().__init__(width, config)
         relative = config.positions if isinstance(config.positions, RelativeBias) else None
         self.relative = RelativeTable(relative.buckets, relative.max_distance, heads, causal=False) if relative else None
 
     @overload
     def forward(
-        self, x: Tensor, context: Tensor | None = None, *, causal: bool = False, key_padding: Tensor | None = None, kernel: Kernel = "fused"
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        causal: bool = False,
+        key_padding: Tensor | None = None,
+        mask: Tensor | None = None,
+        kernel: Kernel = "fused",
     ) -> Tensor: ...
 
     @overload
@@ -187,6 +202,7 @@ class MultiHeadAttention(Attention):
         *,
         causal: bool = False,
         key_padding: Tensor | None = None,
+        mask: Tensor | None = None,
         kernel: Kernel = "fused",
         return_weights: Literal[True],
     ) -> tuple[Tensor, Tensor]: ...
@@ -198,22 +214,30 @@ class MultiHeadAttention(Attention):
         *,
         causal: bool = False,
         key_padding: Bool[Tensor, "batch key"] | None = None,
+        mask: Bool[Tensor, ...] | None = None,
         kernel: Kernel = "fused",
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Self-attention, or cross-attention to `context`. `key_padding` is True where a key is padding."""
-        check.brick(x, context, self.width, self.config.positions, key_padding, causal=causal, parameter=self.query.weight)
+        """Self-attention, or cross-attention to `context`.
+
+        `key_padding` [batch, key] is True where a key is padding, which nobody may look at (`attention_mask == 0` of Hugging Face,
+        `key_padding_mask` of torch.nn). `mask` is True where a query may look at a key: [query, key], or [batch, heads, query, key] with
+        axes of size 1 for all (`attn_mask` of scaled_dot_product_attention; nn.MultiheadAttention's says the opposite). A key is seen
+        where padding, mask, `causal` and window all allow it; a query with nothing to look at gets the output layer's bias alone.
+        """
+        check.brick(x, context, self.width, self.config, key_padding, mask, causal=causal, parameter=self.query.weight)
         keys = x.shape[1] if context is None else context.shape[1]
         query_at = torch.arange(x.shape[1], device=x.device)[None]
         key_at, offset = key_positions(keys, key_padding, x.device)
         place = place_for(
             self.config.positions, self.config.head_dim, self.config.heads, query_at, offset, causal=causal, table=self.relative
         )
+        place = replace(place, given=four_axes(mask))
         record = Recorder({"query", "key", "mask"}) if return_weights else NOTHING
         mixed = self.compute(x, context, place=place, context_at=key_at, context_offset=offset, kernel=kernel, record=record)
         if isinstance(record, Recorder):
-            query, key, mask = (record["model", None, name] for name in ("query", "key", "mask"))
-            return mixed, attention_weights(query, key, self.scoring(mask, place.bias))
+            query, key, used = (record["model", None, name] for name in ("query", "key", "mask"))
+            return mixed, attention_weights(query, key, self.scoring(used, place.bias))
         return mixed
 
 
@@ -225,6 +249,11 @@ def key_positions(
     return (at, 0) if padding is None else (at.masked_fill(padding, -1), None)
 
 
+def four_axes(mask: Bool[Tensor, ...] | None) -> Bool[Tensor, "#batch #heads #query #key"] | None:
+    """[query, key] as [1, 1, query, key]."""
+    return mask[None, None] if mask is not None and mask.dim() == 2 else mask
+
+
 def attention(
     query: Float[Tensor, "batch heads query head_dim"],
     key: Float[Tensor, "batch kv_heads key head_dim"],
@@ -233,6 +262,7 @@ def attention(
     causal: bool = False,
     window: int | None = None,
     key_padding: Bool[Tensor, "batch key"] | None = None,
+    mask: Bool[Tensor, ...] | None = None,
     bias: Float[Tensor, ...] | None = None,
     scale: float | None = None,
     kernel: Kernel = "fused",
@@ -240,16 +270,19 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(q kᵀ · scale + bias) v over the allowed keys.
 
-    With `causal` or a `window`, the last query stands at the last key, so a few new queries may follow many cached keys. A query
-    with nothing to look at gets zeros. With `return_weights` the weights [batch, heads, query, key] are rebuilt beside the kernel.
+    `key_padding` [batch, key] is True where a key is padding, which nobody may look at. `mask` is True where a query may look at a key:
+    [query, key], or [batch, heads, query, key] with axes of size 1 for all. With `causal` or a `window`, the last query stands at the
+    last key, so a few new queries may follow many cached keys. A key is seen where all of these allow it; a query with nothing to look at
+    gets zeros. With `return_weights` the weights [batch, heads, query, key] are rebuilt beside the kernel.
     """
-    check.attention(query, key, value, window=window, key_padding=key_padding, bias=bias, kernel=kernel)
+    check.attention(query, key, value, window=window, key_padding=key_padding, mask=mask, bias=bias, kernel=kernel)
     queries, keys = query.shape[2], key.shape[2]
     aligned = keys - queries if causal or window is not None else 0
     query_at = torch.arange(aligned, aligned + queries, device=query.device)[None]
     key_at, offset = key_positions(keys, key_padding, query.device)
-    mask = Mask(query_at, key_at, causal, window, None if offset is None or aligned < 0 else aligned)
+    known = None if offset is None or aligned < 0 else aligned
+    who_sees_whom = Mask(query_at, key_at, causal, window, known, given=four_axes(mask))
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scoring = Scoring(mask, scale, None if bias is None else GivenBias(bias))
+    scoring = Scoring(who_sees_whom, scale, None if bias is None else GivenBias(bias))
     mixed = attend(query, key, value, scoring, kernel=kernel)
     return (mixed, attention_weights(query, key, scoring)) if return_weights else mixed

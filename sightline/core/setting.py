@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sightline.config import ALiBi, AttentionPosition, RelativeBias, Rotary
@@ -17,7 +17,7 @@ from sightline.record import NOTHING, Record
 @dataclass(frozen=True)
 class Place:
     """Where the queries stand, and what that does to the scores: causality, RoPE's angles, a bias. `offset` as in `Mask`;
-    `documents` numbers the documents that share a row, none of which sees another."""
+    `documents` numbers the documents that share a row, none of which sees another; `given` is a mask of the caller's, True = may look."""
 
     query_at: Int[Tensor, "#batch query"]
     offset: int | None
@@ -25,6 +25,7 @@ class Place:
     rotation: Rotation | None = None
     bias: Bias | None = None
     documents: Int[Tensor, "batch query"] | None = None
+    given: Bool[Tensor, "#batch #heads #query #key"] | None = None
 
 
 @dataclass(frozen=True)

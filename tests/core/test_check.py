@@ -57,6 +57,14 @@ CALLS = {
     "brick: rotary context": (lambda: brick(positions=sl.Rotary())(X, X), "a context with Rotary positions"),
     "brick: context batch": (lambda: brick()(X, X[:1]), "x has batch 2, context has 1"),
     "brick: padding": (lambda: brick()(X, key_padding=torch.zeros(2, 6).bool()), "key_padding has shape [2, 6]; expected [2, 5]"),
+    "brick: additive mask": (lambda: brick()(X, mask=torch.zeros(5, 5)), "mask is float32; expected booleans, True = may look. Fix: mask == 0"),
+    "brick: mask of whole numbers": (lambda: brick()(X, mask=torch.ones(5, 5).long()), "mask is int64; expected booleans, True = may look"),
+    "brick: mask of another length": (lambda: brick()(X, mask=torch.ones(5, 4).bool()), "mask has shape [5, 4]; expected one that broadcasts to [2, 4, 5, 5]"),
+    "brick: mask of a batch": (lambda: brick()(X, mask=torch.ones(2, 5, 5).bool()), "mask[:, None] if it is one for each of the batch"),
+    "brick: mask elsewhere": (lambda: brick()(X, mask=torch.ones(5, 5).bool().to("meta")), "mask is on meta, the vectors on cpu"),
+    "brick: window and context": (lambda: brick(window=2)(X, X), "a context with window=2"),
+    "attention: additive mask": (lambda: sl.attention(Q, Q, Q, mask=torch.zeros(5, 5)), "mask is float32; expected booleans, True = may look"),
+    "attention: mask": (lambda: sl.attention(Q, Q, Q, mask=torch.ones(3, 1, 5, 5).bool()), "mask has shape [3, 1, 5, 5]"),
     "attention: three axes": (lambda: sl.attention(Q[0], Q[0], Q[0]), "query has shape [4, 5, 8]; expected [batch, heads, time, head_dim]"),
     "attention: whole numbers": (lambda: sl.attention(Q.long(), Q, Q), "query is int64"),
     "attention: dtypes": (lambda: sl.attention(Q, Q.double(), Q), "one dtype and device"),
@@ -67,7 +75,7 @@ CALLS = {
     "attention: window": (lambda: sl.attention(Q, Q, Q, window=0), "window is 0"),
     "attention: kernel": (lambda: sl.attention(Q, Q, Q, kernel="fast"), "kernel 'fast'"),
     "attention: bias": (lambda: sl.attention(Q, Q, Q, bias=torch.zeros(3, 5)), "broadcasts to [2, 4, 5, 5]"),
-    "attention: boolean bias": (lambda: sl.attention(Q, Q, Q, bias=torch.zeros(1, 1, 5, 5).bool()), "key_padding takes booleans"),
+    "attention: boolean bias": (lambda: sl.attention(Q, Q, Q, bias=torch.zeros(1, 1, 5, 5).bool()), "mask takes booleans, True = may look"),
 }  # fmt: skip
 
 

@@ -47,11 +47,11 @@ def test_fused_is_the_equation_in_bfloat16(name: str) -> None:
 @given(
     batch=st.integers(1, 3), groups=st.integers(1, 3), kv_heads=st.integers(1, 3), queries=st.integers(1, 9), keys=st.integers(1, 9),
     head_dim=st.integers(1, 9), value_dim=st.integers(1, 9), causal=st.booleans(), window=st.none() | st.integers(1, 9), padded=st.booleans(),
-    biased=st.booleans(), seed=st.integers(0, 99),
+    biased=st.booleans(), masked=st.booleans(), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_any_shape_any_mask(
     batch: int, groups: int, kv_heads: int, queries: int, keys: int, head_dim: int, value_dim: int, causal: bool, window: int | None,
-    padded: bool, biased: bool, seed: int,
+    padded: bool, biased: bool, masked: bool, seed: int,
 ) -> None:  # fmt: skip
     torch.manual_seed(seed)
     query = torch.randn(batch, groups * kv_heads, queries, head_dim)
@@ -60,6 +60,7 @@ def test_any_shape_any_mask(
         "causal": causal,
         "window": window,
         "key_padding": torch.rand(batch, keys) < 0.4 if padded else None,
+        "mask": torch.rand(batch, groups * kv_heads, queries, keys) < 0.6 if masked else None,
         "bias": torch.randn(1, groups * kv_heads, queries, keys) if biased else None,
     }
     a, weights = sl.attention(query, key, value, **options, kernel="equation", return_weights=True)
@@ -95,9 +96,57 @@ def test_a_fully_masked_row_is_zero_with_finite_gradients() -> None:
         assert all(bool(torch.isfinite(x.grad).all()) for x in (query, key, value) if x.grad is not None)
 
 
+@pytest.mark.parametrize("kernel", ["equation", "fused"])
+def test_a_row_that_a_mask_empties_is_zero_with_finite_gradients(kernel: str) -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 2, 4, 8, requires_grad=True) for _ in range(3))
+    mask = torch.ones(1, 2, 4, 4, dtype=torch.bool)
+    mask[0, 1, 2] = False
+    output, weights = sl.attention(query, key, value, mask=mask, kernel=kernel, return_weights=True)
+    assert bool((output[:, 1, 2] == 0).all())
+    assert bool((weights[:, 1, 2] == 0).all())
+    output.square().sum().backward()
+    assert all(bool(torch.isfinite(x.grad).all()) for x in (query, key, value) if x.grad is not None)
+    brick = sl.MultiHeadAttention(16, heads=2)
+    x = torch.randn(2, 4, 16, requires_grad=True)
+    empty = brick(x, mask=torch.zeros(4, 4, dtype=torch.bool), kernel=kernel)
+    torch.testing.assert_close(empty, brick.output.bias.expand(2, 4, 16))
+    empty.sum().backward()
+    assert x.grad is not None
+    assert bool(torch.isfinite(x.grad).all())
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "options", [{"value_dim": 3}, {"value_dim": 9, "kv_heads": 2}, {"window": 3}, {"window": 2, "value_dim": 6}], ids=str
+)
+def test_a_brick_with_its_own_value_size_and_window_learns_the_same_by_both_kernels(options: dict[str, int], masked: bool) -> None:
+    torch.manual_seed(0)
+    brick = sl.MultiHeadAttention(16, heads=4, **options)
+    x, mask = torch.randn(2, 7, 16), torch.rand(2, 4, 7, 7) < 0.6 if masked else None
+    found = {}
+    for kernel in ("equation", "fused"):
+        y = brick(x, causal=True, mask=mask, kernel=kernel)
+        found[kernel] = [y, *torch.autograd.grad(y.square().sum(), list(brick.parameters()))]
+    assert brick.output.weight.shape == (16, 4 * options.get("value_dim", 4))
+    for ours, theirs in zip(found["equation"], found["fused"], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_new_queries_behind_cached_keys_see_what_they_see_in_the_whole_sequence() -> None:
+    """The last queries alone, with a window and their rows of the mask: as with a cache."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 5)
+    mask = torch.rand(2, 4, 9, 9) < 0.7
+    whole = sl.attention(query, key, value, causal=True, window=4, mask=mask)
+    for count in (1, 3):
+        last = sl.attention(query[:, :, -count:], key, value, causal=True, window=4, mask=mask[:, :, -count:])
+        torch.testing.assert_close(last, whole[:, :, -count:])
+
+
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("kernel", ["equation", "fused"])
-@pytest.mark.parametrize("how", ["padding", "causal", "window"])
+@pytest.mark.parametrize("how", ["padding", "causal", "window", "mask"])
 def test_nan_behind_a_mask_never_leaks(kernel: str, how: str, poison: float) -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(1, 2, 6, 8) for _ in range(3))
@@ -105,15 +154,16 @@ def test_nan_behind_a_mask_never_leaks(kernel: str, how: str, poison: float) -> 
         "padding": {"key_padding": torch.tensor([[False] * 5 + [True]])},
         "causal": {"causal": True},
         "window": {"causal": True, "window": 2},
+        "mask": {"mask": torch.arange(6)[None] < 5},
     }[how]
     clean = sl.attention(query, key, value, **options, kernel=kernel)
     spot = 0 if how == "window" else 5
     key, value = key.clone(), value.clone()
     key[:, :, spot], value[:, :, spot] = poison, poison
     dirty = sl.attention(query, key, value, **options, kernel=kernel)
-    blind = {"padding": slice(0, 6), "causal": slice(0, 5), "window": slice(2, 6)}[how]
+    blind = {"padding": slice(0, 6), "mask": slice(0, 6), "causal": slice(0, 5), "window": slice(2, 6)}[how]
     torch.testing.assert_close(dirty[:, :, blind], clean[:, :, blind])
-    seeing = {"padding": slice(0, 0), "causal": slice(5, 6), "window": slice(0, 2)}[how]
+    seeing = {"padding": slice(0, 0), "mask": slice(0, 0), "causal": slice(5, 6), "window": slice(0, 2)}[how]
     assert bool(dirty[:, :, seeing].isnan().all()), "a query that may look at it must not hide it"
 
 

@@ -359,6 +359,7 @@ def attention_cases(draw: st.DrawFn) -> SimpleNamespace:
         return torch.randn(shape, generator=generator)
 
     broadcast = tuple(n if draw(st.booleans()) else 1 for n in (batch, heads, queries, keys))
+    masked = broadcast if draw(st.booleans()) else (queries, keys)
     return SimpleNamespace(
         query=normal(batch, heads, queries, dim),
         key=normal(batch, kv_heads, keys, dim),
@@ -366,6 +367,7 @@ def attention_cases(draw: st.DrawFn) -> SimpleNamespace:
         causal=draw(st.booleans()),
         window=draw(st.none() | st.integers(1, 8)),
         key_padding=draw(st.none() | st.just(torch.rand(batch, keys, generator=generator) < 0.4)),
+        mask=draw(st.none() | st.just(torch.rand(masked, generator=generator) < 0.6)),
         bias=draw(st.none() | st.just(2 * normal(*broadcast))),
         scale=draw(st.none() | st.floats(0.1, 2.0)),
     )
@@ -382,12 +384,15 @@ def check_attention(case: SimpleNamespace, kernel: str) -> None:
         may = reference.allowed(queries, keys, causal=case.causal, window=case.window, offset=offset)
         if case.key_padding is not None:
             may &= ~case.key_padding[row].numpy()
+        may = np.repeat(may[None], heads, axis=0)
+        if case.mask is not None:
+            may &= case.mask.expand(batch, heads, queries, keys)[row].numpy()
         query, key, value = (x[row].double().numpy() for x in (case.query, case.key, case.value))
         wanted, wanted_weights = reference.attention(query, key, value, scale=case.scale, may=may, bias=None if bias is None else bias[row])
         np.testing.assert_allclose(ours[row].numpy(), wanted, atol=1e-5, rtol=1e-5)
         np.testing.assert_allclose(weights[row].numpy(), wanted_weights, atol=1e-5, rtol=1e-5)
-        assert not ours[row].numpy()[:, ~may.any(-1)].any()  # nothing to look at: exactly 0
-        assert not weights[row].numpy()[:, ~may].any()
+        assert not ours[row].numpy()[~may.any(-1)].any()  # nothing to look at: exactly 0
+        assert not weights[row].numpy()[~may].any()
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -396,16 +401,20 @@ def test_attention(case: SimpleNamespace, kernel: str) -> None:
     check_attention(case, kernel)
 
 
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("more", ["", "bias", "mask", "a mask for each head"])
 @pytest.mark.parametrize(("causal", "window"), [(True, None), (True, 20), (False, 20), (False, None)])
 @pytest.mark.parametrize("keys", [150, 190])
-def test_attention_in_bands(monkeypatch: pytest.MonkeyPatch, causal: bool, window: int | None, keys: int, biased: bool) -> None:
+def test_attention_in_bands(monkeypatch: pytest.MonkeyPatch, causal: bool, window: int | None, keys: int, more: str) -> None:
     """A mask too large for one tile is built band by band; the tile is made small here, so that 150 queries need three."""
     monkeypatch.setattr("sightline.core.attention.TILE", 1)
     generator = torch.Generator().manual_seed(keys)
     query, key, value = (torch.randn(1, heads, time, 4, generator=generator) for heads, time in ((2, 150), (1, keys), (1, keys)))
-    bias = torch.randn(1, 2, 150, keys, generator=generator) if biased else None
-    case = SimpleNamespace(query=query, key=key, value=value, causal=causal, window=window, bias=bias, key_padding=None, scale=None)
+    bias = torch.randn(1, 2, 150, keys, generator=generator) if more == "bias" else None
+    masks = {"mask": (150, keys), "a mask for each head": (1, 2, 150, keys)}
+    mask = torch.rand(masks[more], generator=generator) < 0.5 if more in masks else None
+    case = SimpleNamespace(
+        query=query, key=key, value=value, causal=causal, window=window, bias=bias, mask=mask, key_padding=None, scale=None
+    )
     check_attention(case, "fused")
 
 
@@ -419,18 +428,25 @@ BRICKS = {
     "alibi": {"positions": sl.ALiBi()},
     "relative": {"positions": sl.RelativeBias(buckets=8, max_distance=8)},
     "rotary cosine": {"positions": sl.Rotary(dim=4), "kind": sl.Cosine(learnable=False)},
+    "small values": {"value_dim": 3, "kv_heads": 2},
+    "large values": {"value_dim": 11},
+    "window": {"positions": sl.Rotary(), "window": 3, "value_dim": 8},
 }
 
 
-def check_brick(brick: Any, x: Tensor, context: Tensor | None, *, causal: bool, padding: Tensor | None, kernel: str) -> None:
+def check_brick(
+    brick: Any, x: Tensor, context: Tensor | None, *, causal: bool, padding: Tensor | None, mask: Tensor | None, kernel: str
+) -> None:
     """`MultiHeadAttention` against the oracle. Its relative bias looks both ways, for it does not know who will call it."""
-    ours, weights = brick(x, context, causal=causal, key_padding=padding, kernel=kernel, return_weights=True)
+    ours, weights = brick(x, context, causal=causal, key_padding=padding, mask=mask, kernel=kernel, return_weights=True)
     params, time = numbers(brick), x.shape[1]
     for row in range(len(x)):
         seen = (x if context is None else context)[row].double().numpy()
-        may = reference.allowed(time, len(seen), causal=causal)
+        may = reference.allowed(time, len(seen), causal=causal, window=brick.config.window)
         if padding is not None:
             may &= ~padding[row].numpy()
+        if mask is not None:
+            may = may[None] & mask.expand(len(x), 4, *may.shape)[row].numpy()
         bias = reference.position_bias(brick.config, params.get("relative.weight"), time, causal=False) if context is None else None
         wanted, wanted_weights = reference.multi_head(brick.config, params, x[row].double().numpy(), seen, may=may, bias=bias)
         assert_close(ours[row], wanted)
@@ -439,25 +455,45 @@ def check_brick(brick: Any, x: Tensor, context: Tensor | None, *, causal: bool, 
 
 @pytest.mark.parametrize("name", BRICKS)
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(batch=st.integers(1, 3), time=st.integers(1, 9), causal=st.booleans(), pad=st.booleans(), kernel=st.sampled_from(KERNELS))
-def test_multi_head_attention_to_itself(name: str, batch: int, time: int, causal: bool, pad: bool, kernel: str) -> None:
+@given(
+    batch=st.integers(1, 3),
+    time=st.integers(1, 9),
+    causal=st.booleans(),
+    pad=st.booleans(),
+    masked=st.sampled_from(("", "pairs", "heads")),
+    kernel=st.sampled_from(KERNELS),
+)
+def test_multi_head_attention_to_itself(name: str, batch: int, time: int, causal: bool, pad: bool, masked: str, kernel: str) -> None:
     brick = randomise(sl.MultiHeadAttention(24, heads=4, **BRICKS[name]), seed=time)
     generator = torch.Generator().manual_seed(batch)
+    x = torch.randn(batch, time, 24, generator=generator)
     padding = torch.rand(batch, time, generator=generator) < 0.4 if pad else None
+    shape = (batch, 4, time, time) if masked == "heads" else (time, time)
+    mask = torch.rand(shape, generator=generator) < 0.6 if masked else None
     with torch.no_grad():
-        check_brick(brick, torch.randn(batch, time, 24, generator=generator), None, causal=causal, padding=padding, kernel=kernel)
+        check_brick(brick, x, None, causal=causal, padding=padding, mask=mask, kernel=kernel)
 
 
 @pytest.mark.parametrize("name", [name for name in BRICKS if "positions" not in BRICKS[name]])
 @settings(max_examples=12, deadline=None, derandomize=True)
-@given(batch=st.integers(1, 3), time=st.integers(1, 7), keys=st.integers(1, 9), pad=st.booleans(), kernel=st.sampled_from(KERNELS))
-def test_multi_head_attention_to_another_sequence(name: str, batch: int, time: int, keys: int, pad: bool, kernel: str) -> None:
+@given(
+    batch=st.integers(1, 3),
+    time=st.integers(1, 7),
+    keys=st.integers(1, 9),
+    pad=st.booleans(),
+    masked=st.booleans(),
+    kernel=st.sampled_from(KERNELS),
+)
+def test_multi_head_attention_to_another_sequence(
+    name: str, batch: int, time: int, keys: int, pad: bool, masked: bool, kernel: str
+) -> None:
     brick = randomise(sl.MultiHeadAttention(24, heads=4, **BRICKS[name]), seed=time)
     generator = torch.Generator().manual_seed(keys)
     x, context = torch.randn(batch, time, 24, generator=generator), torch.randn(batch, keys, 24, generator=generator)
     padding = torch.rand(batch, keys, generator=generator) < 0.4 if pad else None
+    mask = torch.rand(batch, 1, time, keys, generator=generator) < 0.6 if masked else None
     with torch.no_grad():
-        check_brick(brick, x, context, causal=False, padding=padding, kernel=kernel)
+        check_brick(brick, x, context, causal=False, padding=padding, mask=mask, kernel=kernel)
 
 
 # --- the oracle and the core against Hugging Face's conventions ---------------------------------------------------------------------

@@ -131,6 +131,30 @@ def test_multi_head_attention(case: str, pad: bool, kernel: str) -> None:
     assert_same_gradients(ours, attention_names(theirs, lambda p: p.grad))
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("axes", ["pairs", "heads"])
+def test_a_mask_is_true_where_torchs_scaled_dot_product_attention_looks_and_its_layer_does_not(axes: str, kernel: str) -> None:
+    theirs = randomise(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True))
+    ours = sl.MultiHeadAttention(WIDTH, heads=HEADS)
+    copy(attention_names(theirs, lambda p: p), ours)
+    shape = (TIME, TIME) if axes == "pairs" else (BATCH, HEADS, TIME, TIME)
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(5)) < 0.5
+    mask |= torch.eye(TIME, dtype=torch.bool)
+    results = []
+    for who in ("ours", "theirs"):
+        x = normal(BATCH, TIME, WIDTH, seed=1).requires_grad_()
+        hidden = ~mask if axes == "pairs" else ~mask.flatten(0, 1)
+        y = ours(x, mask=mask, kernel=kernel) if who == "ours" else theirs(x, x, x, attn_mask=hidden, need_weights=False)[0]
+        (y * normal(*y.shape, seed=3)).sum().backward()
+        results.append((y, x.grad))
+    for what, mine, other in zip(("output", "x"), *results, strict=True):
+        assert_same(mine, other, what)
+    assert_same_gradients(ours, attention_names(theirs, lambda p: p.grad))
+    query, key, value = (normal(BATCH, HEADS, TIME, size, seed=size) for size in (4, 4, 4))
+    mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    assert_same(sl.attention(query, key, value, mask=mask, kernel=kernel), mixed, "scaled_dot_product_attention")
+
+
 # --- layers -------------------------------------------------------------------------------------------------------------------------
 
 
