@@ -3,11 +3,13 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+MINUTES ?= 5
+SEED ?= 0
 
 # An extra package index with CPU wheels of torch: make TORCH_INDEX=… test
 export TORCH_INDEX
 
-.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint bench native-asan readme clean
+.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint bench fuzz native-asan readme clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -54,6 +56,9 @@ bench: $(READY) ## side-by-side measurements, as ratios
 	@$(PYTHON) -m bench.training
 	@$(PYTHON) -m bench.peers
 	@$(PYTHON) -m bench.native
+
+fuzz: $(READY) ## damaged files through every reader, for MINUTES=5 with SEED=0; findings go to build/fuzz
+	@$(PYTHON) -m tools.fuzz --minutes $(MINUTES) --seed $(SEED) --workers $(WORKERS)
 
 native-asan: $(READY) ## the kernels' tests under the address and undefined-behaviour sanitizers
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt nanobind cmake ninja

@@ -13,7 +13,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from sightline.escapes import escape_controls
+from sightline.escapes import escape_line
 
 
 class SightlineError(Exception):
@@ -33,7 +33,7 @@ class SightlineError(Exception):
             line += f"; expected {self.expected}"
         if self.fix:
             line += f". Fix: {self.fix}"
-        return escape_controls(line)
+        return escape_line(line)
 
 
 def rebuild(kind: type[SightlineError], args: tuple[str, ...]) -> SightlineError:

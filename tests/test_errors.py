@@ -51,6 +51,10 @@ def test_every_error_of_the_tree_survives_pickling(protocol: int) -> None:
         assert same(copy.copy(error), error), kind
 
 
+def test_an_error_is_one_line_whatever_was_in_the_file() -> None:
+    assert str(InputError("a\nb", expected="\x1b[31m猫", fix="\u202eé")) == "a\\nb; expected \\x1b[31m猫. Fix: \\u202eé"
+
+
 def test_an_error_with_a_signature_of_its_own_survives_pickling() -> None:
     error = NumberedError(7)
     back = pickle.loads(pickle.dumps(error))

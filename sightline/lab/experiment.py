@@ -9,7 +9,7 @@ computed by `judge` whenever a result is read, never written down by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,7 +88,7 @@ class Finding:
     path: Path | None = None
 
     @contextmanager
-    def using_numbers(self) -> Iterator[None]:
+    def using_numbers(self) -> Generator[None]:
         """Numbers of another shape than the experiment measures are refused in one line, wherever that shows."""
         try:
             yield

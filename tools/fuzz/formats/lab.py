@@ -1,0 +1,28 @@
+"""Results of the laboratory: what was measured, or nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from sightline.lab.catalogue import EXPERIMENTS
+from sightline.lab.results import read
+from sightline.lab.running import finding
+from tools.fuzz.outcome import require
+
+NUMBERS = Path(__file__).parents[3] / "docs" / "laboratory" / "numbers"
+NAMES = ("three-words", "kv-cache", "gpt-vs-bert", "why-attention")
+
+
+def make(place: Path) -> None:
+    for name in NAMES:
+        (place / name).mkdir()
+        shutil.copy(NUMBERS / f"{name}.default.seed-100.json", place / name)
+
+
+def check(case: Path, sample: Path) -> None:
+    [path] = case.iterdir()
+    require(read(path) == read(sample / path.name), "other numbers")
+    found = finding(EXPERIMENTS[path.name.split(".")[0]], case, tier="default", seed=100)
+    assert found is not None
+    assert found.verdict

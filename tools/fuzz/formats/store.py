@@ -1,0 +1,48 @@
+"""Packed weights of the native engine: what was packed, or nothing. There are checksums, so nothing else may be accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import sightline as sl
+from sightline.native import store
+from sightline.native.engine import NativeEngine, Rows
+from tools.fuzz.outcome import RefusedError, require
+
+KEY = {"files": [], "of": "a sample"}
+PROMPT = [1, 5, 2, 7]
+
+
+def make(place: Path) -> None:
+    torch.manual_seed(0)
+    model = sl.build(sl.llama(width=32, layers=1, heads=2, vocab_size=40, max_positions=16)).eval()
+    for precision in ("float32", "int8", "int4"):
+        (place / precision).mkdir()
+        store.write(place / precision / "entry", KEY, NativeEngine.of(model, precision))
+
+
+def check(case: Path, sample: Path) -> None:
+    try:
+        found = store.read(case / "entry", KEY)
+    except store.BrokenError as error:
+        raise RefusedError(str(error)) from None
+    if found is None:
+        raise RefusedError("of something else")
+    expected = store.read(sample / "entry", KEY)
+    assert expected is not None
+    require(found.notes == expected.notes, "other notes")
+    require(found.engine.half_cache == expected.engine.half_cache, "another cache")
+    require(found.engine.program.operations == expected.engine.program.operations, "another program")
+    require(torch.equal(logits(found.engine), logits(expected.engine)), "other logits")
+    require(all(map(torch.equal, memory(found.engine), memory(expected.engine))), "other weights")
+
+
+def memory(engine: NativeEngine) -> list[torch.Tensor]:
+    packed = [part for one in engine.packed for part in (one.data, one.scales)]
+    return [part.contiguous().view(torch.uint8) for part in (*packed, *(kept.flatten() for kept in engine.program.kept)) if part.numel()]
+
+
+def logits(engine: NativeEngine) -> torch.Tensor:
+    return engine.run([Rows(engine.begin(), PROMPT, len(PROMPT))])

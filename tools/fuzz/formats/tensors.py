@@ -1,0 +1,36 @@
+"""Tensors that a reader gives, against those of a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.checkpoints.source import Entry
+from tools.fuzz.outcome import DifferenceError, require
+
+
+def read_all(entries: Mapping[str, Entry]) -> dict[str, Tensor]:
+    found = {name: entry.read() for name, entry in entries.items()}
+    for name, entry in entries.items():
+        require(tuple(found[name].shape) == entry.shape and found[name].dtype == entry.dtype, f"{name}: another shape than it says")
+    return found
+
+
+def reference_of(read: Callable[[], Any]) -> Any:
+    """What the reference library reads from bytes that we accepted."""
+    try:
+        return read()
+    except Exception as error:
+        raise DifferenceError(f"accepted, but the reference refuses: {type(error).__name__}: {str(error)[:150]}") from None
+
+
+def require_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    require(ours.keys() == theirs.keys(), f"tensors {sorted(ours.keys() ^ theirs.keys())[:3]}")
+    for name, tensor in ours.items():
+        other = theirs[name]
+        require(tensor.dtype == other.dtype and tensor.shape == other.shape, f"{name} is {tensor.dtype} {list(tensor.shape)}")
+        same = torch.equal(tensor.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)) if tensor.numel() else True
+        require(same, f"{name} has other numbers")

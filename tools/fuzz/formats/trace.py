@@ -1,0 +1,41 @@
+"""Saved traces: what was saved, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import sightline as sl
+from sightline.lens.look import Look
+from tools.fuzz.outcome import require
+
+FIELDS = ("name", "config", "tokens", "text", "source", "source_text", "rows", "notes")
+
+
+def make(place: Path) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "vocab_size": 30, "max_positions": 16}
+    for name, config in (("gpt", sl.gpt(**sizes)), ("llama", sl.llama(**sizes))):
+        (place / name).mkdir()
+        trace = sl.Model(sl.build(config).eval(), None, name=name).trace([3, 7, 1, 4], what=("query", "key", "value", "residual"))
+        trace.save(place / name / "seen.trace")
+
+
+def check(case: Path, sample: Path) -> None:
+    found = sl.Trace.open(case / "seen.trace")
+    expected = sl.Trace.open(sample / "seen.trace")
+    for field in FIELDS:
+        require(getattr(found, field) == getattr(expected, field), f"another {field}")
+    require(same(found.logits, expected.logits), "other logits")
+    require(found.kept.keys() == expected.kept.keys(), "other activations")
+    require(all(same(value, expected.kept[place]) for place, value in found.kept.items()), "other activations")
+    require(list(found.looks) == list(expected.looks), "other heads")
+    for site, look in found.looks.items():
+        for kind in (Look.weights, Look.scores):
+            require(same(kind(look), kind(expected.looks[site])), "other attention")
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))

@@ -1,0 +1,172 @@
+"""Mutations of files: of bytes, of numbers in binary headers, of JSON values, of text. All from one seeded generator."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NUMBERS = [0, 1, 2, 3, 7, 31, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**60, 2**63 - 1, 2**63, 2**64 - 1]
+SCALARS: list[Any] = [None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, 2**64, 10**18, 10**30, 0.5, -0.0, 1e-30, 1e308]
+WORDS = ["", "a", "0", "F32", "BF16", "silu", "../x", "/dev/zero", "a\0b", "a\nb", "\x1b[31m", "\u202e", "\ud800", "[red]", "x" * 5000]
+LISTS: list[Any] = [[], [0], [0, 0], [10**18, 10**18], [-1], [None], [[]], ["1"], [0.0]]
+VALUES: list[Any] = [*SCALARS, *WORDS, *LISTS, {}, {"a": {}}, {"type": "Sequence"}]
+KEYS = ["__metadata__", "../x", "a\nb", "", "z", "type", "id", "\x1b]0;x\x07"]
+SIGNS = ["NaN", "1e999", '"', "{", "}", "\\", "\0", "\x1b[2J", "\u202e", "\n", ",", "-", ".", "{{", "%}", "{% for a in b %}", "#"]
+TEXTS = ["[" * 5000, "9" * 5000, *SIGNS]
+STARTS = [b"GGUF\x03\0\0\0", b"PK\x03\x04", b"\x93NUMPY\x01\0", b"\x80\x02}q\x00.", b"\x1f\x8b", b"\xef\xbb\xbf", b"\xff\xfe"]
+MAGIC = [b"", b"{}", b"[]", b"\0" * 64, *STARTS]
+JSON_ENDINGS = (".json", ".jsonl")
+TEXT_ENDINGS = (".txt", ".toml", ".jinja", *JSON_ENDINGS)
+HEADER = 512
+
+Mutation = Callable[[random.Random, bytes], bytes]
+
+
+def mutate(folder: Path, dice: random.Random) -> None:
+    """One to three mutations of a folder's files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for _ in range(dice.choice([1, 1, 1, 2, 3])):
+        path = dice.choice(files)
+        mutation = dice.choice(mutations_for(path))
+        path.write_bytes(mutation(dice, path.read_bytes()))
+
+
+def mutations_for(path: Path) -> list[Mutation]:
+    """What fits a file; the structure-aware ones more often."""
+    common: list[Mutation] = [flip_bits, cut, remove_bytes, insert_bytes, repeat_bytes, replace_start]
+    if path.suffix in JSON_ENDINGS:
+        return [*common, insert_text, *[exchange_value] * 8, nest]
+    if path.suffix in TEXT_ENDINGS:
+        return [*common, *[insert_text] * 3, *[exchange_word] * 4]
+    if path.suffix in (".safetensors", ".trace"):
+        return [*common, flip_bits, set_number, *[exchange_header_value] * 6]
+    return [*common, flip_bits, flip_bits, *[set_number] * 4]
+
+
+# ------------------------------------------------------------------------------------------------------------------- bytes
+
+
+def place(dice: random.Random, size: int) -> int:
+    """Anywhere, but half of the time where headers are."""
+    return dice.randrange(max(1, min(size, HEADER) if dice.random() < 0.5 else size))
+
+
+def flip_bits(dice: random.Random, data: bytes) -> bytes:
+    made = bytearray(data)
+    for _ in range(dice.choice([1, 1, 2, 8])):
+        if made:
+            made[place(dice, len(made))] ^= 1 << dice.randrange(8)
+    return bytes(made)
+
+
+def cut(dice: random.Random, data: bytes) -> bytes:
+    return data[: dice.randrange(len(data) + 1)]
+
+
+def remove_bytes(dice: random.Random, data: bytes) -> bytes:
+    at = place(dice, len(data))
+    return data[:at] + data[at + dice.randrange(1, 17) :]
+
+
+def insert_bytes(dice: random.Random, data: bytes) -> bytes:
+    at = place(dice, len(data) + 1)
+    return data[:at] + dice.randbytes(dice.choice([1, 2, 4, 8, 64])) + data[at:]
+
+
+def repeat_bytes(dice: random.Random, data: bytes) -> bytes:
+    """A piece of the file somewhere else in it."""
+    start = place(dice, len(data))
+    piece = data[start : start + dice.choice([4, 16, 64, 512])]
+    at = place(dice, len(data) + 1)
+    return data[:at] + piece + data[at if dice.random() < 0.5 else at + len(piece) :]
+
+
+def replace_start(dice: random.Random, data: bytes) -> bytes:
+    magic = dice.choice(MAGIC)
+    return dice.choice([magic, magic + data[len(magic) :], magic + data])
+
+
+def set_number(dice: random.Random, data: bytes) -> bytes:
+    """A little-endian integer (a length, a count, an offset, a type) becomes another."""
+    size, form = dice.choice([(1, "<B"), (2, "<H"), (4, "<I"), (8, "<Q")])
+    at = place(dice, max(1, len(data) - size))
+    at -= at % size if dice.random() < 0.5 else 0
+    old = int.from_bytes(data[at : at + size], "little")
+    new = dice.choice([*NUMBERS, old + 1, old - 1, old * 2, -old, len(data)]) % 2 ** (8 * size)
+    return data[:at] + struct.pack(form, new) + data[at + size :]
+
+
+# -------------------------------------------------------------------------------------------------------------------- JSON
+
+
+def exchange_value(dice: random.Random, data: bytes) -> bytes:
+    """Another value somewhere in the JSON, or in one line of JSON lines."""
+    lines = data.split(b"\n") if data.count(b"\n{") > 1 else [data]
+    number = dice.randrange(len(lines))
+    try:
+        value = json.loads(lines[number])
+    except (ValueError, RecursionError):
+        return data
+    lines[number] = json.dumps(exchanged(dice, value)).encode()
+    return b"\n".join(lines)
+
+
+def exchanged(dice: random.Random, value: Any) -> Any:
+    """The value with one node exchanged, renamed or removed."""
+    if isinstance(value, (int, float)) and dice.random() < 0.2:
+        return value * 2 + 1
+    if not isinstance(value, (dict, list)) or not value or dice.random() < 0.1:
+        return dice.choice(VALUES)
+    made: Any = value.copy()
+    key = dice.choice(list(made) if isinstance(made, dict) else list(range(len(made))))
+    how = dice.random()
+    if how < 0.1:
+        del made[key]
+    elif how < 0.2 and isinstance(made, dict):
+        made[dice.choice(KEYS)] = made.pop(key)
+    elif how < 0.2 and isinstance(made, list):
+        made.append(made[key])
+    else:
+        made[key] = exchanged(dice, made[key])
+    return made
+
+
+def exchange_header_value(dice: random.Random, data: bytes) -> bytes:
+    """In safetensors' header, whose length is made right again; in the JSON inside of its metadata as well."""
+    length = int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(data[8 : 8 + length])
+    except (ValueError, RecursionError):
+        return data
+    inner = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+    if isinstance(inner, dict) and isinstance(inner.get("trace"), str) and dice.random() < 0.7:
+        inner["trace"] = exchange_value(dice, inner["trace"].encode()).decode(errors="replace")
+    else:
+        header = exchanged(dice, header)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+
+def nest(dice: random.Random, data: bytes) -> bytes:
+    depth = dice.choice([50, 500, 5_000, 200_000])
+    return b'{"a":' * depth + data + b"}" * depth if dice.random() < 0.5 else b"[" * depth + data + b"]" * depth
+
+
+# -------------------------------------------------------------------------------------------------------------------- text
+
+
+def insert_text(dice: random.Random, data: bytes) -> bytes:
+    at = dice.randrange(len(data) + 1)
+    return data[:at] + dice.choice(TEXTS).encode() + data[at:]
+
+
+def exchange_word(dice: random.Random, data: bytes) -> bytes:
+    """A word becomes another word of the text, or a strange one."""
+    words = data.split(b" ")
+    other = dice.choice([*words, *(str(value).encode(errors="replace") for value in [*SCALARS, *WORDS])])
+    words[dice.randrange(len(words))] = other
+    return b" ".join(words)
