@@ -19,6 +19,7 @@ from sightline.checkpoints.source import Entry
 from sightline.native import matrices
 from sightline.native.engine import NativeEngine, Rows
 from sightline.native.gguf import group_lines, group_scales, grouped, notes, pack, scales_of
+from tests.checkpoints.test_gguf import model_of
 from tests.checkpoints.tiny_gguf import DECODERS, make, tensors_of
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
@@ -190,12 +191,18 @@ def test_a_loaded_file_is_the_files_own_numbers(precision: str, kind: Kind, tmp_
     assert not any("again" in note for note in model.notes)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+def keys_and_tensors(name: str) -> tuple[dict[str, Any], dict[str, Entry]]:
+    if name == "llama tied":  # with biases, too
+        return model_of(name)[1:]
+    model = make(name)
+    return model.config.to_dict(), {path: Entry(path, tuple(x.shape), x.dtype, lambda x=x: x) for path, x in tensors_of(model).items()}
+
+
+@pytest.mark.parametrize("name", ["llama tied", *DECODERS])
 def test_every_family_that_has_a_gguf_form(name: str, tmp_path: Path) -> None:
     """Turned matrices, joined ones, tied heads and biases: what is packed is what core has, to the bit."""
-    original = make(name)
-    tensors = {name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x) for name, x in tensors_of(original).items()}
-    gguf_write.write(tmp_path / "model.gguf", original.config.to_dict(), tensors, None, "q8_0")
+    keys, tensors = keys_and_tensors(name)
+    gguf_write.write(tmp_path / "model.gguf", keys, tensors, None, "q8_0")
     model = sl.load(tmp_path / "model.gguf", engine="native", dtype="int8_groups")
     engine: NativeEngine = model.runner.engine  # type: ignore[union-attr]
     for number, one in enumerate(engine.program.matrices):
