@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from sightline.errors import CheckpointError
+from sightline.text.native_noise import without_noise
 from sightline.text.vocabulary import Vocabulary
 
 Result = TypeVar("Result")
@@ -63,7 +64,8 @@ class Engine(Protocol):
 def guarded(where: Any, what: str, call: Callable[[], Result]) -> Result:
     """Run a call into Rust or C++; whatever it throws, a panic included, becomes one line."""
     try:
-        return call()
+        with without_noise():
+            return call()
     except (KeyboardInterrupt, SystemExit, MemoryError, GeneratorExit, CheckpointError):
         raise
     except BaseException as error:

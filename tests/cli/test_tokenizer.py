@@ -6,9 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+import tokenizers
 
+import sightline as sl
 from sightline.cli import main as commands
 from sightline.cli.main import main
+from sightline.text.tokenizer import Tokenizer
+from tests.cli import terminal
+from tests.text.test_tokenizer import spelling
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +93,19 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "train" in out
     assert "show" in out
+
+
+def test_a_panic_in_rust_is_one_line_on_a_terminal(tmp_path: Path) -> None:
+    """A decoder that cuts more letters off than a piece has panics; Rust would print that, with a backtrace."""
+    decoder = {"type": "Strip", "content": "a", "start": 5, "stop": 5}
+    made = tokenizers.Tokenizer.from_str(json.dumps(spelling(decoder=decoder)))
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer is not None
+    model = sl.build(sl.gpt(width=8, layers=1, heads=2, vocab_size=tokenizer.vocab_size, max_positions=16)).eval()
+    for parameter in model.parameters():
+        parameter.data.zero_()  # so that the token is always a
+    folder = sl.Model(model, tokenizer).save(tmp_path / "model")
+    code, raw = terminal.run("generate", str(folder), "abab", "--max-tokens", "3", RUST_BACKTRACE="1")
+    assert code == 2
+    assert [line[:7] for line in raw.splitlines() if line] == ["error: "]
