@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,7 +142,7 @@ def weights(file: Path) -> None:
 
 
 def later(file: Path) -> None:
-    save_file(load_file(file), file, {"form": "sightline trace 2", "trace": "{}"})
+    save_file(load_file(file), file, {"form": "sightline trace 3", "trace": "{}"})
 
 
 def no_json(file: Path) -> None:
@@ -167,8 +169,8 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "text": (lambda file: file.write_text("The cat sat on the mat") and None, "is no trace: "),
     "gone": (lambda file: file.unlink(), "is no file; expected one that trace.save wrote"),
     "a folder": (folder, "is no file"),
-    "weights": (weights, "is no trace; expected 'sightline trace 1' in its head"),
-    "of a later form": (later, "expected 'sightline trace 1'"),
+    "weights": (weights, "is no trace; expected 'sightline trace 2' in its head"),
+    "of a later form": (later, "expected 'sightline trace 2'"),
     "broken JSON": (no_json, "is a damaged trace: JSONDecodeError"),
     "no JSON": (no_head, "is a damaged trace: KeyError: 'trace'"),
     "another JSON": (only_a_list, "is a damaged trace: TypeError"),
@@ -208,3 +210,69 @@ def test_a_place_that_cannot_be_written_to(place: str, tmp_path: Path, monkeypat
     assert "\n" not in str(refusal.value)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
     assert Path("file").read_text() == "here before"
+
+
+def opened_or_refused(file: Path) -> Trace | None:
+    try:
+        return sl.Trace.open(file)
+    except sl.InputError:
+        return None
+
+
+def test_any_changed_byte_of_a_trace_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
+    file = trace("sinks", what=("query", "key", "value", "residual")).save(tmp_path / "x")
+    whole, wanted = file.read_bytes(), sl.Trace.open(file)
+    draws = random.Random(0)
+    refused = 0
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(draws.choice([1, 1, 4])):
+            data[draws.randrange(len(data))] ^= 1 << draws.randrange(8)
+        file.write_bytes(data[: draws.randrange(len(data))] if draws.random() < 0.1 else data)
+        found = opened_or_refused(file)
+        if found is None:
+            refused += 1
+        else:
+            equal(found, wanted)
+    assert refused > 280
+
+
+JUNK: list[Any] = [None, True, -1, 0, 3, 2**70, 0.5, -1e308, float("nan"), "", "x", [], {}, [1, 2], {"kind": "given", "values": "logits"}]
+
+
+def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    for index, inside in list(value.items()) if isinstance(value, dict) else list(enumerate(value)):
+        yield value, index
+        if isinstance(inside, (dict, list)):
+            yield from places_in(inside)
+
+
+def vary(said: dict[str, Any], tensors: dict[str, torch.Tensor], draws: random.Random) -> None:
+    """One value of the head, or one tensor, that is another one."""
+    if draws.random() < 0.3:
+        name = draws.choice(sorted(tensors))
+        tensors[name] = draws.choice(
+            [torch.ones(2), torch.ones(0), tensors[name].flatten(), tensors[name].long(), tensors[name][..., :1].clone()]
+        )
+        return
+    parent, index = draws.choice(list(places_in(said)))
+    if draws.random() < 0.2:
+        del parent[index]
+    else:
+        parent[index] = copy.deepcopy(draws.choice(JUNK))
+
+
+@pytest.mark.parametrize("name", ["sinks", "alibi", "t5", "window"])
+def test_a_forged_trace_is_refused_or_can_be_looked_at(name: str, tmp_path: Path) -> None:
+    file = trace(name, what=("query", "key", "value", "residual")).save(tmp_path / "x")
+    whole, draws = file.read_bytes(), random.Random(name)
+    for _ in range(50):
+        file.write_bytes(whole)
+        rewritten(file, lambda said, tensors: vary(said, tensors, draws))
+        found = opened_or_refused(file)
+        if found is None:
+            continue
+        for stack, layer, cross in found.looks:
+            look = found.look(layer, stack=stack, cross=cross)
+            assert look.weights().shape == look.scores().shape
+            assert look.weights(head=0).ndim == 2
