@@ -5,7 +5,7 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from sightline.errors import CheckpointError
+from sightline.errors import CheckpointError, short
 from sightline.text.character_engine import CharacterEngine
 from sightline.text.engines import Engine, guarded
 from sightline.text.pre_tokenizers import NORMALISED, split_by
@@ -29,7 +29,7 @@ def ids_of(vocabulary: Vocabulary) -> dict[str, int]:
     ids = {piece: id for id, piece in enumerate(vocabulary.pieces)}
     if len(ids) != len(vocabulary.pieces):
         twice = next(piece for id, piece in enumerate(vocabulary.pieces) if ids[piece] != id)
-        raise CheckpointError(f"{vocabulary.where}: the piece {twice!r} comes twice", expected="each piece once")
+        raise CheckpointError(f"{vocabulary.where}: the piece {short(twice)} comes twice", expected="each piece once")
     return ids
 
 
@@ -51,7 +51,7 @@ def _pair(vocabulary: Vocabulary, merge: str) -> tuple[str, str]:
     """The two sides of a merge."""
     sides = merge.split(" ")
     if len(sides) != 2:
-        raise CheckpointError(f"{vocabulary.where}: the merge {merge!r} has {len(sides)} sides", expected="two pieces and one space")
+        raise CheckpointError(f"{vocabulary.where}: the merge {short(merge)} has {len(sides)} sides", expected="two pieces and one space")
     return sides[0], sides[1]
 
 

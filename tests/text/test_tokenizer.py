@@ -462,6 +462,7 @@ def test_a_panic_in_rust_is_one_line(tmp_path: Path) -> None:
     [
         ({"vocab.json": '{"a": 0, "b": 1}', "merges.txt": "#version: 0.2\na c\n"}, "the tokenizer cannot be built"),
         ({"vocab.json": '{"a": 0, "b": 1}', "merges.txt": "a b c\n"}, "the merge 'a b c' has 3 sides"),
+        ({"vocab.json": '{"a": 0, "b": 1}', "merges.txt": f"a {'x' * 5000} c\n"}, "x… has 3 sides"),
         ({"vocab.json": '{"a": 0, "b": 9999}', "merges.txt": ""}, "2 tokens have ids up to 9999"),
         ({"vocab.json": '{"hello": 0, "b": 1}'}, "are no single characters"),
         ({"vocab.txt": "[CLS]\n[SEP]\nhello\n"}, "[UNK] is missing"),
