@@ -11,9 +11,11 @@ import os
 import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,11 +27,11 @@ from torch import Tensor
 from sightline.checkpoints.files import DTYPES, open_safetensors
 from sightline.checkpoints.magic import kind, sha256, shown
 from sightline.checkpoints.places import home
-from sightline.checkpoints.torch_archive import check_records
 from sightline.checkpoints.write import save_safetensors
 from sightline.errors import CheckpointError
 
 GIB = 2**30
+LOCAL_HEADER = struct.Struct("<26xHH")  # of a record in a zip: the lengths of its name and of the extra field behind it
 READABLE = ("a pickle", "a torch archive (a pickle in a zip)")
 MOST_WORDS = 500
 SAFE = "use the model's safetensors files, or ask its author for them"
@@ -123,12 +125,42 @@ def _limit(size: int, seconds: int) -> None:
 
 
 def _load(path: Path) -> Any:
-    """Only tensors and plain containers; torch refuses everything else in the pickle. Zip archives are mapped, older files read."""
-    archive = kind(path) == READABLE[1]
-    found = torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
-    if archive:
-        check_records(path)
+    """Only tensors and plain containers; torch refuses everything else in the pickle. The file is read, not mapped: torch maps a
+    tensor whose record is too short over whatever follows it."""
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _tensors(path: Path, size: int) -> dict[str, Tensor]:
+    """The tensors of a torch file by name, each checked."""
+    found = _dense(_load(path), size)
+    if kind(path) == READABLE[1]:
+        _check_records(path, found)
     return found
+
+
+def _check_records(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """In a zip archive each storage has a record of its size that ends before the next begins. torch looks at the sizes alone, and
+    older versions of it not even at these."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors.values()}
+    with zipfile.ZipFile(path) as archive:
+        _check_extents(path, archive)
+        records = [info.file_size for info in archive.infolist() if re.search(r"/data/\d+$", info.filename)]
+    needs, held = (sorted(size for size in sizes if size) for sizes in (storages.values(), records))
+    if needs != held:
+        raise CheckpointError(f"its tensors need {sum(needs):,} bytes in {len(needs)} records, it holds {sum(held):,} in {len(held)}")
+
+
+def _check_extents(path: Path, archive: zipfile.ZipFile) -> None:
+    """The sizes in a zip's directory are no larger than the room between its records."""
+    end = archive.start_dir
+    with path.open("rb") as file:
+        for info in sorted(archive.infolist(), key=lambda info: -info.header_offset):
+            file.seek(info.header_offset)
+            header = file.read(LOCAL_HEADER.size).ljust(LOCAL_HEADER.size, b"\0")
+            begin = info.header_offset + len(header) + sum(LOCAL_HEADER.unpack(header))
+            if begin + info.compress_size > end:
+                raise CheckpointError(f"its record {shown(info.filename)} reaches into the next one")
+            end = info.header_offset
 
 
 def _dense(value: Any, size: int) -> dict[str, Tensor]:
@@ -169,7 +201,7 @@ def main(arguments: list[str]) -> int:
     size = path.stat().st_size
     _limit(size, seconds)
     try:
-        save_safetensors(made, _dense(_load(path), size), {"format": "pt"})
+        save_safetensors(made, _tensors(path, size), {"format": "pt"})
     except CheckpointError as error:
         words = error.seen
     except MemoryError:
