@@ -14,7 +14,18 @@ from tools.fuzz.formats import FORMATS
 
 ROOT = Path(__file__).parents[1]
 SEED = 0
-CASES = {"folder": 60, "tokenizer": 60, "recipe": 40, "lab": 20, "llama2c": 40, "gguf": 20, "model": 15, "template": 10}
+CASES = {
+    "folder": 60,
+    "tokenizer": 60,
+    "recipe": 40,
+    "lab": 20,
+    "llama2c": 40,
+    "gguf": 20,
+    "model": 15,
+    "template": 10,
+    "store": 40,
+    "trace": 40,
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -13,24 +13,30 @@ from tools.fuzz.outcome import RefusedError, require
 
 KEY = {"files": [], "of": "a sample"}
 PROMPT = [1, 5, 2, 7]
+CONFIG = sl.llama(width=32, layers=1, heads=2, vocab_size=40, max_positions=16)
 
 
 def make(place: Path) -> None:
     torch.manual_seed(0)
-    model = sl.build(sl.llama(width=32, layers=1, heads=2, vocab_size=40, max_positions=16)).eval()
+    model = sl.build(CONFIG).eval()
     for precision in ("float32", "int8", "int4"):
         (place / precision).mkdir()
         store.write(place / precision / "entry", KEY, NativeEngine.of(model, precision))
 
 
+def read(place: Path) -> store.Entry | None:
+    assert CONFIG.decoder is not None
+    return store.read(place / "entry", KEY, CONFIG.decoder)
+
+
 def check(case: Path, sample: Path) -> None:
     try:
-        found = store.read(case / "entry", KEY)
+        found = read(case)
     except store.BrokenError as error:
         raise RefusedError(str(error)) from None
     if found is None:
         raise RefusedError("of something else")
-    expected = store.read(sample / "entry", KEY)
+    expected = read(sample)
     assert expected is not None
     require(found.notes == expected.notes, "other notes")
     require(found.engine.half_cache == expected.engine.half_cache, "another cache")
