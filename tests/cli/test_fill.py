@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 import sightline as sl
 from sightline.cli.main import main
 from sightline.text.tokenizer import Tokenizer
-from tests.tasks.tiny_folders import bert, word_pieces
+from tests.tasks.tiny_folders import LETTERS, SIGNS, SPECIAL, WORDS, bert, word_pieces
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,14 @@ def test_json_is_what_python_gives(folder: str, capsys: pytest.CaptureFixture[st
     found = json.loads(capsys.readouterr().out)
     assert found == [asdict(filling) for filling in sl.load(folder).fill("the [MASK] sat on ___", top_k=3)]
     assert [(row["start"], row["end"], len(row["candidates"])) for row in found] == [(4, 10, 3), (18, 21, 3)]
+
+
+def test_a_folder_with_vocab_txt_alone_fills(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((Path(folder) / name).read_bytes())
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *WORDS, *SIGNS, *LETTERS]) + "\n", encoding="utf-8")
+    found = [main(["fill", place, "the [MASK] sat on ___", "--json"]) or capsys.readouterr().out for place in (folder, str(tmp_path))]
+    assert found[0] == found[1]
 
 
 def test_the_screen_has_the_text_and_bars(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
