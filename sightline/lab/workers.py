@@ -8,10 +8,11 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -81,7 +82,8 @@ class Worker:
         context = get_context("spawn")
         self.connection, other = context.Pipe()
         self.process = context.Process(target=serve, args=(other,), daemon=True)
-        self.process.start()
+        with interrupts_ignored():
+            self.process.start()
         other.close()
         self.wanted: Wanted | None = None
 
@@ -148,6 +150,19 @@ def idle_worker() -> Worker | None:
                 return worker
             worker.stop()
     return None
+
+
+@contextmanager
+def interrupts_ignored() -> Generator[None]:
+    """Processes inherit it: one that is still importing would answer Ctrl-C, which is the parent's, with a traceback."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @atexit.register

@@ -9,6 +9,7 @@ import pytest
 
 from sightline.cli.main import main
 from sightline.lab import catalogue
+from tests.cli import terminal
 
 
 @pytest.fixture
@@ -74,3 +75,15 @@ def test_a_broken_result_names_the_file(tmp_path: Path, capsys: pytest.CaptureFi
     broken.write_text("{")
     assert main(["lab", "run", "three-words", "--quick", "--out", str(tmp_path)]) == 2
     assert f"rm {broken}" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_the_workers_start_prints_nothing_but_the_bar(tmp_path: Path) -> None:
+    screen = terminal.Terminal("lab", "run", "softmax-saturation", "--quick", "--out", str(tmp_path))
+    try:
+        screen.wait("softmax-saturation")
+        screen.type("\x03")
+        assert screen.end() == 130
+    finally:
+        screen.close()
+    assert "Traceback" not in screen.screen
+    assert "KeyboardInterrupt" not in screen.screen
