@@ -9,7 +9,7 @@ SEED ?= 0
 # An extra package index with CPU wheels of torch: make TORCH_INDEX=… test
 export TORCH_INDEX
 
-.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint bench fuzz native-asan readme clean
+.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint bench fuzz native-asan native-tsan readme clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -68,6 +68,12 @@ native-asan: $(READY) ## the kernels' tests under the address and undefined-beha
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 		$(PYTHON) -m pytest -n $(WORKERS) tests/test_kernels.py tests/core/test_linear.py tests/native -p no:cacheprovider -m "not long" \
 		--deselect tests/native/test_endurance.py::test_ten_thousand_random_steps_leave_nothing  # the sanitizer keeps freed memory for a while
+
+native-tsan: ## engines and kernels in several threads, in C++ alone, under ThreadSanitizer
+	@mkdir -p build/tsan
+	@$(CXX) -std=c++17 -O1 -g -Wno-psabi -fsanitize=thread -DSIGHTLINE_ISA=portable native/tests/race.cpp native/isa.cpp native/choose.cpp \
+		native/threads.cpp native/cache.cpp native/check.cpp -pthread -o build/tsan/race
+	@TSAN_OPTIONS=halt_on_error=1 build/tsan/race 20
 
 readme: $(READY) ## the README's tree and table, from the files themselves
 	@$(PYTHON) tools/readme.py

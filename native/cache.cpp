@@ -46,27 +46,53 @@ static void drop_block(Cache& cache, int block) {
     if (--cache.shared_by[block] == 0) cache.unused.push_back(block);
 }
 
-int new_sequence(Cache& cache) {
+static int free_slot(Cache& cache) {
     for (size_t n = 0; n < cache.lengths.size(); n++)
-        if (cache.lengths[n] < 0) {
-            cache.lengths[n] = 0;
-            return (int)n;
-        }
+        if (cache.lengths[n] < 0) return (int)n;
     cache.tables.emplace_back();
-    cache.lengths.push_back(0);
+    cache.forgotten.push_back(0);
+    cache.lengths.push_back(-1);
     return (int)cache.lengths.size() - 1;
 }
 
-void forget_sequence(Cache& cache, int sequence) {
-    truncate_sequence(cache, sequence, 0);
-    cache.lengths[sequence] = -1;
+Handle new_sequence(Cache& cache) {
+    const int slot = free_slot(cache);
+    cache.lengths[slot] = 0;
+    return (Handle)cache.forgotten[slot] << 32 | slot;
 }
 
-void truncate_sequence(Cache& cache, int sequence, long length) {
-    auto& table = cache.tables[sequence];
+static std::string named(Handle handle) {
+    if (handle < 0) return "sequence " + std::to_string(handle);
+    const Handle slot = handle & 0xffffffff, before = handle >> 32;
+    return "sequence " + std::to_string(slot) + (before ? " (in use " + std::to_string(before + 1) + " times)" : "");
+}
+
+int slot_of(const Cache& cache, Handle handle) {
+    const Handle slot = handle & 0xffffffff;
+    if (handle < 0 || slot >= (Handle)cache.lengths.size()) throw Refusal(named(handle), "one that begin() or copy() gave", "begin()");
+    if (cache.lengths[slot] < 0 || cache.forgotten[slot] != handle >> 32)
+        throw Refusal(named(handle) + ", which was forgotten", "one that is still there", "begin()");
+    return (int)slot;
+}
+
+static void truncate_slot(Cache& cache, int slot, long length) {
+    auto& table = cache.tables[slot];
     const size_t kept = (length + BLOCK_POSITIONS - 1) / BLOCK_POSITIONS;
     while (table.size() > kept) drop_block(cache, table.back()), table.pop_back();
-    cache.lengths[sequence] = std::min(cache.lengths[sequence], length);
+    cache.lengths[slot] = std::min(cache.lengths[slot], length);
+}
+
+void truncate_sequence(Cache& cache, Handle handle, long length) {
+    const int slot = slot_of(cache, handle);
+    if (length < 0) throw Refusal("a sequence cut to " + std::to_string(length) + " tokens", "0 or more");
+    truncate_slot(cache, slot, length);
+}
+
+void forget_sequence(Cache& cache, Handle handle) {
+    const int slot = slot_of(cache, handle);
+    truncate_slot(cache, slot, 0);
+    cache.lengths[slot] = -1;
+    cache.forgotten[slot]++;
 }
 
 static void own_last(Cache& cache, std::vector<int>& table) {
@@ -77,18 +103,20 @@ static void own_last(Cache& cache, std::vector<int>& table) {
     drop_block(cache, old);
 }
 
-int copy_sequence(Cache& cache, int from) {
-    const int to = new_sequence(cache);
-    cache.tables[to] = cache.tables[from];
-    cache.lengths[to] = cache.lengths[from];
-    for (int block : cache.tables[to]) cache.shared_by[block]++;
-    return to;
+Handle copy_sequence(Cache& cache, Handle from) {
+    const int old = slot_of(cache, from);
+    const Handle made = new_sequence(cache);
+    const int slot = slot_of(cache, made);
+    cache.tables[slot] = cache.tables[old];
+    cache.lengths[slot] = cache.lengths[old];
+    for (int block : cache.tables[slot]) cache.shared_by[block]++;
+    return made;
 }
 
 // Blocks for positions up to `length`; a block that is going to be written belongs to one sequence alone.
-void make_room(Cache& cache, int sequence, long length) {
-    auto& table = cache.tables[sequence];
-    if (cache.lengths[sequence] % BLOCK_POSITIONS && !table.empty()) own_last(cache, table);
+void make_room(Cache& cache, int slot, long length) {
+    auto& table = cache.tables[slot];
+    if (cache.lengths[slot] % BLOCK_POSITIONS && !table.empty()) own_last(cache, table);
     while ((long)table.size() * BLOCK_POSITIONS < length) table.push_back(take_block(cache));
 }
 

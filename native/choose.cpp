@@ -1,6 +1,8 @@
 // Which kernels this processor can run.
 #include "choose.h"
 
+#include <atomic>
+
 #if defined(SIGHTLINE_HAS_AVXVNNI)
 #include <cpuid.h>
 #endif
@@ -19,10 +21,6 @@ SIGHTLINE_KIND(neon)
 
 namespace sightline {
 
-const TrainingKernels* training_kernels = nullptr;
-const EngineKernels* engine_kernels = nullptr;
-static std::string chosen;
-
 #if defined(SIGHTLINE_HAS_AVXVNNI)
 static bool has_avx_vnni() {  // leaf 7, part 1, bit 4 of eax; compilers' own question knows it only since 2022
     unsigned a, b, c, d;
@@ -38,7 +36,7 @@ struct Known {
 };
 
 // The best first.
-static std::vector<Known> known() {
+static std::vector<Known> listed() {
     std::vector<Known> found;
 #if defined(SIGHTLINE_HAS_AVX2)
     const bool eight = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
@@ -58,6 +56,12 @@ static std::vector<Known> known() {
     return found;
 }
 
+static const std::vector<Known>& known() {
+    static const std::vector<Known> all = listed();
+    return all;
+}
+static std::atomic<const Known*> chosen{nullptr};
+
 std::vector<std::string> kinds() {
     std::vector<std::string> found;
     for (const Known& one : known())
@@ -68,13 +72,15 @@ std::vector<std::string> kinds() {
 bool choose(const std::string& kind) {
     for (const Known& one : known())
         if (one.runs && one.name == kind) {
-            training_kernels = one.training, engine_kernels = one.engine, chosen = kind;
+            chosen = &one;
             return true;
         }
     return false;
 }
 
-const std::string& kind() { return chosen; }
+std::string kind() { return chosen.load()->name; }
+const TrainingKernels* training_kernels() { return chosen.load(std::memory_order_acquire)->training; }
+const EngineKernels* engine_kernels() { return chosen.load(std::memory_order_acquire)->engine; }
 
 bool by_amd() {
 #if defined(__x86_64__)

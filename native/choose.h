@@ -10,7 +10,9 @@ namespace sightline {
 
 std::vector<std::string> kinds();
 bool choose(const std::string& kind);
-const std::string& kind();
+std::string kind();
+const TrainingKernels* training_kernels();
+const EngineKernels* engine_kernels();
 bool by_amd();  // the processor
 
 }  // namespace sightline

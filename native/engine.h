@@ -4,12 +4,21 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "matrix.h"
 #include "training.h"
 
 namespace sightline {
+
+// What came from outside does not fit: what was seen, what was expected, what to do. Python raises it as its InputError.
+struct Refusal : std::invalid_argument {
+    Refusal(const std::string& seen, std::string expected, std::string fix = "")
+        : std::invalid_argument(seen), expected(std::move(expected)), fix(std::move(fix)) {}
+    std::string expected, fix;
+};
 
 enum class Kind { embed, norm, linear, attend, blend, add, keep };
 enum class NormKind { none, layer, rms, unit };
@@ -59,6 +68,10 @@ struct Operation {
 
 constexpr long BLOCK_POSITIONS = 32;
 
+// A sequence as it is known outside: its slot in the cache in the lower half, and above it how often that slot was forgotten before. So a
+// handle that was forgotten is known to be stale, although its slot may belong to another sequence now.
+using Handle = int64_t;
+
 // Keys and values, in blocks of 32 positions that sequences may share. A block has, for each layer and kv head, keys [tile][dim][8] and
 // values [position][dim], in float16 or float32.
 struct Cache {
@@ -73,7 +86,8 @@ struct Cache {
     std::vector<uint8_t*> blocks;         // parts of the slabs
     std::vector<int> shared_by;           // sequences that have the block
     std::vector<std::vector<int>> tables; // sequence → blocks
-    std::vector<long> lengths;
+    std::vector<long> lengths;            // −1: the slot is free
+    std::vector<int32_t> forgotten;       // how often each slot was
     std::vector<int> unused;
     long bytes_of_block() const { return numbers * (half ? 2 : 4); }
 };
@@ -94,7 +108,9 @@ struct Engine {
     std::vector<long> widths;  // of the buffers
     Cache cache;
     const Cache* looked_at = nullptr;  // of the encoder that this decoder looks at
-    long most_inputs = 0;
+    long most_inputs = 0, max_positions = 0;
+    int attends = 0;       // operations that have queries
+    bool crosses = false;  // some of them look at an encoder's cache
     // scratch, grown when more rows come
     std::vector<float> memory;
     std::vector<float*> buffers;
@@ -102,11 +118,13 @@ struct Engine {
     std::vector<float> scales, sums, normed;
     std::vector<std::vector<float>> own;  // of each thread
     std::vector<Angles> angles;
+    std::vector<int32_t> slots, source_slots;
+    std::vector<long> next;  // while a step is checked: the position that each slot expects, −1 where it is not in the step yet
 };
 
 struct Step {
     long rows;
-    const int32_t *tokens, *sequences, *positions, *sources;  // a source is a sequence of the memory
+    const int32_t *tokens, *sequences, *positions, *sources;  // slots; a source is a sequence of the memory
     const int32_t* wanted;  // rows whose logits are asked for, ascending
     long wanted_count;
     float* logits;          // [wanted, vocabulary]
@@ -116,21 +134,29 @@ struct Step {
     long first;             // operation to begin with
 };
 
-struct EngineKernels {
-    void (*run)(Engine&, const Step&);
-    void (*pack)(const float* weights, long stride, const Packed& to);
-    void (*unpack_row)(const Packed& from, long row, float* to);
-    // keys [positions, dim] or values of one kv head, as float32
-    void (*read_cache)(const Cache&, int sequence, int layer, int kv_head, long positions, float* keys, float* values);
+// Rows that packing destroyed: of ten numbers, more than nine are off by more than half of their size.
+struct Damage {
+    long rows = 0, first = -1;
 };
 
-extern const EngineKernels* engine_kernels;
+struct EngineKernels {
+    void (*run)(Engine&, const Step&);
+    Damage (*pack)(const float* weights, long stride, const Packed& to);
+    void (*unpack_row)(const Packed& from, long row, float* to);
+    // keys [positions, dim] or values of one kv head, as float32
+    void (*read_cache)(const Cache&, int slot, int layer, int kv_head, long positions, float* keys, float* values);
+};
 
 // The cache's bookkeeping.
-int new_sequence(Cache&);
-void forget_sequence(Cache&, int sequence);
-void truncate_sequence(Cache&, int sequence, long length);
-int copy_sequence(Cache&, int from);  // blocks that are full are shared, the last is copied
-void make_room(Cache&, int sequence, long length);
+Handle new_sequence(Cache&);
+int slot_of(const Cache&, Handle);  // of a sequence that is alive
+void forget_sequence(Cache&, Handle);
+void truncate_sequence(Cache&, Handle, long length);
+Handle copy_sequence(Cache&, Handle from);  // blocks that are full are shared, the last is copied
+void make_room(Cache&, int slot, long length);
+
+// Everything that a step names is there, before anything is changed.
+void check_step(Engine&, const Step&);
+void check_read(const Cache&, int slot, int layer, int kv_head, long positions);
 
 }  // namespace sightline

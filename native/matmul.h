@@ -119,9 +119,9 @@ inline float* lined_up(std::vector<float>& kept, size_t count) {
 
 // As `share`, where a piece is told which thread does it.
 template <class Body>
-inline void in_pieces_with(long pieces, const Body& body) {
+inline void in_pieces_with(int count, long pieces, const Body& body) {
     alignas(64) std::atomic<long> next{0};
-    together([&](Member member) {
+    together(count, [&](Member member) {
         for (long piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) body(piece, member);
     });
 }
@@ -130,12 +130,13 @@ inline void in_pieces_with(long pieces, const Body& body) {
 inline void matmul_columns(const Product& p, Matrix a, Matrix b, const float* bias, float* out, long columns) {
     const long blocks = std::max(1L, (p.depth + DEPTH - 1) / DEPTH), most = std::max(1L, (p.depth + blocks - 1) / blocks);
     const long panels = (columns + PANEL - 1) / PANEL, panel = PANEL * most, six = PANEL_ROWS * most + LANES;
-    const long height = std::clamp((p.rows / (4 * threads()) + PANEL_ROWS - 1) / PANEL_ROWS * PANEL_ROWS, FEWEST_ROWS, MOST_ROWS);
-    const long down = (p.rows + height - 1) / height, across = std::clamp((2 * threads() + down - 1) / down, 1L, panels);
+    const int count = threads();
+    const long height = std::clamp((p.rows / (4 * count) + PANEL_ROWS - 1) / PANEL_ROWS * PANEL_ROWS, FEWEST_ROWS, MOST_ROWS);
+    const long down = (p.rows + height - 1) / height, across = std::clamp((2 * count + down - 1) / down, 1L, panels);
     // Of the thread that calls: the others get their parts of it, for none of them may run out of memory.
     static thread_local std::vector<float> right, left;
     const long own = a.column == 1 ? 0 : rounded((MOST_ROWS / PANEL_ROWS + 1) * six, 16);
-    float *packed = lined_up(right, panels * panel), *rows_of_all = lined_up(left, own * threads());
+    float *packed = lined_up(right, panels * panel), *rows_of_all = lined_up(left, own * count);
     for (long first = 0; first == 0 || first < p.depth; first += most) {
         const long depth = std::min(most, p.depth - first);
         if (b.column == 1)
@@ -144,7 +145,7 @@ inline void matmul_columns(const Product& p, Matrix a, Matrix b, const float* bi
             });
         else
             share(panels, [&](long n) { pack_turned(b, first, depth, n * PANEL, std::min(PANEL, columns - n * PANEL), packed + n * panel); });
-        in_pieces_with(down * across, [&](long piece, Member member) {
+        in_pieces_with(count, down * across, [&](long piece, Member member) {
             const long top = piece / across * height, rows = std::min(height, p.rows - top);
             float* mine = a.column == 1 ? nullptr : rows_of_all + member.number * own;
             if (mine) pack_rows(a, p.rows, top, rows, first, depth, mine, six);

@@ -278,18 +278,19 @@ inline void grow(Engine& e, const Step& step) {
     if (step.from) std::copy_n(step.from, e.widths[0] * step.rows, e.buffers[0]);
     if (e.program[step.first].last) return;  // logits alone
     for (long row = 0; row < step.rows; row++) {
-        const int sequence = step.sequences[row];
-        make_room(e.cache, sequence, step.positions[row] + 1);
-        e.cache.lengths[sequence] = std::max<long>(e.cache.lengths[sequence], step.positions[row] + 1);
+        const int slot = step.sequences[row];
+        make_room(e.cache, slot, step.positions[row] + 1);
+        e.cache.lengths[slot] = step.positions[row] + 1;
     }
 }
 
 inline void run_program(Engine& e, const Step& step) {
     grow(e, step);
-    std::vector<Counter> counters((3 * e.program.size() + 1) * threads());
-    e.own.resize(threads());
+    const int count = threads();
+    std::vector<Counter> counters((3 * e.program.size() + 1) * count);
+    e.own.resize(count);
     Barrier barrier;
-    together([&](Member member) {
+    together(count, [&](Member member) {
         Run run{e, step, barrier, counters.data(), member};
         int attended = 0;
         for (size_t n = step.first; n < e.program.size(); n++) {
@@ -313,7 +314,7 @@ inline void run_program(Engine& e, const Step& step) {
     if (step.hidden) std::copy_n(e.buffers[0], e.widths[0] * step.rows, step.hidden);
 }
 
-inline void read_cache(const Cache& cache, int sequence, int layer, int kv_head, long positions, float* keys, float* values) {
+inline void read_cache(const Cache& cache, int slot, int layer, int kv_head, long positions, float* keys, float* values) {
     Operation op;
     op.kind = Kind::attend, op.layer = layer, op.dim = cache.dims[layer];
     auto read = [&](auto kind) {
@@ -325,7 +326,7 @@ inline void read_cache(const Cache& cache, int sequence, int layer, int kv_head,
                 return (float)x;
         };
         for (long p = 0; p < positions; p++) {
-            const Number* from = place<Number>(cache, op, sequence, p, kv_head);
+            const Number* from = place<Number>(cache, op, slot, p, kv_head);
             const long at = p % BLOCK_POSITIONS;
             for (long d = 0; d < op.dim; d++) {
                 keys[p * op.dim + d] = number(from[at / TILE * op.dim * TILE + d * TILE + at % TILE]);

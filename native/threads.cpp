@@ -6,7 +6,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -35,22 +35,28 @@ namespace {
 
 using Work = void (*)(void*, Member);
 
-// Helpers wait for work first spinning, then asleep.
+// Helpers of one thread, which wait for work first spinning, then asleep.
 class Pool {
    public:
-    explicit Pool(int members) : members(members) {
-        for (int n = 1; n < members; n++) crew.emplace_back([this, n] { live(n); });
+    explicit Pool(int wanted) : asked_for(wanted) {
+        crew.reserve(wanted - 1);
+        try {
+            for (int n = 1; n < wanted; n++) crew.emplace_back([this, n] { live(n); });
+        } catch (const std::system_error&) {  // no more threads to be had: fewer do the work
+        }
+        members = (int)crew.size() + 1;
     }
     ~Pool() {
         {
             std::lock_guard<std::mutex> held(door);
-            leaving = true, turn.fetch_add(1);
+            leaving = true;
+            turn.fetch_add(1);
         }
         bell.notify_all();
         for (auto& one : crew) one.join();
     }
+    int wanted() const { return asked_for; }
     void run(Work work, void* state) {
-        std::lock_guard<std::mutex> alone(one_at_a_time);
         busy.store(members - 1, std::memory_order_relaxed);
         {
             std::lock_guard<std::mutex> held(door);
@@ -79,9 +85,10 @@ class Pool {
             busy.fetch_sub(1, std::memory_order_release);
         }
     }
-    const int members;
+    const int asked_for;
+    int members = 1;
     std::vector<std::thread> crew;
-    std::mutex door, one_at_a_time;
+    std::mutex door;
     std::condition_variable bell;
     alignas(64) std::atomic<long> turn{0};
     alignas(64) std::atomic<int> busy{0};
@@ -91,26 +98,28 @@ class Pool {
     void* with = nullptr;
 };
 
-using Gomp = void (*)(void (*)(void*), void*, unsigned, unsigned);
-using Asked = int (*)();
-Gomp team = nullptr;
-Asked team_number = nullptr, team_size = nullptr;
-std::atomic<int> wanted{1};
-std::mutex making;
-std::shared_ptr<Pool> pool;
+struct Team {
+    void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
+    int (*number)();
+    int (*size)();
+};
+std::atomic<const Team*> team{nullptr};
+thread_local int wanted = 1;
+thread_local std::unique_ptr<Pool> pool;
 
 // A child of fork has no helpers, only their names: it forgets them, and makes its own when it needs them.
 void forget() {
-    new std::shared_ptr<Pool>(std::move(pool));  // left alone on purpose: its threads are not here to be joined
-    new (&making) std::mutex;
-    team = nullptr;  // libgomp cannot be used in a child once its parent has used it
+    (void)pool.release();  // left alone on purpose: its threads are not here to be joined
+    team = nullptr;        // libgomp cannot be used in a child once its parent has used it
 }
 [[maybe_unused]] const int watching = pthread_atfork(nullptr, nullptr, forget);
 
-std::shared_ptr<Pool> helpers() {
-    std::lock_guard<std::mutex> held(making);
-    if (!pool) pool = std::make_shared<Pool>(wanted.load());
-    return pool;
+Pool& helpers(int count) {
+    if (!pool || pool->wanted() != count) {
+        pool.reset();
+        pool = std::make_unique<Pool>(count);
+    }
+    return *pool;
 }
 
 struct Pieces {
@@ -125,34 +134,34 @@ struct Pieces {
 
 }  // namespace
 
-void set_threads(int count) {
-    if (count == wanted.load()) return;
-    std::lock_guard<std::mutex> held(making);
-    pool.reset();
-    wanted = count < 1 ? 1 : count;
-}
-int threads() { return wanted.load(); }
+void set_threads(int count) { wanted = count < 1 ? 1 : count; }
+int threads() { return wanted; }
 void set_team(void* parallel, void* number, void* of) {
-    team = reinterpret_cast<Gomp>(parallel), team_number = reinterpret_cast<Asked>(number), team_size = reinterpret_cast<Asked>(of);
+    // never freed: another thread may be about to use the one that was there
+    team = new Team{reinterpret_cast<decltype(Team::parallel)>(parallel), reinterpret_cast<decltype(Team::number)>(number),
+                    reinterpret_cast<decltype(Team::size)>(of)};
 }
 
 void share_raw(long pieces, void (*work)(void*, long), void* state) {
     Pieces job{work, state, pieces};
-    if (wanted.load() == 1 || pieces <= 1) return job.help();
-    if (team) return team([](void* one) { static_cast<Pieces*>(one)->help(); }, &job, (unsigned)wanted.load(), 0);
-    helpers()->run([](void* one, Member) { static_cast<Pieces*>(one)->help(); }, &job);
+    const int count = pieces <= 1 ? 1 : threads();
+    together(count, [&](Member) { job.help(); });
 }
 
-void together_raw(void (*work)(void*, Member), void* state) {
-    if (wanted.load() == 1) return work(state, {0, 1});
-    if (!team) return helpers()->run(work, state);
+void together_raw(int count, void (*work)(void*, Member), void* state) {
+    if (count <= 1) return work(state, {0, 1});
+    const Team* torch = team.load(std::memory_order_acquire);
+    if (!torch) return helpers(count).run(work, state);
     struct Job {
+        const Team* torch;
         Work work;
         void* state;
-    } job{work, state};
-    // within another team there may be fewer than were wanted
-    auto member = [](void* one) { static_cast<Job*>(one)->work(static_cast<Job*>(one)->state, {team_number(), team_size()}); };
-    team(member, &job, (unsigned)wanted.load(), 0);
+    } job{torch, work, state};
+    auto member = [](void* one) {
+        const Job& job = *static_cast<Job*>(one);
+        job.work(job.state, {job.torch->number(), job.torch->size()});  // within another team there may be fewer than were wanted
+    };
+    torch->parallel(member, &job, (unsigned)count, 0);
 }
 
 }  // namespace sightline

@@ -1,7 +1,9 @@
 // Threads that stay: a step of a model hands them one matrix after the other, microseconds apart.
 //
-//     share(pieces, work)    work(piece) for every piece; pieces are taken one by one, so a disturbed core does not hold the others back
-//     together(work)         work(member) once on every thread; members meet at `Barrier`s
+//     share(pieces, work)       work(piece) for every piece; pieces are taken one by one, so a disturbed core does not hold the others back
+//     together(count, work)     work(member) once on each of at most `count` threads; members meet at `Barrier`s
+//
+// Nothing here is shared between threads that call: each has its own count and its own helpers, as OpenMP has it.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -13,17 +15,19 @@ struct Member {
 };
 
 void share_raw(long pieces, void (*work)(void* state, long piece), void* state);
-void together_raw(void (*work)(void* state, Member member), void* state);
+void together_raw(int count, void (*work)(void* state, Member member), void* state);
 
 template <class Body>
 inline void share(long pieces, const Body& body) {
     share_raw(pieces, [](void* state, long piece) { (*static_cast<const Body*>(state))(piece); }, const_cast<Body*>(&body));
 }
 template <class Body>
-inline void together(const Body& body) {
-    together_raw([](void* state, Member member) { (*static_cast<const Body*>(state))(member); }, const_cast<Body*>(&body));
+inline void together(int count, const Body& body) {
+    together_raw(count, [](void* state, Member member) { (*static_cast<const Body*>(state))(member); }, const_cast<Body*>(&body));
 }
 
+// How many threads the calling thread works with. It belongs to that thread alone, so it cannot change while a call runs; what is sized
+// by it is still to be sized by one reading, which `together` is given.
 void set_threads(int count);
 int threads();
 

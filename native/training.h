@@ -55,6 +55,4 @@ struct TrainingKernels {
     void (*rotate)(const Turning&, Heads x, Heads y);
 };
 
-extern const TrainingKernels* training_kernels;
-
 }  // namespace sightline

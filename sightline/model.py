@@ -45,7 +45,7 @@ from sightline.lens.watching import Watch
 from sightline.native import gguf
 from sightline.native.engine import NativeEngine
 from sightline.native.matrices import Precision
-from sightline.native.pairs import check_known, twin_for
+from sightline.native.pairs import check_known, packing_notes, twin_for
 from sightline.native.seeing import BY_TORCH, NativeWatch, native_trace
 from sightline.native.twin import NativeCache, NativeTwin, twin_with
 from sightline.tasks.asking import Options, ids_of, needed, request_of
@@ -99,7 +99,13 @@ class Model:
             return self.fast
         if self._native is None or self._native[0] != self._state:
             self._native = self._state, twin_for(self.transformer, self.precision)
+            self._note_packing(self._native[1])
         return self._native[1]
+
+    def _note_packing(self, twin: Transformer) -> None:
+        """What packing cost, among the notes of the load."""
+        if self.source is not None:
+            self.source.notes += [note for note in packing_notes(twin) if note not in self.source.notes]
 
     def with_engine(self, engine: NativeEngine) -> Model:
         """With an engine that has these weights already."""
@@ -341,4 +347,8 @@ def load_opened(
     pooling = read_pooling(source.where) if source.where.is_dir() else None
     tokenizer = tokenizer_of(source)
     found = Model(loaded.transformer, tokenizer, loaded.family.name, loaded.head, source.keys, source, defaults, pooling, name, precision)
-    return found if packed_engine is None else found.with_engine(packed_engine)
+    if packed_engine is not None:
+        return found.with_engine(packed_engine)
+    if precision not in (None, "float32"):
+        _ = found.runner  # packed now: what does not fit the precision is told while loading
+    return found

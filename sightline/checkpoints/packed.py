@@ -47,6 +47,7 @@ def load_packed(
         before = len(source.notes)
         loaded = load_source(source, strict=strict, progress=progress)
         engine = NativeEngine.of(loaded.transformer, precision)
+        source.notes += engine.notes
         if not keep(path, key, engine, source, notes=source.notes[before:]):
             return loaded, engine
         store.release(engine)

@@ -92,10 +92,10 @@ class NativeEncoder:
         """The same in one call, and a sequence for each sentence, which holds its keys and values."""
         sequences = [self.engine.begin() for _ in lengths]
         try:
-            of = torch.tensor(sequences, dtype=torch.int32).repeat_interleave(torch.tensor(lengths))
+            of = torch.tensor(sequences, dtype=torch.int64).repeat_interleave(torch.tensor(lengths))
             at = torch.cat([torch.arange(length, dtype=torch.int32) for length in lengths])
             found = torch.empty(x.shape)
-            self.engine.call([of, of, at], hidden=found, start=x.float().contiguous())
+            self.engine.call(len(of), sequences=of, positions=at, hidden=found, start=x.float().contiguous())
         except BaseException:
             self.forget(sequences)
             raise
@@ -104,7 +104,7 @@ class NativeEncoder:
     def forget(self, sequences: Sequence[int]) -> None:
         """Give the memory back."""
         for sequence in sequences:
-            self.engine.forget(sequence)
+            self.engine.leave(sequence)
 
 
 def groups(lengths: Sequence[int]) -> list[list[int]]:

@@ -35,13 +35,14 @@ SAMPLE, SHARE = 64, 1 / 16  # rows that are looked at first; whole numbers in fe
 AT_ONCE = 1 << 18  # numbers
 
 
-def pack(engine: Any, number: int, weight: Tensor, into: Packed) -> None:
-    """Pack a matrix [rows, inputs] in float32, and keep what is whole numbers already."""
-    scales = scales_of(weight, into.precision)
+def pack(engine: Any, number: int, weight: Tensor, into: Packed) -> tuple[int, int]:
+    """Pack a matrix [rows, inputs] in float32, and keep what is whole numbers already. How many rows that destroyed, and the first."""
+    scales, damage = scales_of(weight, into.precision), (0, -1)
     if scales is None or bool(scales.isnan().any()):
-        engine.pack(number, weight.data_ptr(), weight.shape[1])
+        damage = engine.pack(number, weight.data_ptr(), weight.shape[1])
     if scales is not None:
         write(weight, scales, into)
+    return damage
 
 
 def scales_of(weight: Tensor, precision: Precision) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -16,6 +17,8 @@ Precision = Literal["float32", "float16", "int8", "int8_groups", "int4", "int4_m
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 GROUP, TILE, LINE, PAGE = 32, 8, 64, 1 << 21
 BEYOND = 4096  # prefetching may look a little beyond the end
+HALF = 65504.0  # the largest float16
+LARGEST = {"float16": HALF, "int8_groups": 127 * HALF, "int4": 7 * HALF, "int4_min": HALF}  # weights, so that scales are float16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,31 @@ def check_precision(name: str) -> Precision:
     if name not in PRECISIONS:
         raise InputError(f"precision {name!r}", expected=", ".join(PRECISIONS), fix=nearest(name, PRECISIONS))
     return name
+
+
+def check_fits(name: str, weight: Tensor, precision: Precision) -> None:
+    """Whole numbers have no NaN and no infinity, and a float16, or a scale in float16, only what is not too large."""
+    if precision == "float32":
+        return
+    low, high = (float(x) for x in weight.aminmax())
+    finite = math.isfinite(low) and math.isfinite(high)
+    if not finite and precision != "float16":
+        raise InputError(
+            f"{name} holds NaN or infinity, packed as {precision}", expected="finite weights", fix="dtype='float32' to look at it"
+        )
+    largest = max(abs(low), abs(high))
+    if finite and largest > LARGEST.get(precision, math.inf):
+        raise InputError(
+            f"{name} holds {largest:.3g}, packed as {precision}", expected=f"at most {LARGEST[precision]:,.0f}", fix="dtype='float32'"
+        )
+
+
+def damage_notes(name: str, matrix: Packed, rows: int, first: int) -> list[str]:
+    """What to say of rows that packing destroyed: of ten of their numbers, more than nine are off by more than half of their own size."""
+    if not rows:
+        return []
+    which = f"row {first}" if rows == 1 else f"{rows:,} of {matrix.rows:,} rows (the first is {first})"
+    return [f"warning: {name}, {which}: the largest numbers leave the others no room in {matrix.precision}; use dtype='float32'"]
 
 
 def sizes(precision: Precision, rows: int, inputs: int) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from sightline.native.encoder import NativeEncoder, encoder_program
 from sightline.native.engine import NativeEngine
 from sightline.native.matrices import Precision
 from sightline.native.program import decoder_program
-from sightline.native.twin import NativeCache, native_twin
+from sightline.native.twin import NativeCache, NativeTwin, native_twin
 from sightline.record import NOTHING
 
 Padding = Bool[Tensor, "batch time"]
@@ -81,10 +81,10 @@ class PairCache(NativeCache):
         self.cross[0].update(Stored(nothing, nothing, torch.zeros(1, 0, dtype=torch.long), 0))  # the engine has what matters
 
     def reorder(self, rows: Tensor) -> None:
-        sources, kept = [self.sources[row] for row in rows.tolist()], self.kept
-        self.kept = []
+        self.check_open()
+        sources = [self.sources[row] for row in rows.tolist()]
         super().reorder(rows)
-        self.sources, self.kept = sources, kept
+        self.sources = sources
 
     def fork(self, length: int) -> NativeCache:
         raise InputError("a cache of an encoder–decoder that is shared", expected="one cache for each source", fix="new_cache()")
@@ -120,6 +120,7 @@ class PairTwin(Transformer):
             given = {"padding": padding, "source": source, "source_padding": source_padding, "cache": cache}
             return super().hidden(tokens, **given, **others)
         check.call(self.config, tokens, None, None, source, source_padding, cache, self.device)
+        cache.check_open()
         if source is not None:
             assert self.encoder is not None
             x, lengths, _ = real_tokens(self.encoder, source, source_padding)
@@ -140,6 +141,13 @@ def twin_for(transformer: Transformer, precision: Precision = "float32") -> Tran
     if transformer.encoder is None:
         return native_twin(transformer, precision)
     return (encoder_twin if transformer.decoder is None else pair_twin)(transformer, precision)
+
+
+def packing_notes(twin: Transformer) -> list[str]:
+    """What packing a twin's matrices cost, where it cost too much."""
+    engines = [twin.native.engine] if isinstance(twin, (EncoderTwin, PairTwin)) else []
+    engines += [twin.engine] if isinstance(twin, (NativeTwin, PairTwin)) else []
+    return [note for engine in engines for note in engine.notes]
 
 
 def check_known(transformer: Transformer) -> None:
@@ -165,7 +173,7 @@ def pair_twin(transformer: Transformer, precision: Precision = "float32") -> Pai
     """A twin for reading and writing."""
     native, twin = NativeEncoder.of(transformer, precision), evaluated(transformer)
     engine = NativeEngine.packing(decoder_program(transformer), precision)
-    engine.engine.look_at(native.engine.engine)
+    engine.look_at(native.engine)
     twin.__class__ = PairTwin
     assert isinstance(twin, PairTwin)
     twin.native, twin.engine = native, engine

@@ -32,6 +32,7 @@ from sightline.native.matrices import interleaved
 KINDS = ("embed", "norm", "linear", "attend", "blend", "add", "keep")
 NORMS = ("none", "layer", "rms", "unit")
 CURVES = ("none", "relu", "gelu", "gelu_tanh", "silu", "relu_squared", "tanh")
+UNLIMITED = 2**31 - 1  # positions are 32 bits wide
 STREAM, JOINED, MIXED, HIDDEN, SIDE = range(5)  # buffers: the residual stream, q k v, heads' outputs, the feed-forward's middle, a side arm
 
 
@@ -56,11 +57,12 @@ class Kept:
 @dataclass(slots=True)
 class Program:
     """Operations, the matrices that they name, the small tensors that they point to, and the buffers' widths. `cross_from`: the layer of
-    the memory at which the first block's cross-attention looks."""
+    the memory at which the first block's cross-attention looks; `max_positions`: how long a sequence may be."""
 
     widths: list[int]
     kv_heads: list[int]
     dims: list[int]
+    max_positions: int
     operations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     matrices: list[Matrix] = field(default_factory=list[Matrix])
     kept: list[Tensor] = field(default_factory=list[Tensor])
@@ -129,7 +131,15 @@ def empty_program(stack: Stack, *, cross_from: int = 0) -> Program:
     mixed, hidden = max(form.heads * form.head_dim for form in forms), max(block.feed_forward.hidden for block in blocks)
     width, own = stack.config.width, [block.attention for block in blocks]
     widths = [width, joined, mixed, hidden, width]
-    return Program(widths, [form.kv_heads for form in own], [form.head_dim for form in own], cross_from=cross_from)
+    kv_heads, dims = [form.kv_heads for form in own], [form.head_dim for form in own]
+    return Program(widths, kv_heads, dims, longest(stack, forms), cross_from=cross_from)
+
+
+def longest(stack: Stack, forms: Sequence[AttentionConfig]) -> int:
+    """How many positions the engine has numbers for: a table ends somewhere, angles and buckets do not."""
+    tabled = isinstance(stack.config.embedding.positions, (Learned, Sinusoidal))
+    sloped = any(isinstance(form.positions, ALiBi) for form in forms)
+    return stack.config.max_positions if tabled or sloped else UNLIMITED
 
 
 def check_forms(forms: Sequence[AttentionConfig]) -> None:

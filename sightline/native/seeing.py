@@ -57,7 +57,7 @@ class Held:
 
     def __del__(self) -> None:
         if self.owned:
-            self.engine.forget(self.sequence)
+            self.engine.leave(self.sequence)
 
 
 # ----------------------------------------------------------------------------------------- between q·k and the softmax

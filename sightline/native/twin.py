@@ -36,9 +36,15 @@ class NativeCache(Cache):
         super().__init__([Growing() for _ in range(layers)])  # they stay empty
         self.engine, self.sequences, self.block_bytes = engine, list[int](), bytes_for(engine, BLOCK)
         self.holder: ReferenceType[Held] | None = None
+        self.closed = False
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise InputError("a cache that was closed", expected="one that is open", fix="new_cache()")
 
     def rows(self, count: int) -> list[int]:
         """The sequences of so many rows, new ones at first."""
+        self.check_open()
         if not self.sequences:
             self.sequences = [self.engine.begin() for _ in range(count)]
         for sequence in self.sequences:  # what a pass left that never ended
@@ -48,6 +54,7 @@ class NativeCache(Cache):
 
     def hold(self) -> Held:
         """The first row, for whoever will read its keys: they stay as they are, whatever this cache forgets."""
+        self.check_open()
         held = None if self.holder is None else self.holder()
         if held is None:
             held = Held(self.engine, self.sequences[0])
@@ -64,6 +71,7 @@ class NativeCache(Cache):
         return [sequence for sequence in self.sequences if sequence != held.sequence]
 
     def truncate(self, length: int) -> None:
+        self.check_open()
         if length < self.length and self.holder is not None:
             self.reorder(torch.arange(len(self.sequences)))  # copies, before anything is forgotten
         for sequence in self.sequences:
@@ -71,23 +79,29 @@ class NativeCache(Cache):
         self.length = min(length, self.length)
 
     def reorder(self, rows: Tensor) -> None:
+        self.check_open()
         kept = [self.engine.copy(self.sequences[row]) for row in rows.tolist()]
-        self.close()
+        self._leave_rows()
         self.sequences, self.batch = kept, len(kept)
 
     def fork(self, length: int) -> NativeCache:
         """Another that begins with the first tokens of this one. Nothing is copied: both have the same blocks until one goes on."""
+        self.check_open()
         new = NativeCache(self.engine, len(self.stores))
         new.sequences = [self.engine.copy(sequence) for sequence in self.sequences]
         new.length, new.batch = self.length, self.batch
         new.truncate(length)
         return new
 
-    def close(self) -> None:
-        """Give the memory back."""
+    def _leave_rows(self) -> None:
         for sequence in self._left():
-            self.engine.forget(sequence)
+            self.engine.leave(sequence)
         self.sequences = []
+
+    def close(self) -> None:
+        """Give the memory back. What is asked of the cache afterwards is refused."""
+        self._leave_rows()
+        self.closed = True
 
     def __del__(self) -> None:
         self.close()

@@ -378,10 +378,10 @@ def test_strict_sees_what_was_warned_of(folder) -> None:
     with torch.no_grad():
         model.transformer.last_stack.embedding.tokens.weight[0, 0] = torch.nan
     model.save(folder, overwrite=True)
-    assert any("NaN" in note for note in loaded(folder).notes)
-    assert any("NaN" in note for note in loaded(folder).notes)
+    assert any("NaN" in note for note in loaded(folder, "float32").notes)
+    assert any("NaN" in note for note in loaded(folder, "float32").notes)
     with pytest.raises(CheckpointError, match="NaN"):
-        loaded(folder, strict=True)
+        loaded(folder, "float32", strict=True)
 
 
 def test_a_small_model_leaves_no_file(tmp_path, monkeypatch) -> None:

@@ -1,0 +1,140 @@
+"""Models that work in threads of one process, each with a number of threads that changes: every result must be what it is alone.
+
+    python -m tools.race --seconds 600
+
+Three decoders write, an encoder–decoder translates in two threads, and one trains. A wrong number and a thread that hangs end the process
+with status 1, a crash with its signal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import sightline as sl
+from sightline import kernels
+from sightline.generation.decode import Request, decode
+from sightline.native.matrices import Precision
+from sightline.native.pairs import pair_twin
+from sightline.native.twin import native_twin
+
+WORDS = 300
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+PATIENCE = 120.0  # seconds without any result
+
+Work = Callable[[], list[float]]
+
+
+def writes(precision: Precision, seed: int) -> Work:
+    """Greedy tokens of a decoder."""
+    torch.manual_seed(seed)
+    twin = native_twin(sl.build(sl.llama(width=32, layers=1, heads=4, kv_heads=2, vocab_size=WORDS, max_positions=256)).eval(), precision)
+    return lambda: [float(event.token) for event in decode(twin, Request(prompt=PROMPT, max_tokens=6))]
+
+
+def translates(seed: int) -> Work:
+    """Hidden states of a decoder that looks at what its encoder keeps."""
+    torch.manual_seed(seed)
+    twin = pair_twin(sl.build(sl.t5(width=32, layers=1, heads=4, head_dim=8, hidden=64, vocab_size=WORDS)).eval())
+    source, tokens = torch.tensor([PROMPT * 9]), torch.tensor([PROMPT])
+
+    @torch.no_grad()
+    def work() -> list[float]:
+        cache = twin.new_cache()
+        found = [twin.hidden(tokens, source=source, cache=cache)]
+        found += [twin.hidden(tokens[:, :1], cache=cache) for _ in range(2)]
+        return torch.cat(found, dim=1).flatten().tolist()
+
+    return work
+
+
+def trains(seed: int) -> Work:
+    """The gradient of a loss, by the kernels for training."""
+    torch.manual_seed(seed)
+    model = sl.build(sl.llama(width=256, layers=1, heads=4, vocab_size=WORDS, max_positions=256))
+    tokens = torch.randint(WORDS, (4, 96))
+
+    def work() -> list[float]:
+        gradients: tuple[Tensor, ...] = torch.autograd.grad(model(tokens).square().mean(), [*model.parameters()])
+        return [float(one.abs().max()) for one in gradients]
+
+    return work
+
+
+def changes() -> list[float]:
+    """Nothing but other numbers of threads, as often as can be."""
+    for count in (1, 4, 2, 3) * 200:
+        torch.set_num_threads(count)
+        kernels.ready()
+    return []
+
+
+def all_works() -> dict[str, tuple[Work, tuple[int, ...]]]:
+    """What is done, and the numbers of threads with which it is done in turn."""
+    shared = translates(3)
+    return {
+        "int8": (writes("int8", 1), (1,)),
+        "float32": (writes("float32", 2), (4,)),
+        "int4": (writes("int4", 2), (2, 1, 3)),
+        "translation": (shared, (1, 3)),
+        "the same model": (shared, (2,)),
+        "training": (trains(4), (1, 4)),
+        "changes": (changes, (1,)),
+    }
+
+
+def race(seconds: float, works: dict[str, tuple[Work, tuple[int, ...]]]) -> dict[str, int]:
+    """How often each work was done. AssertionError where a result differs."""
+    wanted = {name: work() for name, (work, _) in works.items()}
+    done, wrong, end = dict.fromkeys(works, 0), list[str](), time.monotonic() + seconds
+
+    def run(name: str) -> None:
+        work, counts = works[name]
+        for count in itertools.cycle(counts):
+            if time.monotonic() > end or wrong:
+                return
+            torch.set_num_threads(count)
+            if not close(work(), wanted[name]):
+                wrong.append(name)
+            done[name] += 1
+            faulthandler.cancel_dump_traceback_later()
+            faulthandler.dump_traceback_later(PATIENCE, exit=True)
+
+    sys.setswitchinterval(1e-5)  # Python's own lock changes hands as often as can be
+    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in works]
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    faulthandler.cancel_dump_traceback_later()
+    assert not wrong, f"wrong: {', '.join(wrong)}"
+    return done
+
+
+def close(found: list[float], wanted: list[float]) -> bool:
+    """torch's own sums differ in their last bits with the number of threads."""
+    return len(found) == len(wanted) and torch.allclose(torch.tensor(found), torch.tensor(wanted), rtol=1e-4, atol=1e-6)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    faulthandler.enable()
+    parser.add_argument("--only", nargs="+", help="some of the works, by name")
+    options = parser.parse_args()
+    works = {name: work for name, work in all_works().items() if options.only is None or name in options.only}
+    done = race(options.seconds, works)
+    print(", ".join(f"{name}: {count:,}" for name, count in done.items()))
+
+
+if __name__ == "__main__":
+    main()
