@@ -49,6 +49,7 @@ def show_list(*, json: bool = False) -> None:
         write_json([about(one) for one in EXPERIMENTS.values()])
         return
     table = Table("name", "claim", "source", box=None, padding=(0, 2, 0, 0))
+    table.columns[0].min_width = max(map(len, EXPERIMENTS))
     for one in EXPERIMENTS.values():
         table.add_row(Text(one.name, "bold"), one.claim.en, Text(one.source, "dim"))
     Console().print(table)

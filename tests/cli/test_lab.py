@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -77,13 +78,23 @@ def test_a_broken_result_names_the_file(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"rm {broken}" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells when the workers start")
 def test_ctrl_c_while_the_workers_start_prints_nothing_but_the_bar(tmp_path: Path) -> None:
     screen = terminal.Terminal("lab", "run", "softmax-saturation", "--quick", "--out", str(tmp_path))
     try:
         screen.wait("softmax-saturation")
+        children = Path(f"/proc/{screen.process.pid}/task/{screen.process.pid}/children")
+        while len(children.read_text().split()) < 2:  # multiprocessing's own helper, then the workers
+            assert screen.read()
+        time.sleep(0.2)  # they are importing
         screen.type("\x03")
         assert screen.end() == 130
     finally:
         screen.close()
     assert "Traceback" not in screen.screen
     assert "KeyboardInterrupt" not in screen.screen
+
+
+def test_names_of_the_list_are_whole_on_a_narrow_terminal() -> None:
+    _, raw = terminal.run("lab", "list", columns=40)
+    assert [name for name in EXPERIMENTS if name not in raw] == []

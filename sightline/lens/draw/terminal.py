@@ -34,7 +34,7 @@ def print_view(view: View, console: RichConsole | None = None) -> None:
 
 def drawn(view: View, *, width: int, colours: int) -> Iterator[Text]:
     """Title, picture, legend, caption, notes."""
-    yield Text(escape_controls(view.title), style="bold")
+    yield from folded(Text(escape_controls(view.title), style="bold"), width)
     body, more = DRAWN[view.kind](view, width, colours)
     yield from body
     for text in (view.caption, *view.notes, *more):
