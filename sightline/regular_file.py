@@ -1,4 +1,4 @@
-"""Open a file that somebody else may have put there: regular files only, and no more bytes than were asked for.
+"""Open a file that somebody else may have put there: regular files only, no more bytes than were asked for, and never a wait.
 
 A FIFO would wait for a writer that never comes, and a link to a device could be read without end. Both are an OSError here, raised
 at once, so that a caller reports them as it reports a missing file.
@@ -24,14 +24,28 @@ def open_regular_file(path: Path | str, *, most_bytes: int | None = None) -> io.
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
+        _check_regular(path, status)
         if most_bytes is not None and status.st_size > most_bytes:
             raise _too_large(path, most_bytes)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def append_to_regular_file(path: Path | str) -> io.BufferedWriter:
+    """The file, open for appending, made if it is not there. OSError if something else has its name."""
+    return open(path, "ab", opener=_open_to_write)
+
+
+def _open_to_write(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+    try:
+        _check_regular(path, os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def read_regular_file(path: Path | str, *, most_bytes: int = MOST_BYTES) -> bytes:
@@ -47,6 +61,13 @@ def read_text_file(path: Path | str, *, most_bytes: int = MOST_BYTES, encoding: 
     """The text of a regular file. OSError as above, UnicodeDecodeError for bytes that are not in the encoding."""
     text = read_regular_file(path, most_bytes=most_bytes).decode(encoding, errors)
     return io.IncrementalNewlineDecoder(None, translate=True).decode(text, final=True)
+
+
+def _check_regular(path: Path | str, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
 
 
 def _too_large(path: Path | str, most_bytes: int) -> OSError:

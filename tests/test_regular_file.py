@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.regular_file import open_regular_file, read_regular_file, read_text_file
+from sightline.regular_file import append_to_regular_file, open_regular_file, read_regular_file, read_text_file
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_link_to_an_endless_device_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_a_missing_file_and_a_nul_in_the_path_are_os_errors(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="not a regular file"):
+    with pytest.raises(IsADirectoryError):
         open_regular_file(tmp_path)
     with pytest.raises(FileNotFoundError):
         open_regular_file(tmp_path / "missing")
@@ -58,6 +58,20 @@ def test_a_refused_file_leaves_no_descriptor_open(tmp_path: Path) -> None:
 
     before = lowest_free_descriptor()
     for _ in range(3):
-        with pytest.raises(OSError, match="not a regular file"):
+        with pytest.raises(IsADirectoryError):
             open_regular_file(tmp_path)
     assert lowest_free_descriptor() == before
+
+
+def test_lines_are_appended_to_regular_files_only(tmp_path: Path) -> None:
+    for line in (b"one\n", b"two\n"):
+        with append_to_regular_file(tmp_path / "lines") as file:
+            size = file.tell()
+            file.write(line)
+    assert size == 4
+    assert (tmp_path / "lines").read_bytes() == b"one\ntwo\n"
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for name in ("fifo", "link"):
+        with pytest.raises(OSError, match=r"regular file|No such device"):
+            append_to_regular_file(tmp_path / name)

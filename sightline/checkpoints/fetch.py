@@ -27,6 +27,7 @@ from sightline.checkpoints.packages import UnreachableError, download
 from sightline.checkpoints.places import archive_folders, home, models
 from sightline.checkpoints.progress import Report, megabytes, shown, silent
 from sightline.errors import CheckpointError, nearest
+from sightline.regular_file import read_text_file
 
 STAMP = ".verified"
 SHIPPED = Path(__file__).parent.parent / "shipped"
@@ -128,7 +129,7 @@ def describe(entry: CatalogueEntry, place: Path) -> dict[str, list[Any]]:
 def stamped(place: Path) -> object:
     """What was true when the files were hashed last."""
     try:
-        return json.loads((place / STAMP).read_text(encoding="utf-8"))
+        return json.loads(read_text_file(place / STAMP))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from sightline.checkpoints.places import forbidden_by
 from sightline.checkpoints.progress import Report, shown
 from sightline.errors import CheckpointError
+from sightline.regular_file import read_regular_file, read_text_file
 
 WANTED = (
     *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
@@ -80,7 +81,7 @@ def cached(where: HubId) -> Path | None:
     commit = where.revision
     if not COMMIT.fullmatch(commit):
         try:
-            commit = (storage / "refs" / commit).read_text(encoding="utf-8").strip()
+            commit = read_text_file(storage / "refs" / commit, most_bytes=1000).strip()
         except (OSError, UnicodeDecodeError):
             return None
     folder = storage / "snapshots" / commit
@@ -100,7 +101,7 @@ def usable(folder: Path) -> bool:
 def shards(index: Path) -> set[str]:
     """The files that an index names; one that cannot be read names one that is never there."""
     try:
-        return {str(name) for name in json.loads(index.read_bytes())["weight_map"].values()}
+        return {str(name) for name in json.loads(read_regular_file(index))["weight_map"].values()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {"an index that can be read"}
 

@@ -46,7 +46,7 @@ def open_regular(path: Path) -> io.BufferedReader:
     try:
         return open_regular_file(path)
     except OSError as error:
-        if error.strerror == NOT_REGULAR:
+        if isinstance(error, IsADirectoryError) or error.strerror == NOT_REGULAR:
             raise CheckpointError(f"{shown(path)} is not a regular file", expected="a file", fix="put the file itself there") from None
         raise CheckpointError(f"{shown(path)} cannot be opened: {error.strerror}", fix="check the path and its permissions") from None
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.errors import InputError
+from sightline.regular_file import read_text_file
 
 if TYPE_CHECKING:
     from sightline.config import ModelConfig
     from sightline.recipes import Recipe
 
 RUN, METRICS = "run.json", "metrics.jsonl"
+MOST_METRICS = 1 << 30  # bytes
 SMOOTHED = 0.95  # of the training loss before, at each step
 
 
@@ -56,7 +57,7 @@ class PastRun:
     @cached_property
     def training(self) -> list[Point]:
         """Every step."""
-        return [Point(line["step"], line.get("seconds") or 0.0, line["loss"]) for line in self._lines("step")]
+        return [Point(line["step"], seconds_of(line), line["loss"]) for line in self._lines("step")]
 
     @cached_property
     def smoothed(self) -> list[Point]:
@@ -76,8 +77,8 @@ class PastRun:
 
     def _lines(self, kind: str) -> list[dict[str, Any]]:
         """Lines of a kind that have a step and a finite loss."""
-        found = [line for line in self.lines if line.get("kind") == kind and isinstance(line.get("step"), int)]
-        return [line for line in found if isinstance(line.get("loss"), (int, float)) and math.isfinite(line["loss"])]
+        found = [line for line in self.lines if line.get("kind") == kind and is_step(line.get("step"))]
+        return [line for line in found if is_finite(line.get("loss"))]
 
     @property
     def config(self) -> ModelConfig | None:
@@ -88,7 +89,7 @@ class PastRun:
 
         try:
             return from_plain(ModelConfig, self.said["model"])
-        except (ConfigError, KeyError, TypeError):
+        except (ConfigError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError):
             return None
 
     def settings(self) -> Recipe:
@@ -104,6 +105,21 @@ class PastRun:
         return RECIPES[self.recipe].told_by(settings)
 
 
+def is_step(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def is_finite(value: Any) -> bool:
+    """A number that can be computed with; an integer of many digits is none."""
+    return type(value) in (int, float) and -1e300 < value < 1e300
+
+
+def seconds_of(line: dict[str, Any]) -> float:
+    """Of training before a step; 0 where a damaged line says nothing that could be a time."""
+    value: Any = line.get("seconds", 0.0)
+    return float(value) if is_finite(value) and 0 <= value < 1e12 else 0.0
+
+
 def is_run(folder: str | Path) -> bool:
     return (Path(folder) / RUN).is_file()
 
@@ -111,7 +127,7 @@ def is_run(folder: str | Path) -> bool:
 def read_run(folder: Path) -> PastRun:
     """A run; of metrics that were cut short, what can be read."""
     try:
-        said = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        said = json.loads(read_text_file(folder / RUN))
     except FileNotFoundError:
         raise InputError(f"{folder}: has no {RUN}", expected="the folder of a run", fix="sightline train NAME --out FOLDER") from None
     except (OSError, ValueError, RecursionError):
@@ -124,9 +140,11 @@ def read_run(folder: Path) -> PastRun:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines that are whole."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        lines = read_text_file(path, most_bytes=MOST_METRICS, errors="replace").splitlines()
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})", expected="the metrics of a run", fix=f"move {path} away") from None
     found = list[dict[str, Any]]()
     for line in lines:
         try:

@@ -28,6 +28,7 @@ from sightline.errors import InputError, SightlineError, nearest, short
 from sightline.escapes import escape_line
 from sightline.recipes import RECIPES, Recipe
 from sightline.recipes.settings import key_values, spelled
+from sightline.regular_file import read_text_file
 from sightline.training.crew import Crew
 from sightline.training.loop import StepEvent, is_memory
 from sightline.training.memory import keep_memory
@@ -158,7 +159,7 @@ def told(name: str | None, words: tuple[str, ...], file: Path | None) -> Recipe:
 def read_toml(file: Path) -> dict[str, Any]:
     """Settings from a file."""
     try:
-        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+        return tomllib.loads(read_text_file(file, encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})", expected="a .toml file", fix="check the path") from None
     except (ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sightline.errors import ConfigError, nearest, short
+from sightline.regular_file import read_text_file
 
 T = TypeVar("T")
 
@@ -131,7 +132,7 @@ def read(kind: type[T], path: str | Path) -> T:
     """Read a configuration from a `.json` or `.toml` file."""
     style = _format(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text_file(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}", fix="check the path") from None
     return from_text(kind, text, style, where=str(path))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.errors import CheckpointError, short
+from sightline.regular_file import read_regular_file
 from sightline.text.patterns import check_pattern
 
 LARGEST_FILE = 128 * 2**20
@@ -19,11 +20,7 @@ NAMES = {"bos": "bos_token", "eos": "eos_token", "pad": "pad_token", "unknown": 
 def read_bytes(path: Path) -> bytes:
     """A regular file of reasonable size."""
     try:
-        if not path.is_file():
-            raise CheckpointError(f"{path}: is not a regular file", fix="fetch the tokenizer's files again")
-        if (size := path.stat().st_size) > LARGEST_FILE:
-            raise CheckpointError(f"{path}: is {size} bytes long", expected=f"at most {LARGEST_FILE}")
-        return path.read_bytes()
+        return read_regular_file(path, most_bytes=LARGEST_FILE)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})", fix="check the file's permissions") from None
 

@@ -10,7 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from sightline.regular_file import append_to_regular_file, read_text_file
 from sightline.training import state
+
+MOST_BYTES = 1 << 30
 
 
 class Metrics:
@@ -25,7 +28,7 @@ class Metrics:
             return ""
         try:
             if self.path.exists():
-                lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+                lines = read_text_file(self.path, most_bytes=MOST_BYTES, errors="replace").splitlines()
                 state.write(self.path, "".join(f"{line}\n" for line in lines if at_most(line, step)))
         except OSError as error:
             return self._failed(error)
@@ -38,7 +41,7 @@ class Metrics:
         said = {"kind": kind, **{field.name: plain(getattr(event, field.name)) for field in fields(event)}}
         size = None
         try:
-            with open(self.path, "ab") as file:
+            with append_to_regular_file(self.path) as file:
                 size = file.tell()
                 file.write(json.dumps(said).encode() + b"\n")
         except OSError as error:
@@ -62,5 +65,5 @@ def plain(value: Any) -> Any:
 def at_most(line: str, step: int) -> bool:
     try:
         return json.loads(line)["step"] <= step
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False

@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from sightline.errors import InputError
+from sightline.regular_file import read_text_file
 from sightline.training import state
 from sightline.training.crew import Crew
 from sightline.training.export import ADAPTER
@@ -99,7 +100,7 @@ def compare(folder: Path, described: dict[str, Any], accept: frozenset[str]) -> 
 def read(folder: Path) -> dict[str, Any]:
     """run.json."""
     try:
-        said = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        said = json.loads(read_text_file(folder / RUN))
     except (OSError, ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):

@@ -30,6 +30,7 @@ from sightline.checkpoints.files import open_safetensors
 from sightline.checkpoints.magic import sha256
 from sightline.checkpoints.write import save_safetensors
 from sightline.errors import CheckpointError
+from sightline.regular_file import read_text_file
 from sightline.training.crew import held_like, in_parts
 from sightline.training.loop import Trainee
 
@@ -220,7 +221,7 @@ def checkpoints(folder: Path) -> list[Path]:
 def manifest_of(path: Path) -> Manifest | None:
     """What a checkpoint says of itself, if that can be read and is as it was written."""
     try:
-        said = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        said = json.loads(read_text_file(path / MANIFEST))
         kept = said.pop("manifest")
         return Manifest(**said) if digest(said) == kept and said["step"] == int(path.name[5:]) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
