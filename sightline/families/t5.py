@@ -44,12 +44,7 @@ def mt5_config(keys: Keys, head: str) -> ModelConfig:
     """MT5Config: the logits are never scaled, and whether they have a matrix of their own is up to the file."""
     keys.raw = {"feed_forward_proj": "gated-gelu", **keys.raw}
     keys.ignore("tie_word_embeddings")  # false in the published files, true in those that transformers 5 writes; read by nobody
-    return _model(keys, head, LanguageHead(tied=head == "tied") if head in ("language", "tied") else NoHead())
-
-
-def tied_if_absent(names: set[str], head: str) -> str:
-    """Without a matrix of its own the language head takes the embedding's."""
-    return "tied" if head == "language" and "lm_head.weight" not in names else head
+    return _model(keys, head, LanguageHead(tied=head == TIED) if head in ("language", TIED) else NoHead())
 
 
 def _model(keys: Keys, head: str, form: Head) -> ModelConfig:
@@ -189,5 +184,5 @@ MT5 = Family(
     config=mt5_config,
     weights=weights,
     heads={"MT5ForConditionalGeneration": "language", "MT5Model": "none", "MT5EncoderModel": "encoder"},
-    choose=tied_if_absent,
+    choose=tied_without_head,
 )

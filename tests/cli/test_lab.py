@@ -97,4 +97,4 @@ def test_ctrl_c_while_the_workers_start_prints_nothing_but_the_bar(tmp_path: Pat
 
 def test_names_of_the_list_are_whole_on_a_narrow_terminal() -> None:
     _, raw = terminal.run("lab", "list", columns=40)
-    assert [name for name in EXPERIMENTS if name not in raw] == []
+    assert [name for name in catalogue.EXPERIMENTS if name not in raw] == []
