@@ -3,7 +3,8 @@
     8 bytes: length of the header | header: {"name": {"dtype", "shape", "data_offsets"}} | the tensors' bytes, end to end
 
 Reading maps the file copy-on-write: a tensor costs no memory until it is touched, and changing it never changes the file. Reading
-the same entry twice gives two tensors over the same memory.
+the same entry twice gives two tensors over the same memory. A file that changed since it was opened is refused when the next tensor is
+read; one that is cut short in place while its tensors are in use ends the process, as every mapped file does.
 """
 
 from __future__ import annotations
