@@ -103,7 +103,7 @@ def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutate(header: dict[str, Any], draws: random.Random) -> None:
-    said, index = draws.choice([(said, index) for said, index in places_in(header) if said is not header["key"]])
+    said, index = draws.choice([(said, index) for said, index in places_in(header) if said is not header.get("key")])
     way = draws.randrange(4)
     if way == 0:
         del said[index]
