@@ -39,8 +39,9 @@ class RustEngine:
         self._added = frozenset(added)
         self._by_bytes = "ByteLevel" in str(tokenizer.decoder)
         self._letters = byte_alphabet() if self._by_bytes else {}
-        steps = f"{tokenizer.pre_tokenizer} {tokenizer.normalizer}"
-        self._spaces_limited = LAST_SPACES in steps
+        steps = (tokenizer.pre_tokenizer, tokenizer.normalizer)
+        # As JSON: their repr panics where it cuts a long pattern within a character.
+        self._spaces_limited = any(json.dumps(LAST_SPACES).encode() in step.__getstate__() for step in steps if step is not None)
 
     @cached_property
     def _controlled(self) -> tokenizers.Tokenizer:

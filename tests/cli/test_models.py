@@ -27,6 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SIGHTLINE_ARCHIVES", str(tmp_path / "archives"))
     monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)  # a pipe gets lines of any width, unless told otherwise
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setitem(CATALOGUE, "wheel", WHEEL)
     monkeypatch.setitem(commands.COMMANDS, "models", "The models that can be had by name.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_the_command_reads_files(folder: Path, tmp_path: Path, capsys: pytest.Ca
     assert out.startswith(found.text + "\n")  # a line's end that a file ends in would be no part of the prompt
     lines = out[len(found.text) + 1 :].splitlines()
     assert len(lines) == len(found.tokens)  # without colours, a line for each token
-    assert float(lines[0].split()[0]) == pytest.approx(found.logprobs[0], abs=0.006)
+    assert float(lines[0].split()[0].removesuffix("%")) == pytest.approx(100 * math.exp(found.logprobs[0]), abs=0.06)
 
 
 def test_a_file_and_a_pipe_give_the_same_prompt(

@@ -150,7 +150,7 @@ def test_a_report_of_numbers_that_cannot_be_drawn_is_one_line(tmp_path: Path, ca
     result.parts["by-hand"]["weights"] = [[1.0], "x"]
     write(path, result)
     for file in ("a.html", "a.md"):
-        assert main(["lab", "report", "--out", str(tmp_path), "--file", str(tmp_path / file)]) == 2
+        assert main(["lab", "report", str(tmp_path), "--out", str(tmp_path / file)]) == 2
         line = capsys.readouterr().err.strip()
         assert line.startswith(f"error: {path}: the saved numbers are not what three-words measures")
         assert "\n" not in line
