@@ -19,7 +19,7 @@ FOLDERS = {
     "lens/draw": "pictures of a trace: terminal, SVG and PNG, an offline page",
     "native": "the fast engine's Python face: a model as operations over packed weights",
     "generation": "logits to tokens to text",
-    "tasks": "what one asks of a model besides going on with a text",
+    "tasks": "what one asks of a model besides continuing text",
     "training": "samples in a fixed order, one loop, states that survive anything",
     "recipes": "each a set of settings that makes a run",
     "lab": "every claim of the theory as an experiment with a verdict",

@@ -36,7 +36,7 @@ AT_ONCE = 1 << 18  # numbers
 
 
 def pack(engine: Any, number: int, weight: Tensor, into: Packed) -> tuple[int, int]:
-    """Pack a matrix [rows, inputs] in float32, and keep what is whole numbers already. How many rows that destroyed, and the first."""
+    """Pack a float32 matrix [rows, inputs], keeping groups that are integers times a scale already. Gives the rows that this destroyed."""
     scales, damage = scales_of(weight, into.precision), (0, -1)
     if scales is None or bool(scales.isnan().any()):
         damage = engine.pack(number, weight.data_ptr(), weight.shape[1])

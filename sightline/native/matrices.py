@@ -60,7 +60,7 @@ def check_precision(name: str) -> Precision:
 
 
 def check_fits(name: str, weight: Tensor, precision: Precision) -> None:
-    """Whole numbers have no NaN and no infinity, and a float16, or a scale in float16, only what is not too large."""
+    """Integers have no NaN and no infinity; float16 values and float16 scales must be in range."""
     if precision == "float32":
         return
     low, high = (float(x) for x in weight.aminmax())

@@ -17,7 +17,7 @@ def purpose(config: ModelConfig) -> tuple[str, str]:
     if isinstance(config.head, LanguageHead) and config.encoder is not None:
         return "a model that translates", 'sightline translate MODEL "Good morning"'
     if isinstance(config.head, LanguageHead):
-        return "a model that goes on with a text", 'sightline generate MODEL "The capital of France is"'
+        return "a model that continues text", 'sightline generate MODEL "The capital of France is"'
     if isinstance(config.head, MaskedHead):
         return "a model of masked tokens", 'sightline fill MODEL "The capital of France is [MASK]."'
     if isinstance(config.head, Classifier):

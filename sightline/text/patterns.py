@@ -1,4 +1,4 @@
-"""Which regular expressions of a stranger's tokenizer may run: those whose time is proportional to the text.
+"""Which regular expressions of an untrusted tokenizer may run: those whose time is proportional to the text.
 
 The library's engine backtracks. Two rules, the first by reading the pattern, the second by running it:
 

@@ -84,6 +84,6 @@ def test_a_model_that_cannot_fill_is_refused_by_its_config(tmp_path: Path, capsy
     folder = sl.Model(transformer, Tokenizer.from_folder(tmp_path / "tokenizer")).save(tmp_path / "gpt")
     save_file({"other": torch.zeros(1)}, folder / "model.safetensors")  # weights that no one could load
     capsys.readouterr()
-    seen = "filling in masks with a model that goes on with a text; expected a model of masked tokens, such as BERT"
+    seen = "filling in masks with a model that continues text; expected a model of masked tokens, such as BERT"
     fix = f'Fix: sightline train bert-tiny makes one; this one answers sightline generate {folder} "The capital of France is"'
     assert mistake(capsys, str(folder), "a [MASK]") == f"error: {seen}. {fix}"

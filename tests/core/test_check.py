@@ -58,7 +58,7 @@ CALLS = {
     "brick: context batch": (lambda: brick()(X, X[:1]), "x has batch 2, context has 1"),
     "brick: padding": (lambda: brick()(X, key_padding=torch.zeros(2, 6).bool()), "key_padding has shape [2, 6]; expected [2, 5]"),
     "brick: additive mask": (lambda: brick()(X, mask=torch.zeros(5, 5)), "mask is float32; expected booleans, True = may look. Fix: mask == 0"),
-    "brick: mask of whole numbers": (lambda: brick()(X, mask=torch.ones(5, 5).long()), "mask is int64; expected booleans, True = may look"),
+    "brick: mask of integers": (lambda: brick()(X, mask=torch.ones(5, 5).long()), "mask is int64; expected booleans, True = may look"),
     "brick: mask of another length": (lambda: brick()(X, mask=torch.ones(5, 4).bool()), "mask has shape [5, 4]; expected one that broadcasts to [2, 4, 5, 5]"),
     "brick: mask of a batch": (lambda: brick()(X, mask=torch.ones(2, 5, 5).bool()), "mask[:, None] if it is one for each of the batch"),
     "brick: mask elsewhere": (lambda: brick()(X, mask=torch.ones(5, 5).bool().to("meta")), "mask is on meta, the vectors on cpu"),
