@@ -25,6 +25,8 @@ CASES = {
     "template": 10,
     "store": 40,
     "trace": 40,
+    "npz": 40,
+    "run": 40,
 }
 
 

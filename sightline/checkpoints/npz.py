@@ -23,6 +23,7 @@ LARGEST_MEMBER = 8 * 2**30
 LARGEST_META = 2**20
 MOST_RATIO = 200
 HEAD = 1024
+ZIP = b"PK\x03\x04"  # NumPy, too, decides by these bytes
 DTYPES = {"<f4": torch.float32, "<f2": torch.float16, "<f8": torch.float64}
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 
@@ -40,7 +41,8 @@ def read(path: Path) -> Source:
 
 def _archive(file: MappedFile) -> zipfile.ZipFile:
     """The archive, after a look at whether the file is still the one that was opened."""
-    file.part(0, 1)
+    if bytes(file.part(0, min(4, len(file)))) != ZIP:
+        raise CheckpointError(f"{file.where}: does not begin as an .npz archive does", fix="fetch the file again")
     try:
         return zipfile.ZipFile(file.where)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:

@@ -145,3 +145,14 @@ def test_no_meta_no_model(tmp_path: Path) -> None:
     np.savez(tmp_path / "model.npz", a=np.zeros(3, np.float32))
     with pytest.raises(CheckpointError, match="'meta_json' is missing"):
         npz.read(tmp_path / "model.npz")
+
+
+def test_an_archive_that_does_not_begin_with_a_member_is_refused_as_numpy_refuses_it(tmp_path: Path) -> None:
+    path = archive(tmp_path / "model.npz", bart(), META)
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="pickled"):
+        np.load(path, allow_pickle=False)
+    with pytest.raises(CheckpointError, match="does not begin as an .npz archive"):
+        npz.read(path)
