@@ -9,7 +9,7 @@ SEED ?= 0
 # An extra package index with CPU wheels of torch: make TORCH_INDEX=… test
 export TORCH_INDEX
 
-.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint bench fuzz native-asan native-tsan readme clean
+.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint bench fuzz native-asan native-tsan pages clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -75,8 +75,8 @@ native-tsan: ## engines and kernels in several threads, in C++ alone, under Thre
 		native/threads.cpp native/cache.cpp native/check.cpp -pthread -o build/tsan/race
 	@TSAN_OPTIONS=halt_on_error=1 build/tsan/race 20
 
-readme: $(READY) ## the README's tree and table, from the files themselves
-	@$(PYTHON) tools/readme.py
+pages: $(READY) ## docs/architecture.md's tree and docs/benchmarks.md's tables, from the files themselves
+	@$(PYTHON) tools/pages.py
 
 clean: ## remove the environment and caches
 	@rm -rf $(VENV) build .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist *.egg-info

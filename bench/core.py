@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import sightline as sl
 from bench.measure import Ratio, peak_memory, race, save
 from sightline.core.block import Block
-from sightline.core.setting import Setting, place_for
+from sightline.core.context import Setting, place_for
 
 WIDTH, HEADS, BATCH, TIME = 384, 6, 12, 256
 

@@ -22,7 +22,7 @@ import torch
 
 import sightline as sl
 from bench.measure import RESULTS, Ratio, race, save
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.core.packed import packed
 from sightline.generation.batch import Batch
 from sightline.generation.beam import search

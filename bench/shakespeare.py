@@ -23,10 +23,10 @@ import torch
 from bench.measure import RESULTS, machine
 from bench.plain_gpt import PlainConfig, PlainGPT, optimizer, rate, update
 from sightline.recipes.shakespeare import Shakespeare
+from sightline.training.data.packed import PackedText
 from sightline.training.evaluation import validate
-from sightline.training.export import export
 from sightline.training.loop import steps, trainee
-from sightline.training.packed import PackedText
+from sightline.training.state.export import export
 
 RATES = (5e-4, 1e-3, 2e-3)
 POINTS = 12  # evaluations in a run

@@ -33,8 +33,8 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 def ours() -> Callable[[], object]:
     import sightline as sl
-    from sightline.training.batch import Batch
     from sightline.training.config import AdamW, TrainingConfig
+    from sightline.training.data.batch import Batch
     from sightline.training.loop import steps, trainee
     from sightline.training.memory import keep_memory
 

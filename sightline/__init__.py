@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sightline.amx_workaround import beware
 from sightline.architectures import PUBLISHED, bert, encoder_decoder, gpt, llama, ngpt, t5
 from sightline.config import (
     ALiBi,
@@ -43,15 +44,14 @@ from sightline.config import (
     YaRNScaling,
 )
 from sightline.errors import CheckpointError, ConfigError, InputError, RecordError, SightlineError
-from sightline.processor import beware
 from sightline.record import NOTHING, QUANTITIES, Recorder
 
 if TYPE_CHECKING:
     from sightline import lab, lens
-    from sightline.core.cache import Cache
+    from sightline.core.cache.kv_cache import Cache
     from sightline.core.model import Transformer, build
     from sightline.core.multi_head import MultiHeadAttention, attention
-    from sightline.lens.trace import Trace
+    from sightline.lens.trace.trace import Trace
     from sightline.model import Model, load
 
 __version__ = "0.1.0"
@@ -64,10 +64,10 @@ _WITH_TORCH = {
     "Model": "sightline.model",
     "build": "sightline.core.model",
     "Transformer": "sightline.core.model",
-    "Cache": "sightline.core.cache",
+    "Cache": "sightline.core.cache.kv_cache",
     "MultiHeadAttention": "sightline.core.multi_head",
     "attention": "sightline.core.multi_head",
-    "Trace": "sightline.lens.trace",
+    "Trace": "sightline.lens.trace.trace",
 }
 
 

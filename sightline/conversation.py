@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Literal, Unpack, cast, get_args
 from weakref import ReferenceType, ref
 
-from sightline.atomic import write_text
 from sightline.checkpoints.defaults import Defaults
-from sightline.checkpoints.json_file import read_json
 from sightline.config import LanguageHead
 from sightline.errors import InputError, nearest, short
+from sightline.files.atomic import write_text
+from sightline.files.strict_json import read_json
 from sightline.generation.decode import Request, TokenEvent
 from sightline.generation.randomness import whole
 from sightline.generation.sampling import Sampling

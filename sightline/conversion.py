@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sightline.checkpoints import gguf_write
+from sightline.checkpoints.formats.gguf import write as gguf_write
 from sightline.checkpoints.save import tensors_of
 from sightline.checkpoints.source import Entry
 from sightline.errors import InputError

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sightline.checkpoints.save import architecture
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.families import FAMILIES
 from sightline.model import Model, load
 

@@ -18,36 +18,36 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from sightline.checkpoints.defaults import Defaults, read_defaults
-from sightline.checkpoints.engines import Engine, dtype_named, precision_for
+from sightline.checkpoints.engine_choice import Engine, dtype_named, precision_for
+from sightline.checkpoints.formats.writing import save_folder
 from sightline.checkpoints.load import Progress
 from sightline.checkpoints.load import load as load_source
-from sightline.checkpoints.opening import open_source
-from sightline.checkpoints.packed import load_packed
+from sightline.checkpoints.open import open_source
+from sightline.checkpoints.packed_cache import load_packed
 from sightline.checkpoints.pooling import Pooling, read_pooling
-from sightline.checkpoints.reference import resolve
 from sightline.checkpoints.save import keys_for, tensors_of
 from sightline.checkpoints.source import Source
-from sightline.checkpoints.tokenizing import tokenizer_files, tokenizer_of
-from sightline.checkpoints.write import save_folder
+from sightline.checkpoints.sources.reference import resolve
+from sightline.checkpoints.tokenizer_files import tokenizer_files, tokenizer_of
 from sightline.config import Classifier, ModelConfig
 from sightline.core.asleep import state
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.core.model import Transformer
 from sightline.core.packed import can_pack, evaluated, packed
+from sightline.engine import gguf
+from sightline.engine.engine import NativeEngine
+from sightline.engine.matrices import Precision
+from sightline.engine.pairs import check_known, packing_notes, twin_for
+from sightline.engine.seeing import BY_TORCH, NativeWatch, native_trace
+from sightline.engine.twin import NativeCache, NativeTwin, twin_with
 from sightline.errors import InputError
 from sightline.families import FAMILIES
 from sightline.families.own import keys_of
 from sightline.generation.beam_text import best_of_beams
 from sightline.generation.decode import Request
 from sightline.generation.text import Generation, Piece, gather, stream, stream_many
-from sightline.lens.trace import ATTENTION, Trace, trace_of
-from sightline.lens.watching import Watch
-from sightline.native import gguf
-from sightline.native.engine import NativeEngine
-from sightline.native.matrices import Precision
-from sightline.native.pairs import check_known, packing_notes, twin_for
-from sightline.native.seeing import BY_TORCH, NativeWatch, native_trace
-from sightline.native.twin import NativeCache, NativeTwin, twin_with
+from sightline.lens.trace.trace import ATTENTION, Trace, trace_of
+from sightline.lens.trace.watch import Watch
 from sightline.tasks.asking import Options, ids_of, needed, request_of
 from sightline.tasks.classify import Classification, classify
 from sightline.tasks.embed import embed

@@ -13,7 +13,7 @@ import jaxtyping
 import pytest
 import torch
 
-from sightline import kernels
+from sightline.kernels import library as kernels
 
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; the programs that tests start must hear Ctrl-C

@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 
-from sightline.about import about, share
+from sightline.checkpoints.info import about, share
 from sightline.cli.main import main
 from tests.checkpoints.test_gguf_architectures import write
 from tests.checkpoints.tiny_gguf import make

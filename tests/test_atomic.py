@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import sightline
-from sightline import atomic
+from sightline.files import atomic
 from sightline.lens.draw.page import save_text
-from sightline.text import train
+from sightline.text.training import subwords as train
 
 
 def test_a_file_appears_whole_and_alone(tmp_path: Path) -> None:

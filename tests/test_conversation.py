@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 import sightline as sl
-from sightline import kernels
 from sightline.checkpoints.defaults import Defaults
 from sightline.conversation import Conversation, Exchange, recommended
-from sightline.core.cache import Cache, Store
+from sightline.core.cache.kv_cache import Cache, Store
+from sightline.engine.matrices import Precision
 from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Sampling
-from sightline.native.matrices import Precision
+from sightline.kernels import library as kernels
 from sightline.text.chat import chat_ids
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train import save, train
+from sightline.text.training.subwords import save, train
 
 TEXT = "the cat sat on the mat and the dog sat on the log; 猫がマットの上に座った。🙂 user assistant system " * 40
 TEMPLATE = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sightline import demo
+from sightline.demo import lesson as demo
 
 
 def test_the_pupil_learns_and_the_head_shown_looks_at_what_comes_next() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.checkpoints.packages import UnreachableError
+from sightline.checkpoints.sources.packages import UnreachableError
 
 DOCS = Path(__file__).parents[1] / "docs"
 LARGE = pytest.mark.long

@@ -211,5 +211,5 @@ def test_a_model_of_absurd_size() -> None:
 
 
 def test_explaining_does_not_import_torch() -> None:
-    code = "import sys; from sightline import explain; import sightline.cli.main, sightline.cli.explain; assert 'torch' not in sys.modules"
+    code = "import sys; from sightline import explain; import sightline.cli.main, sightline.cli.commands.see.explain; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

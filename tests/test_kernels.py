@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sightline import kernels
 from sightline.core.attention import Scoring, equation, fused
 from sightline.core.masks import Mask
+from sightline.kernels import library as kernels
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 CURVES = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.limited import Limited, Process
+from sightline.sandbox import Limited, Process
 
 ANSWERS = """
 import os, sys, time

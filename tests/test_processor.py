@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.processor import LIMIT, WITHOUT_AMX, beware, promises_empty_tiles
+from sightline.amx_workaround import LIMIT, WITHOUT_AMX, beware, promises_empty_tiles
 
 HOLLOW = "processor\t: 0\ncpuid level\t: 28\nflags\t\t: fpu avx512f amx_bf16 amx_tile amx_int8\n\nprocessor\t: 1\ncpuid level\t: 32\n"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.checkpoints.packages import UnreachableError
+from sightline.checkpoints.sources.packages import UnreachableError
 from sightline.conversion import save_gguf
 from sightline.generation.text import Generation
 

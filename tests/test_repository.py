@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import sightline as sl
+from tools import pages
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,18 +29,9 @@ def test_the_readmes_python_runs() -> None:
     assert torch.allclose(space["step"], space["logits"][:, 15:], atol=1e-5)
 
 
-def test_the_readmes_tree_is_the_disks() -> None:
-    tree = next(block for block in blocks("") if "sightline/" in block and "errors.py" in block)
-    shown, folders = set(), []
-    for line in tree.splitlines():
-        if not line.strip():
-            continue
-        depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
-        folders = [*folders[:depth], name]
-        shown.add("".join(folders))
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    modules = {path for path in tracked if path.startswith("sightline/") and path.endswith(".py") and not path.endswith("__init__.py")}
-    assert {path for path in shown if path.endswith(".py")} == modules | {"sightline/__init__.py"}
+def test_the_tree_in_the_docs_is_the_disks() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert pages.tree() in page, "run `make pages`"
 
 
 def test_importing_sightline_does_not_import_torch() -> None:

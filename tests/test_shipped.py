@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import sightline as sl
-from sightline.checkpoints.catalogue import CATALOGUE, CatalogueEntry
-from sightline.checkpoints.fetch import folder
+from sightline.checkpoints.sources.catalogue import CATALOGUE, CatalogueEntry
+from sightline.checkpoints.sources.fetch import folder
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = [entry for entry in CATALOGUE.values() if entry.shipped]

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import tour
+from sightline.demo import tour
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train import save, train
+from sightline.text.training.subwords import save, train
 from tests.lens.draw.test_page import traced
 from tests.tiny import ENCODER_DECODERS
 

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 import sightline as sl
-from sightline import kernels
+from sightline.engine.matrices import Precision
+from sightline.engine.pairs import pair_twin
+from sightline.engine.twin import native_twin
 from sightline.generation.decode import Request, decode
-from sightline.native.matrices import Precision
-from sightline.native.pairs import pair_twin
-from sightline.native.twin import native_twin
+from sightline.kernels import library as kernels
 
 WORDS = 300
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

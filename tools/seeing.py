@@ -11,15 +11,15 @@ import torch
 from torch.nn import functional as F
 
 import sightline as sl
-from sightline.cli import heads_figure
+from sightline.cli.ui import heads_figure
+from sightline.demo.tour import SENTENCE
 from sightline.lens.draw.figure import write_figure
 from sightline.lens.draw.views import view_of
-from sightline.lens.edits import Edits, ablate, logits_with
-from sightline.lens.geometry import LayerGeometry, summary
-from sightline.lens.heads import HeadMap, heads_of
-from sightline.lens.relations import relations_of
+from sightline.lens.geometry.decompose import LayerGeometry, summary
+from sightline.lens.heads.profile import HeadMap, heads_of
+from sightline.lens.heads.relations import relations_of
+from sightline.lens.interventions.edits import Edits, ablate, logits_with
 from sightline.model import Model
-from sightline.tour import SENTENCE
 
 ROOT = Path(__file__).parents[1]
 PAGE, FIGURES = ROOT / "docs" / "seeing.md", ROOT / "docs" / "figures"

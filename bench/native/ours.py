@@ -11,14 +11,14 @@ import torch
 
 import sightline as sl
 from bench.native.channel import serve
+from sightline.engine import store
+from sightline.engine.engine import NativeEngine, Rows
+from sightline.engine.matrices import check_precision
+from sightline.engine.twin import twin_with
 from sightline.generation.beam import search
 from sightline.generation.decode import Request
 from sightline.generation.decode import decode as events
 from sightline.generation.speculative import decode_lookup
-from sightline.native import store
-from sightline.native.engine import NativeEngine, Rows
-from sightline.native.matrices import check_precision
-from sightline.native.twin import twin_with
 
 held: dict[str, Any] = {}
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sightline.checkpoints.json_file import read_json
 from sightline.checkpoints.source import Source
 from sightline.errors import CheckpointError, short
+from sightline.files.strict_json import read_json
 
 FILE = "generation_config.json"
 LARGEST = 1_000_000

@@ -12,8 +12,8 @@ from sightline.config import ModelConfig
 from sightline.core.model import Transformer
 from sightline.errors import CheckpointError, ConfigError, short
 from sightline.families import FAMILIES, Family
-from sightline.families.keys import Keys
-from sightline.families.spelling import OTHER_ARCHITECTURES, misspelling_of
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.spelling import OTHER_ARCHITECTURES, misspelling_of
 
 QUANTISED = ("quantization_config", "quantization", "compression_config")
 METHODS = {

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sightline.checkpoints.files import file_inside
-from sightline.checkpoints.json_file import MOST_BYTES, parse_json, read_json
-from sightline.checkpoints.magic import open_regular, shown
+from sightline.checkpoints.formats.safetensors import file_inside
 from sightline.errors import CheckpointError
-from sightline.families.keys import Keys
+from sightline.families.schema.keys import Keys
+from sightline.files.checked import open_regular, shown
+from sightline.files.strict_json import MOST_BYTES, parse_json, read_json
 
 How = Literal["mean", "first", "last"]
 

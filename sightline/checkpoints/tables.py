@@ -18,8 +18,8 @@ from torch import Tensor
 
 from sightline.config import ModelConfig
 from sightline.errors import CheckpointError
-from sightline.families.family import Family
-from sightline.families.rules import Rule
+from sightline.families.schema.family import Family
+from sightline.families.schema.rules import Rule
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from sightline.checkpoints.magic import shown
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
 from sightline.families import FAMILIES, Family
+from sightline.files.checked import shown
 
 COMPILED = "_orig_mod."
 PARALLEL = "module."

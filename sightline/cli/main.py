@@ -117,7 +117,7 @@ def parsing_error(error: CycloptsError) -> str:
 
 def complain(text: str, code: int) -> int:
     """One line on stderr, whatever was in the text."""
-    from sightline.cli import output  # rich takes a tenth of a second
+    from sightline.cli.ui import output  # rich takes a tenth of a second
 
     output.complain(text)
     return code

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sightline.errors import ConfigError, nearest, short
-from sightline.regular_file import read_text_file
+from sightline.files.regular import read_text_file
 
 T = TypeVar("T")
 

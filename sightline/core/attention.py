@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sightline import kernels
 from sightline.core.masks import Mask
 from sightline.core.norms import at_least_float32
 from sightline.core.positions import Bias
+from sightline.kernels import library as kernels
 
 Kernel = Literal["equation", "fused"]
 Queries = Float[Tensor, "batch heads query head_dim"]

@@ -6,11 +6,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sightline.config import BlockConfig, Norm
+from sightline.core.context import Place, Setting
 from sightline.core.feed_forward import FeedForward
 from sightline.core.hypersphere import SphereBlock
 from sightline.core.multi_head import Attention
 from sightline.core.residual import Residual
-from sightline.core.setting import Place, Setting
 
 Stream = Float[Tensor, "batch time width"]
 

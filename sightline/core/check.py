@@ -20,7 +20,7 @@ from sightline.config import (
     Rotary,
     StackConfig,
 )
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.errors import ConfigError, InputError, nearest
 
 KINDS = {"dot": Dot, "cosine": Cosine}

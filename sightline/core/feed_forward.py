@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sightline import kernels
 from sightline.config import Activation, FeedForwardConfig
 from sightline.core.linear import Linear
+from sightline.kernels import library as kernels
 from sightline.record import NOTHING, Record
 
 Stream = Float[Tensor, "batch time width"]

@@ -19,11 +19,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sightline.config import AttentionConfig, BlockConfig, FeedForwardConfig
+from sightline.core.context import Setting
 from sightline.core.feed_forward import ACTIVATIONS
 from sightline.core.linear import Linear
 from sightline.core.multi_head import Attention, DotMeasure
 from sightline.core.norms import unit
-from sightline.core.setting import Setting
 from sightline.record import NOTHING, Record
 
 Stream = Float[Tensor, "batch time width"]

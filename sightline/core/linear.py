@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sightline import kernels
+from sightline.kernels import library as kernels
 
 
 class Linear(nn.Linear):

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from sightline.config import ModelConfig
 from sightline.core import check
 from sightline.core.attention import Kernel
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
+from sightline.core.context import Memory
 from sightline.core.embedding import Embedding
 from sightline.core.hypersphere import normalize_weights
 from sightline.core.masks import count_positions
 from sightline.core.norms import unit
 from sightline.core.output import ClassOutput, LanguageOutput, PooledOutput, Vocabulary, make_output
 from sightline.core.positions import RelativeTable
-from sightline.core.setting import Memory
 from sightline.core.stack import Stack
 from sightline.record import NOTHING, Record
 

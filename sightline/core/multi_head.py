@@ -14,17 +14,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from sightline import kernels
 from sightline.config import AttentionConfig, AttentionPosition, Cosine, Dot, RelativeBias
 from sightline.core import check
 from sightline.core.attention import Kernel, Scoring, attend, attention_weights, mix
+from sightline.core.cache.stores import Store, Stored
+from sightline.core.context import Place, place_for
 from sightline.core.few_vectors import FewVectors
 from sightline.core.linear import Linear
 from sightline.core.masks import Mask
 from sightline.core.norms import make_head_norm, unit
 from sightline.core.positions import Bias, GivenBias, RelativeTable, rotate
-from sightline.core.setting import Place, place_for
-from sightline.core.stores import Store, Stored
+from sightline.kernels import library as kernels
 from sightline.record import NOTHING, Record, Recorder
 
 Stream = Float[Tensor, "batch time width"]

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sightline import kernels
 from sightline.config import HeadNorm, LayerNorm, Norm, RMSNorm
+from sightline.kernels import library as kernels
 
 Stream = Float[Tensor, "*batch width"]
 

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from sightline import kernels
 from sightline.config import Classifier, LanguageHead, MaskedHead, ModelConfig, Pooler
 from sightline.core.feed_forward import ACTIVATIONS
 from sightline.core.hypersphere import Scale
 from sightline.core.linear import Linear
 from sightline.core.norms import make_norm
+from sightline.kernels import library as kernels
 
 Stream = Float[Tensor, "batch time width"]
 Logits = Float[Tensor, "batch time vocab_size"]

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from sightline import kernels
 from sightline.config import LinearScaling, Llama3Scaling, NTKScaling, Rotary, RotaryScaling, Sinusoidal, YaRNScaling
+from sightline.kernels import library as kernels
 
 
 def sinusoidal(positions: Int[Tensor, "*shape"], width: int, form: Sinusoidal) -> Float[Tensor, "*shape width"]:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from sightline.config import AttentionConfig, RelativeBias, StackConfig
 from sightline.core.attention import Kernel
 from sightline.core.block import Block, make_block
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
+from sightline.core.context import Memory, Place, Setting, place_for
 from sightline.core.embedding import Embedding
 from sightline.core.hypersphere import SphereBlock
 from sightline.core.norms import make_norm, unit
 from sightline.core.positions import RelativeTable
-from sightline.core.setting import Memory, Place, Setting, place_for
 from sightline.record import NOTHING, Record
 
 Stream = Float[Tensor, "batch time width"]

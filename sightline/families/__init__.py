@@ -7,7 +7,6 @@ from sightline.families.bart import BART
 from sightline.families.bert import BERT
 from sightline.families.bloom import BLOOM
 from sightline.families.distilbert import DISTILBERT
-from sightline.families.family import Family
 from sightline.families.gemma import GEMMA, GEMMA2
 from sightline.families.gpt2 import GPT2
 from sightline.families.gpt_neox import GPT_NEOX
@@ -18,6 +17,7 @@ from sightline.families.olmo2 import OLMO2
 from sightline.families.own import OWN
 from sightline.families.phi3 import PHI3
 from sightline.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from sightline.families.schema.family import Family
 from sightline.families.t5 import MT5, T5
 
 FAMILIES: dict[str, Family] = {

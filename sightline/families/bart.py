@@ -20,10 +20,10 @@ from sightline.config import (
     Norm,
     StackConfig,
 )
-from sightline.families.family import Family
-from sightline.families.keys import Keys
-from sightline.families.rules import Rule, ignore, rename, tie
-from sightline.families.shared import ACTIVATIONS, labels
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, ignore, rename, tie
+from sightline.families.schema.shared import ACTIVATIONS, labels
 
 
 def config(keys: Keys, head: str) -> ModelConfig:

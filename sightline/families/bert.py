@@ -21,10 +21,10 @@ from sightline.config import (
     StackConfig,
 )
 from sightline.errors import CheckpointError
-from sightline.families.family import Family
-from sightline.families.keys import Keys
-from sightline.families.rules import Rule, ignore, rename, tie
-from sightline.families.shared import ACTIVATIONS, labels
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, ignore, rename, tie
+from sightline.families.schema.shared import ACTIVATIONS, labels
 
 
 def norm_of(keys: Keys) -> LayerNorm:

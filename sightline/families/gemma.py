@@ -11,12 +11,12 @@ from typing import Any
 
 from sightline.config import Activation, AttentionConfig, Dot, LanguageHead, ModelConfig, Placement, RMSNorm
 from sightline.errors import CheckpointError
-from sightline.families.family import Family
-from sightline.families.keys import Keys
 from sightline.families.llama import attention, model
 from sightline.families.llama import weights as llama_weights
-from sightline.families.rules import Rule, rename
-from sightline.families.shared import ACTIVATIONS, causal_head_rules, layer_windows
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, rename
+from sightline.families.schema.shared import ACTIVATIONS, causal_head_rules, layer_windows
 
 # What a key that is not there means. One that is null stays null: no soft-cap.
 USUAL: dict[str, Any] = {"head_dim": 256, "max_position_embeddings": 8192, "num_key_value_heads": 16, "tie_word_embeddings": True}

@@ -12,10 +12,10 @@ from sightline.config import (
     ModelConfig,
     StackConfig,
 )
-from sightline.families.family import Family
-from sightline.families.keys import Keys
-from sightline.families.rules import Rule, heads, ignore, rename, split
-from sightline.families.shared import ACTIVATIONS, causal_head, causal_head_rules
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, heads, ignore, rename, split
+from sightline.families.schema.shared import ACTIVATIONS, causal_head, causal_head_rules
 
 
 def config(keys: Keys, head: str) -> ModelConfig:

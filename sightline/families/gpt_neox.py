@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sightline.config import AttentionConfig, BlockConfig, EmbeddingConfig, FeedForwardConfig, LayerNorm, ModelConfig, StackConfig
-from sightline.families.family import Family
-from sightline.families.keys import Keys
-from sightline.families.rules import Rule, heads, ignore, interleave, rename
-from sightline.families.shared import ACTIVATIONS, causal_head, causal_head_rules, rotary
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, heads, ignore, interleave, rename
+from sightline.families.schema.shared import ACTIVATIONS, causal_head, causal_head_rules, rotary
 
 
 def attention(keys: Keys, *, width: int, max_positions: int) -> AttentionConfig:

@@ -17,10 +17,10 @@ from sightline.config import (
     RMSNorm,
     StackConfig,
 )
-from sightline.families.family import Family
-from sightline.families.keys import Keys
-from sightline.families.rules import Rule, ignore, rename
-from sightline.families.shared import ACTIVATIONS, causal_head, causal_head_rules, layer_windows, rotary
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, ignore, rename
+from sightline.families.schema.shared import ACTIVATIONS, causal_head, causal_head_rules, layer_windows, rotary
 
 
 def attention(

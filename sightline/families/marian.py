@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sightline.config import LanguageHead, ModelConfig, NoHead, NoNorm, Sinusoidal
 from sightline.families.bart import language_rules, stack, stack_rules
-from sightline.families.family import Family
-from sightline.families.keys import Keys
-from sightline.families.rules import Rule, ignore, rename, tie
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, ignore, rename, tie
 
 
 def config(keys: Keys, head: str) -> ModelConfig:

@@ -22,10 +22,10 @@ from sightline.config import (
 )
 from sightline.errors import CheckpointError
 from sightline.families.bert import classes
-from sightline.families.family import Family
-from sightline.families.keys import Keys
-from sightline.families.rules import Rule, heads, rename, split, tie
-from sightline.families.shared import ACTIVATIONS, labels, rotary_scaling
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, heads, rename, split, tie
+from sightline.families.schema.shared import ACTIVATIONS, labels, rotary_scaling
 
 FULL, LOCAL = "full_attention", "sliding_attention"
 

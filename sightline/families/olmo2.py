@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sightline.config import HeadNorm, ModelConfig, RMSNorm
-from sightline.families.family import Family
-from sightline.families.keys import Keys
 from sightline.families.llama import attention, model
-from sightline.families.rules import Rule, ignore, rename
-from sightline.families.shared import causal_head_rules
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, ignore, rename
+from sightline.families.schema.shared import causal_head_rules
 
 
 def config(keys: Keys, head: str) -> ModelConfig:

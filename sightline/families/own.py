@@ -6,9 +6,9 @@ from typing import Any
 
 from sightline.config import ModelConfig
 from sightline.config.values import from_plain, to_plain
-from sightline.families.family import Family
-from sightline.families.keys import Keys
-from sightline.families.rules import Rule, rename
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, rename
 
 
 def config(keys: Keys, head: str) -> ModelConfig:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from sightline.config import ModelConfig
 from sightline.errors import CheckpointError
-from sightline.families.family import Family
-from sightline.families.keys import Keys
 from sightline.families.llama import attention, model
-from sightline.families.rules import Rule, heads, ignore, rename, split
-from sightline.families.shared import causal_head_rules
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, heads, ignore, rename, split
+from sightline.families.schema.shared import causal_head_rules
 
 
 def config(keys: Keys, head: str) -> ModelConfig:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sightline.config import MaskedHead, ModelConfig, Pooler
 from sightline.families.bert import body_rules, classes, encoder, encoder_head, norm_of, pooled, vocabulary_rules
-from sightline.families.family import Family
-from sightline.families.keys import Keys
-from sightline.families.rules import Rule, rename
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, rename
 
 
 def config(keys: Keys, head: str) -> ModelConfig:

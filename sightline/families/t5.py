@@ -22,10 +22,10 @@ from sightline.config import (
     RMSNorm,
     StackConfig,
 )
-from sightline.families.family import Family
-from sightline.families.keys import Keys
-from sightline.families.rules import Rule, ignore, rename, tie
-from sightline.families.shared import ACTIVATIONS
+from sightline.families.schema.family import Family
+from sightline.families.schema.keys import Keys
+from sightline.families.schema.rules import Rule, ignore, rename, tie
+from sightline.families.schema.shared import ACTIVATIONS
 
 TIED = "tied language"
 PROJECTIONS: dict[str, tuple[Activation, bool]] = {

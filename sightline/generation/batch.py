@@ -20,6 +20,7 @@ from pathlib import Path
 from torch import Tensor
 
 from sightline.core.model import Transformer
+from sightline.engine.twin import NativeTwin
 from sightline.errors import InputError
 from sightline.generation.decode import CHUNK, Request, TokenEvent, check_request
 from sightline.generation.engine_runner import EngineRunner
@@ -27,7 +28,6 @@ from sightline.generation.prefixes import Prefixes
 from sightline.generation.runner import Runner
 from sightline.generation.scheduler import Scheduler, Sequence
 from sightline.generation.torch_runner import TorchRunner, numbers_per_token
-from sightline.native.twin import NativeTwin
 
 __all__ = ["Batch", "Scheduler", "Sequence", "numbers_per_token"]
 

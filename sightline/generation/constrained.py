@@ -31,7 +31,7 @@ from sightline.errors import InputError, short
 from sightline.generation import grammar_trial
 from sightline.generation.grammar_tokens import GrammarTokens, Mask, grammar_tokens
 from sightline.generation.grammar_trial import limits
-from sightline.limited import Limited
+from sightline.sandbox import Limited
 from sightline.text.tokenizer import Tokenizer
 
 LONGEST = 100_000  # characters of a schema, pattern or grammar

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.config import LanguageHead, ModelConfig
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.core.model import Transformer
 from sightline.errors import InputError, short
 from sightline.generation.randomness import whole

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.core.model import Transformer
+from sightline.engine.engine import Rows
+from sightline.engine.twin import BLOCK, NativeCache, NativeTwin, bytes_for
 from sightline.generation.prefixes import Prefixes
 from sightline.generation.runner import Found
 from sightline.generation.scheduler import Scheduler, Sequence
-from sightline.native.engine import Rows
-from sightline.native.twin import BLOCK, NativeCache, NativeTwin, bytes_for
 
 
 class Part(NamedTuple):

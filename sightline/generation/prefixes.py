@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from sightline.config import ModelConfig
-from sightline.core.cache import Cache
-from sightline.core.stores import Growing
+from sightline.core.cache.kv_cache import Cache
+from sightline.core.cache.stores import Growing
 from sightline.generation.decode import Request
 
 MOST = 32  # entries

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.errors import InputError
 from sightline.generation.decode import Request, Writing
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.core.model import Transformer
 from sightline.errors import InputError
 from sightline.generation.batch import ROWS, Batch
 from sightline.generation.batch import Sequence as BatchSequence
 from sightline.generation.decode import Finish, Request, TokenEvent, decode, unwatched
-from sightline.lens.trace import Trace
-from sightline.lens.watching import Watch
+from sightline.lens.trace.trace import Trace
+from sightline.lens.trace.watch import Watch
 from sightline.text.streaming import StopStrings, TextStream
 from sightline.text.tokenizer import Tokenizer
 

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.config import ModelConfig
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
+from sightline.core.cache.slots import Slots
 from sightline.core.model import Transformer
-from sightline.core.slots import Slots
 from sightline.generation.prefixes import Prefixes, fork
 from sightline.generation.runner import Found
 from sightline.generation.scheduler import Scheduler, Sequence

@@ -5,7 +5,7 @@ sightline lab list | run NAME | report
 """
 
 from sightline.lab.catalogue import EXPERIMENTS
+from sightline.lab.executor import finding, run, steps
 from sightline.lab.experiment import Check, Experiment, Finding
-from sightline.lab.running import finding, run, steps
 
 __all__ = ["EXPERIMENTS", "Check", "Experiment", "Finding", "finding", "run", "steps"]

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from sightline.config import ModelConfig
 from sightline.core.model import Transformer, build
-from sightline.training import loop, order
-from sightline.training.batch import IGNORED, Batch
+from sightline.training import loop
 from sightline.training.config import AdamW, Optimizer, Schedule, TrainingConfig
+from sightline.training.data import order
+from sightline.training.data.batch import IGNORED, Batch
+from sightline.training.data.packed import PackedText
 from sightline.training.evaluation import validate
 from sightline.training.loop import StepEvent, Trainee, trainee
-from sightline.training.packed import PackedText
 
 
 @dataclass(frozen=True, slots=True)

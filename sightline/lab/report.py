@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sightline.errors import InputError
 from sightline.lab.experiment import Finding, Words
-from sightline.lab.pictures import save
+from sightline.lab.style import save
 from sightline.lens.draw.page import FigureSection, ProseSection, Section, TableSection, save_page
 
 SAID = {

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sightline.atomic import write_text
-from sightline.checkpoints.json_file import read_json
-from sightline.checkpoints.magic import shown
 from sightline.errors import CheckpointError, InputError, short
+from sightline.files.atomic import write_text
+from sightline.files.checked import shown
+from sightline.files.strict_json import read_json
 from sightline.lab.experiment import TIERS, Tier
 
 FORM = 2

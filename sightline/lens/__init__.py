@@ -9,21 +9,21 @@ sl.lens.heads_of(model)                 what each head does
 sl.lens.sweep(model, clean, corrupted, sl.lens.logit_difference(model, " Paris", " Rome"))
 """
 
-from sightline.lens.attribution import attribution
-from sightline.lens.diff import diff
-from sightline.lens.edits import Edits, ablate, logits_with, mask_cell, patch, replace, scale, steer
-from sightline.lens.geometry import geometry_of
-from sightline.lens.heads import heads_of
-from sightline.lens.logit_lens import logit_lens
-from sightline.lens.measures import attention_measures, norm_growth
-from sightline.lens.metrics import logit_difference, probability
-from sightline.lens.redundancy import redundancy_of
-from sightline.lens.relations import relations_of
-from sightline.lens.rollout import attention_flow, rollout, value_weighted
-from sightline.lens.rotation import rotation_of
-from sightline.lens.saliency import gradient_input, integrated_gradients
-from sightline.lens.sweep import ablation_sweep, sweep
-from sightline.lens.trace import Trace, trace_of
+from sightline.lens.attributions.direct import attribution
+from sightline.lens.attributions.logit_lens import logit_lens
+from sightline.lens.attributions.rollout import attention_flow, rollout, value_weighted
+from sightline.lens.attributions.saliency import gradient_input, integrated_gradients
+from sightline.lens.geometry.decompose import geometry_of
+from sightline.lens.geometry.rotation import rotation_of
+from sightline.lens.heads.profile import heads_of
+from sightline.lens.heads.redundancy import redundancy_of
+from sightline.lens.heads.relations import relations_of
+from sightline.lens.interventions.diff import diff
+from sightline.lens.interventions.edits import Edits, ablate, logits_with, mask_cell, patch, replace, scale, steer
+from sightline.lens.interventions.metrics import logit_difference, probability
+from sightline.lens.interventions.sweep import ablation_sweep, sweep
+from sightline.lens.trace.measures import attention_measures, norm_growth
+from sightline.lens.trace.trace import Trace, trace_of
 
 __all__ = [
     "Edits",

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import tokenizers
 
-from sightline.checkpoints.progress import shown
 from sightline.core.model import build
 from sightline.recipes.corpora import Prepared, encoder_for, prepared_folder, prepared_text
 from sightline.recipes.models import encoder_config, encoder_keys, pad_of
 from sightline.recipes.plays import works
 from sightline.recipes.settings import MuonRecipe
-from sightline.text.rust_engine import RustEngine
+from sightline.terminal.progress import shown
+from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 from sightline.training.config import number
-from sightline.training.export import Export
-from sightline.training.masked import MaskedText, Unit, word_beginnings
-from sightline.training.packed import PackedText
-from sightline.training.prepare import Plan, cached, sources
+from sightline.training.data.masked import MaskedText, Unit, word_beginnings
+from sightline.training.data.packed import PackedText
+from sightline.training.data.prepare import Plan, cached, sources
 from sightline.training.run import Job
+from sightline.training.state.export import Export
 
 MASK = "[MASK]"
 

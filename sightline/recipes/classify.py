@@ -15,12 +15,12 @@ from sightline.errors import ConfigError
 from sightline.recipes.finetune import labelled_task
 from sightline.recipes.models import encoder_config, encoder_keys, open_base, pad_of, with_labels
 from sightline.recipes.settings import Recipe
-from sightline.text.rust_engine import RustEngine
+from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 from sightline.training.config import AdamW, Optimizer
-from sightline.training.export import Export
-from sightline.training.labelled import Examples, read_labelled
+from sightline.training.data.labelled import Examples, read_labelled
 from sightline.training.run import Job
+from sightline.training.state.export import Export
 
 PAD, FIRST, LAST = "[PAD]", "[CLS]", "[SEP]"
 SCRATCH, TUNED = 1e-3, 5e-5  # usual learning rates

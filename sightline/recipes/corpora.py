@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sightline.checkpoints.magic import shown as printable
-from sightline.checkpoints.progress import Report, shown
 from sightline.errors import InputError
+from sightline.files.checked import shown as printable
 from sightline.recipes.plays import works
-from sightline.text.train_words import tokenizer_config
-from sightline.training.encoders import FILES, Encoder, of_bpe, of_characters, of_model
-from sightline.training.packed import SHEET, TRAIN, VALIDATION, Tokens, read_sheet
-from sightline.training.prepare import Plan, cached, sources, wrong
-from sightline.training.reading import documents, examine
+from sightline.terminal.progress import Report, shown
+from sightline.text.training.words import tokenizer_config
+from sightline.training.data.chunk_encoders import FILES, Encoder, of_bpe, of_characters, of_model
+from sightline.training.data.documents import documents, examine
+from sightline.training.data.packed import SHEET, TRAIN, VALIDATION, Tokens, read_sheet
+from sightline.training.data.prepare import Plan, cached, sources, wrong
 
 __all__ = ["Prepared", "prepared_characters", "prepared_folder", "prepared_text", "read_pairs", "tokenizer_config"]
 SAID = {"files", "held out", "documents", "tokens", "dtype", "tokenizer", "sample"}

@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import TypeVar
 
 from sightline.checkpoints.defaults import read_defaults
-from sightline.checkpoints.progress import shown
 from sightline.config import LanguageHead, MaskedHead
 from sightline.core.model import Transformer
 from sightline.errors import ConfigError, InputError
 from sightline.recipes.corpora import Prepared, prepared_folder, read_pairs
 from sightline.recipes.models import Base, open_base, pad_of, surrounded, with_labels
 from sightline.recipes.settings import Recipe
-from sightline.text.marian_engine import MarianEngine
+from sightline.terminal.progress import shown
+from sightline.text.engines.marian import MarianEngine
 from sightline.text.tokenizer import Tokenizer
-from sightline.training.batch import Task
-from sightline.training.chats import Chats, read_chats
 from sightline.training.config import AdamW, Optimizer, number
-from sightline.training.encoders import of_model
-from sightline.training.labelled import Examples, Labelled, read_labelled
+from sightline.training.data.batch import Task
+from sightline.training.data.chats import Chats, read_chats
+from sightline.training.data.chunk_encoders import of_model
+from sightline.training.data.labelled import Examples, Labelled, read_labelled
+from sightline.training.data.masked import MaskedText, word_beginnings
+from sightline.training.data.packed import PackedText
+from sightline.training.data.pairs import Pairs
+from sightline.training.data.prepare import Plan, cached, sources
 from sightline.training.lora import Matrices, add_adapters
-from sightline.training.masked import MaskedText, word_beginnings
-from sightline.training.packed import PackedText
-from sightline.training.pairs import Pairs
-from sightline.training.prepare import Plan, cached, sources
 from sightline.training.run import Job
 
 Row = TypeVar("Row")

@@ -7,18 +7,18 @@ from typing import Any
 
 from sightline.checkpoints.identity import understand
 from sightline.checkpoints.load import load
-from sightline.checkpoints.opening import open_source
-from sightline.checkpoints.reference import resolve
+from sightline.checkpoints.open import open_source
 from sightline.checkpoints.source import Source
-from sightline.checkpoints.tokenizing import tokenizer_files, tokenizer_of
+from sightline.checkpoints.sources.reference import resolve
+from sightline.checkpoints.tokenizer_files import tokenizer_files, tokenizer_of
 from sightline.config import Classifier, ModelConfig, Pooler
 from sightline.core.model import Transformer, build
 from sightline.errors import InputError
 from sightline.families import FAMILIES, Family
-from sightline.families.keys import Keys
 from sightline.families.own import OWN, keys_of
+from sightline.families.schema.keys import Keys
 from sightline.text.tokenizer import Tokenizer
-from sightline.training.export import Export
+from sightline.training.state.export import Export
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sightline.checkpoints.catalogue import CatalogueEntry, File, Package
-from sightline.checkpoints.fetch import install, intact, locked
-from sightline.checkpoints.places import home
-from sightline.checkpoints.progress import Report, shown
+from sightline.checkpoints.sources.catalogue import CatalogueEntry, File, Package
+from sightline.checkpoints.sources.directories import home
+from sightline.checkpoints.sources.fetch import install, intact, locked
+from sightline.terminal.progress import Report, shown
 
 HELD_OUT = ("macbeth", "tempest", "twelfth_night", "john")
 WORKS = (

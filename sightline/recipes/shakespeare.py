@@ -11,9 +11,9 @@ from sightline.config import HeadNorm, RMSNorm
 from sightline.core.model import build
 from sightline.recipes.corpora import prepared_characters
 from sightline.recipes.settings import MuonRecipe
-from sightline.training.export import Export
-from sightline.training.packed import PackedText
+from sightline.training.data.packed import PackedText
 from sightline.training.run import Job
+from sightline.training.state.export import Export
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 from sightline.core.model import build
 from sightline.errors import ConfigError
-from sightline.families.keys import Keys
 from sightline.families.llama import LLAMA
+from sightline.families.schema.keys import Keys
 from sightline.recipes.corpora import Prepared, prepared_folder, prepared_text
 from sightline.recipes.settings import MuonRecipe
 from sightline.training.config import number
-from sightline.training.export import Export
-from sightline.training.packed import PackedText
+from sightline.training.data.packed import PackedText
 from sightline.training.run import Job
+from sightline.training.state.export import Export
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from sightline.core.model import build
 from sightline.errors import ConfigError
 from sightline.recipes.corpora import read_pairs, tokenizer_config
 from sightline.recipes.settings import MuonRecipe
-from sightline.text.train_words import BEGIN, END, PAD, bilingual, lines_of
-from sightline.training.export import Export
-from sightline.training.pairs import Pairs
+from sightline.text.training.words import BEGIN, END, PAD, bilingual, lines_of
+from sightline.training.data.pairs import Pairs
 from sightline.training.run import Job
+from sightline.training.state.export import Export
 
 Columns = tuple[list[str], list[str]]
 

@@ -18,8 +18,8 @@ from sightline.config import Learned, StackConfig
 from sightline.core import check
 from sightline.core.model import Transformer
 from sightline.errors import InputError, short
-from sightline.text.engines import guarded
-from sightline.text.rust_engine import RustEngine
+from sightline.text.engines.engine import guarded
+from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 
 BUDGET = 2048  # tokens of a batch: matrices large enough for every core, activations small enough for the cache

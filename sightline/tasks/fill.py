@@ -17,7 +17,7 @@ from sightline.config import MaskedHead
 from sightline.core.model import Transformer
 from sightline.errors import InputError, short
 from sightline.tasks.fitting import refusal
-from sightline.text.rust_engine import RustEngine
+from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 
 EXAMPLE = '"The capital of France is [MASK]."'

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from sightline.config import LanguageHead
 from sightline.core import check
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.core.model import Transformer
 from sightline.errors import InputError
-from sightline.text.marian_engine import MarianEngine
+from sightline.text.engines.marian import MarianEngine
 from sightline.text.tokenizer import Tokenizer
 
 CHUNK = 512  # tokens that go through the model at once

@@ -7,14 +7,14 @@ from typing import Any
 
 from sightline.checkpoints.defaults import Defaults
 from sightline.config import StackConfig
+from sightline.engine.seeing import native_trace
+from sightline.engine.twin import NativeTwin
 from sightline.errors import InputError, short
 from sightline.generation.decode import check_ids
-from sightline.lens.subject import Subject
-from sightline.lens.trace import Trace, trace_of
-from sightline.native.seeing import native_trace
-from sightline.native.twin import NativeTwin
+from sightline.lens.trace.subject import Subject
+from sightline.lens.trace.trace import Trace, trace_of
 from sightline.tasks.translate import start_of, translate
-from sightline.text.marian_engine import MarianEngine
+from sightline.text.engines.marian import MarianEngine
 from sightline.text.tokenizer import Tokenizer
 
 Text = str | Sequence[int]

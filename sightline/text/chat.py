@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from sightline.errors import InputError
-from sightline.limited import Limited
+from sightline.sandbox import Limited
 from sightline.text import template_process
 from sightline.text.tokenizer import Tokenizer
 

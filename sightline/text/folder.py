@@ -14,14 +14,14 @@ import tokenizers
 
 from sightline.errors import CheckpointError
 from sightline.text import folder_files as files
-from sightline.text.build import engine_of
-from sightline.text.engines import Engine, guarded
-from sightline.text.marian_engine import MarianEngine
-from sightline.text.rust_engine import RustEngine
-from sightline.text.sentencepiece_engine import SentencePieceEngine
-from sightline.text.sentencepiece_model import more_pieces, parse
+from sightline.text.engines.engine import Engine, guarded
+from sightline.text.engines.marian import MarianEngine
+from sightline.text.engines.rust import RustEngine
+from sightline.text.engines.sentencepiece import SentencePieceEngine
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.vocabulary import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, SpecialIds, Vocabulary
+from sightline.text.vocabulary.build import engine_of
+from sightline.text.vocabulary.sentencepiece_model import more_pieces, parse
+from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, SpecialIds, Vocabulary
 
 # classes whose vocab.json + merges.txt come with begin and end around a text, and those that cut words as Qwen does
 SURROUNDED = ("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")

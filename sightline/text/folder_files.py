@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sightline.errors import CheckpointError, short
-from sightline.regular_file import read_regular_file
-from sightline.text.patterns import check_pattern
+from sightline.files.regular import read_regular_file
+from sightline.text.vocabulary.patterns import check_pattern
 
 LARGEST_FILE = 128 * 2**20
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

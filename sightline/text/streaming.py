@@ -16,12 +16,12 @@ import re
 from collections.abc import Callable, Sequence
 
 from sightline.errors import InputError
-from sightline.text.character_engine import CharacterEngine
-from sightline.text.engines import Engine
-from sightline.text.rust_engine import RustEngine, byte_alphabet
-from sightline.text.sentencepiece_engine import UNKNOWN_TEXT, SentencePieceEngine
+from sightline.text.engines.characters import CharacterEngine
+from sightline.text.engines.engine import Engine
+from sightline.text.engines.rust import RustEngine, byte_alphabet
+from sightline.text.engines.sentencepiece import UNKNOWN_TEXT, SentencePieceEngine
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.vocabulary import BYTE, UNKNOWN
+from sightline.text.vocabulary.vocabulary import BYTE, UNKNOWN
 
 SPACE, REPLACEMENT = "▁", "\ufffd"
 SPELLED_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")

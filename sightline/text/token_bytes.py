@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sightline.errors import InputError
-from sightline.text.engines import Engine
-from sightline.text.marian_engine import MarianEngine
-from sightline.text.sentencepiece_engine import SentencePieceEngine
+from sightline.text.engines.engine import Engine
+from sightline.text.engines.marian import MarianEngine
+from sightline.text.engines.sentencepiece import SentencePieceEngine
 from sightline.text.streaming import REPLACEMENT, SPACE, SPELLED_BYTE, bytes_writer
 from sightline.text.tokenizer import Tokenizer
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from sightline.text.build import engine_of
-from sightline.text.engines import Engine, Span
-from sightline.text.vocabulary import CONTROL, NORMAL, UNKNOWN, SpecialIds, Vocabulary
+from sightline.text.engines.engine import Engine, Span
+from sightline.text.vocabulary.build import engine_of
+from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, UNKNOWN, SpecialIds, Vocabulary
 
 
 class Tokenizer:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from sightline.training.batch import Batch, Task
+from sightline.training.data.batch import Batch, Task
 from sightline.training.loop import BatchError, Trainee, short_error
 
 

@@ -16,7 +16,7 @@ from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention
 from sightline.core.output import Vocabulary
 from sightline.core.stack import Stack
-from sightline.training.batch import IGNORED, Batch
+from sightline.training.data.batch import IGNORED, Batch
 
 
 def step_flops(transformer: Transformer, batch: Batch) -> float:

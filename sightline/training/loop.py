@@ -25,13 +25,13 @@ from sightline.core.block import Block
 from sightline.core.hypersphere import SphereBlock
 from sightline.core.model import Transformer
 from sightline.errors import SightlineError
-from sightline.training.batch import Batch, Task
 from sightline.training.config import TrainingConfig
-from sightline.training.crew import ALONE, Crew, whole
+from sightline.training.data.batch import Batch, Task
+from sightline.training.data.order import random
+from sightline.training.distributed.process_group import ALONE, Crew, whole
 from sightline.training.flops import step_flops
 from sightline.training.loss import Objective
 from sightline.training.optimizers import Optimizers, make_optimizers
-from sightline.training.order import random
 from sightline.training.schedules import factor, factor_by_clock
 
 MOST_SKIPPED = 10  # steps in a row; a run that breaks more often has another fault

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sightline import kernels
 from sightline.core.linear import Linear
 from sightline.core.model import Transformer
 from sightline.errors import ConfigError
+from sightline.kernels import library as kernels
 
 Matrices = Literal["query_value", "attention", "all"]
 ATTENTION = ("attention.query", "attention.key", "attention.value", "attention.output")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sightline.config import Classifier, LanguageHead, MaskedHead
 from sightline.core.model import Transformer
 from sightline.errors import ConfigError
-from sightline.training.batch import IGNORED, Batch
+from sightline.training.data.batch import IGNORED, Batch
 
 CHUNK = 1 << 22  # logits that are in memory at once
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sightline.core.positions import RelativeTable
 from sightline.errors import InputError
 from sightline.training.config import AdamW, Muon, Optimizer
-from sightline.training.crew import held_like, whole
+from sightline.training.distributed.process_group import held_like, whole
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 

@@ -23,16 +23,16 @@ import torch
 from sightline.config.values import to_plain
 from sightline.core.model import Transformer
 from sightline.errors import CheckpointError, InputError
-from sightline.training import state
-from sightline.training.batch import Task
 from sightline.training.config import TrainingConfig
-from sightline.training.crew import ALONE, Crew, CrewError, checksum
+from sightline.training.data.batch import Task
+from sightline.training.distributed.process_group import ALONE, Crew, CrewError, checksum
 from sightline.training.evaluation import validate
-from sightline.training.export import Export, export
 from sightline.training.loop import BatchError, MemoryFullError, NotFiniteError, StepEvent, Trainee, out_of_time, steps, trainee
 from sightline.training.lora import adapters
-from sightline.training.metrics import Metrics
-from sightline.training.resuming import METRICS, MODEL, RUN, changes, clear, compare, describe, locked
+from sightline.training.state import checkpoint as state
+from sightline.training.state.export import Export, export
+from sightline.training.state.metrics import Metrics
+from sightline.training.state.resume import METRICS, MODEL, RUN, changes, clear, compare, describe, locked
 
 FREE = {"save_every", "eval_every", "keep", "on_bad"}  # settings that do not decide what is learned
 MOST_REWINDS = 10

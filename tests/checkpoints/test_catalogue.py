@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from sightline.checkpoints.catalogue import CATALOGUE, CatalogueEntry
+from sightline.checkpoints.sources.catalogue import CATALOGUE, CatalogueEntry
 
 NAMES = {
     "smollm2-135m-instruct",

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sightline.checkpoints import archives, fetch
-from sightline.checkpoints.progress import megabytes, silent
+from sightline.checkpoints.sources import archives, fetch
 from sightline.errors import CheckpointError
+from sightline.terminal.progress import megabytes, silent
 from tests.checkpoints.tiny_archives import CONFIG, TAR, WEIGHTS, WHEEL, fails, left_over, make_tar, make_wheel, prepare
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from sightline.checkpoints.files import DTYPES, open_safetensors
+from sightline.checkpoints.formats.safetensors import DTYPES, open_safetensors
 from sightline.errors import CheckpointError
 
 

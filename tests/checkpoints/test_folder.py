@@ -14,8 +14,9 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from sightline.checkpoints import folder, write
-from sightline.checkpoints.reference import resolve
+from sightline.checkpoints.formats import folder
+from sightline.checkpoints.formats import writing as write
+from sightline.checkpoints.sources.reference import resolve
 from sightline.errors import CheckpointError
 
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3)}

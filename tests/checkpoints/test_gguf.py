@@ -13,13 +13,14 @@ import torch
 import transformers
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from sightline.checkpoints import gguf_read, gguf_write
-from sightline.checkpoints.gguf_header import READABLE, header_of
-from sightline.checkpoints.rotary_order import halves_to_pairs, pairs_to_halves
+from sightline.checkpoints.formats.gguf import read as gguf_read
+from sightline.checkpoints.formats.gguf import write as gguf_write
+from sightline.checkpoints.formats.gguf.header import READABLE, header_of
+from sightline.checkpoints.formats.rotary_order import halves_to_pairs, pairs_to_halves
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.vocabulary import CONTROL, NORMAL, Vocabulary
+from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, Vocabulary
 
 SHARED: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 ROTARY: dict[str, Any] = SHARED | {"num_key_value_heads": 2, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}

@@ -15,8 +15,9 @@ import transformers
 from torch import Tensor
 
 import sightline as sl
-from sightline.checkpoints import gguf_read, gguf_write
-from sightline.checkpoints.gguf_header import header_of
+from sightline.checkpoints.formats.gguf import read as gguf_read
+from sightline.checkpoints.formats.gguf import write as gguf_write
+from sightline.checkpoints.formats.gguf.header import header_of
 from sightline.checkpoints.load import understand
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError

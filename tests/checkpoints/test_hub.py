@@ -15,9 +15,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
-from sightline.checkpoints import hub
-from sightline.checkpoints.progress import silent
-from sightline.checkpoints.reference import Resolved, resolve
+from sightline.checkpoints.sources import hub
+from sightline.checkpoints.sources.reference import Resolved, resolve
+from sightline.terminal.progress import silent
 from tests.checkpoints.tiny_hub import COMMIT, FILES, cache, fails, prepare
 
 
@@ -61,7 +61,7 @@ def test_a_ref_that_leads_elsewhere_is_not_followed(place: Path) -> None:
 
 def test_hf_home_is_honoured_by_a_real_process(place: Path) -> None:
     folder = cache(place)
-    code = "from sightline.checkpoints.reference import resolve; print(resolve('owner/name').path)"
+    code = "from sightline.checkpoints.sources.reference import resolve; print(resolve('owner/name').path)"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     done = subprocess.run(
         [sys.executable, "-c", code], env=clean | {"HF_HOME": str(place), "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=True

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.checkpoints import folder, legacy
-from sightline.checkpoints.files import open_safetensors
+from sightline.checkpoints.formats import folder, legacy
+from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.errors import CheckpointError
 
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3).T, "b": torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))}
@@ -241,7 +241,7 @@ def test_what_is_no_torch_file_starts_no_child(tmp_path: Path, data: bytes, monk
 
 LIMITS = """
 import resource
-from sightline.checkpoints import legacy
+from sightline.checkpoints.formats import legacy
 before = legacy._mapped()
 legacy._limit(10, 7)
 most, hard = resource.getrlimit(resource.RLIMIT_AS)

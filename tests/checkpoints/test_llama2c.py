@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from sightline.checkpoints import llama2c
-from sightline.checkpoints.rotary_order import halves_to_pairs
+from sightline.checkpoints.formats import llama2c
+from sightline.checkpoints.formats.rotary_order import halves_to_pairs
 from sightline.errors import CheckpointError
 from sightline.text.tokenizer import Tokenizer
 

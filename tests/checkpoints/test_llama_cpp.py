@@ -15,10 +15,10 @@ from tokenizers import models, pre_tokenizers, trainers
 
 import sightline as sl
 from bench import peers
-from sightline.checkpoints.gguf_header import header_of
-from sightline.text.gguf_vocabulary import from_metadata
-from sightline.text.pre_tokenizers import NAMES, split_by
+from sightline.checkpoints.formats.gguf.header import header_of
 from sightline.text.tokenizer import Tokenizer
+from sightline.text.vocabulary.gguf import from_metadata
+from sightline.text.vocabulary.pre_tokenizers import NAMES, split_by
 from tests.checkpoints.test_gguf_architectures import TOKENS, truth, write
 from tests.checkpoints.tiny_gguf import DECODERS, MODELS, make
 

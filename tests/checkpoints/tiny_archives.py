@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sightline.checkpoints import fetch
-from sightline.checkpoints.catalogue import CATALOGUE, CatalogueEntry, File, Package
-from sightline.checkpoints.progress import silent
+from sightline.checkpoints.sources import fetch
+from sightline.checkpoints.sources.catalogue import CATALOGUE, CatalogueEntry, File, Package
 from sightline.errors import CheckpointError
+from sightline.terminal.progress import silent
 
 WEIGHTS, CONFIG = b"\x00weights" * 5000, b'{"model_type": "tiny"}'
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from sightline.checkpoints.progress import silent
-from sightline.checkpoints.reference import resolve
+from sightline.checkpoints.sources.reference import resolve
 from sightline.errors import CheckpointError
+from sightline.terminal.progress import silent
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"{}"}

@@ -1,6 +1,6 @@
 """`sightline bench`: a door to the source tree's measuring."""
 
-import sightline.cli.bench as door
+import sightline.cli.commands.manage.bench as door
 from sightline.cli.main import main
 
 

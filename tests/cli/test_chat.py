@@ -14,7 +14,7 @@ import pytest
 
 import sightline as sl
 from sightline.cli.main import main
-from sightline.cli.talk import Talk
+from sightline.cli.ui.chat_session import Talk
 from sightline.conversation import Conversation
 from sightline.escapes import escape_controls
 from tests.cli.terminal import Terminal

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import sightline as sl
-from sightline.cli.curves import Curve, draw, frame, trace
 from sightline.cli.main import main
-from sightline.cli.runs import read_run
+from sightline.cli.ui.runs import read_run
 from sightline.config.values import to_plain
+from sightline.terminal.curves import Curve, draw, frame, trace
 
 MODEL = sl.gpt(width=16, layers=1, heads=2, vocab_size=20, max_positions=8)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sightline.cli.main import main
-from sightline.text.train import save, train
+from sightline.text.training.subwords import save, train
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import tour
-from sightline.cli import loading
 from sightline.cli.main import main
+from sightline.cli.ui import loading
+from sightline.demo import tour
 from sightline.errors import CheckpointError
-from sightline.text.train import save, train
+from sightline.text.training.subwords import save, train
 
 
 @pytest.fixture(scope="module")

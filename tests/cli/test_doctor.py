@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from sightline import kernels
-from sightline.cli.doctor import facts
+from sightline.cli.commands.manage.doctor import facts
 from sightline.cli.main import main
+from sightline.kernels import library as kernels
 
 
 def test_it_says_which_kernels_run(capsys) -> None:

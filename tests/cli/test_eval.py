@@ -12,9 +12,9 @@ import sacrebleu
 import torch
 
 import sightline as sl
-from sightline.cli.eval import read_data
+from sightline.cli.commands.train.eval import read_data
 from sightline.cli.main import main
-from sightline.cli.runs import read_run
+from sightline.cli.ui.runs import read_run
 from sightline.errors import InputError
 from sightline.tasks import evaluate, score
 from tests.cli.test_score import SIZE, TEXT, saved

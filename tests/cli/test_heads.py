@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.cli.heads import COLOURS, FEW, LETTERS, plain
+from sightline.cli.commands.see.heads import COLOURS, FEW, LETTERS, plain
 from sightline.cli.main import main
-from sightline.lens.heads import heads_of
-from sightline.lens.relations import relations_of
-from sightline.lens.roles import ROLES
+from sightline.lens.heads.profile import heads_of
+from sightline.lens.heads.relations import relations_of
+from sightline.lens.heads.roles import ROLES
 from sightline.text.tokenizer import Tokenizer
 from tests.cli import terminal
 from tests.tasks.tiny_folders import bert, word_pieces

@@ -12,9 +12,9 @@ import pytest
 from huggingface_hub import constants
 from rich.cells import cell_len
 
-from sightline.checkpoints.catalogue import CATALOGUE
+from sightline.checkpoints.sources.catalogue import CATALOGUE
 from sightline.cli import main as commands
-from sightline.cli import models
+from sightline.cli.commands.manage import models
 from sightline.cli.main import main
 from tests.checkpoints.tiny_archives import WHEEL, make_wheel
 from tests.cli import terminal

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 
 import sightline as sl
 from sightline.cli.main import main
-from sightline.cli.output import TextWriter, write_json
+from sightline.cli.ui.output import TextWriter, write_json
 from sightline.text.tokenizer import Tokenizer
 from tests.checkpoints.test_gguf import finish, llama_writer
 from tests.checkpoints.test_npz import META, archive, bart

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import kernels
 from sightline.cli.main import main
-from sightline.cli.quantize_chart import bar, chart
-from sightline.native import quality
-from sightline.native.engine import NativeEngine
-from sightline.native.quality import MatrixError, Quality, report
+from sightline.cli.ui.quantize_chart import bar, chart
+from sightline.engine import quality
+from sightline.engine.engine import NativeEngine
+from sightline.engine.quality import MatrixError, Quality, report
+from sightline.kernels import library as kernels
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train import save, train
+from sightline.text.training.subwords import save, train
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 TEXT = "the cat sat on the mat and looked at the dog that sat by the door; "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.cli.reading import read_file, read_input, read_text
+from sightline.cli.ui.input import read_file, read_input, read_text
 from sightline.errors import InputError
 
 

@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 
 import sightline as sl
+from sightline.cli.commands.run.score import show_tokens
 from sightline.cli.main import main
-from sightline.cli.output import bar
-from sightline.cli.score import show_tokens
+from sightline.cli.ui.output import bar
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train import save, train
+from sightline.text.training.subwords import save, train
 
 TEXT = "the cat sat on the mat and the dog sat on the log; 猫がマットの上に座った。🙂 "
 SIZE = {"width": 24, "layers": 2, "heads": 4, "vocab_size": 300, "max_positions": 64}

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 import sightline as sl
 from sightline.cli.main import main
-from sightline.cli.stopping import Stopping
-from sightline.cli.training_view import Plain, clock
+from sightline.cli.ui.signals import Stopping
+from sightline.cli.ui.training_view import Plain, clock
 from sightline.recipes import RECIPES
 from tests.cli import terminal
 

@@ -11,10 +11,10 @@ import torch
 from rich.cells import cell_len
 
 import sightline as sl
-from sightline import kernels
+from sightline.cli.commands.run.translate import column_blocks, heat, label, lines_of, shade
 from sightline.cli.main import main
-from sightline.cli.translate import column_blocks, heat, label, lines_of, shade
-from sightline.native.engine import NativeEngine
+from sightline.engine.engine import NativeEngine
+from sightline.kernels import library as kernels
 from sightline.tasks.translate import Translation
 from tests.cli.test_score import SIZE, saved
 

@@ -11,9 +11,9 @@ import torch
 
 import sightline as sl
 from sightline.cli.main import main
+from sightline.engine import store
+from sightline.engine.engine import Rows
 from sightline.lab import results
-from sightline.native import store
-from sightline.native.engine import Rows
 
 FILES = Path(__file__).parent / "files"
 STORE_KEY = {"files": [], "of": "a sample"}

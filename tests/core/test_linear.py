@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 import sightline as sl
-from sightline import kernels
 from sightline.core.linear import Linear
+from sightline.kernels import library as kernels
 from tests.test_kernels import off, pair
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)

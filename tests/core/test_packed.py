@@ -7,7 +7,7 @@ import torch
 
 import sightline as sl
 from sightline.core import packed as packing
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.core.few_vectors import FEW, FewVectors
 from sightline.core.multi_head import Attention
 from sightline.core.packed import Packed, can_pack, packed

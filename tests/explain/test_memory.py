@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import sightline as sl
-from sightline import kernels
 from sightline.core import attention
 from sightline.explain import explain, training_memory
 from sightline.explain.memory import activations, attention_path
+from sightline.kernels import library as kernels
 from tests.tiny import each_block
 
 SIZE = {"width": 64, "layers": 3, "heads": 4, "vocab_size": 100, "max_positions": 128}

@@ -11,9 +11,9 @@ import sightline as sl
 from sightline.checkpoints.identity import understand
 from sightline.checkpoints.load import load
 from sightline.families import FAMILIES
-from sightline.families.keys import BOOKKEEPING, Keys
-from sightline.families.spelling import edits, misspelling_of
-from sightline.families.unsupported import NEUTRAL
+from sightline.families.schema.keys import BOOKKEEPING, Keys
+from sightline.families.schema.spelling import edits, misspelling_of
+from sightline.families.schema.unsupported import NEUTRAL
 from tests.families.oracle import close, ours, reference, source_of, tokens, transformers
 from tests.families.test_decoders import GPT2, LLAMA
 from tests.families.test_encoders import BERT, ROBERTA

@@ -14,7 +14,7 @@ from sightline.checkpoints.load import Loaded, load
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
 from sightline.families.gemma import gemma2_config
-from sightline.families.keys import Keys
+from sightline.families.schema.keys import Keys
 from tests.families import oracle
 from tests.families.oracle import back, compare, ours, reference, source_of, tokens, transformers
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.core.cache import Cache
-from sightline.core.slots import Slots
+from sightline.core.cache.kv_cache import Cache
+from sightline.core.cache.slots import Slots
 from sightline.errors import InputError
 from sightline.generation import batch as batching
 from sightline.generation.batch import Batch, Sequence

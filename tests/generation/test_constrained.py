@@ -25,7 +25,7 @@ from sightline.generation.beam import search
 from sightline.generation.constrained import Bound, Constraint, bind, choice, grammar, json_object, json_schema, regex
 from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Sampling, choose
-from sightline.text.rust_engine import RustEngine
+from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 from tests.text.test_streaming import tokenizer
 from tests.tiny import make

@@ -15,7 +15,7 @@ import sightline as sl
 from sightline.cli.main import main
 from sightline.generation.constrained import choice
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train import save, train
+from sightline.text.training.subwords import save, train
 
 TEXT = "the cat sat on the mat and the dog sat on the log; 猫がマットの上に座った。🙂 " * 40
 

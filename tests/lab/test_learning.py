@@ -4,7 +4,7 @@ import torch
 
 from sightline.architectures import gpt
 from sightline.lab.learning import Drill, asked, learn, learned, loss_of, made, random_of
-from sightline.training.batch import Batch
+from sightline.training.data.batch import Batch
 
 CONFIG = gpt(width=16, layers=1, heads=2, vocab_size=8, max_positions=8)
 

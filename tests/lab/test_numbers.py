@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from sightline.lab.numbers import Interval, above, below, differences, within
+from sightline.lab.statistics import Interval, above, below, differences, within
 
 
 def test_the_interval_is_students() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sightline.lab.catalogue import EXPERIMENTS
+from sightline.lab.executor import finding
 from sightline.lab.experiment import Check, Finding
 from sightline.lab.report import HOLDS, VERDICTS, again_of, escaped
 from sightline.lab.results import seeds_in
-from sightline.lab.running import finding
 
 PLACE = Path(__file__).parents[2] / "docs" / "laboratory"
 NUMBERS = PLACE / "numbers"

@@ -15,9 +15,9 @@ import pytest
 from sightline.cli.main import main
 from sightline.errors import InputError
 from sightline.lab.catalogue import EXPERIMENTS
+from sightline.lab.executor import finding
 from sightline.lab.experiment import Finding
 from sightline.lab.results import place_of, read, write
-from sightline.lab.running import finding
 
 NUMBERS = Path(__file__).parents[2] / "docs" / "laboratory" / "numbers"
 SMALL = ("three-words", "kv-cache", "gpt-vs-bert", "softmax-saturation", "why-attention", "single-vs-multi-head")

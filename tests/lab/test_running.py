@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sightline.errors import InputError
+from sightline.lab.executor import finding, run, steps
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words, verdict_of
-from sightline.lab.pictures import figure, save
 from sightline.lab.report import write_html, write_markdown
 from sightline.lab.results import place_of, read, write
-from sightline.lab.running import finding, run, steps
+from sightline.lab.style import figure, save
 
 SAID = Words("the sum is six", "和は6")
 

@@ -13,9 +13,9 @@ import pytest
 from sightline.cli.main import main
 from sightline.lab import workers
 from sightline.lab.catalogue import EXPERIMENTS
+from sightline.lab.executor import steps
 from sightline.lab.experiment import Experiment, Part
 from sightline.lab.results import Result, place_of, read, write
-from sightline.lab.running import steps
 from sightline.lab.workers import PartError
 
 SATURATION = EXPERIMENTS["softmax-saturation"]

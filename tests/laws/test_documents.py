@@ -7,7 +7,7 @@ import torch
 
 import sightline as sl
 from sightline.core import check
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
 from sightline.errors import InputError
 
 LENGTHS = (5, 1, 7)

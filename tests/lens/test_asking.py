@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import sightline as sl
-from sightline.lens.asking import ids_for, question_of, seen_attention
-from sightline.lens.trace import trace_of
+from sightline.lens.trace.prompt import ids_for, question_of, seen_attention
+from sightline.lens.trace.trace import trace_of
 from sightline.text.tokenizer import Tokenizer
 from tests.lens.asked import Tiny, ids_of, source_of, tiny
 

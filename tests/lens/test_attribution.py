@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.lens.attribution import attribution
+from sightline.lens.attributions.direct import attribution
 from sightline.training.lora import add_adapters
 from tests.lens.asked import Tiny, ids_of, source_of, tiny
 from tests.lens.test_logit_lens import SPEAKING

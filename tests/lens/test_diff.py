@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 import sightline as sl
-from sightline.lens.diff import Diff, LayerChange, diff
-from sightline.lens.edits import Edits, ablate, logits_with, mask_cell, patch, scale, steer
-from sightline.lens.matching import HeadChange
-from sightline.lens.trace import trace_of
+from sightline.lens.heads.matching import HeadChange
+from sightline.lens.interventions.diff import Diff, LayerChange, diff
+from sightline.lens.interventions.edits import Edits, ablate, logits_with, mask_cell, patch, scale, steer
+from sightline.lens.trace.trace import trace_of
 from sightline.text.tokenizer import Tokenizer
 from tests.tiny import ALL, SIZE, distance, make
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import sightline as sl
 from sightline.core.attention import masked_softmax
-from sightline.lens.edits import Edits, ablate, logits_with, mask_cell, patch, replace, scale, steer
-from sightline.lens.trace import trace_of
+from sightline.lens.interventions.edits import Edits, ablate, logits_with, mask_cell, patch, replace, scale, steer
+from sightline.lens.trace.trace import trace_of
 from tests.tiny import ALL, ENCODER_DECODERS, ENCODERS, distance, inputs, make
 
 EACH = (

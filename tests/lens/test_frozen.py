@@ -7,7 +7,7 @@ import torch
 
 import sightline as sl
 from sightline.core.norms import make_norm
-from sightline.lens.frozen import affine, ratio, streams_of, through_head, through_norm
+from sightline.lens.attributions.frozen import affine, ratio, streams_of, through_head, through_norm
 from tests.lens.asked import ids_of, tiny
 
 FORMS = [sl.LayerNorm(), sl.LayerNorm(bias=False), sl.RMSNorm(), sl.RMSNorm(plus_one=True), sl.NoNorm()]

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import sightline as sl
-from sightline.core.cache import Cache
-from sightline.lens.geometry import Shares, geometry_of, measured, named, sentence, summary
-from sightline.lens.look import look_at
-from sightline.lens.trace import Trace, trace_of
+from sightline.core.cache.kv_cache import Cache
+from sightline.lens.geometry.decompose import Shares, geometry_of, measured, named, sentence, summary
+from sightline.lens.trace.layer import look_at
+from sightline.lens.trace.trace import Trace, trace_of
 from tests.tiny import ALL, ENCODER_DECODERS, SIZE, inputs, make
 
 
@@ -136,7 +136,7 @@ def test_one_head_at_a_time_is_in_memory() -> None:
 
 def test_long_texts_are_measured_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = traced(ALL["alibi-grouped"]).geometry(1, 5)
-    monkeypatch.setattr("sightline.lens.geometry.BAND", 40)  # three rows of eleven keys
+    monkeypatch.setattr("sightline.lens.geometry.decompose.BAND", 40)  # three rows of eleven keys
     banded = traced(ALL["alibi-grouped"]).geometry(1, 5)
     torch.testing.assert_close(banded.scores(), at_once.scores())
     assert banded.bias is not None

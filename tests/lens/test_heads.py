@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.checkpoints.packages import UnreachableError
+from sightline.checkpoints.sources.packages import UnreachableError
 from sightline.errors import InputError
-from sightline.lens.heads import HeadMap, heads_of
-from sightline.lens.probes import probes_for
-from sightline.lens.trace import trace_of
+from sightline.lens.heads.probes import probes_for
+from sightline.lens.heads.profile import HeadMap, heads_of
+from sightline.lens.trace.trace import trace_of
 from tests import tiny
 from tests.lens import planted as p
 

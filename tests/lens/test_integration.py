@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.lens.integration import Embeddings, Path, cut
+from sightline.lens.attributions.integration import Embeddings, Path, cut
 
 
 class Known:

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from sightline.errors import InputError
-from sightline.lens.links import RELATIONS, Link, lookup, lookups_in, sentences, span_of, tokens_in
-from sightline.lens.subject import Token, read_tokens
+from sightline.lens.heads.links import RELATIONS, Link, lookup, lookups_in, sentences, span_of, tokens_in
+from sightline.lens.trace.subject import Token, read_tokens
 from sightline.text.tokenizer import Tokenizer
 
 TIRED = "The animal didn't cross the street because it was too tired"

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.checkpoints.packages import UnreachableError
-from sightline.lens.logit_lens import logit_lens, logits_of_row
-from sightline.lens.trace import trace_of
+from sightline.checkpoints.sources.packages import UnreachableError
+from sightline.lens.attributions.logit_lens import logit_lens, logits_of_row
+from sightline.lens.trace.trace import trace_of
 from tests.lens.asked import ids_of, source_of, tiny
 from tests.tiny import ALL, CLASSIFIERS, distance
 

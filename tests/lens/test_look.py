@@ -15,8 +15,8 @@ from sightline.core.attention import Scoring
 from sightline.core.masks import Mask
 from sightline.core.packed import packed
 from sightline.core.positions import GivenBias
-from sightline.lens import look as looking
-from sightline.lens.look import HeadBias, Look, attention_at, checked, checked_rows, look_at, sites_of
+from sightline.lens.trace import layer as looking
+from sightline.lens.trace.layer import HeadBias, Look, attention_at, checked, checked_rows, look_at, sites_of
 from tests.families import test_decoders, test_encoder_decoders, test_encoders, test_more_decoders
 from tests.families.oracle import ours, tokens
 from tests.tiny import ALL, ENCODER_DECODERS, inputs, left_padding, make

@@ -10,8 +10,8 @@ import torch
 from scipy.spatial.distance import jensenshannon
 
 import sightline as sl
-from sightline.lens.matching import HeadChange, distance, divergences, pairs_of
-from sightline.lens.trace import trace_of
+from sightline.lens.heads.matching import HeadChange, distance, divergences, pairs_of
+from sightline.lens.trace.trace import trace_of
 from tests.lens.test_diff import IDS, Tiny
 from tests.tiny import ALL, SIZE, make
 

@@ -10,9 +10,16 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.lens import look as module
-from sightline.lens.measures import attention_entropy, attention_measures, attention_span, effective_keys, first_token_share, norm_growth
-from sightline.lens.trace import Trace, trace_of
+from sightline.lens.trace import layer as module
+from sightline.lens.trace.measures import (
+    attention_entropy,
+    attention_measures,
+    attention_span,
+    effective_keys,
+    first_token_share,
+    norm_growth,
+)
+from sightline.lens.trace.trace import Trace, trace_of
 from tests.lens.asked import Tiny, ids_of, source_of, tiny
 from tests.tiny import ALL, make
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.lens.metrics import logit_difference, measured, named, probability
+from sightline.lens.interventions.metrics import logit_difference, measured, named, probability
 from sightline.text.tokenizer import Tokenizer
 from tests.tiny import ALL, make
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.lens.patterns import (
+from sightline.lens.heads.patterns import (
     Left,
     Measured,
     at_offset,

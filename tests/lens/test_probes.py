@@ -6,7 +6,7 @@ import pytest
 
 import sightline as sl
 from sightline.errors import InputError
-from sightline.lens.probes import probes_for, usable_tokens
+from sightline.lens.heads.probes import probes_for, usable_tokens
 from sightline.text.tokenizer import Tokenizer
 from tests import tiny
 from tests.lens import planted as p

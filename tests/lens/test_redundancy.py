@@ -11,8 +11,8 @@ import torch
 
 import sightline as sl
 from sightline.errors import InputError
-from sightline.lens.redundancy import clusters, redundancy_of, similarities
-from sightline.lens.trace import trace_of
+from sightline.lens.heads.redundancy import clusters, redundancy_of, similarities
+from sightline.lens.trace.trace import trace_of
 from tests import tiny
 from tests.lens import planted as p
 

@@ -13,9 +13,9 @@ from tokenizers import models, pre_tokenizers
 
 import sightline as sl
 from sightline.errors import InputError
-from sightline.lens.links import Lookup, lookups_in, sentences
-from sightline.lens.relations import best_offset, relations_of, tail
-from sightline.lens.subject import Subject
+from sightline.lens.heads.links import Lookup, lookups_in, sentences
+from sightline.lens.heads.relations import best_offset, relations_of, tail
+from sightline.lens.trace.subject import Subject
 from sightline.text.tokenizer import Tokenizer
 from tests.families.oracle import transformers
 from tests.lens import planted as p

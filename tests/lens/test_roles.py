@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from sightline.lens.roles import CLEAR, MEANING, PATTERNS, ROLES, gathered, is_punctuation, label, offsets_within, scene_of
-from sightline.lens.subject import Token
+from sightline.lens.heads.roles import CLEAR, MEANING, PATTERNS, ROLES, gathered, is_punctuation, label, offsets_within, scene_of
+from sightline.lens.trace.subject import Token
 
 
 def test_the_surest_pattern_is_the_role() -> None:

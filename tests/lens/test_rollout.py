@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.lens.rollout import attention_flow, rollout, value_weighted
-from sightline.lens.trace import Trace, trace_of
+from sightline.lens.attributions.rollout import attention_flow, rollout, value_weighted
+from sightline.lens.trace.trace import Trace, trace_of
 from tests.lens.asked import ids_of, source_of, tiny
 
 SOME = ["rotary", "window-alternating", "grouped", "bert", "transformer", "t5"]

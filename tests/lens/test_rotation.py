@@ -14,8 +14,8 @@ import torch
 import sightline as sl
 from sightline.core.multi_head import split_heads
 from sightline.core.positions import rotate, rotation
-from sightline.lens.rotation import RotaryParts, rotation_of
-from sightline.lens.trace import Trace, trace_of
+from sightline.lens.geometry.rotation import RotaryParts, rotation_of
+from sightline.lens.trace.trace import Trace, trace_of
 from tests.tiny import ALL, inputs, make
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.lens.saliency import gradient_input, integrated_gradients
-from sightline.lens.trace import trace_of
+from sightline.lens.attributions.saliency import gradient_input, integrated_gradients
+from sightline.lens.trace.trace import trace_of
 from tests.lens.asked import Tiny, ids_of, source_of, tiny
 from tests.tiny import ALL, make
 

@@ -12,9 +12,9 @@ import torch
 import sightline as sl
 from sightline.core.attention import Scoring, attention_weights
 from sightline.core.masks import Mask
-from sightline.lens.look import Look
-from sightline.lens.shares import Shares, Split, band_of, centred, divergence, joined, mean_shares, raw
-from sightline.lens.trace import Trace, trace_of
+from sightline.lens.geometry.shares import Shares, Split, band_of, centred, divergence, joined, mean_shares, raw
+from sightline.lens.trace.layer import Look
+from sightline.lens.trace.trace import Trace, trace_of
 from tests.tiny import ALL, each_block, inputs, make
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sightline.lens import subject
-from sightline.lens.subject import Token, read_tokens
+from sightline.lens.trace import subject
+from sightline.lens.trace.subject import Token, read_tokens
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train import save, train
-from sightline.text.vocabulary import CONTROL, NORMAL, Vocabulary
+from sightline.text.training.subwords import save, train
+from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, Vocabulary
 from tests.tasks.tiny_folders import word_pieces
 
 TEXT = "the cat sat on the mat and the dog sat on the log; " * 40

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import sightline as sl
-from sightline.lens.edits import ablate, logits_with, patch
-from sightline.lens.sweep import Sweep, ablation_sweep, logit_difference, sweep
-from sightline.lens.trace import trace_of
+from sightline.lens.interventions.edits import ablate, logits_with, patch
+from sightline.lens.interventions.sweep import Sweep, ablation_sweep, logit_difference, sweep
+from sightline.lens.trace.trace import trace_of
 from sightline.text.tokenizer import Tokenizer
 from tests.tiny import ALL, make
 

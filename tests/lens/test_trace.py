@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import sightline as sl
 from sightline.checkpoints.defaults import Defaults
-from sightline.lens.look import sites_of
-from sightline.lens.trace import Trace, trace_of
+from sightline.lens.trace.layer import sites_of
+from sightline.lens.trace.trace import Trace, trace_of
 from tests.tiny import ALL, ENCODER_DECODERS, inputs, make
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")  # the shapes are checked elsewhere; here they would take half of the time

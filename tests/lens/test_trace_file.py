@@ -19,8 +19,8 @@ import sightline as sl
 from sightline.checkpoints.defaults import Defaults
 from sightline.core.attention import Scoring
 from sightline.core.positions import GivenBias
-from sightline.lens.look import HeadBias, Look
-from sightline.lens.trace import Trace, trace_of
+from sightline.lens.trace.layer import HeadBias, Look
+from sightline.lens.trace.trace import Trace, trace_of
 from sightline.text.tokenizer import Tokenizer
 from tests.tiny import ALL, ENCODER_DECODERS, make
 

@@ -12,9 +12,9 @@ import sightline as sl
 from sightline.checkpoints.defaults import Defaults
 from sightline.generation.decode import Request, TokenEvent, decode
 from sightline.generation.sampling import Sampling
-from sightline.lens.look import Look
-from sightline.lens.trace import Trace, trace_of
-from sightline.lens.watching import Watch, aligned
+from sightline.lens.trace.layer import Look
+from sightline.lens.trace.trace import Trace, trace_of
+from sightline.lens.trace.watch import Watch, aligned
 from tests.tiny import ALL, ENCODER_DECODERS, GENERATORS, make
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")  # the shapes are checked elsewhere; here they would take half of the time

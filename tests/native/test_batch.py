@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import kernels
+from sightline.engine.twin import bytes_for, native_twin
 from sightline.errors import InputError
 from sightline.generation.batch import Batch, runner_for
 from sightline.generation.decode import Request, TokenEvent, decode
@@ -16,9 +16,9 @@ from sightline.generation.sampling import Sampling, banned, temperature
 from sightline.generation.speculative import Chance, after_changes, decode_lookup, decode_with_draft
 from sightline.generation.text import stream_many
 from sightline.generation.torch_runner import TorchRunner
-from sightline.native.twin import bytes_for, native_twin
+from sightline.kernels import library as kernels
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train import save, train
+from sightline.text.training.subwords import save, train
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)

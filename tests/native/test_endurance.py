@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline import kernels
+from sightline.engine.engine import NativeEngine, Rows
 from sightline.errors import InputError
-from sightline.native.engine import NativeEngine, Rows
+from sightline.kernels import library as kernels
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
@@ -129,7 +129,7 @@ INTERRUPTED = """
 import signal, sys, threading
 import torch
 import sightline as sl
-from sightline.native.engine import NativeEngine, Rows
+from sightline.engine.engine import NativeEngine, Rows
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.manual_seed(0)

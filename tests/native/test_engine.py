@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from sightline import kernels
+from sightline.engine import matrices
+from sightline.engine.engine import NativeEngine, Rows
 from sightline.errors import InputError
-from sightline.native import matrices
-from sightline.native.engine import NativeEngine, Rows
+from sightline.kernels import library as kernels
 from sightline.record import Recorder
 from tests import tiny
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sightline import kernels
-from sightline.native.forks import new_lock
+from sightline.engine.forks import new_lock
+from sightline.kernels import library as kernels
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or not kernels.available(), reason="no fork, or no kernels")
@@ -18,7 +18,7 @@ CHILDREN = """
 import os, signal, threading, time
 import torch
 from sightline.generation.decode import Request, decode
-from sightline.native.twin import native_twin
+from sightline.engine.twin import native_twin
 from tests import tiny
 
 twin = native_twin(tiny.make(tiny.DECODERS["grouped"]), "int8")
@@ -80,7 +80,7 @@ def test_a_fork_waits_for_a_lock_and_its_child_can_take_it() -> None:
 
 
 def test_a_lock_that_nobody_has_is_not_kept() -> None:
-    from sightline.native import forks
+    from sightline.engine import forks
 
     before = len(forks._known)
     lock = new_lock()

@@ -13,12 +13,12 @@ from gguf import GGMLQuantizationType as Kind
 from torch import Tensor
 
 import sightline as sl
-from sightline import kernels
-from sightline.checkpoints import gguf_write
+from sightline.checkpoints.formats.gguf import write as gguf_write
 from sightline.checkpoints.source import Entry
-from sightline.native import matrices
-from sightline.native.engine import NativeEngine, Rows
-from sightline.native.gguf import group_lines, group_scales, grouped, notes, pack, scales_of
+from sightline.engine import matrices
+from sightline.engine.engine import NativeEngine, Rows
+from sightline.engine.gguf import group_lines, group_scales, grouped, notes, pack, scales_of
+from sightline.kernels import library as kernels
 from tests.checkpoints.test_gguf import model_of
 from tests.checkpoints.tiny_gguf import DECODERS, make, tensors_of
 

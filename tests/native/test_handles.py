@@ -5,11 +5,11 @@ import threading
 import pytest
 import torch
 
-from sightline import kernels
+from sightline.engine.engine import NativeEngine, Rows
+from sightline.engine.pairs import pair_twin
+from sightline.engine.twin import native_twin
 from sightline.errors import InputError
-from sightline.native.engine import NativeEngine, Rows
-from sightline.native.pairs import pair_twin
-from sightline.native.twin import native_twin
+from sightline.kernels import library as kernels
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import kernels
-from sightline.checkpoints import packed
+from sightline.checkpoints import packed_cache as packed
+from sightline.engine import matrices
+from sightline.engine.encoder import NativeEncoder
+from sightline.engine.engine import NativeEngine
+from sightline.engine.pairs import packing_notes, twin_for
 from sightline.errors import InputError
-from sightline.native import matrices
-from sightline.native.encoder import NativeEncoder
-from sightline.native.engine import NativeEngine
-from sightline.native.pairs import packing_notes, twin_for
+from sightline.kernels import library as kernels
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import kernels
-from sightline.native import matrices
-from sightline.native.engine import NativeEngine, Rows
+from sightline.engine import matrices
+from sightline.engine.engine import NativeEngine, Rows
+from sightline.kernels import library as kernels
 from tests import numpy_reference as reference
 from tests import tiny
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline import kernels
+from sightline.engine import matrices
+from sightline.engine.encoder import NativeEncoder, groups
+from sightline.engine.matrices import Precision
+from sightline.engine.pairs import PairCache, encoder_twin, pair_twin
 from sightline.generation.beam import search
-from sightline.native import matrices
-from sightline.native.encoder import NativeEncoder, groups
-from sightline.native.matrices import Precision
-from sightline.native.pairs import PairCache, encoder_twin, pair_twin
+from sightline.kernels import library as kernels
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)

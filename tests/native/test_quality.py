@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import kernels
 from sightline.core.model import Transformer
+from sightline.engine import quality
+from sightline.engine.engine import NativeEngine, Rows
+from sightline.engine.matrices import PRECISIONS
+from sightline.engine.quality import Quality, packed_bytes, report, reports, states, windows_of
 from sightline.errors import InputError
-from sightline.native import quality
-from sightline.native.engine import NativeEngine, Rows
-from sightline.native.matrices import PRECISIONS
-from sightline.native.quality import Quality, packed_bytes, report, reports, states, windows_of
+from sightline.kernels import library as kernels
 from sightline.record import Recorder
 from tests import tiny
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline import kernels
-from sightline.native.pairs import pair_twin
+from sightline.engine.pairs import pair_twin
+from sightline.kernels import library as kernels
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)

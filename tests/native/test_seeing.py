@@ -10,19 +10,19 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import kernels
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
+from sightline.engine.engine import NativeEngine, Rows
+from sightline.engine.matrices import PRECISIONS
+from sightline.engine.seeing import NativeWatch
+from sightline.engine.twin import NativeCache, native_twin, twin_with
 from sightline.generation.decode import Request, decode
-from sightline.lens.look import Look
-from sightline.lens.subject import read_tokens
-from sightline.lens.trace import Trace, trace_of
-from sightline.native.engine import NativeEngine, Rows
-from sightline.native.matrices import PRECISIONS
-from sightline.native.seeing import NativeWatch
-from sightline.native.twin import NativeCache, native_twin, twin_with
+from sightline.kernels import library as kernels
+from sightline.lens.trace.layer import Look
+from sightline.lens.trace.subject import read_tokens
+from sightline.lens.trace.trace import Trace, trace_of
 from sightline.record import Recorder
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train import save, train
+from sightline.text.training.subwords import save, train
 from tests import tiny
 
 pytestmark = [

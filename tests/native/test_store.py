@@ -9,15 +9,16 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import kernels
-from sightline.checkpoints import files, packed
-from sightline.cli.doctor import facts
+from sightline.checkpoints import packed_cache as packed
+from sightline.checkpoints.formats import safetensors as files
+from sightline.cli.commands.manage.doctor import facts
 from sightline.config.model import StackConfig
 from sightline.core.asleep import Asleep
+from sightline.engine import store
+from sightline.engine.engine import NativeEngine, Rows
+from sightline.engine.matrices import PRECISIONS
 from sightline.errors import CheckpointError, InputError
-from sightline.native import store
-from sightline.native.engine import NativeEngine, Rows
-from sightline.native.matrices import PRECISIONS
+from sightline.kernels import library as kernels
 from sightline.text.tokenizer import Tokenizer
 from tests import tiny
 

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import kernels
-from sightline.checkpoints import packed
-from sightline.checkpoints.files import open_safetensors
+from sightline.checkpoints import packed_cache as packed
+from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.config.model import StackConfig
-from sightline.native import store
-from sightline.native.checksums import BLOCK, checksums, read_checked
-from sightline.native.engine import NativeEngine, Rows
+from sightline.engine import store
+from sightline.engine.checksums import BLOCK, checksums, read_checked
+from sightline.engine.engine import NativeEngine, Rows
+from sightline.kernels import library as kernels
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)

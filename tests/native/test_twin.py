@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline import kernels
-from sightline.core.cache import Cache
+from sightline.core.cache.kv_cache import Cache
+from sightline.engine.twin import NativeCache, native_twin
 from sightline.errors import InputError
 from sightline.generation.beam import search
 from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Sampling
 from sightline.generation.speculative import decode_lookup
-from sightline.native.twin import NativeCache, native_twin
+from sightline.kernels import library as kernels
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)

@@ -11,8 +11,8 @@ import torch
 
 import sightline as sl
 from sightline.recipes.bert_tiny import MASK, BertTiny
-from sightline.training.batch import IGNORED
-from sightline.training.masked import MaskedText
+from sightline.training.data.batch import IGNORED
+from sightline.training.data.masked import MaskedText
 from tests.families.oracle import transformers
 from tests.recipes.tiny_models import close, goes_down, opened, run
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.checkpoints.files import open_safetensors
+from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.conversion import save_gguf
 from sightline.errors import CheckpointError, ConfigError, InputError
 from sightline.recipes import RECIPES
 from sightline.recipes.finetune import Finetune
-from sightline.training.batch import IGNORED
+from sightline.training.data.batch import IGNORED
 from sightline.training.run import Evaluated
 from tests.recipes.tiny_models import LINE, close, goes_down, gpt2, llama, opened, run, t5
 from tests.tasks.tiny_folders import bert

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sightline.checkpoints.archives import DamagedArchiveError
-from sightline.checkpoints.catalogue import File
-from sightline.checkpoints.packages import UnreachableError, pip
+from sightline.checkpoints.sources.archives import DamagedArchiveError
+from sightline.checkpoints.sources.catalogue import File
+from sightline.checkpoints.sources.packages import UnreachableError, pip
 from sightline.recipes import plays
 from sightline.recipes.plays import ENTRY, HELD_OUT, PACKAGE, WORKS, works
 

@@ -14,8 +14,8 @@ from sightline.errors import ConfigError, SightlineError
 from sightline.recipes import RECIPES
 from sightline.recipes.corpora import prepared_characters
 from sightline.recipes.stories import Stories
+from sightline.training.data.packed import PackedText
 from sightline.training.loop import StepEvent
-from sightline.training.packed import PackedText
 from sightline.training.run import Evaluated, train
 
 SMALL = {"vocab": 300, "width": 32, "layers": 1, "heads": 4, "kv_heads": 2, "context": 32, "batch": 4, "steps": 6, "warmup": 1}

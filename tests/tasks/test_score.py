@@ -15,7 +15,7 @@ from sightline.errors import InputError
 from sightline.tasks import score as module
 from sightline.tasks.score import Score, score, windows
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.vocabulary import CONTROL, NORMAL, Vocabulary
+from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, Vocabulary
 from tests.families.oracle import ours, reference
 from tests.families.test_decoders import GPT2, LLAMA
 from tests.families.test_encoder_decoders import BART

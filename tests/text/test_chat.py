@@ -18,10 +18,10 @@ import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from sightline.errors import InputError
-from sightline.limited import Process
+from sightline.sandbox import Process
 from sightline.text import template_process
 from sightline.text.chat import RENDERER, chat_ids, render
-from sightline.text.rust_engine import RustEngine
+from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 
 CHATML = (

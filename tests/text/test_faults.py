@@ -21,7 +21,7 @@ import sightline as sl
 from sightline.errors import CheckpointError, InputError
 from sightline.generation.decode import Request, decode
 from sightline.text.chat import RENDERER, chat_ids, render
-from sightline.text.rust_engine import RustEngine
+from sightline.text.engines.rust import RustEngine
 from sightline.text.streaming import TextStream
 from sightline.text.tokenizer import Tokenizer
 from tests.text.test_chat import CHATML, HELLO, LLAMA2, TEMPLATES, copy, wrapped

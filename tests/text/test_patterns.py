@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from sightline.errors import CheckpointError, InputError
-from sightline.text.patterns import LAST_SPACES, check_pattern
+from sightline.text.vocabulary.patterns import LAST_SPACES, check_pattern
 from tests.text.test_tokenizer import opened, spelling
 
 LETTERS = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from sightline.errors import InputError
-from sightline.text.marian_engine import MarianEngine
-from sightline.text.rust_engine import RustEngine
-from sightline.text.sentencepiece_engine import SentencePieceEngine
-from sightline.text.sentencepiece_model import parse
+from sightline.text.engines.marian import MarianEngine
+from sightline.text.engines.rust import RustEngine
+from sightline.text.engines.sentencepiece import SentencePieceEngine
 from sightline.text.streaming import StopStrings, TextStream
 from sightline.text.tokenizer import Tokenizer
+from sightline.text.vocabulary.sentencepiece_model import parse
 
 CORPUS = ["the cat sat on the mat, didn't it?", "hello world 2024!", "日本語の猫です", "naïve café"] * 10
 SIGNS = st.sampled_from([*"abc the.\n\t", "日", "猫", "é", "e\u0301", "😀", "👨‍👩‍👧", "\u200d", "\ufffd", "\x00", "\u202e", "▁", "क्षि"])

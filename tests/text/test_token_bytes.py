@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from sightline.errors import InputError
-from sightline.text.rust_engine import RustEngine
+from sightline.text.engines.rust import RustEngine
 from sightline.text.token_bytes import token_bytes, written
 from sightline.text.tokenizer import Tokenizer
 from tests.text.test_streaming import KINDS, TEXTS, tokenizer

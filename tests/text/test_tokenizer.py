@@ -16,13 +16,13 @@ import transformers
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from sightline.errors import CheckpointError, InputError
-from sightline.text.gguf_vocabulary import from_metadata, to_metadata
-from sightline.text.patterns import check_pattern
-from sightline.text.pre_tokenizers import NAMES, QWEN2, split_by
-from sightline.text.sentencepiece_engine import encoded_spans
-from sightline.text.sentencepiece_model import parse, serialise, without_prefix_space
+from sightline.text.engines.sentencepiece import encoded_spans
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.vocabulary import Vocabulary
+from sightline.text.vocabulary.gguf import from_metadata, to_metadata
+from sightline.text.vocabulary.patterns import check_pattern
+from sightline.text.vocabulary.pre_tokenizers import NAMES, QWEN2, split_by
+from sightline.text.vocabulary.sentencepiece_model import parse, serialise, without_prefix_space
+from sightline.text.vocabulary.vocabulary import Vocabulary
 
 CORPUS = [
     "the cat sat on the mat and the dog didn't",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train import READ, SPECIAL, Kind, Text, least, save, train
+from sightline.text.training.subwords import READ, SPECIAL, Kind, Text, least, save, train
 
 KINDS: tuple[Kind, ...] = ("bpe", "unigram")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train_words import BEGIN, END, END_OF_TEXT, PAD, UNKNOWN, bilingual, characters, lines_of, tokenizer_config
+from sightline.text.training.words import BEGIN, END, END_OF_TEXT, PAD, UNKNOWN, bilingual, characters, lines_of, tokenizer_config
 
 SENTENCES = [
     "the cat sat on the mat .",

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import sightline as sl
-from sightline.checkpoints.files import open_safetensors
+from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.core.model import Transformer
-from sightline.training import state
-from sightline.training.batch import Batch
 from sightline.training.config import AdamW, Schedule, TrainingConfig
-from sightline.training.export import Export
+from sightline.training.data.batch import Batch
 from sightline.training.run import Event, Job, Note, Saved, train
+from sightline.training.state import checkpoint as state
+from sightline.training.state.export import Export
 
 VOCAB = 13
 SIZE: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "vocab_size": VOCAB, "max_positions": 8}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sightline as sl
-from sightline.training.batch import IGNORED, Batch, padded
+from sightline.training.data.batch import IGNORED, Batch, padded
 from sightline.training.loss import Objective
 
 SIZE = {"width": 16, "layers": 1, "heads": 2, "vocab_size": 11, "max_positions": 16}

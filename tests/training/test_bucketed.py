@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sightline.errors import InputError
-from sightline.training.bucketed import Buckets, by_length
+from sightline.training.data.bucketed import Buckets, by_length
 
 
 def sizes(count: int = 500) -> np.ndarray:

@@ -10,8 +10,8 @@ import torch
 
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.training.batch import IGNORED
-from sightline.training.chats import Chats, Conversation, read_chats
+from sightline.training.data.batch import IGNORED
+from sightline.training.data.chats import Chats, Conversation, read_chats
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz \nUASH:!?."
 TEMPLATE = (

@@ -21,13 +21,14 @@ from torch import Tensor
 
 import sightline as sl
 from sightline.errors import ConfigError, InputError
-from sightline.training import loss, state
+from sightline.training import loss
 from sightline.training.config import AdamW, Muon, Schedule, TrainingConfig
-from sightline.training.crew import ALONE, Crew, checksum, in_parts, whole
-from sightline.training.distributed import crew_here, exchanged
-from sightline.training.export import Export
+from sightline.training.distributed.process_group import ALONE, Crew, checksum, in_parts, whole
+from sightline.training.distributed.strategies import crew_here, exchanged
 from sightline.training.loop import StepEvent, Trainee, backward, steps, trainee
 from sightline.training.run import Evaluated, Job, train
+from sightline.training.state import checkpoint as state
+from sightline.training.state.export import Export
 from tests.tiny import SIZE
 from tests.training.tiny_crews import Random, Sentences, free_port, together
 
@@ -381,7 +382,7 @@ def test_what_is_not_finite_in_one_is_left_out_by_all() -> None:
 
 
 SCRIPT = """
-from sightline.training.distributed import crew_here, exchanged
+from sightline.training.distributed.strategies import crew_here, exchanged
 with crew_here(device="cpu") as crew:
     print(f"[{crew.rank} of {crew.world}: {crew.total(crew.rank + 1):g}]", flush=True)
 """

@@ -14,9 +14,9 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.train import save, train
-from sightline.text.train_words import characters
-from sightline.training.encoders import Encoder, cut, of_bpe, of_characters, of_model
+from sightline.text.training.subwords import save, train
+from sightline.text.training.words import characters
+from sightline.training.data.chunk_encoders import Encoder, cut, of_bpe, of_characters, of_model
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from sightline.errors import CheckpointError, InputError
-from sightline.training import state
-from sightline.training.batch import Batch
 from sightline.training.config import AdamW, Schedule
+from sightline.training.data.batch import Batch
 from sightline.training.loop import BatchError, MemoryFullError, StepEvent, Trainee, trainee
 from sightline.training.run import Evaluated, Event, Job, train
+from sightline.training.state import checkpoint as state
 from tests.training.disk import failing_at, watching
 from tests.training.small import Numbers, Poison, config, files, job, model, notes, same, saved, stopping, train_all, weights
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import sightline as sl
 from sightline.explain.counts import forward_flops
-from sightline.training.batch import IGNORED, Batch
+from sightline.training.data.batch import IGNORED, Batch
 from sightline.training.flops import step_flops
 from sightline.training.loop import steps, trainee
 from sightline.training.loss import Objective

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from sightline.training import state
 from sightline.training.config import AdamW, Muon
 from sightline.training.run import Event, Job, Saved, train
+from sightline.training.state import checkpoint as state
 from tests.training.disk import Before, watching
 from tests.training.small import Numbers, checkpoint, files, job, same, train_all, weights
 

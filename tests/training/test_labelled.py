@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sightline.errors import InputError
-from sightline.training.labelled import Examples, Labelled, read_labelled
+from sightline.training.data.labelled import Examples, Labelled, read_labelled
 
 
 def written(place: Path, name: str, text: str) -> Path:

@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 import sightline as sl
-from sightline.checkpoints.files import open_safetensors
+from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.checkpoints.save import tensors_of
 from sightline.errors import CheckpointError, ConfigError
 from sightline.families import FAMILIES
-from sightline.training.batch import Batch
 from sightline.training.config import AdamW
+from sightline.training.data.batch import Batch
 from sightline.training.lora import LowRank, adapters, add_adapters, merged, merged_tensors
-from sightline.training.lora_files import load_adapters, save_adapters
 from sightline.training.loss import Objective
 from sightline.training.optimizers import groups, make_optimizers
+from sightline.training.state.lora_files import load_adapters, save_adapters
 from tests.families.oracle import ours, reference, tokens
 from tests.tiny import SIZE
 

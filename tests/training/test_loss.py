@@ -9,7 +9,7 @@ import torch
 
 import sightline as sl
 from sightline.training import loss as module
-from sightline.training.batch import IGNORED, Batch
+from sightline.training.data.batch import IGNORED, Batch
 from sightline.training.loss import Objective
 from tests.tiny import SIZE
 

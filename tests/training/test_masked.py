@@ -12,9 +12,9 @@ import torch
 
 from sightline.errors import ConfigError, InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.training.batch import IGNORED
-from sightline.training.masked import LONGEST_SPAN, MaskedText, word_beginnings
-from sightline.training.packed import PackedText, Tokens
+from sightline.training.data.batch import IGNORED
+from sightline.training.data.masked import LONGEST_SPAN, MaskedText, word_beginnings
+from sightline.training.data.packed import PackedText, Tokens
 from tests.tasks.tiny_folders import byte_pieces, word_pieces
 
 FILES = tempfile.TemporaryDirectory()

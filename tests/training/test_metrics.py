@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sightline.training.metrics import Metrics
+from sightline.training.state.metrics import Metrics
 from tests.training.disk import watching
 
 

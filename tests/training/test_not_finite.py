@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.training import state
-from sightline.training.batch import Batch
+from sightline.training.data.batch import Batch
 from sightline.training.loop import NotFiniteError, StepEvent, backward, trainee
+from sightline.training.state import checkpoint as state
 from tests.training.small import Numbers, Poison, checkpoint, config, job, model, notes, same, saved, stopping, train_all, weights
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
@@ -51,7 +51,7 @@ def test_skip(tmp_path: Path, case: str) -> None:
 
 def run_by_hand(who: Any, without: set[int]) -> None:
     """The loop as one would write it down."""
-    from sightline.training.order import random
+    from sightline.training.data.order import random
     from sightline.training.schedules import factor
 
     for step in range(6):

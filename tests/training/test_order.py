@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.training.order import permutation, random, samples
+from sightline.training.data.order import permutation, random, samples
 
 
 @settings(max_examples=60, deadline=None)

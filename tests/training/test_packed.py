@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.errors import InputError
-from sightline.training.batch import Batch
-from sightline.training.export import Export
+from sightline.training.data.batch import Batch
+from sightline.training.data.packed import PackedText, Tokens, dtype_for, read_sheet
 from sightline.training.loop import StepEvent
 from sightline.training.loss import Objective
-from sightline.training.packed import PackedText, Tokens, dtype_for, read_sheet
 from sightline.training.run import Job, train
+from sightline.training.state.export import Export
 from tests.training import small
 
 END = 0
@@ -266,7 +266,7 @@ def test_the_order_of_asking_changes_nothing(tmp_path_factory: pytest.TempPathFa
 def test_another_process_makes_the_same_batch(hundred: Tokens) -> None:
     """D51, D52: a process that starts anew at a step has what the old one would have had."""
     said = (
-        "import hashlib, sys; from pathlib import Path; from sightline.training.packed import PackedText, Tokens;"
+        "import hashlib, sys; from pathlib import Path; from sightline.training.data.packed import PackedText, Tokens;"
         "t = PackedText(Tokens.open(Path(sys.argv[1]), dtype='uint16', vocab_size=1000), None, context=8, rows=4, seed=5);"
         "b = t.batch(77); print(hashlib.sha256(b.tokens.numpy().tobytes() + b.targets.numpy().tobytes()).hexdigest())"
     )

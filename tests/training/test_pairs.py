@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sightline.errors import InputError
-from sightline.training.batch import IGNORED, Batch
-from sightline.training.pairs import Pairs
+from sightline.training.data.batch import IGNORED, Batch
+from sightline.training.data.pairs import Pairs
 
 START, END, PAD = 1, 2, 0
 

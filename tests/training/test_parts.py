@@ -12,9 +12,9 @@ from torch import Tensor
 import sightline as sl
 from sightline.errors import CheckpointError
 from sightline.training.config import AdamW, Muon, TrainingConfig
-from sightline.training.crew import ALONE, Crew, whole
+from sightline.training.distributed.process_group import ALONE, Crew, whole
 from sightline.training.loop import Trainee, steps, trainee
-from sightline.training.parts import held, load_parts, save_parts
+from sightline.training.state.sharded import held, load_parts, save_parts
 from tests.tiny import SIZE
 from tests.training.tiny_crews import Random, together
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.training import prepare as module
-from sightline.training.encoders import Encoder, of_characters
-from sightline.training.prepare import Plan, cached, prepare, sources, wrong
-from sightline.training.reading import READ
+from sightline.training.data import prepare as module
+from sightline.training.data.chunk_encoders import Encoder, of_characters
+from sightline.training.data.documents import READ
+from sightline.training.data.prepare import Plan, cached, prepare, sources, wrong
 
 LETTERS = "abcdefghij \n"
 

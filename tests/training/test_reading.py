@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sightline.errors import InputError
-from sightline.training import reading
-from sightline.training.reading import READ, documents, examine, parts
+from sightline.training.data import documents as reading
+from sightline.training.data.documents import READ, documents, examine, parts
 
 PLAIN = st.text(st.characters(exclude_characters="\r\0", exclude_categories=["Cs"]), min_size=1, max_size=60)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sightline.errors import InputError
-from sightline.training.resuming import changes, clear, compare
+from sightline.training.state.resume import changes, clear, compare
 from tests.training.small import files, job, train_all
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.checkpoints.files import open_safetensors
+from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.errors import InputError
-from sightline.training import state
 from sightline.training.config import AdamW, Muon
 from sightline.training.run import Evaluated, Event, Note, Saved, train
+from sightline.training.state import checkpoint as state
 from tests.training.small import Numbers, job, model, same, train_all, weights
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")

@@ -13,7 +13,7 @@ import pytest
 from sightline.errors import InputError
 from sightline.training.loop import StepEvent
 from sightline.training.run import Evaluated, Note
-from sightline.training.sinks import SINKS, figures_of, open_sinks
+from sightline.training.state.trackers import SINKS, figures_of, open_sinks
 
 STEP = StepEvent(3, 2.5, 0.1, math.inf, 1000.0, 5.0, None, False, 7.0)
 

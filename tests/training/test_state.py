@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sightline.errors import CheckpointError
-from sightline.training import state
 from sightline.training.config import AdamW, Muon
 from sightline.training.loop import Trainee, steps, trainee
+from sightline.training.state import checkpoint as state
 from tests.training.disk import watching
 from tests.training.small import Numbers, checkpoint, config, files, model, same
 

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 import sightline as sl
-from sightline.training.batch import IGNORED, Batch
-from sightline.training.distributed import crew_here
+from sightline.training.data.batch import IGNORED, Batch
+from sightline.training.distributed.strategies import crew_here
 
 PATIENCE = 120  # seconds until a test that hangs fails
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.numbers import Interval, above, within
-from sightline.lab.pictures import COLOURS, figure, line, plain_numbers
+from sightline.lab.statistics import Interval, above, within
+from sightline.lab.style import COLOURS, figure, line, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +67,7 @@ def taught(plan: Plan, width: int, seed: int) -> dict[str, Any]:
 
     from sightline.architectures import gpt
     from sightline.lab.learning import Drill, asked, learn, random_of
-    from sightline.training.batch import Batch
+    from sightline.training.data.batch import Batch
 
     tokens, digits = book(plan.names, seed)
 

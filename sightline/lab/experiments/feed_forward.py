@@ -8,8 +8,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.numbers import Interval, below, differences
-from sightline.lab.pictures import COLOURS, MARKS, figure, line, plain_numbers
+from sightline.lab.statistics import Interval, below, differences
+from sightline.lab.style import COLOURS, MARKS, figure, line, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sightline.config import ModelConfig
     from sightline.lab.learning import Drill
-    from sightline.training.packed import PackedText
+    from sightline.training.data.packed import PackedText
 
 Form = Literal["relu", "gelu", "swiglu"]
 FORMS: dict[Form, str] = {"relu": "ReLU", "gelu": "GELU", "swiglu": "SwiGLU"}

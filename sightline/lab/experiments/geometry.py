@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
 from sightline.lab.measures.kernel_smoother import smoothed, smoother
-from sightline.lab.numbers import Interval, below, differences
-from sightline.lab.pictures import COLOURS, figure, line
+from sightline.lab.statistics import Interval, below, differences
+from sightline.lab.style import COLOURS, figure, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def parts(tier: Tier, seed: int) -> Sequence[Part]:
 
 def layers_of(name: str) -> list[dict[str, float]]:
     """Each layer of a real model on one text: lengths, angles, shares; and how far |q| |k| cos θ is from the score itself."""
-    from sightline.lens.geometry import geometry_of, summary
+    from sightline.lens.geometry.decompose import geometry_of, summary
     from sightline.model import load
 
     trace = load(name).trace(TEXT)
@@ -110,9 +110,9 @@ def length_shares(transformer: Transformer, tokens: Tensor) -> dict[str, float]:
     """Length's share of what tells keys apart, the mean over layers, with keys as they are and centred."""
     import torch
 
-    from sightline.lens.geometry import layer_geometry
-    from sightline.lens.look import look_at, sites_of
-    from sightline.lens.shares import mean
+    from sightline.lens.geometry.decompose import layer_geometry
+    from sightline.lens.geometry.shares import mean
+    from sightline.lens.trace.layer import look_at, sites_of
     from sightline.record import Recorder
 
     record = Recorder({"query", "key", "mask", "bias"})

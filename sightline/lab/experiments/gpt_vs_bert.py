@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
 from sightline.lab.measures.fill_write_embed import CONTEXT, GAPS, PROMPTS, continued, embedded, filled, gap, held_out_windows
-from sightline.lab.numbers import Interval, above, below, differences
-from sightline.lab.pictures import COLOURS, figure
+from sightline.lab.statistics import Interval, above, below, differences
+from sightline.lab.style import COLOURS, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def measured(kind: str, steps: int, seed: int) -> dict[str, Any]:
 
     from sightline.lab.learning import Drill, learn, made, plays, random_of
     from sightline.training.config import AdamW, Muon
-    from sightline.training.masked import MaskedText
+    from sightline.training.data.masked import MaskedText
 
     text, mask = plays(CONTEXT, ROWS, seed)
     task = text if kind == "gpt" else Drill(MaskedText(text, mask, mask + 1).batch)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.numbers import Interval, above, below, differences
-from sightline.lab.pictures import COLOURS, figure
+from sightline.lab.statistics import Interval, above, below, differences
+from sightline.lab.style import COLOURS, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +87,7 @@ def trained(size: Size, decay: float, seed: int) -> dict[str, Any]:
     from sightline.lab.learning import Drill, asked, random_of
     from sightline.lab.measures.waves import noise_share, spectrum
     from sightline.training import loop
-    from sightline.training.batch import IGNORED
+    from sightline.training.data.batch import IGNORED
 
     tokens, answers = sums(size.prime)
     order = torch.randperm(len(tokens), generator=random_of(seed, 1))

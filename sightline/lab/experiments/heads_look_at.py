@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.pictures import COLOURS, figure
+from sightline.lab.style import COLOURS, figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ def parts(tier: Tier, seed: int) -> Sequence[Part]:
 
 def relations(name: str) -> list[dict[str, Any]]:
     """For each relation the best head, how often it finds the word, and the rates of all heads."""
-    from sightline.lens.relations import relations_of
+    from sightline.lens.heads.relations import relations_of
     from sightline.model import load
 
     rows = relations_of(load(name), language="en").to_dict()["relations"]
@@ -37,7 +37,7 @@ def relations(name: str) -> list[dict[str, Any]]:
 
 def roles(name: str, seed: int) -> dict[str, Any]:
     """How many heads have which role, and the best score of each."""
-    from sightline.lens.heads import heads_of
+    from sightline.lens.heads.profile import heads_of
     from sightline.model import load
 
     found = heads_of(load(name), seed=seed)

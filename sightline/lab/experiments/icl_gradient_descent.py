@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.numbers import Interval, below, within
-from sightline.lab.pictures import COLOURS, figure, line
+from sightline.lab.statistics import Interval, below, within
+from sightline.lab.style import COLOURS, figure, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

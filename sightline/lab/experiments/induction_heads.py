@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.numbers import Interval, above, below, differences
-from sightline.lab.pictures import COLOURS, figure, line
+from sightline.lab.statistics import Interval, above, below, differences
+from sightline.lab.style import COLOURS, figure, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

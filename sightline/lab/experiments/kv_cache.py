@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.numbers import Interval, above, below
-from sightline.lab.pictures import COLOURS, figure, line, plain_numbers
+from sightline.lab.statistics import Interval, above, below
+from sightline.lab.style import COLOURS, figure, line, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def timed(length: int, seed: int) -> dict[str, float]:
     """Seconds for the next token behind `length` others: with the cache, and by a whole pass. The medians of some steps."""
     import torch
 
-    from sightline.core.cache import Cache
+    from sightline.core.cache.kv_cache import Cache
 
     made, random = model(seed), torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, VOCABULARY, (1, length + STEPS), generator=random)
@@ -67,7 +67,7 @@ def same(seed: int) -> dict[str, float]:
     """The largest difference of the logits, token by token against one pass."""
     import torch
 
-    from sightline.core.cache import Cache
+    from sightline.core.cache.kv_cache import Cache
 
     made = model(seed)
     tokens = torch.randint(0, VOCABULARY, (1, 48), generator=torch.Generator().manual_seed(seed))
@@ -82,7 +82,7 @@ def sizes(length: int) -> dict[str, Any]:
     """Bytes of the cache behind so many tokens, as counted and as the formula says."""
     import torch
 
-    from sightline.core.cache import Cache
+    from sightline.core.cache.kv_cache import Cache
 
     tokens = torch.randint(0, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
     found: dict[str, Any] = {"length": length, "formula": 2 * LAYERS * HEADS * (WIDTH // HEADS) * length * 4}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
 from sightline.lab.measures.norm_measures import WARMUP, Form, failed, formula, gradient, training
-from sightline.lab.numbers import Interval, above, below, differences, within
-from sightline.lab.pictures import COLOURS, figure, line
+from sightline.lab.statistics import Interval, above, below, differences, within
+from sightline.lab.style import COLOURS, figure, line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

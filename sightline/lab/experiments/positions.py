@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
 from sightline.lab.measures.position_laws import HEADS, RELATIVE, SCHEMES, distance, form, order, sinusoids
-from sightline.lab.numbers import Interval, above, below, differences
-from sightline.lab.pictures import COLOURS, MARKS, figure, line
+from sightline.lab.statistics import Interval, above, below, differences
+from sightline.lab.style import COLOURS, MARKS, figure, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
 from sightline.lab.measures.chinchilla_points import GOPHER, PUBLISHED, REFITTED, fits_of, published_check, published_said, refitted
 from sightline.lab.measures.fitting import Budget, Chinchilla, Kaplan, Run, all_of, bootstrap, explained, fit, interval, parabola
-from sightline.lab.numbers import Interval, above, below, differences, within
+from sightline.lab.statistics import Interval, above, below, differences, within
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.numbers import Interval, above, below
-from sightline.lab.pictures import COLOURS, figure
+from sightline.lab.statistics import Interval, above, below
+from sightline.lab.style import COLOURS, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sightline.config import ModelConfig
     from sightline.core.model import Transformer
     from sightline.record import Record
-    from sightline.training.batch import Batch
+    from sightline.training.data.batch import Batch
 
 HEADS = (1, 2, 4, 8)
 SIZE = 5  # keys, values and places, five of each
@@ -54,7 +54,7 @@ def questions(task: str, rows: int, seed: int, step: int) -> tuple[Batch, Tensor
     import torch
 
     from sightline.lab.learning import asked, random_of
-    from sightline.training.batch import IGNORED
+    from sightline.training.data.batch import IGNORED
 
     random, row = random_of(seed, TASKS.index(task), step), torch.arange(rows)
     keys = torch.rand(rows, SIZE, generator=random).argsort(1)

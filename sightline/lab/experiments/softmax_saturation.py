@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.numbers import Interval, above, below, differences, within
-from sightline.lab.pictures import COLOURS, figure, line
+from sightline.lab.statistics import Interval, above, below, differences, within
+from sightline.lab.style import COLOURS, figure, line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Generator
 
     from sightline.core.model import Transformer
-    from sightline.training.batch import Batch
+    from sightline.training.data.batch import Batch
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 KEYS = 64

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.explain.example import WORDS, X, three_words
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.pictures import figure
+from sightline.lab.style import figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

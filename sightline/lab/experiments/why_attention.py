@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
 from sightline.lab.measures.kernel_costs import KERNELS, exponent, memory, seconds_of
-from sightline.lab.numbers import Interval, above, below, within
-from sightline.lab.pictures import figure, line, plain_numbers
+from sightline.lab.statistics import Interval, above, below, within
+from sightline.lab.style import figure, line, plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

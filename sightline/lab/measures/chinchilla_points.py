@@ -12,7 +12,7 @@ from typing import Any
 
 from sightline.lab.experiment import Check, Words
 from sightline.lab.measures.fitting import Chinchilla, Run, all_of, bootstrap, fit, interval
-from sightline.lab.numbers import above
+from sightline.lab.statistics import above
 
 PUBLISHED = Chinchilla(1.69, 406.4, 410.7, 0.34, 0.28)  # Hoffmann et al., approach 3
 REFITTED = Chinchilla(1.82, 482.0, 2085.0, 0.348, 0.366)  # Besiroglu et al.

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     from sightline.core.model import Transformer
-    from sightline.training.packed import PackedText
+    from sightline.training.data.packed import PackedText
 
 CONTEXT = 32
 GAPS, SEARCHED, PROMPTS, PROMPT, SWEEPS = 512, 48, 48, 8, 3

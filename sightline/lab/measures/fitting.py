@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.errors import InputError
-from sightline.lab.numbers import SURE, Interval
+from sightline.lab.statistics import SURE, Interval
 
 Array = NDArray[np.float64]
 DELTA = 1e-3

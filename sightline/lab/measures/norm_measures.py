@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sightline.config import ModelConfig
     from sightline.core.model import Transformer
     from sightline.lab.learning import Drill
-    from sightline.training.packed import PackedText
+    from sightline.training.data.packed import PackedText
 
 Form = Literal["pre", "post", "sandwich", "sphere"]
 WIDTH, LEARNING_WIDTH, CONTEXT, ROWS = 64, 32, 32, 8

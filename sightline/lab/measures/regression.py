@@ -20,9 +20,9 @@ from sightline.architectures import gpt
 from sightline.config import Dot
 from sightline.core.attention import Scoring, attention_scores, mix
 from sightline.core.block import make_block
+from sightline.core.context import Place, Setting
 from sightline.core.masks import Mask
 from sightline.core.multi_head import MultiHeadAttention, merge_heads, split_heads
-from sightline.core.setting import Place, Setting
 from sightline.lab.learning import random_of
 
 NOISE = 1.0

@@ -15,13 +15,13 @@ from torch.nn.functional import cross_entropy
 from sightline.architectures import gpt
 from sightline.core.model import Transformer
 from sightline.lab.learning import Drill, asked, learn, made, random_of
-from sightline.lens.heads import HeadMap, HeadRole, heads_of
-from sightline.lens.patterns import inductions
-from sightline.lens.trace import trace_of
+from sightline.lens.heads.patterns import inductions
+from sightline.lens.heads.profile import HeadMap, HeadRole, heads_of
+from sightline.lens.trace.trace import trace_of
 from sightline.record import Edit, Place, Recorder
 from sightline.text.tokenizer import Tokenizer
-from sightline.training.batch import Batch
 from sightline.training.config import AdamW, Schedule
+from sightline.training.data.batch import Batch
 
 VOCABULARY, LENGTH, SHORTEST, LONGEST = 64, 64, 8, 31  # tokens of a row, and of what it repeats
 WIDTH, HEADS, BATCH, RATE = 64, 2, 32, 3e-3

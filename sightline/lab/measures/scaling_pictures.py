@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sightline.lab.measures.fitting import Chinchilla, Kaplan, interval
-from sightline.lab.numbers import Interval
-from sightline.lab.pictures import COLOURS, MARKS, figure
+from sightline.lab.statistics import Interval
+from sightline.lab.style import COLOURS, MARKS, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

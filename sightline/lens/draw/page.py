@@ -19,10 +19,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sightline.atomic import write_text
 from sightline.errors import InputError
+from sightline.files.atomic import write_text
 from sightline.lens.draw.page_data import BUDGET, language, trace_data
-from sightline.lens.trace import Trace
+from sightline.lens.trace.trace import Trace
 
 SCRIPTS = (
     "attention",

@@ -24,10 +24,10 @@ from torch import Tensor
 from sightline.core.attention import attention_weights
 from sightline.core.positions import ALiBiBias, Bias, RelativeTable
 from sightline.errors import InputError
-from sightline.lens.draw.choosing import alignment_layer
-from sightline.lens.look import Look, Site, checked
-from sightline.lens.subject import Token
-from sightline.lens.trace import Trace
+from sightline.lens.draw.default_head import alignment_layer
+from sightline.lens.trace.layer import Look, Site, checked
+from sightline.lens.trace.subject import Token
+from sightline.lens.trace.trace import Trace
 
 BUDGET = 40 << 20  # bytes of q and k in one page, as base64
 EXACT = 4 << 20  # up to here they stay float32

@@ -24,8 +24,8 @@ from sightline.lens.draw.page import FigureSection, TraceSection, page_of, save_
 from sightline.lens.draw.terminal import print_view
 from sightline.lens.draw.view import View
 from sightline.lens.draw.views import VIEWS, view_of
-from sightline.lens.subject import Subject
-from sightline.lens.trace import Trace
+from sightline.lens.trace.subject import Subject
+from sightline.lens.trace.trace import Trace
 
 ENDINGS = (".html", ".svg", ".png", ".pdf", ".json", ".safetensors")
 FIGURES_ONLY = ("logit-lens", "rollout")  # views that the page shows as figures

@@ -15,10 +15,10 @@ from rich.cells import cell_len
 from rich.console import Console as RichConsole  # noqa: TID251
 from rich.text import Text
 
-from sightline.console import Console
 from sightline.escapes import escape_controls
-from sightline.lens.draw.ink import bar, colour, colour_count, fitted, legend, on_colour, right, shade, widest
 from sightline.lens.draw.view import View, pooled
+from sightline.terminal.console import Console
+from sightline.terminal.ink import bar, colour, colour_count, fitted, legend, on_colour, right, shade, widest
 
 MARGIN, TALL, HEADING = 16, 48, 10  # the most cells of a row's label, lines of a map, letters of a column's label
 TOP, KEY, BAR = 4, 10, 8  # of `lines`: keys of a token, and the cells of a key's name and bar

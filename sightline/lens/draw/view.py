@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.core.attention import TILE
-from sightline.lens.look import Look
-from sightline.lens.subject import Token
-from sightline.lens.trace import Trace
+from sightline.lens.trace.layer import Look
+from sightline.lens.trace.subject import Token
+from sightline.lens.trace.trace import Trace
 
 Array = NDArray[np.float32]
 SHOWN_TEXT = 90  # characters of a text in a caption

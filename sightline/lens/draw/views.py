@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from sightline.errors import InputError, nearest
-from sightline.lens.draw.asked import SHOWN, Asked, with_head
-from sightline.lens.draw.choosing import alignment_layer
+from sightline.lens.draw.default_head import alignment_layer
+from sightline.lens.draw.selection import SHOWN, Asked, with_head
 from sightline.lens.draw.view import Array, View, caption, label, labels, map_of, pooled, step_of
-from sightline.lens.look import checked
-from sightline.lens.subject import Subject
-from sightline.lens.trace import Trace
+from sightline.lens.trace.layer import checked
+from sightline.lens.trace.subject import Subject
+from sightline.lens.trace.trace import Trace
 
 THUMB, LINES, STARS = 48, 160, 256  # the most rows and columns of a small map, tokens with lines, tokens on a sphere
 SAMPLED = 1024  # vectors from which the axes of a sphere are found
@@ -198,7 +198,7 @@ def moment(x: torch.Tensor) -> torch.Tensor:
 
 def logit_lens_view(asked: Asked) -> View:
     """What the model would say after each layer."""
-    from sightline.lens.logit_lens import logit_lens
+    from sightline.lens.attributions.logit_lens import logit_lens
 
     assert asked.subject is not None
     trace = asked.trace
@@ -259,7 +259,7 @@ def rollout_view(asked: Asked) -> View:
 
     Without a layer, the deepest at which no token has swallowed nearly all: a sink does, layer after layer.
     """
-    from sightline.lens.rollout import rollout
+    from sightline.lens.attributions.rollout import rollout
 
     trace = asked.trace
     last = trace.config.stacks[trace.stack_named(asked.stack)].layers - 1

@@ -12,7 +12,7 @@ import torch
 from sightline.explain.counts import count_parameters
 from sightline.lab.experiments import feed_forward
 from sightline.lab.learning import Drill, asked, made, random_of
-from sightline.training.batch import Batch
+from sightline.training.data.batch import Batch
 
 STEPS = 24
 

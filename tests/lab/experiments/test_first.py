@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sightline.lab.catalogue import EXPERIMENTS
+from sightline.lab.executor import run
 from sightline.lab.experiments import softmax_saturation, three_words
 from sightline.lab.results import plain
-from sightline.lab.running import run
 from sightline.record import Recorder
 
 

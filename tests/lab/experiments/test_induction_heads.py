@@ -69,7 +69,7 @@ def test_cut_links_are_gone_and_rows_still_sum_to_one() -> None:
 
 def test_links_that_are_cut_are_those_behind_the_same_token() -> None:
     """At the second A of A B C A, the key that is cut is B's; beside it is the first A's."""
-    from sightline.lens.patterns import inductions
+    from sightline.lens.heads.patterns import inductions
 
     links = inductions(torch.tensor([7, 8, 9, 7]))
     assert links.nonzero().tolist() == [[3, 1]]

@@ -12,7 +12,7 @@ import torch
 from sightline.lab.experiments import norm_placement
 from sightline.lab.learning import Drill, asked, random_of
 from sightline.lab.measures import norm_measures
-from sightline.training.batch import Batch
+from sightline.training.data.batch import Batch
 
 VOCABULARY = 6
 CHAIN = np.full((VOCABULARY, VOCABULARY), 0.02) + 0.88 * np.roll(np.eye(VOCABULARY), 1, axis=1)  # mostly: the next letter

@@ -18,9 +18,9 @@ from sightline.lab.experiments import scaling_laws
 from sightline.lab.experiments.scaling_laws import EXPERIMENT, cost_of, judge, parameters_of, parts, trained
 from sightline.lab.measures.chinchilla_points import PUBLISHED
 from sightline.lab.measures.fitting import Chinchilla
-from sightline.training.batch import Batch
+from sightline.training.data.batch import Batch
+from sightline.training.data.packed import PackedText, Tokens
 from sightline.training.flops import step_flops
-from sightline.training.packed import PackedText, Tokens
 
 LAW = Chinchilla(1.1, 12.0, 77.0, 0.3, 0.4)
 """Made up; its best sizes lie among those that are trained."""

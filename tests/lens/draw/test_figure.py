@@ -116,7 +116,5 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 def test_matplotlib_is_loaded_only_to_draw() -> None:
-    code = (
-        "import sys, sightline.lens.draw.show, sightline.cli.trace; assert not any(name.startswith('matplotlib') for name in sys.modules)"
-    )
+    code = "import sys, sightline.lens.draw.show, sightline.cli.commands.see.trace; assert not any(name.startswith('matplotlib') for name in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -32,9 +32,9 @@ from sightline.lens.draw.page import (
 )
 from sightline.lens.draw.page_data import asked_site, language, layers_that_fit, numbers_in, trace_data
 from sightline.lens.draw.views import projected, unit, view_of
-from sightline.lens.look import look_at
-from sightline.lens.subject import Token
-from sightline.lens.trace import NEEDED, Trace, trace_of
+from sightline.lens.trace.layer import look_at
+from sightline.lens.trace.subject import Token
+from sightline.lens.trace.trace import NEEDED, Trace, trace_of
 from tests.tiny import DECODERS, ENCODER_DECODERS, ENCODERS, SIZE, inputs, left_padding, make
 
 NODE = shutil.which("node")

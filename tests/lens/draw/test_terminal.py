@@ -11,10 +11,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from sightline.lens.draw.ink import bar, colour, colour_count, fitted, legend, right, shade
 from sightline.lens.draw.terminal import drawn, print_view
 from sightline.lens.draw.view import View
 from sightline.lens.draw.views import VIEWS, view_of
+from sightline.terminal.ink import bar, colour, colour_count, fitted, legend, right, shade
 from tests.lens.draw.test_views import traced
 
 WORDS = ("吾輩", "は", "cat", "の", "mat")

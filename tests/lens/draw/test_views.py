@@ -10,17 +10,17 @@ import torch
 
 import sightline as sl
 from sightline.errors import InputError
-from sightline.lens.draw.choosing import most_structured, structure
+from sightline.lens.draw.default_head import most_structured, structure
 from sightline.lens.draw.view import label, pooled
 from sightline.lens.draw.views import VIEWS, projected, view_of
-from sightline.lens.trace import Trace
+from sightline.lens.trace.trace import Trace
 from tests.tiny import DECODERS, ENCODER_DECODERS, ENCODERS, make
 
 KINDS = {"decoder": DECODERS["grouped"], "encoder": ENCODERS["bert"], "both": ENCODER_DECODERS["transformer"]}
 
 
 def traced(name: str, time: int = 9, **options: object) -> tuple[sl.Model, Trace]:
-    from sightline.lens.trace import trace_of
+    from sightline.lens.trace.trace import trace_of
 
     config = KINDS[name]
     model = sl.Model(make(config), name=name)

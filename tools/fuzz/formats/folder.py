@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sightline.checkpoints import folder, write
+from sightline.checkpoints.formats import folder
+from sightline.checkpoints.formats import writing as write
 from tools.fuzz.formats.tensors import read_all, reference_of, require_same
 from tools.fuzz.outcome import require
 

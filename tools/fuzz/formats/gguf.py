@@ -9,8 +9,8 @@ import gguf
 import numpy as np
 
 import sightline as sl
-from sightline.checkpoints import gguf_read
-from sightline.checkpoints.gguf_names import to_hugging_face
+from sightline.checkpoints.formats.gguf import read as gguf_read
+from sightline.checkpoints.formats.gguf.names import to_hugging_face
 from sightline.conversion import save_gguf
 from tools.fuzz.formats.samples import LLAMA, TEMPLATE, byte_pieces, save_model
 from tools.fuzz.formats.tensors import read_all, reference_of

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from sightline.lab.catalogue import EXPERIMENTS
+from sightline.lab.executor import finding
 from sightline.lab.results import read
-from sightline.lab.running import finding
 from tools.fuzz.outcome import require
 
 NUMBERS = Path(__file__).parents[3] / "docs" / "laboratory" / "numbers"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sightline.checkpoints import llama2c
+from sightline.checkpoints.formats import llama2c
 from tools.fuzz.formats.tensors import read_all
 from tools.fuzz.outcome import require
 

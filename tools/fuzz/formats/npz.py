@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.checkpoints import npz
+from sightline.checkpoints.formats import npz
 from tools.fuzz.formats.tensors import read_all, reference_of, require_same
 
 META = {

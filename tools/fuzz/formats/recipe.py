@@ -10,7 +10,7 @@ from typing import Any
 import tomli_w
 
 import sightline as sl
-from sightline.cli.train import read_toml
+from sightline.cli.commands.train.train import read_toml
 from sightline.config import ModelConfig
 from sightline.config.values import read, to_plain, write
 from sightline.recipes import RECIPES

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 import sightline as sl
-from sightline.cli.compare import compare
-from sightline.cli.runs import read_run
+from sightline.cli.commands.train.compare import compare
+from sightline.cli.ui.runs import read_run
 from sightline.config.values import to_plain
-from sightline.training import state
+from sightline.training.state import checkpoint as state
 from tools.fuzz.formats.tensors import require_same
 from tools.fuzz.outcome import require
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 import sightline as sl
-from sightline.native import store
-from sightline.native.engine import NativeEngine, Rows
+from sightline.engine import store
+from sightline.engine.engine import NativeEngine, Rows
 from tools.fuzz.outcome import RefusedError, require
 
 KEY = {"files": [], "of": "a sample"}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import sightline as sl
-from sightline.lens.look import Look
+from sightline.lens.trace.layer import Look
 from tools.fuzz.outcome import require
 
 FIELDS = ("name", "config", "tokens", "text", "source", "source_text", "rows", "notes")

@@ -1,0 +1,80 @@
+"""Which engine runs a checkpoint, and in which precision.
+
+torch     as the core is written, in float32, float16 or bfloat16
+native    Sightline's own engine, in float32, float16, int8, int8_groups, int4 or int4_min
+auto      native for a decoder in float32, whose logits are torch's to 1e-4, and for the precisions that only the engine has; else torch
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+
+from sightline.checkpoints.identity import understand
+from sightline.checkpoints.source import Source
+from sightline.config import LanguageHead
+from sightline.engine.gguf import four_bits
+from sightline.engine.matrices import PRECISIONS, Precision, check_precision
+from sightline.engine.program import check_forms
+from sightline.errors import InputError, nearest
+from sightline.kernels import library as kernels
+
+Engine = Literal["auto", "native", "torch"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """A dtype by its name."""
+    if name not in DTYPES:
+        raise InputError(f"dtype {name!r}", fix=nearest(name, {*DTYPES, *PRECISIONS}))
+    return DTYPES[name]
+
+
+def precision_for(source: Source, engine: str, dtype: str) -> Precision | None:
+    """The native engine's precision, or None where torch is to run the model."""
+    if engine not in ENGINES:
+        raise InputError(f"engine {engine!r}", expected=" or ".join(ENGINES), fix=nearest(engine, ENGINES))
+    if engine == "auto":
+        return automatic(source, dtype)
+    if engine == "native":
+        return native(source, dtype)
+    if dtype in PRECISIONS and dtype not in DTYPES:
+        raise InputError(f"{dtype} with the torch engine", expected=", ".join(DTYPES), fix="engine='native'")
+    return None
+
+
+def native(source: Source, dtype: str) -> Precision:
+    """As it is called; of int4, the form that a file with quantised weights has."""
+    if not kernels.available():
+        raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
+    if dtype == "int4":
+        return four_bits({entry.name: entry.kind for entry in source.tensors.values()})
+    return check_precision(dtype)
+
+
+def automatic(source: Source, dtype: str) -> Precision | None:
+    """Native for a decoder in float32, and for what only the engine has; else torch. The choice and its reason are noted."""
+    if dtype in PRECISIONS and dtype not in DTYPES:
+        return native(source, dtype)
+    dtype_named(dtype)
+    reason = why_torch(source, dtype)
+    source.notes.append(f"engine: torch, because {reason}" if reason else "engine: native, in float32, whose logits are torch's to 1e-4")
+    return None if reason else "float32"
+
+
+def why_torch(source: Source, dtype: str) -> str:
+    """What speaks against the native engine, or nothing."""
+    if not kernels.available():
+        return f"the native kernels are {kernels.missing}"
+    if dtype != "float32":
+        return f"{dtype} was asked for"
+    *_, config = understand(source)
+    if config.decoder is None or config.encoder is not None or not isinstance(config.head, LanguageHead):
+        return "this is no decoder that writes text"
+    try:
+        check_forms([block.attention for block in config.decoder.blocks])
+    except InputError as error:
+        return f"it has {error.seen}"
+    return ""

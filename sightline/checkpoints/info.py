@@ -1,0 +1,92 @@
+"""What a checkpoint is, without reading its weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from sightline.checkpoints.formats.folder import checksums
+from sightline.checkpoints.formats.writing import MANIFEST
+from sightline.checkpoints.identity import understand
+from sightline.checkpoints.open import open_source
+from sightline.checkpoints.source import Source
+from sightline.checkpoints.sources.catalogue import CATALOGUE
+from sightline.checkpoints.sources.reference import resolve
+from sightline.checkpoints.tokenizer_files import tokenizer_of
+from sightline.config import ModelConfig
+from sightline.explain import total_parameters
+
+
+def about(reference: str | Path, *, strict: bool = False) -> dict[str, Any]:
+    """Facts by name, in the order that a reader wants them. `strict` refuses keys of config.json that nobody knows."""
+    found = resolve(reference)
+    source = open_source(found, skip_pickles=True)
+    family, head, config = understand(source, strict=strict)
+    tokenizer = tokenizer_of(source)
+    stack = config.last
+    block = stack.block(0)
+    return {
+        "name": found.name,
+        "family": family.name,
+        "head": head,
+        "kind": " + ".join(config.stacks),
+        "parameters": total_parameters(config),
+        "width": stack.width,
+        "layers": stack.layers,
+        "heads": block.attention.heads,
+        "kv heads": block.attention.kv_heads,
+        "head dim": block.attention.head_dim,
+        "hidden": block.feed_forward.hidden,
+        "vocabulary": stack.embedding.vocab_size,
+        "context": stack.max_positions,
+        "positions": positions(config),
+        "norm": f"{type(block.norm).__name__}, {block.placement}",
+        "feed-forward": f"{block.feed_forward.activation}{', gated' if block.feed_forward.gated else ''}",
+        "format": source.format,
+        "dtype": dtypes(source) or None,
+        "bytes": size(found.path),
+        "checksums": checksums_of(found.path),
+        "tokenizer": None if tokenizer is None else f"{tokenizer.vocab_size:,} tokens",
+        "chat template": tokenizer is not None and tokenizer.chat_template is not None,
+        "licence": CATALOGUE[found.name].licence if found.name in CATALOGUE else None,
+        "path": str(found.path),
+        "notes": source.notes,
+    }
+
+
+def positions(config: ModelConfig) -> str:
+    """Where position enters."""
+    stack = config.last
+    names = [type(stack.embedding.positions).__name__, *sorted({type(block.attention.positions).__name__ for block in stack.blocks})]
+    return " + ".join(name for name in dict.fromkeys(names) if name != "NoPosition") or "none"
+
+
+def dtypes(source: Source) -> str:
+    """How the file stores its numbers, most first, with their shares if it is in several ways: `Q4_1 (79%), Q8_0 (21%), F32 (<1%)`."""
+    counts = Counter[str]()
+    for entry in source.tensors.values():
+        counts[entry.kind or str(entry.dtype).removeprefix("torch.")] += entry.numbers
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{name} ({share(count, counts.total())})" for name, count in counts.most_common())
+
+
+def share(part: int, whole: int) -> str:
+    """In percent; what is there is never called 0%, and 100% is all of it."""
+    percent = round(100 * part / max(1, whole))
+    if percent == 0:
+        return "<1%"
+    return f"{percent}%" if percent < 100 or part == whole else ">99%"
+
+
+def checksums_of(path: Path) -> str | None:
+    """What a folder's sightline.json covers. Reading them all is left to `sightline check --verify`."""
+    sums = checksums(path) if path.is_dir() else None
+    return None if sums is None else f"sha256 of {len(sums)} files in {MANIFEST}, not verified here"
+
+
+def size(path: Path) -> int:
+    """Bytes on disk."""
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+    return sum(file.stat().st_size for file in files)

@@ -1,0 +1,1 @@
+"""Commands that run a model: generate, chat, translate, fill, classify, embed, score."""

@@ -1,0 +1,1 @@
+"""Commands around training: train, data, tokenizer, eval, compare."""

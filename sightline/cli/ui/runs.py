@@ -1,0 +1,156 @@
+"""Runs of `sightline train`, as they lie on the disk: what was asked for, and how the loss went."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sightline.errors import InputError
+from sightline.files.regular import read_text_file
+
+if TYPE_CHECKING:
+    from sightline.config import ModelConfig
+    from sightline.recipes import Recipe
+
+RUN, METRICS = "run.json", "metrics.jsonl"
+MOST_METRICS = 1 << 30  # bytes
+SMOOTHED = 0.95  # of the training loss before, at each step
+
+
+@dataclass(frozen=True)
+class Point:
+    """A loss, at a step and after so many seconds of training."""
+
+    step: int
+    seconds: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run's folder: `said` is its run.json, `lines` its metrics.jsonl."""
+
+    folder: Path
+    said: dict[str, Any]
+    lines: list[dict[str, Any]]
+
+    @property
+    def recipe(self) -> str:
+        return str(self.said.get("recipe", "?"))
+
+    @property
+    def steps(self) -> int:
+        return max((point.step for point in self.training), default=0)
+
+    @property
+    def seconds(self) -> float:
+        return max((point.seconds for point in self.training), default=0.0)
+
+    @property
+    def best(self) -> Point | None:
+        """The least validation loss."""
+        return min(self.validation, key=lambda point: point.loss, default=None)
+
+    @cached_property
+    def training(self) -> list[Point]:
+        """Every step."""
+        return [Point(line["step"], seconds_of(line), line["loss"]) for line in self._lines("step")]
+
+    @cached_property
+    def smoothed(self) -> list[Point]:
+        """The training loss as an average that forgets, which begins as a plain mean."""
+        found, mean, weight = list[Point](), 0.0, 0.0
+        for point in self.training:
+            mean, weight = mean * SMOOTHED + point.loss, weight * SMOOTHED + 1
+            found.append(Point(point.step, point.seconds, mean / weight))
+        return found
+
+    @cached_property
+    def validation(self) -> list[Point]:
+        """Every evaluation once, at the time of its step."""
+        times = {point.step: point.seconds for point in self.training}
+        losses = {line["step"]: line["loss"] for line in self._lines("validation")}
+        return [Point(step, times.get(step, 0.0), losses[step]) for step in sorted(losses)]
+
+    def _lines(self, kind: str) -> list[dict[str, Any]]:
+        """Lines of a kind that have a step and a finite loss."""
+        found = [line for line in self.lines if line.get("kind") == kind and is_step(line.get("step"))]
+        return [line for line in found if is_finite(line.get("loss"))]
+
+    @property
+    def config(self) -> ModelConfig | None:
+        """The model, if this version can read its description."""
+        from sightline.config import ModelConfig
+        from sightline.config.values import from_plain
+        from sightline.errors import ConfigError
+
+        try:
+            return from_plain(ModelConfig, self.said["model"])
+        except (ConfigError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError):
+            return None
+
+    def settings(self) -> Recipe:
+        """The recipe with the settings of this run."""
+        from sightline.errors import nearest
+        from sightline.recipes import RECIPES
+
+        if self.recipe not in RECIPES:
+            raise InputError(f"{self.folder}: a run of the recipe {self.recipe[:60]!r}", fix=nearest(self.recipe[:60], RECIPES))
+        settings = self.said.get("settings")
+        if not isinstance(settings, dict):
+            raise InputError(f"{self.folder / RUN}: has no settings", expected="the description of a run", fix="train it again")
+        return RECIPES[self.recipe].told_by(settings)
+
+
+def is_step(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def is_finite(value: Any) -> bool:
+    """A number that can be computed with; an integer of many digits is none."""
+    return type(value) in (int, float) and -1e300 < value < 1e300
+
+
+def seconds_of(line: dict[str, Any]) -> float:
+    """Of training before a step; 0 where a damaged line says nothing that could be a time."""
+    value: Any = line.get("seconds", 0.0)
+    return float(value) if is_finite(value) and 0 <= value < 1e12 else 0.0
+
+
+def is_run(folder: str | Path) -> bool:
+    return (Path(folder) / RUN).is_file()
+
+
+def read_run(folder: Path) -> PastRun:
+    """A run; of metrics that were cut short, what can be read."""
+    try:
+        said = json.loads(read_text_file(folder / RUN))
+    except FileNotFoundError:
+        raise InputError(f"{folder}: has no {RUN}", expected="the folder of a run", fix="sightline train NAME --out FOLDER") from None
+    except (OSError, ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise InputError(f"{folder / RUN}: cannot be read", expected="the description of a run", fix="check the folder")
+    return PastRun(folder, said, read_metrics(folder / METRICS))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines that are whole."""
+    try:
+        lines = read_text_file(path, most_bytes=MOST_METRICS, errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})", expected="the metrics of a run", fix=f"move {path} away") from None
+    found = list[dict[str, Any]]()
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found

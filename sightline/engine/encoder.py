@@ -1,0 +1,117 @@
+"""An encoder on the engine: rows of many sentences side by side, without padding.
+
+encoder = NativeEncoder.of(transformer, "int8")
+hidden = encoder.run(embedded, lengths)                 # [tokens, width], sentence after sentence
+hidden, sources = encoder.keep(embedded, lengths)       # and what a decoder's cross-attention looks at stays, until it is forgotten
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sightline.core.block import Block
+from sightline.core.model import Transformer
+from sightline.core.multi_head import Attention, CosineMeasure
+from sightline.core.norms import EachHead
+from sightline.engine import matrices
+from sightline.engine.engine import NativeEngine
+from sightline.engine.matrices import Precision
+from sightline.engine.program import JOINED, STREAM, Program, add_block, check_forms, empty_program
+from sightline.errors import InputError
+from sightline.kernels import library as kernels
+
+MOST_ROWS = 2048  # tokens of one call: scratch memory grows with them
+
+
+def encoder_program(transformer: Transformer) -> Program:
+    """The encoder's blocks, from embedded tokens on; then keys and values for each block of a decoder."""
+    stack, decoder = transformer.encoder, transformer.decoder
+    if stack is None:
+        raise InputError("an encoder's engine for a model without an encoder", fix="NativeEngine.of(transformer)")
+    program = empty_program(stack)
+    for n in range(stack.config.layers):
+        add_block(program, stack, n)
+    norm = program.norm(stack.norm)
+    if norm is not None:
+        program.add("norm", **{"in": STREAM}, out=STREAM, norm=norm, dim=stack.config.width)
+    for block in [] if decoder is None else [decoder[n] for n in range(decoder.config.layers)]:
+        if isinstance(block, Block) and block.cross_attention is not None:
+            add_memory(program, block.cross_attention)
+    return program
+
+
+def add_memory(program: Program, layer: Attention) -> None:
+    """Keys and values of the source for one block of the decoder."""
+    form, parts, number = layer.config, (layer.key, layer.value), len(program.dims)
+    check_forms([form])
+    narrow, name = form.kv_heads * form.head_dim, f"{number}.memory.joined"
+    matrix = program.matrix(name, (2 * narrow, layer.context_width), lambda: torch.cat([part.weight for part in parts]))
+    bias = torch.cat([part.bias for part in parts]) if form.bias else None
+    program.add("linear", **{"in": STREAM}, out=JOINED, matrix=matrix, bias=program.place(bias))
+    said: dict[str, Any] = {"layer": number, "kv_heads": form.kv_heads, "dim": form.head_dim}
+    if isinstance(layer.key_norm, EachHead):
+        said["key_norm"] = program.norm(layer.key_norm.norm)
+    elif form.query_key_norm is not None:
+        program.add("norm", **{"in": JOINED}, out=JOINED, norm=program.norm(layer.key_norm), dim=narrow)
+    program.add("keep", **{"in": JOINED}, unit=isinstance(layer.measure, CosineMeasure), **said)
+    program.widths[JOINED] = max(program.widths[JOINED], 2 * narrow)
+    program.kv_heads.append(form.kv_heads)
+    program.dims.append(form.head_dim)
+
+
+class NativeEncoder:
+    """An encoder, packed."""
+
+    def __init__(self, engine: NativeEngine) -> None:
+        self.engine = engine
+
+    @classmethod
+    def of(cls, transformer: Transformer, precision: Precision = "float32", *, half_cache: bool | None = None) -> NativeEncoder:
+        """Its weights, packed now."""
+        if not kernels.available():
+            raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
+        matrices.check_precision(precision)
+        return cls(NativeEngine.packing(encoder_program(transformer), precision, half_cache=half_cache))
+
+    def run(self, x: Float[Tensor, "tokens width"], lengths: Sequence[int]) -> Float[Tensor, "tokens width"]:
+        """The last hidden states of sentences that stand one after the other."""
+        found, start = list[Tensor](), 0
+        for group in groups(lengths):
+            hidden, sequences = self.keep(x[start : start + sum(group)], group)
+            self.forget(sequences)
+            found.append(hidden)
+            start += sum(group)
+        return torch.cat(found)
+
+    def keep(self, x: Float[Tensor, "tokens width"], lengths: Sequence[int]) -> tuple[Float[Tensor, "tokens width"], list[int]]:
+        """The same in one call, and a sequence for each sentence, which holds its keys and values."""
+        sequences = [self.engine.begin() for _ in lengths]
+        try:
+            of = torch.tensor(sequences, dtype=torch.int64).repeat_interleave(torch.tensor(lengths))
+            at = torch.cat([torch.arange(length, dtype=torch.int32) for length in lengths])
+            found = torch.empty(x.shape)
+            self.engine.call(len(of), sequences=of, positions=at, hidden=found, start=x.float().contiguous())
+        except BaseException:
+            self.forget(sequences)
+            raise
+        return found, sequences
+
+    def forget(self, sequences: Sequence[int]) -> None:
+        """Give the memory back."""
+        for sequence in sequences:
+            self.engine.leave(sequence)
+
+
+def groups(lengths: Sequence[int]) -> list[list[int]]:
+    """Sentences for one call each: as many as fit, at least one."""
+    found = list[list[int]]()
+    for length in lengths:
+        if not found or sum(found[-1]) + length > MOST_ROWS:
+            found.append([])
+        found[-1].append(length)
+    return found

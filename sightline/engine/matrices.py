@@ -1,0 +1,142 @@
+"""Weights packed for the engine: tiles of 8 rows in the order in which they are read, in one of six precisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from sightline.errors import InputError, nearest
+from sightline.kernels import library as kernels
+
+Precision = Literal["float32", "float16", "int8", "int8_groups", "int4", "int4_min"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+GROUP, TILE, LINE, PAGE = 32, 8, 64, 1 << 21
+BEYOND = 4096  # prefetching may look a little beyond the end
+HALF = 65504.0  # the largest float16
+LARGEST = {"float16": HALF, "int8_groups": 127 * HALF, "int4": 7 * HALF, "int4_min": HALF}  # weights, so that scales are float16
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One matrix as the engine reads it. `data` and `scales` are bytes."""
+
+    precision: Precision
+    rows: int
+    inputs: int
+    data: Tensor
+    scales: Tensor
+
+    @property
+    def depth(self) -> int:
+        return rounded(self.inputs, GROUP)
+
+    @property
+    def tiles(self) -> int:
+        return rounded(-(-self.rows // TILE), 2)
+
+    @property
+    def bytes(self) -> int:
+        return self.data.numel() + self.scales.numel()
+
+    @property
+    def read_bytes(self) -> int:
+        """What a single token reads: of int8, the groups' sums are for many."""
+        return self.data.numel() + (4 * TILE * self.tiles if self.precision == "int8" else self.scales.numel())
+
+
+def rounded(count: int, to: int) -> int:
+    return -(-count // to) * to
+
+
+def check_precision(name: str) -> Precision:
+    if name not in PRECISIONS:
+        raise InputError(f"precision {name!r}", expected=", ".join(PRECISIONS), fix=nearest(name, PRECISIONS))
+    return name
+
+
+def check_fits(name: str, weight: Tensor, precision: Precision) -> None:
+    """Integers have no NaN and no infinity; float16 values and float16 scales must be in range."""
+    if precision == "float32":
+        return
+    low, high = (float(x) for x in weight.aminmax())
+    finite = math.isfinite(low) and math.isfinite(high)
+    if not finite and precision != "float16":
+        raise InputError(
+            f"{name} holds NaN or infinity, packed as {precision}", expected="finite weights", fix="dtype='float32' to look at it"
+        )
+    largest = max(abs(low), abs(high))
+    if finite and largest > LARGEST.get(precision, math.inf):
+        raise InputError(
+            f"{name} holds {largest:.3g}, packed as {precision}", expected=f"at most {LARGEST[precision]:,.0f}", fix="dtype='float32'"
+        )
+
+
+def damage_notes(name: str, matrix: Packed, rows: int, first: int) -> list[str]:
+    """What to say of rows that packing destroyed: of ten of their numbers, more than nine are off by more than half of their own size."""
+    if not rows:
+        return []
+    which = f"row {first}" if rows == 1 else f"{rows:,} of {matrix.rows:,} rows (the first is {first})"
+    return [f"warning: {name}, {which}: the largest numbers leave the others no room in {matrix.precision}; use dtype='float32'"]
+
+
+def sizes(precision: Precision, rows: int, inputs: int) -> tuple[int, int]:
+    """Bytes of the weights and of the scales."""
+    native, number = kernels.ready(), PRECISIONS.index(precision)
+    depth, tiles = rounded(inputs, GROUP), rounded(-(-rows // TILE), 2)
+    return tiles * native.tile_bytes(number, depth), tiles * native.scale_bytes(number, depth)
+
+
+def room(wanted: Sequence[tuple[Precision, int, int]]) -> list[Packed]:
+    """Room for matrices (precision, rows, inputs), one after the other in large pages, in the order in which they will be read."""
+    memory = torch.empty(total(wanted) + PAGE + BEYOND, dtype=torch.uint8)
+    start = -memory.data_ptr() % PAGE
+    kernels.ready().advise_huge(memory.data_ptr() + start, len(memory) - start)
+    return laid_out(wanted, memory[start:])
+
+
+def total(wanted: Sequence[tuple[Precision, int, int]]) -> int:
+    """Bytes of matrices that lie one after the other."""
+    return sum(rounded(size, LINE) for one in wanted for size in sizes(*one))
+
+
+def laid_out(wanted: Sequence[tuple[Precision, int, int]], memory: Tensor) -> list[Packed]:
+    """Matrices in the memory that is given, from its beginning."""
+    found, start = list[Packed](), 0
+    for precision, rows, inputs in wanted:
+        data, scales = (rounded(size, LINE) for size in sizes(precision, rows, inputs))
+        middle, end = start + data, start + data + scales
+        found.append(Packed(precision, rows, inputs, memory[start:middle], memory[middle:end]))
+        start = end
+    return found
+
+
+def span(packed: Sequence[Packed]) -> Tensor:
+    """All bytes of matrices that were laid out together."""
+    first, last = packed[0].data, packed[-1].scales
+    assert first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
+    end = last.storage_offset() + last.numel()
+    return first.as_strided((end - first.storage_offset(),), (1,))
+
+
+def empty(precision: Precision, rows: int, inputs: int) -> Packed:
+    """Room for one matrix."""
+    return room([(precision, rows, inputs)])[0]
+
+
+def add(engine: Any, matrix: Packed) -> int:
+    """Its number in an engine."""
+    number, place = PRECISIONS.index(matrix.precision), (matrix.data.data_ptr(), matrix.scales.data_ptr())
+    return int(engine.matrix(number, matrix.rows, matrix.inputs, matrix.tiles, matrix.depth, *place))
+
+
+def interleaved(gate: Tensor, up: Tensor) -> Tensor:
+    """Rows of both, eight of the one, eight of the other, so that a pair of tiles has a gate and what passes it."""
+    rows, fill = gate.shape[0], -gate.shape[0] % TILE
+    both = [torch.nn.functional.pad(part, (0, 0, 0, fill)).view(-1, TILE, part.shape[1]) for part in (gate, up)]
+    assert up.shape[0] == rows
+    return torch.stack(both, dim=1).flatten(0, 2)

@@ -1,0 +1,253 @@
+"""What a precision costs: the engine beside core, in float32, on the same text.
+
+    perplexity   =  exp(−mean log q(y))                       of the tokens y that come, for float32's p and the precision's q
+    divergence   =  mean Σ p log(p / q)                       KL(p ‖ q) a token, in nats
+    agreement    =  how often both find the same token likeliest
+    matrix       :  ‖W − Ŵ‖ / ‖W‖                             of each packed matrix
+    block        :  mean ‖h − ĥ‖ / ‖h‖                        of the hidden states after each block, over tokens
+
+found = report(model, text, precisions=["int8", "int4"])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sightline.core.cache.kv_cache import Cache
+from sightline.core.model import Transformer
+from sightline.core.output import LanguageOutput
+from sightline.engine.engine import NativeEngine, Rows, kept_at
+from sightline.engine.matrices import LINE, Precision, check_precision, rounded, sizes
+from sightline.engine.program import Matrix, program_of
+from sightline.errors import InputError
+from sightline.lens.trace.subject import Subject
+from sightline.record import Recorder
+
+SMALLER: tuple[Precision, ...] = ("float16", "int8", "int8_groups", "int4", "int4_min")
+LIMIT = 4096  # tokens of the text that are read
+CHUNK = 64  # tokens whose logits are in memory at once, twice
+LOOKED_AT = 128  # tokens whose hidden states are compared after each block
+UNPACKED = 1024  # rows
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixError:
+    """‖W − Ŵ‖ / ‖W‖ of one of the engine's matrices: `0.attention.joined` is q, k and v, `0.feed_forward.joined` gate and up."""
+
+    name: str
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """One precision: bytes of the packed weights, and how far it is from float32. `blocks` has one error for each block, the last after
+    the final norm; `looked_at` says of how many tokens."""
+
+    precision: Precision
+    bytes: int
+    tokens: int
+    perplexity: float
+    float32_perplexity: float
+    divergence: float
+    agreement: float
+    largest: float
+    matrices: tuple[MatrixError, ...]
+    blocks: tuple[float, ...]
+    looked_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What core makes of the text: for each window its tokens, the tokens that come, and the last hidden states."""
+
+    transformer: Transformer
+    windows: list[list[int]]
+    coming: list[list[int]]
+    hidden: list[Float[Tensor, "time width"]]
+    blocks: list[Float[Tensor, "looked_at width"]]
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.coming))
+
+
+def report(
+    model: Subject,
+    text: str | Sequence[int],
+    *,
+    precisions: Sequence[str] = SMALLER,
+    limit: int = LIMIT,
+    progress: Progress | None = None,
+) -> list[Quality]:
+    """Measure precisions on a text (or token ids), read in whole windows of the context, `limit` tokens at most.
+
+    `progress(what, done, total)` is told of every step.
+    """
+    return list(reports(model, text, precisions=precisions, limit=limit, progress=progress))
+
+
+def reports(
+    model: Subject, text: str | Sequence[int], *, precisions: Sequence[str] = SMALLER, limit: int = LIMIT, progress: Progress | None = None
+) -> Iterator[Quality]:
+    """The same, one precision after the other as they are measured."""
+    wanted: list[Precision] = [check_precision(name) for name in precisions]
+    tell = progress or nothing
+    transformer = checked(model.running)
+    windows, coming = windows_of(transformer, ids_of(model, text), limit=limit)
+    truth = truth_of(transformer, windows, coming, tell)
+    for precision in wanted:
+        yield quality(truth, precision, tell)
+
+
+def nothing(what: str, done: int, total: int) -> None:
+    pass
+
+
+def checked(transformer: Transformer) -> Transformer:
+    """A decoder whose weights are float32."""
+    if transformer.decoder is None or transformer.encoder is not None or not isinstance(transformer.output, LanguageOutput):
+        raise InputError("a model that does not continue texts", expected="a decoder with a language head", fix="use another model")
+    kind = next(transformer.parameters()).dtype
+    if kind != torch.float32:
+        raise InputError(f"a model in {kind}", expected="float32, to compare with", fix="load it without dtype")
+    return transformer
+
+
+# ---------------------------------------------------------------------------------------------------------------- the text
+
+
+def ids_of(model: Subject, text: str | Sequence[int]) -> list[int]:
+    """The text behind the begin token, where the tokenizer puts one."""
+    if not isinstance(text, str):
+        return list(text)
+    if model.tokenizer is None:
+        raise InputError("a model without tokenizer", expected="token ids", fix="report(model, [1, 2, 3, …])")
+    return [*model.tokenizer.engine.around[0], *model.tokenizer.encode(text)]
+
+
+def windows_of(transformer: Transformer, ids: list[int], *, limit: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Whole windows of the context, or one shorter window, and the token that comes after each of their tokens."""
+    if len(ids) < 2:
+        raise InputError(f"a text of {len(ids)} tokens", expected="two or more", fix="give a longer text")
+    if limit < 1:
+        raise InputError(f"a limit of {limit} tokens", expected="1 or more", fix=f"limit={LIMIT}")
+    context, read = transformer.config.last.max_positions, min(limit, len(ids) - 1)
+    size = min(context, read)
+    starts = range(0, read - size + 1, size)
+    return [ids[start : start + size] for start in starts], [ids[start + 1 : start + size + 1] for start in starts]
+
+
+@torch.inference_mode()
+def truth_of(transformer: Transformer, windows: list[list[int]], coming: list[list[int]], tell: Progress) -> Truth:
+    """Core's hidden states. Logits are made of them again when they are compared: all at once, they are too large."""
+    total, done, hidden = sum(map(len, windows)), 0, list[Tensor]()
+    for window in windows:
+        cache, states = Cache.growing(transformer.config), list[Tensor]()
+        for part in torch.tensor([window], device=transformer.device).split(CHUNK * 8, dim=1):
+            states.append(transformer.hidden(part, cache=cache)[0])
+            done += part.shape[1]
+            tell("float32", done, total)
+        hidden.append(torch.cat(states))
+    record = Recorder({"residual", "output"})
+    transformer.hidden(torch.tensor([windows[0][:LOOKED_AT]], device=transformer.device), record=record)
+    blocks = [record["decoder", n, "residual"][0] for n in range(1, transformer.config.last.layers)]
+    return Truth(transformer, windows, coming, hidden, [*blocks, record["decoder", None, "output"][0]])
+
+
+# ------------------------------------------------------------------------------------------------------------ one precision
+
+
+def packed_bytes(transformer: Transformer, precision: Precision) -> int:
+    """What the engine's weights take, without packing them."""
+    found = program_of(transformer).matrices
+    return sum(rounded(size, LINE) for one in found for size in sizes(kept_at(one, precision), one.rows, one.inputs))
+
+
+@torch.inference_mode()
+def quality(truth: Truth, precision: Precision, tell: Progress) -> Quality:
+    tell(f"{precision}: packing", 0, 1)
+    engine = NativeEngine.of(truth.transformer, precision)
+    matrices = tuple(matrix_errors(engine, lambda done, total: tell(f"{precision}: matrices", done, total)))
+    found = torch.stack(list(compared(truth, engine, lambda done: tell(f"{precision}: logits", done, truth.tokens))))
+    blocks = tuple(block_errors(truth, engine, lambda done: tell(f"{precision}: blocks", done, len(truth.blocks))))
+    ours, theirs, divergence, agreed = (found[:, :4].sum(0) / truth.tokens).tolist()
+    return Quality(
+        precision=precision,
+        bytes=engine.bytes,
+        tokens=truth.tokens,
+        perplexity=math.exp(ours),
+        float32_perplexity=math.exp(theirs),
+        divergence=max(0.0, divergence),
+        agreement=agreed,
+        largest=float(found[:, 4].max()),
+        matrices=matrices,
+        blocks=blocks,
+        looked_at=len(truth.blocks[0]),
+    )
+
+
+def compared(truth: Truth, engine: NativeEngine, tell: Callable[[int], None]) -> Iterator[Float[Tensor, " five"]]:
+    """For some tokens at a time: Σ −log q, Σ −log p, Σ KL(p ‖ q), how often they agree, the largest difference of two logits."""
+    done = 0
+    for window, coming, hidden in zip(truth.windows, truth.coming, truth.hidden, strict=True):
+        sequence = engine.begin()
+        for start in range(0, len(window), CHUNK):
+            part = window[start : start + CHUNK]
+            ours = engine.run([Rows(sequence, part, len(part))])
+            theirs = truth.transformer.head(hidden[None, start : start + CHUNK])[0].cpu()
+            yield differences(theirs, ours, torch.tensor(coming[start : start + CHUNK]))
+            done += len(part)
+            tell(done)
+        engine.forget(sequence)
+
+
+def differences(theirs: Float[Tensor, "time vocabulary"], ours: Float[Tensor, "time vocabulary"], coming: Tensor) -> Tensor:
+    p, q = theirs.log_softmax(-1), ours.log_softmax(-1)
+    divergence = (p.exp() * (p - q)).sum()
+    agreed = (theirs.argmax(-1) == ours.argmax(-1)).sum()
+    losses = [-logs.gather(-1, coming[:, None]).sum() for logs in (q, p)]
+    return torch.stack([*losses, divergence, agreed, (theirs - ours).abs().max()]).double()
+
+
+def matrix_errors(engine: NativeEngine, tell: Callable[[int, int], None]) -> Iterator[MatrixError]:
+    for number, matrix in enumerate(engine.program.matrices):
+        tell(number, len(engine.program.matrices))
+        yield MatrixError(matrix.name, matrix_error(engine, number, matrix))
+
+
+def matrix_error(engine: NativeEngine, number: int, matrix: Matrix) -> float:
+    """A packed matrix against what it was made of."""
+    off = size = 0.0
+    for first, rows in enumerate(matrix.make().float().split(UNPACKED)):
+        back = torch.empty(rows.shape)
+        for row in range(len(rows)):
+            engine.engine.unpack_row(number, first * UNPACKED + row, back[row].data_ptr())
+        off, size = off + float((rows - back).square().sum()), size + float(rows.square().sum())
+    return math.sqrt(off / size) if size else 0.0
+
+
+def block_errors(truth: Truth, engine: NativeEngine, tell: Callable[[int], None]) -> Iterator[float]:
+    for n, (wanted, found) in enumerate(zip(truth.blocks, states(engine, truth.windows[0][:LOOKED_AT]), strict=True)):
+        yield float(((wanted - found).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(1e-30)).mean())
+        tell(n + 1)
+
+
+def states(engine: NativeEngine, tokens: list[int]) -> Iterator[Float[Tensor, "time width"]]:
+    """Hidden states after each block: a program that ends there, with the same matrices, goes on from those before it."""
+    program, stream = engine.program, None  # before the embedding there is none
+    names = [program.matrices[said["matrix"]].name if "matrix" in said else "" for said in program.operations]
+    starts = [n for n, name in enumerate(names) if name.endswith(".attention.joined")]
+    for first, end in pairwise([0, *starts[1:], len(names) - 1]):
+        operations = [*program.operations[:end], program.operations[-1]]
+        block = NativeEngine(replace(program, operations=operations), engine.packed, half_cache=engine.half_cache)
+        stream = block.hidden([block.begin()], torch.tensor([tokens]), start=stream, first=first)
+        yield stream[0]

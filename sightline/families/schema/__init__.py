@@ -1,0 +1,1 @@
+"""How a family is declared: config keys, weight-name rules, spelling, unsupported options."""

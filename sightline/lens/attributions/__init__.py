@@ -1,0 +1,1 @@
+"""Which parts of a model, and which tokens, an output depends on."""

@@ -1,0 +1,1 @@
+"""Attention scores as lengths and angles, and RoPE by frequency."""

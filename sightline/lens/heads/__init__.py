@@ -1,0 +1,1 @@
+"""What each attention head does: roles, patterns, relations, redundancy, matching."""

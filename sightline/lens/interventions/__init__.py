@@ -1,0 +1,1 @@
+"""Edits of activations, patching sweeps, metrics, and the difference between two models."""

@@ -1,0 +1,1 @@
+"""A trace of one forward pass: attention layers, rebuilding, watching generation, files."""

@@ -1,0 +1,1 @@
+"""Output to a terminal: console, escaping, progress bars, colour ramps, plots."""

@@ -1,0 +1,1 @@
+"""What splits text into tokens: Rust `tokenizers`, SentencePiece, Marian, characters."""

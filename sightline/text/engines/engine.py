@@ -1,0 +1,83 @@
+"""What cuts text into pieces: the Rust `tokenizers` library, SentencePiece, or a table of characters. `Tokenizer` is their one face."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from sightline.errors import CheckpointError
+from sightline.text.engines.native_noise import without_noise
+from sightline.text.vocabulary.vocabulary import Vocabulary
+
+Result = TypeVar("Result")
+Span = tuple[int, int]
+
+
+class Engine(Protocol):
+    """Text to ids and back; nothing about who a user or a model is."""
+
+    @property
+    def size(self) -> int:
+        """Pieces in the vocabulary: the highest id + 1."""
+        ...
+
+    @property
+    def specials(self) -> frozenset[int]:
+        """Ids that steer the model and are no text."""
+        ...
+
+    @property
+    def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ids before and after a text."""
+        ...
+
+    def ids(self, text: str, *, control: bool) -> list[int]:
+        """The text's ids; with `control`, special pieces in the text are the special ids."""
+        ...
+
+    def spans(self, text: str) -> list[Span]:
+        """For each id, the characters of the text that it stands for."""
+        ...
+
+    def text(self, ids: Sequence[int], *, skip_special: bool) -> str:
+        """The text of ids that are all in the vocabulary."""
+        ...
+
+    def piece(self, id: int) -> str | None:
+        """A piece as the file spells it."""
+        ...
+
+    def id(self, piece: str) -> int | None:
+        """The id of a piece as the file spells it."""
+        ...
+
+    def readable(self, id: int, *, source: bool = False) -> str:
+        """A piece as a reader would write it; `source` asks for the one that is read where reading and writing differ."""
+        ...
+
+    def vocabulary(self) -> Vocabulary:
+        """The whole as data, to be written into another format."""
+        ...
+
+
+def guarded(where: Any, what: str, call: Callable[[], Result]) -> Result:
+    """Run a call into Rust or C++; whatever it throws, a panic included, becomes one line."""
+    try:
+        with without_noise():
+            return call()
+    except (KeyboardInterrupt, SystemExit, MemoryError, GeneratorExit, CheckpointError):
+        raise
+    except BaseException as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise CheckpointError(f"{where}: the tokenizer cannot {what} ({reason})", fix="fetch the tokenizer's files again") from None
+
+
+def control_parts(text: str, specials: Iterable[tuple[str, int]]) -> list[str | int]:
+    """Cut a text at its special pieces: strings for what is between, ids for the pieces."""
+    ids = {piece: id for piece, id in specials if piece}
+    if not ids:
+        return [text]
+    pattern = "|".join(re.escape(piece) for piece in sorted(ids, key=len, reverse=True))
+    parts = re.split(f"({pattern})", text)
+    return [ids[part] if place % 2 else part for place, part in enumerate(parts) if part]

@@ -1,0 +1,97 @@
+"""SentencePiece itself: unigram and BPE with byte fallback, exactly as the models were trained with it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import sentencepiece
+
+from sightline.text.engines.engine import Span, control_parts, guarded
+from sightline.text.vocabulary.sentencepiece_model import byte_to_character, piece_spans, serialise, without_prefix_space
+from sightline.text.vocabulary.vocabulary import BYTE, CONTROL, UNKNOWN, UNUSED, Vocabulary
+
+SPACE = "▁"
+UNKNOWN_TEXT = " ⁇ "
+# sentencepiece 0.2.2 renamed out_type, and keeps the old name for a while
+RETURN_TYPE = "return_type" if "return_type" in inspect.signature(sentencepiece.SentencePieceProcessor.encode).parameters else "out_type"
+
+
+def encoded_spans(processor: Any, text: str) -> list[tuple[int, int, int]]:
+    """First byte, last byte + 1 and id of each piece of a text."""
+    return piece_spans(processor.encode(text, **{RETURN_TYPE: "serialized_proto"}))
+
+
+class SentencePieceEngine:
+    """An engine over one processor, and a second one that puts no space before a text that goes on."""
+
+    def __init__(self, vocabulary: Vocabulary, model: bytes | None = None) -> None:
+        """From a vocabulary; `model` are the bytes of the original file where there is one."""
+        self._vocabulary = vocabulary
+        self.model = serialise(vocabulary) if model is None else model
+        self._first = self._processor(self.model)
+        self._going_on = self._processor(without_prefix_space(self.model))
+        self.size = len(vocabulary.pieces)
+        self.specials = frozenset(id for id in range(self.size) if vocabulary.kind_of(id) in (CONTROL, UNKNOWN))
+        self.around = (vocabulary.before, vocabulary.after)
+
+    def _processor(self, model: bytes) -> Any:
+        """A processor, or one line about why not."""
+        return guarded(self._vocabulary.where, "be built", lambda: sentencepiece.SentencePieceProcessor(model_proto=model))
+
+    def ids(self, text: str, *, control: bool) -> list[int]:
+        """See Engine."""
+        if not control:
+            return list(self._first.encode(text))
+        found: list[int] = []
+        pieces = self._vocabulary.pieces
+        for part in control_parts(text, ((pieces[id], id) for id in self.specials)):
+            if isinstance(part, int):
+                found.append(part)
+            else:
+                found += (self._going_on if found else self._first).encode(part)
+        return found
+
+    def spans(self, text: str) -> list[Span]:
+        """See Engine. Each byte of a character that is in no piece stands for the whole character."""
+        places = byte_to_character(text)
+        found: list[Span] = []
+        for begin, end, id in reversed(encoded_spans(self._first, text)):
+            inside = begin == end and self._vocabulary.kind_of(id) == BYTE and found
+            found.append(found[-1] if inside else (places[begin], places[end]))
+        return found[::-1]
+
+    def text(self, ids: Sequence[int], *, skip_special: bool) -> str:
+        """See Engine. A text's own first space was put there by the tokenizer and goes again."""
+        kept = [id for id in ids if not (skip_special and self._vocabulary.kind_of(id) == CONTROL)]
+        written = b"".join(self._bytes(id) for id in kept).decode("utf-8", errors="replace")
+        opens = bool(kept) and self._vocabulary.pieces[kept[0]].startswith(SPACE)
+        return written[1:] if opens and self._vocabulary.prefix_space else written
+
+    def _bytes(self, id: int) -> bytes:
+        """What one piece writes."""
+        piece, kind = self._vocabulary.pieces[id], self._vocabulary.kind_of(id)
+        if kind == BYTE and len(piece) == 6:
+            return bytes([int(piece[3:5], 16)])
+        if kind == UNKNOWN:
+            return UNKNOWN_TEXT.encode()
+        return piece.replace(SPACE, " ").encode()
+
+    def piece(self, id: int) -> str | None:
+        """See Engine."""
+        return self._vocabulary.pieces[id] if 0 <= id < self.size else None
+
+    def id(self, piece: str) -> int | None:
+        """See Engine."""
+        found = int(self._first.piece_to_id(piece))
+        return found if self.piece(found) == piece else None
+
+    def readable(self, id: int, *, source: bool = False) -> str:
+        """See Engine."""
+        piece = self._vocabulary.pieces[id]
+        return piece if self._vocabulary.kind_of(id) in (CONTROL, UNKNOWN, UNUSED, BYTE) else piece.replace(SPACE, " ")
+
+    def vocabulary(self) -> Vocabulary:
+        """See Engine."""
+        return self._vocabulary

@@ -1,0 +1,1 @@
+"""Training tokenizers: subword vocabularies, characters, bilingual vocabularies."""

@@ -1,0 +1,286 @@
+"""Which regular expressions of an untrusted tokenizer may run: those whose time is proportional to the text.
+
+The library's engine backtracks. Two rules, the first by reading the pattern, the second by running it:
+
+1. The number of ways in which a branch can match is bounded: what repeats without end is one thing that matches in one way, at most two
+   such repeats follow each other, and all other choices together are few.
+2. On runs of every kind of character that it repeats, before every other kind or in turns with it, it takes a few microseconds per
+   character. `a+b` obeys the first rule, but each of n letters a looks at all that follow: quadratic.
+
+`\\s+$` is quadratic, too, and DeepSeek's models have it: it may run, on texts without very long runs of spaces (`check_spaces`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from tokenizers import Regex, pre_tokenizers
+
+from sightline.errors import CheckpointError, InputError
+from sightline.text.vocabulary.pre_tokenizers import DEFAULT, GPT2, LLAMA3, QWEN2
+
+LAST_SPACES = r"\s+$"
+KNOWN = frozenset({GPT2, LLAMA3, QWEN2, *DEFAULT, LAST_SPACES})
+MOST_SPACES = 10_000
+LONGEST_PATTERN = 4096
+MOST_DEEP = 32
+SMALL_COUNT = 16  # more repeats than these count as endless; models use {1,3}
+MOST_ENDLESS = 2  # in a row; the models' own patterns have two
+MOST_WAYS = 1000
+
+GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|[im-]*:|<\w+>))?")
+FLAGS = re.compile(r"\(\?[im-]+\)")
+ESCAPE = re.compile(r"\\(?:[pPx]\{[^}]*\}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|[^1-9kg])", re.DOTALL)
+DECIDED = re.compile(r"(\\[rnt]|[A-Za-z0-9 ])\?(?=(\\[rnt]|[A-Za-z0-9 ])(?![?*{]))")  # x?y: whether there is an x decides
+COUNT = re.compile(r"\{(\d{0,6})(,?)(\d{0,6})\}")
+ORIGINAL = "use the model's original tokenizer.json"
+
+SECONDS_PER_CHARACTER = 5e-6
+SECONDS_MORE = 2e-3
+SHORT = 64
+MIDDLE = 512
+LONG = (4096, 16_384)
+SLOWEST = 4  # of the runs of middle length are measured in full length
+ASCII = "".join(map(chr, range(128)))
+OTHERS = "ªµ¼²ÀßéǅʰʼΩЖאع،٣अाक๑ᄀ한あアー一龥、。…–«»“”€©™！Ａ😀\U00020000\x85\xa0\xad\u0301\u200b\u200d\u2003\u2028\ue000\ufeff"
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """In how many ways something can match at one place: `count` · length ** `degree`."""
+
+    count: int = 1
+    degree: int = 0
+
+
+def check_pattern(where: str, pattern: str) -> None:
+    """Refuse a pattern whose matching time is not proportional to the text."""
+    if len(pattern) > LONGEST_PATTERN:
+        raise CheckpointError(f"{where}: a pattern of {len(pattern)} characters", expected=f"at most {LONGEST_PATTERN}", fix=ORIGINAL)
+    if reason := refusal(pattern):
+        raise CheckpointError(f"{where}: the pattern {pattern[:60]!r} {reason}", expected="a pattern whose time is bounded", fix=ORIGINAL)
+
+
+@lru_cache(maxsize=256)
+def refusal(pattern: str) -> str:
+    """What is wrong with a pattern, or nothing."""
+    reader = Reader(pattern)
+    try:
+        ways = reader.whole()
+    except UnboundedError as reason:
+        return str(reason)
+    if ways.degree > MOST_ENDLESS:
+        return "repeats three times in one branch"
+    if ways.count > MOST_WAYS:
+        return f"has more than {MOST_WAYS} ways to match at one place"
+    if reader.pumped and pattern not in KNOWN and is_slow(pattern, unique(reader.pumped), unique(reader.atoms)):
+        return "takes more than a few microseconds per character: its time is not proportional to the text"
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------------ reading a pattern
+
+
+class UnboundedError(Exception):
+    """Why a pattern cannot be bounded."""
+
+
+class Reader:
+    """Reads a pattern from left to right. `atoms` are the characters and classes that it met, `pumped` those that repeat without end."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.at = 0
+        self.depth = 0
+        self.atoms: list[str] = []
+        self.pumped: list[str] = []
+
+    def whole(self) -> Ways:
+        ways = self.alternatives()
+        if self.at < len(self.pattern):
+            raise UnboundedError("closes a group that it did not open")
+        return ways
+
+    def alternatives(self) -> Ways:
+        """a|b|c"""
+        ways = self.sequence()
+        while self.next_is("|"):
+            self.at += 1
+            other = self.sequence()
+            ways = Ways(ways.count + other.count, max(ways.degree, other.degree))
+        return ways
+
+    def sequence(self) -> Ways:
+        """abc"""
+        ways = Ways()
+        while self.at < len(self.pattern) and not self.next_is("|") and not self.next_is(")"):
+            before = len(self.atoms)
+            each = self.repeats(self.item(), before)
+            ways = Ways(min(ways.count * each.count, MOST_WAYS + 1), ways.degree + each.degree)
+        return ways
+
+    def item(self) -> Ways:
+        """A group, a class or a character."""
+        if flags := FLAGS.match(self.pattern, self.at):
+            self.at = flags.end()
+            return Ways()
+        if (decided := DECIDED.match(self.pattern, self.at)) and decided[1].lower() != decided[2].lower():
+            self.atoms.append(decided[1])
+            self.at = decided.end()
+            return Ways()
+        if self.next_is("("):
+            return self.group()
+        start = self.at
+        self.at = self.end_of_class(start) if self.next_is("[") else self.end_of_character(start)
+        self.atoms.append(self.pattern[start : self.at])
+        return Ways()
+
+    def group(self) -> Ways:
+        found = GROUP.match(self.pattern, self.at)
+        if found is None or self.pattern.startswith("?", found.end()) or self.depth == MOST_DEEP:
+            raise UnboundedError("has a group of a kind that is not supported")
+        self.at = found.end()
+        self.depth += 1
+        ways = self.alternatives()
+        self.depth -= 1
+        if not self.next_is(")"):
+            raise UnboundedError("opens a group that it does not close")
+        self.at += 1
+        return ways
+
+    def end_of_character(self, start: int) -> int:
+        if not self.next_is("\\"):
+            return start + 1
+        if (found := ESCAPE.match(self.pattern, start)) is None:
+            raise UnboundedError("refers back to a group")
+        return found.end()
+
+    def end_of_class(self, start: int) -> int:
+        """Behind the ] of a class, which may hold classes."""
+        at = start + (2 if self.pattern.startswith("[^", start) else 1)
+        at += self.pattern.startswith("]", at)
+        while at < len(self.pattern):
+            if self.pattern[at] == "]":
+                return at + 1
+            at = self.end_of_class(at) if self.pattern[at] == "[" else at + (2 if self.pattern[at] == "\\" else 1)
+        raise UnboundedError("opens a class that it does not close")
+
+    def repeats(self, ways: Ways, before: int) -> Ways:
+        """All the *, +, ? and {2,3} behind an item whose atoms are those from `before` on."""
+        while (bounds := self.bounds()) is not None:
+            ways = repeated(ways, *bounds)
+            if not is_small(*bounds):
+                self.pumped += self.atoms[before:]
+        return ways
+
+    def bounds(self) -> tuple[int, int | None] | None:
+        """The least and the most of the quantifier that comes next; None for no end, or no quantifier."""
+        simple: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+        sign = self.pattern[self.at : self.at + 1]
+        if sign in simple:
+            self.at += 1
+            self.at += self.next_is("?") or self.next_is("+")  # lazy or possessive
+            return simple[sign]
+        found = COUNT.match(self.pattern, self.at)
+        if found is None or not (found[1] or found[3]):
+            return None
+        self.at = found.end()
+        self.at += self.next_is("?")
+        least = int(found[1] or 0)
+        if not found[2]:
+            return least, least
+        return least, int(found[3]) if found[3] else None
+
+    def next_is(self, sign: str) -> bool:
+        return self.pattern.startswith(sign, self.at)
+
+
+def is_small(least: int, most: int | None) -> bool:
+    return most is not None and max(least, most) <= SMALL_COUNT
+
+
+def unique(atoms: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(atoms))
+
+
+def repeated(ways: Ways, least: int, most: int | None) -> Ways:
+    """The ways of something that comes `least` to `most` times."""
+    if most is not None and is_small(least, most):
+        count = sum(min(ways.count**times, MOST_WAYS + 1) for times in range(min(least, most), max(least, most) + 1))
+        return Ways(min(count, MOST_WAYS + 1), ways.degree * max(least, most))
+    if ways != Ways():
+        raise UnboundedError("repeats a group that repeats or chooses")
+    return Ways(1, 1)
+
+
+# ----------------------------------------------------------------------------------------------------- running a pattern
+
+
+def is_slow(pattern: str, pumped: tuple[str, ...], atoms: tuple[str, ...]) -> bool:
+    """Whether some text takes more than a few microseconds per character. A pattern that cannot be compiled is the library's to refuse."""
+    try:
+        split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    except Exception:
+        return False
+    kinds = kinds_of_characters(atoms)
+    tail = "".join(kinds)  # a pattern that needs a character does not even begin on a text without it
+    seconds: dict[tuple[str, str], float] = {}
+    for first, second in product(kinds_of_characters(pumped), kinds):
+        for pump, end in ((first, second + tail), (first + second, tail), (first + second, tail[::-1])):
+            if any(is_above(split, pump, end, length) for length in (SHORT, MIDDLE)):
+                return True
+            seconds[pump, end] = time_of(split, pump, end, MIDDLE)
+    slowest = sorted(seconds, key=lambda run: -seconds[run])[:SLOWEST]
+    return any(is_above(split, pump, end, length) for length in LONG for pump, end in slowest)
+
+
+def is_above(split: pre_tokenizers.PreTokenizer, pump: str, end: str, length: int) -> bool:
+    """Whether a run takes longer than it may, twice."""
+    most = length * SECONDS_PER_CHARACTER + SECONDS_MORE
+    return all(time_of(split, pump, end, length) > most for _ in range(2))
+
+
+def time_of(split: pre_tokenizers.PreTokenizer, pump: str, end: str, length: int) -> float:
+    """Processor time: what else the machine does is not the pattern's fault."""
+    text = pump * (length // len(pump)) + end
+    start = time.thread_time()
+    split.pre_tokenize_str(text)
+    return time.thread_time() - start
+
+
+def kinds_of_characters(atoms: tuple[str, ...]) -> list[str]:
+    """One character of each kind that the atoms tell apart."""
+    palette = "".join(dict.fromkeys([*ASCII, *OTHERS, *(sign for atom in atoms for sign in literals(atom))]))
+    members = [set(matching(form, palette)) for atom in atoms for form in (atom, f"(?i:{atom})")]
+    kinds: dict[tuple[bool, ...], str] = {}
+    for place, sign in enumerate(palette):
+        kinds.setdefault(tuple(place in each for each in members), sign)
+    return list(kinds.values())
+
+
+def literals(atom: str) -> list[str]:
+    """The characters that are written in an atom, by themselves or as hexadecimal codes."""
+    codes = re.findall(r"\\(?:x\{([0-9a-fA-F]{1,6})\}|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))", atom)
+    numbers = [int("".join(code), 16) for code in codes]
+    return [*atom, *(chr(number) for number in numbers if number < 0x110000 and not 0xD800 <= number < 0xE000)]
+
+
+def matching(atom: str, palette: str) -> list[int]:
+    """The places of the characters that an atom matches."""
+    try:
+        pieces = pre_tokenizers.Split(Regex(atom), "removed").pre_tokenize_str(palette)
+    except Exception:
+        return []
+    kept = {place for _, (start, end) in pieces for place in range(start, end)}
+    return [place for place in range(len(palette)) if place not in kept]
+
+
+def check_spaces(where: object, text: str) -> None:
+    """For tokenizers with LAST_SPACES: no run of spaces that would take seconds."""
+    longest = max(map(len, re.findall(r"\s+", text)), default=0) if len(text) > MOST_SPACES else 0
+    if longest > MOST_SPACES:
+        raise InputError(f"{where}: a run of {longest} spaces", expected=f"at most {MOST_SPACES} for this tokenizer", fix="shorten the run")

@@ -1,0 +1,1 @@
+"""Training data: documents, packed windows, pairs, labels, chats, masks; batches in a fixed order."""

@@ -1,0 +1,1 @@
+"""Several processes training one model: the process group, DDP and FSDP2."""

@@ -1,0 +1,1 @@
+"""What a run keeps on disk: checkpoints, resuming, metrics, exports, adapters."""
