@@ -1,8 +1,10 @@
 """The core against plain torch.nn: `python -m bench.core`. Two threads, float32.
 
-block        forward + backward of one GPT block (width 384, 6 heads, batch 12 × 256) against the same block of torch.nn and SDPA
+block        forward + backward of one GPT block (width 384, 6 heads, batch 12 × 256) against the
+             same block built from torch.nn and SDPA
 multi-head   sl.MultiHeadAttention against torch.nn.MultiheadAttention(need_weights=False)
-memory       peak of one attention from 1k to 16k tokens: fused grows linearly, the equation quadratically
+memory       peak of one attention call from 1k to 16k tokens: the fused kernel grows linearly, the
+             equation quadratically
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from bench.measure import Ratio, peak_memory, race, save
 from sightline.core.block import Block
 from sightline.core.context import Setting, place_for
 
-WIDTH, HEADS, BATCH, TIME = 384, 6, 12, 256
+WIDTH = 384
+HEADS = 6
+BATCH = 12
+TIME = 256
 
 
 class PlainBlock(nn.Module):
@@ -24,13 +29,19 @@ class PlainBlock(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.joined, self.output = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm1 = nn.LayerNorm(WIDTH)
+        self.norm2 = nn.LayerNorm(WIDTH)
+        self.joined = nn.Linear(WIDTH, 3 * WIDTH)
+        self.output = nn.Linear(WIDTH, WIDTH)
+        self.up = nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, time, width = x.shape
-        q, k, v = (y.view(batch, time, HEADS, -1).transpose(1, 2) for y in self.joined(self.norm1(x)).split(width, dim=2))
+        q, k, v = (
+            y.view(batch, time, HEADS, -1).transpose(1, 2)
+            for y in self.joined(self.norm1(x)).split(width, dim=2)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.output(mixed.transpose(1, 2).reshape(batch, time, width))
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
@@ -39,8 +50,17 @@ class PlainBlock(nn.Module):
 def block_race() -> Ratio:
     config = sl.gpt(width=WIDTH, layers=1, heads=HEADS).decoder
     assert config is not None
-    ours, theirs, x = Block(WIDTH, config.block(0)), PlainBlock(), torch.randn(BATCH, TIME, WIDTH, requires_grad=True)
-    place = place_for(config.block(0).attention.positions, WIDTH // HEADS, HEADS, torch.arange(TIME)[None], 0, causal=True)
+    ours = Block(WIDTH, config.block(0))
+    theirs = PlainBlock()
+    x = torch.randn(BATCH, TIME, WIDTH, requires_grad=True)
+    place = place_for(
+        config.block(0).attention.positions,
+        WIDTH // HEADS,
+        HEADS,
+        torch.arange(TIME)[None],
+        0,
+        causal=True,
+    )
 
     def run_ours() -> None:
         ours(x, Setting(place)).sum().backward()
@@ -52,7 +72,8 @@ def block_race() -> Ratio:
 
 
 def multi_head_race(*, backward: bool, causal: bool) -> Ratio:
-    ours, theirs = sl.MultiHeadAttention(WIDTH, heads=HEADS), nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    ours = sl.MultiHeadAttention(WIDTH, heads=HEADS)
+    theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
     x = torch.randn(BATCH, TIME, WIDTH, requires_grad=backward)
     mask = nn.Transformer.generate_square_subsequent_mask(TIME) if causal else None
 
@@ -66,7 +87,10 @@ def multi_head_race(*, backward: bool, causal: bool) -> Ratio:
         if backward:
             y.sum().backward()
 
-    name = f"multi-head, {'causal' if causal else 'full'}, {'forward + backward' if backward else 'forward'}"
+    name = (
+        f"multi-head, {'causal' if causal else 'full'},"
+        f" {'forward + backward' if backward else 'forward'}"
+    )
     if backward:
         return race(name, run_ours, run_theirs)
     with torch.inference_mode():
@@ -74,9 +98,14 @@ def multi_head_race(*, backward: bool, causal: bool) -> Ratio:
 
 
 def memory_curve() -> dict[str, dict[int, float]]:
-    """Peak MiB of causal attention, one head of 64, by kernel and length; and with a window, whose mask is built in tiles."""
+    """Peak MiB of causal attention, one head of 64, by kernel and length; and with a window, whose
+    mask is built in tiles."""
     found: dict[str, dict[int, float]] = {}
-    for name, options in (("fused", ""), ("fused, window 512", ", window=512"), ("equation", ", kernel='equation'")):
+    for name, options in (
+        ("fused", ""),
+        ("fused, window 512", ", window=512"),
+        ("equation", ", kernel='equation'"),
+    ):
         found[name] = {}
         for time in (1024, 2048, 4096, 8192, 16384):
             code = f"""
@@ -99,13 +128,33 @@ def draw(curve: dict[str, dict[int, float]]) -> str:
     from bench.measure import RESULTS
 
     figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-    for (name, points), marker, colour in zip(curve.items(), "os^", ("#0072B2", "#009E73", "#D55E00"), strict=True):
-        axes.plot(list(points), [max(y, 0.1) for y in points.values()], marker=marker, color=colour, label=name)
+    for (name, points), marker, colour in zip(
+        curve.items(), "os^", ("#0072B2", "#009E73", "#D55E00"), strict=True
+    ):
+        axes.plot(
+            list(points),
+            [max(y, 0.1) for y in points.values()],
+            marker=marker,
+            color=colour,
+            label=name,
+        )
     lengths = list(curve["fused"])
     top = curve["equation"][lengths[-1]]
-    axes.plot(lengths, [top * (n / lengths[-1]) ** 2 for n in lengths], color="0.7", linestyle=":", label="O(N²)")
+    axes.plot(
+        lengths,
+        [top * (n / lengths[-1]) ** 2 for n in lengths],
+        color="0.7",
+        linestyle=":",
+        label="O(N²)",
+    )
     foot = max(curve["fused"][lengths[-1]], 0.1)
-    axes.plot(lengths, [foot * n / lengths[-1] for n in lengths], color="0.7", linestyle="--", label="O(N)")
+    axes.plot(
+        lengths,
+        [foot * n / lengths[-1] for n in lengths],
+        color="0.7",
+        linestyle="--",
+        label="O(N)",
+    )
     axes.set(
         xscale="log",
         yscale="log",
@@ -133,7 +182,10 @@ def main() -> None:
     ]
     print(f"{'':44}{'ours':>9}{'torch.nn':>10}{'ratio':>8}   middle half")
     for r in ratios:
-        print(f"{r.name:44}{r.ours_ms:7.1f}ms{r.theirs_ms:8.1f}ms{r.ratio:7.2f}×   {r.low:.2f}–{r.high:.2f}  {r.verdict}")
+        print(
+            f"{r.name:44}{r.ours_ms:7.1f}ms{r.theirs_ms:8.1f}ms{r.ratio:7.2f}×  "
+            f" {r.low:.2f}–{r.high:.2f}  {r.verdict}"
+        )
     curve = memory_curve()
     print("\npeak MiB above the inputs, by tokens")
     for name, points in curve.items():

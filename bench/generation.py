@@ -1,7 +1,10 @@
-"""Generation against transformers and sentence-transformers: `python -m bench.generation`. Two threads, float32, in turns.
+"""Generation against transformers and sentence-transformers: `python -m bench.generation`. Two
+threads, float32, in turns.
 
-gpt-2        the shape of GPT-2 small, 128 prompt + 128 new tokens, greedy, against transformers' sdpa generate
-marian       the shape of Opus-MT, 20 source + 32 target tokens: one sentence and eight, greedy and four beams, against transformers
+gpt-2        the shape of GPT-2 small, 128 prompt + 128 new tokens, greedy, against transformers'
+             generate with sdpa
+marian       the shape of Opus-MT, 20 source + 32 target tokens: one sentence and eight, greedy and
+             four beams, against transformers
 minilm       500 sentences to vectors, against sentence-transformers (the catalogue's real model)
 cache        512 tokens after 128 with the cache, against a whole pass for each token
 flat         time for one token at position 64 … 2048
@@ -28,29 +31,39 @@ from sightline.generation.batch import Batch
 from sightline.generation.beam import search
 from sightline.generation.decode import Request, decode, last_logits, prefill
 
-PROMPT, NEW, SOURCE, TARGET = 128, 128, 20, 32
+PROMPT = 128
+NEW = 128
+SOURCE = 20
+TARGET = 32
 
 
 def gpt2(length: int = 1024) -> sl.Transformer:
     """GPT-2 small's shape with random weights."""
     torch.manual_seed(0)
-    return sl.build(sl.gpt(width=768, layers=12, heads=12, vocab_size=50257, max_positions=length)).eval()
+    return sl.build(
+        sl.gpt(width=768, layers=12, heads=12, vocab_size=50257, max_positions=length)
+    ).eval()
 
 
 def gpt2_race() -> Ratio:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    ours, theirs = packed(gpt2()), GPT2LMHeadModel(GPT2Config()).eval()
+    ours = packed(gpt2())
+    theirs = GPT2LMHeadModel(GPT2Config()).eval()
     prompt = torch.randint(0, 50257, (1, PROMPT))
 
     def run_ours() -> None:
         assert len(list(decode(ours, Request(prompt=prompt[0].tolist(), max_tokens=NEW)))) == NEW
 
     def run_theirs() -> None:
-        made = theirs.generate(prompt, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=0)
+        made = theirs.generate(
+            prompt, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=0
+        )
         assert made.shape[1] == PROMPT + NEW
 
-    return race(f"GPT-2 small shape, {PROMPT} + {NEW} tokens, greedy", run_ours, run_theirs, rounds=5)
+    return race(
+        f"GPT-2 small shape, {PROMPT} + {NEW} tokens, greedy", run_ours, run_theirs, rounds=5
+    )
 
 
 def marian_races() -> list[Ratio]:
@@ -83,29 +96,54 @@ def marian_races() -> list[Ratio]:
 
 
 def marian_race(ours: sl.Transformer, theirs: object, sentences: int, beams: int) -> Ratio:
-    source = torch.randint(1, 58000, (sentences, SOURCE), generator=torch.Generator().manual_seed(1))
+    source = torch.randint(
+        1, 58000, (sentences, SOURCE), generator=torch.Generator().manual_seed(1)
+    )
 
     def run_ours() -> list[list[int]]:
         if beams > 1:
             start = torch.full((sentences, 1), 58100)
-            return [list(best.tokens) for (best,) in search(ours, start, beams=beams, max_tokens=TARGET, end=(), source=source)]
+            return [
+                list(best.tokens)
+                for (best,) in search(
+                    ours, start, beams=beams, max_tokens=TARGET, end=(), source=source
+                )
+            ]
         if sentences == 1:
-            return [[event.token for event in decode(ours, Request(prompt=[58100], max_tokens=TARGET, source=source[0].tolist()))]]
+            return [
+                [
+                    event.token
+                    for event in decode(
+                        ours, Request(prompt=[58100], max_tokens=TARGET, source=source[0].tolist())
+                    )
+                ]
+            ]
         batch = Batch(ours)
-        order = {batch.submit(Request(prompt=[58100], max_tokens=TARGET, source=row)): [] for row in source.tolist()}
+        order = {
+            batch.submit(Request(prompt=[58100], max_tokens=TARGET, source=row)): []
+            for row in source.tolist()
+        }
         for sequence, event in batch.run():
             order[sequence].append(event.token)  # pyright: ignore
         return list(order.values())
 
     def run_theirs() -> list[list[int]]:
         made = theirs.generate(  # pyright: ignore
-            source, max_new_tokens=TARGET, min_new_tokens=TARGET, do_sample=False, num_beams=beams, bad_words_ids=None
+            source,
+            max_new_tokens=TARGET,
+            min_new_tokens=TARGET,
+            do_sample=False,
+            num_beams=beams,
+            bad_words_ids=None,
         )
         return made[:, 1:].tolist()
 
     if beams == 1:
         assert run_ours() == run_theirs(), "the two must write the same tokens"
-    name = f"Marian-base shape, {sentences} sentence{'s' * (sentences > 1)}, {'greedy' if beams == 1 else f'{beams} beams'}"
+    name = (
+        f"Marian-base shape, {sentences} sentence{'s' * (sentences > 1)},"
+        f" {'greedy' if beams == 1 else f'{beams} beams'}"
+    )
     return race(name, run_ours, run_theirs, rounds=9)
 
 
@@ -114,18 +152,24 @@ def sentences(count: int) -> list[str]:
     words = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").split()
     words = [word for word in words if word.isalpha()]
     draw = random.Random(0)
-    return [" ".join(draw.choices(words, k=min(60, max(4, round(draw.lognormvariate(2.7, 0.6)))))) for _ in range(count)]
+    return [
+        " ".join(draw.choices(words, k=min(60, max(4, round(draw.lognormvariate(2.7, 0.6))))))
+        for _ in range(count)
+    ]
 
 
 def minilm_race() -> Ratio:
     from sentence_transformers import SentenceTransformer
 
-    model, texts = sl.load("minilm"), sentences(500)
+    model = sl.load("minilm")
+    texts = sentences(500)
     assert model.source is not None
     theirs = SentenceTransformer(str(model.source.where), device="cpu")
     near = (torch.from_numpy(theirs.encode(texts)) - model.embed(texts)).abs().max()
     assert near < 1e-5, f"the vectors differ by {near}"
-    return race("MiniLM, 500 sentences", lambda: model.embed(texts), lambda: theirs.encode(texts), rounds=5)
+    return race(
+        "MiniLM, 500 sentences", lambda: model.embed(texts), lambda: theirs.encode(texts), rounds=5
+    )
 
 
 def seconds(run: Callable[[], object]) -> float:
@@ -136,15 +180,26 @@ def seconds(run: Callable[[], object]) -> float:
 
 @torch.inference_mode()
 def cache_ratio(model: sl.Transformer, new: int = 512, every: int = 32) -> dict[str, float]:
-    """With the cache: all tokens. Without: a pass over everything for each token, timed at each 32nd length and summed by trapezoids;
-    once with the logits of every token (the plain loop), once with those of the last alone (what is frugal without a cache)."""
+    """With the cache: all tokens. Without: a pass over everything for each token, timed at each
+    32nd length and summed by trapezoids; once with the logits of every token (the plain loop), once
+    with those of the last alone (what is frugal without a cache)."""
     prompt = torch.randint(0, 50257, (1, PROMPT + new))
-    cached = seconds(lambda: list(decode(model, Request(prompt=prompt[0, :PROMPT].tolist(), max_tokens=new))))
+    cached = seconds(
+        lambda: list(decode(model, Request(prompt=prompt[0, :PROMPT].tolist(), max_tokens=new)))
+    )
     lengths = range(PROMPT, PROMPT + new + 1, every)
     whole = [seconds(lambda n=n: model(prompt[:, :n])) for n in lengths]
     last = [seconds(lambda n=n: model.head(model.hidden(prompt[:, :n])[:, -1:])) for n in lengths]
-    without, frugal = (sum((a + b) / 2 * every for a, b in itertools.pairwise(times)) for times in (whole, last))
-    return {"with_s": cached, "without_s": without, "ratio": without / cached, "last_s": frugal, "last_ratio": frugal / cached}
+    without, frugal = (
+        sum((a + b) / 2 * every for a, b in itertools.pairwise(times)) for times in (whole, last)
+    )
+    return {
+        "with_s": cached,
+        "without_s": without,
+        "ratio": without / cached,
+        "last_s": frugal,
+        "last_ratio": frugal / cached,
+    }
 
 
 @torch.inference_mode()
@@ -152,16 +207,22 @@ def flat(model: sl.Transformer) -> dict[int, float]:
     """Milliseconds for one token at each position, the median of 15."""
     found: dict[int, float] = {}
     for position in (64, 128, 256, 512, 1024, 2048):
-        request, cache = Request(prompt=torch.randint(0, 50257, (position,)).tolist(), max_tokens=1), Cache.growing(model.config)
+        request = Request(prompt=torch.randint(0, 50257, (position,)).tolist(), max_tokens=1)
+        cache = Cache.growing(model.config)
         prefill(model, request, cache)
-        steps = [seconds(lambda cache=cache: last_logits(model, torch.tensor([[7]]), cache)) for _ in range(16)]
+        steps = [
+            seconds(lambda cache=cache: last_logits(model, torch.tensor([[7]]), cache))
+            for _ in range(16)
+        ]
         found[position] = 1e3 * statistics.median(steps[1:])
     return found
 
 
 def batch_ratio(model: sl.Transformer, count: int = 16) -> dict[str, float]:
     """16 requests of 32 + 32 tokens."""
-    requests = [Request(prompt=torch.randint(0, 50257, (32,)).tolist(), max_tokens=32) for _ in range(count)]
+    requests = [
+        Request(prompt=torch.randint(0, 50257, (32,)).tolist(), max_tokens=32) for _ in range(count)
+    ]
 
     def together() -> None:
         batch = Batch(model)
@@ -184,7 +245,12 @@ def draw(curve: dict[int, float]) -> str:
 
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
     axes.plot(list(curve), list(curve.values()), marker="o", color="#0072B2")
-    axes.set(xscale="log", xlabel="position", ylabel="ms for one token", title="GPT-2 small's shape, with the cache, float32, two threads")
+    axes.set(
+        xscale="log",
+        xlabel="position",
+        ylabel="ms for one token",
+        title="GPT-2 small's shape, with the cache, float32, two threads",
+    )
     axes.set_xticks(list(curve), [str(n) for n in curve])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
@@ -198,13 +264,25 @@ def main() -> None:
     ratios = [gpt2_race(), *marian_races(), minilm_race()]
     print(f"{'':52}{'ours':>10}{'peer':>10}{'ratio':>8}   middle half")
     for r in ratios:
-        print(f"{r.name:52}{r.ours_ms:8.0f}ms{r.theirs_ms:8.0f}ms{r.ratio:7.2f}×   {r.low:.2f}–{r.high:.2f}  {r.verdict}")
+        print(
+            f"{r.name:52}{r.ours_ms:8.0f}ms{r.theirs_ms:8.0f}ms{r.ratio:7.2f}×  "
+            f" {r.low:.2f}–{r.high:.2f}  {r.verdict}"
+        )
     model = packed(gpt2(4096))
-    cache, curve, batch = cache_ratio(model), flat(model), batch_ratio(model)
-    print(f"\n512 tokens with the cache {cache['with_s']:.1f} s, without {cache['without_s']:.1f} s: {cache['ratio']:.1f}×", end="; ")
+    cache = cache_ratio(model)
+    curve = flat(model)
+    batch = batch_ratio(model)
+    print(
+        f"\n512 tokens with the cache {cache['with_s']:.1f} s, without {cache['without_s']:.1f} s:"
+        f" {cache['ratio']:.1f}×",
+        end="; ",
+    )
     print(f"without, and with the last token's logits alone: {cache['last_ratio']:.1f}×")
     print("ms for one token, by position:", ", ".join(f"{n}: {ms:.1f}" for n, ms in curve.items()))
-    print(f"16 requests alone {batch['alone_s']:.1f} s, together {batch['together_s']:.1f} s: {batch['ratio']:.2f}×")
+    print(
+        f"16 requests alone {batch['alone_s']:.1f} s, together {batch['together_s']:.1f} s:"
+        f" {batch['ratio']:.2f}×"
+    )
     more = {"cache": cache, "ms_by_position": curve, "batch": batch}
     print("\nwritten:", save("generation", ratios, more), draw(curve))
 

@@ -1,4 +1,5 @@
-"""Fair timing on a noisy machine: competitors take turns, and only their ratio in one run counts."""
+"""Fair timing on a noisy machine: competitors take turns, and only their ratio in one run
+counts."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times faster `ours` is than `theirs`: the median of the rounds' ratios, and their middle half."""
+    """How many times faster `ours` is than `theirs`: the median of the rounds' ratios, and their
+    middle half."""
 
     name: str
     ours_ms: float
@@ -36,7 +38,9 @@ class Ratio:
         return "faster" if self.ratio > 1 else "slower"
 
 
-def race(name: str, ours: Callable[[], object], theirs: Callable[[], object], *, rounds: int = 30) -> Ratio:
+def race(
+    name: str, ours: Callable[[], object], theirs: Callable[[], object], *, rounds: int = 30
+) -> Ratio:
     """Run both in turns, the order reversed each round."""
     for run in (ours, theirs, ours, theirs):
         run()
@@ -49,11 +53,20 @@ def race(name: str, ours: Callable[[], object], theirs: Callable[[], object], *,
     ratios = sorted(b / a for a, b in zip(times[0], times[1], strict=True))
     quarter = len(ratios) // 4
     median = statistics.median
-    return Ratio(name, 1e3 * median(times[0]), 1e3 * median(times[1]), median(ratios), ratios[quarter], ratios[-1 - quarter], rounds)
+    return Ratio(
+        name,
+        1e3 * median(times[0]),
+        1e3 * median(times[1]),
+        median(ratios),
+        ratios[quarter],
+        ratios[-1 - quarter],
+        rounds,
+    )
 
 
 def peak_memory(code: str) -> float:
-    """MiB that a piece of Python takes at its peak above what it had before, in a process of its own. The code sets `run`."""
+    """MiB that a piece of Python takes at its peak above what it had before, in a process of its
+    own. The code sets `run`."""
     script = f"""
 import pathlib, torch
 torch.set_num_threads(2)
@@ -65,7 +78,9 @@ before = kib("VmRSS")
 run()
 print((kib("VmHWM") - before) / 1024)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     return float(done.stdout)
 
 
@@ -83,5 +98,8 @@ def save(name: str, ratios: list[Ratio], more: dict[str, object]) -> Path:
     """Write the figures down."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine(), "ratios": [asdict(r) for r in ratios], **more}, indent=2) + "\n")
+    path.write_text(
+        json.dumps({"machine": machine(), "ratios": [asdict(r) for r in ratios], **more}, indent=2)
+        + "\n"
+    )
     return path

@@ -1,7 +1,8 @@
-"""The peers, in an environment of their own (`build/peers`): `python -m bench.peers` installs what can be installed here, in the versions
-that bench/constraints.txt pins.
+"""The peers, in an environment of their own (`build/peers`): `python -m bench.peers` installs what
+can be installed here, in the versions that bench/constraints.txt pins.
 
-Each that could not be is left out of the tables by name, with the reason. llama.cpp is compiled for this very processor: some ten minutes.
+Each that could not be is left out of the tables by name, with the reason. llama.cpp is compiled for
+this very processor: some ten minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ BUILD = "-DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DL
 PEERS = {
     "CTranslate2": Peer(("ctranslate2", "torch", "transformers", "numpy"), "ctranslate2"),
     "OpenVINO": Peer(("openvino-genai", "numpy"), "openvino_genai"),
-    "llama.cpp": Peer(("llama-cpp-python",), "llama_cpp", {"CMAKE_ARGS": BUILD, "CMAKE_BUILD_PARALLEL_LEVEL": "1"}),
+    "llama.cpp": Peer(
+        ("llama-cpp-python",), "llama_cpp", {"CMAKE_ARGS": BUILD, "CMAKE_BUILD_PARALLEL_LEVEL": "1"}
+    ),
 }
 
 
@@ -44,11 +47,16 @@ def python() -> Path:
 
 
 def install(names: tuple[str, ...] = tuple(PEERS)) -> dict[str, str]:
-    """Install those that are not there yet in the pinned version; for each its version, or the reason why it is missing."""
+    """Install those that are not there yet in the pinned version; for each its version, or the
+    reason why it is missing."""
     pinned = {package: number for package, number, _ in pins(CONSTRAINTS)}
     for name in names:
         if version(name) != pinned[PEERS[name].packages[0]]:
-            print(f"{name}: installing {' '.join(PEERS[name].packages)} …", file=sys.stderr, flush=True)
+            print(
+                f"{name}: installing {' '.join(PEERS[name].packages)} …",
+                file=sys.stderr,
+                flush=True,
+            )
             note(name, add(PEERS[name]))
     version.cache_clear()
     return {name: version(name) or missing(name) for name in PEERS}
@@ -58,7 +66,13 @@ def add(peer: Peer) -> str:
     """Install a peer; why it could not be, or nothing. Compiling is done at the lowest priority."""
     try:
         create(PLACE, CONSTRAINTS)
-        install_packages(PLACE, list(peer.packages), constraints=CONSTRAINTS, environment=peer.environment, nice=True)
+        install_packages(
+            PLACE,
+            list(peer.packages),
+            constraints=CONSTRAINTS,
+            environment=peer.environment,
+            nice=True,
+        )
     except InstallError as error:
         lines = [line.strip() for line in str(error).splitlines()]
         errors = [line for line in lines if "error" in line.lower()] or lines

@@ -1,5 +1,6 @@
-"""A plain GPT and its loop, as people write them in one file: learned positions, LayerNorm, GELU, fused q, k, v, torch's attention,
-fused AdamW with decay on matrices, warm-up and cosine, clipping at 1. The peer of our training."""
+"""A plain GPT and its loop, as people write them in one file: learned positions, LayerNorm, GELU,
+fused q, k, v, torch's attention, fused AdamW with decay on matrices, warm-up and cosine, clipping
+at 1. The peer of our training."""
 
 from __future__ import annotations
 
@@ -24,35 +25,52 @@ class PlainConfig:
 class PlainBlock(nn.Module):
     def __init__(self, config: PlainConfig) -> None:
         super().__init__()
-        width, self.heads, self.dropout = config.width, config.heads, config.dropout
-        self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+        width = config.width
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.norm1 = nn.LayerNorm(width, bias=False)
+        self.norm2 = nn.LayerNorm(width, bias=False)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         rows, time, width = x.shape
-        q, k, v = (y.view(rows, time, self.heads, -1).transpose(1, 2) for y in self.qkv(self.norm1(x)).split(width, dim=2))
+        q, k, v = (
+            y.view(rows, time, self.heads, -1).transpose(1, 2)
+            for y in self.qkv(self.norm1(x)).split(width, dim=2)
+        )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + F.dropout(self.out(y.transpose(1, 2).reshape(rows, time, width)), self.dropout, self.training)
+        x = x + F.dropout(
+            self.out(y.transpose(1, 2).reshape(rows, time, width)), self.dropout, self.training
+        )
         return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), self.dropout, self.training)
 
 
 class PlainGPT(nn.Module):
     def __init__(self, config: PlainConfig) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(config.vocab_size, config.width), nn.Embedding(config.context, config.width)
+        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.positions = nn.Embedding(config.context, config.width)
         self.blocks = nn.ModuleList(PlainBlock(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
-                shrink = math.sqrt(2 * config.layers) if name.endswith(("out.weight", "down.weight")) else 1.0
+                shrink = (
+                    math.sqrt(2 * config.layers)
+                    if name.endswith(("out.weight", "down.weight"))
+                    else 1.0
+                )
                 nn.init.normal_(parameter, std=0.02 / shrink)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
-        return F.cross_entropy(F.linear(self.norm(x), self.tokens.weight).flatten(0, 1), targets.flatten())
+        return F.cross_entropy(
+            F.linear(self.norm(x), self.tokens.weight).flatten(0, 1), targets.flatten()
+        )
 
 
 def optimizer(model: nn.Module, lr: float) -> torch.optim.AdamW:
@@ -64,10 +82,14 @@ def optimizer(model: nn.Module, lr: float) -> torch.optim.AdamW:
 
 def rate(done: float, warmup: float = 0.05) -> float:
     """Of the peak: warm-up over a twentieth of the steps, then a cosine down to a tenth."""
-    return min(1.0, (done + 1e-3) / warmup) * (0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, done))))
+    return min(1.0, (done + 1e-3) / warmup) * (
+        0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, done)))
+    )
 
 
-def update(model: nn.Module, adam: torch.optim.AdamW, tokens: Tensor, targets: Tensor, lr: float) -> float:
+def update(
+    model: nn.Module, adam: torch.optim.AdamW, tokens: Tensor, targets: Tensor, lr: float
+) -> float:
     """One step; the loss before it."""
     for group in adam.param_groups:
         group["lr"] = lr

@@ -1,11 +1,15 @@
-"""What looking costs: `python -m bench.seeing`. GPT-2-small shape, 512 tokens, two threads, float32; all run with logits at every position.
+"""What looking costs: `python -m bench.seeing`. GPT-2-small shape, 512 tokens, two threads,
+float32; all run with logits at every position.
 
-time      a trace of everything against our own plain forward; our plain forward against transformers' sdpa; our trace against
-          transformers with output_attentions and TransformerLens' run_with_cache
-memory    the peak of each above the peak of the same library's plain forward, each in a process of its own
+time      a trace of everything against our own plain forward; our plain forward against
+          transformers' sdpa; our trace against transformers with output_attentions and
+          TransformerLens' run_with_cache
+memory    the peak of each above the peak of the same library's plain forward, each in its own
+          process
 long      a trace of 4,096 tokens, and what 12 layers of eager maps would need
 
-TransformerLens (before 4.0) is measured if it can be imported; it is in no extra, because it wants other versions of what we use.
+TransformerLens (before 4.0) is measured if it can be imported; it is not in any extra, because it
+needs other versions of our dependencies.
 """
 
 from __future__ import annotations
@@ -18,13 +22,15 @@ import torch
 
 from bench.measure import Ratio, peak_memory, race, save
 
-TOKENS, LONG = 512, 4096
+TOKENS = 512
+LONG = 4096
 OURS = """
 import warnings; warnings.filterwarnings("ignore")
 import sightline as sl
 from sightline.model import Model
 torch.manual_seed(0)
-model = Model(sl.build(sl.gpt(width=768, layers=12, heads=12, vocab_size=50257, max_positions={positions})).eval())
+model = Model(sl.build(sl.gpt(width=768, layers=12, heads=12, vocab_size=50257, \
+max_positions={positions})).eval())
 ids = torch.randint(0, 50257, ({tokens},)).tolist()
 """
 PLAIN = """
@@ -54,7 +60,8 @@ LENS = """
 import warnings; warnings.filterwarnings("ignore")
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 torch.manual_seed(0)
-model = HookedTransformer(HookedTransformerConfig(n_layers=12, d_model=768, n_ctx=1024, d_head=64, n_heads=12, d_vocab=50257,
+model = HookedTransformer(HookedTransformerConfig(n_layers=12, d_model=768, n_ctx=1024, \
+d_head=64, n_heads=12, d_vocab=50257,
     act_fn="gelu_new", d_mlp=3072, normalization_type="LN", seed=0)).eval()
 ids = torch.randint(0, 50257, (1, {tokens}))
 kept = []
@@ -73,7 +80,8 @@ def made(code: str) -> Callable[[], object]:
     """The `run` of a piece of code; what it gave is dropped when the next begins."""
     space: dict[str, object] = {}
     exec("import torch\n" + code, space)
-    run, kept = space["run"], space["kept"]
+    run = space["run"]
+    kept = space["kept"]
     assert callable(run)
     assert isinstance(kept, list)
 
@@ -96,7 +104,9 @@ def codes() -> dict[str, str]:
     }
     if importlib.util.find_spec("transformer_lens"):
         found["TransformerLens, plain"] = LENS.format(tokens=TOKENS, call="")
-        found["TransformerLens, run_with_cache"] = LENS.format(tokens=TOKENS, call=".run_with_cache")
+        found["TransformerLens, run_with_cache"] = LENS.format(
+            tokens=TOKENS, call=".run_with_cache"
+        )
     return found
 
 
@@ -104,11 +114,28 @@ def times(code: dict[str, str]) -> list[Ratio]:
     """Ratios of times, in turns."""
     traced = made(code["ours, traced"])
     found = [
-        race("a trace of everything, against our plain forward", traced, made(code["ours, plain"]), rounds=15),
-        race("our plain forward, against transformers' sdpa", made(code["ours, plain"]), made(code["transformers, sdpa"]), rounds=15),
+        race(
+            "a trace of everything, against our plain forward",
+            traced,
+            made(code["ours, plain"]),
+            rounds=15,
+        ),
+        race(
+            "our plain forward, against transformers' sdpa",
+            made(code["ours, plain"]),
+            made(code["transformers, sdpa"]),
+            rounds=15,
+        ),
     ]
-    peers = [peer for peer in ("transformers, output_attentions", "TransformerLens, run_with_cache") if peer in code]
-    found += [race(f"a trace of everything, against {peer}", traced, made(code[peer]), rounds=8) for peer in peers]
+    peers = [
+        peer
+        for peer in ("transformers, output_attentions", "TransformerLens, run_with_cache")
+        if peer in code
+    ]
+    found += [
+        race(f"a trace of everything, against {peer}", traced, made(code[peer]), rounds=8)
+        for peer in peers
+    ]
     return found
 
 
@@ -125,7 +152,9 @@ def main() -> None:
     extra = {"ours": peaks["ours, traced"] - peaks["ours, plain"]}
     extra["transformers"] = peaks["transformers, output_attentions"] - peaks["transformers, sdpa"]
     if "TransformerLens, plain" in peaks:
-        extra["TransformerLens"] = peaks["TransformerLens, run_with_cache"] - peaks["TransformerLens, plain"]
+        extra["TransformerLens"] = (
+            peaks["TransformerLens, run_with_cache"] - peaks["TransformerLens, plain"]
+        )
     for name, mib in peaks.items():
         print(f"{name:34} {mib:8.0f} MiB")
     for name, mib in extra.items():
@@ -134,12 +163,20 @@ def main() -> None:
     long_peak, long_plain = (peak_memory(long + code + WARM) for code in (TRACE, PLAIN))
     maps = 12 * 12 * LONG * LONG * 4 / 2**30
     print(
-        f"{LONG} tokens: {long_peak:.0f} MiB traced, {long_plain:.0f} plain: {long_peak - long_plain:.0f} more; its maps are {maps:.1f} GiB"
+        f"{LONG} tokens: {long_peak:.0f} MiB traced, {long_plain:.0f} plain:"
+        f" {long_peak - long_plain:.0f} more; its maps are {maps:.1f} GiB"
     )
     ratios = times(code)
     for ratio in ratios:
-        print(f"{ratio.name:60} {ratio.ours_ms:7.0f} ms {ratio.theirs_ms:7.0f} ms  {ratio.ratio:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]")
-    more: dict[str, object] = {"peak_mib": peaks, "extra_mib": extra, "long": {"traced_mib": long_peak, "plain_mib": long_plain}}
+        print(
+            f"{ratio.name:60} {ratio.ours_ms:7.0f} ms {ratio.theirs_ms:7.0f} ms  {ratio.ratio:.2f}×"
+            f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+        )
+    more: dict[str, object] = {
+        "peak_mib": peaks,
+        "extra_mib": extra,
+        "long": {"traced_mib": long_peak, "plain_mib": long_plain},
+    }
     print("written:", save("seeing", ratios, more))
 
 

@@ -1,10 +1,15 @@
-"""Training speed against peers: `python -m bench.training`. 6 layers, width 384, context 256, batch 12, float32, two threads.
+"""Training speed against peers: `python -m bench.training`. 6 layers, width 384, context 256, batch
+12, float32, two threads.
 
-Each competitor trains in a process of its own, as its users would run it; they take turns, and the ratios of each round count.
-ours           sightline's loop on a GPT of exactly the plain one's form (learned positions, LayerNorm, GELU, tied head)
-plain          bench/plain_gpt.py, eager and compiled
-transformers   GPT2LMHeadModel with fused AdamW;   x-transformers   Decoder with flash attention and fused AdamW
-peak           GFLOP/s of torch's float32 matrix product, measured in the same run
+Each competitor trains in its own process, as its users would run it; they take turns, and the
+ratios within each round count.
+
+ours             sightline's loop on a GPT of exactly the plain one's form (learned positions,
+                 LayerNorm, GELU, tied head)
+plain            bench/plain_gpt.py, eager and compiled
+transformers     GPT2LMHeadModel with fused AdamW
+x-transformers   Decoder with flash attention and fused AdamW
+peak             GFLOP/s of torch's float32 matrix product, measured in the same run
 """
 
 from __future__ import annotations
@@ -20,10 +25,18 @@ import torch
 
 from bench.measure import RESULTS, Ratio, machine
 
-WIDTH, LAYERS, HEADS, CONTEXT, ROWS, VOCAB = 384, 6, 6, 256, 12, 96
-STEPS, WARM = 6, 2
+WIDTH = 384
+LAYERS = 6
+HEADS = 6
+CONTEXT = 256
+ROWS = 12
+VOCAB = 96
+STEPS = 6
+WARM = 2
 WHO = ("ours", "plain", "compiled", "transformers", "x-transformers")
-FLOPS = 6 * (12 * LAYERS * WIDTH**2 + VOCAB * WIDTH) + 12 * LAYERS * WIDTH * CONTEXT // 2  # for each token, causal
+FLOPS = (
+    6 * (12 * LAYERS * WIDTH**2 + VOCAB * WIDTH) + 12 * LAYERS * WIDTH * CONTEXT // 2
+)  # for each token, causal
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,7 +53,15 @@ def ours() -> Callable[[], object]:
 
     keep_memory()
     tokens, targets = batch()
-    config = sl.gpt(width=WIDTH, layers=LAYERS, heads=HEADS, vocab_size=VOCAB, max_positions=CONTEXT, bias=False, feed_forward="gelu")
+    config = sl.gpt(
+        width=WIDTH,
+        layers=LAYERS,
+        heads=HEADS,
+        vocab_size=VOCAB,
+        max_positions=CONTEXT,
+        bias=False,
+        feed_forward="gelu",
+    )
 
     class Same:
         fingerprint = "one batch"
@@ -51,7 +72,10 @@ def ours() -> Callable[[], object]:
         def validation(self):
             return iter(())
 
-    loop = steps(trainee(sl.build(config), TrainingConfig(steps=10_000, optimizer=AdamW(betas=(0.9, 0.99)))), Same())
+    loop = steps(
+        trainee(sl.build(config), TrainingConfig(steps=10_000, optimizer=AdamW(betas=(0.9, 0.99)))),
+        Same(),
+    )
     return lambda: next(loop)
 
 
@@ -70,10 +94,19 @@ def hugging_face() -> Callable[[], object]:
     from bench.plain_gpt import optimizer
 
     config = GPT2Config(
-        vocab_size=VOCAB, n_positions=CONTEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+        vocab_size=VOCAB,
+        n_positions=CONTEXT,
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
     )
     model = GPT2LMHeadModel(config).train()
-    return peer(model, optimizer(model, 1e-3), lambda tokens, targets: model(tokens, labels=tokens).loss)
+    return peer(
+        model, optimizer(model, 1e-3), lambda tokens, targets: model(tokens, labels=tokens).loss
+    )
 
 
 def x_transformers() -> Callable[[], object]:
@@ -81,14 +114,22 @@ def x_transformers() -> Callable[[], object]:
 
     from bench.plain_gpt import optimizer
 
-    layers = Decoder(dim=WIDTH, depth=LAYERS, heads=HEADS, attn_dim_head=WIDTH // HEADS, attn_flash=True)
+    layers = Decoder(
+        dim=WIDTH, depth=LAYERS, heads=HEADS, attn_dim_head=WIDTH // HEADS, attn_flash=True
+    )
     model = TransformerWrapper(num_tokens=VOCAB, max_seq_len=CONTEXT, attn_layers=layers).train()
     cross_entropy = torch.nn.functional.cross_entropy
-    return peer(model, optimizer(model, 1e-3), lambda x, y: cross_entropy(model(x).flatten(0, 1), y.flatten()))
+    return peer(
+        model,
+        optimizer(model, 1e-3),
+        lambda x, y: cross_entropy(model(x).flatten(0, 1), y.flatten()),
+    )
 
 
 def peer(
-    model: torch.nn.Module, adam: torch.optim.AdamW, loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    model: torch.nn.Module,
+    adam: torch.optim.AdamW,
+    loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> Callable[[], object]:
     tokens, targets = batch()
 
@@ -103,7 +144,8 @@ def peer(
 
 def peak() -> float:
     """GFLOP/s of the best of some large products."""
-    x, w = torch.randn(3072, 1536), torch.randn(1536, 1536)
+    x = torch.randn(3072, 1536)
+    w = torch.randn(1536, 1536)
     best = 0.0
     for _ in range(10):
         start = time.perf_counter()
@@ -138,7 +180,9 @@ def serve(who: str) -> None:
 
 def start(who: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "bench.training", who]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
 
 
 def main(rounds: int = 5) -> None:
@@ -164,20 +208,41 @@ def main(rounds: int = 5) -> None:
 
 
 def report(speeds: dict[str, list[float]], best: float) -> None:
-    print(f"{'':16}{'tokens/s':>10}{'% of peak':>11}{'ours is':>10}   middle half of the rounds     (peak: {best:.0f} GFLOP/s)")
+    print(
+        f"{'':16}{'tokens/s':>10}{'% of peak':>11}{'ours is':>10}   middle half of the rounds    "
+        f" (peak: {best:.0f} GFLOP/s)"
+    )
     ratios: list[Ratio] = []
     for who in WHO:
         speed = statistics.median(speeds[who])
         each = sorted(a / b for a, b in zip(speeds["ours"], speeds[who], strict=True))
         quarter = len(each) // 4
         own = statistics.median(speeds["ours"])
-        ratio = Ratio(who, 1e3 / own, 1e3 / speed, statistics.median(each), each[quarter], each[-1 - quarter], len(each))
+        ratio = Ratio(
+            who,
+            1e3 / own,
+            1e3 / speed,
+            statistics.median(each),
+            each[quarter],
+            each[-1 - quarter],
+            len(each),
+        )
         ratios.append(ratio)
-        print(f"{who:16}{speed:10.0f}{100 * speed * FLOPS / best / 1e9:10.0f}%{ratio.ratio:9.2f}×   {ratio.low:.2f}–{ratio.high:.2f}")
-    said = {"machine": machine(), "peak_gflops": best, "tokens_per_second": {who: statistics.median(s) for who, s in speeds.items()}}
+        print(
+            f"{who:16}{speed:10.0f}{100 * speed * FLOPS / best / 1e9:10.0f}%{ratio.ratio:9.2f}×  "
+            f" {ratio.low:.2f}–{ratio.high:.2f}"
+        )
+    said = {
+        "machine": machine(),
+        "peak_gflops": best,
+        "tokens_per_second": {who: statistics.median(s) for who, s in speeds.items()},
+    }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "training.json"
-    path.write_text(json.dumps({**said, "ratios": {r.name: [r.low, r.ratio, r.high] for r in ratios}}, indent=1) + "\n")
+    path.write_text(
+        json.dumps({**said, "ratios": {r.name: [r.low, r.ratio, r.high] for r in ratios}}, indent=1)
+        + "\n"
+    )
     print("written:", path)
 
 

@@ -1,10 +1,12 @@
 """Configurations with good defaults, and the published models as values.
 
-    gpt(width=384, layers=6, heads=6, positions=Rotary())      one argument swaps learned positions for RoPE
-    llama(placement="post")                                     … Pre-LN for Post-LN
-    bert(norm="rms", feed_forward="swiglu")                     … LayerNorm for RMSNorm, GELU for SwiGLU
+    gpt(width=384, layers=6, heads=6, positions=Rotary())   one argument swaps learned positions
+                                                            for RoPE
+    llama(placement="post")                                 … Pre-LN for Post-LN
+    bert(norm="rms", feed_forward="swiglu")                 … LayerNorm for RMSNorm, GELU for SwiGLU
 
-Every maker takes the same arguments; what differs is their defaults. `PUBLISHED` has the models that papers describe.
+Every maker takes the same arguments; only the defaults differ. `PUBLISHED` has the models that
+papers describe.
 """
 
 from __future__ import annotations
@@ -97,12 +99,20 @@ class Choices:
     dropout: float
 
     def stack(
-        self, *, causal: bool, cross: bool = False, types: int = 0, scale: float = 1.0, embedding_norm: Norm | None = None
+        self,
+        *,
+        causal: bool,
+        cross: bool = False,
+        types: int = 0,
+        scale: float = 1.0,
+        embedding_norm: Norm | None = None,
     ) -> StackConfig:
         """The stack that these choices describe."""
         where: Position = named(self.positions, POSITIONS, "positions")
         norm: Norm = named(self.norm, NORMS, "norm")
-        attention = self.attention_config(where if isinstance(where, (Rotary, ALiBi, RelativeBias)) else NoPosition())
+        attention = self.attention_config(
+            where if isinstance(where, (Rotary, ALiBi, RelativeBias)) else NoPosition()
+        )
         crossing = replace(attention, positions=NoPosition(), window=None) if cross else None
         block = BlockConfig(
             attention=attention,
@@ -155,7 +165,9 @@ class Choices:
         if isinstance(self.feed_forward, FeedForwardConfig):
             return self.feed_forward
         if self.feed_forward not in FEED_FORWARDS:
-            raise ConfigError(f"feed_forward {self.feed_forward!r}", fix=nearest(self.feed_forward, FEED_FORWARDS))
+            raise ConfigError(
+                f"feed_forward {self.feed_forward!r}", fix=nearest(self.feed_forward, FEED_FORWARDS)
+            )
         activation, gated = FEED_FORWARDS[self.feed_forward]
         hidden = default_hidden(self.width, gated=gated) if self.hidden is None else self.hidden
         return FeedForwardConfig(hidden=hidden, activation=activation, gated=gated, bias=self.bias)
@@ -171,7 +183,8 @@ def named(choice: T | str, known: dict[str, Callable[[], T]], what: str) -> T:
 
 
 def default_hidden(width: int, *, gated: bool) -> int:
-    """4·width, or two thirds of that (a multiple of 8) where a gate brings a third matrix: the same parameters."""
+    """4·width, or two thirds of that (a multiple of 8) where a gate brings a third matrix: the same
+    parameters."""
     return math.ceil(8 * width / 3 / 8) * 8 if gated else 4 * width
 
 
@@ -199,10 +212,25 @@ def gpt(
 ) -> ModelConfig:
     """A decoder alone, as GPT-2: learned positions, Pre-LN, GELU. The defaults are GPT-2 small."""
     choices = Choices(
-        width=width, layers=layers, heads=heads, vocab_size=vocab_size, max_positions=max_positions, kv_heads=kv_heads, head_dim=head_dim,
-        hidden=hidden, positions=positions, norm=norm, placement=placement, feed_forward=feed_forward, attention=attention,
-        query_key_norm=query_key_norm, window=window, parallel=parallel, bias=bias, dropout=dropout,
-    )  # fmt: skip
+        width=width,
+        layers=layers,
+        heads=heads,
+        vocab_size=vocab_size,
+        max_positions=max_positions,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        hidden=hidden,
+        positions=positions,
+        norm=norm,
+        placement=placement,
+        feed_forward=feed_forward,
+        attention=attention,
+        query_key_norm=query_key_norm,
+        window=window,
+        parallel=parallel,
+        bias=bias,
+        dropout=dropout,
+    )
     return ModelConfig(decoder=choices.stack(causal=True), head=LanguageHead(tied=tied))
 
 
@@ -228,12 +256,28 @@ def llama(
     dropout: float = 0.0,
     tied: bool = True,
 ) -> ModelConfig:
-    """A decoder alone, as Llama: RoPE, RMSNorm, SwiGLU, no biases. Set `kv_heads` for grouped queries."""
+    """A decoder alone, as Llama: RoPE, RMSNorm, SwiGLU, no biases. Set `kv_heads` for grouped
+    queries."""
     choices = Choices(
-        width=width, layers=layers, heads=heads, vocab_size=vocab_size, max_positions=max_positions, kv_heads=kv_heads, head_dim=head_dim,
-        hidden=hidden, positions=positions, norm=norm, placement=placement, feed_forward=feed_forward, attention=attention,
-        query_key_norm=query_key_norm, window=window, parallel=parallel, bias=bias, dropout=dropout,
-    )  # fmt: skip
+        width=width,
+        layers=layers,
+        heads=heads,
+        vocab_size=vocab_size,
+        max_positions=max_positions,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        hidden=hidden,
+        positions=positions,
+        norm=norm,
+        placement=placement,
+        feed_forward=feed_forward,
+        attention=attention,
+        query_key_norm=query_key_norm,
+        window=window,
+        parallel=parallel,
+        bias=bias,
+        dropout=dropout,
+    )
     return ModelConfig(decoder=choices.stack(causal=True), head=LanguageHead(tied=tied))
 
 
@@ -260,12 +304,28 @@ def bert(
     types: int = 2,
     head: Literal["masked", "pooled", "mean", "none"] = "masked",
 ) -> ModelConfig:
-    """An encoder alone, as BERT: learned positions, Post-LN, token types, a masked-token head. The defaults are BERT-base."""
+    """An encoder alone, as BERT: learned positions, Post-LN, token types, a masked-token head. The
+    defaults are BERT-base."""
     choices = Choices(
-        width=width, layers=layers, heads=heads, vocab_size=vocab_size, max_positions=max_positions, kv_heads=kv_heads, head_dim=head_dim,
-        hidden=hidden, positions=positions, norm=norm, placement=placement, feed_forward=feed_forward, attention=attention,
-        query_key_norm=query_key_norm, window=window, parallel=parallel, bias=bias, dropout=dropout,
-    )  # fmt: skip
+        width=width,
+        layers=layers,
+        heads=heads,
+        vocab_size=vocab_size,
+        max_positions=max_positions,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        hidden=hidden,
+        positions=positions,
+        norm=norm,
+        placement=placement,
+        feed_forward=feed_forward,
+        attention=attention,
+        query_key_norm=query_key_norm,
+        window=window,
+        parallel=parallel,
+        bias=bias,
+        dropout=dropout,
+    )
     heads_by_name: dict[str, Head] = {
         "masked": MaskedHead(norm=named(norm, NORMS, "norm")),
         "pooled": Pooler(how="tanh"),
@@ -301,12 +361,28 @@ def encoder_decoder(
     share_embeddings: bool = True,
     tied: bool = True,
 ) -> ModelConfig:
-    """An encoder and a decoder, as in 2017: sinusoidal positions, Post-LN, ReLU, one embedding matrix. The defaults are its base model."""
+    """An encoder and a decoder, as in 2017: sinusoidal positions, Post-LN, ReLU, one embedding
+    matrix. The defaults are its base model."""
     choices = Choices(
-        width=width, layers=layers, heads=heads, vocab_size=vocab_size, max_positions=max_positions, kv_heads=kv_heads, head_dim=head_dim,
-        hidden=hidden, positions=positions, norm=norm, placement=placement, feed_forward=feed_forward, attention=attention,
-        query_key_norm=query_key_norm, window=window, parallel=parallel, bias=bias, dropout=dropout,
-    )  # fmt: skip
+        width=width,
+        layers=layers,
+        heads=heads,
+        vocab_size=vocab_size,
+        max_positions=max_positions,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        hidden=hidden,
+        positions=positions,
+        norm=norm,
+        placement=placement,
+        feed_forward=feed_forward,
+        attention=attention,
+        query_key_norm=query_key_norm,
+        window=window,
+        parallel=parallel,
+        bias=bias,
+        dropout=dropout,
+    )
     scale = math.sqrt(width)
     return ModelConfig(
         encoder=choices.stack(causal=False, scale=scale),
@@ -338,26 +414,61 @@ def ngpt(
     dropout: float = 0.0,
     tied: bool = False,
 ) -> ModelConfig:
-    """nGPT: every vector on the unit hypersphere. Call `model.normalize_weights()` after each optimiser step."""
+    """nGPT: every vector on the unit hypersphere. Call `model.normalize_weights()` after each
+    optimiser step."""
     choices = Choices(
-        width=width, layers=layers, heads=heads, vocab_size=vocab_size, max_positions=max_positions, kv_heads=kv_heads, head_dim=head_dim,
-        hidden=hidden, positions=positions, norm=norm, placement=placement, feed_forward=feed_forward, attention=attention,
-        query_key_norm=query_key_norm, window=window, parallel=parallel, bias=bias, dropout=dropout,
-    )  # fmt: skip
+        width=width,
+        layers=layers,
+        heads=heads,
+        vocab_size=vocab_size,
+        max_positions=max_positions,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        hidden=hidden,
+        positions=positions,
+        norm=norm,
+        placement=placement,
+        feed_forward=feed_forward,
+        attention=attention,
+        query_key_norm=query_key_norm,
+        window=window,
+        parallel=parallel,
+        bias=bias,
+        dropout=dropout,
+    )
     return ModelConfig(decoder=choices.stack(causal=True), head=LanguageHead(tied=tied))
 
 
 def t5(
-    *, width: int = 512, layers: int = 6, heads: int = 8, head_dim: int = 64, hidden: int = 2048, vocab_size: int = 32128
+    *,
+    width: int = 512,
+    layers: int = 6,
+    heads: int = 8,
+    head_dim: int = 64,
+    hidden: int = 2048,
+    vocab_size: int = 32128,
 ) -> ModelConfig:
-    """T5 v1.0: relative bias, RMSNorm, Pre-LN, ReLU, no biases, unscaled scores. The defaults are T5-small."""
+    """T5 v1.0: relative bias, RMSNorm, Pre-LN, ReLU, no biases, unscaled scores. The defaults are
+    T5-small."""
     one = encoder_decoder(
-        width=width, layers=layers, heads=heads, head_dim=head_dim, hidden=hidden, vocab_size=vocab_size,
-        positions=RelativeBias(), norm="rms", placement="pre", bias=False, attention=Dot(scale=1.0),
-    )  # fmt: skip
+        width=width,
+        layers=layers,
+        heads=heads,
+        head_dim=head_dim,
+        hidden=hidden,
+        vocab_size=vocab_size,
+        positions=RelativeBias(),
+        norm="rms",
+        placement="pre",
+        bias=False,
+        attention=Dot(scale=1.0),
+    )
     assert one.encoder is not None
     assert one.decoder is not None
-    encoder, decoder = (replace(stack, embedding=EmbeddingConfig(vocab_size=vocab_size)) for stack in (one.encoder, one.decoder))
+    encoder, decoder = (
+        replace(stack, embedding=EmbeddingConfig(vocab_size=vocab_size))
+        for stack in (one.encoder, one.decoder)
+    )
     return replace(one, encoder=encoder, decoder=decoder, head=LanguageHead(scale=width**-0.5))
 
 
@@ -371,7 +482,14 @@ PUBLISHED: dict[str, Callable[[], ModelConfig]] = {
     "bert-base": lambda: bert(head="pooled"),
     "bert-large": lambda: bert(width=1024, layers=24, heads=16, head="pooled"),
     "llama-2-7b": lambda: llama(
-        width=4096, layers=32, heads=32, hidden=11008, vocab_size=32000, max_positions=4096, norm=RMSNorm(eps=1e-5), tied=False
+        width=4096,
+        layers=32,
+        heads=32,
+        hidden=11008,
+        vocab_size=32000,
+        max_positions=4096,
+        norm=RMSNorm(eps=1e-5),
+        tied=False,
     ),
     "llama-3-8b": lambda: llama(
         width=4096,

@@ -1,12 +1,14 @@
-"""A chat that goes on: what was said, and a cache of what was computed, so that each turn costs only what is new.
+"""A chat that goes on: what was said, and a cache of what was computed, so that each turn costs
+only what is new.
 
     chat = Conversation(model, system="You are brief.", temperature=0.7)
     for piece in chat.say("Hello"):
         print(piece.text, end="")
     chat.save("talk.json")                     Conversation.read("talk.json") goes on from there
 
-Reused is the longest common beginning of the tokens in the cache and those of the new prompt, so an answer is, token for token, the one
-of a fresh conversation with the same messages. Where the context is full, the model no longer sees the oldest exchanges.
+Reused is the longest common beginning of the tokens in the cache and those of the new prompt, so an
+answer is, token for token, the one of a fresh conversation with the same messages. Where the
+context is full, the model no longer sees the oldest exchanges.
 """
 
 from __future__ import annotations
@@ -40,12 +42,15 @@ Ended = Literal["stop", "length", "cut"]
 OPTIONS = frozenset({*SAMPLING, "max_tokens", "stop"} - {"logit_bias"})
 ANSWER = 512  # tokens of an answer, where nothing else is said
 SHARE = 4  # a quarter of the context is kept free for the answer
-TEMPERATURE = 0.7  # where the checkpoint recommends nothing: small models that are greedy repeat themselves
+TEMPERATURE = (
+    0.7  # where the checkpoint recommends nothing: small models that are greedy repeat themselves
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A message and its answer, which the model ended itself (`stop`), or its `length`, or whoever read it (`cut`)."""
+    """A message and its answer, which the model ended itself (`stop`), or its `length`, or whoever
+    read it (`cut`)."""
 
     message: str
     answer: str
@@ -54,7 +59,8 @@ class Exchange:
 
 @dataclass(slots=True)
 class Figures:
-    """What the last answer cost. `left_out` counts the oldest exchanges that the model no longer sees."""
+    """What the last answer cost. `left_out` counts the oldest exchanges that the model no longer
+    sees."""
 
     context: int
     prompt_tokens: int = 0
@@ -77,17 +83,25 @@ class Figures:
     def add(self, event: TokenEvent) -> None:
         """One token more."""
         self.first_seconds = self.first_seconds or event.step_seconds
-        self.seconds, self.new_tokens, self.cache_bytes = self.seconds + event.step_seconds, self.new_tokens + 1, event.cache_bytes
+        self.seconds = self.seconds + event.step_seconds
+        self.new_tokens = self.new_tokens + 1
+        self.cache_bytes = event.cache_bytes
 
 
 class Conversation:
-    """Messages to and from one model. `reference` is what to call that model, `system` may be changed at any time."""
+    """Messages to and from one model. `reference` is what to call that model, `system` may be
+    changed at any time."""
 
-    def __init__(self, model: Model | str, *, system: str | None = None, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, model: Model | str, *, system: str | None = None, **options: Unpack[Options]
+    ) -> None:
         self.model = load(model) if isinstance(model, str) else model
-        self.reference = model if isinstance(model, str) else str(model.source.where) if model.source else ""
+        self.reference = (
+            model if isinstance(model, str) else str(model.source.where) if model.source else ""
+        )
         self.tokenizer = chatting(self.model)
-        self.system, self.exchanges = system, list[Exchange]()
+        self.system = system
+        self.exchanges = list[Exchange]()
         self.options: Options = {}
         self.set(**options)
         self._end = turn_end(self.tokenizer)
@@ -105,32 +119,41 @@ class Conversation:
 
     def set(self, **options: Unpack[Options]) -> None:
         """Change how answers are made, from the next one on. None takes an option back."""
-        chosen = {name: value for name, value in {**self.options, **options}.items() if value is not None}
+        chosen = {
+            name: value for name, value in {**self.options, **options}.items() if value is not None
+        }
         check_options(chosen)
         self.options = cast(Options, chosen)
 
     def say(self, text: str) -> Generator[Piece]:
-        """The answer, as it is made. It joins the messages when it ends, or what was shown of it if the caller stops before."""
+        """The answer, as it is made. It joins the messages when it ends, or what was shown of it if
+        the caller stops before."""
         self._finish()
         if not text.strip():
             raise InputError("an empty message", expected="some text", fix='say("Hello")')
         prompt, left_out = self._fit(text)
         answer = self._stream(text, prompt, left_out)
-        self._answer = ref(answer)  # held weakly: whoever leaves its loop early ends the answer there and then
+        self._answer = ref(
+            answer
+        )  # held weakly: whoever leaves its loop early ends the answer there and then
         return answer
 
     def undo(self) -> str:
-        """Take back the last exchange. Its message is returned, to be said again or in other words."""
+        """Take back the last exchange. Its message is returned, to be said again or in other
+        words."""
         self._finish()
         if not self.exchanges:
-            raise InputError("there is nothing to take back", expected="an exchange", fix="say something first")
+            raise InputError(
+                "there is nothing to take back", expected="an exchange", fix="say something first"
+            )
         return self.exchanges.pop().message
 
     def reset(self) -> None:
         """Forget all that was said; the system message and the options stay."""
         self._finish()
         self.exchanges, self.figures = [], Figures(self.context)
-        self._cache, self._cached = self.model.runner.new_cache(), list[int]()
+        self._cache = self.model.runner.new_cache()
+        self._cached = list[int]()
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the conversation as JSON, whole or not at all."""
@@ -140,14 +163,20 @@ class Conversation:
             if exchange.ended != "stop":
                 answer["ended"] = exchange.ended
         data = {"model": self.reference, "options": self.options, "messages": said}
-        return write_new(Path(path), json.dumps(data, indent=2, ensure_ascii=False) + "\n", overwrite=overwrite)
+        return write_new(
+            Path(path), json.dumps(data, indent=2, ensure_ascii=False) + "\n", overwrite=overwrite
+        )
 
     @classmethod
     def read(cls, path: str | Path, *, model: Model | None = None) -> Conversation:
         """A conversation that was saved, with its own model or with another."""
         data = read_json(Path(path))
         if set(data) != {"model", "options", "messages"} or not isinstance(data["options"], dict):
-            raise InputError(f"{path} is no saved conversation", expected="model, options and messages", fix="see Conversation.save")
+            raise InputError(
+                f"{path} is no saved conversation",
+                expected="model, options and messages",
+                fix="see Conversation.save",
+            )
         system, exchanges = understood(data["messages"], str(path))
         check_options(data["options"])
         found = cls(model or str(data["model"]), system=system)
@@ -162,27 +191,48 @@ class Conversation:
             answer.close()
 
     def _stream(self, text: str, prompt: list[int], left_out: int) -> Generator[Piece]:
-        """The answer to a prompt; `_cached` follows what goes into the cache, so that an interrupt at any point does no harm."""
-        answer, stops = "", self.options.get("stop", ())
+        """The answer to a prompt; `_cached` follows what goes into the cache, so that an interrupt
+        at any point does no harm."""
+        answer = ""
+        stops = self.options.get("stop", ())
         ended: Ended = "cut"
-        figures = self.figures = Figures(self.context, len(prompt), self._rewind(prompt), left_out=left_out)
+        figures = self.figures = Figures(
+            self.context, len(prompt), self._rewind(prompt), left_out=left_out
+        )
         try:
-            for piece in stream(self.model.runner, self.tokenizer, self._request(prompt), stop=stops, cache=self._cache):
+            for piece in stream(
+                self.model.runner,
+                self.tokenizer,
+                self._request(prompt),
+                stop=stops,
+                cache=self._cache,
+            ):
                 if piece.event is not None:
                     self._cached.append(piece.event.token)
                     figures.add(piece.event)
-                answer, ended = answer + piece.text, piece.finish or "cut"
+                answer = answer + piece.text
+                ended = piece.finish or "cut"
                 yield piece
         finally:
             if answer or ended != "cut":
                 self.exchanges.append(Exchange(text, answer, ended))
 
     def _rewind(self, prompt: list[int]) -> int:
-        """Cut the cache back to the beginning that it shares with the prompt, whose last token is computed again for its logits."""
+        """Cut the cache back to the beginning that it shares with the prompt, whose last token is
+        computed again for its logits."""
         known = self._cached[: self._cache.length]
-        shared = next((place for place, (old, new) in enumerate(zip(known, prompt, strict=False)) if old != new), len(known))
+        shared = next(
+            (
+                place
+                for place, (old, new) in enumerate(zip(known, prompt, strict=False))
+                if old != new
+            ),
+            len(known),
+        )
         reused = min(shared, len(prompt) - 1)
-        self._cached = known[:reused]  # first: a cache that an interrupt leaves half cut then still holds all of these
+        self._cached = known[
+            :reused
+        ]  # first: a cache that an interrupt leaves half cut then still holds all of these
         self._cache.truncate(reused)
         self._cached = list(prompt)
         return reused
@@ -190,19 +240,32 @@ class Conversation:
     def _request(self, prompt: list[int]) -> Request:
         """An answer as long as was asked, if the context has so much room."""
         longest = min(self.options.get("max_tokens") or ANSWER, self.context - len(prompt))
-        return self.model.request(prompt, {**self.options, "max_tokens": longest}, also_end=self._end)
+        return self.model.request(
+            prompt, {**self.options, "max_tokens": longest}, also_end=self._end
+        )
 
     def _fit(self, text: str) -> tuple[list[int], int]:
-        """The prompt, and how many of the oldest exchanges it leaves out to have room for an answer."""
+        """The prompt, and how many of the oldest exchanges it leaves out to have room for an
+        answer."""
         room = max(1, min(self.options.get("max_tokens") or ANSWER, self.context // SHARE))
-        prompt, left_out = self._prompt(text, 0), 0
+        prompt = self._prompt(text, 0)
+        left_out = 0
         if len(prompt) + room > self.context:
             sizes = range(len(self.exchanges))
-            left_out = bisect_left(sizes, True, key=lambda n: len(self._prompt(text, n)) + room <= self.context)
+            left_out = bisect_left(
+                sizes, True, key=lambda n: len(self._prompt(text, n)) + room <= self.context
+            )
             prompt = self._prompt(text, left_out)
         if len(prompt) >= self.context:
-            seen = f"a message that makes a prompt of {len(prompt):,} tokens for a context of {self.context:,}"
-            raise InputError(seen, expected=f"at most {self.context - 1:,}", fix="shorten the message or the system message")
+            seen = (
+                f"a message that makes a prompt of {len(prompt):,} tokens for a context of"
+                f" {self.context:,}"
+            )
+            raise InputError(
+                seen,
+                expected=f"at most {self.context - 1:,}",
+                fix="shorten the message or the system message",
+            )
         return prompt, left_out
 
     def _prompt(self, text: str, left_out: int) -> list[int]:
@@ -218,12 +281,19 @@ class Conversation:
 
 def chatting(model: Model) -> Tokenizer:
     """The tokenizer of a model that can chat."""
-    tokenizer, chats = model.tokenizer, "a model for chats"
+    tokenizer = model.tokenizer
+    chats = "a model for chats"
     if model.config.encoder is not None or not isinstance(model.config.head, LanguageHead):
-        raise InputError("this model does not continue a text", expected=chats, fix="see `sightline info` for what it does")
+        raise InputError(
+            "this model does not continue a text",
+            expected=chats,
+            fix="see `sightline info` for what it does",
+        )
     if tokenizer is None or not tokenizer.chat_template:
         what = "tokenizer" if tokenizer is None else "chat template"
-        raise InputError(f"this model has no {what}", expected=chats, fix="use generate, which continues a text")
+        raise InputError(
+            f"this model has no {what}", expected=chats, fix="use generate, which continues a text"
+        )
     return tokenizer
 
 
@@ -241,7 +311,9 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Names that a conversation has, and values that a sampler can obey."""
     for name in options:
         if name not in OPTIONS:
-            raise InputError(f"a conversation has no option {name[:40]!r}", fix=nearest(name[:40], OPTIONS))
+            raise InputError(
+                f"a conversation has no option {name[:40]!r}", fix=nearest(name[:40], OPTIONS)
+            )
     whole("max_tokens", options.get("max_tokens", ANSWER), least=1)
     checked(options.get("stop", ()))
     Sampling(**{name: value for name, value in options.items() if name in SAMPLING})
@@ -252,24 +324,47 @@ def understood(messages: Any, where: str) -> tuple[str | None, list[Exchange]]:
     known = isinstance(messages, list) and all(map(is_message, messages))
     said = list[dict[str, Any]](messages if known else ())
     system = said.pop(0)["content"] if said and said[0]["role"] == "system" else None
-    if not known or [message["role"] for message in said] != ["user", "assistant"] * (len(said) // 2):
-        expected = "a system message or none, then user and assistant in turns, each with a text as content"
-        raise InputError(f"the messages in {where} are no conversation", expected=expected, fix="correct the file")
-    return system, [Exchange(a["content"], b["content"], b.get("ended", "stop")) for a, b in zip(said[::2], said[1::2], strict=True)]
+    if not known or [message["role"] for message in said] != ["user", "assistant"] * (
+        len(said) // 2
+    ):
+        expected = (
+            "a system message or none, then user and assistant in turns, each with a text as"
+            " content"
+        )
+        raise InputError(
+            f"the messages in {where} are no conversation",
+            expected=expected,
+            fix="correct the file",
+        )
+    return system, [
+        Exchange(a["content"], b["content"], b.get("ended", "stop"))
+        for a, b in zip(said[::2], said[1::2], strict=True)
+    ]
 
 
 def is_message(value: Any) -> bool:
     """A role, a text, and perhaps how it ended."""
-    known = isinstance(value, dict) and set(value) <= {"role", "content", "ended"} and value.get("ended", "stop") in get_args(Ended)
+    known = (
+        isinstance(value, dict)
+        and set(value) <= {"role", "content", "ended"}
+        and value.get("ended", "stop") in get_args(Ended)
+    )
     return known and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
 
 
 def write_new(path: Path, text: str, *, overwrite: bool) -> Path:
-    """A text under a name that is free, or may be taken: the old file or the new one, never a part."""
+    """A text under a name that is free, or may be taken: the old file or the new one, never a
+    part."""
     if not overwrite and os.path.lexists(path):
-        raise InputError(f"{short(str(path))} exists", expected="a new name", fix="choose another, or pass overwrite=True")
+        raise InputError(
+            f"{short(str(path))} exists",
+            expected="a new name",
+            fix="choose another, or pass overwrite=True",
+        )
     try:
         write_text(path, text, errors="replace")
     except OSError as error:
-        raise InputError(f"{short(str(path))} cannot be written: {error.strerror}", fix="give another path") from None
+        raise InputError(
+            f"{short(str(path))} cannot be written: {error.strerror}", fix="give another path"
+        ) from None
     return path

@@ -20,11 +20,14 @@ class SightlineError(Exception):
     """`seen` says what was wrong, `expected` what would be right, `fix` what to type instead."""
 
     def __init__(self, seen: str, *, expected: str = "", fix: str = "") -> None:
-        self.seen, self.expected, self.fix = seen, expected, fix
+        self.seen = seen
+        self.expected = expected
+        self.fix = fix
         super().__init__(seen, expected, fix)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled without `__init__`, whose keywords `args` cannot fill: an error of a worker process arrives as it was raised."""
+        """Pickled without `__init__`, whose keywords `args` cannot fill: an error of a worker
+        process arrives as it was raised."""
         return rebuild, (type(self), self.args), dict(self.__dict__)
 
     def __str__(self) -> str:
@@ -50,7 +53,8 @@ class InputError(SightlineError, ValueError):
 
 
 class CheckpointError(SightlineError, ValueError):
-    """A file or folder that is not a usable model: names the file, the key or tensor, and the remedy."""
+    """A file or folder that is not a usable model: names the file, the key or tensor, and the
+    remedy."""
 
 
 class RecordError(SightlineError, KeyError):

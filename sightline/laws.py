@@ -1,9 +1,13 @@
-"""The laws as a user's tool: for one very checkpoint, what should be equal is measured.
+"""The laws as a user's tool: for one given checkpoint, what should be equal is measured.
 
-cached = whole        one token at a time with a cache, against one pass        chunked = whole    in uneven pieces
-row = alone           a row of a batch, against the row by itself               padded = alone     the same behind padding
-past                  later tokens changed: earlier logits to the last bit      fused = equation   the kernel, against the formula
-saved = loaded        written and read back, to the last bit                    reference          transformers' own numbers
+cached = whole      one token at a time with a cache, against one pass
+chunked = whole     in uneven pieces, against one pass
+row = alone         a row of a batch, against the row by itself
+padded = alone      the same row behind padding
+past                later tokens changed: earlier logits are equal to the last bit
+fused = equation    the kernel, against the formula
+saved = loaded      written and read back, equal to the last bit
+reference           against transformers' own numbers
 """
 
 from __future__ import annotations
@@ -22,13 +26,16 @@ from sightline.core.cache.kv_cache import Cache
 from sightline.families import FAMILIES
 from sightline.model import Model, load
 
-BATCH, TIME, SOURCE = 3, 24, 10
+BATCH = 3
+TIME = 24
+SOURCE = 10
 TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One law: how far apart the two sides are, relative to the largest number; None where the law does not apply, and why."""
+    """One law: how far apart the two sides are, relative to the largest number; None where the law
+    does not apply, and why."""
 
     law: str
     difference: float | None
@@ -45,9 +52,20 @@ def check(model: Model, *, seed: int = 0, reference: bool = True) -> Iterator[Me
     """Measure every law, one after the other."""
     case = Case(model, seed)
     parameters = list(model.transformer.parameters())
-    empty = sum(parameter.is_meta for parameter in parameters)  # a tensor that nobody claims is refused by loading itself
-    yield Measured("each tensor claimed once", float(empty), 0.0, f"{len(parameters) - empty} parameters filled")
-    laws: dict[str, Callable[[], float]] = {"fused = equation": case.fused, "row = alone": case.alone, "padded = alone": case.padded}
+    empty = sum(
+        parameter.is_meta for parameter in parameters
+    )  # a tensor that nobody claims is refused by loading itself
+    yield Measured(
+        "each tensor claimed once",
+        float(empty),
+        0.0,
+        f"{len(parameters) - empty} parameters filled",
+    )
+    laws: dict[str, Callable[[], float]] = {
+        "fused = equation": case.fused,
+        "row = alone": case.alone,
+        "padded = alone": case.padded,
+    }
     if model.config.decoder is not None:
         laws |= {"cached = whole": case.cached, "chunked = whole": case.chunked}
     for name, measure in laws.items():
@@ -65,14 +83,21 @@ class Case:
     """The inputs that all laws share, and one pass over them."""
 
     def __init__(self, model: Model, seed: int) -> None:
-        self.model, config = model, model.config
+        self.model = model
+        config = model.config
         random = torch.Generator().manual_seed(seed)
         time = min(TIME, config.last.max_positions)
-        self.tokens = torch.randint(0, config.last.embedding.vocab_size, (BATCH, time), generator=random)
+        self.tokens = torch.randint(
+            0, config.last.embedding.vocab_size, (BATCH, time), generator=random
+        )
         self.sources: dict[str, Tensor] = {}
         if config.encoder is not None and config.decoder is not None:
             length = min(SOURCE, config.encoder.max_positions)
-            self.sources = {"source": torch.randint(0, config.encoder.embedding.vocab_size, (BATCH, length), generator=random)}
+            self.sources = {
+                "source": torch.randint(
+                    0, config.encoder.embedding.vocab_size, (BATCH, length), generator=random
+                )
+            }
         self.whole = self.run(self.tokens)
 
     def run(self, tokens: Tensor, **options: object) -> Tensor:
@@ -82,7 +107,9 @@ class Case:
         return distance(self.run(self.tokens, kernel="equation"), self.whole)
 
     def alone(self) -> float:
-        rows = [self.model.transformer(self.tokens[n : n + 1], **self._row(n)) for n in range(BATCH)]
+        rows = [
+            self.model.transformer(self.tokens[n : n + 1], **self._row(n)) for n in range(BATCH)
+        ]
         return distance(self.whole, torch.cat(rows))
 
     def _row(self, n: int) -> dict[str, Tensor]:
@@ -90,14 +117,18 @@ class Case:
 
     def padded(self) -> float:
         """Every row behind another number of padded places, against the same tokens without."""
-        time, keep = self.tokens.shape[1], self.tokens.shape[1] - 2 * (BATCH - 1)
+        time = self.tokens.shape[1]
+        keep = self.tokens.shape[1] - 2 * (BATCH - 1)
         if keep < 1:
             return 0.0
         padding = torch.arange(time)[None] < 2 * torch.arange(BATCH)[:, None]
-        together, worst = self.run(self.tokens, padding=padding), 0.0
+        together = self.run(self.tokens, padding=padding)
+        worst = 0.0
         for n in range(BATCH):
             alone = self.model.transformer(self.tokens[n : n + 1, 2 * n :], **self._row(n))[0]
-            worst = max(worst, distance(alone, together[n, 2 * n :] if together.dim() == 3 else together[n]))
+            worst = max(
+                worst, distance(alone, together[n, 2 * n :] if together.dim() == 3 else together[n])
+            )
         return worst
 
     def cached(self) -> float:
@@ -110,9 +141,12 @@ class Case:
     def _in_pieces(self, sizes: list[int]) -> float:
         if self.whole.dim() != 3:
             return 0.0
-        cache, found = Cache.growing(self.model.config), list[Tensor]()
+        cache = Cache.growing(self.model.config)
+        found = list[Tensor]()
         for n, piece in enumerate(self.tokens.split([size for size in sizes if size > 0], dim=1)):
-            found.append(self.model.transformer(piece, cache=cache, **(self.sources if n == 0 else {})))
+            found.append(
+                self.model.transformer(piece, cache=cache, **(self.sources if n == 0 else {}))
+            )
         return distance(self.whole, torch.cat(found, dim=1))
 
     def past(self) -> float:
@@ -124,29 +158,46 @@ class Case:
 
     def reloaded(self, folder: Path) -> float:
         again = load(folder)
-        mine, theirs = self.model.transformer.state_dict(), again.transformer.state_dict()
+        mine = self.model.transformer.state_dict()
+        theirs = again.transformer.state_dict()
         assert mine.keys() == theirs.keys()
         return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
     def reference(self, folder: Path) -> Measured:
-        """transformers' numbers for the folder that we wrote, where it is installed and knows the model."""
+        """transformers' numbers for the folder that we wrote, where it is installed and knows the
+        model."""
         if self.model.family == "sightline":
             return Measured("reference", None, TOLERANCE, "a model of our own: nobody else has it")
         try:
             import transformers
         except ImportError:
-            return Measured("reference", None, TOLERANCE, "transformers is not installed: pip install transformers")
+            return Measured(
+                "reference",
+                None,
+                TOLERANCE,
+                "transformers is not installed: pip install transformers",
+            )
         name = architecture(self.model.keys, FAMILIES[self.model.family], self.model.head)
         kind = getattr(transformers, name, None)
         if kind is None:
-            return Measured("reference", None, TOLERANCE, f"transformers {transformers.__version__} has no {name}")
+            return Measured(
+                "reference",
+                None,
+                TOLERANCE,
+                f"transformers {transformers.__version__} has no {name}",
+            )
         theirs = kind.from_pretrained(folder, dtype=torch.float32).eval()
         inputs = {"input_ids": self.tokens}
         if self.sources:
             inputs = {"input_ids": self.sources["source"], "decoder_input_ids": self.tokens}
         output = theirs(**inputs)
         expected = answer_of(output, self.whole)
-        return Measured("reference", distance(expected, self.whole), TOLERANCE, f"transformers {transformers.__version__}")
+        return Measured(
+            "reference",
+            distance(expected, self.whole),
+            TOLERANCE,
+            f"transformers {transformers.__version__}",
+        )
 
 
 def answer_of(output: Any, like: Tensor) -> Tensor:

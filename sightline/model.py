@@ -1,11 +1,11 @@
 """A Transformer with its tokenizer and what is known of where it came from: the one meeting place.
 
-model = load("smollm2-135m-instruct")      a folder, a .gguf file, a hub id, or a name of the catalogue
+model = load("smollm2-135m-instruct")    a folder, a .gguf file, a hub id, or a catalogue name
 model.config, model.transformer, model.tokenizer, model.family
 model.generate(…), model.stream(…), model.chat(…), model.translate(…)
 model.fill(…), model.classify(…), model.embed(…), model.score(…)
-model.trace(…)                             every attention map of one pass, rebuilt exactly when asked for
-model.save("folder")                       a folder that Hugging Face's transformers loads
+model.trace(…)                           every attention map of one pass, rebuilt exactly on request
+model.save("folder")                     a folder that Hugging Face's transformers loads
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ from sightline.text.tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class Model:
-    """`family` is Hugging Face's `model_type` (or "sightline"), `head` what the checkpoint carries, `keys` its config.json, `defaults`
-    how its makers want it run, `pooling` how a sentence-transformers folder makes one vector of a text, `name` what it was
-    loaded by, `precision` that of the native engine, where one token after the other is made by it."""
+    """`family` is Hugging Face's `model_type` (or "sightline"), `head` what the checkpoint carries,
+    `keys` its config.json, `defaults` how its makers want it run, `pooling` how a
+    sentence-transformers folder makes one vector of a text, `name` what it was loaded by,
+    `precision` that of the native engine, where one token after the other is made by it."""
 
     transformer: Transformer
     tokenizer: Tokenizer | None = None
@@ -75,8 +76,12 @@ class Model:
     pooling: Pooling | None = None
     name: str = ""
     precision: Precision | None = None
-    _fast: tuple[object, Transformer] | None = field(default=None, init=False, repr=False, compare=False)
-    _native: tuple[object, Transformer] | None = field(default=None, init=False, repr=False, compare=False)
+    _fast: tuple[object, Transformer] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+    _native: tuple[object, Transformer] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     @property
     def config(self) -> ModelConfig:
@@ -84,8 +89,9 @@ class Model:
 
     @property
     def fast(self) -> Transformer:
-        """The transformer with its matrices laid out for running, made when first asked for; the transformer itself where that
-        gains nothing. Change a weight, and it is made anew (but not if it is changed through `.data`, which torch does not count)."""
+        """The transformer with its matrices laid out for running, made when first asked for; the
+        transformer itself where that gains nothing. Change a weight, and it is made anew (but not
+        if it is changed through `.data`, which torch does not count)."""
         if not can_pack(self.transformer):
             return self.running
         if self._fast is None or self._fast[0] != self._state:
@@ -94,7 +100,8 @@ class Model:
 
     @property
     def runner(self) -> Transformer:
-        """What reads, and makes one token after the other: the native engine if it was asked for, else `fast`."""
+        """What reads, and makes one token after the other: the native engine if it was asked for,
+        else `fast`."""
         if self.precision is None:
             return self.fast
         if self._native is None or self._native[0] != self._state:
@@ -105,7 +112,9 @@ class Model:
     def _note_packing(self, twin: Transformer) -> None:
         """What packing cost, among the notes of the load."""
         if self.source is not None:
-            self.source.notes += [note for note in packing_notes(twin) if note not in self.source.notes]
+            self.source.notes += [
+                note for note in packing_notes(twin) if note not in self.source.notes
+            ]
 
     def with_engine(self, engine: NativeEngine) -> Model:
         """With an engine that has these weights already."""
@@ -124,72 +133,135 @@ class Model:
 
     @property
     def reader(self) -> Transformer:
-        """What reads whole texts: the native engine for an encoder, if it was asked for, else `running`."""
-        return self.runner if self.precision is not None and self.config.decoder is None else self.running
+        """What reads whole texts: the native engine for an encoder, if it was asked for, else
+        `running`."""
+        return (
+            self.runner
+            if self.precision is not None and self.config.decoder is None
+            else self.running
+        )
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know: weights that were cast, files that were ignored, NaN that was found."""
+        """What a reader should know: weights that were cast, files that were ignored, NaN that was
+        found."""
         return [] if self.source is None else self.source.notes
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
-        """Continue a text or token ids (an encoder–decoder takes the source). The options are those of `stream`, and `beams`.
+        """Continue a text or token ids (an encoder–decoder takes the source). The options are those
+        of `stream`, and `beams`.
 
         A model without tokenizer takes ids and gives ids: `model.generate([5, 6, 7]).tokens`.
         """
         request = self.request(prompt, options)
-        beams, watch = options.get("beams", 1), self._watch(options, None)
+        beams = options.get("beams", 1)
+        watch = self._watch(options, None)
         if beams != 1:
-            found = best_of_beams(self.runner, self.tokenizer, request, beams=beams, penalty=options.get("length_penalty", 1.0))
+            found = best_of_beams(
+                self.runner,
+                self.tokenizer,
+                request,
+                beams=beams,
+                penalty=options.get("length_penalty", 1.0),
+            )
         else:
-            found = gather(self._stream(request, options, watch=watch), prompt_tokens=len(request.source or request.prompt))
+            found = gather(
+                self._stream(request, options, watch=watch),
+                prompt_tokens=len(request.source or request.prompt),
+            )
         if watch is not None:
-            read, said = [*request.prompt, *found.tokens[:-1]], prompt if isinstance(prompt, str) and request.source is not None else ""
+            read = [*request.prompt, *found.tokens[:-1]]
+            said = prompt if isinstance(prompt, str) and request.source is not None else ""
             looked = watch.trace if beams == 1 else self._traced
             found.trace = looked(read, source=request.source, source_text=said)
         return found
 
-    def generate_many(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Options]) -> list[Generation]:
-        """The same for many prompts at once: each text is what it would be alone, and together they take less time."""
+    def generate_many(
+        self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Options]
+    ) -> list[Generation]:
+        """The same for many prompts at once: each text is what it would be alone, and together they
+        take less time."""
         refuse_beams(options)
         if options.get("trace"):
-            raise InputError("a trace of many texts at once", expected="one text", fix="model.generate(prompt, trace=True) for each")
+            raise InputError(
+                "a trace of many texts at once",
+                expected="one text",
+                fix="model.generate(prompt, trace=True) for each",
+            )
         requests = [self.request(prompt, options) for prompt in prompts]
-        found = [Generation(prompt_tokens=len(request.source or request.prompt)) for request in requests]
-        runner = self.runner if self.config.encoder is None else self.fast  # the scheduler joins rows of caches, which pairs' have not
-        for number, piece in stream_many(runner, self.tokenizer, requests, stop=options.get("stop") or ()):
+        found = [
+            Generation(prompt_tokens=len(request.source or request.prompt)) for request in requests
+        ]
+        runner = (
+            self.runner if self.config.encoder is None else self.fast
+        )  # the scheduler joins rows of caches, which pairs' have not
+        for number, piece in stream_many(
+            runner, self.tokenizer, requests, stop=options.get("stop") or ()
+        ):
             found[number].add(piece)
         return found
 
-    def stream(self, prompt: str | Sequence[int], *, cache: Cache | None = None, **options: Unpack[Options]) -> Iterator[Piece]:
-        """The same, piece by piece as it is made: `for piece in model.stream("Once upon a time"): print(piece.text, end="")`.
+    def stream(
+        self, prompt: str | Sequence[int], *, cache: Cache | None = None, **options: Unpack[Options]
+    ) -> Iterator[Piece]:
+        """The same, piece by piece as it is made: `for piece in model.stream("Once upon a time"):
+        print(piece.text, end="")`.
 
-        A cache of an earlier call may be given if it holds the beginning of this very prompt, and nothing else.
+        A cache of an earlier call may be given if it holds the beginning of this very prompt, and
+        nothing else.
         """
         refuse_beams(options)
-        return self._stream(self.request(prompt, options), options, cache, watch=self._watch(options, cache))
+        return self._stream(
+            self.request(prompt, options), options, cache, watch=self._watch(options, cache)
+        )
 
-    def _stream(self, request: Request, options: Options, cache: Cache | None = None, *, watch: Watch | None = None) -> Iterator[Piece]:
+    def _stream(
+        self,
+        request: Request,
+        options: Options,
+        cache: Cache | None = None,
+        *,
+        watch: Watch | None = None,
+    ) -> Iterator[Piece]:
         transformer = self.runner if watch is None else watch.transformer
-        return stream(transformer, self.tokenizer, request, stop=options.get("stop") or (), cache=cache, watch=watch)
+        return stream(
+            transformer,
+            self.tokenizer,
+            request,
+            stop=options.get("stop") or (),
+            cache=cache,
+            watch=watch,
+        )
 
     def _watch(self, options: Options, cache: Cache | None) -> Watch | None:
-        """Who looks on, if that was asked for. The engine is watched where it runs: with its own cache."""
+        """Who looks on, if that was asked for. The engine is watched where it runs: with its own
+        cache."""
         if not options.get("trace"):
             return None
         twin = self._twin
         if twin is not None and (cache is None or isinstance(cache, NativeCache)):
             return NativeWatch(twin, self.tokenizer, self.name)
-        return Watch(twin or self.fast, self.tokenizer, self.name, notes=() if self.precision is None else (BY_TORCH,))
+        return Watch(
+            twin or self.fast,
+            self.tokenizer,
+            self.name,
+            notes=() if self.precision is None else (BY_TORCH,),
+        )
 
     @property
     def _twin(self) -> NativeTwin | None:
         """The native engine, where it makes the text and can be watched."""
-        alone = self.precision is not None and self.config.encoder is None and self.config.decoder is not None
+        alone = (
+            self.precision is not None
+            and self.config.encoder is None
+            and self.config.decoder is not None
+        )
         runner = self.runner if alone else None
         return runner if isinstance(runner, NativeTwin) else None
 
-    def _traced(self, ids: Sequence[int], *, source: Sequence[int] | None, source_text: str) -> Trace:
+    def _traced(
+        self, ids: Sequence[int], *, source: Sequence[int] | None, source_text: str
+    ) -> Trace:
         """A text that is known already, looked at once more."""
         if self._twin is not None:
             return native_trace(self._twin, self, ids)
@@ -197,7 +269,11 @@ class Model:
 
     def _noted(self, found: Trace) -> Trace:
         """With a word on who computed it, where another writes."""
-        return replace(found, notes=(BY_TORCH,)) if self.precision is not None and not found.notes else found
+        return (
+            replace(found, notes=(BY_TORCH,))
+            if self.precision is not None and not found.notes
+            else found
+        )
 
     def trace(
         self,
@@ -207,60 +283,107 @@ class Model:
         layers: Iterable[int] | None = None,
         what: Iterable[str] = ATTENTION,
     ) -> Trace:
-        """One ordinary pass, of which every attention map can be rebuilt: `model.trace("The cat sat").weights(layer=5, head=1)`.
+        """One ordinary pass, of which every attention map can be rebuilt: `model.trace("The cat
+        sat").weights(layer=5, head=1)`.
 
-        An encoder–decoder reads `source` and is shown writing `text`; with one text only, it translates that first. `what` may name more
-        of `sl.QUANTITIES` to keep, and `layers` fewer of the layers.
+        An encoder–decoder reads `source` and is shown writing `text`; with one text only, it
+        translates that first. `what` may name more of `sl.QUANTITIES` to keep, and `layers` fewer
+        of the layers.
         """
-        return self._noted(trace(self, self.defaults, text, source, layers=layers, what=what, twin=self._twin))
+        return self._noted(
+            trace(self, self.defaults, text, source, layers=layers, what=what, twin=self._twin)
+        )
 
     def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Generation:
-        """The answer to a conversation: `model.chat([{"role": "user", "content": "Hello"}]).text`."""
+        """The answer to a conversation: `model.chat([{"role": "user", "content":
+        "Hello"}]).text`."""
         refuse_beams(options)
-        request, watch = self._chat_request(messages, options), self._watch(options, None)
+        request = self._chat_request(messages, options)
+        watch = self._watch(options, None)
         found = gather(self._stream(request, options, watch=watch))
         found.trace = None if watch is None else watch.trace([*request.prompt, *found.tokens[:-1]])
         return found
 
-    def stream_chat(self, messages: Sequence[Message], *, cache: Cache | None = None, **options: Unpack[Options]) -> Iterator[Piece]:
+    def stream_chat(
+        self, messages: Sequence[Message], *, cache: Cache | None = None, **options: Unpack[Options]
+    ) -> Iterator[Piece]:
         """The same, piece by piece."""
         refuse_beams(options)
-        return self._stream(self._chat_request(messages, options), options, cache, watch=self._watch(options, cache))
+        return self._stream(
+            self._chat_request(messages, options), options, cache, watch=self._watch(options, cache)
+        )
 
     def _chat_request(self, messages: Sequence[Message], options: Options) -> Request:
         tokenizer = self._tokenizer()
         return self.request(chat_ids(tokenizer, messages), options, also_end=turn_end(tokenizer))
 
     def translate(
-        self, text: str, *, beams: int | None = None, max_tokens: int | None = None, length_penalty: float | None = None
+        self,
+        text: str,
+        *,
+        beams: int | None = None,
+        max_tokens: int | None = None,
+        length_penalty: float | None = None,
     ) -> Translation:
-        """The text in the other language, with which source token each of its tokens looked at. Unsaid, beams are the checkpoint's or 4."""
+        """The text in the other language, with which source token each of its tokens looked at.
+        Unsaid, beams are the checkpoint's or 4."""
         return translate(
-            self.runner, self._tokenizer(), self.defaults, text, beams=beams, max_tokens=max_tokens, length_penalty=length_penalty
+            self.runner,
+            self._tokenizer(),
+            self.defaults,
+            text,
+            beams=beams,
+            max_tokens=max_tokens,
+            length_penalty=length_penalty,
         )
 
     def fill(self, text: str, *, top_k: int = 5) -> list[Filling]:
-        """For each mask in the text (`[MASK]`, or as the tokenizer writes it), the likeliest tokens."""
+        """For each mask in the text (`[MASK]`, or as the tokenizer writes it), the likeliest
+        tokens."""
         return fill(self.reader, self._tokenizer(), text, top_k=top_k)
 
     def classify(self, texts: Sequence[str]) -> list[Classification]:
         """The probability of each label, for each text."""
         if self.head == "answers":
-            raise InputError("a model that finds answers in a text", expected="one that labels texts or tokens", fix="use another model")
-        problem, start = self.keys.get("problem_type"), self.defaults.decoder_start
-        return classify(self.reader, self._tokenizer(), texts, labels=self.labels, problem=problem, start=start)
+            raise InputError(
+                "a model that finds answers in a text",
+                expected="one that labels texts or tokens",
+                fix="use another model",
+            )
+        problem = self.keys.get("problem_type")
+        start = self.defaults.decoder_start
+        return classify(
+            self.reader, self._tokenizer(), texts, labels=self.labels, problem=problem, start=start
+        )
 
-    def embed(self, texts: Sequence[str], *, progress: Callable[[int], None] | None = None) -> Tensor:
-        """One vector for each text, `[texts, width]`, pooled as the checkpoint says (without a word of it: the mean)."""
-        return embed(self.reader, self._tokenizer(), texts, pooling=self.pooling or Pooling(how="mean", normalize=False), progress=progress)
+    def embed(
+        self, texts: Sequence[str], *, progress: Callable[[int], None] | None = None
+    ) -> Tensor:
+        """One vector for each text, `[texts, width]`, pooled as the checkpoint says (without a word
+        of it: the mean)."""
+        return embed(
+            self.reader,
+            self._tokenizer(),
+            texts,
+            pooling=self.pooling or Pooling(how="mean", normalize=False),
+            progress=progress,
+        )
 
-    def score(self, text: str | Sequence[int], *, stride: int | None = None, progress: Callable[[int], None] | None = None) -> Score:
-        """How likely a text is: log p of each token, perplexity. Longer than the context, it is read in windows, `stride` apart."""
+    def score(
+        self,
+        text: str | Sequence[int],
+        *,
+        stride: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Score:
+        """How likely a text is: log p of each token, perplexity. Longer than the context, it is
+        read in windows, `stride` apart."""
         return score(self.running, self._tokenizer(), text, stride=stride, progress=progress)
 
     @property
     def labels(self) -> list[str]:
-        """The names of a classifier's labels, as its config.json gives them; names of another number of labels are not of these."""
+        """The names of a classifier's labels, as its config.json gives them; names of another
+        number of labels are not of these."""
         count = self.config.head.labels if isinstance(self.config.head, Classifier) else 0
         said = self.keys.get("id2label")
         named = said if isinstance(said, dict) and len(said) == count else {}
@@ -270,26 +393,45 @@ class Model:
         """The tokens of a text, with what the model expects around it."""
         return ids_of(self.tokenizer, text)
 
-    def request(self, prompt: str | Sequence[int], options: Options, *, also_end: tuple[int, ...] = ()) -> Request:
+    def request(
+        self, prompt: str | Sequence[int], options: Options, *, also_end: tuple[int, ...] = ()
+    ) -> Request:
         """What `decode` is asked."""
-        return request_of(self.config, self.tokenizer, self.defaults, prompt, options, also_end=also_end)
+        return request_of(
+            self.config, self.tokenizer, self.defaults, prompt, options, also_end=also_end
+        )
 
     def _tokenizer(self) -> Tokenizer:
         return needed(self.tokenizer)
 
-    def save(self, folder: str | Path, *, dtype: str | None = None, overwrite: bool = False) -> Path:
-        """Write a folder that Hugging Face loads (or `load` alone, where a model has no family there). Returns the folder."""
+    def save(
+        self, folder: str | Path, *, dtype: str | None = None, overwrite: bool = False
+    ) -> Path:
+        """Write a folder that Hugging Face loads (or `load` alone, where a model has no family
+        there). Returns the folder."""
         kind = dtype_named(dtype) if dtype else next(self.transformer.parameters()).dtype
-        keys = keys_for(self.keys or keys_of(self.config), kind, family=FAMILIES[self.family], head=self.head)
+        keys = keys_for(
+            self.keys or keys_of(self.config), kind, family=FAMILIES[self.family], head=self.head
+        )
         tensors = dict(tensors_of(self.transformer, FAMILIES[self.family], self.head, dtype=kind))
-        save_folder(folder, tensors, keys=keys, files=tokenizer_files(self.source, self.tokenizer), overwrite=overwrite)
+        save_folder(
+            folder,
+            tensors,
+            keys=keys,
+            files=tokenizer_files(self.source, self.tokenizer),
+            overwrite=overwrite,
+        )
         return Path(folder)
 
 
 def refuse_beams(options: Options) -> None:
     """Where a text is shown as it comes, there is nothing to search for."""
     if options.get("beams", 1) != 1:
-        raise InputError("a beam search, which is not known before its end", expected="generate", fix="model.generate(…, beams=4)")
+        raise InputError(
+            "a beam search, which is not known before its end",
+            expected="generate",
+            fix="model.generate(…, beams=4)",
+        )
 
 
 def load(
@@ -305,19 +447,32 @@ def load(
 ) -> Model:
     """Find, open, understand and fill a model.
 
-    `strict` refuses NaN weights and keys of config.json that nobody knows, which are noted otherwise. `verify` checks the folder's
-    checksums, `from_pickle` allows an old `pytorch_model.bin`, which is then converted in a limited process of its own. Tensors whose
-    names match a glob of `ignore_tensors`, such as `"v_head.*"`, are left out. `progress(name, numbers)` is told of every tensor that
-    was filled.
+    `strict` refuses NaN weights and keys of config.json that nobody knows, which are noted
+    otherwise. `verify` checks the folder's checksums, `from_pickle` allows an old
+    `pytorch_model.bin`, which is then converted in a limited process of its own. Tensors whose
+    names match a glob of `ignore_tensors`, such as `"v_head.*"`, are left out. `progress(name,
+    numbers)` is told of every tensor that was filled.
 
-    `engine="native"` makes tokens with the native engine, in `dtype` float32, float16, int8, int8_groups, int4 or int4_min; `"auto"`
-    uses it where it can write what torch would, and notes its choice. The engine's packed weights are kept in the cache: the next time
-    only they are read, and `transformer` when it is asked for.
+    `engine="native"` makes tokens with the native engine, in `dtype` float32, float16, int8,
+    int8_groups, int4 or int4_min; `"auto"` uses it where it can write what torch would, and notes
+    its choice. The engine's packed weights are kept in the cache: the next time only they are read,
+    and `transformer` when it is asked for.
     """
     if isinstance(ignore_tensors, str):
-        raise InputError(f"ignore_tensors {ignore_tensors!r}", expected="a list of globs", fix=f"ignore_tensors=[{ignore_tensors!r}]")
-    source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle, ignore_tensors=ignore_tensors)
-    return load_opened(source, dtype=dtype, engine=engine, strict=strict, progress=progress, name=called(reference))
+        raise InputError(
+            f"ignore_tensors {ignore_tensors!r}",
+            expected="a list of globs",
+            fix=f"ignore_tensors=[{ignore_tensors!r}]",
+        )
+    source = open_source(
+        resolve(reference),
+        verify=verify,
+        allow_pickle_weights=from_pickle,
+        ignore_tensors=ignore_tensors,
+    )
+    return load_opened(
+        source, dtype=dtype, engine=engine, strict=strict, progress=progress, name=called(reference)
+    )
 
 
 def called(reference: str | Path) -> str:
@@ -337,16 +492,30 @@ def load_opened(
     """A source that is open already."""
     precision = precision_for(source, engine, dtype)
     if precision is None:
-        loaded, packed_engine = load_source(source, dtype=dtype_named(dtype), strict=strict, progress=progress), None
+        loaded = load_source(source, dtype=dtype_named(dtype), strict=strict, progress=progress)
+        packed_engine = None
     else:
         loaded, packed_engine = load_packed(source, precision, strict=strict, progress=progress)
         if packed_engine is None:
             check_known(loaded.transformer)
-        source.notes += gguf.notes({entry.name: entry.kind for entry in source.tensors.values()}, precision)
+        source.notes += gguf.notes(
+            {entry.name: entry.kind for entry in source.tensors.values()}, precision
+        )
     defaults = read_defaults(source, loaded.transformer.config.last.embedding.vocab_size)
     pooling = read_pooling(source.where) if source.where.is_dir() else None
     tokenizer = tokenizer_of(source)
-    found = Model(loaded.transformer, tokenizer, loaded.family.name, loaded.head, source.keys, source, defaults, pooling, name, precision)
+    found = Model(
+        loaded.transformer,
+        tokenizer,
+        loaded.family.name,
+        loaded.head,
+        source.keys,
+        source,
+        defaults,
+        pooling,
+        name,
+        precision,
+    )
     if packed_engine is not None:
         return found.with_engine(packed_engine)
     if precision not in (None, "float32"):

@@ -1,8 +1,9 @@
 """Seeing without hooks: `x = record("residual", x)` reads like part of the formula.
 
-A recorder is an argument of the forward pass. It is handed each named quantity and returns it: the same
-object (recording), or another one (an edit: patch, ablate, steer). `NOTHING` returns everything as it came.
-No module keeps a reference to it, so two passes can be watched apart, and nothing is left behind.
+A recorder is an argument of the forward pass. It is handed each named quantity and returns it: the
+same object (recording), or another one (an edit: patch, ablate, steer). `NOTHING` returns
+everything as it came. No module keeps a reference to it, so two passes can be watched apart, and
+nothing is left behind.
 """
 
 from __future__ import annotations
@@ -26,28 +27,62 @@ class Quantity:
 
 
 QUANTITIES: dict[str, Quantity] = {
-    "embedding": Quantity("batch time width", "the sum of token, position and type embeddings that enters the first block"),
+    "embedding": Quantity(
+        "batch time width",
+        "the sum of token, position and type embeddings that enters the first block",
+    ),
     "residual": Quantity("batch time width", "the residual stream as it enters a block"),
-    "input": Quantity("batch time width", "what attention reads: the stream, normed where the placement says; q, k and v are made of it"),
-    "query": Quantity("batch heads query head_dim", "what each token asks for, after normalising and rotating"),
-    "key": Quantity("batch kv_heads key head_dim", "what each token offers to be found by, cached ones included"),
-    "value": Quantity("batch kv_heads key value_dim", "what each token hands over when it is attended to"),
-    "mask": Quantity("batch query key", "who may look at whom: a predicate over positions, not a tensor"),
-    "bias": Quantity("batch heads query key", "what ALiBi or T5 add to the scores: a function of positions"),
-    "weights": Quantity("batch heads query key", "softmax of the scores; recording it runs the equation kernel in that layer"),
-    "heads": Quantity("batch heads query value_dim", "each head's mix of values, before the output projection"),
+    "input": Quantity(
+        "batch time width",
+        "what attention reads: the stream, normed where the placement says; q, k and v are made"
+        " of it",
+    ),
+    "query": Quantity(
+        "batch heads query head_dim", "what each token asks for, after normalising and rotating"
+    ),
+    "key": Quantity(
+        "batch kv_heads key head_dim", "what each token offers to be found by, cached ones included"
+    ),
+    "value": Quantity(
+        "batch kv_heads key value_dim", "what each token hands over when it is attended to"
+    ),
+    "mask": Quantity(
+        "batch query key", "who may look at whom: a predicate over positions, not a tensor"
+    ),
+    "bias": Quantity(
+        "batch heads query key", "what ALiBi or T5 add to the scores: a function of positions"
+    ),
+    "weights": Quantity(
+        "batch heads query key",
+        "softmax of the scores; recording it runs the equation kernel in that layer",
+    ),
+    "heads": Quantity(
+        "batch heads query value_dim", "each head's mix of values, before the output projection"
+    ),
     "attention": Quantity("batch time width", "what attention adds to the residual stream"),
     "cross_input": Quantity("batch time width", "what cross-attention makes its queries of"),
     "cross_query": Quantity("batch heads query head_dim", "a decoder token's query to the encoder"),
     "cross_key": Quantity("batch kv_heads key head_dim", "an encoder token's key for the decoder"),
-    "cross_value": Quantity("batch kv_heads key value_dim", "what an encoder token hands to the decoder"),
+    "cross_value": Quantity(
+        "batch kv_heads key value_dim", "what an encoder token hands to the decoder"
+    ),
     "cross_mask": Quantity("batch query key", "which encoder tokens are real"),
     "cross_bias": Quantity("batch heads query key", "what is added to the cross-attention scores"),
-    "cross_weights": Quantity("batch heads query key", "softmax of the cross scores; runs the equation kernel there"),
-    "cross_heads": Quantity("batch heads query value_dim", "each cross-attention head's mix of encoder values"),
-    "cross_attention": Quantity("batch time width", "what cross-attention adds to the residual stream"),
-    "hidden": Quantity("batch time hidden", "the feed-forward's inner activations, after the non-linearity"),
-    "feed_forward": Quantity("batch time width", "what the feed-forward adds to the residual stream"),
+    "cross_weights": Quantity(
+        "batch heads query key", "softmax of the cross scores; runs the equation kernel there"
+    ),
+    "cross_heads": Quantity(
+        "batch heads query value_dim", "each cross-attention head's mix of encoder values"
+    ),
+    "cross_attention": Quantity(
+        "batch time width", "what cross-attention adds to the residual stream"
+    ),
+    "hidden": Quantity(
+        "batch time hidden", "the feed-forward's inner activations, after the non-linearity"
+    ),
+    "feed_forward": Quantity(
+        "batch time width", "what the feed-forward adds to the residual stream"
+    ),
     "output": Quantity("batch time width", "the last hidden state, after the final norm"),
     "logits": Quantity("batch time vocab_size", "the scores over the vocabulary"),
 }
@@ -90,19 +125,26 @@ class Recorder:
         seen["decoder", 5, "query"]            # [batch, heads, query, head_dim]
         seen.finish()                          # raises if anything asked for never came by
 
-    A name that is not in QUANTITIES is refused at once. `weights` is the only quantity that the fused kernel does
-    not compute: asking for it, or editing it, runs the equation kernel in the layers concerned (`equation_layers`).
+    A name that is not in QUANTITIES is refused at once. `weights` is the only quantity that the
+    fused kernel does not compute: asking for it, or editing it, runs the equation kernel in the
+    layers concerned (`equation_layers`).
     """
 
     def __init__(
-        self, names: Iterable[str] = (), *, layers: Iterable[int] | None = None, edits: Mapping[Place, Edit] | None = None
+        self,
+        names: Iterable[str] = (),
+        *,
+        layers: Iterable[int] | None = None,
+        edits: Mapping[Place, Edit] | None = None,
     ) -> None:
         self.names = frozenset(names)
         self.layers = None if layers is None else frozenset(layers)
         self.edits = dict(edits or {})
         for name in [*self.names, *(place[2] for place in self.edits)]:
             if name not in QUANTITIES:
-                raise RecordError(f"nothing named {name!r} can be recorded", fix=nearest(name, QUANTITIES))
+                raise RecordError(
+                    f"nothing named {name!r} can be recorded", fix=nearest(name, QUANTITIES)
+                )
         self.kept: dict[Place, Any] = {}
         self.edited: set[Place] = set()
         self.equation_layers: set[tuple[str, int | None]] = set()
@@ -118,8 +160,12 @@ class Recorder:
 
     def __getitem__(self, place: Place) -> Any:
         if place not in self.kept:
-            there = sorted({str(key) for key in self.kept}) or ["nothing yet: run the model with record=this"]
-            raise RecordError(f"{place} was not recorded", fix=f"recorded so far: {', '.join(there[:8])}")
+            there = sorted({str(key) for key in self.kept}) or [
+                "nothing yet: run the model with record=this"
+            ]
+            raise RecordError(
+                f"{place} was not recorded", fix=f"recorded so far: {', '.join(there[:8])}"
+            )
         return self.kept[place]
 
     def finish(self) -> None:
@@ -139,13 +185,17 @@ class _Scope:
     __slots__ = ("layer", "recorder", "stack")
 
     def __init__(self, recorder: Recorder, stack: str, layer: int | None) -> None:
-        self.recorder, self.stack, self.layer = recorder, stack, layer
+        self.recorder = recorder
+        self.stack = stack
+        self.layer = layer
 
     def at(self, stack: str, layer: int | None = None) -> Record:
         return _Scope(self.recorder, stack, layer)
 
     def _keeps(self, name: str) -> bool:
-        within = self.recorder.layers is None or self.layer is None or self.layer in self.recorder.layers
+        within = (
+            self.recorder.layers is None or self.layer is None or self.layer in self.recorder.layers
+        )
         return name in self.recorder.names and within
 
     def wants(self, name: str) -> bool:
@@ -157,7 +207,9 @@ class _Scope:
         if edit is not None:
             value = edit(value)
             self.recorder.edited.add(place)
-        if self._keeps(name) or (edit is not None and name.endswith("weights")):  # edited weights cannot be made again of q and k
+        if self._keeps(name) or (
+            edit is not None and name.endswith("weights")
+        ):  # edited weights cannot be made again of q and k
             self.recorder.kept[place] = value
         if name.endswith("weights"):
             self.recorder.equation_layers.add((self.stack, self.layer))

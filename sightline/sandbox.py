@@ -1,10 +1,13 @@
-"""A process with limits, for what strangers send: chat templates are programs, and a line of a grammar can ask for hours or all memory.
+"""A process with limits, for what strangers send: chat templates are programs, and a line of a
+grammar can ask for hours or all memory.
 
     asked = Limited("renderer.py", seconds=2.0, memory=1 << 29, first={…})
-    asked.ask({…})                    the answer of `answer(request)` in that file, or None: too slow, too large, too deep
+    asked.ask({…})      what `answer(request)` in that file returns, or None: too slow, too large,
+                        too deep
 
-The file runs by itself (`python -P limited.py renderer.py …`, nothing of sightline imported). The process is started when it is first
-needed, kept between calls, and killed when it takes too long. Messages are JSON behind their length in four bytes.
+The file runs by itself (`python -P limited.py renderer.py …`, nothing of sightline imported). The
+process is started when it is first needed, kept between calls, and killed when it takes too long.
+Messages are JSON behind their length in four bytes.
 """
 
 from __future__ import annotations
@@ -41,25 +44,39 @@ def write_message(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-# ------------------------------------------------------------------------------------------------------------- the asker
+# -------------------------------------------------------------------------------------- the asker
 
 
 class Limited:
-    """A file with a function `answer`, run with so much time for each answer and so much memory. Threads take turns."""
+    """A file with a function `answer`, run with so much time for each answer and so much memory.
+    Threads take turns."""
 
-    def __init__(self, script: str, *, seconds: float, memory: int, first: Any, stack: int = 0) -> None:
-        self.script, self.seconds, self.memory, self.first, self.stack = script, seconds, memory, first, stack
+    def __init__(
+        self, script: str, *, seconds: float, memory: int, first: Any, stack: int = 0
+    ) -> None:
+        self.script = script
+        self.seconds = seconds
+        self.memory = memory
+        self.first = first
+        self.stack = stack
         self.process: Process | None = None
         self.lock = threading.Lock()
 
     def ask(self, request: Any) -> Any:
-        """The answer, or None if there was none within the limits; then the process is gone, and the next call starts another."""
+        """The answer, or None if there was none within the limits; then the process is gone, and
+        the next call starts another."""
         with self.lock:
             if self.process is None or self.process.owner != os.getpid():
-                self.process = Process(self.script, memory=self.memory, alarm=int(2 * self.seconds) + 1, stack=self.stack)
+                self.process = Process(
+                    self.script,
+                    memory=self.memory,
+                    alarm=int(2 * self.seconds) + 1,
+                    stack=self.stack,
+                )
                 atexit.register(self.process.stop)
                 self.process.ask(self.first, START_SECONDS)
-            process, self.process = self.process, None
+            process = self.process
+            self.process = None
             reply = process.ask(request, self.seconds)
             if reply is None:
                 atexit.unregister(process.stop)
@@ -75,9 +92,20 @@ class Process:
         self.owner = os.getpid()
         kept = {name: value for name, value in os.environ.items() if name in KEPT_NAMES}
         limits = [str(memory), str(alarm), str(stack)]
-        command = [sys.executable, "-P", os.path.abspath(__file__), os.path.abspath(script), *limits]
+        command = [
+            sys.executable,
+            "-P",
+            os.path.abspath(__file__),
+            os.path.abspath(script),
+            *limits,
+        ]
         self.running = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=kept, cwd=os.path.abspath(os.sep)
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=kept,
+            cwd=os.path.abspath(os.sep),
         )
 
     def ask(self, request: Any, seconds: float) -> Any:
@@ -110,7 +138,7 @@ class Process:
                     pipe.close()
 
 
-# ---------------------------------------------------------------------------------------------------------- the answerer
+# ----------------------------------------------------------------------------------- the answerer
 
 
 def limit_memory(memory: int) -> None:
@@ -123,7 +151,8 @@ def limit_memory(memory: int) -> None:
 
 
 def serve(answer: Callable[[Any], Any], alarm: int) -> None:
-    """Answer until there is nobody to ask. The alarm is for the case that whoever started this is no more."""
+    """Answer until there is nobody to ask. The alarm is for the case that whoever started this is
+    no more."""
     ring: Callable[[int], Any] = getattr(signal, "alarm", lambda seconds: None)
     while (request := read_message(sys.stdin.buffer)) is not None:
         ring(alarm)
@@ -133,7 +162,8 @@ def serve(answer: Callable[[Any], Any], alarm: int) -> None:
 
 
 def main(script: str, memory: str, alarm: str, stack: str) -> None:
-    """Serve; on a stack of that size, if one is given: what overflows it ends this process and no other."""
+    """Serve; on a stack of that size, if one is given: what overflows it ends this process and no
+    other."""
     import runpy
 
     limit_memory(int(memory))

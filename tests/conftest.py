@@ -16,7 +16,9 @@ import torch
 from sightline.kernels import library as kernels
 
 torch.set_num_threads(1)
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; the programs that tests start must hear Ctrl-C
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # a shell's background job; the programs that tests start must hear Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -25,9 +25,19 @@ def mixed(path: Path) -> Path:
             writer.add_key_value(field.name, field.contents(), field.types[0])
     for tensor in reader.tensors:
         kinds = gguf.GGMLQuantizationType
-        kind = kinds.F32 if len(tensor.shape) == 1 else kinds.Q8_0 if tensor.name == "token_embd.weight" else kinds.Q4_1
+        kind = (
+            kinds.F32
+            if len(tensor.shape) == 1
+            else kinds.Q8_0
+            if tensor.name == "token_embd.weight"
+            else kinds.Q4_1
+        )
         values = np.array(tensor.data)
-        writer.add_tensor(tensor.name, values if kind == kinds.F32 else gguf.quantize(values, kind), raw_dtype=kind)
+        writer.add_tensor(
+            tensor.name,
+            values if kind == kinds.F32 else gguf.quantize(values, kind),
+            raw_dtype=kind,
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -35,7 +45,9 @@ def mixed(path: Path) -> Path:
     return path
 
 
-def test_a_quantised_file_is_called_what_it_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quantised_file_is_called_what_it_stores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Not float32, which is what it is decoded to."""
     path = mixed(tmp_path / "model.gguf")
     assert main(["info", str(path), "--json"]) == 0
@@ -50,16 +62,26 @@ def test_one_kind_needs_no_share(tmp_path: Path) -> None:
 
 
 def test_shares_are_never_rounded_to_nothing_or_to_all() -> None:
-    assert [share(part, 1000) for part in (1, 5, 500, 999, 1000)] == ["<1%", "<1%", "50%", ">99%", "100%"]
+    assert [share(part, 1000) for part in (1, 5, 500, 999, 1000)] == [
+        "<1%",
+        "<1%",
+        "50%",
+        ">99%",
+        "100%",
+    ]
 
 
-def test_a_strangers_tensor_name_never_gets_into_the_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_strangers_tensor_name_never_gets_into_the_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It was printed as markup: a MarkupError, or colours of the file's choosing."""
     write(make("llama"), tmp_path / "plain.gguf")
     data = (tmp_path / "plain.gguf").read_bytes()
     name = b"blk.0.attn_norm.weight"
     assert data.count(name) == 1
-    (tmp_path / "model.gguf").write_bytes(data.replace(name, b"[/x]\x1b.attn_rot_embd".ljust(len(name), b"d")))
+    (tmp_path / "model.gguf").write_bytes(
+        data.replace(name, b"[/x]\x1b.attn_rot_embd".ljust(len(name), b"d"))
+    )
     assert main(["info", str(tmp_path / "model.gguf")]) == 2
     said = capsys.readouterr()
     assert "is not known" in said.err

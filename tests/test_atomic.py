@@ -50,7 +50,9 @@ def test_a_link_at_the_old_temporary_name_is_not_followed(tmp_path: Path) -> Non
     assert victim.read_text() == "precious"
 
 
-def test_a_link_at_the_very_temporary_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_at_the_very_temporary_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     monkeypatch.setattr(atomic.secrets, "token_hex", lambda size: "0" * 2 * size)
@@ -61,7 +63,10 @@ def test_a_link_at_the_very_temporary_name_is_refused(tmp_path: Path, monkeypatc
 
 
 def test_what_killed_writers_left_is_removed_after_an_hour(tmp_path: Path) -> None:
-    old, young, other = (tmp_path / f".{name}.{digit * 16}.part" for name, digit in (("a.txt", "0"), ("a.txt", "1"), ("b.txt", "0")))
+    old, young, other = (
+        tmp_path / f".{name}.{digit * 16}.part"
+        for name, digit in (("a.txt", "0"), ("a.txt", "1"), ("b.txt", "0"))
+    )
     for left in (old, young, other):
         left.write_text("half")
     for left in (old, other):

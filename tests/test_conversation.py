@@ -1,4 +1,5 @@
-"""A chat that goes on: what is reused changes no token, what is cut does no harm, and a saved conversation comes back."""
+"""A chat that goes on: what is reused changes no token, what is cut does no harm, and a saved
+conversation comes back."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ from sightline.text.chat import chat_ids
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.training.subwords import save, train
 
-TEXT = "the cat sat on the mat and the dog sat on the log; 猫がマットの上に座った。🙂 user assistant system " * 40
+TEXT = (
+    "the cat sat on the mat and the dog sat on the log; 猫がマットの上に座った。🙂 user assistant system "
+    * 40
+)
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -39,7 +43,11 @@ def make_folder(place: Path, *, template: str | None = TEMPLATE, context: int = 
     tokenizer = Tokenizer.from_folder(tokens)
     tokenizer.chat_template = template
     torch.manual_seed(3)
-    transformer = sl.build(sl.gpt(width=32, layers=2, heads=4, vocab_size=320, max_positions=context, positions="rotary")).eval()
+    transformer = sl.build(
+        sl.gpt(
+            width=32, layers=2, heads=4, vocab_size=320, max_positions=context, positions="rotary"
+        )
+    ).eval()
     with torch.no_grad():
         for parameter in transformer.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -57,7 +65,8 @@ def said(conversation: Conversation, text: str) -> list[int]:
 
 
 def fresh(conversation: Conversation, text: str) -> list[int]:
-    """The tokens of an answer to the same messages by nothing but the decoder, without any cache of before."""
+    """The tokens of an answer to the same messages by nothing but the decoder, without any cache of
+    before."""
     model, options = conversation.model, dict(conversation.options)
     ids = chat_ids(model.tokenizer, [*conversation.messages, {"role": "user", "content": text}])
     request = Request(
@@ -71,7 +80,12 @@ def fresh(conversation: Conversation, text: str) -> list[int]:
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_tokens": 8}, WARM, WARM | {"repetition_penalty": 1.4, "top_p": 0.9}, WARM | {"seed": 11, "top_k": 9}],
+    [
+        {"max_tokens": 8},
+        WARM,
+        WARM | {"repetition_penalty": 1.4, "top_p": 0.9},
+        WARM | {"seed": 11, "top_k": 9},
+    ],
 )
 def test_with_reuse_is_without(options: dict[str, object], model: sl.Model) -> None:
     conversation = Conversation(model, system="the dog", **options)
@@ -87,16 +101,27 @@ def test_with_reuse_is_without(options: dict[str, object], model: sl.Model) -> N
 @pytest.mark.parametrize("options", [{"max_tokens": 8}, WARM])
 def test_only_what_is_new_is_computed(options: dict[str, object], model: sl.Model) -> None:
     computed: list[int] = []
-    handle = model.transformer.decoder.embedding.register_forward_hook(lambda part, given, made: computed.append(made.shape[1]))
+    handle = model.transformer.decoder.embedding.register_forward_hook(
+        lambda part, given, made: computed.append(made.shape[1])
+    )
     conversation, before = Conversation(model, system="the mat", **options), list[int]()
     try:
         for text in ["the cat", "on the mat", "and the dog"]:
-            ids = chat_ids(model.tokenizer, [*conversation.messages, {"role": "user", "content": text}])
-            common = next((n for n, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), len(before))
+            ids = chat_ids(
+                model.tokenizer, [*conversation.messages, {"role": "user", "content": text}]
+            )
+            common = next(
+                (n for n, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b),
+                len(before),
+            )
             computed.clear()
             answer = said(conversation, text)
             figures = conversation.figures
-            assert (figures.prompt_tokens, figures.reused_tokens, figures.new_tokens) == (len(ids), common, len(answer))
+            assert (figures.prompt_tokens, figures.reused_tokens, figures.new_tokens) == (
+                len(ids),
+                common,
+                len(answer),
+            )
             assert sum(computed) == len(ids) - common + len(answer) - 1
             before = [*ids, *answer[:-1]]
     finally:
@@ -118,7 +143,8 @@ def close(conversation: Conversation, text: str) -> None:
 
 
 def interrupt_layer(conversation: Conversation, text: str) -> None:
-    """Ctrl-C in the second layer of the sixth pass: the first layer's cache has a token that the second has not."""
+    """Ctrl-C in the second layer of the sixth pass: the first layer's cache has a token that the
+    second has not."""
     passes: list[None] = []
 
     def press(*_: object) -> None:
@@ -126,7 +152,11 @@ def interrupt_layer(conversation: Conversation, text: str) -> None:
         if len(passes) == 6:
             raise KeyboardInterrupt
 
-    last = [part for part in conversation.model.transformer.decoder.modules() if isinstance(part, nn.Linear)][-1]
+    last = [
+        part
+        for part in conversation.model.transformer.decoder.modules()
+        if isinstance(part, nn.Linear)
+    ][-1]
     handle = last.register_forward_hook(press)
     with pytest.raises(KeyboardInterrupt):
         said(conversation, text)
@@ -134,7 +164,8 @@ def interrupt_layer(conversation: Conversation, text: str) -> None:
 
 
 def interrupt_cutting(conversation: Conversation, text: str) -> None:
-    """Ctrl-C after one of two layers was cut back, further than the next prompt will need: another system message begins otherwise."""
+    """Ctrl-C after one of two layers was cut back, further than the next prompt will need: another
+    system message begins otherwise."""
     kind, calls = type(Cache.growing(conversation.model.config).stores[0]), list[None]()
     whole = kind.truncate
 
@@ -153,7 +184,9 @@ def interrupt_cutting(conversation: Conversation, text: str) -> None:
 
 
 @pytest.mark.parametrize("cut", [stop_early, close, interrupt_layer, interrupt_cutting])
-def test_a_cut_answer_does_no_harm(cut: Callable[[Conversation, str], None], model: sl.Model) -> None:
+def test_a_cut_answer_does_no_harm(
+    cut: Callable[[Conversation, str], None], model: sl.Model
+) -> None:
     conversation = Conversation(model, **WARM)
     said(conversation, "the cat")
     cut(conversation, "the dog and the log")
@@ -183,10 +216,16 @@ def test_an_answer_that_never_began_is_no_answer(model: sl.Model) -> None:
 
 
 def test_the_templates_end_ends_an_answer(model: sl.Model) -> None:
-    """The second token of the answer and <|im_end|>, which this template writes after answers only, change places."""
-    template = TEMPLATE.replace("<|im_end|>\n", "{% if message.role == 'assistant' %}<|im_end|>{% endif %}\n")
+    """The second token of the answer and <|im_end|>, which this template writes after answers only,
+    change places."""
+    template = TEMPLATE.replace(
+        "<|im_end|>\n", "{% if message.role == 'assistant' %}<|im_end|>{% endif %}\n"
+    )
     tokenizer = Tokenizer(model.tokenizer.engine, chat_template=template)
-    end, answer = tokenizer.id_of("<|im_end|>"), said(Conversation(sl.Model(model.transformer, tokenizer), max_tokens=6), "the cat")
+    end, answer = (
+        tokenizer.id_of("<|im_end|>"),
+        said(Conversation(sl.Model(model.transformer, tokenizer), max_tokens=6), "the cat"),
+    )
     assert answer[0] != answer[1]
     swapped = deepcopy(model.transformer)
     rows = swapped.decoder.embedding.tokens.weight.data
@@ -217,7 +256,9 @@ def test_undo_reset_and_another_system_message(model: sl.Model) -> None:
 @pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_the_native_engine_reuses_as_well(precision: Precision, model: sl.Model) -> None:
-    native = sl.Model(model.transformer, model.tokenizer, defaults=model.defaults, precision=precision)
+    native = sl.Model(
+        model.transformer, model.tokenizer, defaults=model.defaults, precision=precision
+    )
     conversation = Conversation(native, system="the dog", **WARM)
     for text in ("the cat sat", "on the mat", "and the log"):
         wanted = fresh(conversation, text)
@@ -251,7 +292,10 @@ def test_a_message_that_is_too_long_is_refused_with_both_numbers(model: sl.Model
     conversation = Conversation(model, **WARM)
     said(conversation, "the cat")
     ids = chat_ids(model.tokenizer, [{"role": "user", "content": TEXT}])
-    with pytest.raises(sl.InputError, match=f"a prompt of {len(ids):,} tokens for a context of 256; expected at most 255"):
+    with pytest.raises(
+        sl.InputError,
+        match=f"a prompt of {len(ids):,} tokens for a context of 256; expected at most 255",
+    ):
         conversation.say(TEXT)
     assert len(conversation.exchanges) == 1
     expected = fresh(conversation, "the dog")
@@ -315,7 +359,15 @@ def test_files_that_are_no_conversation(data: object, model: sl.Model, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "options", [{"temperature": -1.0}, {"max_tokens": 0}, {"top_p": 3}, {"temprature": 1}, {"stop": "x"}, {"beams": 2}]
+    "options",
+    [
+        {"temperature": -1.0},
+        {"max_tokens": 0},
+        {"top_p": 3},
+        {"temprature": 1},
+        {"stop": "x"},
+        {"beams": 2},
+    ],
 )
 def test_options_are_checked_at_once(options: dict[str, object], model: sl.Model) -> None:
     with pytest.raises(sl.InputError):
@@ -331,10 +383,16 @@ def test_options_are_checked_at_once(options: dict[str, object], model: sl.Model
 def test_models_that_cannot_chat(model: sl.Model) -> None:
     with pytest.raises(sl.InputError, match="no tokenizer"):
         Conversation(sl.Model(model.transformer))
-    with pytest.raises(sl.InputError, match=r"no chat template; expected a model for chats\. Fix: use generate"):
+    with pytest.raises(
+        sl.InputError, match=r"no chat template; expected a model for chats\. Fix: use generate"
+    ):
         Conversation(sl.Model(model.transformer, Tokenizer.from_characters("abc")))
     with pytest.raises(sl.InputError, match="does not continue a text"):
-        Conversation(sl.Model(sl.build(sl.bert(width=24, layers=1, heads=2, vocab_size=320)), model.tokenizer))
+        Conversation(
+            sl.Model(
+                sl.build(sl.bert(width=24, layers=1, heads=2, vocab_size=320)), model.tokenizer
+            )
+        )
     with pytest.raises(sl.InputError, match="an empty message"):
         Conversation(model).say("  \n")
 
@@ -342,5 +400,10 @@ def test_models_that_cannot_chat(model: sl.Model) -> None:
 def test_what_the_makers_recommend() -> None:
     assert recommended(Defaults()) == {"temperature": 0.7, "repetition_penalty": None}
     said = Defaults(sample=True, top_k=0, top_p=0.8, repetition_penalty=1.1)
-    assert recommended(said) == {"temperature": 1.0, "top_k": None, "top_p": 0.8, "repetition_penalty": 1.1}
+    assert recommended(said) == {
+        "temperature": 1.0,
+        "top_k": None,
+        "top_p": 0.8,
+        "repetition_penalty": 1.1,
+    }
     assert recommended(Defaults(sample=True, temperature=0.0, top_k=20))["temperature"] == 0.0

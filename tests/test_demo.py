@@ -1,4 +1,5 @@
-"""The demo's lesson is real: the small model learns, and the head it shows does what is said of it."""
+"""The demo's lesson is real: the small model learns, and the head it shows does what is said of
+it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,14 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["training.md", pytest.param("generation.md", marks=LARGE), pytest.param("seeing.md", marks=LARGE)])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "training.md",
+        pytest.param("generation.md", marks=LARGE),
+        pytest.param("seeing.md", marks=LARGE),
+    ],
+)
 def test_the_python_of_a_page_runs(page: str) -> None:
     space: dict[str, object] = {}
     found = blocks(page)
@@ -35,7 +42,9 @@ def test_the_python_of_a_page_runs(page: str) -> None:
 
 def targets(path: Path) -> list[str]:
     """Where the links of a page lead, code apart, if not to the web."""
-    prose = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(
+        r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
     return re.findall(r"\]\((?!https?:|#)([^)#]+)", prose)
 
 

@@ -24,7 +24,9 @@ def all_classes() -> list[type[SightlineError]]:
     """Those of every module of the package."""
     for module in pkgutil.walk_packages(sightline.__path__, "sightline."):
         importlib.import_module(module.name)
-    return [found for found in dict.fromkeys(classes()) if found.__module__.startswith("sightline.")]
+    return [
+        found for found in dict.fromkeys(classes()) if found.__module__.startswith("sightline.")
+    ]
 
 
 class NumberedError(InputError):
@@ -36,7 +38,12 @@ class NumberedError(InputError):
 
 
 def same(one: SightlineError, other: SightlineError) -> bool:
-    return (type(one), str(one), one.args, vars(one)) == (type(other), str(other), other.args, vars(other))
+    return (type(one), str(one), one.args, vars(one)) == (
+        type(other),
+        str(other),
+        other.args,
+        vars(other),
+    )
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -52,7 +59,10 @@ def test_every_error_of_the_tree_survives_pickling(protocol: int) -> None:
 
 
 def test_an_error_is_one_line_whatever_was_in_the_file() -> None:
-    assert str(InputError("a\nb", expected="\x1b[31m猫", fix="\u202eé")) == "a\\nb; expected \\x1b[31m猫. Fix: \\u202eé"
+    assert (
+        str(InputError("a\nb", expected="\x1b[31m猫", fix="\u202eé"))
+        == "a\\nb; expected \\x1b[31m猫. Fix: \\u202eé"
+    )
 
 
 def test_an_error_with_a_signature_of_its_own_survives_pickling() -> None:

@@ -14,7 +14,10 @@ REVERSING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 def steers(sign: str) -> bool:
     """By Unicode's own tables."""
-    return unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(sign) in REVERSING
+    return (
+        unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp")
+        or unicodedata.bidirectional(sign) in REVERSING
+    )
 
 
 def test_all_controls_are_written_out_and_nothing_else() -> None:

@@ -48,7 +48,7 @@ def numbers(config: sl.ModelConfig) -> int:
     return sum(parameter.numel() for parameter in built_on_nothing(config).parameters())
 
 
-# ------------------------------------------------------------------------------------------------------------- parameters
+# ------------------------------------------------------------------------------------- parameters
 
 
 @pytest.mark.parametrize(("name", "total"), CHECKED.items())
@@ -76,15 +76,20 @@ def test_published_models_hold_what_is_counted(name: str) -> None:
 
 @pytest.mark.parametrize("name", GRID)
 def test_every_parameter_is_named_and_counted(name: str) -> None:
-    """Each weight in the equations is a parameter of the model with as many numbers, and no parameter is left."""
+    """Each weight in the equations is a parameter of the model with as many numbers, and no
+    parameter is left."""
     config = GRID[name]
     named: dict[str, int] = {}
-    for section in explain(config, time=8, source=8 if config.encoder and config.decoder else None).sections:
+    for section in explain(
+        config, time=8, source=8 if config.encoder and config.decoder else None
+    ).sections:
         for weight in (weight for line in section.lines for weight in line.weights):
             for path in paths(weight, config, section.stack, section.block):
                 assert path not in named
                 named[path] = weight.count
-    assert named == {path: parameter.numel() for path, parameter in built_on_nothing(config).named_parameters()}
+    assert named == {
+        path: parameter.numel() for path, parameter in built_on_nothing(config).named_parameters()
+    }
 
 
 def paths(weight: Weight, config: sl.ModelConfig, stack: str, block: int | None) -> list[str]:
@@ -120,12 +125,13 @@ def test_a_billion_layers_are_counted_at_once() -> None:
     assert total_parameters(config) == one + (10**9 - 1) * (two - one)
 
 
-# ------------------------------------------------------------------------------------------------------------------ FLOPs
+# ------------------------------------------------------------------------------------------ FLOPs
 
 
 @pytest.mark.parametrize("name", GRID)
 def test_flops_against_torch(name: str) -> None:
-    """FlopCounterMode sees mm, addmm and bmm: 2 per multiply-add, masked pairs too, which is our `square`.
+    """FlopCounterMode sees mm, addmm and bmm: 2 per multiply-add, masked pairs too, which is our
+    `square`.
 
     The equation kernel is used because the counter does not know the CPU's fused kernel.
     """
@@ -134,7 +140,9 @@ def test_flops_against_torch(name: str) -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         tiny.make(config)(**inputs, kernel="equation")
     source = inputs["source"].shape[1] if "source" in inputs else None
-    assert counter.get_total_flops() == 2 * forward_flops(config, time=inputs["tokens"].shape[1], source=source, square=True)
+    assert counter.get_total_flops() == 2 * forward_flops(
+        config, time=inputs["tokens"].shape[1], source=source, square=True
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -142,7 +150,9 @@ def test_flops_against_torch(name: str) -> None:
 @pytest.mark.parametrize("time", [1, 2, 9])
 def test_allowed_pairs_are_those_of_the_mask(causal: bool, window: int | None, time: int) -> None:
     at = torch.arange(time)[None]
-    assert allowed_pairs(time, time, causal=causal, window=window) == int(Mask(at, at, causal, window).allowed().sum())
+    assert allowed_pairs(time, time, causal=causal, window=window) == int(
+        Mask(at, at, causal, window).allowed().sum()
+    )
 
 
 def test_causal_attention_costs_half_of_the_square() -> None:
@@ -160,7 +170,7 @@ def test_training_is_three_times_forward_and_near_six_n_d() -> None:
     assert about.training_flops / about.six_n_d == pytest.approx(1, abs=0.05)
 
 
-# ------------------------------------------------------------------------------------------------------------------ cache
+# ------------------------------------------------------------------------------------------ cache
 
 
 @pytest.mark.parametrize("name", tiny.GENERATORS)
@@ -171,7 +181,9 @@ def test_cache_bytes_are_those_of_a_cache(name: str) -> None:
     for windowed, cache in ((False, sl.Cache.growing(config)), (True, sl.Cache.windowed(config))):
         with torch.no_grad():
             tiny.make(config)(**inputs, cache=cache)
-        wanted = cache_bytes(config, time=tiny.TIME, source=source, batch=2, number_bytes=4, windowed=windowed)
+        wanted = cache_bytes(
+            config, time=tiny.TIME, source=source, batch=2, number_bytes=4, windowed=windowed
+        )
         assert cache.bytes == wanted
 
 
@@ -182,16 +194,24 @@ def test_cache_of_a_token() -> None:
     assert cache_bytes_per_token(wide_values, number_bytes=4) == 2 * 4 * (6 + 9) * 4
 
 
-# ------------------------------------------------------------------------------------------------------------- bad input
+# -------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
     ("name", "lengths", "line"),
     [
         ("gpt2", {"time": 0}, "time is 0; expected 1 or more. Fix: time 1, or leave it out"),
-        ("gpt2", {"time": 10**10}, "time is 1e+10; expected up to 1,000,000,000. Fix: a smaller one"),
+        (
+            "gpt2",
+            {"time": 10**10},
+            "time is 1e+10; expected up to 1,000,000,000. Fix: a smaller one",
+        ),
         ("gpt2", {"batch": -1}, "batch is -1; expected 1 or more. Fix: batch 1, or leave it out"),
-        ("gpt2", {"source": 4}, "source for a model with one stack; expected an encoder and a decoder. Fix: leave source out"),
+        (
+            "gpt2",
+            {"source": 4},
+            "source for a model with one stack; expected an encoder and a decoder. Fix: leave source out",
+        ),
         (
             "gpt2",
             {"time": 1025},

@@ -1,4 +1,5 @@
-"""A small seeded part of `make fuzz`, in this process; and the campaign itself, whose workers may die."""
+"""A small seeded part of `make fuzz`, in this process; and the campaign itself, whose workers may
+die."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_damaged_files_are_refused_in_one_line_or_read_as_the_reference_reads_them(name: str, tmp_path: Path) -> None:
+def test_damaged_files_are_refused_in_one_line_or_read_as_the_reference_reads_them(
+    name: str, tmp_path: Path
+) -> None:
     make_samples(tmp_path, [name])
     for sample in (tmp_path / name).iterdir():
         assert judge(name, sample, sample) == ("equal", ""), sample.name
@@ -54,7 +57,10 @@ def test_cases_are_the_same_each_time(tmp_path: Path) -> None:
     for number in range(20):
         for place in ("a", "b"):
             build_case(tmp_path, ("recipe", 7, number), tmp_path / place)
-        [one, other] = [[(path.name, path.read_bytes()) for path in sorted((tmp_path / place).iterdir())] for place in ("a", "b")]
+        [one, other] = [
+            [(path.name, path.read_bytes()) for path in sorted((tmp_path / place).iterdir())]
+            for place in ("a", "b")
+        ]
         assert one == other
 
 
@@ -94,7 +100,9 @@ if __name__ == "__main__":
 """
 
 
-def test_a_crash_a_hang_a_traceback_and_a_difference_are_found_saved_and_survived(tmp_path: Path) -> None:
+def test_a_crash_a_hang_a_traceback_and_a_difference_are_found_saved_and_survived(
+    tmp_path: Path,
+) -> None:
     """With a reader that does all of it, in real workers."""
     package = tmp_path / "extra" / "tools" / "fuzz" / "formats"
     package.mkdir(parents=True)
@@ -112,7 +120,10 @@ def test_a_crash_a_hang_a_traceback_and_a_difference_are_found_saved_and_survive
     assert last == "6 cases, 5 findings"
     assert "SIGKILL" in done.stderr
     saved = sorted((tmp_path / "out").iterdir())
-    assert all((path / "case" / "file.txt").exists() and (path / "sample" / "file.txt").exists() for path in saved)
+    assert all(
+        (path / "case" / "file.txt").exists() and (path / "sample" / "file.txt").exists()
+        for path in saved
+    )
     assert f"python -m tools.fuzz --show {saved[0]}" in done.stderr
 
 

@@ -1,4 +1,5 @@
-"""Our own kernels against the equation in float64, for odd shapes, on every kind of processor that this one can play."""
+"""Our own kernels against the equation in float64, for odd shapes, on every kind of processor that
+this one can play."""
 
 import multiprocessing
 
@@ -12,11 +13,19 @@ from sightline.core.masks import Mask
 from sightline.kernels import library as kernels
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
-CURVES = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu}
+CURVES = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
 
 
 def off(ours: Tensor, truth: Tensor) -> float:
-    return float((ours.double() - truth.double()).detach().abs().max() / truth.double().detach().abs().max().clamp(min=1e-30))
+    return float(
+        (ours.double() - truth.double()).detach().abs().max()
+        / truth.double().detach().abs().max().clamp(min=1e-30)
+    )
 
 
 def pair(*shape: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -48,9 +57,16 @@ def test_attention_is_the_equation_and_so_are_its_gradients(shape, masked, kind)
     at = torch.arange(keys)
     allowed = (at >= first[..., None]) & (at < end[..., None])
     out = kernels.attention(
-        q, k, v, scale=0.3, first=None if masked == "nothing" else first.int(), end=None if masked == "nothing" else end.int()
+        q,
+        k,
+        v,
+        scale=0.3,
+        first=None if masked == "nothing" else first.int(),
+        end=None if masked == "nothing" else end.int(),
     )
-    scores = (q64 @ k64.repeat_interleave(heads // kv_heads, 1).transpose(-2, -1) * 0.3).masked_fill(~allowed[:, None], -1e300)
+    scores = (
+        q64 @ k64.repeat_interleave(heads // kv_heads, 1).transpose(-2, -1) * 0.3
+    ).masked_fill(~allowed[:, None], -1e300)
     truth = (scores.softmax(-1) * allowed[:, None]) @ v64.repeat_interleave(heads // kv_heads, 1)
     assert off(out, truth) < 3e-6
     slope = torch.randn(truth.shape, generator=torch.Generator().manual_seed(4))
@@ -81,11 +97,17 @@ def test_activations_and_their_slopes(curve, count, kind) -> None:
         for one in (x, x64):
             one.mul_(4)
     for gate, gate64 in ((None, None), (up, up64)):
-        y, truth = kernels.activate(curve, x, gate), CURVES[curve](x64) * (1.0 if gate64 is None else gate64)
+        y, truth = (
+            kernels.activate(curve, x, gate),
+            CURVES[curve](x64) * (1.0 if gate64 is None else gate64),
+        )
         assert off(y, truth) < 1e-6
         slopes, true_slopes = (
             torch.autograd.grad(one.sum(), inputs)
-            for one, inputs in ((y, [x] if gate is None else [x, up]), (truth, [x64] if gate is None else [x64, up64]))
+            for one, inputs in (
+                (y, [x] if gate is None else [x, up]),
+                (truth, [x64] if gate is None else [x64, up64]),
+            )
         )
         assert all(off(a, b) < 2e-6 for a, b in zip(slopes, true_slopes, strict=True))
 
@@ -131,18 +153,27 @@ def test_the_number_of_threads_changes_no_bit() -> None:
                 pair(3, 2, 70, 24, seed=3),
                 pair(24, seed=4),
             )
-            out = kernels.rms_norm(kernels.activate("gelu", kernels.attention(q, k, v, scale=0.2)), gain, 1e-5)
+            out = kernels.rms_norm(
+                kernels.activate("gelu", kernels.attention(q, k, v, scale=0.2)), gain, 1e-5
+            )
             found.append([out.detach(), *torch.autograd.grad(out.square().sum(), (q, k, v, gain))])
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
+    assert all(
+        torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True)
+    )
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:
-    q, k, v = (torch.randn(4, 3, 65, 16, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    q, k, v = (
+        torch.randn(4, 3, 65, 16, generator=torch.Generator().manual_seed(n)) for n in range(3)
+    )
     together = kernels.attention(q, k, v, scale=0.25)
     for row in range(4):
-        assert torch.equal(together[row : row + 1], kernels.attention(q[row : row + 1], k[row : row + 1], v[row : row + 1], scale=0.25))
+        assert torch.equal(
+            together[row : row + 1],
+            kernels.attention(q[row : row + 1], k[row : row + 1], v[row : row + 1], scale=0.25),
+        )
 
 
 def masks() -> dict[str, Mask]:
@@ -167,7 +198,9 @@ def test_runs_are_the_predicate(name) -> None:
     found = mask.runs()
     assert found is not None
     at = torch.arange(mask.keys)
-    assert torch.equal((at >= found[0][..., None]) & (at < found[1][..., None]), mask.allowed()[:, 0])
+    assert torch.equal(
+        (at >= found[0][..., None]) & (at < found[1][..., None]), mask.allowed()[:, 0]
+    )
 
 
 def test_runs_are_not_claimed_where_they_are_not_known() -> None:
@@ -180,7 +213,11 @@ def test_runs_are_not_claimed_where_they_are_not_known() -> None:
 @pytest.mark.parametrize("name", masks())
 def test_core_uses_them_and_stays_the_equation(name, monkeypatch) -> None:
     mask, called = masks()[name], []
-    monkeypatch.setattr(kernels, "attention", lambda *args, real=kernels.attention, **named: called.append(1) or real(*args, **named))
+    monkeypatch.setattr(
+        kernels,
+        "attention",
+        lambda *args, real=kernels.attention, **named: called.append(1) or real(*args, **named),
+    )
     q, k, v = (
         torch.randn(2, 2, count, 8, generator=torch.Generator().manual_seed(n), requires_grad=True)
         for n, count in enumerate((mask.queries, mask.keys, mask.keys))
@@ -190,7 +227,9 @@ def test_core_uses_them_and_stays_the_equation(name, monkeypatch) -> None:
     assert called
     assert off(ours, theirs) < 1e-6
     for a, b in zip(
-        torch.autograd.grad(ours.square().sum(), (q, k, v)), torch.autograd.grad(theirs.square().sum(), (q, k, v)), strict=True
+        torch.autograd.grad(ours.square().sum(), (q, k, v)),
+        torch.autograd.grad(theirs.square().sum(), (q, k, v)),
+        strict=True,
     ):
         assert off(a, b) < 1e-5
 
@@ -224,21 +263,40 @@ def test_without_them_torch_does_the_work(monkeypatch) -> None:
 
 def parts_of(x, weights, heads, kv_heads, *, joined: bool):
     """q, k and v of one product, or of three."""
-    parts = kernels.linear_parts(x, weights, [None] * 3) if joined else [torch.nn.functional.linear(x, weight) for weight in weights]
-    return [part.unflatten(-1, (count, -1)).transpose(1, 2) for part, count in zip(parts, (heads, kv_heads, kv_heads), strict=True)]
+    parts = (
+        kernels.linear_parts(x, weights, [None] * 3)
+        if joined
+        else [torch.nn.functional.linear(x, weight) for weight in weights]
+    )
+    return [
+        part.unflatten(-1, (count, -1)).transpose(1, 2)
+        for part, count in zip(parts, (heads, kv_heads, kv_heads), strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (4, 2)])
 @pytest.mark.parametrize("time", [1, 7, 50])
-def test_gradients_of_parts_stand_side_by_side(heads: int, kv_heads: int, time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_parts_stand_side_by_side(
+    heads: int, kv_heads: int, time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, time, 24, requires_grad=True)
-    weights = [torch.randn(count * 8, 24, requires_grad=True) for count in (heads, kv_heads, kv_heads)]
+    weights = [
+        torch.randn(count * 8, 24, requires_grad=True) for count in (heads, kv_heads, kv_heads)
+    ]
     end = torch.arange(1, time + 1, dtype=torch.int32).expand(2, time).contiguous()
     found, joins, cat = [], [], torch.cat
-    monkeypatch.setattr(torch, "cat", lambda parts, *a, **k: joins.append(parts[0].shape) or cat(parts, *a, **k))
+    monkeypatch.setattr(
+        torch, "cat", lambda parts, *a, **k: joins.append(parts[0].shape) or cat(parts, *a, **k)
+    )
     for joined in (True, False):
-        loss = kernels.attention(*parts_of(x, weights, heads, kv_heads, joined=joined), scale=0.3, end=end).square().sum()
+        loss = (
+            kernels.attention(
+                *parts_of(x, weights, heads, kv_heads, joined=joined), scale=0.3, end=end
+            )
+            .square()
+            .sum()
+        )
         joins.clear()
         found.append(torch.autograd.grad(loss, [x, *weights]))
         assert joins == [] or time == 1  # nobody copies them into one
@@ -248,7 +306,10 @@ def test_gradients_of_parts_stand_side_by_side(heads: int, kv_heads: int, time: 
 
 def test_parts_whose_gradients_come_from_anywhere() -> None:
     torch.manual_seed(0)
-    x, weights = torch.randn(3, 4, requires_grad=True), [torch.randn(rows, 4, requires_grad=True) for rows in (2, 5)]
+    x, weights = (
+        torch.randn(3, 4, requires_grad=True),
+        [torch.randn(rows, 4, requires_grad=True) for rows in (2, 5)],
+    )
     slopes = torch.randn(3, 7).split([2, 5], dim=-1)
     for given in (
         slopes,
@@ -256,7 +317,11 @@ def test_parts_whose_gradients_come_from_anywhere() -> None:
         [slopes[0], torch.randn(3, 5)],
         [torch.ones(1, 1).expand(3, 2), slopes[1]],
     ):
-        ours = torch.autograd.grad(kernels.linear_parts(x, weights, [None, None]), [x, *weights], given)
-        theirs = torch.autograd.grad([torch.nn.functional.linear(x, weight) for weight in weights], [x, *weights], given)
+        ours = torch.autograd.grad(
+            kernels.linear_parts(x, weights, [None, None]), [x, *weights], given
+        )
+        theirs = torch.autograd.grad(
+            [torch.nn.functional.linear(x, weight) for weight in weights], [x, *weights], given
+        )
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b)

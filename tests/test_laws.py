@@ -19,16 +19,24 @@ CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "no architectures": ("LlamaForCausalLM", LLAMA, ...),
     "null": ("LlamaForCausalLM", LLAMA, None),
     "an empty list": ("LlamaForCausalLM", LLAMA, []),
-    "a class that transformers 5 dropped": ("T5ForConditionalGeneration", T5, ["T5WithLMHeadModel"]),
+    "a class that transformers 5 dropped": (
+        "T5ForConditionalGeneration",
+        T5,
+        ["T5WithLMHeadModel"],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_folder_without_a_class_of_today_is_compared_and_saved_with_one(name: str, tmp_path: Path) -> None:
+def test_a_folder_without_a_class_of_today_is_compared_and_saved_with_one(
+    name: str, tmp_path: Path
+) -> None:
     class_name, options, named = CASES[name]
     reference(class_name, options).save_pretrained(tmp_path / "theirs")
     path = tmp_path / "theirs" / "config.json"
-    keys = {key: value for key, value in json.loads(path.read_text()).items() if key != "architectures"}
+    keys = {
+        key: value for key, value in json.loads(path.read_text()).items() if key != "architectures"
+    }
     path.write_text(json.dumps(keys if named is ... else keys | {"architectures": named}))
     model = sl.load(tmp_path / "theirs")
     folder = model.save(tmp_path / "ours")
@@ -37,11 +45,17 @@ def test_a_folder_without_a_class_of_today_is_compared_and_saved_with_one(name: 
         measured = laws.Case(model, 0).reference(folder)
     assert measured.holds
     assert measured.difference is not None
-    auto = transformers.AutoModelForSeq2SeqLM if class_name.startswith("T5") else transformers.AutoModelForCausalLM
+    auto = (
+        transformers.AutoModelForSeq2SeqLM
+        if class_name.startswith("T5")
+        else transformers.AutoModelForCausalLM
+    )
     assert type(auto.from_pretrained(folder)).__name__ == class_name
 
 
-def test_a_class_that_this_transformers_does_not_have_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_that_this_transformers_does_not_have_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reference("LlamaForCausalLM", LLAMA).save_pretrained(tmp_path / "theirs")
     model = sl.load(tmp_path / "theirs")
     monkeypatch.setattr(laws, "architecture", lambda *_: "LlamaForSomethingElse")

@@ -39,16 +39,22 @@ def asked(tmp_path: Path) -> Limited:
     return Limited(str(script), seconds=1.0, memory=1 << 29, first=["echo", 0], stack=1 << 20)
 
 
-def test_an_answer_comes_from_a_process_that_is_kept_and_has_nothing_of_ours(asked: Limited) -> None:
+def test_an_answer_comes_from_a_process_that_is_kept_and_has_nothing_of_ours(
+    asked: Limited,
+) -> None:
     what, value, number, ours = asked.ask(["echo", "猫"])
     assert (what, value, ours) == ("echo", "猫", [])
     assert number != os.getpid()
     assert asked.ask(["echo", 1])[2] == number
 
 
-@pytest.mark.parametrize("request_", [["sleep", 30], ["end", 0], ["deep", 100_000]], ids=["slow", "gone", "deep"])
+@pytest.mark.parametrize(
+    "request_", [["sleep", 30], ["end", 0], ["deep", 100_000]], ids=["slow", "gone", "deep"]
+)
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals")
-def test_none_comes_of_what_breaks_a_limit_and_the_next_is_answered(asked: Limited, request_: list[object]) -> None:
+def test_none_comes_of_what_breaks_a_limit_and_the_next_is_answered(
+    asked: Limited, request_: list[object]
+) -> None:
     first = asked.ask(["echo", 0])[2]
     assert asked.ask(request_) is None
     assert asked.ask(["echo", 2])[2] != first
@@ -63,7 +69,10 @@ def test_memory_is_limited(asked: Limited) -> None:
 
 def test_threads_take_turns(asked: Limited) -> None:
     found: list[int] = []
-    threads = [threading.Thread(target=lambda n=n: found.append(asked.ask(["echo", n])[1])) for n in range(12)]
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(asked.ask(["echo", n])[1]))
+        for n in range(12)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

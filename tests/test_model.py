@@ -22,7 +22,10 @@ ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", GPT2 | ENDS),
     "llama": ("LlamaForCausalLM", LLAMA),
-    "llama sequence": ("LlamaForSequenceClassification", LLAMA | {"num_labels": 3, "pad_token_id": 0}),
+    "llama sequence": (
+        "LlamaForSequenceClassification",
+        LLAMA | {"num_labels": 3, "pad_token_id": 0},
+    ),
     "qwen3 bare": ("Qwen3Model", LLAMA | {"head_dim": 6}),
 }
 
@@ -57,18 +60,35 @@ def test_save_load_is_the_identity(folder: Path, tmp_path: Path) -> None:
     model = sl.load(folder)
     again = sl.load(model.save(tmp_path / "again"), verify=True)
     assert again.config == model.config
-    assert all(torch.equal(a, b) for a, b in zip(model.transformer.parameters(), again.transformer.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(model.transformer.parameters(), again.transformer.parameters(), strict=True)
+    )
     half = sl.load(model.save(tmp_path / "half", dtype="bfloat16"), dtype="bfloat16")
     assert next(half.transformer.parameters()).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("name", ["ngpt", "soft-cap", "window-alternating", "cosine", "bert-mean", "transformer", "t5", "classifier"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ngpt",
+        "soft-cap",
+        "window-alternating",
+        "cosine",
+        "bert-mean",
+        "transformer",
+        "t5",
+        "classifier",
+    ],
+)
 def test_what_has_no_other_home_is_kept_in_our_own_format(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = sl.Model(sl.build(ALL[name]).eval())
     again = sl.load(model.save(tmp_path / "own"))
     assert again.config == ALL[name]
-    assert torch.equal(model.transformer(**inputs(ALL[name])), again.transformer(**inputs(ALL[name])))
+    assert torch.equal(
+        model.transformer(**inputs(ALL[name])), again.transformer(**inputs(ALL[name]))
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -90,16 +110,27 @@ def test_a_broken_model_breaks_a_law(folder: Path) -> None:
 
 def edit(folder: Path, **changes: Any) -> Path:
     keys = json.loads((folder / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps({name: value for name, value in keys.items() if value != "DELETE"}))
+    (folder / "config.json").write_text(
+        json.dumps({name: value for name, value in keys.items() if value != "DELETE"})
+    )
     return folder
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "an unsupported option": ({"pretraining_tp": 2}, "pretraining_tp is 2, which is not supported; expected 1"),
+    "an unsupported option": (
+        {"pretraining_tp": 2},
+        "pretraining_tp is 2, which is not supported; expected 1",
+    ),
     "an unknown family": ({"model_type": "lama"}, "did you mean 'llama'?"),
-    "an unknown class": ({"architectures": ["LlamaForCausaLM"]}, "did you mean 'LlamaForCausalLM'?"),
+    "an unknown class": (
+        {"architectures": ["LlamaForCausaLM"]},
+        "did you mean 'LlamaForCausalLM'?",
+    ),
     "an unknown activation": ({"hidden_act": "sliu"}, "did you mean 'silu'?"),
-    "an unknown rope": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not supported"),
+    "an unknown rope": (
+        {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        "rope type 'dynamic' is not supported",
+    ),
     "half a rotation": ({"partial_rotary_factor": 0.5}, "this family rotates whole heads"),
     "a billion layers": ({"num_hidden_layers": 10**9}, "1,000,000,000 layers"),
     "more layers than there are": ({"num_hidden_layers": 3}, "tensors missing: model.layers.2"),
@@ -107,10 +138,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "heads that do not divide": ({"num_key_value_heads": 3}, "heads divisible by kv_heads"),
     "no vocabulary": ({"vocab_size": 0}, "vocab_size is 0"),
     "a missing key": ({"hidden_size": "DELETE"}, "lacks 'hidden_size'"),
-    "another width": ({"intermediate_size": 39}, "mlp.gate_proj.weight has shape [40, 24]; expected what fills"),
+    "another width": (
+        {"intermediate_size": 39},
+        "mlp.gate_proj.weight has shape [40, 24]; expected what fills",
+    ),
     "a word for a number": ({"hidden_size": "24"}, "hidden_size is '24'"),
     "epsilon zero": ({"rms_norm_eps": 0.0}, "eps is 0.0"),
-    "a base that is no number": ({"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "base"),
+    "a base that is no number": (
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 0}},
+        "base",
+    ),
 }
 
 
@@ -127,7 +164,9 @@ def test_a_misspelt_tensor_is_named_with_the_nearest(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(folder / "model.safetensors")
-    tensors["model.layers.0.mlp.gate_prj.weight"] = tensors.pop("model.layers.0.mlp.gate_proj.weight")
+    tensors["model.layers.0.mlp.gate_prj.weight"] = tensors.pop(
+        "model.layers.0.mlp.gate_proj.weight"
+    )
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(
         sl.CheckpointError,
@@ -174,7 +213,9 @@ def test_an_unknown_dtype(folder: Path) -> None:
         ({"top_k": "all"}, "top_k is 'all'"),
     ],
 )
-def test_a_generation_config_that_no_sampler_could_obey(said: dict[str, Any], words: str, folder: Path) -> None:
+def test_a_generation_config_that_no_sampler_could_obey(
+    said: dict[str, Any], words: str, folder: Path
+) -> None:
     (folder / "generation_config.json").write_text(json.dumps(said))
     with pytest.raises(sl.CheckpointError) as refusal:
         sl.load(folder)
@@ -190,21 +231,32 @@ def test_an_id_that_a_small_copy_cannot_have_is_left_out_and_said(tmp_path: Path
 
 
 def test_the_makers_defaults_are_read(folder: Path) -> None:
-    said = {"eos_token_id": [2, 5], "bos_token_id": 1, "do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 50}
+    said = {
+        "eos_token_id": [2, 5],
+        "bos_token_id": 1,
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_p": 0.9,
+        "top_k": 50,
+    }
     (folder / "generation_config.json").write_text(json.dumps(said))
     defaults = sl.load(folder).defaults
     assert (defaults.begin, defaults.end, defaults.sample) == (1, (2, 5), True)
     assert (defaults.temperature, defaults.top_p, defaults.top_k) == (0.6, 0.9, 50)
 
 
-# ------------------------------------------------------------------------------------------------------ seen while it writes
+# --------------------------------------------------------------------------- seen while it writes
 
 LETTERS = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy")
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def watched_model(name: str) -> sl.Model:
-    return sl.Model(make(ALL[name]), Tokenizer(LETTERS.engine, ids={"bos": 1}, chat_template=TEMPLATE), defaults=Defaults(decoder_start=1))
+    return sl.Model(
+        make(ALL[name]),
+        Tokenizer(LETTERS.engine, ids={"bos": 1}, chat_template=TEMPLATE),
+        defaults=Defaults(decoder_start=1),
+    )
 
 
 def seen_at_once(model: sl.Model, found: Any) -> None:
@@ -216,7 +268,9 @@ def seen_at_once(model: sl.Model, found: Any) -> None:
         whole = model.trace(ids[1:], source=[token.id for token in found.trace.source])
     assert found.trace.looks.keys() == whole.looks.keys()
     for site, look in whole.looks.items():
-        torch.testing.assert_close(found.trace.looks[site].weights(), look.weights(), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            found.trace.looks[site].weights(), look.weights(), atol=1e-5, rtol=0
+        )
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -259,15 +313,28 @@ def test_a_chat_can_be_watched_and_many_texts_cannot() -> None:
     assert found.tokens == model.chat(messages, **options).tokens
     seen_at_once(model, found)
     *_, last = model.stream_chat(messages, **options, trace=True)
-    torch.testing.assert_close(last.trace.weights(1, rows=-1), found.trace.weights(1, rows=-1), atol=1e-5, rtol=0)
-    with pytest.raises(sl.InputError, match=r"a trace of many texts at once; expected one text\. Fix: model.generate") as refusal:
+    torch.testing.assert_close(
+        last.trace.weights(1, rows=-1), found.trace.weights(1, rows=-1), atol=1e-5, rtol=0
+    )
+    with pytest.raises(
+        sl.InputError,
+        match=r"a trace of many texts at once; expected one text\. Fix: model.generate",
+    ) as refusal:
         model.generate_many(["ab", "c"], trace=True)
     assert "\n" not in str(refusal.value)
 
 
 def test_a_streamed_text_is_watched_from_a_cache_of_any_kind() -> None:
     model = watched_model("window")
-    for cache, near in ((sl.Cache.growing, 1e-5), (sl.Cache.windowed, 1e-5), (sl.Cache.quantised, 5e-3)):
-        *_, last = model.stream("abcabcab", max_tokens=4, ignore_eos=True, trace=True, cache=cache(model.config))
+    for cache, near in (
+        (sl.Cache.growing, 1e-5),
+        (sl.Cache.windowed, 1e-5),
+        (sl.Cache.quantised, 5e-3),
+    ):
+        *_, last = model.stream(
+            "abcabcab", max_tokens=4, ignore_eos=True, trace=True, cache=cache(model.config)
+        )
         ids = [token.id for token in last.trace.tokens]
-        torch.testing.assert_close(last.trace.weights(1, rows=-1), model.trace(ids).weights(1, rows=-1), atol=near, rtol=0)
+        torch.testing.assert_close(
+            last.trace.weights(1, rows=-1), model.trace(ids).weights(1, rows=-1), atol=near, rtol=0
+        )

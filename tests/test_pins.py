@@ -25,7 +25,10 @@ def roots(path: Path) -> set[str]:
     groups = pyproject()["dependency-groups"]
     if path == PEER_LOCK:
         return {name_of(requirement) for requirement in groups["peers"]}
-    return {name_of(requirement) for requirement in [*requirements(), *groups["build"], *groups["tools"]]}
+    return {
+        name_of(requirement)
+        for requirement in [*requirements(), *groups["build"], *groups["tools"]]
+    }
 
 
 def parents(path: Path) -> dict[str, set[str]]:
@@ -37,7 +40,11 @@ def parents(path: Path) -> dict[str, set[str]]:
         if pin:
             name = normalized(pin[1])
             found.setdefault(name, set())
-        elif name and line.startswith("    #") and (asker := line.strip(" #").removeprefix("via").strip()):
+        elif (
+            name
+            and line.startswith("    #")
+            and (asker := line.strip(" #").removeprefix("via").strip())
+        ):
             found[name].add(asker)
     return found
 
@@ -51,7 +58,11 @@ def unused(path: Path) -> set[str]:
     """Pins that no requirement leads to, on any platform."""
     asked_by = parents(path)
     used = {name for name in asked_by if name in roots(path)}
-    while more := {name for name, askers in asked_by.items() if name not in used and used & {normalized(asker) for asker in askers}}:
+    while more := {
+        name
+        for name, askers in asked_by.items()
+        if name not in used and used & {normalized(asker) for asker in askers}
+    }:
         used |= more
     return set(asked_by) - used
 
@@ -67,9 +78,13 @@ def test_every_requirement_is_pinned_and_every_pin_is_used(path: Path) -> None:
     assert not unused(path), "Fix: make lock"
     assert not edited(path), "Fix: make lock"
     text = path.read_text(encoding="utf-8")
-    assert not re.search(r"://|--index|--find-links", text), "an index's address does not belong in a lock"
+    assert not re.search(r"://|--index|--find-links", text), (
+        "an index's address does not belong in a lock"
+    )
     for line in text.splitlines():
-        assert line.startswith(("#", "    #")) or environment.PIN.match(line), f"no exact version: {line}"
+        assert line.startswith(("#", "    #")) or environment.PIN.match(line), (
+            f"no exact version: {line}"
+        )
 
 
 def test_a_removed_an_added_and_a_changed_pin_are_seen(tmp_path: Path) -> None:
@@ -93,37 +108,50 @@ def test_what_builds_the_package_is_pinned_too() -> None:
 
 
 def test_the_peers_are_those_of_their_group() -> None:
-    assert {name_of(package) for peer in PEERS.values() for package in peer.packages} <= roots(PEER_LOCK)
+    assert {name_of(package) for peer in PEERS.values() for package in peer.packages} <= roots(
+        PEER_LOCK
+    )
 
 
 @pytest.mark.skipif(not IN_PINNED, reason="not the pinned environment")
 def test_what_is_installed_is_what_is_pinned() -> None:
     pinned = {(name, version) for name, version, _ in pins(ROOT / "constraints.txt")}
-    found = {(normalized(dist.metadata["Name"]), dist.version.split("+")[0]) for dist in importlib.metadata.distributions()}
+    found = {
+        (normalized(dist.metadata["Name"]), dist.version.split("+")[0])
+        for dist in importlib.metadata.distributions()
+    }
     assert {(name, version) for name, version in found if name != "sightline"} <= pinned
 
 
 @pytest.mark.skipif(not IN_PINNED, reason="not the pinned environment")
 def test_who_asks_for_a_pin_really_does() -> None:
-    """The comments against the metadata of what is installed (torch's CPU wheel does not name what its CUDA wheel needs)."""
+    """The comments against the metadata of what is installed (torch's CPU wheel does not name what
+    its CUDA wheel needs)."""
     for name, askers in parents(ROOT / "constraints.txt").items():
         for asker in askers:
             try:
                 declared = importlib.metadata.requires(asker) or []
             except importlib.metadata.PackageNotFoundError:
                 continue  # not for this platform, or not a package: "sightline (pyproject.toml)"
-            assert asker == "torch" or name in {name_of(requirement) for requirement in declared}, f"{asker} does not ask for {name}"
+            assert asker == "torch" or name in {name_of(requirement) for requirement in declared}, (
+                f"{asker} does not ask for {name}"
+            )
 
 
 def test_bounds_are_lower_bounds() -> None:
     for requirement in [*requirements(), *pyproject()["build-system"]["requires"]]:
         assert re.search(r">=\d", requirement), requirement
-        assert environment.without_upper_bounds(requirement) == requirement, "name the version that failed beside its upper bound"
+        assert environment.without_upper_bounds(requirement) == requirement, (
+            "name the version that failed beside its upper bound"
+        )
 
 
 def test_upper_bounds_are_taken_off() -> None:
     assert environment.without_upper_bounds("transformers>=5,<6") == "transformers>=5"
-    assert environment.without_upper_bounds("a[b,c]>=1,!=1.5,<2; python_version < '4'") == "a[b,c]>=1; python_version < '4'"
+    assert (
+        environment.without_upper_bounds("a[b,c]>=1,!=1.5,<2; python_version < '4'")
+        == "a[b,c]>=1; python_version < '4'"
+    )
 
 
 CONFLICT = """ERROR: Cannot install rich==15.0.0 because these package versions have conflicting dependencies.
@@ -140,7 +168,9 @@ def test_a_pin_that_is_gone_is_named(tmp_path: Path) -> None:
     told = environment.explanation(CONFLICT.splitlines(), path)
     assert "markdown-it-py==4.2.99: pinned in constraints.txt, cannot be had" in told
     assert told.endswith("Fix: make lock, then make test")
-    assert "pip==99.0" in environment.explanation(["ERROR: No matching distribution found for pip==99.0"], path)
+    assert "pip==99.0" in environment.explanation(
+        ["ERROR: No matching distribution found for pip==99.0"], path
+    )
 
 
 def test_an_index_out_of_reach_is_not_a_missing_pin() -> None:
@@ -152,9 +182,13 @@ def test_other_failures_keep_pips_words() -> None:
     assert "no space left" in environment.explanation(["ERROR: no space left on device"], None)
 
 
-def test_pip_gets_the_constraints_for_builds_too_and_the_index_of_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pip_gets_the_constraints_for_builds_too_and_the_index_of_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr(environment, "run", lambda command, variables: (seen.append(command), (0, []))[1])
+    monkeypatch.setattr(
+        environment, "run", lambda command, variables: (seen.append(command), (0, []))[1]
+    )
     monkeypatch.setenv("TORCH_INDEX", "https://cpu.example/whl")
     environment.install(tmp_path, ["rich"], constraints=tmp_path / "c.txt")
     command = " ".join(seen[0])
@@ -168,7 +202,9 @@ def test_pip_gets_the_constraints_for_builds_too_and_the_index_of_torch(monkeypa
 
 def test_an_older_python_is_told_so() -> None:
     code = "import sys; sys.version_info = (3, 10, 0, 'final', 0); import tools.environment"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("Sightline needs Python 3.11 or newer")
     assert done.stderr.count("\n") == 1

@@ -28,7 +28,9 @@ def test_amx_is_hollow_where_no_leaf_describes_its_tiles(seen: str, hollow: bool
     assert promises_empty_tiles(seen) is hollow
 
 
-def test_torch_is_told_unless_the_user_has_said_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_told_unless_the_user_has_said_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cpuinfo").write_text(HOLLOW)
     monkeypatch.delenv(LIMIT, raising=False)
     assert WITHOUT_AMX in beware(tmp_path / "cpuinfo")
@@ -45,5 +47,7 @@ def test_torch_is_told_unless_the_user_has_said_something(tmp_path: Path, monkey
 def test_bfloat16_lives_on_this_machine() -> None:
     code = "import sightline, torch; x = torch.ones(64, 64).bfloat16(); print(torch.nn.functional.linear(x, x).sum().item())"
     without = {name: value for name, value in os.environ.items() if name != LIMIT}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=without, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=without, check=False
+    )
     assert (done.returncode, done.stdout.strip()) == (0, str(64.0**3)), done.stderr

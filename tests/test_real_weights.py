@@ -1,4 +1,5 @@
-"""Real weights, with their known answers. The small ones are fetched by the quick tier, the large ones by `make test-all`."""
+"""Real weights, with their known answers. The small ones are fetched by the quick tier, the large
+ones by `make test-all`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ LARGE = pytest.mark.long
 
 
 def get(name: str) -> sl.Model:
-    """Load a model of the catalogue; without a network and without a copy on disk there is nothing to test."""
+    """Load a model of the catalogue; without a network and without a copy on disk there is nothing
+    to test."""
     try:
         return sl.load(name)
     except UnreachableError as error:
@@ -25,7 +27,9 @@ def get(name: str) -> sl.Model:
 
 
 @torch.no_grad()
-def greedy(model: sl.Model, tokens: list[int], count: int, *, source: list[int] | None = None) -> list[int]:
+def greedy(
+    model: sl.Model, tokens: list[int], count: int, *, source: list[int] | None = None
+) -> list[int]:
     """The likeliest next token, `count` times or to the end."""
     cache, found = sl.Cache.growing(model.config), list[int]()
     first = {} if source is None else {"source": torch.tensor([source])}
@@ -39,14 +43,17 @@ def greedy(model: sl.Model, tokens: list[int], count: int, *, source: list[int] 
 
 
 @pytest.mark.parametrize(
-    ("name", "sum_", "answer"), [("add", "7+8=", "15"), ("sub", "9-4=", "5"), ("mul", "7*8=", "56"), ("div", "9/2=", "Q4R1")]
+    ("name", "sum_", "answer"),
+    [("add", "7+8=", "15"), ("sub", "9-4=", "5"), ("mul", "7*8=", "56"), ("div", "9/2=", "Q4R1")],
 )
 def test_mathformer_answers_its_sums(name: str, sum_: str, answer: str) -> None:
     model = get(f"mathformer-{name}")
     assert model.tokenizer.decode(greedy(model, model.tokenizer.encode(sum_), 8)) == answer
 
 
-@pytest.mark.parametrize(("word", "phonemes"), [("kubernetes", "kˌubəɹnˈits"), ("transformer", "tɹænsfˈɔɹməɹ")])
+@pytest.mark.parametrize(
+    ("word", "phonemes"), [("kubernetes", "kˌubəɹnˈits"), ("transformer", "tɹænsfˈɔɹməɹ")]
+)
 def test_the_g2p_bart_spells_its_phonemes(word: str, phonemes: str) -> None:
     model = get("g2p-bart")
     start = [model.keys["decoder_start_token_id"]]
@@ -56,7 +63,8 @@ def test_the_g2p_bart_spells_its_phonemes(word: str, phonemes: str) -> None:
 
 @LARGE
 def test_smollm2_says_paris_and_goes_round_the_circle(tmp_path: Path) -> None:
-    """GGUF → Hugging Face folder → GGUF → ours: the same text each time, and transformers agrees on the logits."""
+    """GGUF → Hugging Face folder → GGUF → ours: the same text each time, and transformers agrees on
+    the logits."""
     model = get("smollm2-135m-instruct")
     prompt = model.tokenizer.encode("The capital of France is")
     said = greedy(model, prompt, 24)
@@ -68,9 +76,14 @@ def test_smollm2_says_paris_and_goes_round_the_circle(tmp_path: Path) -> None:
         assert greedy(other, prompt, 24) == said
         assert other.tokenizer.decode(said) == model.tokenizer.decode(said)
     transformers = pytest.importorskip("transformers")
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder", dtype=torch.float32).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "folder", dtype=torch.float32
+    ).eval()
     with torch.no_grad():
-        expected, found = theirs(torch.tensor([prompt])).logits, model.transformer(torch.tensor([prompt]))
+        expected, found = (
+            theirs(torch.tensor([prompt])).logits,
+            model.transformer(torch.tensor([prompt])),
+        )
     assert float((expected - found).abs().max() / expected.abs().max()) < 1e-4
 
 
@@ -79,10 +92,17 @@ def test_minilm_embeds_as_transformers_does() -> None:
     model = get("minilm")
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoModel.from_pretrained(model.source.where, dtype=torch.float32).eval()
-    for text in ("A cat sits on the mat.", "猫がマットの上に座っている。", "Attention is all you need"):
+    for text in (
+        "A cat sits on the mat.",
+        "猫がマットの上に座っている。",
+        "Attention is all you need",
+    ):
         ids = torch.tensor([model.tokenizer.encode(text, special=True)])
         with torch.no_grad():
-            ours, reference = model.transformer.hidden(ids).mean(1), theirs(ids).last_hidden_state.mean(1)
+            ours, reference = (
+                model.transformer.hidden(ids).mean(1),
+                theirs(ids).last_hidden_state.mean(1),
+            )
         assert float(torch.cosine_similarity(ours, reference)) >= 0.99999
 
 
@@ -90,7 +110,9 @@ def test_minilm_embeds_as_transformers_does() -> None:
 def test_stories15m_tells_its_story() -> None:
     model = get("stories15m")
     said = model.tokenizer.decode(greedy(model, [model.tokenizer.bos], 22))
-    assert said.strip().startswith("Once upon a time, there was a little girl named Lily. She loved to play outside in the")
+    assert said.strip().startswith(
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the"
+    )
 
 
 @LARGE

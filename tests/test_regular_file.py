@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sightline.files.regular import append_to_regular_file, open_regular_file, read_regular_file, read_text_file
+from sightline.files.regular import (
+    append_to_regular_file,
+    open_regular_file,
+    read_regular_file,
+    read_text_file,
+)
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:

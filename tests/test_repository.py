@@ -18,7 +18,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
-    return [text for name, text in re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE) if name == language]
+    return [
+        text
+        for name, text in re.findall(
+            r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE
+        )
+        if name == language
+    ]
 
 
 def test_the_readmes_python_runs() -> None:

@@ -52,11 +52,15 @@ def test_the_cat(enja: sl.Model) -> None:
         ("It rained yesterday, so I stayed home.", "雨"),
     ],
 )
-def test_capitals_punctuation_and_contractions_are_its_own_business(enja: sl.Model, english: str, part: str) -> None:
+def test_capitals_punctuation_and_contractions_are_its_own_business(
+    enja: sl.Model, english: str, part: str
+) -> None:
     assert part in enja.translate(english).text
 
 
-@pytest.mark.parametrize("english", ["Kubernetes is hard.", "naïve café 😀", "xyzzy plugh 12345", "東京"])
+@pytest.mark.parametrize(
+    "english", ["Kubernetes is hard.", "naïve café 😀", "xyzzy plugh 12345", "東京"]
+)
 def test_no_unknown_marks_whatever_is_asked(enja: sl.Model, english: str) -> None:
     found = enja.translate(english)
     assert "unk" not in found.text
@@ -76,14 +80,20 @@ def test_the_wheel_has_them() -> None:
 
 
 def test_the_everyday_sentences_are_a_fair_test_set() -> None:
-    """Half of them turn on a word that the training corpus hardly has; none of them is a pair of ours that the model was trained on."""
-    rows = [line.split("\t") for line in (ROOT / "tools" / "enja-everyday.tsv").read_text().splitlines()]
+    """Half of them turn on a word that the training corpus hardly has; none of them is a pair of
+    ours that the model was trained on."""
+    rows = [
+        line.split("\t") for line in (ROOT / "tools" / "enja-everyday.tsv").read_text().splitlines()
+    ]
     rare = [row for row in rows if len(row) == 3]
     assert len(rows) >= 100
     assert len(rare) * 2 == len(rows)
     assert all(row[2] in row[0].lower() for row in rare)
     assert len({row[0] for row in rows}) == len(rows)
-    trained = {words(line.split("\t")[0]) for line in (ROOT / "tools" / "enja-more.tsv").read_text().splitlines()}
+    trained = {
+        words(line.split("\t")[0])
+        for line in (ROOT / "tools" / "enja-more.tsv").read_text().splitlines()
+    }
     assert not trained & {words(row[0]) for row in rows}
 
 

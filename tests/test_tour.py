@@ -26,7 +26,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> sl.Model:
     (place / "text").write_text(f"{tour.SENTENCE}\n{tour.STORY}\n" * 50)
     save(train([place / "text"], vocab_size=332), place / "tokenizer")
     torch.manual_seed(0)
-    transformer = sl.build(sl.llama(width=32, layers=3, heads=4, kv_heads=2, vocab_size=332, max_positions=128)).eval()
+    transformer = sl.build(
+        sl.llama(width=32, layers=3, heads=4, kv_heads=2, vocab_size=332, max_positions=128)
+    ).eval()
     return sl.Model(transformer, Tokenizer.from_folder(place / "tokenizer"), name="tiny")
 
 
@@ -49,8 +51,13 @@ def test_the_heads_that_link_two_words(model: sl.Model) -> None:
 def test_the_page_opens_where_its_captions_say(model: sl.Model, tmp_path: Path) -> None:
     seen, translated = tour.look(model), traced(ENCODER_DECODERS["t5"])
     story = model.generate(tour.STORY, max_tokens=2, alternatives=1)
-    page = tour.write_tour(tmp_path / "page.html", model, story, seen, translated).read_text(encoding="utf-8")
-    sentence, translation = (json.loads(text) for text in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page))
+    page = tour.write_tour(tmp_path / "page.html", model, story, seen, translated).read_text(
+        encoding="utf-8"
+    )
+    sentence, translation = (
+        json.loads(text)
+        for text in re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page)
+    )
     assert sentence["tokens"]["texts"][sentence["start"]["row"]].strip() == tour.PRONOUN
     assert sentence["start"]["head"] == seen.links[0].head
     assert translation["attentions"][0]["name"] == "cross"
@@ -60,10 +67,15 @@ def test_the_page_opens_where_its_captions_say(model: sl.Model, tmp_path: Path) 
 def test_the_page_holds_all_of_it(model: sl.Model, tmp_path: Path) -> None:
     seen = tour.look(model)
     story = model.generate(tour.STORY, max_tokens=6, alternatives=3)
-    page = tour.write_tour(tmp_path / "page.html", model, story, seen, None).read_text(encoding="utf-8")
+    page = tour.write_tour(tmp_path / "page.html", model, story, seen, None).read_text(
+        encoding="utf-8"
+    )
     assert "What it writes" in page
     assert seen.geometry.line() in page.replace("&#x27;", "'")
     assert f"layer {seen.links[0].layer}, head {seen.links[0].head}" in page
     assert len(tour.words_of(model, story)) == 6
-    assert all(0 < probability <= 1 and len(others) == 3 for _, probability, others in tour.words_of(model, story))
+    assert all(
+        0 < probability <= 1 and len(others) == 3
+        for _, probability, others in tour.words_of(model, story)
+    )
     assert "://" not in page

@@ -19,17 +19,25 @@ def each_block(config: sl.ModelConfig, **changes: object) -> sl.ModelConfig:
     def change(stack: sl.StackConfig | None) -> sl.StackConfig | None:
         if stack is None:
             return None
-        return replace(stack, blocks=tuple(replace(b, attention=replace(b.attention, **changes)) for b in stack.blocks))
+        return replace(
+            stack,
+            blocks=tuple(
+                replace(b, attention=replace(b.attention, **changes)) for b in stack.blocks
+            ),
+        )
 
     return replace(config, encoder=change(config.encoder), decoder=change(config.decoder))
 
 
 def alternating(config: sl.ModelConfig, window: int) -> sl.ModelConfig:
-    """Every other layer with a window and its own rotary base, as Gemma 2 and ModernBERT have it."""
+    """Every other layer with a window and its own rotary base, as Gemma 2 and ModernBERT have
+    it."""
     decoder = config.decoder
     assert decoder is not None
     (block,) = decoder.blocks
-    near = replace(block, attention=replace(block.attention, window=window, positions=sl.Rotary(base=500.0)))
+    near = replace(
+        block, attention=replace(block.attention, window=window, positions=sl.Rotary(base=500.0))
+    )
     return replace(config, decoder=replace(decoder, layers=4, blocks=(near, block)))
 
 
@@ -63,7 +71,16 @@ def blocks() -> dict[str, sl.ModelConfig]:
     }
     found |= {
         form: sl.llama(**SIZE, feed_forward=form)
-        for form in ("relu", "gelu", "silu", "relu_squared", "reglu", "geglu", "geglu_tanh", "swiglu")
+        for form in (
+            "relu",
+            "gelu",
+            "silu",
+            "relu_squared",
+            "reglu",
+            "geglu",
+            "geglu_tanh",
+            "swiglu",
+        )
     }
     found |= {
         "no-norm": sl.gpt(**SIZE, norm="none"),
@@ -74,7 +91,9 @@ def blocks() -> dict[str, sl.ModelConfig]:
         "multi-query": sl.llama(**SIZE, kv_heads=1),
         "head-dim": sl.llama(**SIZE, head_dim=10),
         "cosine": sl.llama(**SIZE, attention="cosine"),
-        "cosine-fixed": sl.llama(**SIZE, attention=sl.Cosine(scale=5.0, learnable=False), kv_heads=2),
+        "cosine-fixed": sl.llama(
+            **SIZE, attention=sl.Cosine(scale=5.0, learnable=False), kv_heads=2
+        ),
         "qk-norm": sl.llama(**SIZE, query_key_norm=sl.HeadNorm(), kv_heads=2),
         "qk-norm-joined": sl.llama(**SIZE, query_key_norm=sl.HeadNorm(per_head=False), kv_heads=2),
         "window": sl.llama(**SIZE, window=4),
@@ -83,9 +102,13 @@ def blocks() -> dict[str, sl.ModelConfig]:
         "value-dim": each_block(sl.llama(**SIZE), value_dim=9),
         "soft-cap": each_block(sl.llama(**SIZE), softcap=2.0),
         "sinks": each_block(sl.llama(**SIZE, kv_heads=2), sinks=True),
-        "alibi-grouped": sl.llama(**(SIZE | {"heads": 6}), kv_heads=2, positions=sl.ALiBi(), window=6),
+        "alibi-grouped": sl.llama(
+            **(SIZE | {"heads": 6}), kv_heads=2, positions=sl.ALiBi(), window=6
+        ),
         "free-output": sl.llama(**SIZE, tied=False),
-        "logit-cap": replace(sl.llama(**SIZE, positions=rotary), head=sl.LanguageHead(softcap=3.0, bias=True)),
+        "logit-cap": replace(
+            sl.llama(**SIZE, positions=rotary), head=sl.LanguageHead(softcap=3.0, bias=True)
+        ),
         "ngpt": sl.ngpt(**SIZE),
         "ngpt-grouped": sl.ngpt(**SIZE, kv_heads=2, tied=True),
         "ngpt-alibi": sl.ngpt(**SIZE, positions=sl.ALiBi()),
@@ -98,7 +121,9 @@ def without_first_norm(config: sl.ModelConfig) -> sl.ModelConfig:
     encoder = config.encoder
     assert encoder is not None
     (block,) = encoder.blocks
-    return replace(config, encoder=replace(encoder, blocks=(replace(block, attention_norm=sl.NoNorm()), block)))
+    return replace(
+        config, encoder=replace(encoder, blocks=(replace(block, attention_norm=sl.NoNorm()), block))
+    )
 
 
 def encoders() -> dict[str, sl.ModelConfig]:
@@ -118,19 +143,30 @@ def classifiers() -> dict[str, sl.ModelConfig]:
     return {
         "classifier": replace(sl.bert(**SIZE), head=sl.Classifier(labels=5, activation="tanh")),
         "classifier-mean": replace(
-            sl.bert(**SIZE), head=sl.Classifier(labels=5, pool="mean", activation="gelu", norm=sl.LayerNorm(), bias=False)
+            sl.bert(**SIZE),
+            head=sl.Classifier(
+                labels=5, pool="mean", activation="gelu", norm=sl.LayerNorm(), bias=False
+            ),
         ),
         "tagger": replace(sl.bert(**SIZE), head=sl.Classifier(labels=5, pool="tokens")),
-        "decoder-classifier": replace(sl.llama(**SIZE), head=sl.Classifier(labels=5, pool="last", bias=False)),
+        "decoder-classifier": replace(
+            sl.llama(**SIZE), head=sl.Classifier(labels=5, pool="last", bias=False)
+        ),
     }
 
 
 def encoder_decoders() -> dict[str, sl.ModelConfig]:
     return {
         "transformer": sl.encoder_decoder(**SIZE),
-        "transformer-pre": sl.encoder_decoder(**SIZE, placement="pre", share_embeddings=False, tied=False),
-        "transformer-rotary": sl.encoder_decoder(**SIZE, positions="rotary", norm="rms", placement="pre", kv_heads=2),
-        "transformer-learned": sl.encoder_decoder(**SIZE, positions=sl.Learned(offset=2), feed_forward="gelu"),
+        "transformer-pre": sl.encoder_decoder(
+            **SIZE, placement="pre", share_embeddings=False, tied=False
+        ),
+        "transformer-rotary": sl.encoder_decoder(
+            **SIZE, positions="rotary", norm="rms", placement="pre", kv_heads=2
+        ),
+        "transformer-learned": sl.encoder_decoder(
+            **SIZE, positions=sl.Learned(offset=2), feed_forward="gelu"
+        ),
         "t5": sl.t5(width=24, layers=2, heads=4, head_dim=6, hidden=32, vocab_size=29),
     }
 
@@ -144,7 +180,8 @@ ALL = GENERATORS | ENCODERS | CLASSIFIERS
 
 
 def make(config: sl.ModelConfig, seed: int = 0) -> sl.Transformer:
-    """The model with every parameter random and of noticeable size, so that no gain is 1 and no bias 0."""
+    """The model with every parameter random and of noticeable size, so that no gain is 1 and no
+    bias 0."""
     torch.manual_seed(seed)
     model = sl.build(config)
     with torch.no_grad():
@@ -155,7 +192,9 @@ def make(config: sl.ModelConfig, seed: int = 0) -> sl.Transformer:
     return model.eval()
 
 
-def inputs(config: sl.ModelConfig, *, batch: int = BATCH, time: int = TIME, seed: int = 1) -> dict[str, Tensor]:
+def inputs(
+    config: sl.ModelConfig, *, batch: int = BATCH, time: int = TIME, seed: int = 1
+) -> dict[str, Tensor]:
     """Random tokens, and a source where the model has an encoder to feed."""
     generator = torch.Generator().manual_seed(seed)
     found = {"tokens": torch.randint(0, 29, (batch, time), generator=generator)}

@@ -1,8 +1,9 @@
 """Make a virtual environment with Sightline and everything that its tests need.
 
-    python3 -m tools.environment .venv                      the versions that constraints.txt pins
-    python3 -m tools.environment build/oldest --oldest      the lower bounds of pyproject.toml
-    python3 -m tools.environment build/newest --newest      the newest of everything, upper bounds overridden
+    python3 -m tools.environment .venv                    the versions that constraints.txt pins
+    python3 -m tools.environment build/oldest --oldest    the lower bounds of pyproject.toml
+    python3 -m tools.environment build/newest --newest    the newest of everything, overriding
+                                                          upper bounds
 
 Imports only the standard library: this runs before anything is installed.
 """
@@ -19,7 +20,10 @@ import sys
 from pathlib import Path
 
 if sys.version_info < (3, 11):
-    sys.exit(f"Sightline needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. Fix: put a newer python3 first on PATH")
+    sys.exit(
+        f"Sightline needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. Fix:"
+        " put a newer python3 first on PATH"
+    )
 
 import tomllib
 
@@ -78,16 +82,27 @@ def without_upper_bounds(requirement: str) -> str:
     name = re.match(r"[^<>=!~;]+", requirement)[0]
     marker = requirement.partition(";")[2]
     bounds = requirement.partition(";")[0].removeprefix(name).split(",")
-    return name + ",".join(bound for bound in bounds if bound.startswith(">")) + (f";{marker}" if marker else "")
+    return (
+        name
+        + ",".join(bound for bound in bounds if bound.startswith(">"))
+        + (f";{marker}" if marker else "")
+    )
 
 
 def create(folder: Path, constraints: Path | None) -> None:
-    """An environment with the pinned pip and setuptools (without constraints: the newest); those of venv may be too old for the rest."""
+    """An environment with the pinned pip and setuptools (without constraints: the newest); those of
+    venv may be too old for the rest."""
     if not python_of(folder).is_file():
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    pinned = {name: f"{name}=={version}" for name, version, _ in pins(constraints)} if constraints else {}
-    install(folder, [pinned.get(name, name) for name in ("pip", "setuptools")], upgrade=not constraints)
+    pinned = (
+        {name: f"{name}=={version}" for name, version, _ in pins(constraints)}
+        if constraints
+        else {}
+    )
+    install(
+        folder, [pinned.get(name, name) for name in ("pip", "setuptools")], upgrade=not constraints
+    )
 
 
 def install(
@@ -99,7 +114,8 @@ def install(
     environment: dict[str, str] | None = None,
     nice: bool = False,
 ) -> None:
-    """`pip install`, with the constraints for what is built from source too; a status line in a terminal. InstallError if pip fails."""
+    """`pip install`, with the constraints for what is built from source too; a status line in a
+    terminal. InstallError if pip fails."""
     options = ["--disable-pip-version-check", "--no-input", "--progress-bar=off"]
     if constraints:
         options += ["--constraint", str(constraints), "--build-constraint", str(constraints)]
@@ -108,7 +124,9 @@ def install(
     if os.environ.get("TORCH_INDEX"):
         options += ["--extra-index-url", os.environ["TORCH_INDEX"]]
     command = [str(python_of(folder)), "-m", "pip", "install", *options, *wanted]
-    code, output = run(["nice", "-n", "19", *command] if nice else command, {**os.environ, **(environment or {})})
+    code, output = run(
+        ["nice", "-n", "19", *command] if nice else command, {**os.environ, **(environment or {})}
+    )
     if code:
         raise InstallError(explanation(output, constraints))
 
@@ -118,7 +136,13 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]
     shown = sys.stderr.isatty()
     lines: list[str] = []
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as process:
         for line in process.stdout:
             lines.append(line.rstrip())
@@ -131,17 +155,27 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]
 
 
 def explanation(output: list[str], constraints: Path | None) -> str:
-    """Why pip failed: the pins that the index no longer has, an index out of reach, or pip's own words."""
+    """Why pip failed: the pins that the index no longer has, an index out of reach, or pip's own
+    words."""
     gone = unavailable(output)
     if any("Retrying (" in line for line in output) and not gone:
-        return "the package index cannot be reached. Fix: check the network (or PIP_INDEX_URL), then run make again"
+        return (
+            "the package index cannot be reached. Fix: check the network (or PIP_INDEX_URL), then"
+            " run make again"
+        )
     if not gone:
         return "\n".join(["pip failed:", *output[-40:]])
-    pinned = {name: f"{name}=={version}" for name, version, _ in (pins(constraints) if constraints else [])}
+    pinned = {
+        name: f"{name}=={version}"
+        for name, version, _ in (pins(constraints) if constraints else [])
+    }
     names = ", ".join(pinned.get(name, name) for name in gone)
     where = f"pinned in {constraints.name}, " if constraints else ""
     python = ".".join(map(str, sys.version_info[:2]))
-    return f"{names}: {where}cannot be had for Python {python} on this machine (any more). Fix: make lock, then make test"
+    return (
+        f"{names}: {where}cannot be had for Python {python} on this machine (any more). Fix: make"
+        " lock, then make test"
+    )
 
 
 def unavailable(output: list[str]) -> list[str]:
@@ -162,13 +196,21 @@ def unavailable(output: list[str]) -> list[str]:
 
 def installed(folder: Path) -> dict[str, str]:
     """Version by name of everything in an environment."""
-    command = [str(python_of(folder)), "-m", "pip", "--disable-pip-version-check", "list", "--format=json"]
+    command = [
+        str(python_of(folder)),
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "list",
+        "--format=json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return {normalized(row["name"]): row["version"] for row in json.loads(done.stdout)}
 
 
 def compare(folder: Path) -> None:
-    """Print what differs from constraints.txt: the first place to look when the newest or the oldest fails."""
+    """Print what differs from constraints.txt: the first place to look when the newest or the
+    oldest fails."""
     pinned: dict[str, list[str]] = {}
     for name, version, _ in pins(PINNED):
         pinned.setdefault(name, []).append(version)
@@ -178,7 +220,8 @@ def compare(folder: Path) -> None:
 
 
 def install_sightline(folder: Path, constraints: Path | None) -> None:
-    """First what Sightline needs, so that a missing version is heard of before anything is compiled; then Sightline itself.
+    """First what Sightline needs, so that a missing version is heard of before anything is
+    compiled; then Sightline itself.
 
     It is editable, and built in a folder of its own: two environments share no build.
     """
@@ -186,18 +229,27 @@ def install_sightline(folder: Path, constraints: Path | None) -> None:
     if constraints is None:
         wanted = [without_upper_bounds(requirement) for requirement in wanted]
     install(folder, wanted, constraints=constraints, upgrade=constraints is None)
-    install(folder, ["--editable", ".", "--no-deps", f"--config-settings=build-dir={folder / 'native'}"], constraints=constraints)
+    install(
+        folder,
+        ["--editable", ".", "--no-deps", f"--config-settings=build-dir={folder / 'native'}"],
+        constraints=constraints,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="where the environment is made")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--oldest", action="store_true", help="the lower bounds of pyproject.toml")
     group.add_argument("--newest", action="store_true", help="no constraints")
     given = parser.parse_args()
     constraints = None if given.newest else OLDEST if given.oldest else PINNED
-    print(f"Installing into {given.folder}: a few minutes the first time (torch is large)…", flush=True)
+    print(
+        f"Installing into {given.folder}: a few minutes the first time (torch is large)…",
+        flush=True,
+    )
     try:
         create(given.folder, constraints)
         install_sightline(given.folder, constraints)

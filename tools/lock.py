@@ -1,11 +1,14 @@
 """`make lock`: pin everything that `make` installs, and show what changed.
 
-    constraints.txt            the package, its tests and benches, what builds it, pip and uv themselves
-    constraints-oldest.txt     the same with the lower bounds of pyproject.toml (for `make test-oldest`)
-    bench/constraints.txt      the peers of `bench.peers`
+    constraints.txt           the package, its tests and benches, what builds it, and pip and uv
+                              themselves
+    constraints-oldest.txt    the same with the lower bounds of pyproject.toml (for
+                              `make test-oldest`)
+    bench/constraints.txt     the peers of `bench.peers`
 
-Each is one resolution for all platforms, with environment markers where they differ. Afterwards every supported platform and Python
-is resolved once more from the pins alone, wheels only, to prove that the pins are enough. Imports only the standard library.
+Each is one resolution for all platforms, with environment markers where they differ. Afterwards
+every supported platform and Python is resolved once more from the pins alone, wheels only, to prove
+that the pins are enough. Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -42,10 +45,22 @@ class Lock:
     built: tuple[str, ...] = ()  # packages that have no wheels
 
 
-EVERYTHING = ("pyproject.toml", "--extra", "test", "--extra", "bench", "--group", "build", "--group", "tools")
+EVERYTHING = (
+    "pyproject.toml",
+    "--extra",
+    "test",
+    "--extra",
+    "bench",
+    "--group",
+    "build",
+    "--group",
+    "tools",
+)
 LOCKS = (
     Lock("constraints.txt", EVERYTHING),
-    Lock("constraints-oldest.txt", EVERYTHING, ("--resolution", "lowest-direct"), pythons=PYTHONS[:1]),
+    Lock(
+        "constraints-oldest.txt", EVERYTHING, ("--resolution", "lowest-direct"), pythons=PYTHONS[:1]
+    ),
     Lock("bench/constraints.txt", ("--group", "peers"), built=("llama-cpp-python",)),
 )
 
@@ -57,7 +72,8 @@ def digest(path: Path) -> str:
 
 
 def uv() -> str:
-    """The pinned uv in an environment of its own; the newest one where that cannot be had any more."""
+    """The pinned uv in an environment of its own; the newest one where that cannot be had any
+    more."""
     try:
         create(PLACE, ROOT / "constraints.txt")
         install(PLACE, ["uv"], constraints=ROOT / "constraints.txt")
@@ -68,18 +84,42 @@ def uv() -> str:
 
 
 def compile_lock(command: str, lock: Lock, path: Path, *more: str) -> None:
-    """Resolve for all platforms; pins that `path` already has are kept unless `more` says otherwise."""
-    options = ("--universal", "--python-version", PYTHONS[0], "--no-header", "--no-emit-index-url", "--quiet")
-    call = [command, "pip", "compile", *lock.sources, *lock.options, "--constraint", str(HELD), *options, *more, "-o", str(path)]
+    """Resolve for all platforms; pins that `path` already has are kept unless `more` says
+    otherwise."""
+    options = (
+        "--universal",
+        "--python-version",
+        PYTHONS[0],
+        "--no-header",
+        "--no-emit-index-url",
+        "--quiet",
+    )
+    call = [
+        command,
+        "pip",
+        "compile",
+        *lock.sources,
+        *lock.options,
+        "--constraint",
+        str(HELD),
+        *options,
+        *more,
+        "-o",
+        str(path),
+    ]
     if subprocess.run(call, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode:
         sys.exit(f"error: {lock.path} cannot be resolved (see above)")
     body = path.read_text(encoding="utf-8")
-    header = f"# Written by `make lock`; do not edit. {len(pins(path))} pins, digest {digest(path)}\n"
+    header = (
+        f"# Written by `make lock`; do not edit. {len(pins(path))} pins, digest {digest(path)}\n"
+    )
     path.write_text(header + body, encoding="utf-8")
 
 
 def difference(before: str, after: str, name: str) -> str:
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm="")
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), name, name, n=0, lineterm=""
+    )
     return "\n".join(line for line in lines if not line.startswith("@@"))
 
 
@@ -87,24 +127,66 @@ def prove(command: str, lock: Lock) -> None:
     """Each platform and Python resolves to pinned versions alone, and to wheels alone."""
     pinned = {(name, version) for name, version, _ in pins(ROOT / lock.path)}
     for python, platform in itertools.product(lock.pythons, PLATFORMS):
-        options = ["--python-version", python, "--python-platform", platform, "--no-header", "--no-annotate", "--quiet"]
-        options += ["--only-binary", ":all:", *itertools.chain(*(("--no-binary", name) for name in lock.built))]
-        call = [command, "pip", "compile", *lock.sources, "--constraint", lock.path, *options, "--no-emit-index-url"]
+        options = [
+            "--python-version",
+            python,
+            "--python-platform",
+            platform,
+            "--no-header",
+            "--no-annotate",
+            "--quiet",
+        ]
+        options += [
+            "--only-binary",
+            ":all:",
+            *itertools.chain(*(("--no-binary", name) for name in lock.built)),
+        ]
+        call = [
+            command,
+            "pip",
+            "compile",
+            *lock.sources,
+            "--constraint",
+            lock.path,
+            *options,
+            "--no-emit-index-url",
+        ]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "resolved.txt"
-            done = subprocess.run([*call, "-o", str(path)], cwd=ROOT, env={**os.environ, **MACOS}, stdout=subprocess.DEVNULL, check=False)
+            done = subprocess.run(
+                [*call, "-o", str(path)],
+                cwd=ROOT,
+                env={**os.environ, **MACOS},
+                stdout=subprocess.DEVNULL,
+                check=False,
+            )
             if done.returncode:
-                sys.exit(f"error: {lock.path} does not resolve for Python {python} on {platform} (see above)")
-            loose = [f"{name}=={version}" for name, version, _ in pins(path) if (name, version) not in pinned]
+                sys.exit(
+                    f"error: {lock.path} does not resolve for Python {python} on {platform} (see"
+                    " above)"
+                )
+            loose = [
+                f"{name}=={version}"
+                for name, version, _ in pins(path)
+                if (name, version) not in pinned
+            ]
         if loose:
-            sys.exit(f"error: {lock.path} does not pin {', '.join(loose)} (Python {python}, {platform})")
+            sys.exit(
+                f"error: {lock.path} does not pin {', '.join(loose)} (Python {python}, {platform})"
+            )
         print(f"  {lock.path}: Python {python}, {platform}: resolves")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("packages", nargs="*", help="upgrade only these (default: everything)")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a lock differs from what pyproject.toml asks for")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; exit 1 where a lock differs from what pyproject.toml asks for",
+    )
     given = parser.parse_args()
     command = uv()
     changed = False
@@ -114,7 +196,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=PLACE) as folder:
             draft = Path(folder) / "constraints.txt"
             draft.write_text(before, encoding="utf-8")
-            upgrades = [f"--upgrade-package={name}" for name in given.packages] or ([] if given.check else ["--upgrade"])
+            upgrades = [f"--upgrade-package={name}" for name in given.packages] or (
+                [] if given.check else ["--upgrade"]
+            )
             compile_lock(command, lock, draft, *upgrades)
             after = draft.read_text(encoding="utf-8")
             if not given.check:

@@ -1,4 +1,5 @@
-"""`make pages`: the tree of docs/architecture.md from the modules' docstrings, and the tables of docs/benchmarks.md from bench/results."""
+"""`make pages`: the tree of docs/architecture.md from the modules' docstrings, and the tables of
+docs/benchmarks.md from bench/results."""
 
 from __future__ import annotations
 
@@ -16,16 +17,25 @@ BESIDE = {
     "docs/": "one page per subject, a page for each published model, the laboratory",
     "tools/": "environments, locked versions, fuzzing, and what keeps these pages true",
 }
-COLUMN, WIDEST = 29, 92
+COLUMN = 29
+WIDEST = 92
 
 
 def sentence(path: Path) -> str:
     """A module's first sentence, cut at a clause where it is long."""
-    text = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0].replace("\n", " ")
+    text = (
+        (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+        .split("\n\n")[0]
+        .replace("\n", " ")
+    )
     text = text.split(". ")[0].rstrip(".:").replace("(Loshchilov et al", "").strip()
     if len(text) <= WIDEST:
         return text
-    clauses = [text[: match.start()] for match in re.finditer(r"[:;,] ", text) if 20 < match.start() <= WIDEST]
+    clauses = [
+        text[: match.start()]
+        for match in re.finditer(r"[:;,] ", text)
+        if 20 < match.start() <= WIDEST
+    ]
     return clauses[-1] if clauses else text[: WIDEST - 1] + "…"
 
 
@@ -35,7 +45,9 @@ def line(depth: int, name: str, text: str) -> str:
 
 def tree() -> str:
     """One line for each file, folders after files."""
-    return "\n".join([*folder(ROOT / "sightline", 0), *(line(0, name, text) for name, text in BESIDE.items())])
+    return "\n".join(
+        [*folder(ROOT / "sightline", 0), *(line(0, name, text) for name, text in BESIDE.items())]
+    )
 
 
 def folder(path: Path, depth: int) -> list[str]:
@@ -52,27 +64,51 @@ def folder(path: Path, depth: int) -> list[str]:
 def rows(found: dict[str, Any]) -> list[str]:
     """A table's rows, one for each ratio."""
     return [
-        f"| {r['name']} | {r['ours_ms']:.0f} ms | {r['theirs_ms']:.0f} ms | {r['ratio']:.2f}× | {r['low']:.2f}–{r['high']:.2f} |"
+        f"| {r['name']} | {r['ours_ms']:.0f} ms | {r['theirs_ms']:.0f} ms | {r['ratio']:.2f}× |"
+        f" {r['low']:.2f}–{r['high']:.2f} |"
         for r in found["ratios"]
     ]
 
 
 def trained() -> list[str]:
     """Training's speed, and what the same minutes give."""
-    speed, minutes = (json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()) for name in ("training", "shakespeare"))
-    lines = ["| training: 6 layers, width 384, context 256, batch 12 | tokens/s | ours is | middle half |", "|---|--:|--:|---|"]
+    speed, minutes = (
+        json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+        for name in ("training", "shakespeare")
+    )
+    lines = [
+        (
+            "| training: 6 layers, width 384, context 256, batch 12 | tokens/s | ours is | middle"
+            " half |"
+        ),
+        "|---|--:|--:|---|",
+    ]
     for who, found in speed["tokens_per_second"].items():
         low, middle, high = speed["ratios"][who]
-        lines.append(f"| {who} | {found:.0f} | " + ("| |" if who == "ours" else f"{middle:.2f}× | {low:.2f}–{high:.2f} |"))
+        lines.append(
+            f"| {who} | {found:.0f} | "
+            + ("| |" if who == "ours" else f"{middle:.2f}× | {low:.2f}–{high:.2f} |")
+        )
     lines += [
         "",
-        f"On {speed['machine']['cpu']}; torch's own float32 product reached {speed['peak_gflops']:.0f} GFLOP/s in the same run.",
+        (
+            f"On {speed['machine']['cpu']}; torch's own float32 product reached"
+            f" {speed['peak_gflops']:.0f} GFLOP/s in the same run."
+        ),
         "",
     ]
-    lines += ["| Shakespeare, nats for a character of held-out plays | ours | a plain GPT loop, its best learning rate |", "|---|--:|--:|"]
+    lines += [
+        (
+            "| Shakespeare, nats for a character of held-out plays | ours | a plain GPT loop, its"
+            " best learning rate |"
+        ),
+        "|---|--:|--:|",
+    ]
     for time, curves in minutes["results"].items():
         best = min(curve[-1][1] for name, curve in curves.items() if name != "ours")
-        lines.append(f"| after {time} minutes on two cores | {curves['ours'][-1][1]:.3f} | {best:.3f} |")
+        lines.append(
+            f"| after {time} minutes on two cores | {curves['ours'][-1][1]:.3f} | {best:.3f} |"
+        )
     return [*lines, ""]
 
 
@@ -80,22 +116,33 @@ def engine() -> list[str]:
     """The native engine against its peers, and what a precision costs."""
     found = json.loads((ROOT / "bench" / "results" / "native.json").read_text(encoding="utf-8"))
     lines = [
-        "| the native engine, two threads | ours | best peer | ratio | range | goal | of bandwidth | |",
+        (
+            "| the native engine, two threads | ours | best peer | ratio | range | goal | of"
+            " bandwidth | |"
+        ),
         "|---|--:|--:|--:|---|--:|--:|---|",
     ]
     for row in (row for row in found["rows"] if "ratio" in row):
-        ratio, goal = row["ratio"], f"{row['goal']:.1f}× {row.get('goal_peer', '')}".strip() if "goal" in row else ""
+        ratio = row["ratio"]
+        goal = f"{row['goal']:.1f}× {row.get('goal_peer', '')}".strip() if "goal" in row else ""
         share = f"{row['bandwidth']['median']:.0%}" if "bandwidth" in row else ""
         lines.append(
-            f"| {row['work']}: {row['model']}, {row['ours'].removeprefix('ours ')} | {row['speed']['median']:.0f} | {row['peer']} "
-            f"{row['peer_speed']['median']:.0f} | {ratio['median']:.2f}× | {ratio['low']:.2f}–{ratio['high']:.2f} | {goal} | {share} "
-            f"| {row['verdict']} |"
+            f"| {row['work']}: {row['model']}, {row['ours'].removeprefix('ours ')} |"
+            f" {row['speed']['median']:.0f} | {row['peer']} {row['peer_speed']['median']:.0f} |"
+            f" {ratio['median']:.2f}× | {ratio['low']:.2f}–{ratio['high']:.2f} | {goal} | {share} |"
+            f" {row['verdict']} |"
         )
     for model, ones in found["perplexity"]["found"].items():
         exact = next(one["perplexity"] for one in ones if one["who"] == "ours float32")
-        lines += ["", f"| {model}: perplexity on a held-out play | | loss | MB read for a token |", "|---|--:|--:|--:|"]
         lines += [
-            f"| {one['who']} | {one['perplexity']:.2f} | {one['perplexity'] / exact - 1:+.1%} | {one['bytes'] / 1e6:.1f} |" for one in ones
+            "",
+            f"| {model}: perplexity on a held-out play | | loss | MB read for a token |",
+            "|---|--:|--:|--:|",
+        ]
+        lines += [
+            f"| {one['who']} | {one['perplexity']:.2f} | {one['perplexity'] / exact - 1:+.1%} |"
+            f" {one['bytes'] / 1e6:.1f} |"
+            for one in ones
         ]
     return [*lines, ""]
 
@@ -103,9 +150,14 @@ def engine() -> list[str]:
 def table() -> str:
     """Ratios and memory, as measured last."""
     names = ("core", "generation", "seeing")
-    core, made, seen = (json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()) for name in names)
-    extra, long = seen["extra_mib"], seen["long"]
-    memory = ", ".join(f"{name} {points['16384']:.0f} MiB" for name, points in core["memory_mib"].items())
+    core, made, seen = (
+        json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()) for name in names
+    )
+    extra = seen["extra_mib"]
+    long = seen["long"]
+    memory = ", ".join(
+        f"{name} {points['16384']:.0f} MiB" for name, points in core["memory_mib"].items()
+    )
     first, last = (made["ms_by_position"][position] for position in ("64", "2048"))
     lines = [
         "",
@@ -123,13 +175,28 @@ def table() -> str:
         "",
         *trained(),
         *engine(),
-        f"To see everything, our peak is {extra['ours']:.0f} MiB above our plain forward's; transformers with output_attentions takes",
-        f"{extra['transformers']:.0f} MiB more than without, TransformerLens' cache {extra['TransformerLens']:.0f} MiB. A trace of 4,096",
-        f"tokens, whose maps would be 9 GiB, takes {long['traced_mib'] - long['plain_mib']:.0f} MiB more than the pass alone.",
+        (
+            f"To see everything, our peak is {extra['ours']:.0f} MiB above our plain forward's;"
+            " transformers with output_attentions takes"
+        ),
+        (
+            f"{extra['transformers']:.0f} MiB more than without, TransformerLens' cache"
+            f" {extra['TransformerLens']:.0f} MiB. A trace of 4,096"
+        ),
+        (
+            f"tokens, whose maps would be 9 GiB, takes {long['traced_mib'] - long['plain_mib']:.0f}"
+            " MiB more than the pass alone."
+        ),
         "",
         f"Peak memory of causal attention over 16,384 tokens, one head: {memory}.",
-        f"GPT-2 small's shape: 512 tokens with the cache {made['cache']['ratio']:.0f}× faster than a whole pass for each, and",
-        f"{made['cache']['last_ratio']:.0f}× faster than a pass that makes the last token's logits alone; one token takes",
+        (
+            f"GPT-2 small's shape: 512 tokens with the cache {made['cache']['ratio']:.0f}× faster"
+            " than a whole pass for each, and"
+        ),
+        (
+            f"{made['cache']['last_ratio']:.0f}× faster than a pass that makes the last token's"
+            " logits alone; one token takes"
+        ),
         f"{first:.0f} ms at position 64 and {last:.0f} ms at 2048;",
         f"16 requests together {made['batch']['ratio']:.1f}× faster than one after the other.",
         "",

@@ -1,9 +1,10 @@
-"""Models that work in threads of one process, each with a number of threads that changes: every result must be what it is alone.
+"""Models that work in threads of one process, each with a number of threads that changes: every
+result must be what it is alone.
 
     python -m tools.race --seconds 600
 
-Three decoders write, an encoder–decoder translates in two threads, and one trains. A wrong number and a thread that hangs end the process
-with status 1, a crash with its signal.
+Three decoders write, an encoder–decoder translates in two threads, and one trains. A wrong number
+and a thread that hangs end the process with status 1, a crash with its signal.
 """
 
 from __future__ import annotations
@@ -36,15 +37,25 @@ Work = Callable[[], list[float]]
 def writes(precision: Precision, seed: int) -> Work:
     """Greedy tokens of a decoder."""
     torch.manual_seed(seed)
-    twin = native_twin(sl.build(sl.llama(width=32, layers=1, heads=4, kv_heads=2, vocab_size=WORDS, max_positions=256)).eval(), precision)
-    return lambda: [float(event.token) for event in decode(twin, Request(prompt=PROMPT, max_tokens=6))]
+    twin = native_twin(
+        sl.build(
+            sl.llama(width=32, layers=1, heads=4, kv_heads=2, vocab_size=WORDS, max_positions=256)
+        ).eval(),
+        precision,
+    )
+    return lambda: [
+        float(event.token) for event in decode(twin, Request(prompt=PROMPT, max_tokens=6))
+    ]
 
 
 def translates(seed: int) -> Work:
     """Hidden states of a decoder that looks at what its encoder keeps."""
     torch.manual_seed(seed)
-    twin = pair_twin(sl.build(sl.t5(width=32, layers=1, heads=4, head_dim=8, hidden=64, vocab_size=WORDS)).eval())
-    source, tokens = torch.tensor([PROMPT * 9]), torch.tensor([PROMPT])
+    twin = pair_twin(
+        sl.build(sl.t5(width=32, layers=1, heads=4, head_dim=8, hidden=64, vocab_size=WORDS)).eval()
+    )
+    source = torch.tensor([PROMPT * 9])
+    tokens = torch.tensor([PROMPT])
 
     @torch.no_grad()
     def work() -> list[float]:
@@ -63,7 +74,9 @@ def trains(seed: int) -> Work:
     tokens = torch.randint(WORDS, (4, 96))
 
     def work() -> list[float]:
-        gradients: tuple[Tensor, ...] = torch.autograd.grad(model(tokens).square().mean(), [*model.parameters()])
+        gradients: tuple[Tensor, ...] = torch.autograd.grad(
+            model(tokens).square().mean(), [*model.parameters()]
+        )
         return [float(one.abs().max()) for one in gradients]
 
     return work
@@ -94,7 +107,9 @@ def all_works() -> dict[str, tuple[Work, tuple[int, ...]]]:
 def race(seconds: float, works: dict[str, tuple[Work, tuple[int, ...]]]) -> dict[str, int]:
     """How often each work was done. AssertionError where a result differs."""
     wanted = {name: work() for name, (work, _) in works.items()}
-    done, wrong, end = dict.fromkeys(works, 0), list[str](), time.monotonic() + seconds
+    done = dict.fromkeys(works, 0)
+    wrong = list[str]()
+    end = time.monotonic() + seconds
 
     def run(name: str) -> None:
         work, counts = works[name]
@@ -122,16 +137,24 @@ def race(seconds: float, works: dict[str, tuple[Work, tuple[int, ...]]]) -> dict
 
 def close(found: list[float], wanted: list[float]) -> bool:
     """torch's own sums differ in their last bits with the number of threads."""
-    return len(found) == len(wanted) and torch.allclose(torch.tensor(found), torch.tensor(wanted), rtol=1e-4, atol=1e-6)
+    return len(found) == len(wanted) and torch.allclose(
+        torch.tensor(found), torch.tensor(wanted), rtol=1e-4, atol=1e-6
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=600.0)
     faulthandler.enable()
     parser.add_argument("--only", nargs="+", help="some of the works, by name")
     options = parser.parse_args()
-    works = {name: work for name, work in all_works().items() if options.only is None or name in options.only}
+    works = {
+        name: work
+        for name, work in all_works().items()
+        if options.only is None or name in options.only
+    }
     done = race(options.seconds, works)
     print(", ".join(f"{name}: {count:,}" for name, count in done.items()))
 

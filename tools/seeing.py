@@ -1,4 +1,5 @@
-"""Makes the figures and tables of docs/seeing.md: `python -m tools.seeing`. SmolLM2 and MiniLM, two minutes on two cores."""
+"""Makes the figures and tables of docs/seeing.md: `python -m tools.seeing`. SmolLM2 and MiniLM, two
+minutes on two cores."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from sightline.lens.interventions.edits import Edits, ablate, logits_with
 from sightline.model import Model
 
 ROOT = Path(__file__).parents[1]
-PAGE, FIGURES = ROOT / "docs" / "seeing.md", ROOT / "docs" / "figures"
+PAGE = ROOT / "docs" / "seeing.md"
+FIGURES = ROOT / "docs" / "figures"
 DRAWS = 10  # random threes of heads
 TEN = (
     "The cat sat on the mat.",
@@ -43,11 +45,18 @@ def roles(model: Model) -> tuple[HeadMap, str]:
     found = heads_of(model)
     heads_figure.save(found, FIGURES / f"heads-{model.name}.svg")
     lines = ["| role | heads | strongest | score |", "|---|--:|---|--:|"]
-    names = sorted({head.role for head in found.heads}, key=lambda role: -sum(head.role == role for head in found.heads))
+    names = sorted(
+        {head.role for head in found.heads},
+        key=lambda role: -sum(head.role == role for head in found.heads),
+    )
     for role in names:
         count = sum(head.role == role for head in found.heads)
         best = found.top(role, 1) if role != "unclear" else []
-        where = f"layer {best[0].layer}, head {best[0].head} | {found.score(best[0], role):.2f}" if best else "– | –"
+        where = (
+            f"layer {best[0].layer}, head {best[0].head} | {found.score(best[0], role):.2f}"
+            if best
+            else "– | –"
+        )
         lines.append(f"| {role} | {count} | {where} |")
     return found, f"![roles](figures/heads-{model.name}.svg)\n\n" + "\n".join(lines)
 
@@ -55,13 +64,16 @@ def roles(model: Model) -> tuple[HeadMap, str]:
 def repeated(model: Model, *, length: int = 40, seed: int = 1) -> list[int]:
     """Random tokens, twice."""
     pick = random.Random(seed)
-    half = [pick.randrange(1000, model.config.last.embedding.vocab_size - 1000) for _ in range(length)]
+    half = [
+        pick.randrange(1000, model.config.last.embedding.vocab_size - 1000) for _ in range(length)
+    ]
     return half + half
 
 
 def second_half_loss(model: Model, ids: list[int], edits: Edits) -> float:
     """Nats a token where the text repeats itself."""
-    logits, half = logits_with(model, ids, edits), len(ids) // 2
+    logits = logits_with(model, ids, edits)
+    half = len(ids) // 2
     return float(F.cross_entropy(logits[half:-1], torch.tensor(ids[half + 1 :])))
 
 
@@ -73,29 +85,43 @@ def without(heads: list[tuple[int, int]]) -> Edits:
 
 
 def induction(model: Model, found: HeadMap) -> str:
-    """What the loss on repeated text becomes without the induction heads, and without as many others."""
+    """What the loss on repeated text becomes without the induction heads, and without as many
+    others."""
     top = [(head.layer, head.head) for head in found.top("induction", 3)]
-    ids, pick = repeated(model), random.Random(0)
-    others = [(head.layer, head.head) for head in found.heads if head.role not in ("induction", "previous")]
-    whole, hurt = second_half_loss(model, ids, Edits()), second_half_loss(model, ids, without(top))
+    ids = repeated(model)
+    pick = random.Random(0)
+    others = [
+        (head.layer, head.head)
+        for head in found.heads
+        if head.role not in ("induction", "previous")
+    ]
+    whole = second_half_loss(model, ids, Edits())
+    hurt = second_half_loss(model, ids, without(top))
     losses = [second_half_loss(model, ids, without(pick.sample(others, 3))) for _ in range(DRAWS)]
     named = ", ".join(f"{layer}.{head}" for layer, head in top)
     return (
-        "| without | nats a token on the repetition |\n|---|--:|\n"
-        f"| nothing | {whole:.2f} |\n| the three strongest induction heads ({named}) | **{hurt:.2f}** |\n"
-        f"| three heads at random, {DRAWS} draws | {statistics.mean(losses):.2f} (at most {max(losses):.2f}) |"
+        f"| without | nats a token on the repetition |\n|---|--:|\n| nothing | {whole:.2f} |\n| the"
+        f" three strongest induction heads ({named}) | **{hurt:.2f}** |\n| three heads at random,"
+        f" {DRAWS} draws | {statistics.mean(losses):.2f} (at most {max(losses):.2f}) |"
     )
 
 
 def relations(model: Model) -> str:
     """Which heads find which relation."""
-    lines = ["| relation | best head | finds | blind choice | best fixed distance | p (all heads counted) |", "|---|---|--:|--:|--:|--:|"]
+    lines = [
+        (
+            "| relation | best head | finds | blind choice | best fixed distance | p (all heads"
+            " counted) |"
+        ),
+        "|---|---|--:|--:|--:|--:|",
+    ]
     for relation in relations_of(model, language="en").relations:
         best = relation.top[0]
         mark = "**" if best.found else ""
         lines.append(
-            f"| {relation.title} | layer {best.layer}, head {best.head} | {mark}{best.rate:.0%}{mark} | {relation.chance:.0%} "
-            f"| {relation.offset_rate:.0%} | {max(best.p_chance, best.p_offset):.1g} |"
+            f"| {relation.title} | layer {best.layer}, head {best.head} |"
+            f" {mark}{best.rate:.0%}{mark} | {relation.chance:.0%} | {relation.offset_rate:.0%} |"
+            f" {max(best.p_chance, best.p_offset):.1g} |"
         )
     return "\n".join(lines)
 
@@ -108,8 +134,20 @@ def geometry(model: Model) -> str:
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes, norms = figure.subplots(1, 2)
     layers = [layer.site[1] for layer in found]
-    axes.plot(layers, [100 * layer.centred.direction for layer in found], marker="o", markersize=3, label="of the scores' variance")
-    axes.plot(layers, [100 * layer.centred.attention_direction for layer in found], marker="s", markersize=3, label="of the attention (KL)")
+    axes.plot(
+        layers,
+        [100 * layer.centred.direction for layer in found],
+        marker="o",
+        markersize=3,
+        label="of the scores' variance",
+    )
+    axes.plot(
+        layers,
+        [100 * layer.centred.attention_direction for layer in found],
+        marker="s",
+        markersize=3,
+        label="of the attention (KL)",
+    )
     axes.set(xlabel="layer", ylabel="direction, %", title="How much is direction", ylim=(0, 110))
     axes.legend(frameon=False)
     norms.plot(layers, [layer.query_length for layer in found], label="|q|")
@@ -125,7 +163,10 @@ def in_words(model: Model, found: list[LayerGeometry]) -> str:
     shares = {layer.site[1]: layer.centred.direction for layer in found}
     lowest = min(shares, key=lambda layer: shares[layer])
     mean = statistics.mean(shares.values())
-    return f"{model.name}: {mean:.0%} direction on average over the layers, least in layer {lowest} ({shares[lowest]:.0%})."
+    return (
+        f"{model.name}: {mean:.0%} direction on average over the layers, least in layer {lowest}"
+        f" ({shares[lowest]:.0%})."
+    )
 
 
 def alignments(model: Model) -> str:
@@ -140,7 +181,12 @@ def alignments(model: Model) -> str:
 
 def put(text: str, name: str, made: str) -> str:
     """What was made, between the marks of its name."""
-    return re.sub(rf"<!-- {name} -->.*<!-- /{name} -->", lambda _: f"<!-- {name} -->\n{made}\n<!-- /{name} -->", text, flags=re.DOTALL)
+    return re.sub(
+        rf"<!-- {name} -->.*<!-- /{name} -->",
+        lambda _: f"<!-- {name} -->\n{made}\n<!-- /{name} -->",
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def main() -> None:

@@ -1,1 +1,2 @@
-"""The native engine against the peers: `python -m bench.native decode prefill …`, or `sightline bench`."""
+"""The native engine against the peers: `python -m bench.native decode prefill …`, or `sightline
+bench`."""

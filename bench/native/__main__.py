@@ -1,4 +1,5 @@
-"""`python -m bench.native [decode prefill streams lookup encode translate quality] [--rounds 7] [--threads 2] [--large] [--models …]`."""
+"""`python -m bench.native [decode prefill streams lookup encode translate quality] [--rounds 7]
+[--threads 2] [--large] [--models …]`."""
 
 from __future__ import annotations
 
@@ -27,8 +28,17 @@ REAL = ("smollm2", "trained")  # perplexity means something
 def main(words: Sequence[str] | None = None) -> None:
     given = arguments(words)
     works = tuple(given.works) or ALL
-    began, said = time.time(), {"machine": {**machine(), "threads": given.threads}, "rounds": given.rounds, "peers": peers.install(())}
-    print("peers:", ", ".join(f"{name} {what}" for name, what in said["peers"].items()), file=sys.stderr)
+    began = time.time()
+    said = {
+        "machine": {**machine(), "threads": given.threads},
+        "rounds": given.rounds,
+        "peers": peers.install(()),
+    }
+    print(
+        "peers:",
+        ", ".join(f"{name} {what}" for name, what in said["peers"].items()),
+        file=sys.stderr,
+    )
     rows, absent, measured = run(works, given)
     said |= {"rows": [row.plain() for row in rows], "measured": measured}
     if "quality" in works:
@@ -37,7 +47,11 @@ def main(words: Sequence[str] | None = None) -> None:
     place = report.place(given.rounds)
     whole = report.merged(report.stored(place.with_suffix(".json")), said, works)
     show(rows, said)
-    print("\nwritten:", report.save(whole, place.with_suffix(".json")), draw(whole["rows"], place.with_suffix(".svg")))
+    print(
+        "\nwritten:",
+        report.save(whole, place.with_suffix(".json")),
+        draw(whole["rows"], place.with_suffix(".svg")),
+    )
 
 
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -45,24 +59,42 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("works", nargs="*", help=f"of {', '.join(ALL)}; unsaid, all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--large", action="store_true", help="one billion parameters too: 10 GB of memory, 15 GB of disk")
+    parser.add_argument(
+        "--large",
+        action="store_true",
+        help="one billion parameters too: 10 GB of memory, 15 GB of disk",
+    )
     parser.add_argument("--models", nargs="*", default=[], help="these alone")
-    parser.add_argument("--tokens", type=int, default=4096, help="of the text that perplexity is measured on")
+    parser.add_argument(
+        "--tokens", type=int, default=4096, help="of the text that perplexity is measured on"
+    )
     given = parser.parse_args(words)
     if unknown := set(given.works) - set(ALL):
         parser.error(f"no work is called {', '.join(sorted(unknown))}: there are {', '.join(ALL)}")
     return given
 
 
-def run(works: Sequence[str], given: argparse.Namespace) -> tuple[list[Row], dict[str, str], dict[str, Any]]:
+def run(
+    works: Sequence[str], given: argparse.Namespace
+) -> tuple[list[Row], dict[str, str], dict[str, Any]]:
     """Every contest, one after the other."""
-    rows, absent, measured, bandwidth = list[Row](), dict[str, str](), dict[str, Any](), Bandwidth(given.threads)
+    rows = list[Row]()
+    absent = dict[str, str]()
+    measured = dict[str, Any]()
+    bandwidth = Bandwidth(given.threads)
     try:
         for contest in contests(tuple(works), large=given.large, models=tuple(given.models)):
             name = f"{contest.model} {contest.precision}"
-            print(f"{name}: {', '.join(entry.label for entry in contest.entries)} …", file=sys.stderr, flush=True)
-            found, also, away = measure(contest, rounds=given.rounds, threads=given.threads, bandwidth=bandwidth)
-            rows, measured = rows + found, measured | also
+            print(
+                f"{name}: {', '.join(entry.label for entry in contest.entries)} …",
+                file=sys.stderr,
+                flush=True,
+            )
+            found, also, away = measure(
+                contest, rounds=given.rounds, threads=given.threads, bandwidth=bandwidth
+            )
+            rows = rows + found
+            measured = measured | also
             absent |= {f"{who} on {contest.model}": why for who, why in away.items()}
     finally:
         bandwidth.close()
@@ -74,7 +106,9 @@ def quality(given: argparse.Namespace, absent: dict[str, str]) -> dict[str, Any]
     agree = {}
     for name in [name for name in given.models if name in (*SMALL, LARGE)] or (*SMALL, "trained"):
         model = prepared(name)
-        agree[name] = agreement(model, [drawn(model, PROMPT, seed) for seed in range(3)], threads=given.threads)
+        agree[name] = agreement(
+            model, [drawn(model, PROMPT, seed) for seed in range(3)], threads=given.threads
+        )
     tables = {}
     for name in REAL:
         model = prepared(name)
@@ -93,7 +127,10 @@ def show(rows: Sequence[Row], said: dict[str, Any]) -> None:
     if rows:
         print("\n" + report.table(rows))
     for model, who in said.get("agreement", {}).items():
-        print(f"\nsame weights, {model}: " + "; ".join(f"{name}: {what}" for name, what in who.items()))
+        print(
+            f"\nsame weights, {model}: "
+            + "; ".join(f"{name}: {what}" for name, what in who.items())
+        )
     for model, found in said.get("perplexity", {}).get("found", {}).items():
         print(f"\n{model}\n" + report.quality_table(found))
     if said["absent"]:

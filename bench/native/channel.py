@@ -1,4 +1,5 @@
-"""A contestant in a process of its own: one line of JSON asks, one line answers. Between two questions it waits and does nothing.
+"""A contestant in a process of its own: one line of JSON asks, one line answers. Between two
+questions it waits and does nothing.
 
     {"do": "load", "path": …, "kind": "int8"}     {"bytes": 143000000}
     {"do": "decode", "prompt": [1, 2, …]}         {"seconds": 0.31, "tokens": [5, 7, …]}
@@ -27,7 +28,8 @@ class ContestantError(Exception):
 
 
 def serve(handlers: Mapping[str, Handler]) -> None:
-    """Answer until the asker is gone. What libraries print goes to stderr: stdout is for answers."""
+    """Answer until the asker is gone. What libraries print goes to stderr: stdout is for
+    answers."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     print(json.dumps({"ready": True}), file=answers, flush=True)
@@ -44,11 +46,25 @@ class Contestant:
     """The asker's end."""
 
     def __init__(self, name: str, module: str, *, python: str, threads: int) -> None:
-        self.name, paths = name, os.pathsep.join(map(str, (ROOT, *PATHS)))
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": paths, "TOKENIZERS_PARALLELISM": "false"}
+        self.name = name
+        paths = os.pathsep.join(map(str, (ROOT, *PATHS)))
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "PYTHONPATH": paths,
+            "TOKENIZERS_PARALLELISM": "false",
+        }
         command = [python, "-m", module, str(threads)]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment)
+        self.process = subprocess.Popen(
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+        )
         self._answer()
 
     def ask(self, do: str, **more: Any) -> dict[str, Any]:

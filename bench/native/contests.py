@@ -1,10 +1,13 @@
-"""Who is measured against whom, at what, and what was promised. A contest is one model in one precision; its entries take turns."""
+"""Who is measured against whom, at what, and what was promised. A contest is one model in one
+precision; its entries take turns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-PROMPT, NEW, LONG = 32, 64, 512
+PROMPT = 32
+NEW = 64
+LONG = 512
 OURS = "ours"
 MODULES = {
     OURS: "bench.native.ours",
@@ -12,7 +15,14 @@ MODULES = {
     "CTranslate2": "bench.native.peer_ctranslate2",
     "OpenVINO": "bench.native.peer_openvino",
 }
-WEIGHT_BYTES = {"float32": 4.0, "f16": 2.0, "int8": 1.0, "q8_0": 34 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32}  # of a peer's embedding
+WEIGHT_BYTES = {
+    "float32": 4.0,
+    "f16": 2.0,
+    "int8": 1.0,
+    "q8_0": 34 / 32,
+    "q4_0": 18 / 32,
+    "q4_1": 20 / 32,
+}  # of a peer's embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +46,26 @@ class Goal:
     against: str = ""
 
 
-LLAMA, CT2, OPENVINO = "llama.cpp", "CTranslate2", "OpenVINO"
+LLAMA = "llama.cpp"
+CT2 = "CTranslate2"
+OPENVINO = "OpenVINO"
 DECODERS: dict[str, tuple[Entry, ...]] = {
     "float32": (Entry(OURS, "float32"), Entry(CT2, "float32")),
     "float16": (Entry(OURS, "float16"), Entry(LLAMA, "f16"), Entry(OPENVINO, "f16")),
-    "int8": (Entry(OURS, "int8"), Entry(OURS, "int8_groups"), Entry(LLAMA, "q8_0"), Entry(CT2, "int8"), Entry(OPENVINO, "q8_0")),
-    "int4": (Entry(OURS, "int4"), Entry(OURS, "int4_min"), Entry(LLAMA, "q4_0"), Entry(LLAMA, "q4_1"), Entry(OPENVINO, "q4_0")),
+    "int8": (
+        Entry(OURS, "int8"),
+        Entry(OURS, "int8_groups"),
+        Entry(LLAMA, "q8_0"),
+        Entry(CT2, "int8"),
+        Entry(OPENVINO, "q8_0"),
+    ),
+    "int4": (
+        Entry(OURS, "int4"),
+        Entry(OURS, "int4_min"),
+        Entry(LLAMA, "q4_0"),
+        Entry(LLAMA, "q4_1"),
+        Entry(OPENVINO, "q4_0"),
+    ),
 }
 OTHERS: dict[str, tuple[Entry, ...]] = {
     "float32": (Entry(OURS, "float32"), Entry(CT2, "float32")),
@@ -51,8 +75,12 @@ STREAMS: dict[str, tuple[Entry, ...]] = {
     "int8": (Entry(OURS, "int8"), Entry(OURS, "int8_groups"), Entry(LLAMA, "q8_0")),
     "int4": (Entry(OURS, "int4"), Entry(LLAMA, "q4_0")),
 }
-LOOKUP: dict[str, tuple[Entry, ...]] = {"int8": (Entry(OURS, "int8"),), "int4": (Entry(OURS, "int4"),)}
-SMALL, LARGE = ("smollm2", "gpt2"), "llama-1b"
+LOOKUP: dict[str, tuple[Entry, ...]] = {
+    "int8": (Entry(OURS, "int8"),),
+    "int4": (Entry(OURS, "int4"),),
+}
+SMALL = ("smollm2", "gpt2")
+LARGE = "llama-1b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +113,24 @@ def goal_of(work: str, precision: str, model: str) -> Goal:
 
 
 def contests(works: tuple[str, ...], *, large: bool, models: tuple[str, ...] = ()) -> list[Contest]:
-    """Everything that these works ask for. One billion parameters run in eight and four bits alone: goals are there, and memory."""
+    """Everything that these works ask for. One billion parameters run in eight and four bits alone:
+    goals are there, and memory."""
     found = list[Contest]()
     decoding = tuple(work for work in works if work in ("decode", "prefill"))
     for model in (*SMALL, *((LARGE,) if large else ())) if decoding else ():
         precisions = ("int8", "int4") if model == LARGE else tuple(DECODERS)
-        found += [Contest(model, precision, DECODERS[precision], decoding) for precision in precisions]
-    others = (("streams", "smollm2", STREAMS), ("lookup", "smollm2", LOOKUP), ("encode", "minilm", OTHERS), ("translate", "marian", OTHERS))
+        found += [
+            Contest(model, precision, DECODERS[precision], decoding) for precision in precisions
+        ]
+    others = (
+        ("streams", "smollm2", STREAMS),
+        ("lookup", "smollm2", LOOKUP),
+        ("encode", "minilm", OTHERS),
+        ("translate", "marian", OTHERS),
+    )
     for work, model, table in others:
         if work in works:
-            found += [Contest(model, precision, entries, (work,)) for precision, entries in table.items()]
+            found += [
+                Contest(model, precision, entries, (work,)) for precision, entries in table.items()
+            ]
     return [contest for contest in found if not models or contest.model in models]

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-AHEAD, BEHIND, UNCALLED = "#0072B2", "#D55E00", "#999999"
+AHEAD = "#0072B2"
+BEHIND = "#D55E00"
+UNCALLED = "#999999"
 
 
 def colour_of(ratio: Mapping[str, float]) -> str:
@@ -17,7 +19,11 @@ def colour_of(ratio: Mapping[str, float]) -> str:
 
 def goal_on_the_axis(row: Mapping[str, Any]) -> float:
     """A goal against another than the best peer, in times of the best."""
-    return row["goal"] * row["ratio"]["median"] / row["promised"]["median"] if "promised" in row else row["goal"]
+    return (
+        row["goal"] * row["ratio"]["median"] / row["promised"]["median"]
+        if "promised" in row
+        else row["goal"]
+    )
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
@@ -34,13 +40,26 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
         axes.barh(place, ratio["median"], color=colour_of(ratio), height=0.6)
         axes.plot([ratio["low"], ratio["high"]], [place, place], color="black", linewidth=1)
         if "goal" in row:
-            axes.plot([goal_on_the_axis(row)] * 2, [place - 0.4, place + 0.4], color="#CC79A7", linewidth=2)
+            axes.plot(
+                [goal_on_the_axis(row)] * 2,
+                [place - 0.4, place + 0.4],
+                color="#CC79A7",
+                linewidth=2,
+            )
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(
-        range(len(shown)), [f"{row['work']} · {row['model']} · {row['ours'].removeprefix('ours ')}\nagainst {row['peer']}" for row in shown]
+        range(len(shown)),
+        [
+            f"{row['work']} · {row['model']} · {row['ours'].removeprefix('ours ')}\nagainst"
+            f" {row['peer']}"
+            for row in shown
+        ],
     )
     axes.tick_params(axis="y", labelsize=7)
-    axes.set(xlabel="times the best peer (median, range of the rounds, goal)", title="Sightline's native engine against its peers")
+    axes.set(
+        xlabel="times the best peer (median, range of the rounds, goal)",
+        title="Sightline's native engine against its peers",
+    )
     axes.set_xlim(left=0)
     axes.set_ylim(-0.7, len(shown) - 0.3)
     figure.savefig(path)

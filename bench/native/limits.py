@@ -1,4 +1,5 @@
-"""What the machine allows, measured between the contestants' turns: reading memory, and torch's float32 matrix product."""
+"""What the machine allows, measured between the contestants' turns: reading memory, and torch's
+float32 matrix product."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ PROGRAM = ROOT / "build" / "peers-models" / "bandwidth"
 
 
 class Bandwidth:
-    """GB/s by so many threads from large pages. Without a C compiler it is not known, and shares of it are left out."""
+    """GB/s by so many threads from large pages. Without a C compiler it is not known, and shares of
+    it are left out."""
 
     def __init__(self, threads: int) -> None:
         self.process: subprocess.Popen[str] | None = None
@@ -24,9 +26,14 @@ class Bandwidth:
         if compiler is None:
             return
         PROGRAM.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([compiler, "-O3", "-march=native", "-pthread", str(SOURCE), "-o", str(PROGRAM)], check=True)
+        subprocess.run(
+            [compiler, "-O3", "-march=native", "-pthread", str(SOURCE), "-o", str(PROGRAM)],
+            check=True,
+        )
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen([str(PROGRAM), str(threads)], stdin=pipe, stdout=pipe, text=True)
+        self.process = subprocess.Popen(
+            [str(PROGRAM), str(threads)], stdin=pipe, stdout=pipe, text=True
+        )
 
     def measure(self) -> float | None:
         if self.process is None or self.process.stdin is None or self.process.stdout is None:

@@ -1,11 +1,13 @@
-"""The models that contestants run, each once on disk as a Hugging Face folder and, for llama.cpp, as GGUF: the same weights for all.
+"""The models that contestants run, each stored once on disk as a Hugging Face folder and, for
+llama.cpp, as GGUF: the same weights for all.
 
 smollm2     SmolLM2-135M-Instruct, real weights of the catalogue
-gpt2        GPT-2 small's shape, random weights: speed alone
-llama-1b    TinyLlama-1.1B's shape, random weights, in float16 on disk: speed alone
+gpt2        GPT-2 small's shape, random weights: speed only
+llama-1b    TinyLlama-1.1B's shape, random weights, in float16 on disk: speed only
 minilm      all-MiniLM-L6-v2, real weights
-marian      Opus-MT's shape, random weights: speed alone
-trained     our recipe `stories` on Shakespeare's plays, trained for a few minutes when it is first wanted: quality alone
+marian      Opus-MT's shape, random weights: speed only
+trained     our recipe `stories` on Shakespeare's plays, trained for a few minutes when it is first
+            needed: quality only
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ PLACE = ROOT / "build" / "peers-models"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model on disk. `unread`: numbers of an embedding that is no head too, of which a token reads one row alone."""
+    """A model on disk. `unread`: numbers of an embedding that is no head too, of which a token
+    reads one row alone."""
 
     name: str
     title: str
@@ -56,7 +59,11 @@ def drawn(form: str, *, dtype: str = "float32", **keys: Any) -> Callable[[Path],
 
         torch.manual_seed(0)
         model = getattr(transformers, f"{form}Model" if form.endswith("MT") else form)
-        config = getattr(transformers, form.removesuffix("LMHeadModel").removesuffix("ForCausalLM").removesuffix("MT") + "Config")
+        config = getattr(
+            transformers,
+            form.removesuffix("LMHeadModel").removesuffix("ForCausalLM").removesuffix("MT")
+            + "Config",
+        )
         model(config(**keys)).to(getattr(torch, dtype)).save_pretrained(folder)
 
     return make
@@ -66,8 +73,11 @@ def trained(folder: Path) -> None:
     """By our own recipe, on the plays that are not held out."""
     from sightline.recipes.plays import works
 
-    run, text = folder.with_suffix(".run"), folder.with_suffix(".txt")
-    text.write_text("\n".join(play.read_text(encoding="utf-8") for play in works()[0]), encoding="utf-8")
+    run = folder.with_suffix(".run")
+    text = folder.with_suffix(".txt")
+    text.write_text(
+        "\n".join(play.read_text(encoding="utf-8") for play in works()[0]), encoding="utf-8"
+    )
     sizes = ["width=256", "layers=4", "vocab=2048", "steps=400"]
     wanted = ["train", "stories", "--out", str(run), "--set", f"text={text}", *sizes]
     subprocess.run([sys.executable, "-m", "sightline", *wanted], check=True, stdout=sys.stderr)
@@ -106,7 +116,11 @@ OPUS: dict[str, Any] = {
 MAKERS: dict[str, tuple[str, bool, Callable[[Path], None]]] = {
     "smollm2": ("SmolLM2-135M", True, from_catalogue("smollm2-135m-instruct")),
     "gpt2": ("GPT-2-124M shape", False, drawn("GPT2LMHeadModel")),
-    "llama-1b": ("1.1B Llama shape", False, drawn("LlamaForCausalLM", dtype="float16", **TINY_LLAMA)),
+    "llama-1b": (
+        "1.1B Llama shape",
+        False,
+        drawn("LlamaForCausalLM", dtype="float16", **TINY_LLAMA),
+    ),
     "minilm": ("MiniLM-L6", True, from_catalogue("minilm")),
     "marian": ("Marian-base shape", False, drawn("MarianMT", **OPUS)),
     "trained": ("Shakespeare, trained here", True, trained),
@@ -124,9 +138,20 @@ def prepared(name: str) -> Prepared:
         make(part)
         part.rename(folder)
     keys = json.loads((folder / "config.json").read_text())
-    tied, width = keys.get("tie_word_embeddings", True), keys.get("hidden_size") or keys.get("n_embd") or keys.get("d_model")
-    vocabulary, context = keys["vocab_size"], keys.get("max_position_embeddings") or keys.get("n_positions") or 0
-    return Prepared(name, title, real, folder, PLACE / f"{name}.gguf", vocabulary, 0 if tied else vocabulary * width, context)
+    tied = keys.get("tie_word_embeddings", True)
+    width = keys.get("hidden_size") or keys.get("n_embd") or keys.get("d_model")
+    vocabulary = keys["vocab_size"]
+    context = keys.get("max_position_embeddings") or keys.get("n_positions") or 0
+    return Prepared(
+        name,
+        title,
+        real,
+        folder,
+        PLACE / f"{name}.gguf",
+        vocabulary,
+        0 if tied else vocabulary * width,
+        context,
+    )
 
 
 def with_gguf(model: Prepared) -> Prepared:
@@ -136,5 +161,9 @@ def with_gguf(model: Prepared) -> Prepared:
         from sightline.conversion import save_gguf
 
         stored = json.loads((model.folder / "config.json").read_text())
-        save_gguf(sl.load(model.folder), model.gguf, dtype=stored.get("dtype") or stored.get("torch_dtype") or "float32")
+        save_gguf(
+            sl.load(model.folder),
+            model.gguf,
+            dtype=stored.get("dtype") or stored.get("torch_dtype") or "float32",
+        )
     return model

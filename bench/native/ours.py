@@ -24,19 +24,26 @@ held: dict[str, Any] = {}
 
 
 def load(question: dict[str, Any]) -> dict[str, Any]:
-    """Pack a folder's weights in a precision. The last model goes first: two would not always fit."""
+    """Pack a folder's weights in a precision. The last model goes first: two would not always
+    fit."""
     held.clear()
-    engine = NativeEngine.of(sl.load(question["path"]).transformer, check_precision(question["kind"]))
+    engine = NativeEngine.of(
+        sl.load(question["path"]).transformer, check_precision(question["kind"])
+    )
     store.release(engine)
     held.update(engine=engine, path=question["path"])
     return {"bytes": read_for_a_token(engine)}
 
 
 def read_for_a_token(engine: NativeEngine) -> int:
-    """Bytes of weights that one token reads: all of them, but one row alone of an embedding that is not the head too."""
-    embedding, head = engine.packed[0], engine.packed[engine.program.operations[-1]["matrix"]]
+    """Bytes of weights that one token reads: all of them, but one row alone of an embedding that is
+    not the head too."""
+    embedding = engine.packed[0]
+    head = engine.packed[engine.program.operations[-1]["matrix"]]
     read = sum(one.read_bytes for one in engine.packed)
-    return read - (0 if head is embedding else embedding.read_bytes * (embedding.rows - 1) // embedding.rows)
+    return read - (
+        0 if head is embedding else embedding.read_bytes * (embedding.rows - 1) // embedding.rows
+    )
 
 
 def decode(question: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +51,8 @@ def decode(question: dict[str, Any]) -> dict[str, Any]:
     engine: NativeEngine = held["engine"]
     sequence = engine.begin()
     token = int(engine.run([Rows(sequence, question["prompt"])])[0].argmax())
-    tokens, start = [token], time.perf_counter()
+    tokens = [token]
+    start = time.perf_counter()
     for _ in range(question["count"]):
         tokens.append(int(engine.run([Rows(sequence, tokens[-1:])])[0].numpy().argmax()))
     seconds = time.perf_counter() - start
@@ -56,10 +64,18 @@ def streams(question: dict[str, Any]) -> dict[str, Any]:
     """Greedy tokens after many prompts, one step for all; the prompts themselves are not timed."""
     engine: NativeEngine = held["engine"]
     sequences = [engine.begin() for _ in question["prompts"]]
-    logits = engine.run([Rows(sequence, prompt) for sequence, prompt in zip(sequences, question["prompts"], strict=True)])
-    tokens, start = [logits.argmax(-1).tolist()], time.perf_counter()
+    logits = engine.run(
+        [
+            Rows(sequence, prompt)
+            for sequence, prompt in zip(sequences, question["prompts"], strict=True)
+        ]
+    )
+    tokens = [logits.argmax(-1).tolist()]
+    start = time.perf_counter()
     for _ in range(question["count"]):
-        logits = engine.run([Rows(sequence, [token]) for sequence, token in zip(sequences, tokens[-1], strict=True)])
+        logits = engine.run(
+            [Rows(sequence, [token]) for sequence, token in zip(sequences, tokens[-1], strict=True)]
+        )
         tokens.append(logits.argmax(-1).tolist())
     seconds = time.perf_counter() - start
     for sequence in sequences:
@@ -68,10 +84,12 @@ def streams(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def lookup(question: dict[str, Any]) -> dict[str, Any]:
-    """The tokens of `decode`, several in one pass where the text has said them before. They must be the same."""
+    """The tokens of `decode`, several in one pass where the text has said them before. They must be
+    the same."""
     if "twin" not in held:
         held["twin"] = twin_with(sl.load(held["path"]).transformer, held["engine"])
-    prompt, times = torch.tensor([question["prompt"]]), list[float]()
+    prompt = torch.tensor([question["prompt"]])
+    times = list[float]()
     for count in (1, 1 + question["count"]):
         start = time.perf_counter()
         found = decode_lookup(held["twin"], prompt, max_tokens=count)
@@ -84,7 +102,8 @@ def lookup(question: dict[str, Any]) -> dict[str, Any]:
 def prefill(question: dict[str, Any]) -> dict[str, Any]:
     """A prompt, up to the logits after its last token."""
     engine: NativeEngine = held["engine"]
-    sequence, start = engine.begin(), time.perf_counter()
+    sequence = engine.begin()
+    start = time.perf_counter()
     engine.run([Rows(sequence, question["prompt"])])
     seconds = time.perf_counter() - start
     engine.forget(sequence)
@@ -98,7 +117,9 @@ def surprise(question: dict[str, Any]) -> dict[str, Any]:
     sequence = engine.begin()
     logits = engine.run([Rows(sequence, tokens[:-1], logits=len(tokens) - 1)])
     engine.forget(sequence)
-    lost = torch.nn.functional.cross_entropy(logits.double(), torch.tensor(tokens[1:]), reduction="sum")
+    lost = torch.nn.functional.cross_entropy(
+        logits.double(), torch.tensor(tokens[1:]), reduction="sum"
+    )
     assert math.isfinite(float(lost))
     return {"nats": float(lost)}
 
@@ -111,21 +132,28 @@ def load_model(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode(question: dict[str, Any]) -> dict[str, Any]:
-    model, start = held["model"], time.perf_counter()
+    model = held["model"]
+    start = time.perf_counter()
     vectors = model.embed(question["texts"])
     return {"seconds": time.perf_counter() - start, "first": vectors[0].tolist()}
 
 
 def translate(question: dict[str, Any]) -> dict[str, Any]:
     """So many tokens for each source, greedy or by beams."""
-    runner, sources, first, count = held["model"].runner, question["sources"], question["start"], question["count"]
+    runner = held["model"].runner
+    sources = question["sources"]
+    first = question["start"]
+    count = question["count"]
     start = time.perf_counter()
     if question["beams"] == 1:
         requests = [Request(prompt=[first], max_tokens=count, source=source) for source in sources]
         tokens = [[event.token for event in events(runner, request)] for request in requests]
     else:
-        begin, source = torch.full((len(sources), 1), first), torch.tensor(sources)
-        found = search(runner, begin, beams=question["beams"], max_tokens=count, end=(), source=source)
+        begin = torch.full((len(sources), 1), first)
+        source = torch.tensor(sources)
+        found = search(
+            runner, begin, beams=question["beams"], max_tokens=count, end=(), source=source
+        )
         tokens = [list(best.tokens) for (best, *_) in found]
     return {"seconds": time.perf_counter() - start, "tokens": tokens}
 

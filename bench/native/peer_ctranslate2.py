@@ -1,4 +1,5 @@
-"""CTranslate2 as a contestant. Its words are the ids themselves, so that no tokenizer takes part."""
+"""CTranslate2 as a contestant. Its words are the ids themselves, so that no tokenizer takes
+part."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ held: dict[str, Any] = {}
 
 
 class ByNumber(TransformersConverter):  # pyright: ignore[reportUntypedBaseClass]
-    """Takes a folder of Hugging Face's; the vocabulary is "0", "1", …, and the last id ends a text. Marian's last is its padding, which
-    CTranslate2 takes away; its first ends a text."""
+    """Takes a folder of Hugging Face's; the vocabulary is "0", "1", …, and the last id ends a text.
+    Marian's last is its padding, which CTranslate2 takes away; its first ends a text."""
 
     def load_tokenizer(self, tokenizer_class: Any, model_name_or_path: str, **kwargs: Any) -> Any:
         keys = json.loads((Path(model_name_or_path) / "config.json").read_text())
@@ -30,7 +31,9 @@ class ByNumber(TransformersConverter):  # pyright: ignore[reportUntypedBaseClass
             words[-1] = "<pad>"
         end = words[keys["eos_token_id"]] if keys["model_type"] == "marian" else words[-1]
         special = {f"{name}_token": end for name in ("bos", "eos", "unk", "pad")}
-        return SimpleNamespace(get_vocab=lambda: {word: n for n, word in enumerate(words)}, **special)
+        return SimpleNamespace(
+            get_vocab=lambda: {word: n for n, word in enumerate(words)}, **special
+        )
 
 
 def converted(path: str, kind: str) -> Path:
@@ -43,9 +46,16 @@ def converted(path: str, kind: str) -> Path:
 
 def load(question: dict[str, Any]) -> dict[str, Any]:
     held.clear()
-    place, kind = converted(question["path"], question["kind"]), question["kind"]
-    form = {"language": ctranslate2.Generator, "encoder": ctranslate2.Encoder, "translator": ctranslate2.Translator}
-    made = form[question.get("form", "language")](str(place), compute_type=kind, inter_threads=1, intra_threads=THREADS)
+    place = converted(question["path"], question["kind"])
+    kind = question["kind"]
+    form = {
+        "language": ctranslate2.Generator,
+        "encoder": ctranslate2.Encoder,
+        "translator": ctranslate2.Translator,
+    }
+    made = form[question.get("form", "language")](
+        str(place), compute_type=kind, inter_threads=1, intra_threads=THREADS
+    )
     held["model"] = made
     return {"bytes": (place / "model.bin").stat().st_size - question.get("unread", 0)}
 
@@ -53,8 +63,15 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
 def generate(prompt: list[int], count: int) -> tuple[list[int], list[float]]:
     """Greedy tokens, and when each was there."""
     times: list[float] = []
-    said = {"max_length": count, "min_length": count, "include_prompt_in_result": False, "beam_size": 1}
-    found = held["model"].generate_batch([[str(n) for n in prompt]], callback=lambda step: times.append(time.perf_counter()), **said)
+    said = {
+        "max_length": count,
+        "min_length": count,
+        "include_prompt_in_result": False,
+        "beam_size": 1,
+    }
+    found = held["model"].generate_batch(
+        [[str(n) for n in prompt]], callback=lambda step: times.append(time.perf_counter()), **said
+    )
     return found[0].sequences_ids[0], times
 
 
@@ -73,14 +90,21 @@ def prefill(question: dict[str, Any]) -> dict[str, Any]:
 
 def surprise(question: dict[str, Any]) -> dict[str, Any]:
     tokens: list[int] = question["tokens"]
-    logs = np.array(held["model"].forward_batch([tokens[:-1]], return_log_probs=True).to_device(ctranslate2.Device.cpu))
-    return {"nats": -float(logs[0, np.arange(len(tokens) - 1), tokens[1:]].astype(np.float64).sum())}
+    logs = np.array(
+        held["model"]
+        .forward_batch([tokens[:-1]], return_log_probs=True)
+        .to_device(ctranslate2.Device.cpu)
+    )
+    return {
+        "nats": -float(logs[0, np.arange(len(tokens) - 1), tokens[1:]].astype(np.float64).sum())
+    }
 
 
 def encode(question: dict[str, Any]) -> dict[str, Any]:
     """The mean of each text's states, the longest texts first, in batches of like lengths."""
     rows: list[list[int]] = question["ids"]
-    start, vectors = time.perf_counter(), [np.empty(0)] * len(rows)
+    start = time.perf_counter()
+    vectors = [np.empty(0)] * len(rows)
     order = sorted(range(len(rows)), key=lambda n: -len(rows[n]))
     for first in range(0, len(order), 32):
         part = order[first : first + 32]
@@ -91,12 +115,20 @@ def encode(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def translate(question: dict[str, Any]) -> dict[str, Any]:
-    count, start = question["count"], time.perf_counter()
+    count = question["count"]
+    start = time.perf_counter()
     sources = [[str(n) for n in row] for row in question["sources"]]
-    said = {"beam_size": question["beams"], "max_decoding_length": count, "min_decoding_length": count}
+    said = {
+        "beam_size": question["beams"],
+        "max_decoding_length": count,
+        "min_decoding_length": count,
+    }
     found = held["model"].translate_batch(sources, max_input_length=0, **said)
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "tokens": [[int(word) for word in one.hypotheses[0]] for one in found]}
+    return {
+        "seconds": seconds,
+        "tokens": [[int(word) for word in one.hypotheses[0]] for one in found],
+    }
 
 
 def version(question: dict[str, Any]) -> dict[str, Any]:
@@ -104,4 +136,9 @@ def version(question: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve({name.__name__: name for name in (load, decode, prefill, surprise, encode, translate, version)})
+    serve(
+        {
+            name.__name__: name
+            for name in (load, decode, prefill, surprise, encode, translate, version)
+        }
+    )

@@ -1,4 +1,5 @@
-"""llama.cpp as a contestant, by its C interface. Its quantised files are made by its own quantiser."""
+"""llama.cpp as a contestant, by its C interface. Its quantised files are made by its own
+quantiser."""
 
 from __future__ import annotations
 
@@ -26,14 +27,16 @@ held: dict[str, Any] = {}
 
 
 def converted(path: str, kind: str) -> Path:
-    """The model in one of llama.cpp's types, made once. `path` is a GGUF file in float32 or float16."""
+    """The model in one of llama.cpp's types, made once. `path` is a GGUF file in float32 or
+    float16."""
     place = Path(path).with_suffix(f".{kind}.gguf")
     if kind == "as it is":
         return Path(path)
     if not place.is_file():
         part = place.with_suffix(".part")
         wanted = llama.llama_model_quantize_default_params()
-        wanted.nthread, wanted.ftype = THREADS, FILE_TYPES[kind]
+        wanted.nthread = THREADS
+        wanted.ftype = FILE_TYPES[kind]
         if llama.llama_model_quantize(path.encode(), str(part).encode(), wanted):
             raise ValueError(f"llama.cpp could not write {place.name}")
         part.rename(place)
@@ -47,7 +50,9 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
         llama.llama_model_free(held["model"])
         held.clear()
     place = converted(question["path"], question["kind"])
-    model = llama.llama_model_load_from_file(str(place).encode(), llama.llama_model_default_params())
+    model = llama.llama_model_load_from_file(
+        str(place).encode(), llama.llama_model_default_params()
+    )
     if not model:
         raise ValueError(f"llama.cpp could not read {place.name}")
     context = context_of(model, exact=question.get("exact", False))
@@ -69,7 +74,8 @@ def context_of(model: Any, *, exact: bool = False, streams: int = 1) -> Any:
 
 def run(tokens: list[int], *, everywhere: bool = False) -> None:
     """One step; logits of the last token, or of each."""
-    count, start = len(tokens), llama.llama_memory_seq_pos_max(llama.llama_get_memory(held["context"]), 0) + 1
+    count = len(tokens)
+    start = llama.llama_memory_seq_pos_max(llama.llama_get_memory(held["context"]), 0) + 1
     batch = llama.llama_batch_init(count, 0, 1)
     batch.n_tokens = count
     for n, token in enumerate(tokens):
@@ -94,7 +100,8 @@ def decode(question: dict[str, Any]) -> dict[str, Any]:
     """Greedy tokens after a prompt; the prompt itself is not timed."""
     forget()
     run(question["prompt"])
-    tokens, start = [int(logits().argmax())], time.perf_counter()
+    tokens = [int(logits().argmax())]
+    start = time.perf_counter()
     for _ in range(question["count"]):
         run(tokens[-1:])
         tokens.append(int(logits().argmax()))
@@ -104,10 +111,16 @@ def decode(question: dict[str, Any]) -> dict[str, Any]:
 def step(context: Any, rows: list[list[int]], start: int) -> list[int]:
     """New tokens of each sequence in one batch; the greedy token after each."""
     batch = llama.llama_batch_init(sum(map(len, rows)), 0, 1)
-    ends, n = list[int](), 0
+    ends = list[int]()
+    n = 0
     for sequence, tokens in enumerate(rows):
         for place, token in enumerate(tokens):
-            batch.token[n], batch.pos[n], batch.n_seq_id[n], batch.seq_id[n][0] = token, start + place, 1, sequence
+            batch.token[n], batch.pos[n], batch.n_seq_id[n], batch.seq_id[n][0] = (
+                token,
+                start + place,
+                1,
+                sequence,
+            )
             batch.logits[n] = place == len(tokens) - 1
             n += 1
         ends.append(n - 1)
@@ -117,15 +130,20 @@ def step(context: Any, rows: list[list[int]], start: int) -> list[int]:
     if failed:
         raise ValueError(f"llama_decode gave {failed}")
     found = [llama.llama_get_logits_ith(context, end) for end in ends]
-    return [int(np.ctypeslib.as_array(ctypes.cast(row, FLOATS), shape=(held["vocabulary"],)).argmax()) for row in found]
+    return [
+        int(np.ctypeslib.as_array(ctypes.cast(row, FLOATS), shape=(held["vocabulary"],)).argmax())
+        for row in found
+    ]
 
 
 def streams(question: dict[str, Any]) -> dict[str, Any]:
-    """Greedy tokens after many prompts of one length, one step for all; the prompts themselves are not timed."""
+    """Greedy tokens after many prompts of one length, one step for all; the prompts themselves are
+    not timed."""
     prompts: list[list[int]] = question["prompts"]
     context = context_of(held["model"], streams=len(prompts))
     try:
-        tokens, length = [step(context, prompts, 0)], len(prompts[0])
+        tokens = [step(context, prompts, 0)]
+        length = len(prompts[0])
         start = time.perf_counter()
         for n in range(question["count"]):
             tokens.append(step(context, [[token] for token in tokens[-1]], length + n))

@@ -1,4 +1,5 @@
-"""OpenVINO GenAI as a contestant. It reads llama.cpp's own files (llama and qwen forms), so the weights are the same bits."""
+"""OpenVINO GenAI as a contestant. It reads llama.cpp's own files (llama and qwen forms), so the
+weights are the same bits."""
 
 from __future__ import annotations
 
@@ -25,8 +26,12 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{place.name} is not there: llama.cpp writes it")
     wanted = openvino_genai.SchedulerConfig()
     wanted.enable_prefix_caching = False  # else a prompt that was read before is not read again
-    words = [openvino_genai.Tokenizer(question["words"])] if question["words"] else []  # it wants some, though it is given numbers
-    held["model"] = openvino_genai.LLMPipeline(str(place), *words, "CPU", scheduler_config=wanted, INFERENCE_NUM_THREADS=THREADS)
+    words = (
+        [openvino_genai.Tokenizer(question["words"])] if question["words"] else []
+    )  # it wants some, though it is given numbers
+    held["model"] = openvino_genai.LLMPipeline(
+        str(place), *words, "CPU", scheduler_config=wanted, INFERENCE_NUM_THREADS=THREADS
+    )
     numbers = openvino.Core().get_property("CPU", "INFERENCE_PRECISION_HINT").to_string()
     return {"bytes": place.stat().st_size - question.get("unread", 0), "computes": numbers}
 
@@ -35,7 +40,9 @@ def generate(prompt: list[int], count: int) -> tuple[list[int], Any]:
     """Greedy tokens, and what OpenVINO measured itself."""
     ids = np.array([prompt], dtype=np.int64)
     given = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
-    wanted = openvino_genai.GenerationConfig(max_new_tokens=count, min_new_tokens=count, do_sample=False, ignore_eos=True)
+    wanted = openvino_genai.GenerationConfig(
+        max_new_tokens=count, min_new_tokens=count, do_sample=False, ignore_eos=True
+    )
     found = held["model"].generate(given, wanted)
     return list(found.tokens[0]), found.perf_metrics.raw_metrics
 

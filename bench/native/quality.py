@@ -1,4 +1,5 @@
-"""Whether the contestants run the same model, and what a precision costs: greedy tokens compared, and perplexity on the same tokens."""
+"""Whether the contestants run the same model, and what a precision costs: greedy tokens compared,
+and perplexity on the same tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def held_out(model: Prepared, count: int) -> list[int]:
 
 
 def perplexity(tokens: list[int], model: Prepared, entry: Entry, *, threads: int) -> Perplexity:
-    """Windows of 512 tokens, or of the model's context, each read by itself; the first token of each is given, not scored."""
+    """Windows of 512 tokens, or of the model's context, each read by itself; the first token of
+    each is given, not scored."""
     member = start(entry.who, threads)
     try:
         read = member.ask("load", **loading(model, entry))["bytes"]
@@ -53,10 +55,19 @@ def perplexity(tokens: list[int], model: Prepared, entry: Entry, *, threads: int
     return Perplexity(entry, math.exp(nats / (len(windows) * (size - 1))), int(read))
 
 
-def perplexities(model: Prepared, count: int, *, threads: int) -> tuple[list[Perplexity], dict[str, str]]:
+def perplexities(
+    model: Prepared, count: int, *, threads: int
+) -> tuple[list[Perplexity], dict[str, str]]:
     """Every precision of ours and of the peers that can say it; who could not, and why."""
-    tokens, found, absent = held_out(model, count), list[Perplexity](), dict[str, str]()
-    for entry in (entry for entries in DECODERS.values() for entry in entries if entry.who in (OURS, LLAMA, CT2)):
+    tokens = held_out(model, count)
+    found = list[Perplexity]()
+    absent = dict[str, str]()
+    for entry in (
+        entry
+        for entries in DECODERS.values()
+        for entry in entries
+        if entry.who in (OURS, LLAMA, CT2)
+    ):
         missing = "" if entry.who == OURS else peers.missing(entry.who)
         try:
             if missing:
@@ -68,7 +79,8 @@ def perplexities(model: Prepared, count: int, *, threads: int) -> tuple[list[Per
 
 
 def agreement(model: Prepared, prompts: list[list[int]], *, threads: int) -> dict[str, str]:
-    """Greedy tokens of each peer in full precision against ours in float32: the proof that both have the same weights."""
+    """Greedy tokens of each peer in full precision against ours in float32: the proof that both
+    have the same weights."""
     ours = greedy(Entry(OURS, "float32"), model, prompts, threads)
     found = dict[str, str]()
     for entry in (Entry(LLAMA, "as it is"), Entry(CT2, "float32")):
@@ -84,7 +96,9 @@ def agreement(model: Prepared, prompts: list[list[int]], *, threads: int) -> dic
     return found
 
 
-def greedy(entry: Entry, model: Prepared, prompts: list[list[int]], threads: int) -> list[list[int]]:
+def greedy(
+    entry: Entry, model: Prepared, prompts: list[list[int]], threads: int
+) -> list[list[int]]:
     member: Contestant = start(entry.who, threads)
     try:
         member.ask("load", **loading(model, entry), exact=True)

@@ -1,4 +1,5 @@
-"""Contestants take turns, in the order reversed each round; the machine's limits are measured at the beginning of each."""
+"""Contestants take turns, in the order reversed each round; the machine's limits are measured at
+the beginning of each."""
 
 from __future__ import annotations
 
@@ -16,13 +17,16 @@ from bench.native.limits import Bandwidth, gemm_peak
 from bench.native.models import Prepared, prepared, with_gguf
 from sightline.errors import InputError
 
-PAUSE = 0.3  # seconds between turns: OpenMP's threads may spin for a fifth of a second after their work
+PAUSE = (
+    0.3  # seconds between turns: OpenMP's threads may spin for a fifth of a second after their work
+)
 
 
 @dataclass(slots=True)
 class Team:
-    """The processes of one contest, ready; those that could not be, with the reason; bytes that a token reads, by entry; the numbers
-    that a peer computes in, where they are shorter than float32."""
+    """The processes of one contest, ready; those that could not be, with the reason; bytes that a
+    token reads, by entry; the numbers that a peer computes in, where they are shorter than float32.
+    """
 
     model: Prepared
     members: dict[Entry, Contestant] = field(default_factory=dict[Entry, Contestant])
@@ -54,7 +58,10 @@ def join(team: Team, entry: Entry, threads: int, form: str) -> None:
         raise ContestantError(missing)
     member = start(entry.who, threads)
     try:
-        answer = member.ask("load_model" if entry.who == OURS and form != "language" else "load", **loading(team.model, entry, form))
+        answer = member.ask(
+            "load_model" if entry.who == OURS and form != "language" else "load",
+            **loading(team.model, entry, form),
+        )
     except ContestantError:
         member.close()
         raise
@@ -72,9 +79,15 @@ def loading(model: Prepared, entry: Entry, form: str = "language") -> dict[str, 
     """What a contestant is told."""
     path = with_gguf(model).gguf if entry.who in (LLAMA, OPENVINO) else model.folder
     try:
-        words = str(with_gguf(prepared("smollm2")).gguf) if entry.who == OPENVINO and not model.real else ""
+        words = (
+            str(with_gguf(prepared("smollm2")).gguf)
+            if entry.who == OPENVINO and not model.real
+            else ""
+        )
     except (InputError, OSError) as error:
-        raise ContestantError(f"it wants words, and SmolLM2's are not to be had: {error}") from error
+        raise ContestantError(
+            f"it wants words, and SmolLM2's are not to be had: {error}"
+        ) from error
     unread = int(model.unread * WEIGHT_BYTES.get(entry.kind, 0))
     return {"path": str(path), "kind": entry.kind, "form": form, "words": words, "unread": unread}
 
@@ -93,8 +106,17 @@ class Rounds:
         return {"speeds": speeds, "bandwidth_gb_s": self.bandwidth, "peak_gflops": self.peak}
 
 
-def race(team: Team, question: dict[str, Any], amount: float, *, rounds: int, threads: int, bandwidth: Bandwidth) -> Rounds:
-    """`amount` is what one turn makes; speeds are in that for a second. Everyone has one turn that does not count."""
+def race(
+    team: Team,
+    question: dict[str, Any],
+    amount: float,
+    *,
+    rounds: int,
+    threads: int,
+    bandwidth: Bandwidth,
+) -> Rounds:
+    """`amount` is what one turn makes; speeds are in that for a second. Everyone has one turn that
+    does not count."""
     found = Rounds({entry: [] for entry in team.members})
     for number in range(rounds + 1):
         if number:
@@ -103,20 +125,26 @@ def race(team: Team, question: dict[str, Any], amount: float, *, rounds: int, th
         for entry in order if number % 2 else reversed(order):
             time.sleep(PAUSE)
             try:
-                seconds = team.members[entry].ask(**asked(turned(question, number), entry))["seconds"]
+                seconds = team.members[entry].ask(**asked(turned(question, number), entry))[
+                    "seconds"
+                ]
             except ContestantError as error:
                 found.failed[entry.label] = str(error)
                 continue
             if number:
                 found.speeds[entry].append(amount / seconds)
-    found.speeds = {entry: speeds for entry, speeds in found.speeds.items() if entry.label not in found.failed}
+    found.speeds = {
+        entry: speeds for entry, speeds in found.speeds.items() if entry.label not in found.failed
+    }
     return found
 
 
 def turned(question: dict[str, Any], number: int) -> dict[str, Any]:
     """Another prompt each round, as much work as the last: nobody shall remember it."""
     prompt = question.get("prompt")
-    return question if prompt is None else {**question, "prompt": [*prompt[number:], *prompt[:number]]}
+    return (
+        question if prompt is None else {**question, "prompt": [*prompt[number:], *prompt[:number]]}
+    )
 
 
 def asked(question: dict[str, Any], entry: Entry) -> dict[str, Any]:

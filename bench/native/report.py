@@ -1,4 +1,5 @@
-"""The table of goals, on the screen and as `bench/results/native.json`. Works that were not run this time keep their last lines."""
+"""The table of goals, on the screen and as `bench/results/native.json`. Works that were not run
+this time keep their last lines."""
 
 from __future__ import annotations
 
@@ -33,17 +34,39 @@ def spread(x: Spread | None, form: str = ".0f") -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """Columns as wide as what is in them."""
-    head = ("work", "model", "ours", "speed", "of bandwidth", "best peer", "speed", "ratio", "goal", "verdict")
+    head = (
+        "work",
+        "model",
+        "ours",
+        "speed",
+        "of bandwidth",
+        "best peer",
+        "speed",
+        "ratio",
+        "goal",
+        "verdict",
+    )
     cells = [head, *(cells_of(row) for row in rows)]
     widths = [max(len(line[n]) for line in cells) for n in range(len(head))]
-    return "\n".join("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+    return "\n".join(
+        "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
 
 
 def cells_of(row: Row) -> tuple[str, ...]:
     """One line, in words and figures."""
     unit = UNITS[row.work.split(",")[0]]
-    ratio = "–" if row.ratio is None else f"{row.ratio.median:.2f}× ({row.ratio.low:.2f}–{row.ratio.high:.2f})"
-    goal = "–" if row.goal is None else f"≥ {row.goal:.2f}×" + (f" {row.goal_peer}" if row.goal_peer else "")
+    ratio = (
+        "–"
+        if row.ratio is None
+        else f"{row.ratio.median:.2f}× ({row.ratio.low:.2f}–{row.ratio.high:.2f})"
+    )
+    goal = (
+        "–"
+        if row.goal is None
+        else f"≥ {row.goal:.2f}×" + (f" {row.goal_peer}" if row.goal_peer else "")
+    )
     own = spread(row.speed) + (f" {unit}" if row.speed else "")
     share = "–" if row.bandwidth is None else f"{row.bandwidth.median:.0%}"
     return (
@@ -84,12 +107,23 @@ def stored(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def merged(before: Mapping[str, Any], now: Mapping[str, Any], works: Sequence[str]) -> dict[str, Any]:
-    """What was measured now in place of the same works' old lines; the rest stays, judged by the rules of now."""
-    old = [row for row in before.get("rows", []) if row["work"].split(",")[0].split()[-1] not in works]
+def merged(
+    before: Mapping[str, Any], now: Mapping[str, Any], works: Sequence[str]
+) -> dict[str, Any]:
+    """What was measured now in place of the same works' old lines; the rest stays, judged by the
+    rules of now."""
+    old = [
+        row for row in before.get("rows", []) if row["work"].split(",")[0].split()[-1] not in works
+    ]
     kept = [Row.of(row).plain() for row in old]
     measured = {**before.get("measured", {}), **now.get("measured", {})}
-    return {**before, **now, "rows": [*kept, *now["rows"]], "measured": measured, "elsewhere": ELSEWHERE}
+    return {
+        **before,
+        **now,
+        "rows": [*kept, *now["rows"]],
+        "measured": measured,
+        "elsewhere": ELSEWHERE,
+    }
 
 
 def save(said: Mapping[str, Any], path: Path) -> Path:

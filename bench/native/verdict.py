@@ -1,4 +1,5 @@
-"""What rounds of figures say: medians with ranges, ratios round by round, and whether there is anything to say at all."""
+"""What rounds of figures say: medians with ranges, ratios round by round, and whether there is
+anything to say at all."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Spread:
 
 
 def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """How many times theirs ours is, round by round: what disturbed a whole round disturbed both."""
+    """How many times theirs ours is, round by round: what disturbed a whole round disturbed
+    both."""
     return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
@@ -46,13 +48,16 @@ def judge(ratio: Spread, goal: float | None) -> str:
         return "ahead" if ratio.median > 1 else "behind"
     if ratio.median >= goal:
         return "met" if ratio.low >= goal else "met by the median, not in every round"
-    return "short of the goal" if ratio.high < goal else "short by the median, reached in some rounds"
+    return (
+        "short of the goal" if ratio.high < goal else "short by the median, reached in some rounds"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. Without a ratio, `remark` says what stands in the way. `bandwidth`: the share of the machine's. A goal that
-    was set against another than the best peer is judged by `promised`. `ceiling`: times the best peer, if memory never waited."""
+    """One line of the table. Without a ratio, `remark` says what stands in the way. `bandwidth`:
+    the share of the machine's. A goal that was set against another than the best peer is judged by
+    `promised`. `ceiling`: times the best peer, if memory never waited."""
 
     work: str
     model: str
@@ -81,7 +86,11 @@ class Row:
             and self.ratio.median <= self.ceiling.median < self.goal
         ):
             said.append(f"the whole bandwidth would give {self.ceiling.median:.2f}×")
-        if self.bandwidth is not None and self.bandwidth_goal is not None and self.bandwidth.median < self.bandwidth_goal:
+        if (
+            self.bandwidth is not None
+            and self.bandwidth_goal is not None
+            and self.bandwidth.median < self.bandwidth_goal
+        ):
             said.append(f"bandwidth below {self.bandwidth_goal:.0%}")
         return "; ".join([*said, *([self.remark] if self.remark else [])])
 
@@ -93,16 +102,26 @@ class Row:
         best = f"{self.peer}: {judge(self.ratio, None)}"
         if self.promised is None:
             return [f"the goal is against {self.goal_peer}, which did not run", best]
-        return [f"{judge(self.promised, self.goal)}: {self.promised.median:.2f}× {self.goal_peer}", best]
+        return [
+            f"{judge(self.promised, self.goal)}: {self.promised.median:.2f}× {self.goal_peer}",
+            best,
+        ]
 
     def plain(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value not in (None, "")} | {"verdict": self.verdict}
+        return {name: value for name, value in asdict(self).items() if value not in (None, "")} | {
+            "verdict": self.verdict
+        }
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Row:
         """A line as it was stored; what is said of it is said anew."""
-        read = {name: Spread(**value) if isinstance(value, dict) and name != "others" else value for name, value in plain.items()}
-        read["others"] = {name: Spread(**value) for name, value in plain.get("others", {}).items()} or None
+        read = {
+            name: Spread(**value) if isinstance(value, dict) and name != "others" else value
+            for name, value in plain.items()
+        }
+        read["others"] = {
+            name: Spread(**value) for name, value in plain.get("others", {}).items()
+        } or None
         return cls(**{name: value for name, value in read.items() if name != "verdict"})
 
 
@@ -118,13 +137,23 @@ def row_of(
     bandwidth_goal: float | None = None,
     remark: str = "",
 ) -> Row:
-    """A line from every round's figures; `speeds` has ours under its own name and the peers under theirs. `against`: whom the goal
-    names, if not the best."""
+    """A line from every round's figures; `speeds` has ours under its own name and the peers under
+    theirs. `against`: whom the goal names, if not the best."""
     peers = {name: speeds[name] for name in speeds if name != ours}
-    own, share = Spread.of(speeds[ours]), None if shares is None else Spread.of(shares)
+    own = Spread.of(speeds[ours])
+    share = None if shares is None else Spread.of(shares)
     if not peers:
         nobody = "; ".join(filter(None, ["no peer could run it", remark]))
-        return Row(work, model, ours, own, bandwidth=share, bandwidth_goal=bandwidth_goal, goal=goal, remark=nobody)
+        return Row(
+            work,
+            model,
+            ours,
+            own,
+            bandwidth=share,
+            bandwidth_goal=bandwidth_goal,
+            goal=goal,
+            remark=nobody,
+        )
     best = best_of(peers)
     named = next((name for name in peers if against and name.startswith(against)), against)
     ratios = {name: ratio_of(speeds[ours], figures) for name, figures in peers.items()}
@@ -141,7 +170,11 @@ def row_of(
         promised=ratios.get(named) if goal is not None and named != best else None,
         bandwidth=share,
         bandwidth_goal=bandwidth_goal,
-        ceiling=None if shares is None else ratio_of([a / b for a, b in zip(speeds[ours], shares, strict=True)], peers[best]),
+        ceiling=(
+            None
+            if shares is None
+            else ratio_of([a / b for a, b in zip(speeds[ours], shares, strict=True)], peers[best])
+        ),
         others={name: Spread.of(figures) for name, figures in peers.items()},
         remark=remark,
     )

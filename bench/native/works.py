@@ -1,4 +1,5 @@
-"""The works: what a turn of each is asked, how much it makes, and the lines that its rounds give."""
+"""The works: what a turn of each is asked, how much it makes, and the lines that its rounds
+give."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ FORMS = {
     "encode": "encoder",
     "translate": "translator",
 }
-TEXTS, SOURCE, TARGET = 200, 20, 32
+TEXTS = 200
+SOURCE = 20
+TARGET = 32
 
 
 def drawn(model: Prepared, count: int, seed: int = 0) -> list[int]:
@@ -41,7 +44,11 @@ def turns(work: str, model: Prepared) -> list[tuple[str, dict[str, Any], float]]
         return [
             (
                 f"{count} streams",
-                {"do": "streams", "prompts": [drawn(model, PROMPT, seed) for seed in range(count)], "count": PROMPT},
+                {
+                    "do": "streams",
+                    "prompts": [drawn(model, PROMPT, seed) for seed in range(count)],
+                    "count": PROMPT,
+                },
                 1.0 * count * PROMPT,
             )
             for count in (8, 32)
@@ -57,7 +64,14 @@ def turns(work: str, model: Prepared) -> list[tuple[str, dict[str, Any], float]]
     }
     one, eight = ([drawn(model, SOURCE, seed) for seed in range(count)] for count in (1, 8))
     greedy = ("translate, one greedy", {**question, "sources": one, "beams": 1}, float(TARGET))
-    return [greedy, ("translate, eight by four beams", {**question, "sources": eight, "beams": 4}, 8.0 * TARGET)]
+    return [
+        greedy,
+        (
+            "translate, eight by four beams",
+            {**question, "sources": eight, "beams": 4},
+            8.0 * TARGET,
+        ),
+    ]
 
 
 def texts(model: Prepared) -> dict[str, Any]:
@@ -65,17 +79,23 @@ def texts(model: Prepared) -> dict[str, Any]:
     import sightline as sl
     from bench.generation import sentences
 
-    said, loaded = sentences(TEXTS), sl.load(model.folder)
+    said = sentences(TEXTS)
+    loaded = sl.load(model.folder)
     return {"texts": said, "ids": [loaded.ids(text) for text in said]}
 
 
-def measure(contest: Contest, *, rounds: int, threads: int, bandwidth: Bandwidth) -> tuple[list[Row], dict[str, Any], dict[str, str]]:
+def measure(
+    contest: Contest, *, rounds: int, threads: int, bandwidth: Bandwidth
+) -> tuple[list[Row], dict[str, Any], dict[str, str]]:
     """All lines of one contest, every round's figures, and who could not take part."""
-    rows, also = list[Row](), dict[str, Any]()
+    rows = list[Row]()
+    also = dict[str, Any]()
     with gathered(contest, threads, form=FORMS[contest.works[0]]) as team:
         for work in contest.works:
             for name, question, amount in turns(work, prepared(contest.model)):
-                found = race(team, question, amount, rounds=rounds, threads=threads, bandwidth=bandwidth)
+                found = race(
+                    team, question, amount, rounds=rounds, threads=threads, bandwidth=bandwidth
+                )
                 rows += lines(contest, name, team, found)
                 also[f"{contest.model} {contest.precision}, {name}"] = found.plain()
                 team.absent |= found.failed
@@ -83,8 +103,10 @@ def measure(contest: Contest, *, rounds: int, threads: int, bandwidth: Bandwidth
 
 
 def lines(contest: Contest, work: str, team: Team, found: Rounds) -> list[Row]:
-    """One line for each entry of ours. Lookup is held against what one pass for each token can reach at most."""
-    rows, away = list[Row](), team.absent | found.failed
+    """One line for each entry of ours. Lookup is held against what one pass for each token can
+    reach at most."""
+    rows = list[Row]()
+    away = team.absent | found.failed
     peers = {entry.label: figures for entry, figures in found.speeds.items() if entry.who != OURS}
     title = team.model.title + ("" if team.model.real else " (random weights)")
     for entry in (entry for entry in contest.entries if entry.who == OURS):
@@ -94,17 +116,38 @@ def lines(contest: Contest, work: str, team: Team, found: Rounds) -> list[Row]:
             continue
         share = shares(team, entry, found) if work == "decode" else None
         if work == "lookup" and found.bandwidth:
-            peers = {"one pass a token at full bandwidth": [read * 1e9 / team.bytes[entry] for read in found.bandwidth]}
+            peers = {
+                "one pass a token at full bandwidth": [
+                    read * 1e9 / team.bytes[entry] for read in found.bandwidth
+                ]
+            }
         speeds = {entry.label: found.speeds[entry], **peers}
         bandwidth = goal.bandwidth if share else None
-        row = row_of(work, title, entry.label, speeds, goal=goal.ratio, against=goal.against, shares=share, bandwidth_goal=bandwidth)
+        row = row_of(
+            work,
+            title,
+            entry.label,
+            speeds,
+            goal=goal.ratio,
+            against=goal.against,
+            shares=share,
+            bandwidth_goal=bandwidth,
+        )
         shorter = team.computes.get(row.peer)
-        rows.append(replace(row, remark=f"{row.peer} computes in {shorter} unless told otherwise") if shorter else row)
+        rows.append(
+            replace(row, remark=f"{row.peer} computes in {shorter} unless told otherwise")
+            if shorter
+            else row
+        )
     return rows
 
 
 def shares(team: Team, entry: Entry, found: Rounds) -> list[float] | None:
-    """Of the bandwidth measured in the same round: bytes of weights a token reads × tokens per second."""
+    """Of the bandwidth measured in the same round: bytes of weights a token reads × tokens per
+    second."""
     if not found.bandwidth:
         return None
-    return [team.bytes[entry] * speed / 1e9 / read for speed, read in zip(found.speeds[entry], found.bandwidth, strict=True)]
+    return [
+        team.bytes[entry] * speed / 1e9 / read
+        for speed, read in zip(found.speeds[entry], found.bandwidth, strict=True)
+    ]

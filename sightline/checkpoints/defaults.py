@@ -1,6 +1,8 @@
-"""How a checkpoint wants to be run: the ids that end a text, those that must or may not come, the sampling that its makers recommend.
+"""How a checkpoint wants to be run: the ids that end a text, those that must or may not come, the
+sampling that its makers recommend.
 
-From generation_config.json where there is one, else from config.json. What no sampler could obey is refused here, not later.
+From generation_config.json where there is one, else from config.json. What no sampler could obey is
+refused here, not later.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from sightline.files.strict_json import read_json
 
 FILE = "generation_config.json"
 LARGEST = 1_000_000
-_NAMES = "bos_token_id eos_token_id pad_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id"
+_NAMES = (
+    "bos_token_id eos_token_id pad_token_id decoder_start_token_id forced_bos_token_id"
+    " forced_eos_token_id"
+)
 IDS = (*_NAMES.split(), "bad_words_ids", "suppress_tokens")
 HARMLESS = ("bos_token_id", "eos_token_id", "pad_token_id")  # a model writes without these
 
@@ -23,7 +28,8 @@ HARMLESS = ("bos_token_id", "eos_token_id", "pad_token_id")  # a model writes wi
 class Defaults:
     """What to do where the user says nothing. None means that the checkpoint says nothing either.
 
-    `banned` tokens are never generated; `forced_begin` is the first that is, `forced_end` the last where a text would be cut.
+    `banned` tokens are never generated; `forced_begin` is the first that is, `forced_end` the last
+    where a text would be cut.
     """
 
     begin: int | None = None
@@ -67,16 +73,25 @@ def read_defaults(source: Source, vocab_size: int) -> Defaults:
     )
 
 
-def _within(source: Source, file: str, keys: dict[str, Any], names: tuple[str, ...], vocab_size: int) -> dict[str, Any]:
-    """A file's keys without the ids that the vocabulary does not have: classes write their published ids into small copies too."""
+def _within(
+    source: Source, file: str, keys: dict[str, Any], names: tuple[str, ...], vocab_size: int
+) -> dict[str, Any]:
+    """A file's keys without the ids that the vocabulary does not have: classes write their
+    published ids into small copies too."""
     found = dict(keys)
     for name in names:
         beyond = [id for id in _flat(found.get(name)) if id >= vocab_size]
         if not beyond:
             continue
-        source.notes.append(f"{file}: {name} {beyond[0]} is not in the vocabulary of {vocab_size}, and is ignored")
+        source.notes.append(
+            f"{file}: {name} {beyond[0]} is not in the vocabulary of {vocab_size}, and is ignored"
+        )
         value: Any = found.pop(name)
-        inside = [part for part in value if all(id < vocab_size for id in _flat(part))] if isinstance(value, list) else []
+        inside = (
+            [part for part in value if all(id < vocab_size for id in _flat(part))]
+            if isinstance(value, list)
+            else []
+        )
         if inside:
             found[name] = inside
     return found
@@ -90,15 +105,24 @@ def _flat(value: Any) -> list[int]:
 
 
 def _banned(source: Source, where: str, said: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
-    """suppress_tokens, and those of bad_words_ids that are one token. Longer phrases are named in a note."""
+    """suppress_tokens, and those of bad_words_ids that are one token. Longer phrases are named in a
+    note."""
     name = "bad_words_ids"
     phrases: Any = said.get(name) or []
-    if not isinstance(phrases, list) or not all(isinstance(phrase, list) and phrase for phrase in phrases):
-        raise CheckpointError(f"{where}: {name} is {short(phrases)}", expected="a list of lists of ids", fix="correct the file")
+    if not isinstance(phrases, list) or not all(
+        isinstance(phrase, list) and phrase for phrase in phrases
+    ):
+        raise CheckpointError(
+            f"{where}: {name} is {short(phrases)}",
+            expected="a list of lists of ids",
+            fix="correct the file",
+        )
     words = [_ids(where, {name: phrase}, name, vocab_size) for phrase in phrases]
     longer = sum(len(word) > 1 for word in words)
     if longer:
-        source.notes.append(f"{where}: {longer} of bad_words_ids are several tokens long, and are not obeyed")
+        source.notes.append(
+            f"{where}: {longer} of bad_words_ids are several tokens long, and are not obeyed"
+        )
     single = [word[0] for word in words if len(word) == 1]
     return tuple(dict.fromkeys((*single, *_ids(where, said, "suppress_tokens", vocab_size))))
 
@@ -108,7 +132,11 @@ def _ids(where: str, said: dict[str, Any], name: str, vocab_size: int) -> tuple[
     values: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
     for id in values:
         if not isinstance(id, int) or isinstance(id, bool) or not -1 <= id < vocab_size:
-            raise CheckpointError(f"{where}: {name} is {short(id)}", expected=f"an id below {vocab_size}", fix="correct the file")
+            raise CheckpointError(
+                f"{where}: {name} is {short(id)}",
+                expected=f"an id below {vocab_size}",
+                fix="correct the file",
+            )
     return tuple(id for id in values if id >= 0)
 
 
@@ -122,7 +150,11 @@ def _number(where: str, said: dict[str, Any], name: str, least: float, most: flo
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise CheckpointError(f"{where}: {name} is {short(value)}", expected=f"a number from {least:g} to {most:g}", fix="correct the file")
+        raise CheckpointError(
+            f"{where}: {name} is {short(value)}",
+            expected=f"a number from {least:g} to {most:g}",
+            fix="correct the file",
+        )
     return float(value)
 
 
@@ -131,5 +163,9 @@ def _whole(where: str, said: dict[str, Any], name: str, *, least: int = 0) -> in
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise CheckpointError(f"{where}: {name} is {short(value)}", expected=f"a whole number, {least} or more", fix="correct the file")
+        raise CheckpointError(
+            f"{where}: {name} is {short(value)}",
+            expected=f"a whole number, {least} or more",
+            fix="correct the file",
+        )
     return value

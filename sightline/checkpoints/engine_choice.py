@@ -1,8 +1,9 @@
 """Which engine runs a checkpoint, and in which precision.
 
-torch     as the core is written, in float32, float16 or bfloat16
+torch     the core as it is written, in float32, float16 or bfloat16
 native    Sightline's own engine, in float32, float16, int8, int8_groups, int4 or int4_min
-auto      native for a decoder in float32, whose logits are torch's to 1e-4, and for the precisions that only the engine has; else torch
+auto      native for a decoder in float32, whose logits match torch's to 1e-4, and for the
+          precisions that only the engine has; otherwise torch
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ def dtype_named(name: str) -> torch.dtype:
 def precision_for(source: Source, engine: str, dtype: str) -> Precision | None:
     """The native engine's precision, or None where torch is to run the model."""
     if engine not in ENGINES:
-        raise InputError(f"engine {engine!r}", expected=" or ".join(ENGINES), fix=nearest(engine, ENGINES))
+        raise InputError(
+            f"engine {engine!r}", expected=" or ".join(ENGINES), fix=nearest(engine, ENGINES)
+        )
     if engine == "auto":
         return automatic(source, dtype)
     if engine == "native":
         return native(source, dtype)
     if dtype in PRECISIONS and dtype not in DTYPES:
-        raise InputError(f"{dtype} with the torch engine", expected=", ".join(DTYPES), fix="engine='native'")
+        raise InputError(
+            f"{dtype} with the torch engine", expected=", ".join(DTYPES), fix="engine='native'"
+        )
     return None
 
 
@@ -55,12 +60,17 @@ def native(source: Source, dtype: str) -> Precision:
 
 
 def automatic(source: Source, dtype: str) -> Precision | None:
-    """Native for a decoder in float32, and for what only the engine has; else torch. The choice and its reason are noted."""
+    """Native for a decoder in float32, and for what only the engine has; else torch. The choice and
+    its reason are noted."""
     if dtype in PRECISIONS and dtype not in DTYPES:
         return native(source, dtype)
     dtype_named(dtype)
     reason = why_torch(source, dtype)
-    source.notes.append(f"engine: torch, because {reason}" if reason else "engine: native, in float32, whose logits are torch's to 1e-4")
+    source.notes.append(
+        f"engine: torch, because {reason}"
+        if reason
+        else "engine: native, in float32, whose logits are torch's to 1e-4"
+    )
     return None if reason else "float32"
 
 
@@ -71,7 +81,11 @@ def why_torch(source: Source, dtype: str) -> str:
     if dtype != "float32":
         return f"{dtype} was asked for"
     *_, config = understand(source)
-    if config.decoder is None or config.encoder is not None or not isinstance(config.head, LanguageHead):
+    if (
+        config.decoder is None
+        or config.encoder is not None
+        or not isinstance(config.head, LanguageHead)
+    ):
         return "this is no decoder that writes text"
     try:
         check_forms([block.attention for block in config.decoder.blocks])

@@ -1,4 +1,5 @@
-"""What a checkpoint is: its family, its head and its configuration, from config.json and, where that is silent, from the tensors."""
+"""What a checkpoint is: its family, its head and its configuration, from config.json and, where
+that is silent, from the tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ SUPPORTED = ", ".join(name for name in FAMILIES if name != "sightline")
 
 
 def understand(source: Source, *, strict: bool = False) -> tuple[Family, str, ModelConfig]:
-    """Which family, which head, which configuration. Keys that nobody knows are noted, or refused if `strict`."""
+    """Which family, which head, which configuration. Keys that nobody knows are noted, or refused
+    if `strict`."""
     family = family_of(source)
     refuse_quantised(source)
     head = head_of(source, family)
@@ -53,7 +55,9 @@ def read_config(source: Source, family: Family, head: str) -> tuple[Keys, ModelC
     try:
         config = family.config(keys, variant)
     except ConfigError as error:
-        raise CheckpointError(f"{source.where}: config.json: {error.seen}", expected=error.expected, fix=error.fix) from None
+        raise CheckpointError(
+            f"{source.where}: config.json: {error.seen}", expected=error.expected, fix=error.fix
+        ) from None
     if config.decoder is not None:
         keys.only("is_causal", True)
         keys.ignore("is_decoder")  # of a decoder alone; families with an encoder have read it
@@ -66,7 +70,7 @@ def note(source: Source, text: str) -> None:
         source.notes.append(text)
 
 
-# --------------------------------------------------------------------------------------------------------------- family
+# ----------------------------------------------------------------------------------------- family
 
 
 def family_of(source: Source) -> Family:
@@ -87,27 +91,46 @@ def _unknown_family(source: Source, kind: Any) -> CheckpointError:
     return CheckpointError(
         f"{where} is an architecture that is not supported",
         expected=f"one of {SUPPORTED}",
-        fix="use a model of one of these families: the same weights read as another one would give wrong results",
+        fix=(
+            "use a model of one of these families: the same weights read as another one would give"
+            " wrong results"
+        ),
     )
 
 
 def _guessed_family(source: Source) -> Family:
-    """Without a `model_type`: the family of the class in `architectures`, or the only one whose tensors these are."""
+    """Without a `model_type`: the family of the class in `architectures`, or the only one whose
+    tensors these are."""
     name = _class_name(source)
     named = [family for family in FAMILIES.values() if name is not None and name in family.heads]
     if len(named) == 1:
-        note(source, f"config.json has no model_type: read as {named[0].name!r}, of which {name} is a class")
+        note(
+            source,
+            f"config.json has no model_type: read as {named[0].name!r}, of which {name} is a class",
+        )
         return named[0]
-    fitting = {} if name is not None else {family.config: family for family in reversed(FAMILIES.values()) if _fits(source, family)}
+    fitting = (
+        {}
+        if name is not None
+        else {
+            family.config: family for family in reversed(FAMILIES.values()) if _fits(source, family)
+        }
+    )
     if len(fitting) == 1:
         (family,) = fitting.values()
-        note(source, f"config.json has no model_type: read as {family.name!r}, whose tensors have these names")
+        note(
+            source,
+            f"config.json has no model_type: read as {family.name!r}, whose tensors have these"
+            " names",
+        )
         return family
     kinds = " or ".join(f'"model_type": "{family.name}"' for family in reversed(fitting.values()))
     raise CheckpointError(
         f"{source.where}: config.json has no model_type",
         expected=f"one of {SUPPORTED}",
-        fix=f"write {kinds or 'it'} into config.json{', whichever the model is' if fitting else ''}",
+        fix=(
+            f"write {kinds or 'it'} into config.json{', whichever the model is' if fitting else ''}"
+        ),
     )
 
 
@@ -115,10 +138,12 @@ def _fits(source: Source, family: Family) -> bool:
     """Whether some head of the family has exactly these tensors."""
     if family.name == "sightline":
         return False
-    return any(mismatches(source, family, head) == (0, 0) for head in dict.fromkeys(family.heads.values()))
+    return any(
+        mismatches(source, family, head) == (0, 0) for head in dict.fromkeys(family.heads.values())
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------------- head
+# ------------------------------------------------------------------------------------------- head
 
 
 def head_of(source: Source, family: Family) -> str:
@@ -131,9 +156,14 @@ def head_of(source: Source, family: Family) -> str:
     meant = misspelling_of(name, family.heads)
     classes = ", ".join(family.heads)
     raise CheckpointError(
-        f"{source.where}: architecture {short(name)} is not a class of {family.name} that is supported",
+        f"{source.where}: architecture {short(name)} is not a class of {family.name} that is"
+        " supported",
         expected=f"one of {classes}",
-        fix="use a checkpoint of one of these classes" if meant is None else f"did you mean {meant!r}?",
+        fix=(
+            "use a checkpoint of one of these classes"
+            if meant is None
+            else f"did you mean {meant!r}?"
+        ),
     )
 
 
@@ -145,7 +175,8 @@ def _class_name(source: Source) -> str | None:
 
 
 def _head_of_tensors(source: Source, family: Family) -> str:
-    """The head that lacks nothing and leaves least over; the family's first where that does not decide."""
+    """The head that lacks nothing and leaves least over; the family's first where that does not
+    decide."""
     heads = list(dict.fromkeys(family.heads.values()))
     if len(heads) == 1 or not source.tensors:
         return heads[0]
@@ -155,7 +186,8 @@ def _head_of_tensors(source: Source, family: Family) -> str:
 
 
 def mismatches(source: Source, family: Family, head: str) -> tuple[int, int] | None:
-    """How many tensors a model with this head would miss, and how many it would leave over; None if it could not be made."""
+    """How many tensors a model with this head would miss, and how many it would leave over; None if
+    it could not be made."""
     try:
         _, config = read_config(source, family, head)
         check_budget(source, config)
@@ -170,11 +202,18 @@ def mismatches(source: Source, family: Family, head: str) -> tuple[int, int] | N
 def shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The parameters that a model has, without making any."""
     with torch.device("meta"):
-        return {name: tuple(parameter.shape) for name, parameter in Transformer(config).named_parameters()}
+        return {
+            name: tuple(parameter.shape)
+            for name, parameter in Transformer(config).named_parameters()
+        }
 
 
 def table_of(
-    family: Family, head: str, config: ModelConfig, shapes: dict[str, tuple[int, ...]], tensors: dict[str, Entry]
+    family: Family,
+    head: str,
+    config: ModelConfig,
+    shapes: dict[str, tuple[int, ...]],
+    tensors: dict[str, Entry],
 ) -> list[Pairing]:
     """Which of these tensors is which parameter. A bare model's names lack the family's prefix."""
     prefix = family.prefix_of(head)
@@ -188,7 +227,10 @@ def renamed(source: Source, family: Family) -> dict[str, Entry]:
     for stored_name, entry in source.tensors.items():
         name = new_spelling(stored_name, family)
         if name in found:
-            raise CheckpointError(f"{source.where}: {name} is there twice, in an old and a new spelling", fix="remove one")
+            raise CheckpointError(
+                f"{source.where}: {name} is there twice, in an old and a new spelling",
+                fix="remove one",
+            )
         found[name] = entry
     return found
 
@@ -199,7 +241,7 @@ def new_spelling(name: str, family: Family) -> str:
     return name
 
 
-# ------------------------------------------------------------------------------------------------------------ refusals
+# --------------------------------------------------------------------------------------- refusals
 
 
 def refuse_quantised(source: Source) -> None:
@@ -208,7 +250,8 @@ def refuse_quantised(source: Source) -> None:
     if name is None:
         return
     raise CheckpointError(
-        f"{source.where} is quantised ({_method(name, source.keys[name])}): such weights are not read",
+        f"{source.where} is quantised ({_method(name, source.keys[name])}): such weights are not"
+        " read",
         expected="float32, float16 or bfloat16 weights",
         fix="use the original weights or a GGUF",
     )
@@ -219,7 +262,11 @@ def _method(name: str, said: Any) -> str:
         bits = said.get("bits") if isinstance(said, dict) else None
         return f"MLX, {bits} bits" if isinstance(bits, int) else "MLX"
     method = said.get("quant_method") if isinstance(said, dict) else None
-    if method is None and isinstance(said, dict) and (said.get("load_in_4bit") or said.get("load_in_8bit")):
+    if (
+        method is None
+        and isinstance(said, dict)
+        and (said.get("load_in_4bit") or said.get("load_in_8bit"))
+    ):
         method = "bitsandbytes"
     return METHODS.get(str(method).lower(), short(str(method))[1:-1]) if method else name
 
@@ -232,6 +279,7 @@ def check_budget(source: Source, config: ModelConfig) -> None:
         asked += stack.layers * stack.width * stack.blocks[0].feed_forward.hidden
         if stack.layers > len(source.tensors) or asked > held:
             raise CheckpointError(
-                f"{source.where}: config.json asks for {stack.layers:,} layers of width {stack.width:,}; the file holds {held:,} numbers",
+                f"{source.where}: config.json asks for {stack.layers:,} layers of width"
+                f" {stack.width:,}; the file holds {held:,} numbers",
                 fix="the weights and config.json do not belong together: fetch the folder again",
             )

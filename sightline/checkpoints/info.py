@@ -19,7 +19,8 @@ from sightline.explain import total_parameters
 
 
 def about(reference: str | Path, *, strict: bool = False) -> dict[str, Any]:
-    """Facts by name, in the order that a reader wants them. `strict` refuses keys of config.json that nobody knows."""
+    """Facts by name, in the order that a reader wants them. `strict` refuses keys of config.json
+    that nobody knows."""
     found = resolve(reference)
     source = open_source(found, skip_pickles=True)
     family, head, config = understand(source, strict=strict)
@@ -42,7 +43,9 @@ def about(reference: str | Path, *, strict: bool = False) -> dict[str, Any]:
         "context": stack.max_positions,
         "positions": positions(config),
         "norm": f"{type(block.norm).__name__}, {block.placement}",
-        "feed-forward": f"{block.feed_forward.activation}{', gated' if block.feed_forward.gated else ''}",
+        "feed-forward": (
+            f"{block.feed_forward.activation}{', gated' if block.feed_forward.gated else ''}"
+        ),
         "format": source.format,
         "dtype": dtypes(source) or None,
         "bytes": size(found.path),
@@ -58,18 +61,24 @@ def about(reference: str | Path, *, strict: bool = False) -> dict[str, Any]:
 def positions(config: ModelConfig) -> str:
     """Where position enters."""
     stack = config.last
-    names = [type(stack.embedding.positions).__name__, *sorted({type(block.attention.positions).__name__ for block in stack.blocks})]
+    names = [
+        type(stack.embedding.positions).__name__,
+        *sorted({type(block.attention.positions).__name__ for block in stack.blocks}),
+    ]
     return " + ".join(name for name in dict.fromkeys(names) if name != "NoPosition") or "none"
 
 
 def dtypes(source: Source) -> str:
-    """How the file stores its numbers, most first, with their shares if it is in several ways: `Q4_1 (79%), Q8_0 (21%), F32 (<1%)`."""
+    """How the file stores its numbers, most first, with their shares if it is in several ways:
+    `Q4_1 (79%), Q8_0 (21%), F32 (<1%)`."""
     counts = Counter[str]()
     for entry in source.tensors.values():
         counts[entry.kind or str(entry.dtype).removeprefix("torch.")] += entry.numbers
     if len(counts) == 1:
         return next(iter(counts))
-    return ", ".join(f"{name} ({share(count, counts.total())})" for name, count in counts.most_common())
+    return ", ".join(
+        f"{name} ({share(count, counts.total())})" for name, count in counts.most_common()
+    )
 
 
 def share(part: int, whole: int) -> str:
@@ -81,7 +90,8 @@ def share(part: int, whole: int) -> str:
 
 
 def checksums_of(path: Path) -> str | None:
-    """What a folder's sightline.json covers. Reading them all is left to `sightline check --verify`."""
+    """What a folder's sightline.json covers. Reading them all is left to `sightline check
+    --verify`."""
     sums = checksums(path) if path.is_dir() else None
     return None if sums is None else f"sha256 of {len(sums)} files in {MANIFEST}, not verified here"
 

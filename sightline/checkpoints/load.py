@@ -29,8 +29,15 @@ class Loaded:
     source: Source
 
 
-def load(source: Source, *, dtype: torch.dtype = torch.float32, strict: bool = False, progress: Progress | None = None) -> Loaded:
-    """Build the model that the source describes and fill every parameter from it. `strict` refuses unknown keys and NaN weights."""
+def load(
+    source: Source,
+    *,
+    dtype: torch.dtype = torch.float32,
+    strict: bool = False,
+    progress: Progress | None = None,
+) -> Loaded:
+    """Build the model that the source describes and fill every parameter from it. `strict` refuses
+    unknown keys and NaN weights."""
     family, head, config = understand(source, strict=strict)
     check_budget(source, config)
     with torch.device("meta"):
@@ -39,7 +46,9 @@ def load(source: Source, *, dtype: torch.dtype = torch.float32, strict: bool = F
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     table = table_of(family, head, config, shapes, tensors)
     _check_left_out(source, family, table)
-    check_claims(str(source.where), table, set(tensors), shapes, ignored(family, config, head, tensors))
+    check_claims(
+        str(source.where), table, set(tensors), shapes, ignored(family, config, head, tensors)
+    )
     for pair in table:
         if pair.theirs not in tensors:
             if pair.rule.zero_if_absent:
@@ -55,29 +64,51 @@ def load(source: Source, *, dtype: torch.dtype = torch.float32, strict: bool = F
             assign(transformer, name, tensor.to(dtype))
         if progress is not None:
             progress(pair.theirs, entry.numbers)
-    _note_choices(source, config, stored={tensors[pair.theirs].dtype for pair in table if pair.theirs in tensors}, held=dtype)
+    _note_choices(
+        source,
+        config,
+        stored={tensors[pair.theirs].dtype for pair in table if pair.theirs in tensors},
+        held=dtype,
+    )
     return Loaded(transformer.eval(), family, head, source)
 
 
-def _note_choices(source: Source, config: ModelConfig, *, stored: set[torch.dtype], held: torch.dtype) -> None:
-    """What a user may not expect of the loaded weights: that they were cast, or tied although config.json says otherwise."""
+def _note_choices(
+    source: Source, config: ModelConfig, *, stored: set[torch.dtype], held: torch.dtype
+) -> None:
+    """What a user may not expect of the loaded weights: that they were cast, or tied although
+    config.json says otherwise."""
     cast = sorted(str(kind).removeprefix("torch.") for kind in stored - {held})
     if cast:
-        source.notes.append(f"stored as {', '.join(cast)}, held as {str(held).removeprefix('torch.')}")
-    if isinstance(config.head, LanguageHead) and config.head.tied and source.keys.get("tie_word_embeddings") is False:
-        source.notes.append("the file has no head of its own: logits are made with the embedding, against tie_word_embeddings: false")
+        source.notes.append(
+            f"stored as {', '.join(cast)}, held as {str(held).removeprefix('torch.')}"
+        )
+    if (
+        isinstance(config.head, LanguageHead)
+        and config.head.tied
+        and source.keys.get("tie_word_embeddings") is False
+    ):
+        source.notes.append(
+            "the file has no head of its own: logits are made with the embedding, against"
+            " tie_word_embeddings: false"
+        )
 
 
 def _check_left_out(source: Source, family: Family, table: list[Pairing]) -> None:
-    """What the user ignores must be of no use to the model, or a parameter would be missing or, worse, zero."""
+    """What the user ignores must be of no use to the model, or a parameter would be missing or,
+    worse, zero."""
     left_out = {new_spelling(name, family) for name in source.left_out}
-    needed = next((pair.theirs for pair in table if pair.theirs in left_out and not pair.rule.optional), None)
+    needed = next(
+        (pair.theirs for pair in table if pair.theirs in left_out and not pair.rule.optional), None
+    )
     if needed is not None:
         seen = f"{source.where}: ignore_tensors leaves out {needed}, which the model needs"
         raise CheckpointError(seen, fix="give a narrower glob to --ignore-tensors")
 
 
-def _parts(source: Source, pair: Pairing, tensor: Tensor, shapes: dict[str, tuple[int, ...]]) -> list[Tensor]:
+def _parts(
+    source: Source, pair: Pairing, tensor: Tensor, shapes: dict[str, tuple[int, ...]]
+) -> list[Tensor]:
     """The tensor taken apart, each part of its parameter's shape."""
     try:
         parts = pair.take_apart(tensor)
@@ -85,7 +116,9 @@ def _parts(source: Source, pair: Pairing, tensor: Tensor, shapes: dict[str, tupl
         parts = []
     wanted = [shapes[name] for name in pair.ours]
     if [tuple(part.shape) for part in parts] != wanted:
-        expected = ", ".join(f"{name} {list(shape)}" for name, shape in zip(pair.ours, wanted, strict=True))
+        expected = ", ".join(
+            f"{name} {list(shape)}" for name, shape in zip(pair.ours, wanted, strict=True)
+        )
         raise CheckpointError(
             f"{source.where}: {pair.theirs} has shape {list(tensor.shape)}",
             expected=f"what fills {expected}",
@@ -114,7 +147,10 @@ def _check_finite(source: Source, name: str, parts: list[Tensor], *, strict: boo
         return
     said = f"{name} holds NaN or infinity"
     if strict:
-        raise CheckpointError(f"{source.where}: {said}", fix="load without strict to look at it, or fetch the file again")
+        raise CheckpointError(
+            f"{source.where}: {said}",
+            fix="load without strict to look at it, or fetch the file again",
+        )
     source.notes.append(f"warning: {said}")
 
 
@@ -123,4 +159,6 @@ def assign(module: nn.Module, path: str, tensor: Tensor) -> None:
     *folders, leaf = path.split(".")
     for folder in folders:
         module = module.get_submodule(folder)
-    setattr(module, leaf, nn.Parameter(tensor, requires_grad=module.get_parameter(leaf).requires_grad))
+    setattr(
+        module, leaf, nn.Parameter(tensor, requires_grad=module.get_parameter(leaf).requires_grad)
+    )

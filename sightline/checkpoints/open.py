@@ -18,16 +18,23 @@ def open_source(
     skip_pickles: bool = False,
     ignore_tensors: Sequence[str] = (),
 ) -> Source:
-    """Open, but read nothing yet. Tensors that match a glob of `ignore_tensors` are left out. `skip_pickles`: see `folder.read`."""
-    source = _open(found, verify=verify, allow_pickle_weights=allow_pickle_weights, skip_pickles=skip_pickles)
+    """Open, but read nothing yet. Tensors that match a glob of `ignore_tensors` are left out.
+    `skip_pickles`: see `folder.read`."""
+    source = _open(
+        found, verify=verify, allow_pickle_weights=allow_pickle_weights, skip_pickles=skip_pickles
+    )
     return clean_names(source, ignore_tensors)
 
 
-def _open(found: Resolved, *, verify: bool, allow_pickle_weights: bool, skip_pickles: bool) -> Source:
+def _open(
+    found: Resolved, *, verify: bool, allow_pickle_weights: bool, skip_pickles: bool
+) -> Source:
     """A format's reader is imported when a file of it is met."""
     if verify and found.kind in ("gguf", "llama2c", "npz"):
         raise CheckpointError(
-            f"{found.path} is one file, without checksums", expected="a folder with sightline.json", fix="leave verify out"
+            f"{found.path} is one file, without checksums",
+            expected="a folder with sightline.json",
+            fix="leave verify out",
         )
     if found.kind == "gguf":
         from sightline.checkpoints.formats.gguf import read as gguf_read
@@ -43,4 +50,9 @@ def _open(found: Resolved, *, verify: bool, allow_pickle_weights: bool, skip_pic
         return npz.read(found.path)
     from sightline.checkpoints.formats import folder
 
-    return folder.read(found.path, verify=verify, allow_pickle_weights=allow_pickle_weights, skip_pickles=skip_pickles)
+    return folder.read(
+        found.path,
+        verify=verify,
+        allow_pickle_weights=allow_pickle_weights,
+        skip_pickles=skip_pickles,
+    )

@@ -1,9 +1,13 @@
-"""A checkpoint for the native engine: its packed weights are kept in the cache, and the second time only they are read.
+"""A checkpoint for the native engine: its packed weights are kept in the cache, and the second time
+only they are read.
 
-    loaded, engine = load_packed(source, "int8")        # loaded.transformer sleeps: it is read when somebody asks for more than its config
+    loaded, engine = load_packed(source, "int8")
 
-An entry belongs to the files that it was made from (their paths, sizes, times of change and samples of their bytes), to what they say, and
-to this build of Sightline. One that does not fit, or is damaged, is made anew.
+`loaded.transformer` sleeps: it is read when something asks for more than its config.
+
+An entry belongs to the files that it was made from (their paths, sizes, modification times and
+samples of their bytes), to what they say, and to this build of Sightline. One that does not match,
+or is damaged, is rebuilt.
 """
 
 from __future__ import annotations
@@ -31,13 +35,17 @@ from sightline.files.regular import open_regular_file
 
 SMALLEST = 4_000_000  # numbers; a smaller model is packed sooner than its entry is found
 WEIGHTS = (".safetensors", ".bin", ".index.json")
-SAMPLES, SAMPLE = 64, 1 << 14  # so many pieces of so many bytes of each file are compared; of a smaller file, all
+SAMPLES, SAMPLE = (
+    64,
+    1 << 14,
+)  # so many pieces of so many bytes of each file are compared; of a smaller file, all
 
 
 def load_packed(
     source: Source, precision: Precision, *, strict: bool = False, progress: Progress | None = None
 ) -> tuple[Loaded, NativeEngine | None]:
-    """The model and its engine; without an engine where nothing was kept, and `NativeEngine.of` makes one of the model."""
+    """The model and its engine; without an engine where nothing was kept, and `NativeEngine.of`
+    makes one of the model."""
     path = place_of(source, precision) if worth_keeping(source) else None
     if path is None:
         return load_source(source, strict=strict, progress=progress), None
@@ -57,7 +65,10 @@ def load_packed(
 def worth_keeping(source: Source) -> bool:
     """A decoder alone that is not small."""
     *_, config = understand(source)
-    return config.encoder is None and sum(entry.numbers for entry in source.tensors.values()) >= SMALLEST
+    return (
+        config.encoder is None
+        and sum(entry.numbers for entry in source.tensors.values()) >= SMALLEST
+    )
 
 
 def sleeping(source: Source, *, strict: bool) -> Loaded:
@@ -65,13 +76,16 @@ def sleeping(source: Source, *, strict: bool) -> Loaded:
     family, head, config = understand(source, strict=strict)
 
     def read() -> Transformer:
-        return load_source(replace(source, notes=[]), dtype=torch.float32, strict=strict).transformer  # its notes are known
+        return load_source(
+            replace(source, notes=[]), dtype=torch.float32, strict=strict
+        ).transformer  # its notes are known
 
     return Loaded(Asleep(config, read), family, head, source)
 
 
 def found_in(path: Path, key: store.Key, source: Source, *, strict: bool) -> NativeEngine | None:
-    """The engine that was kept for this very checkpoint. `strict` wants to see the weights if there was something to warn of."""
+    """The engine that was kept for this very checkpoint. `strict` wants to see the weights if there
+    was something to warn of."""
     *_, config = understand(source)
     assert config.decoder is not None
     try:
@@ -85,15 +99,21 @@ def found_in(path: Path, key: store.Key, source: Source, *, strict: bool) -> Nat
     return entry.engine
 
 
-def keep(path: Path, key: store.Key, engine: NativeEngine, source: Source, *, notes: list[str]) -> bool:
-    """Put an engine's weights into the cache, unless the checkpoint changed meanwhile. A cache that cannot be written is no error."""
+def keep(
+    path: Path, key: store.Key, engine: NativeEngine, source: Source, *, notes: list[str]
+) -> bool:
+    """Put an engine's weights into the cache, unless the checkpoint changed meanwhile. A cache that
+    cannot be written is no error."""
     try:
         if key_of(source, key["precision"]) != key:
             return False
         store.tidy(path.parent)
         store.write(path, key, engine, notes=notes)
     except OSError as error:
-        source.notes.append(f"the packed weights are not kept for the next time: {path.parent}: {error.strerror or error}")
+        source.notes.append(
+            f"the packed weights are not kept for the next time: {path.parent}:"
+            f" {error.strerror or error}"
+        )
         return False
     return True
 
@@ -101,7 +121,9 @@ def keep(path: Path, key: store.Key, engine: NativeEngine, source: Source, *, no
 def place_of(source: Source, precision: Precision) -> Path | None:
     """One file for each checkpoint and precision: a checkpoint that changes replaces its own."""
     where = source.where.resolve()
-    name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in where.stem)[:60]
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in where.stem)[
+        :60
+    ]
     mark = hashlib.sha256(str(where).encode(errors="surrogateescape")).hexdigest()[:12]
     try:
         return packed_folder() / f"{name}-{precision}-{mark}{store.SUFFIX}"
@@ -111,19 +133,33 @@ def place_of(source: Source, precision: Precision) -> Path | None:
 
 def key_of(source: Source, precision: Precision) -> store.Key:
     """What an entry belongs to."""
-    said = [source.keys, [[entry.name, entry.shape, str(entry.dtype)] for entry in source.tensors.values()]]
+    said = [
+        source.keys,
+        [[entry.name, entry.shape, str(entry.dtype)] for entry in source.tensors.values()],
+    ]
     text = json.dumps(said, sort_keys=True, default=str).encode(errors="surrogateescape")
-    return store.key_of(precision=precision, files=files_of(source), said=hashlib.sha256(text).hexdigest())
+    return store.key_of(
+        precision=precision, files=files_of(source), said=hashlib.sha256(text).hexdigest()
+    )
 
 
 def files_of(source: Source) -> list[tuple[str, int, int, int, int, str]]:
-    """Of each of the checkpoint's files: name, size, time of change of its content and of its inode, inode, digest of its samples.
+    """Of each of the checkpoint's files: name, size, time of change of its content and of its
+    inode, inode, digest of its samples.
 
-    The time of the inode moves with every write and cannot be set, so that other weights of the same size and time are noticed. The
-    samples are for file systems that keep no such time.
+    The time of the inode moves with every write and cannot be set, so that other weights of the
+    same size and time are noticed. The samples are for file systems that keep no such time.
     """
     where = source.where.resolve()
-    inside = [path for path in where.iterdir() if path.name == "config.json" or path.name.endswith(WEIGHTS)] if where.is_dir() else [where]
+    inside = (
+        [
+            path
+            for path in where.iterdir()
+            if path.name == "config.json" or path.name.endswith(WEIGHTS)
+        ]
+        if where.is_dir()
+        else [where]
+    )
     return [described(path) for path in sorted(inside) if path.is_file()]
 
 
@@ -133,13 +169,16 @@ def described(path: Path) -> tuple[str, int, int, int, int, str]:
 
 
 def sampled(path: Path) -> str:
-    """The digest of some of a file's bytes. What cannot be read is not what the weights came from."""
+    """The digest of some of a file's bytes. What cannot be read is not what the weights came
+    from."""
     try:
         with open_regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size <= SAMPLES * SAMPLE:
                 return hashlib.sha256(file.read(SAMPLES * SAMPLE)).hexdigest()
             starts = [(size - SAMPLE) * number // (SAMPLES - 1) for number in range(SAMPLES)]
-            return hashlib.sha256(b"".join(os.pread(file.fileno(), SAMPLE, start) for start in starts)).hexdigest()
+            return hashlib.sha256(
+                b"".join(os.pread(file.fileno(), SAMPLE, start) for start in starts)
+            ).hexdigest()
     except OSError:
         return ""

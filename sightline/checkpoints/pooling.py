@@ -1,4 +1,5 @@
-"""How a sentence-transformers folder makes one vector of a text: modules.json, 1_Pooling/config.json, and what stands beside them."""
+"""How a sentence-transformers folder makes one vector of a text: modules.json,
+1_Pooling/config.json, and what stands beside them."""
 
 from __future__ import annotations
 
@@ -23,15 +24,25 @@ FLAGS = {  # the spelling before version 5.4: one true or false per mode
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")  # one file name each, all with the same keys
+KINDS = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "camembert",
+    "albert",
+    "xlm-roberta",
+    "xlnet",
+)  # one file name each, all with the same keys
 ONLY_THESE = "Transformer, Pooling and, if vectors have length 1, Normalize"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pooling:
-    """`how` the token vectors become one, whether that is scaled to length 1, and what happens to the text before.
+    """`how` the token vectors become one, whether that is scaled to length 1, and what happens to
+    the text before.
 
-    `max_length` counts tokens, the special ones too; `lowercase` and `prompt` are done to the text before it is cut into tokens.
+    `max_length` counts tokens, the special ones too; `lowercase` and `prompt` are done to the text
+    before it is cut into tokens.
     """
 
     how: How
@@ -42,7 +53,8 @@ class Pooling:
 
 
 def read_pooling(folder: Path | str) -> Pooling | None:
-    """What the folder says of pooling; None if it is not a sentence-transformers folder. What it says must be understood entirely."""
+    """What the folder says of pooling; None if it is not a sentence-transformers folder. What it
+    says must be understood entirely."""
     folder = Path(folder)
     if not (folder / "modules.json").exists():
         return None
@@ -50,7 +62,13 @@ def read_pooling(folder: Path | str) -> Pooling | None:
     how, width = _how(_settings(folder, place))
     _check_width(folder, width)
     max_length, lowercase = _limits(folder)
-    return Pooling(how=how, normalize=normalize, max_length=max_length, lowercase=lowercase, prompt=_prompt(folder))
+    return Pooling(
+        how=how,
+        normalize=normalize,
+        max_length=max_length,
+        lowercase=lowercase,
+        prompt=_prompt(folder),
+    )
 
 
 def _modules(folder: Path) -> tuple[str, bool]:
@@ -61,9 +79,19 @@ def _modules(folder: Path) -> tuple[str, bool]:
     kinds: list[str] = []
     places: list[str] = []
     for module in listed if isinstance(listed, list) else []:
-        kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
-        if not isinstance(kind, str) or not isinstance(place, str) or not kind.startswith("sentence_transformers."):
-            raise CheckpointError(f"{shown(path)}: a module is {shown(module)}", expected=ONLY_THESE, fix="use another model")
+        kind, place = (
+            (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        )
+        if (
+            not isinstance(kind, str)
+            or not isinstance(place, str)
+            or not kind.startswith("sentence_transformers.")
+        ):
+            raise CheckpointError(
+                f"{shown(path)}: a module is {shown(module)}",
+                expected=ONLY_THESE,
+                fix="use another model",
+            )
         kinds.append(kind.rsplit(".", 1)[1])
         places.append(place)
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
@@ -71,20 +99,32 @@ def _modules(folder: Path) -> tuple[str, bool]:
         raise CheckpointError(seen, expected=ONLY_THESE, fix="use a model of these modules only")
     if places[0] or places[1] in ("", ".", "..") or places[1] != Path(places[1]).name:
         seen = f"{shown(path)}: the modules lie in {shown(places)}"
-        raise CheckpointError(seen, expected="the model in the folder itself, pooling in a folder of it", fix="download the folder again")
+        raise CheckpointError(
+            seen,
+            expected="the model in the folder itself, pooling in a folder of it",
+            fix="download the folder again",
+        )
     return places[1], "Normalize" in kinds
 
 
 def _settings(folder: Path, place: str) -> Path:
-    """The module's config.json. A link may lead only into the folder, or to the hub cache's `blobs`."""
-    path, home = folder / place / "config.json", folder.resolve()
+    """The module's config.json. A link may lead only into the folder, or to the hub cache's
+    `blobs`."""
+    path = folder / place / "config.json"
+    home = folder.resolve()
     try:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError):
-        raise CheckpointError(f"{shown(path)} is missing", fix="download the missing file") from None
+        raise CheckpointError(
+            f"{shown(path)} is missing", fix="download the missing file"
+        ) from None
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
     if not real.is_relative_to(home) and not real.is_relative_to(blobs):
-        raise CheckpointError(f"{shown(path)} is a link out of the folder", expected="a file inside it", fix="copy it into the folder")
+        raise CheckpointError(
+            f"{shown(path)} is a link out of the folder",
+            expected="a file inside it",
+            fix="copy it into the folder",
+        )
     return path
 
 
@@ -100,7 +140,9 @@ def _how(path: Path) -> tuple[How, int]:
     keys.finish()
     if len(modes) != 1 or modes[0] not in MODES:
         seen = f"{shown(path)}: pooling by {shown(' and '.join(map(str, modes))) or 'nothing'}"
-        raise CheckpointError(seen, expected=f"one of {', '.join(MODES)}", fix="use a model that pools so")
+        raise CheckpointError(
+            seen, expected=f"one of {', '.join(MODES)}", fix="use a model that pools so"
+        )
     return MODES[modes[0]], width
 
 
@@ -110,7 +152,11 @@ def _check_width(folder: Path, width: int) -> None:
     model = keys.number("hidden_size", "dim", "d_model", "n_embd", default=width)
     if model != width:
         seen = f"{shown(folder)}: the model's width is {model}, pooling expects {width}"
-        raise CheckpointError(seen, expected="the same", fix="the files do not belong together: download the folder again")
+        raise CheckpointError(
+            seen,
+            expected="the same",
+            fix="the files do not belong together: download the folder again",
+        )
 
 
 def _limits(folder: Path) -> tuple[int | None, bool]:
@@ -120,15 +166,20 @@ def _limits(folder: Path) -> tuple[int | None, bool]:
             keys = Keys(read_json(file_inside(folder, name)), shown(folder / name))
             keys.only("transformer_task", "feature-extraction")
             keys.only("module_output_name", "token_embeddings")
-            keys.only("modality_config", {"text": {"method": "forward", "method_output_name": "last_hidden_state"}})
-            limit, lowercase = keys.number("max_seq_length", default=None), keys.flag("do_lower_case", default=False)
+            keys.only(
+                "modality_config",
+                {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+            )
+            limit = keys.number("max_seq_length", default=None)
+            lowercase = keys.flag("do_lower_case", default=False)
             keys.finish()
             return limit or _tokenizer_limit(folder), lowercase
     return _tokenizer_limit(folder), False
 
 
 def _tokenizer_limit(folder: Path) -> int | None:
-    """The tokenizer's own limit, where sentence-transformers 6 writes it; a number beyond all reason stands for none."""
+    """The tokenizer's own limit, where sentence-transformers 6 writes it; a number beyond all
+    reason stands for none."""
     if not (folder / "tokenizer_config.json").exists():
         return None
     limit = read_json(file_inside(folder, "tokenizer_config.json")).get("model_max_length")
@@ -144,4 +195,6 @@ def _prompt(folder: Path) -> str:
     chosen: Any = keys.raw.get("default_prompt_name")
     if chosen is None:
         return ""
-    return Keys(keys.table("prompts") or {}, f"{keys.where}: prompts").word(keys.word("default_prompt_name"))
+    return Keys(keys.table("prompts") or {}, f"{keys.where}: prompts").word(
+        keys.word("default_prompt_name")
+    )

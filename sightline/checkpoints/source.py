@@ -15,7 +15,8 @@ Read = Callable[[], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor in a file: what it is, and how to get it. Reading may map the file or decode blocks; nothing is read before.
+    """One tensor in a file: what it is, and how to get it. Reading may map the file or decode
+    blocks; nothing is read before.
 
     `kind` is GGUF's name of how the numbers are stored.
     """
@@ -39,9 +40,10 @@ class Entry:
 class Source:
     """A checkpoint, opened but not read.
 
-    `keys` is config.json as a dictionary (made from the metadata where the format has none), `tensors` are under Hugging Face's
-    names, `tokenizer` is whatever the format says of its tokenizer (a folder, or a description made by the reader). `left_out` are
-    the names of the tensors that the user chose to ignore.
+    `keys` is config.json as a dictionary (made from the metadata where the format has none),
+    `tensors` are under Hugging Face's names, `tokenizer` is whatever the format says of its
+    tokenizer (a folder, or a description made by the reader). `left_out` are the names of the
+    tensors that the user chose to ignore.
     """
 
     where: Path

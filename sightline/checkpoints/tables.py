@@ -1,6 +1,7 @@
 """A family's rules, spelled out for one model: which tensor fills which parameters, and back.
 
-Three laws hold for every load: each tensor is claimed once, each parameter is filled once, and the table runs backwards.
+Three laws hold for every load: each tensor is claimed once, each parameter is filled once, and the
+table runs backwards.
 """
 
 from __future__ import annotations
@@ -56,13 +57,19 @@ class Pairing:
         return (tensor[None] if rule.flat else tensor).contiguous()
 
 
-def pairings(family: Family, config: ModelConfig, head: str, shapes: Shapes, *, prefixed: bool) -> list[Pairing]:
+def pairings(
+    family: Family, config: ModelConfig, head: str, shapes: Shapes, *, prefixed: bool
+) -> list[Pairing]:
     """Every rule with its names filled in, for the parameters that the model has."""
     layers = {name: stack.layers for name, stack in config.stacks.items()}
     found: list[Pairing] = []
     for rule in family.weights(config, head):
         for theirs, ours in _names(rule, shapes, layers):
-            found.append(Pairing(_with_prefix(theirs, family.prefix_of(head) if prefixed else ""), ours, rule))
+            found.append(
+                Pairing(
+                    _with_prefix(theirs, family.prefix_of(head) if prefixed else ""), ours, rule
+                )
+            )
     return found
 
 
@@ -70,7 +77,9 @@ def _with_prefix(name: str, prefix: str) -> str:
     return name[1:] if name.startswith("^") else prefix + name
 
 
-def _names(rule: Rule, shapes: Shapes, layers: dict[str, int]) -> Iterable[tuple[str, tuple[str, ...]]]:
+def _names(
+    rule: Rule, shapes: Shapes, layers: dict[str, int]
+) -> Iterable[tuple[str, tuple[str, ...]]]:
     """The rule's names with {path}, {n} and {p} filled in."""
     if rule.theirs == "{path}":
         yield from ((name, (name,)) for name in shapes)
@@ -87,32 +96,51 @@ def _names(rule: Rule, shapes: Shapes, layers: dict[str, int]) -> Iterable[tuple
 
 def ignored(family: Family, config: ModelConfig, head: str, names: Iterable[str]) -> set[str]:
     """The tensors that a family knows and does not need."""
-    patterns = [_pattern(rule.theirs, family.prefix_of(head)) for rule in family.weights(config, head) if rule.ignored]
+    patterns = [
+        _pattern(rule.theirs, family.prefix_of(head))
+        for rule in family.weights(config, head)
+        if rule.ignored
+    ]
     return {name for name in names if any(pattern.fullmatch(name) for pattern in patterns)}
 
 
 def _pattern(template: str, prefix: str) -> re.Pattern[str]:
-    text = re.escape(template.lstrip("^")).replace(re.escape("{n}"), r"\d+").replace(re.escape("{p}"), "(weight|bias)")
+    text = (
+        re.escape(template.lstrip("^"))
+        .replace(re.escape("{n}"), r"\d+")
+        .replace(re.escape("{p}"), "(weight|bias)")
+    )
     return re.compile(f"({re.escape(prefix)})?{text}")
 
 
-def check_claims(where: str, table: list[Pairing], present: set[str], shapes: Shapes, unneeded: set[str]) -> None:
-    """Each tensor claimed once, each parameter filled once; otherwise the first five of each kind, and how many there are."""
+def check_claims(
+    where: str, table: list[Pairing], present: set[str], shapes: Shapes, unneeded: set[str]
+) -> None:
+    """Each tensor claimed once, each parameter filled once; otherwise the first five of each kind,
+    and how many there are."""
     claimed = [pair.theirs for pair in table if not pair.rule.optional]
     filled = [name for pair in table if not pair.rule.optional for name in pair.ours]
-    twice = sorted(name for names in (claimed, filled) for name, count in Counter(names).items() if count > 1)
+    twice = sorted(
+        name for names in (claimed, filled) for name, count in Counter(names).items() if count > 1
+    )
     assert not twice, f"the family's table names twice: {twice[:5]}"
     missing, unexpected = mismatch(table, present, unneeded)
     unfilled = sorted(set(shapes) - set(filled))
     assert not unfilled, f"the family's table never fills: {unfilled[:5]}"
     if missing or unexpected:
         known = {pair.theirs for pair in table} | unneeded
-        raise CheckpointError(f"{where}: {_listed(missing, unexpected)}", fix=_hint(missing, unexpected, known))
+        raise CheckpointError(
+            f"{where}: {_listed(missing, unexpected)}", fix=_hint(missing, unexpected, known)
+        )
 
 
-def mismatch(table: list[Pairing], present: set[str], unneeded: set[str]) -> tuple[list[str], list[str]]:
+def mismatch(
+    table: list[Pairing], present: set[str], unneeded: set[str]
+) -> tuple[list[str], list[str]]:
     """The tensors that are missing, and those that nothing claims."""
-    needed = {pair.theirs for pair in table if not pair.rule.optional and not pair.rule.zero_if_absent}
+    needed = {
+        pair.theirs for pair in table if not pair.rule.optional and not pair.rule.zero_if_absent
+    }
     known = {pair.theirs for pair in table}
     return sorted(needed - present), sorted(present - known - unneeded)
 
@@ -122,7 +150,10 @@ def _listed(missing: list[str], unexpected: list[str]) -> str:
     for what, names in (("missing", missing), ("unexpected", unexpected)):
         if names:
             shown = ", ".join(_printable(name) for name in names[:5])
-            said.append(f"{len(names)} tensor{'s' if len(names) > 1 else ''} {what}: {shown}{' …' if len(names) > 5 else ''}")
+            said.append(
+                f"{len(names)} tensor{'s' if len(names) > 1 else ''} {what}:"
+                f" {shown}{' …' if len(names) > 5 else ''}"
+            )
     return "; ".join(said)
 
 
@@ -135,11 +166,15 @@ def _hint(missing: list[str], unexpected: list[str], known: set[str]) -> str:
         return "the weights and config.json do not belong together: fetch the folder again"
     globs = _globs(unexpected, known)
     shell = " ".join(f"--ignore-tensors {shlex.quote(_printable(one))}" for one in globs)
-    return f"leave them out with {shell} (in Python: ignore_tensors={[_printable(one) for one in globs]})"
+    return (
+        f"leave them out with {shell} (in Python:"
+        f" ignore_tensors={[_printable(one) for one in globs]})"
+    )
 
 
 def _globs(unexpected: list[str], known: set[str]) -> list[str]:
-    """Patterns that match the unexpected names and no known one: `v_head.*`. At most three, and then one for a whole name each."""
+    """Patterns that match the unexpected names and no known one: `v_head.*`. At most three, and
+    then one for a whole name each."""
     taken = {name[:end] for name in known for end in _ends(name)}
     found: dict[str, None] = {}
     for name in unexpected:

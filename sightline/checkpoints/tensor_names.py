@@ -1,9 +1,10 @@
-"""Tensor names as a family writes them: the prefixes of wrappers are removed, and what the user does not want is left out.
+"""Tensor names as a family writes them: the prefixes of wrappers are removed, and what the user
+does not want is left out.
 
-module.               DataParallel, DistributedDataParallel
-_orig_mod.            torch.compile, anywhere in a name
-model.                a training class around the whole model, such as Lightning's; most families have a `model.` of their own,
-                      which stays
+module.       DataParallel, DistributedDataParallel
+_orig_mod.    torch.compile, anywhere in a name
+model.        a training class around the whole model, such as Lightning's; most families have a
+              `model.` of their own, which stays
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ SHOWN = 5
 
 
 def clean_names(source: Source, ignore_tensors: Sequence[str] = ()) -> Source:
-    """The source with unwrapped names, without the tensors that match a glob of `ignore_tensors`; both are noted.
+    """The source with unwrapped names, without the tensors that match a glob of `ignore_tensors`;
+    both are noted.
 
     A glob is held against a name as the file has it and against the unwrapped one.
     """
@@ -32,11 +34,16 @@ def clean_names(source: Source, ignore_tensors: Sequence[str] = ()) -> Source:
     tensors: dict[str, Entry] = {}
     for name, short in zip(kept, unwrapped, strict=True):
         if short in tensors:
-            seen = f"{source.where}: {shown(short)} is there twice, with and without a wrapper's prefix"
+            seen = (
+                f"{source.where}: {shown(short)} is there twice, with and without a wrapper's"
+                " prefix"
+            )
             raise CheckpointError(seen, fix="remove one, or leave it out with --ignore-tensors")
         tensors[short] = source.tensors[name]
     if wrappers:
-        source.notes.append(f"tensor names: without the prefix of a wrapper ({', '.join(wrappers)})")
+        source.notes.append(
+            f"tensor names: without the prefix of a wrapper ({', '.join(wrappers)})"
+        )
     dropped = {name for name in tensors if _matches(name, ignore_tensors)}
     matched = [name for name in source.tensors if _matches(name, ignore_tensors)]
     source.left_out = [_unwrapped(name, wrappers) for name in matched] + sorted(dropped)
@@ -82,10 +89,18 @@ def _without_part(name: str, part: str) -> str:
 
 
 def _is_own_prefix(names: list[str], family: Family | None) -> bool:
-    """Whether `model.` before every name is the family's own: then neither another wrapper nor a whole model lies inside it."""
+    """Whether `model.` before every name is the family's own: then neither another wrapper nor a
+    whole model lies inside it."""
     families = FAMILIES.values() if family is None else (family,)
-    prefixes = {prefix for known in families for prefix in (known.prefix, *known.prefixes.values()) if prefix}
-    inside = any(name.startswith(tuple(MODEL + prefix for prefix in (*prefixes, PARALLEL))) for name in names)
+    prefixes = {
+        prefix
+        for known in families
+        for prefix in (known.prefix, *known.prefixes.values())
+        if prefix
+    }
+    inside = any(
+        name.startswith(tuple(MODEL + prefix for prefix in (*prefixes, PARALLEL))) for name in names
+    )
     return MODEL in prefixes and not inside
 
 

@@ -1,4 +1,5 @@
-"""A tokenizer in a model's folder: the files as they were, or `tokenizer.json` made from what the checkpoint said of it."""
+"""A tokenizer in a model's folder: the files as they were, or `tokenizer.json` made from what the
+checkpoint said of it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ def tokenizer_files(source: Source | None, tokenizer: Tokenizer | None) -> dict[
     """What to write beside the weights so that the same tokenizer comes back."""
     if source is not None and isinstance(source.tokenizer, Path):
         there = [source.tokenizer / name for name in NAMES]
-        return {path.name: path.read_bytes() for path in there if path.is_file() and path.stat().st_size <= LARGEST}
+        return {
+            path.name: path.read_bytes()
+            for path in there
+            if path.is_file() and path.stat().st_size <= LARGEST
+        }
     return {} if tokenizer is None else _made(tokenizer)
 
 
@@ -52,12 +57,19 @@ def _made(tokenizer: Tokenizer) -> dict[str, bytes]:
     elif isinstance(engine, SentencePieceEngine):
         files["tokenizer.model"] = engine.model
     said: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    ids = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos, "pad_token": tokenizer.pad, "unk_token": tokenizer.unknown}
+    ids = {
+        "bos_token": tokenizer.bos,
+        "eos_token": tokenizer.eos,
+        "pad_token": tokenizer.pad,
+        "unk_token": tokenizer.unknown,
+    }
     for name, id in ids.items():
         piece = None if id is None else engine.piece(id)
         if piece is not None:
             said[name] = piece
     if tokenizer.chat_template is not None:
         said["chat_template"] = tokenizer.chat_template
-    files["tokenizer_config.json"] = (json.dumps(said, indent=2, ensure_ascii=False) + "\n").encode()
+    files["tokenizer_config.json"] = (
+        json.dumps(said, indent=2, ensure_ascii=False) + "\n"
+    ).encode()
     return files

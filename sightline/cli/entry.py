@@ -1,4 +1,5 @@
-"""Where `sightline` starts: quiet under Ctrl-C from its first moment, before the rest is even imported."""
+"""Where `sightline` starts: quiet under Ctrl-C from its first moment, before the rest is even
+imported."""
 
 from __future__ import annotations
 
@@ -33,8 +34,11 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def after_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
-    """Python would print what `__del__` raises and go on, as if Ctrl-C had never been pressed: so it is pressed again, a moment later."""
+    """Python would print what `__del__` raises and go on, as if Ctrl-C had never been pressed: so
+    it is pressed again, a moment later."""
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        again = threading.Timer(MOMENT, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        again = threading.Timer(
+            MOMENT, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)
+        )
         again.daemon = True
         again.start()

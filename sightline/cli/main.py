@@ -1,7 +1,9 @@
-"""`sightline`: the commands, and what every one of them does with a user's mistake: one line, exit code 2, no traceback.
+"""`sightline`: the commands, and what every one of them does with a user's mistake: one line, exit
+code 2, no traceback.
 
-Results go to stdout, progress to stderr. A command is loaded when it is asked for, so that `--help` and `--version` are quick.
-To add one: a file beside this one with a function, and a line in COMMANDS.
+Results go to stdout, progress to stderr. A command is loaded when it is asked for, so that `--help`
+and `--version` are quick. To add one: a file beside this one with a function, and a line in
+COMMANDS.
 """
 
 from __future__ import annotations
@@ -44,8 +46,23 @@ COMMANDS = {
     "demo": "See a Transformer at work in half a minute.",
 }
 OPTIONS = ("--help", "-h", "--version")
-TYPED = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "beams", "seed", "stride", "layer", "head", "view")
-MISTAKE, INTERRUPTED, CLOSED_PIPE, CANNOT_WRITE = 2, 130, 141, 1
+TYPED = (
+    "max_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "beams",
+    "seed",
+    "stride",
+    "layer",
+    "head",
+    "view",
+)
+MISTAKE = 2
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+CANNOT_WRITE = 1
 
 
 def make_app() -> App:
@@ -101,8 +118,13 @@ def guard(run: Callable[[], object]) -> int:
 
 
 def as_typed(text: str) -> str:
-    """A fix that is written as Python has it, `max_tokens=64`, as the command line has it: `--max-tokens 64`."""
-    return re.sub(rf"(?<=Fix: )({'|'.join(TYPED)})=(\S+)", lambda found: f"--{found[1].replace('_', '-')} {found[2]}", text)
+    """A fix that is written as Python has it, `max_tokens=64`, as the command line has it:
+    `--max-tokens 64`."""
+    return re.sub(
+        rf"(?<=Fix: )({'|'.join(TYPED)})=(\S+)",
+        lambda found: f"--{found[1].replace('_', '-')} {found[2]}",
+        text,
+    )
 
 
 def parsing_error(error: CycloptsError) -> str:

@@ -1,13 +1,17 @@
-"""What a Transformer is, as a value: ModelConfig > StackConfig > BlockConfig > attention, feed-forward, norm.
+"""What a Transformer is, as a value: ModelConfig > StackConfig > BlockConfig > attention,
+feed-forward, norm.
 
-Nothing here imports torch. A choice that carries numbers of its own is a class (`Rotary(base=…)`), a bare choice is a
-word ("pre", "post"). Everything that could contradict itself is checked when the value is made, so a configuration
-that exists can be built.
+Nothing here imports torch. A choice that carries numbers of its own is a class (`Rotary(base=…)`),
+a bare choice is a word ("pre", "post"). Everything that could contradict itself is checked when the
+value is made, so a configuration that exists can be built.
 
-    Where position enters     in the embeddings:  Learned, Sinusoidal      in the scores:  Rotary, ALiBi, RelativeBias
-    Where the norm stands     pre       x + f(norm(x))                     post      norm(x + f(x))
-                              sandwich  x + norm(f(norm(x)))               output    x + norm(f(x))
-                              sphere    unit(x + α (unit(f(x)) − x))       (nGPT)
+    Where position enters    in the embeddings   Learned, Sinusoidal
+                             in the scores       Rotary, ALiBi, RelativeBias
+    Where the norm stands    pre                 x + f(norm(x))
+                             post                norm(x + f(x))
+                             sandwich            x + norm(f(norm(x)))
+                             output              x + norm(f(x))
+                             sphere              unit(x + α (unit(f(x)) − x))    (nGPT)
 """
 
 from sightline.config.layers import (

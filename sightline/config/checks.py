@@ -7,12 +7,18 @@ from sightline.errors import ConfigError
 
 def at_least(name: str, value: int, least: int) -> None:
     if value < least:
-        raise ConfigError(f"{name} is {value}", expected=f"{least} or more", fix=f"{name.split('.')[-1]}={least}")
+        raise ConfigError(
+            f"{name} is {value}", expected=f"{least} or more", fix=f"{name.split('.')[-1]}={least}"
+        )
 
 
 def above(name: str, value: float, bound: float) -> None:
     if not value > bound:
-        raise ConfigError(f"{name} is {value}", expected=f"a number above {bound}", fix="leave it out for the default")
+        raise ConfigError(
+            f"{name} is {value}",
+            expected=f"a number above {bound}",
+            fix="leave it out for the default",
+        )
 
 
 def probability(name: str, value: float) -> None:

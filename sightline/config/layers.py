@@ -56,7 +56,8 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cosine:
-    """`scale · cos θ`: q and k are L2-normalised, so every score lies in [−scale, scale]. Learnable: one scale per head."""
+    """`scale · cos θ`: q and k are L2-normalised, so every score lies in [−scale, scale].
+    Learnable: one scale per head."""
 
     scale: float = 10.0
     learnable: bool = True
@@ -68,7 +69,8 @@ class Cosine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadNorm:
-    """QK-norm: q and k normalised before rotation, each head by itself (Qwen 3) or all heads together (OLMo 2)."""
+    """QK-norm: q and k normalised before rotation, each head by itself (Qwen 3) or all heads
+    together (OLMo 2)."""
 
     norm: Norm = field(default_factory=RMSNorm)
     per_head: bool = True
@@ -111,10 +113,15 @@ class AttentionConfig:
                 raise ConfigError(
                     f"head_dim is {dim} with Rotary positions",
                     expected="an even number, since RoPE turns pairs",
-                    fix=f"head_dim={dim + 1}, or Rotary(dim={dim - 1})" if dim > 2 else "head_dim=2",
+                    fix=f"head_dim={dim + 1}, or Rotary(dim={dim - 1})"
+                    if dim > 2
+                    else "head_dim=2",
                 )
             if dim > self.head_dim:
-                raise ConfigError(f"Rotary.dim {dim} is larger than head_dim {self.head_dim}", fix=f"Rotary(dim={self.head_dim})")
+                raise ConfigError(
+                    f"Rotary.dim {dim} is larger than head_dim {self.head_dim}",
+                    fix=f"Rotary(dim={self.head_dim})",
+                )
         for name, least in (("value_dim", 1), ("window", 1)):
             if getattr(self, name) is not None:
                 at_least(f"AttentionConfig.{name}", getattr(self, name), least)

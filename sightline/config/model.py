@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sightline.config.checks import above, at_least, probability
-from sightline.config.layers import Activation, AttentionConfig, Dot, FeedForwardConfig, LayerNorm, NoNorm, Norm, Placement
+from sightline.config.layers import (
+    Activation,
+    AttentionConfig,
+    Dot,
+    FeedForwardConfig,
+    LayerNorm,
+    NoNorm,
+    Norm,
+    Placement,
+)
 from sightline.config.positions import EmbeddingPosition, NoPosition, RelativeBias, Sinusoidal
 from sightline.config.values import check_fields
 from sightline.errors import ConfigError
@@ -14,11 +23,14 @@ from sightline.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockConfig:
-    """Attention, then cross-attention if there is any, then feed-forward; each with its residual and norm.
+    """Attention, then cross-attention if there is any, then feed-forward; each with its residual
+    and norm.
 
-    `attention_norm` is another norm around self-attention alone (ModernBERT's first layer has none there); None is `norm`.
+    `attention_norm` is another norm around self-attention alone (ModernBERT's first layer has none
+    there); None is `norm`.
 
-    `parallel` adds attention and feed-forward of the same input: `x + attention(norm(x)) + feed_forward(norm'(x))`.
+    `parallel` adds attention and feed-forward of the same input: `x + attention(norm(x)) +
+    feed_forward(norm'(x))`.
     """
 
     attention: AttentionConfig
@@ -41,10 +53,18 @@ class BlockConfig:
                 fix="cross_attention positions=NoPosition()",
             )
         if cross is not None and cross.window is not None:
-            raise ConfigError("a window in cross-attention", expected="window=None", fix="leave window out of cross_attention")
+            raise ConfigError(
+                "a window in cross-attention",
+                expected="window=None",
+                fix="leave window out of cross_attention",
+            )
         if self.parallel and (cross is not None or self.placement != "pre"):
             what = "cross-attention" if cross is not None else f"{self.placement!r} placement"
-            raise ConfigError(f"a parallel block with {what}", expected="placement 'pre' and no cross-attention", fix="parallel=False")
+            raise ConfigError(
+                f"a parallel block with {what}",
+                expected="placement 'pre' and no cross-attention",
+                fix="parallel=False",
+            )
         if self.placement == "sphere":
             self._check_sphere()
 
@@ -63,7 +83,10 @@ class BlockConfig:
             if present:
                 raise ConfigError(
                     f"{what} in an nGPT block (placement 'sphere')",
-                    expected="plain dot-product attention and a gated feed-forward, no norm, no bias, no dropout",
+                    expected=(
+                        "plain dot-product attention and a gated feed-forward, no norm, no bias, no"
+                        " dropout"
+                    ),
                     fix="sl.ngpt(...) makes a right one, or use another placement",
                 )
 
@@ -88,9 +111,11 @@ class EmbeddingConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StackConfig:
-    """Embedding, `layers` blocks, a final norm. Layer n is `blocks[n % len(blocks)]`: most stacks repeat one block.
+    """Embedding, `layers` blocks, a final norm. Layer n is `blocks[n % len(blocks)]`: most stacks
+    repeat one block.
 
-    `max_positions` is the size of a learned table, and otherwise the length the model was made for (no hard limit).
+    `max_positions` is the size of a learned table, and otherwise the length the model was made for
+    (no hard limit).
     """
 
     width: int
@@ -106,27 +131,47 @@ class StackConfig:
         for name in ("width", "layers", "max_positions"):
             at_least(f"StackConfig.{name}", getattr(self, name), 1)
         if not self.blocks:
-            raise ConfigError("StackConfig.blocks is empty", expected="at least one block", fix="blocks=(BlockConfig(...),)")
+            raise ConfigError(
+                "StackConfig.blocks is empty",
+                expected="at least one block",
+                fix="blocks=(BlockConfig(...),)",
+            )
         if self.layers % len(self.blocks) and len(self.blocks) > self.layers:
-            raise ConfigError(f"{len(self.blocks)} blocks for {self.layers} layers", fix=f"give at most {self.layers} blocks")
+            raise ConfigError(
+                f"{len(self.blocks)} blocks for {self.layers} layers",
+                fix=f"give at most {self.layers} blocks",
+            )
         if isinstance(self.embedding.positions, Sinusoidal) and self.width % 2:
-            raise ConfigError(f"width is {self.width} with Sinusoidal positions", expected="an even number", fix=f"width={self.width + 1}")
+            raise ConfigError(
+                f"width is {self.width} with Sinusoidal positions",
+                expected="an even number",
+                fix=f"width={self.width + 1}",
+            )
         if len({block.placement == "sphere" for block in self.blocks}) > 1:
             raise ConfigError(
-                "nGPT blocks mixed with others", expected="all blocks with placement 'sphere', or none", fix="use one placement"
+                "nGPT blocks mixed with others",
+                expected="all blocks with placement 'sphere', or none",
+                fix="use one placement",
             )
         if self.on_sphere:
             plain = EmbeddingConfig(vocab_size=self.embedding.vocab_size)
             if self.embedding != plain or not isinstance(self.final_norm, NoNorm):
                 raise ConfigError(
-                    "an nGPT stack with embedding positions, types, scale, norm or dropout, or a final norm",
+                    "an nGPT stack with embedding positions, types, scale, norm or dropout, or a"
+                    " final norm",
                     expected="plain unit-norm token embeddings",
                     fix="put positions into the attention (Rotary, ALiBi) and leave the rest out",
                 )
-        relative = {b.attention.positions for b in self.blocks if isinstance(b.attention.positions, RelativeBias)}
+        relative = {
+            b.attention.positions
+            for b in self.blocks
+            if isinstance(b.attention.positions, RelativeBias)
+        }
         if len(relative) > 1 or (relative and len({b.attention.heads for b in self.blocks}) > 1):
             raise ConfigError(
-                "two different RelativeBias tables in one stack", expected="one shared by all layers", fix="use one RelativeBias"
+                "two different RelativeBias tables in one stack",
+                expected="one shared by all layers",
+                fix="use one RelativeBias",
             )
 
     @property
@@ -141,7 +186,8 @@ class StackConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LanguageHead:
-    """Logits of the next token: `softcap · tanh(scale · W x / softcap)`. Tied: W is the embedding matrix."""
+    """Logits of the next token: `softcap · tanh(scale · W x / softcap)`. Tied: W is the embedding
+    matrix."""
 
     tied: bool = True
     bias: bool = False
@@ -170,7 +216,8 @@ class MaskedHead:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pooler:
-    """One vector per sequence: the `first` token, its `tanh` projection (BERT), or the `mean` of the real tokens."""
+    """One vector per sequence: the `first` token, its `tanh` projection (BERT), or the `mean` of
+    the real tokens."""
 
     how: Literal["first", "tanh", "mean"] = "tanh"
 
@@ -182,7 +229,8 @@ class Pooler:
 class Classifier:
     """Logits of classes: `W norm(act(W' x)) + b`, without W' where no activation is given.
 
-    x is each token (`tokens`: tagging, question answering with two labels), the `first` token, the `last` real one, or the `mean`.
+    x is each token (`tokens`: tagging, question answering with two labels), the `first` token, the
+    `last` real one, or the `mean`.
     """
 
     labels: int
@@ -207,7 +255,8 @@ Head = LanguageHead | MaskedHead | Pooler | Classifier | NoHead
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """A whole Transformer: an encoder (BERT), a decoder (GPT), or both (the 2017 model, T5, BART)."""
+    """A whole Transformer: an encoder (BERT), a decoder (GPT), or both (the 2017 model, T5,
+    BART)."""
 
     encoder: StackConfig | None = None
     decoder: StackConfig | None = None
@@ -216,14 +265,19 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        encoder, decoder = self.encoder, self.decoder
+        encoder = self.encoder
+        decoder = self.decoder
         if encoder is None and decoder is None:
             raise ConfigError(
-                "a model without encoder and without decoder", expected="one or both", fix="sl.gpt(), sl.bert() or sl.encoder_decoder()"
+                "a model without encoder and without decoder",
+                expected="one or both",
+                fix="sl.gpt(), sl.bert() or sl.encoder_decoder()",
             )
         if encoder is not None and encoder.causal:
             raise ConfigError(
-                "a causal encoder", expected="causal=False", fix="a causal stack alone is a decoder: ModelConfig(decoder=...)"
+                "a causal encoder",
+                expected="causal=False",
+                fix="a causal stack alone is a decoder: ModelConfig(decoder=...)",
             )
         if decoder is not None and not decoder.causal:
             raise ConfigError(
@@ -238,24 +292,40 @@ class ModelConfig:
             wanted = name == "decoder" and encoder is not None
             if any(crossing) != wanted or all(crossing) != wanted:
                 raise ConfigError(
-                    f"the {name} {'lacks' if wanted else 'has'} cross-attention {'with' if encoder else 'without'} an encoder beside it",
-                    expected="cross-attention in every decoder block of an encoder–decoder, and nowhere else",
-                    fix="set cross_attention in the decoder's blocks" if wanted else "cross_attention=None",
+                    f"the {name} {'lacks' if wanted else 'has'} cross-attention"
+                    f" {'with' if encoder else 'without'} an encoder beside it",
+                    expected=(
+                        "cross-attention in every decoder block of an encoder–decoder, and nowhere"
+                        " else"
+                    ),
+                    fix=(
+                        "set cross_attention in the decoder's blocks"
+                        if wanted
+                        else "cross_attention=None"
+                    ),
                 )
         self._check_head()
         if self.share_embeddings:
             sizes = {(s.width, s.embedding.vocab_size) for s in (encoder, decoder) if s is not None}
             if encoder is None or decoder is None or len(sizes) > 1:
                 raise ConfigError(
-                    "share_embeddings", expected="an encoder and a decoder of one width and vocabulary", fix="share_embeddings=False"
+                    "share_embeddings",
+                    expected="an encoder and a decoder of one width and vocabulary",
+                    fix="share_embeddings=False",
                 )
 
     def _check_head(self) -> None:
         name = type(self.head).__name__
         if isinstance(self.head, LanguageHead) and self.decoder is None:
-            raise ConfigError(f"{name} on an encoder", expected="MaskedHead, Pooler or NoHead", fix="head=MaskedHead()")
+            raise ConfigError(
+                f"{name} on an encoder",
+                expected="MaskedHead, Pooler or NoHead",
+                fix="head=MaskedHead()",
+            )
         if isinstance(self.head, (MaskedHead, Pooler)) and self.decoder is not None:
-            raise ConfigError(f"{name} on a decoder", expected="LanguageHead or NoHead", fix="head=LanguageHead()")
+            raise ConfigError(
+                f"{name} on a decoder", expected="LanguageHead or NoHead", fix="head=LanguageHead()"
+            )
 
     @property
     def stacks(self) -> dict[str, StackConfig]:

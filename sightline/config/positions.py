@@ -1,4 +1,5 @@
-"""Where a token stands: in the embeddings (`Learned`, `Sinusoidal`) or in the scores (`Rotary`, `ALiBi`, `RelativeBias`)."""
+"""Where a token stands: in the embeddings (`Learned`, `Sinusoidal`) or in the scores (`Rotary`,
+`ALiBi`, `RelativeBias`)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ class NoPosition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learned:
-    """One trained vector per position (GPT-2, BERT). The first `offset` rows are never used (BART 2, RoBERTa 2)."""
+    """One trained vector per position (GPT-2, BERT). The first `offset` rows are never used (BART
+    2, RoBERTa 2)."""
 
     offset: int = 0
 
@@ -29,7 +31,8 @@ class Learned:
 class Sinusoidal:
     """Sines and cosines of geometrically spaced frequencies (Vaswani et al. 2017).
 
-    `interleaved` alternates sin, cos, sin, cos as the paper does; otherwise all sines come first (Marian).
+    `interleaved` alternates sin, cos, sin, cos as the paper does; otherwise all sines come first
+    (Marian).
     """
 
     base: float = 10000.0
@@ -53,7 +56,8 @@ class LinearScaling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NTKScaling:
-    """The base raised so that the slowest pair turns `factor` times slower and the fastest as before."""
+    """The base raised so that the slowest pair turns `factor` times slower and the fastest as
+    before."""
 
     factor: float
 
@@ -82,7 +86,8 @@ class YaRNScaling:
         at_least("YaRNScaling.original_positions", self.original_positions, 1)
         if self.beta_fast <= self.beta_slow:
             raise ConfigError(
-                f"YaRNScaling.beta_fast {self.beta_fast} is not above beta_slow {self.beta_slow}", fix="use beta_fast=32, beta_slow=1"
+                f"YaRNScaling.beta_fast {self.beta_fast} is not above beta_slow {self.beta_slow}",
+                fix="use beta_fast=32, beta_slow=1",
             )
 
 
@@ -101,8 +106,8 @@ class Llama3Scaling:
         at_least("Llama3Scaling.original_positions", self.original_positions, 1)
         if self.high_frequency_factor <= self.low_frequency_factor:
             raise ConfigError(
-                f"Llama3Scaling.high_frequency_factor {self.high_frequency_factor} is not above low_frequency_factor "
-                f"{self.low_frequency_factor}",
+                f"Llama3Scaling.high_frequency_factor {self.high_frequency_factor} is not above"
+                f" low_frequency_factor {self.low_frequency_factor}",
                 fix="use low_frequency_factor=1, high_frequency_factor=4",
             )
 
@@ -127,7 +132,11 @@ class Rotary:
         if self.dim is not None:
             at_least("Rotary.dim", self.dim, 2)
             if self.dim % 2:
-                raise ConfigError(f"Rotary.dim is {self.dim}", expected="an even number, since RoPE turns pairs", fix=f"dim={self.dim - 1}")
+                raise ConfigError(
+                    f"Rotary.dim is {self.dim}",
+                    expected="an even number, since RoPE turns pairs",
+                    fix=f"dim={self.dim - 1}",
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +146,8 @@ class ALiBi:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelativeBias:
-    """One trained number per head and bucket of distance, on the scores (T5). One table serves all layers of a stack."""
+    """One trained number per head and bucket of distance, on the scores (T5). One table serves all
+    layers of a stack."""
 
     buckets: int = 32
     max_distance: int = 128

@@ -1,7 +1,8 @@
 """Configurations as plain values: checked when made, written to JSON and TOML, read back exactly.
 
-A field whose type is a choice of classes (`Learned | Rotary | …`) is written as a table with a `type` key. `None` is
-written by leaving the field out, so every field that may be None must default to None.
+A field whose type is a choice of classes (`Learned | Rotary | …`) is written as a table with a
+`type` key. `None` is written by leaving the field out, so every field that may be None must default
+to None.
 """
 
 from __future__ import annotations
@@ -31,15 +32,22 @@ def field_types(kind: type) -> dict[str, Any]:
 
 def choices(kind: Any) -> tuple[Any, ...]:
     """`A | B | None` → (A, B, NoneType); anything else is its own only choice."""
-    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    return (
+        typing.get_args(kind)
+        if typing.get_origin(kind) in (typing.Union, types.UnionType)
+        else (kind,)
+    )
 
 
 def check_fields(value: Any) -> None:
-    """Refuse a field of the wrong type, a NaN or an infinity. Called by each configuration's `__post_init__`."""
+    """Refuse a field of the wrong type, a NaN or an infinity. Called by each configuration's
+    `__post_init__`."""
     for name, kind in field_types(type(value)).items():
         seen = getattr(value, name)
         if not any(_fits(seen, choice) for choice in choices(kind)):
-            raise ConfigError(f"{type(value).__name__}.{name} is {short(seen)}", expected=_spell(kind))
+            raise ConfigError(
+                f"{type(value).__name__}.{name} is {short(seen)}", expected=_spell(kind)
+            )
 
 
 def _fits(seen: Any, kind: Any) -> bool:
@@ -48,7 +56,9 @@ def _fits(seen: Any, kind: Any) -> bool:
         return seen in typing.get_args(kind)
     if origin is tuple:
         element = typing.get_args(kind)[0]
-        return isinstance(seen, tuple) and all(any(_fits(x, choice) for choice in choices(element)) for x in typing.cast(Any, seen))
+        return isinstance(seen, tuple) and all(
+            any(_fits(x, choice) for choice in choices(element)) for x in typing.cast(Any, seen)
+        )
     if kind is float:
         return isinstance(seen, (int, float)) and not isinstance(seen, bool) and math.isfinite(seen)
     if kind is int:
@@ -59,8 +69,15 @@ def _fits(seen: Any, kind: Any) -> bool:
 def _spell(kind: Any) -> str:
     if typing.get_origin(kind) is typing.Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(kind)))
-    names = {float: "a finite number", int: "a whole number", bool: "true or false", type(None): "None"}
-    return " or ".join(names.get(choice) or getattr(choice, "__name__", str(choice)) for choice in choices(kind))
+    names = {
+        float: "a finite number",
+        int: "a whole number",
+        bool: "true or false",
+        type(None): "None",
+    }
+    return " or ".join(
+        names.get(choice) or getattr(choice, "__name__", str(choice)) for choice in choices(kind)
+    )
 
 
 def to_plain(value: Any) -> Any:
@@ -108,9 +125,13 @@ def _read(kind: Any, plain: Any, where: str) -> Any:
         if not isinstance(plain, list):
             raise ConfigError(f"{where} is {short(plain)}", expected="a list")
         element = typing.get_args(kind)[0]
-        return tuple(_read(element, x, f"{where}[{n}]") for n, x in enumerate(typing.cast(list[Any], plain)))
+        return tuple(
+            _read(element, x, f"{where}[{n}]") for n, x in enumerate(typing.cast(list[Any], plain))
+        )
     classes: dict[str, type[Any]] = {
-        choice.__name__: choice for choice in choices(kind) if isinstance(choice, type) and dataclasses.is_dataclass(choice)
+        choice.__name__: choice
+        for choice in choices(kind)
+        if isinstance(choice, type) and dataclasses.is_dataclass(choice)
     }
     if not classes:
         return plain
@@ -119,7 +140,11 @@ def _read(kind: Any, plain: Any, where: str) -> Any:
     tag = typing.cast(dict[str, Any], plain).get("type") if isinstance(plain, dict) else plain
     if not isinstance(tag, str) or tag not in classes:
         raise ConfigError(f"{where}.type is {short(tag)}", fix=nearest(str(tag), classes))
-    fields = {k: v for k, v in typing.cast(dict[str, Any], plain).items() if k != "type"} if isinstance(plain, dict) else {}
+    fields = (
+        {k: v for k, v in typing.cast(dict[str, Any], plain).items() if k != "type"}
+        if isinstance(plain, dict)
+        else {}
+    )
     return from_plain(classes[tag], fields, where=where)
 
 
@@ -134,7 +159,10 @@ def read(kind: type[T], path: str | Path) -> T:
     try:
         text = read_text_file(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}", fix="check the path") from None
+        raise ConfigError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}",
+            fix="check the path",
+        ) from None
     return from_text(kind, text, style, where=str(path))
 
 
@@ -152,12 +180,18 @@ def from_text(kind: type[T], text: str, style: str = "json", *, where: str = "te
     try:
         plain = tomllib.loads(text) if style == "toml" else json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is not {style.upper()}: {error}", fix="repair the file") from None
+        raise ConfigError(
+            f"{where} is not {style.upper()}: {error}", fix="repair the file"
+        ) from None
     return from_plain(kind, plain)
 
 
 def _format(path: str | Path) -> str:
     style = Path(path).suffix.lstrip(".").lower()
     if style not in ("json", "toml"):
-        raise ConfigError(f"{path} has the ending {Path(path).suffix!r}", expected=".json or .toml", fix="rename the file")
+        raise ConfigError(
+            f"{path} has the ending {Path(path).suffix!r}",
+            expected=".json or .toml",
+            fix="rename the file",
+        )
     return style

@@ -1,10 +1,11 @@
 """A Transformer whose weights are still on disk.
 
-    transformer = Asleep(config, read)      # nothing is read
-    transformer.config                      # nothing is read
-    transformer.decoder                     # read() is called; from now on it is an ordinary Transformer, the same object as before
+    transformer = Asleep(config, read)    # nothing is read
+    transformer.config                    # nothing is read
+    transformer.decoder                   # read() is called; from now on it is an ordinary
+                                          # Transformer, the same object as before
 
-Whatever is not in `known` wakes it, so nobody can meet one that is half there.
+Accessing anything that is not in `known` wakes it, so nobody ever sees one that is half loaded.
 """
 
 from __future__ import annotations
@@ -66,11 +67,14 @@ def awake(transformer: Transformer) -> Transformer:
 
 
 def versions(transformer: Transformer) -> tuple[tuple[int, int], ...]:
-    return tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in transformer.parameters())
+    return tuple(
+        (x.data_ptr(), 0 if x.is_inference() else x._version) for x in transformer.parameters()
+    )
 
 
 def state(transformer: Transformer) -> object:
-    """Changes when a weight does: the transformer itself as long as its weights are those on disk, then what torch counts."""
+    """Changes when a weight does: the transformer itself as long as its weights are those on disk,
+    then what torch counts."""
     if issubclass(type(transformer), Asleep):
         return transformer
     now = versions(transformer)

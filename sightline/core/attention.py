@@ -1,10 +1,12 @@
-"""Scaled dot-product attention: the equation, the fused kernel, and the one place that chooses between them.
+"""Scaled dot-product attention: the equation, the fused kernel, and the one place that chooses
+between them.
 
-    scores  = q kᵀ · scale                 [batch, heads, query, key]
-    scores  = cap · tanh(scores / cap)     where a soft-cap is set
-    scores  = scores + bias                ALiBi, T5
-    weights = softmax(scores)              over the allowed keys, in float32; a row with none is all zeros
-    output  = weights v                    [batch, heads, query, value_dim]
+    scores  = q kᵀ · scale                [batch, heads, query, key]
+    scores  = cap · tanh(scores / cap)    where a soft-cap is set
+    scores  = scores + bias               ALiBi, T5
+    weights = softmax(scores)             over the allowed keys, in float32; a row with none is all
+                                          zeros
+    output  = weights v                   [batch, heads, query, value_dim]
 
 q has `heads` heads, k and v may have fewer (grouped-query): each serves heads / kv_heads queries.
 """
@@ -33,7 +35,9 @@ Weights = Float[Tensor, "batch heads query key"]
 Mixed = Float[Tensor, "batch heads query value_dim"]
 
 TILE = 1 << 21  # numbers of a mask or bias that are in memory at once
-SHORT = 96  # tokens up to which two plain products are up to twice as fast as torch's flash kernel on a CPU
+# Up to this many tokens, two plain products are up to twice as fast as torch's flash kernel on a
+# CPU.
+SHORT = 96
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,9 @@ class Scoring:
         return replace(self, mask=self.mask.tile(rows, columns), bias=bias)
 
 
-def attend(query: Queries, key: Keys, value: Values, scoring: Scoring, *, kernel: Kernel = "fused") -> Mixed:
+def attend(
+    query: Queries, key: Keys, value: Values, scoring: Scoring, *, kernel: Kernel = "fused"
+) -> Mixed:
     """softmax(q kᵀ · scale + bias) v, by the kernel that was asked for."""
     if kernel == "equation" or (not scoring.mask.hides_nothing and _has_nan(key, value)):
         return equation(query, key, value, scoring)
@@ -61,14 +67,15 @@ def attend(query: Queries, key: Keys, value: Values, scoring: Scoring, *, kernel
 
 
 def _has_nan(key: Tensor, value: Tensor) -> bool:
-    """0 · NaN is NaN in every fused kernel, so a NaN behind a mask would leak; one sum over k and v finds it."""
+    """0 · NaN is NaN in every fused kernel, so a NaN behind a mask would leak; one sum over k and v
+    finds it."""
     if torch.compiler.is_compiling() or key.device.type != "cpu":
         return False
     total = key.detach().sum(dtype=torch.float32) + value.detach().sum(dtype=torch.float32)
     return not math.isfinite(float(total))
 
 
-# ------------------------------------------------------------------------------------------------------- the equation
+# ----------------------------------------------------------------------------------- the equation
 
 
 def equation(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
@@ -100,9 +107,12 @@ def attention_weights(query: Queries, key: Keys, scoring: Scoring) -> Weights:
 
 
 def masked_softmax(
-    scores: Weights, allowed: Bool[Tensor, "#batch #heads query key"], sinks: Float[Tensor, " heads"] | None = None
+    scores: Weights,
+    allowed: Bool[Tensor, "#batch #heads query key"],
+    sinks: Float[Tensor, " heads"] | None = None,
 ) -> Weights:
-    """exp(s_j) / Σ exp(s) over the allowed j, plus exp(sink_h) in the sum where a head has a sink."""
+    """exp(s_j) / Σ exp(s) over the allowed j, plus exp(sink_h) in the sum where a head has a
+    sink."""
     scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
     if sinks is None:
         return scores.softmax(-1) * allowed
@@ -121,23 +131,34 @@ def mix(weights: Weights, value: Values) -> Mixed:
     return clean.masked_fill(touched, math.nan)
 
 
-def share(x: Float[Tensor, "batch kv_heads key dim"], heads: int) -> Float[Tensor, "batch heads key dim"]:
+def share(
+    x: Float[Tensor, "batch kv_heads key dim"], heads: int
+) -> Float[Tensor, "batch heads key dim"]:
     """Each key-value head repeated for the query heads that it serves."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
-# ---------------------------------------------------------------------------------------------------------- the kernel
+# ------------------------------------------------------------------------------------- the kernel
 
 
 def fused(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
-    """Our own kernel where each query sees one run of keys, else torch's; a mask or bias that must be built is built and used tile by
-    tile, so that memory stays linear."""
+    """Our own kernel where each query sees one run of keys, else torch's; a mask or bias that must
+    be built is built and used tile by tile, so that memory stays linear."""
     mask = scoring.mask
     plain = scoring.bias is None and scoring.softcap is None and scoring.sinks is None
-    if plain and 1 < mask.queries <= SHORT and mask.keys <= SHORT and _is_cheap(query, key, scoring):
+    if (
+        plain
+        and 1 < mask.queries <= SHORT
+        and mask.keys <= SHORT
+        and _is_cheap(query, key, scoring)
+    ):
         return _short(query, key, value, scoring)
     if plain and _is_ours(query, key, value, scoring) and (runs := mask.runs()) is not None:
-        first, end = (None, None) if mask.hides_nothing else (x.expand(len(query), -1).contiguous() for x in runs)
+        first, end = (
+            (None, None)
+            if mask.hides_nothing
+            else (x.expand(len(query), -1).contiguous() for x in runs)
+        )
         return kernels.attention(query, key, value, scale=scoring.scale, first=first, end=end)
     if plain and (mask.hides_nothing or mask.is_triangle):
         return _flash(query, key, value, scoring, None, triangle=not mask.hides_nothing)
@@ -149,19 +170,32 @@ def fused(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     for start in range(0, mask.queries, rows):
         band = slice(start, min(start + rows, mask.queries))
         seen = mask.columns(band)
-        mixed.append(_tile(query[:, :, band], key[:, :, seen], value[:, :, seen], scoring.tile(band, seen)))
+        mixed.append(
+            _tile(query[:, :, band], key[:, :, seen], value[:, :, seen], scoring.tile(band, seen))
+        )
     return torch.cat(mixed, dim=2)
 
 
 def _is_cheap(query: Queries, key: Keys, scoring: Scoring) -> bool:
-    """Whether scores that are held in memory cost nothing: float32 on a CPU, nothing to keep for a gradient."""
+    """Whether scores that are held in memory cost nothing: float32 on a CPU, nothing to keep for a
+    gradient."""
     kept = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
-    return query.dtype == torch.float32 and query.device.type == "cpu" and not kept and not scoring.dropout
+    return (
+        query.dtype == torch.float32
+        and query.device.type == "cpu"
+        and not kept
+        and not scoring.dropout
+    )
 
 
 def _is_ours(query: Queries, key: Keys, value: Values, scoring: Scoring) -> bool:
     """Whether our kernel can do it. One query at a time is quicker with torch."""
-    return kernels.suits(query, key, value) and query.shape[-1] == value.shape[-1] and scoring.mask.queries > 1 and not scoring.dropout
+    return (
+        kernels.suits(query, key, value)
+        and query.shape[-1] == value.shape[-1]
+        and scoring.mask.queries > 1
+        and not scoring.dropout
+    )
 
 
 def _short(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
@@ -171,11 +205,14 @@ def _short(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     if scoring.mask.hides_nothing:
         return scores.softmax(-1) @ value
     allowed = scoring.mask.allowed()
-    return (scores.masked_fill_(~allowed, torch.finfo(scores.dtype).min).softmax(-1) * allowed) @ value
+    return (
+        scores.masked_fill_(~allowed, torch.finfo(scores.dtype).min).softmax(-1) * allowed
+    ) @ value
 
 
 def _tile(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
-    """One band of queries, with its mask and bias in memory. The flash kernel has no soft-cap and no sinks."""
+    """One band of queries, with its mask and bias in memory. The flash kernel has no soft-cap and
+    no sinks."""
     if scoring.softcap is not None or scoring.sinks is not None:
         return equation(query, key, value, scoring)
     allowed = scoring.mask.allowed()
@@ -185,10 +222,22 @@ def _tile(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     return _flash(query, key, value, scoring, bias.masked_fill(~allowed, -math.inf))
 
 
-def _flash(query: Queries, key: Keys, value: Values, scoring: Scoring, mask: Tensor | None, *, triangle: bool = False) -> Mixed:
-    """The kernel wants q, k and v of one size, so the smaller are filled with zeros, which change no score."""
-    wide, value_dim = max(query.shape[-1], value.shape[-1]), value.shape[-1]
-    query, key, value = (x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (query, key, value))
+def _flash(
+    query: Queries,
+    key: Keys,
+    value: Values,
+    scoring: Scoring,
+    mask: Tensor | None,
+    *,
+    triangle: bool = False,
+) -> Mixed:
+    """The kernel wants q, k and v of one size, so the smaller are filled with zeros, which change
+    no score."""
+    wide = max(query.shape[-1], value.shape[-1])
+    value_dim = value.shape[-1]
+    query, key, value = (
+        x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (query, key, value)
+    )
     mixed = F.scaled_dot_product_attention(
         query,
         key,

@@ -1,4 +1,5 @@
-"""One block: attention, cross-attention if there is an encoder, feed-forward; each a residual step."""
+"""One block: attention, cross-attention if there is an encoder, feed-forward; each a residual
+step."""
 
 from __future__ import annotations
 
@@ -16,37 +17,55 @@ Stream = Float[Tensor, "batch time width"]
 
 
 class Block(nn.Module):
-    """x ← x + attention(x);  x ← x + cross_attention(x, memory);  x ← x + feed_forward(x);  norms as the placement says."""
+    """x ← x + attention(x);  x ← x + cross_attention(x, memory);  x ← x + feed_forward(x);  norms
+    as the placement says."""
 
-    def __init__(self, width: int, config: BlockConfig, *, context_width: int | None = None) -> None:
+    def __init__(
+        self, width: int, config: BlockConfig, *, context_width: int | None = None
+    ) -> None:
         super().__init__()
         cross = config.cross_attention
         self.attention = Attention(width, config.attention)
         self.attention_residual = self._residual(width, config, config.attention_norm)
-        self.cross_attention = Attention(width, cross, context_width=context_width, cross=True) if cross else None
+        self.cross_attention = (
+            Attention(width, cross, context_width=context_width, cross=True) if cross else None
+        )
         self.cross_residual = self._residual(width, config) if cross else None
         self.feed_forward = FeedForward(width, config.feed_forward)
         self.feed_forward_residual = self._residual(width, config)
 
     @staticmethod
     def _residual(width: int, config: BlockConfig, norm: Norm | None = None) -> Residual:
-        return Residual(width, config.norm if norm is None else norm, config.placement, config.dropout)
+        return Residual(
+            width, config.norm if norm is None else norm, config.placement, config.dropout
+        )
 
     def forward(self, x: Stream, setting: Setting) -> Stream:
         record = setting.record
         x = record("residual", x)
         x = self.attention_residual(x, lambda x: self.attend(x, setting), "attention", record)
         if self.cross_residual is not None:
-            x = self.cross_residual(x, lambda x: self.attend_to_memory(x, setting), "cross_attention", record)
-        return self.feed_forward_residual(x, lambda x: self.feed_forward(x, record), "feed_forward", record)
+            x = self.cross_residual(
+                x, lambda x: self.attend_to_memory(x, setting), "cross_attention", record
+            )
+        return self.feed_forward_residual(
+            x, lambda x: self.feed_forward(x, record), "feed_forward", record
+        )
 
     def attend(self, x: Stream, setting: Setting) -> Stream:
         """Self-attention."""
-        return self.attention.compute(x, place=setting.place, store=setting.store, kernel=setting.kernel, record=setting.record)
+        return self.attention.compute(
+            x,
+            place=setting.place,
+            store=setting.store,
+            kernel=setting.kernel,
+            record=setting.record,
+        )
 
     def attend_to_memory(self, x: Stream, setting: Setting) -> Stream:
         """Cross-attention: every token may look at all of the source."""
-        layer, memory = self.cross_attention, setting.memory
+        layer = self.cross_attention
+        memory = setting.memory
         assert layer is not None
         assert memory is not None
         return layer.compute(
@@ -67,11 +86,21 @@ class ParallelBlock(Block):
     def forward(self, x: Stream, setting: Setting) -> Stream:
         record = setting.record
         x = record("residual", x)
-        attended = self.attention_residual.step(x, lambda x: self.attend(x, setting), "attention", record)
-        return x + attended + self.feed_forward_residual.step(x, lambda x: self.feed_forward(x, record), "feed_forward", record)
+        attended = self.attention_residual.step(
+            x, lambda x: self.attend(x, setting), "attention", record
+        )
+        return (
+            x
+            + attended
+            + self.feed_forward_residual.step(
+                x, lambda x: self.feed_forward(x, record), "feed_forward", record
+            )
+        )
 
 
-def make_block(width: int, config: BlockConfig, *, context_width: int | None = None) -> Block | SphereBlock:
+def make_block(
+    width: int, config: BlockConfig, *, context_width: int | None = None
+) -> Block | SphereBlock:
     """The block that a configuration names."""
     if config.placement == "sphere":
         return SphereBlock(width, config)

@@ -1,4 +1,5 @@
-"""Refusals: what does not fit is said in one sentence, with the fix, before anything is computed."""
+"""Refusals: what does not fit is said in one sentence, with the fix, before anything is
+computed."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from sightline.errors import ConfigError, InputError, nearest
 KINDS = {"dot": Dot, "cosine": Cosine}
 
 
-# ------------------------------------------------------------------------------------------------------ building bricks
+# -------------------------------------------------------------------------------- building bricks
 
 
 def attention_kind(kind: str | Dot | Cosine) -> Dot | Cosine:
@@ -51,11 +52,16 @@ def attention_config(
     window: int | None = None,
 ) -> AttentionConfig:
     """The configuration of a `MultiHeadAttention(width, heads, …)`."""
-    if positions is not None and not isinstance(positions, (NoPosition, Rotary, ALiBi, RelativeBias)):
+    if positions is not None and not isinstance(
+        positions, (NoPosition, Rotary, ALiBi, RelativeBias)
+    ):
         raise ConfigError(
             f"{type(positions).__name__} positions in an attention layer",
             expected="Rotary, ALiBi, RelativeBias or NoPosition",
-            fix="learned and sinusoidal positions are added to the embeddings, before the first layer",
+            fix=(
+                "learned and sinusoidal positions are added to the embeddings, before the first"
+                " layer"
+            ),
         )
     if head_dim is None and (heads < 1 or width % heads):
         raise ConfigError(
@@ -76,15 +82,22 @@ def attention_config(
     )
 
 
-# ------------------------------------------------------------------------------------------------------- calling bricks
+# --------------------------------------------------------------------------------- calling bricks
 
 
 def documents(documents: Tensor | None, tokens: Tensor, cache: Cache | None) -> None:
     """One number for each token, and no cache: what it holds belongs to no document."""
     if documents is not None and documents.shape != tokens.shape:
-        raise InputError(f"documents have shape {_shape(documents)}, tokens {_shape(tokens)}", expected="one number for each token")
+        raise InputError(
+            f"documents have shape {_shape(documents)}, tokens {_shape(tokens)}",
+            expected="one number for each token",
+        )
     if documents is not None and cache is not None:
-        raise InputError("documents that share a row, and a cache", expected="one of the two", fix="leave documents out")
+        raise InputError(
+            "documents that share a row, and a cache",
+            expected="one of the two",
+            fix="leave documents out",
+        )
 
 
 def attention(
@@ -107,7 +120,9 @@ def attention(
                 fix=f"{name}.unflatten(-1, (heads, -1)).transpose(1, 2)",
             )
         if not x.is_floating_point():
-            raise InputError(f"{name} is {_dtype(x)}", expected="a floating-point tensor", fix=f"{name}.float()")
+            raise InputError(
+                f"{name} is {_dtype(x)}", expected="a floating-point tensor", fix=f"{name}.float()"
+            )
         if x.dtype != query.dtype or x.device != query.device:
             raise InputError(
                 f"query is {_dtype(query)} on {query.device}, {name} is {_dtype(x)} on {x.device}",
@@ -122,7 +137,9 @@ def attention(
             )
     if query.shape[-1] != key.shape[-1]:
         raise InputError(
-            f"query has head_dim {query.shape[-1]}, key has {key.shape[-1]}", expected="the same", fix="project both to one head_dim"
+            f"query has head_dim {query.shape[-1]}, key has {key.shape[-1]}",
+            expected="the same",
+            fix="project both to one head_dim",
         )
     if key.shape[1:3] != value.shape[1:3]:
         raise InputError(
@@ -137,21 +154,29 @@ def attention(
             fix="use as many, or a divisor of them",
         )
     if window is not None and window < 1:
-        raise InputError(f"window is {window}", expected="1 or more", fix="window=None for no window")
+        raise InputError(
+            f"window is {window}", expected="1 or more", fix="window=None for no window"
+        )
     if kernel not in ("equation", "fused"):
         raise InputError(f"kernel {kernel!r}", fix=nearest(kernel, ("equation", "fused")))
     padding("key_padding", key_padding, (key.shape[0], key.shape[2]))
     wanted = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     given_mask(mask, wanted, query.device)
     if bias is not None:
-        if bias.dim() != 4 or any(have not in (1, want) for have, want in zip(bias.shape, wanted, strict=True)):
+        if bias.dim() != 4 or any(
+            have not in (1, want) for have, want in zip(bias.shape, wanted, strict=True)
+        ):
             raise InputError(
                 f"bias has shape {_shape(bias)}",
                 expected=f"one that broadcasts to {list(wanted)} [batch, heads, query, key]",
                 fix="add axes of size 1 with bias[None]",
             )
         if not bias.is_floating_point():
-            raise InputError(f"bias is {_dtype(bias)}", expected="numbers to add to the scores", fix="mask takes booleans, True = may look")
+            raise InputError(
+                f"bias is {_dtype(bias)}",
+                expected="numbers to add to the scores",
+                fix="mask takes booleans, True = may look",
+            )
 
 
 def brick(
@@ -176,10 +201,16 @@ def brick(
                 fix=f"{name}[None] if the batch is missing, or another width",
             )
         if not y.is_floating_point():
-            raise InputError(f"{name} is {_dtype(y)}", expected="vectors, not token ids", fix="embed the tokens first")
+            raise InputError(
+                f"{name} is {_dtype(y)}",
+                expected="vectors, not token ids",
+                fix="embed the tokens first",
+            )
         if y.device != parameter.device:
             raise InputError(
-                f"{name} is on {y.device}, the layer on {parameter.device}", expected="one device", fix=f"{name}.to('{parameter.device}')"
+                f"{name} is on {y.device}, the layer on {parameter.device}",
+                expected="one device",
+                fix=f"{name}.to('{parameter.device}')",
             )
         if y.dtype != parameter.dtype and not torch.is_autocast_enabled(y.device.type):
             raise InputError(
@@ -195,7 +226,11 @@ def brick(
                 fix=f"context.expand({x.shape[0]}, -1, -1)",
             )
         if causal:
-            raise InputError("causal=True with a context", expected="one of them: another sequence has no future here", fix="causal=False")
+            raise InputError(
+                "causal=True with a context",
+                expected="one of them: another sequence has no future here",
+                fix="causal=False",
+            )
         if config.window is not None:
             raise InputError(
                 f"a context with window={config.window}",
@@ -213,7 +248,7 @@ def brick(
     given_mask(mask, (x.shape[0], config.heads, x.shape[1], keys.shape[1]), x.device)
 
 
-# ------------------------------------------------------------------------------------------------------ calling a model
+# -------------------------------------------------------------------------------- calling a model
 
 
 def call(
@@ -235,7 +270,11 @@ def call(
             raise InputError("types for a model without token types", fix="leave types out")
         token_ids("types", types, stack.embedding.types, device)
         if types.shape != tokens.shape:
-            raise InputError(f"types has shape {_shape(types)}", expected=f"{_shape(tokens)}, as tokens", fix="one type per token")
+            raise InputError(
+                f"types has shape {_shape(types)}",
+                expected=f"{_shape(tokens)}, as tokens",
+                fix="one type per token",
+            )
     _source(config, tokens, source, source_pad, cache, device)
     if cache is not None:
         _cache(config, tokens, cache)
@@ -243,15 +282,28 @@ def call(
 
 
 def _source(
-    config: ModelConfig, tokens: Tensor, source: Tensor | None, source_pad: Tensor | None, cache: Cache | None, device: torch.device
+    config: ModelConfig,
+    tokens: Tensor,
+    source: Tensor | None,
+    source_pad: Tensor | None,
+    cache: Cache | None,
+    device: torch.device,
 ) -> None:
     if config.encoder is None or config.decoder is None:
         if source is not None or source_pad is not None:
-            raise InputError("a source for a model with one stack", expected="tokens only", fix="leave source out")
+            raise InputError(
+                "a source for a model with one stack",
+                expected="tokens only",
+                fix="leave source out",
+            )
         return
     if source is None:
         if cache is None or not cache.cross or cache.cross[0].recall() is None:
-            raise InputError("no source for an encoder–decoder", expected="source=[batch, time]", fix="model(tokens, source=source)")
+            raise InputError(
+                "no source for an encoder–decoder",
+                expected="source=[batch, time]",
+                fix="model(tokens, source=source)",
+            )
         return
     if cache is not None and cache.length > 0:
         raise InputError(
@@ -262,7 +314,9 @@ def _source(
     token_ids("source", source, config.encoder.embedding.vocab_size, device)
     if source.shape[0] != tokens.shape[0]:
         raise InputError(
-            f"tokens has batch {tokens.shape[0]}, source has {source.shape[0]}", expected="one batch size", fix="one source per row"
+            f"tokens has batch {tokens.shape[0]}, source has {source.shape[0]}",
+            expected="one batch size",
+            fix="one source per row",
         )
     padding("source_padding", source_pad, (source.shape[0], source.shape[1]))
     _length(config.encoder, "source", source, source_pad, None)
@@ -284,15 +338,24 @@ def _cache(config: ModelConfig, tokens: Tensor, cache: Cache) -> None:
         )
 
 
-def _length(stack: StackConfig, name: str, tokens: Tensor, pad: Tensor | None, cache: Cache | None) -> None:
-    """A learned table ends somewhere; other positions can be continued (that is extrapolation, and allowed)."""
+def _length(
+    stack: StackConfig, name: str, tokens: Tensor, pad: Tensor | None, cache: Cache | None
+) -> None:
+    """A learned table ends somewhere; other positions can be continued (that is extrapolation, and
+    allowed)."""
     if not isinstance(stack.embedding.positions, Learned):
         return
     length = tokens.shape[1] + (cache.length if cache else 0)
-    if length > stack.max_positions and (pad is not None or (cache is not None and cache.padding is not None)):
+    if length > stack.max_positions and (
+        pad is not None or (cache is not None and cache.padding is not None)
+    ):
         before = cache.length if cache else 0
         real = torch.zeros_like(tokens, dtype=torch.bool) if pad is None else pad
-        old = tokens.new_zeros(tokens.shape[0], before).bool() if cache is None or cache.padding is None else cache.padding
+        old = (
+            tokens.new_zeros(tokens.shape[0], before).bool()
+            if cache is None or cache.padding is None
+            else cache.padding
+        )
         length = int((~torch.cat((old, real), dim=1)).sum(1).max())
     if length > stack.max_positions:
         raise InputError(
@@ -302,7 +365,7 @@ def _length(stack: StackConfig, name: str, tokens: Tensor, pad: Tensor | None, c
         )
 
 
-# ------------------------------------------------------------------------------------------------------------- the parts
+# -------------------------------------------------------------------------------------- the parts
 
 
 def token_ids(name: str, ids: Tensor, size: int, device: torch.device) -> None:
@@ -311,15 +374,27 @@ def token_ids(name: str, ids: Tensor, size: int, device: torch.device) -> None:
         raise InputError(f"{name} is {_dtype(ids)}", expected="int64 ids", fix=f"{name}.long()")
     if ids.dim() != 2 or ids.shape[0] == 0 or ids.shape[1] == 0:
         raise InputError(
-            f"{name} has shape {_shape(ids)}", expected="[batch, time] with at least one token", fix=f"{name}[None] if the batch is missing"
+            f"{name} has shape {_shape(ids)}",
+            expected="[batch, time] with at least one token",
+            fix=f"{name}[None] if the batch is missing",
         )
     if ids.device != device:
-        raise InputError(f"{name} is on {ids.device}, the model on {device}", expected="one device", fix=f"{name}.to('{device}')")
-    if ids.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere it would cost a wait
+        raise InputError(
+            f"{name} is on {ids.device}, the model on {device}",
+            expected="one device",
+            fix=f"{name}.to('{device}')",
+        )
+    if (
+        ids.device.type == "cpu" and not torch.compiler.is_compiling()
+    ):  # elsewhere it would cost a wait
         low, high = (int(x) for x in torch.aminmax(ids))
         if low < 0 or high >= size:
             wrong = low if low < 0 else high
-            raise InputError(f"{name} holds id {wrong}", expected=f"0 to {size - 1}", fix="use the tokenizer that belongs to the model")
+            raise InputError(
+                f"{name} holds id {wrong}",
+                expected=f"0 to {size - 1}",
+                fix="use the tokenizer that belongs to the model",
+            )
 
 
 def padding(name: str, pad: Tensor | None, shape: tuple[int, int]) -> None:
@@ -327,18 +402,31 @@ def padding(name: str, pad: Tensor | None, shape: tuple[int, int]) -> None:
     if pad is None:
         return
     if pad.dtype != torch.bool:
-        raise InputError(f"{name} is {_dtype(pad)}", expected="booleans, True where padding", fix=f"{name} = attention_mask == 0")
+        raise InputError(
+            f"{name} is {_dtype(pad)}",
+            expected="booleans, True where padding",
+            fix=f"{name} = attention_mask == 0",
+        )
     if tuple(pad.shape) != shape:
-        raise InputError(f"{name} has shape {_shape(pad)}", expected=f"{list(shape)}", fix="one boolean per token")
+        raise InputError(
+            f"{name} has shape {_shape(pad)}",
+            expected=f"{list(shape)}",
+            fix="one boolean per token",
+        )
 
 
 def given_mask(mask: Tensor | None, shape: tuple[int, int, int, int], device: torch.device) -> None:
-    """Booleans for pairs of a query and a key, True = may look: [query, key], or four axes that broadcast."""
+    """Booleans for pairs of a query and a key, True = may look: [query, key], or four axes that
+    broadcast."""
     if mask is None:
         return
     if mask.dtype != torch.bool:
         additive = mask.is_floating_point()
-        fix = "mask == 0 of a mask that is added to the scores" if additive else "mask.bool() if 1 means that it may look"
+        fix = (
+            "mask == 0 of a mask that is added to the scores"
+            if additive
+            else "mask.bool() if 1 means that it may look"
+        )
         raise InputError(f"mask is {_dtype(mask)}", expected="booleans, True = may look", fix=fix)
     if mask.dim() == 3:
         raise InputError(
@@ -347,14 +435,21 @@ def given_mask(mask: Tensor | None, shape: tuple[int, int, int, int], device: to
             fix="mask[:, None] if it is one for each of the batch, mask[None] if one for each head",
         )
     axes = mask.dim() in (2, 4)
-    if not axes or any(have not in (1, want) for have, want in zip(reversed(mask.shape), reversed(shape), strict=False)):
+    if not axes or any(
+        have not in (1, want)
+        for have, want in zip(reversed(mask.shape), reversed(shape), strict=False)
+    ):
         raise InputError(
             f"mask has shape {_shape(mask)}",
             expected=f"one that broadcasts to {list(shape)} [batch, heads, query, key]",
             fix="one boolean for each pair of a query and a key",
         )
     if mask.device != device:
-        raise InputError(f"mask is on {mask.device}, the vectors on {device}", expected="one device", fix=f"mask.to('{device}')")
+        raise InputError(
+            f"mask is on {mask.device}, the vectors on {device}",
+            expected="one device",
+            fix=f"mask.to('{device}')",
+        )
 
 
 def _shape(x: Tensor) -> str:

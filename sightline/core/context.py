@@ -1,4 +1,5 @@
-"""What surrounds a block while it computes: where its tokens stand, what it may look at, who watches."""
+"""What surrounds a block while it computes: where its tokens stand, what it may look at, who
+watches."""
 
 from __future__ import annotations
 
@@ -10,14 +11,22 @@ from torch import Tensor
 from sightline.config import ALiBi, AttentionPosition, RelativeBias, Rotary
 from sightline.core.attention import Kernel
 from sightline.core.cache.stores import Store
-from sightline.core.positions import ALiBiBias, Bias, RelativeTable, Rotation, alibi_slopes, rotation
+from sightline.core.positions import (
+    ALiBiBias,
+    Bias,
+    RelativeTable,
+    Rotation,
+    alibi_slopes,
+    rotation,
+)
 from sightline.record import NOTHING, Record
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the queries stand, and what that does to the scores: causality, RoPE's angles, a bias. `offset` as in `Mask`;
-    `documents` numbers the documents that share a row, none of which sees another; `given` is a mask of the caller's, True = may look."""
+    """Where the queries stand, and what that does to the scores: causality, RoPE's angles, a bias.
+    `offset` as in `Mask`; `documents` numbers the documents that share a row, none of which sees
+    another; `given` is a mask of the caller's, True = may look."""
 
     query_at: Int[Tensor, "#batch query"]
     offset: int | None
@@ -30,7 +39,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the encoder made of the source: its states, where they stand (−1 is padding), and the offset if none is padded.
+    """What the encoder made of the source: its states, where they stand (−1 is padding), and the
+    offset if none is padded.
 
     The states are None when an earlier call has left their keys and values in the cache.
     """

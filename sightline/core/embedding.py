@@ -16,7 +16,8 @@ class Embedding(nn.Module):
 
     def __init__(self, width: int, max_positions: int, config: EmbeddingConfig) -> None:
         super().__init__()
-        self.config, self.width = config, width
+        self.config = config
+        self.width = width
         learned = config.positions if isinstance(config.positions, Learned) else None
         self.tokens = nn.Embedding(config.vocab_size, width)
         self.positions = nn.Embedding(max_positions + learned.offset, width) if learned else None
@@ -25,7 +26,10 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
     def forward(
-        self, tokens: Int[Tensor, "batch time"], positions: Int[Tensor, "#batch time"], types: Int[Tensor, "batch time"] | None = None
+        self,
+        tokens: Int[Tensor, "batch time"],
+        positions: Int[Tensor, "#batch time"],
+        types: Int[Tensor, "batch time"] | None = None,
     ) -> Float[Tensor, "batch time width"]:
         x = self.tokens(tokens)
         if self.config.scale != 1.0:

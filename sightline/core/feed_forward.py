@@ -1,7 +1,8 @@
-"""The feed-forward layer, alone on each token.
+"""The feed-forward layer, applied to each token alone.
 
 plain    W₂ act(W₁ x)
-gated    W₂ (act(W_g x) ⊙ W₁ x)        SwiGLU with silu, GEGLU with gelu: three matrices, the last back to the width
+gated    W₂ (act(W_g x) ⊙ W₁ x)    SwiGLU with silu, GEGLU with gelu: three matrices, the last back
+                                   to the width
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-SMOOTH = ("gelu", "gelu_tanh", "silu")  # ReLU needs its output alone for the gradient, and torch knows that
+SMOOTH = (
+    "gelu",
+    "gelu_tanh",
+    "silu",
+)  # ReLU needs its output alone for the gradient, and torch knows that
 
 
 class FeedForward(nn.Module):
@@ -54,11 +59,16 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
     def forward(self, x: Stream, record: Record = NOTHING) -> Stream:
-        up, gate = self.up(x), None if self.gate is None else self.gate(x)
+        up = self.up(x)
+        gate = None if self.gate is None else self.gate(x)
         return self.down(self.dropout(record("hidden", self.bend(up, gate))))
 
     def bend(self, up: Stream, gate: Stream | None) -> Stream:
         """act(up), or act(gate) ⊙ up; in one pass over memory where there is a gradient to come."""
         if self.curve in SMOOTH and kernels.learns(up) and kernels.suits(up):
-            return kernels.activate(self.curve, up) if gate is None else kernels.activate(self.curve, gate, up)
+            return (
+                kernels.activate(self.curve, up)
+                if gate is None
+                else kernels.activate(self.curve, gate, up)
+            )
         return self.activation(up) if gate is None else self.activation(gate) * up

@@ -1,13 +1,14 @@
 """nGPT: every vector on the unit hypersphere (Loshchilov et al. 2024).
 
-    a = unit(attention(h))         h ← unit(h + α_A (a − h))
-    m = unit(feed_forward(h))      h ← unit(h + α_M (m − h))
+    a = unit(attention(h))       h ← unit(h + α_A (a − h))
+    m = unit(feed_forward(h))    h ← unit(h + α_M (m − h))
 
-    q ← unit(q) · s_qk             k ← unit(k) · s_qk             softmax scale √head_dim, not its inverse
-    u ← u · s_u                    v ← v · s_v · √width           down(u ⊙ silu(v))
+    q ← unit(q) · s_qk           k ← unit(k) · s_qk       softmax scale √head_dim, not its inverse
+    u ← u · s_u                  v ← v · s_v · √width     down(u ⊙ silu(v))
     logits ← logits · s_z
 
-No LayerNorm, no weight decay, no warm-up. After every optimiser step `normalize_weights` puts all matrices back onto the sphere.
+No LayerNorm, no weight decay, no warm-up. After every optimiser step `normalize_weights` puts all
+matrices back onto the sphere.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ STEP = 0.05  # the first α: about one over the number of layers
 
 
 class Scale(nn.Module):
-    """A learned scale that starts at `start` but is stored as `stored`, so that the optimiser moves it at the right pace."""
+    """A learned scale that starts at `start` but is stored as `stored`, so that the optimiser moves
+    it at the right pace."""
 
     def __init__(self, shape: tuple[int, ...], start: float, stored: float) -> None:
         super().__init__()
@@ -101,7 +103,11 @@ class SphereBlock(nn.Module):
     def forward(self, x: Stream, setting: Setting) -> Stream:
         record = setting.record
         x = record("residual", x)
-        a = unit(self.attention.compute(x, place=setting.place, store=setting.store, kernel=setting.kernel, record=record))
+        a = unit(
+            self.attention.compute(
+                x, place=setting.place, store=setting.store, kernel=setting.kernel, record=record
+            )
+        )
         x = unit(x + record("attention", self.attention_step().to(x.dtype) * (a - x)))
         m = unit(self.feed_forward(x, record))
         return unit(x + record("feed_forward", self.feed_forward_step().to(x.dtype) * (m - x)))
@@ -109,11 +115,19 @@ class SphereBlock(nn.Module):
 
 @torch.no_grad()
 def normalize_weights(module: nn.Module) -> None:
-    """Put every matrix back onto the sphere along its width: rows that read the stream, columns that write to it."""
+    """Put every matrix back onto the sphere along its width: rows that read the stream, columns
+    that write to it."""
     for part in module.modules():
         if isinstance(part, SphereBlock):
-            attention, feed_forward = part.attention, part.feed_forward
-            for reader in (attention.query, attention.key, attention.value, feed_forward.up, feed_forward.gate):
+            attention = part.attention
+            feed_forward = part.feed_forward
+            for reader in (
+                attention.query,
+                attention.key,
+                attention.value,
+                feed_forward.up,
+                feed_forward.gate,
+            ):
                 reader.weight.copy_(unit(reader.weight, dim=1))
             for writer in (attention.output, feed_forward.down):
                 writer.weight.copy_(unit(writer.weight, dim=0))

@@ -39,7 +39,11 @@ class Transformer(nn.Module):
         self.config = config
         context_width = config.encoder.width if config.encoder else None
         self.encoder = Stack("encoder", config.encoder) if config.encoder else None
-        self.decoder = Stack("decoder", config.decoder, context_width=context_width) if config.decoder else None
+        self.decoder = (
+            Stack("decoder", config.decoder, context_width=context_width)
+            if config.decoder
+            else None
+        )
         if config.share_embeddings and self.encoder and self.decoder:
             self.decoder.embedding.tokens = self.encoder.embedding.tokens
         self.output = make_output(config)
@@ -57,13 +61,21 @@ class Transformer(nn.Module):
         kernel: Kernel = "fused",
         record: Record = NOTHING,
     ) -> Float[Tensor, ...]:
-        """Logits `[batch, time, vocab_size]`; hidden states without a head; one vector a row from a pooler or a classifier.
+        """Logits `[batch, time, vocab_size]`; hidden states without a head; one vector a row from a
+        pooler or a classifier.
 
-        `padding` and `source_padding` are True where a token is padding. With a cache, `tokens` are the new ones only, and
-        `source` is needed in the first call alone.
+        `padding` and `source_padding` are True where a token is padding. With a cache, `tokens` are
+        the new ones only, and `source` is needed in the first call alone.
         """
         hidden = self.hidden(
-            tokens, padding=padding, types=types, source=source, source_padding=source_padding, cache=cache, kernel=kernel, record=record
+            tokens,
+            padding=padding,
+            types=types,
+            source=source,
+            source_padding=source_padding,
+            cache=cache,
+            kernel=kernel,
+            record=record,
         )
         return self.head(hidden, padding=padding, record=record)
 
@@ -80,26 +92,40 @@ class Transformer(nn.Module):
         kernel: Kernel = "fused",
         record: Record = NOTHING,
     ) -> Float[Tensor, "batch time width"]:
-        """The last hidden states, before the head. `documents` numbers those that share a row: none sees another."""
+        """The last hidden states, before the head. `documents` numbers those that share a row: none
+        sees another."""
         check.documents(documents, tokens, cache)
         check.call(self.config, tokens, padding, types, source, source_padding, cache, self.device)
         memory = self._memory(source, source_padding, cache, kernel, record)
         if cache is None:
             positions, offset = positions_of(tokens, padding)
             if documents is not None:
-                positions, offset = restarted(positions, documents), None
+                positions = restarted(positions, documents)
+                offset = None
         else:
             cache.begin()
             positions, offset = cache.next_positions(tokens, padding)
         hidden = self.last_stack(
-            tokens, positions, offset, types=types, documents=documents, memory=memory, cache=cache, kernel=kernel, record=record
+            tokens,
+            positions,
+            offset,
+            types=types,
+            documents=documents,
+            memory=memory,
+            cache=cache,
+            kernel=kernel,
+            record=record,
         )
         if cache is not None:
             cache.advance(tokens, padding)
         return hidden
 
     def head(
-        self, hidden: Float[Tensor, "batch time width"], *, padding: Padding | None = None, record: Record = NOTHING
+        self,
+        hidden: Float[Tensor, "batch time width"],
+        *,
+        padding: Padding | None = None,
+        record: Record = NOTHING,
     ) -> Float[Tensor, ...]:
         """The head alone, on hidden states that are at hand. `padding` matters to a pooler only."""
         if self.output is None:
@@ -119,17 +145,36 @@ class Transformer(nn.Module):
         record: Record = NOTHING,
     ) -> Float[Tensor, "batch count vocab"]:
         """Logits after each of the last `count` tokens: those of the others are not computed."""
-        hidden = self.hidden(tokens, source=source, source_padding=source_padding, cache=cache, record=record)
+        hidden = self.hidden(
+            tokens, source=source, source_padding=source_padding, cache=cache, record=record
+        )
         return self.head(hidden[:, -count:], record=record)
 
-    def encode(self, source: Tokens, *, padding: Padding | None = None, kernel: Kernel = "fused", record: Record = NOTHING) -> Memory:
+    def encode(
+        self,
+        source: Tokens,
+        *,
+        padding: Padding | None = None,
+        kernel: Kernel = "fused",
+        record: Record = NOTHING,
+    ) -> Memory:
         """The encoder's states for a source, as the decoder looks at them."""
         assert self.encoder is not None
         positions, offset = positions_of(source, padding)
-        return Memory(self.encoder(source, positions, offset, kernel=kernel, record=record), positions, offset)
+        return Memory(
+            self.encoder(source, positions, offset, kernel=kernel, record=record), positions, offset
+        )
 
-    def _memory(self, source: Tokens | None, padding: Padding | None, cache: Cache | None, kernel: Kernel, record: Record) -> Memory | None:
-        """What the decoder looks at: the encoded source, or what an earlier call left of it in the cache."""
+    def _memory(
+        self,
+        source: Tokens | None,
+        padding: Padding | None,
+        cache: Cache | None,
+        kernel: Kernel,
+        record: Record,
+    ) -> Memory | None:
+        """What the decoder looks at: the encoded source, or what an earlier call left of it in the
+        cache."""
         if source is not None:
             return self.encode(source, padding=padding, kernel=kernel, record=record)
         stored = cache.cross[0].recall() if cache is not None and cache.cross else None
@@ -147,11 +192,16 @@ class Transformer(nn.Module):
         return stack
 
     def normalize_weights(self) -> None:
-        """nGPT: after each optimiser step, put all matrices back onto the unit sphere. Other models are left as they are."""
+        """nGPT: after each optimiser step, put all matrices back onto the unit sphere. Other models
+        are left as they are."""
         for stack in (self.encoder, self.decoder):
             if stack is not None and stack.config.on_sphere:
                 normalize_weights(stack)
-        if self.last_stack.config.on_sphere and isinstance(self.output, LanguageOutput) and self.output.vocabulary.weight is not None:
+        if (
+            self.last_stack.config.on_sphere
+            and isinstance(self.output, LanguageOutput)
+            and self.output.vocabulary.weight is not None
+        ):
             with torch.no_grad():
                 self.output.vocabulary.weight.copy_(unit(self.output.vocabulary.weight, dim=1))
 
@@ -160,7 +210,9 @@ class Transformer(nn.Module):
         return self.last_stack.embedding.tokens.weight.device
 
 
-def positions_of(tokens: Tokens, padding: Padding | None) -> tuple[Int[Tensor, "#batch time"], int | None]:
+def positions_of(
+    tokens: Tokens, padding: Padding | None
+) -> tuple[Int[Tensor, "#batch time"], int | None]:
     """0, 1, 2, … or, with padding, the count of real tokens so far."""
     if padding is None:
         return torch.arange(tokens.shape[1], device=tokens.device)[None], 0
@@ -177,8 +229,9 @@ def restarted(positions: Int[Tensor, "#batch time"], documents: Tokens) -> Token
 
 @torch.no_grad()
 def initialise(model: Transformer) -> None:
-    """Matrices N(0, 1/(3 fan_in)), those that write to the residual stream smaller by √(2·layers), biases 0; embeddings N(0, 0.02²),
-    or 1/scale where the embedding is multiplied by it. On the sphere all rows are then made unit vectors."""
+    """Matrices N(0, 1/(3 fan_in)), those that write to the residual stream smaller by √(2·layers),
+    biases 0; embeddings N(0, 0.02²), or 1/scale where the embedding is multiplied by it. On the
+    sphere all rows are then made unit vectors."""
     layers = {"encoder": model.config.encoder, "decoder": model.config.decoder}
     for path, part in model.named_modules():
         if isinstance(part, nn.Linear):
@@ -190,7 +243,9 @@ def initialise(model: Transformer) -> None:
                 nn.init.zeros_(part.bias)
         elif isinstance(part, Embedding) and part.config.scale > 1:
             nn.init.normal_(part.tokens.weight, std=1 / part.config.scale)
-        elif isinstance(part, (nn.Embedding, RelativeTable)) and not path.endswith("embedding.tokens"):
+        elif isinstance(part, (nn.Embedding, RelativeTable)) and not path.endswith(
+            "embedding.tokens"
+        ):
             nn.init.normal_(part.weight, std=0.02)
         elif isinstance(part, Embedding):
             nn.init.normal_(part.tokens.weight, std=0.02)

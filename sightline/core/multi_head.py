@@ -1,7 +1,7 @@
 """Multi-head attention: Concat(head_1 … head_h) W_O, with head_i = attention(x W_Q, y W_K, y W_V).
 
-Self-attention when y is x, cross-attention when y is another sequence of its own length. Tensors live as
-[batch, heads, time, head_dim]; flattening happens only in `split_heads` and `merge_heads`.
+Self-attention when y is x, cross-attention when y is another sequence of its own length. Tensors
+live as [batch, heads, time, head_dim]; flattening happens only in `split_heads` and `merge_heads`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from sightline.record import NOTHING, Record, Recorder
 Stream = Float[Tensor, "batch time width"]
 
 
-def split_heads(x: Float[Tensor, "batch time joined"], heads: int) -> Float[Tensor, "batch heads time dim"]:
+def split_heads(
+    x: Float[Tensor, "batch time joined"], heads: int
+) -> Float[Tensor, "batch heads time dim"]:
     """[batch, time, heads · dim] → [batch, heads, time, dim]"""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
@@ -55,7 +57,9 @@ class CosineMeasure(DotMeasure):
 
     def __init__(self, config: Cosine, heads: int) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.full((heads,), float(config.scale)), requires_grad=config.learnable)
+        self.scale = nn.Parameter(
+            torch.full((heads,), float(config.scale)), requires_grad=config.learnable
+        )
 
     def query(self, query: Tensor) -> Tensor:
         return unit(query) * self.scale[:, None, None].to(query.dtype)
@@ -65,26 +69,44 @@ class CosineMeasure(DotMeasure):
 
 
 class Attention(nn.Module):
-    """One attention layer of a block, as its configuration says. `MultiHeadAttention` is the same with a friendlier door."""
+    """One attention layer of a block, as its configuration says. `MultiHeadAttention` is the same
+    with a friendlier door."""
 
-    def __init__(self, width: int, config: AttentionConfig, *, context_width: int | None = None, cross: bool = False) -> None:
+    def __init__(
+        self,
+        width: int,
+        config: AttentionConfig,
+        *,
+        context_width: int | None = None,
+        cross: bool = False,
+    ) -> None:
         super().__init__()
-        self.config, self.width, self.context_width = config, width, context_width or width
+        self.config = config
+        self.width = width
+        self.context_width = context_width or width
         self.names = "cross_" if cross else ""
-        wide, narrow = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        wide = config.heads * config.head_dim
+        narrow = config.kv_heads * config.head_dim
         self.query = Linear(width, wide, bias=config.bias)
         self.key = Linear(self.context_width, narrow, bias=config.bias)
-        self.value = Linear(self.context_width, config.kv_heads * config.value_width, bias=config.bias)
+        self.value = Linear(
+            self.context_width, config.kv_heads * config.value_width, bias=config.bias
+        )
         self.output = Linear(config.heads * config.value_width, width, bias=config.output_bias)
         self.query_norm = make_head_norm(config.query_key_norm, config.heads, config.head_dim)
         self.key_norm = make_head_norm(config.query_key_norm, config.kv_heads, config.head_dim)
-        self.measure = CosineMeasure(config.kind, config.heads) if isinstance(config.kind, Cosine) else DotMeasure()
+        self.measure = (
+            CosineMeasure(config.kind, config.heads)
+            if isinstance(config.kind, Cosine)
+            else DotMeasure()
+        )
         self.sinks = nn.Parameter(torch.zeros(config.heads)) if config.sinks else None
         self.joined: FewVectors | None = None
 
     @property
     def scale(self) -> float:
-        """What q·k is multiplied by: 1/√head_dim unless the configuration says otherwise; cosine carries its own."""
+        """What q·k is multiplied by: 1/√head_dim unless the configuration says otherwise; cosine
+        carries its own."""
         kind = self.config.kind
         if isinstance(kind, Dot):
             return 1 / math.sqrt(self.config.head_dim) if kind.scale is None else kind.scale
@@ -104,49 +126,83 @@ class Attention(nn.Module):
     ) -> Stream:
         """Attend from x to x and what the store remembers of earlier x, or to the context."""
         x = record(self.names + "input", x)
-        key_at, offset = (place.query_at, place.offset) if context_at is None else (context_at, context_offset)
+        key_at, offset = (
+            (place.query_at, place.offset) if context_at is None else (context_at, context_offset)
+        )
         stored = None if store is None else store.recall()
         if stored is None:
             query, key, value = self.project(x, context)
-            stored = Stored(self.as_keys(key, place), split_heads(value, self.config.kv_heads), key_at, offset)
+            stored = Stored(
+                self.as_keys(key, place), split_heads(value, self.config.kv_heads), key_at, offset
+            )
             stored = stored if store is None else store.update(stored)
         else:
             query = self.query(x)
         query = self.as_queries(query, place)
         query = record(self.names + "query", query)
-        key, value = record(self.names + "key", stored.key), record(self.names + "value", stored.value)
+        key = record(self.names + "key", stored.key)
+        value = record(self.names + "value", stored.value)
         documents = place.documents
-        mask = Mask(place.query_at, stored.at, place.causal, self.config.window, stored.offset, documents, documents, place.given)
+        mask = Mask(
+            place.query_at,
+            stored.at,
+            place.causal,
+            self.config.window,
+            stored.offset,
+            documents,
+            documents,
+            place.given,
+        )
         scoring = self.scoring(mask, place.bias, record)
         if record.wants(self.names + "weights"):
-            mixed = mix(record(self.names + "weights", attention_weights(query, key, scoring)), value)
+            mixed = mix(
+                record(self.names + "weights", attention_weights(query, key, scoring)), value
+            )
         else:
             mixed = attend(query, key, value, scoring, kernel=kernel)
         return self.output(merge_heads(record(self.names + "heads", mixed)))
 
-    def project(self, x: Stream, context: Float[Tensor, "batch key context"] | None) -> tuple[Tensor, Tensor, Tensor]:
-        """x W_Q, y W_K, y W_V: three products, or one where they were joined for running (see `packed`) or a gradient will be wanted."""
+    def project(
+        self, x: Stream, context: Float[Tensor, "batch key context"] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """x W_Q, y W_K, y W_V: three products, or one where they were joined for running (see
+        `packed`) or a gradient will be wanted."""
         parts = (self.query, self.key, self.value)
         if self.joined is not None and context is None and self.joined.suits(x):
             return self.joined(x).split([part.weight.shape[0] for part in parts], dim=-1)
-        plain = self.config.softcap is None and self.sinks is None and all(type(part) is Linear for part in parts)
+        plain = (
+            self.config.softcap is None
+            and self.sinks is None
+            and all(type(part) is Linear for part in parts)
+        )
         if context is None and plain and kernels.learns(x):  # adapters stay by themselves
-            query, key, value = kernels.linear_parts(x, [part.weight for part in parts], [part.bias for part in parts])
+            query, key, value = kernels.linear_parts(
+                x, [part.weight for part in parts], [part.bias for part in parts]
+            )
             return query, key, value
         context = x if context is None else context
         return self.query(x), self.key(context), self.value(context)
 
-    def as_queries(self, query: Float[Tensor, "batch time joined"], place: Place) -> Float[Tensor, "batch heads time head_dim"]:
+    def as_queries(
+        self, query: Float[Tensor, "batch time joined"], place: Place
+    ) -> Float[Tensor, "batch heads time head_dim"]:
         """x W_Q as heads: normed, rotated, measured."""
-        return self.measure.query(rotate(split_heads(self.query_norm(query), self.config.heads), place.rotation))
+        return self.measure.query(
+            rotate(split_heads(self.query_norm(query), self.config.heads), place.rotation)
+        )
 
-    def as_keys(self, key: Float[Tensor, "batch key joined"], place: Place) -> Float[Tensor, "batch kv_heads key head_dim"]:
+    def as_keys(
+        self, key: Float[Tensor, "batch key joined"], place: Place
+    ) -> Float[Tensor, "batch kv_heads key head_dim"]:
         """y W_K as heads: normed, rotated, measured."""
-        return self.measure.key(rotate(split_heads(self.key_norm(key), self.config.kv_heads), place.rotation))
+        return self.measure.key(
+            rotate(split_heads(self.key_norm(key), self.config.kv_heads), place.rotation)
+        )
 
     def scoring(self, mask: Mask, bias: Bias | None, record: Record = NOTHING) -> Scoring:
         """What stands between q·k and the weights, for this mask."""
-        mask, bias = record(self.names + "mask", mask), record(self.names + "bias", bias)
+        mask = record(self.names + "mask", mask)
+        bias = record(self.names + "bias", bias)
         dropout = self.config.dropout if self.training else 0.0
         return Scoring(mask, self.scale, bias, self.config.softcap, self.sinks, dropout)
 
@@ -155,13 +211,15 @@ class MultiHeadAttention(Attention):
     """Multi-head attention as a brick for any model.
 
     attention = MultiHeadAttention(64, heads=8)
-    y = attention(x)                                        # x [batch, time, 64] → y [batch, time, 64]
-    y, weights = attention(x, return_weights=True)          # weights [batch, 8, time, time]
-    y = attention(x, memory, key_padding=padding)           # cross-attention; memory may have another length
-    y = attention(x, mask=mask)                             # mask [time, time], True = may look
+    y = attention(x)                                  # x [batch, time, 64] → y [batch, time, 64]
+    y, weights = attention(x, return_weights=True)    # weights [batch, 8, time, time]
+    y = attention(x, memory, key_padding=padding)     # cross-attention; memory may have another
+                                                      # length
+    y = attention(x, mask=mask)                       # mask [time, time], True = may look
 
-    `head_dim` is the size of a head's queries and keys (width / heads unless given), `value_dim` that of its values (head_dim unless
-    given). With a `window` w, a query sees keys at a distance below w only.
+    `head_dim` is the size of a head's queries and keys (width / heads unless given), `value_dim`
+    that of its values (head_dim unless given). With a `window` w, a query sees keys at a distance
+    below w only.
     """
 
     def __init__(
@@ -177,10 +235,24 @@ class MultiHeadAttention(Attention):
         kind: Literal["dot", "cosine"] | Dot | Cosine = "dot",
         bias: bool = True,
     ) -> None:
-        config = check.attention_config(width, heads, kv_heads, head_dim, positions, kind, bias, value_dim=value_dim, window=window)
+        config = check.attention_config(
+            width,
+            heads,
+            kv_heads,
+            head_dim,
+            positions,
+            kind,
+            bias,
+            value_dim=value_dim,
+            window=window,
+        )
         super().__init__(width, config)
         relative = config.positions if isinstance(config.positions, RelativeBias) else None
-        self.relative = RelativeTable(relative.buckets, relative.max_distance, heads, causal=False) if relative else None
+        self.relative = (
+            RelativeTable(relative.buckets, relative.max_distance, heads, causal=False)
+            if relative
+            else None
+        )
 
     @overload
     def forward(
@@ -220,21 +292,46 @@ class MultiHeadAttention(Attention):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Self-attention, or cross-attention to `context`.
 
-        `key_padding` [batch, key] is True where a key is padding, which nobody may look at (`attention_mask == 0` of Hugging Face,
-        `key_padding_mask` of torch.nn). `mask` is True where a query may look at a key: [query, key], or [batch, heads, query, key] with
-        axes of size 1 for all (`attn_mask` of scaled_dot_product_attention; nn.MultiheadAttention's says the opposite). A key is seen
-        where padding, mask, `causal` and window all allow it; a query with nothing to look at gets the output layer's bias alone.
+        `key_padding` [batch, key] is True where a key is padding, which nobody may look at
+        (`attention_mask == 0` of Hugging Face, `key_padding_mask` of torch.nn). `mask` is True
+        where a query may look at a key: [query, key], or [batch, heads, query, key] with axes of
+        size 1 for all (`attn_mask` of scaled_dot_product_attention; nn.MultiheadAttention's says
+        the opposite). A key is seen where padding, mask, `causal` and window all allow it; a query
+        with nothing to look at gets the output layer's bias alone.
         """
-        check.brick(x, context, self.width, self.config, key_padding, mask, causal=causal, parameter=self.query.weight)
+        check.brick(
+            x,
+            context,
+            self.width,
+            self.config,
+            key_padding,
+            mask,
+            causal=causal,
+            parameter=self.query.weight,
+        )
         keys = x.shape[1] if context is None else context.shape[1]
         query_at = torch.arange(x.shape[1], device=x.device)[None]
         key_at, offset = key_positions(keys, key_padding, x.device)
         place = place_for(
-            self.config.positions, self.config.head_dim, self.config.heads, query_at, offset, causal=causal, table=self.relative
+            self.config.positions,
+            self.config.head_dim,
+            self.config.heads,
+            query_at,
+            offset,
+            causal=causal,
+            table=self.relative,
         )
         place = replace(place, given=four_axes(mask))
         record = Recorder({"query", "key", "mask"}) if return_weights else NOTHING
-        mixed = self.compute(x, context, place=place, context_at=key_at, context_offset=offset, kernel=kernel, record=record)
+        mixed = self.compute(
+            x,
+            context,
+            place=place,
+            context_at=key_at,
+            context_offset=offset,
+            kernel=kernel,
+            record=record,
+        )
         if isinstance(record, Recorder):
             query, key, used = (record["model", None, name] for name in ("query", "key", "mask"))
             return mixed, attention_weights(query, key, self.scoring(used, place.bias))
@@ -270,13 +367,25 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(q kᵀ · scale + bias) v over the allowed keys.
 
-    `key_padding` [batch, key] is True where a key is padding, which nobody may look at. `mask` is True where a query may look at a key:
-    [query, key], or [batch, heads, query, key] with axes of size 1 for all. With `causal` or a `window`, the last query stands at the
-    last key, so a few new queries may follow many cached keys. A key is seen where all of these allow it; a query with nothing to look at
-    gets zeros. With `return_weights` the weights [batch, heads, query, key] are rebuilt beside the kernel.
+    `key_padding` [batch, key] is True where a key is padding, which nobody may look at. `mask` is
+    True where a query may look at a key: [query, key], or [batch, heads, query, key] with axes of
+    size 1 for all. With `causal` or a `window`, the last query stands at the last key, so a few new
+    queries may follow many cached keys. A key is seen where all of these allow it; a query with
+    nothing to look at gets zeros. With `return_weights` the weights [batch, heads, query, key] are
+    rebuilt beside the kernel.
     """
-    check.attention(query, key, value, window=window, key_padding=key_padding, mask=mask, bias=bias, kernel=kernel)
-    queries, keys = query.shape[2], key.shape[2]
+    check.attention(
+        query,
+        key,
+        value,
+        window=window,
+        key_padding=key_padding,
+        mask=mask,
+        bias=bias,
+        kernel=kernel,
+    )
+    queries = query.shape[2]
+    keys = key.shape[2]
     aligned = keys - queries if causal or window is not None else 0
     query_at = torch.arange(aligned, aligned + queries, device=query.device)[None]
     key_at, offset = key_positions(keys, key_padding, query.device)

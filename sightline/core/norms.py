@@ -36,7 +36,8 @@ class RMSNormLayer(nn.Module):
 
     def __init__(self, width: int, config: RMSNorm) -> None:
         super().__init__()
-        self.eps, self.plus_one = config.eps, config.plus_one
+        self.eps = config.eps
+        self.plus_one = config.plus_one
         self.weight = nn.Parameter(torch.zeros(width) if config.plus_one else torch.ones(width))
 
     def forward(self, x: Stream) -> Stream:
@@ -61,7 +62,8 @@ class EachHead(nn.Module):
 
     def __init__(self, config: Norm, head_dim: int) -> None:
         super().__init__()
-        self.norm, self.head_dim = make_norm(config, head_dim), head_dim
+        self.norm = make_norm(config, head_dim)
+        self.head_dim = head_dim
 
     def forward(self, x: Stream) -> Stream:
         return self.norm(x.unflatten(-1, (-1, self.head_dim))).flatten(-2)
@@ -71,11 +73,16 @@ def make_head_norm(config: HeadNorm | None, heads: int, head_dim: int) -> nn.Mod
     """QK-norm: each head by itself, all heads together, or none."""
     if config is None:
         return nn.Identity()
-    return EachHead(config.norm, head_dim) if config.per_head else make_norm(config.norm, heads * head_dim)
+    return (
+        EachHead(config.norm, head_dim)
+        if config.per_head
+        else make_norm(config.norm, heads * head_dim)
+    )
 
 
 def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Half precisions are too coarse to sum or exponentiate in; float32 and float64 stay as they are."""
+    """Half precisions are too coarse to sum or exponentiate in; float32 and float64 stay as they
+    are."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 

@@ -35,11 +35,15 @@ class Vocabulary(nn.Module):
 class LanguageOutput(nn.Module):
     """cap · tanh(scale · W x / cap); on the sphere, times the learned s_z."""
 
-    def __init__(self, width: int, vocab_size: int, config: LanguageHead, *, on_sphere: bool) -> None:
+    def __init__(
+        self, width: int, vocab_size: int, config: LanguageHead, *, on_sphere: bool
+    ) -> None:
         super().__init__()
         self.config = config
         self.vocabulary = Vocabulary(width, vocab_size, tied=config.tied, bias=config.bias)
-        self.logit_scale = Scale((vocab_size,), start=1.0, stored=width**-0.5) if on_sphere else None
+        self.logit_scale = (
+            Scale((vocab_size,), start=1.0, stored=width**-0.5) if on_sphere else None
+        )
 
     def forward(self, x: Stream, embedding: Float[Tensor, "vocab_size width"]) -> Logits:
         if self.config.scale != 1.0:
@@ -66,9 +70,13 @@ class MaskedOutput(nn.Module):
         return self.vocabulary(self.norm(self.activation(self.transform(x))), embedding)
 
 
-def pool(x: Stream, how: str, padding: Bool[Tensor, "batch time"] | None) -> Float[Tensor, "batch width"]:
+def pool(
+    x: Stream, how: str, padding: Bool[Tensor, "batch time"] | None
+) -> Float[Tensor, "batch width"]:
     """One vector per sequence: its first or last real token, or the mean of the real ones."""
-    real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if padding is None else ~padding
+    real = (
+        torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if padding is None else ~padding
+    )
     if how == "mean":
         return (x * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
     if how == "first":
@@ -86,7 +94,9 @@ class PooledOutput(nn.Module):
         self.how = config.how
         self.transform = Linear(width, width) if config.how == "tanh" else nn.Identity()
 
-    def forward(self, x: Stream, padding: Bool[Tensor, "batch time"] | None = None) -> Float[Tensor, "batch width"]:
+    def forward(
+        self, x: Stream, padding: Bool[Tensor, "batch time"] | None = None
+    ) -> Float[Tensor, "batch width"]:
         if self.how == "tanh":
             return torch.tanh(self.transform(pool(x, "first", padding)))
         return pool(x, self.how, padding)
@@ -99,20 +109,27 @@ class ClassOutput(nn.Module):
         super().__init__()
         self.pool = config.pool
         hidden = config.activation is not None
-        self.transform = Linear(width, width, bias=config.transform_bias) if hidden else nn.Identity()
+        self.transform = (
+            Linear(width, width, bias=config.transform_bias) if hidden else nn.Identity()
+        )
         self.activation = ACTIVATIONS[config.activation] if config.activation else nn.Identity()
         self.norm = make_norm(config.norm, width)
         self.labels = Linear(width, config.labels, bias=config.bias)
 
-    def forward(self, x: Stream, padding: Bool[Tensor, "batch time"] | None = None) -> Float[Tensor, "*shape labels"]:
+    def forward(
+        self, x: Stream, padding: Bool[Tensor, "batch time"] | None = None
+    ) -> Float[Tensor, "*shape labels"]:
         if self.pool != "tokens":
             x = pool(x, self.pool, padding)
         return self.labels(self.norm(self.activation(self.transform(x))))
 
 
-def make_output(config: ModelConfig) -> LanguageOutput | MaskedOutput | PooledOutput | ClassOutput | None:
+def make_output(
+    config: ModelConfig,
+) -> LanguageOutput | MaskedOutput | PooledOutput | ClassOutput | None:
     """The head that a configuration names."""
-    stack, head = config.last, config.head
+    stack = config.last
+    head = config.head
     vocab_size = stack.embedding.vocab_size
     if isinstance(head, LanguageHead):
         return LanguageOutput(stack.width, vocab_size, head, on_sphere=stack.on_sphere)

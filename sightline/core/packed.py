@@ -1,9 +1,11 @@
-"""Weights laid out for running: the same numbers, in blocks in which the processor wants to read them.
+"""Weights laid out for running: the same numbers, in the blocks in which the processor wants to
+read them.
 
-    fast = packed(transformer)          # shares everything with it, and has a second, packed copy of the large matrices
+    fast = packed(transformer)    # shares everything with it, and has a second, packed copy of the
+                                  # large matrices
 
-q, k and v are joined into one product. Results differ by rounding only. The twin is for running: train, record and save the one that
-it was made from.
+q, k and v are joined into one product. Results differ by rounding only. The twin is for running:
+train, record and save the original.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Packed(nn.Module):
 
     def __init__(self, weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None) -> None:
         super().__init__()
-        self.weight, self.bias, self.few = weight, bias, FewVectors(weight, bias)
+        self.weight = weight
+        self.bias = bias
+        self.few = FewVectors(weight, bias)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         return self.few(x) if self.few.suits(x) else F.linear(x, self.weight, self.bias)
@@ -39,14 +43,20 @@ class Packed(nn.Module):
 class PackedVocabulary(Packed):
     """A head's matrix, packed; when tied, a copy of the embedding's."""
 
-    def forward(self, x: Float[Tensor, "batch time in"], embedding: Tensor) -> Float[Tensor, "batch time out"]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x: Float[Tensor, "batch time in"], embedding: Tensor
+    ) -> Float[Tensor, "batch time out"]:
         return super().forward(x)
 
 
 def can_pack(transformer: Transformer) -> bool:
     """Whether this machine and these weights gain from it."""
     weight = transformer.last_stack.embedding.tokens.weight
-    fits = weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    fits = (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()
+    )
     return fits and any(parameter.numel() >= SMALLEST for parameter in transformer.parameters())
 
 
@@ -65,10 +75,16 @@ def packed(transformer: Transformer) -> Transformer:
         if joined is not None:
             part.joined = joined
         for name, child in list(part.named_children()):
-            if isinstance(child, (nn.Identity, nn.Dropout)):  # a module that does nothing costs a call all the same
+            if isinstance(
+                child, (nn.Identity, nn.Dropout)
+            ):  # a module that does nothing costs a call all the same
                 delattr(part, name)
                 setattr(part, name, unchanged)
-            if type(child) is Linear and child.weight.numel() >= SMALLEST and not (name in JOINED and joined):
+            if (
+                type(child) is Linear
+                and child.weight.numel() >= SMALLEST
+                and not (name in JOINED and joined)
+            ):
                 setattr(part, name, Packed(child.weight, child.bias))
     if isinstance(twin.output, (LanguageOutput, MaskedOutput)):
         pack_head(twin.output, twin.last_stack.embedding.tokens.weight)
@@ -84,13 +100,16 @@ def join(attention: Attention) -> FewVectors | None:
     parts = (attention.query, attention.key, attention.value)
     if any(type(part) is not Linear for part in parts):  # adapters
         return None
-    weights, biases = [part.weight.detach() for part in parts], [part.bias.detach() for part in parts if attention.config.bias]
+    weights = [part.weight.detach() for part in parts]
+    biases = [part.bias.detach() for part in parts if attention.config.bias]
     if sum(weight.numel() for weight in weights) < SMALLEST:
         return None
     return FewVectors(torch.cat(weights), torch.cat(biases) if biases else None)
 
 
-def pack_head(head: LanguageOutput | MaskedOutput, embedding: Float[Tensor, "vocab_size width"]) -> None:
+def pack_head(
+    head: LanguageOutput | MaskedOutput, embedding: Float[Tensor, "vocab_size width"]
+) -> None:
     """Logits by a packed matrix."""
     weight = embedding if head.vocabulary.weight is None else head.vocabulary.weight
     if weight.numel() >= SMALLEST:

@@ -23,7 +23,8 @@ Stream = Float[Tensor, "batch time width"]
 
 
 class Residual(nn.Module):
-    """x ← after(x + inside(f(before(x)))); the norms that a placement does not use are the identity."""
+    """x ← after(x + inside(f(before(x)))); the norms that a placement does not use are the
+    identity."""
 
     def __init__(self, width: int, norm: Norm, placement: Placement, dropout: float) -> None:
         super().__init__()
@@ -33,7 +34,9 @@ class Residual(nn.Module):
         self.after = make_norm(norm if placement == "post" else none, width)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
-    def forward(self, x: Stream, f: Callable[[Stream], Stream], name: str, record: Record) -> Stream:
+    def forward(
+        self, x: Stream, f: Callable[[Stream], Stream], name: str, record: Record
+    ) -> Stream:
         return self.after(x + self.step(x, f, name, record))
 
     def step(self, x: Stream, f: Callable[[Stream], Stream], name: str, record: Record) -> Stream:

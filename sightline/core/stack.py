@@ -1,4 +1,5 @@
-"""A stack: embedding, blocks, final norm. An encoder is a stack that sees both ways, a decoder one that cannot see ahead."""
+"""A stack: embedding, blocks, final norm. An encoder is a stack that sees both ways, a decoder one
+that cannot see ahead."""
 
 from __future__ import annotations
 
@@ -22,14 +23,18 @@ Stream = Float[Tensor, "batch time width"]
 
 
 class Stack(nn.Module):
-    """Embedding → blocks 0, 1, 2, … → norm. Parameters read as sentences: `decoder.3.attention.query.weight`."""
+    """Embedding → blocks 0, 1, 2, … → norm. Parameters read as sentences:
+    `decoder.3.attention.query.weight`."""
 
     def __init__(self, name: str, config: StackConfig, *, context_width: int | None = None) -> None:
         super().__init__()
-        self.name, self.config = name, config
+        self.name = name
+        self.config = config
         self.embedding = Embedding(config.width, config.max_positions, config.embedding)
         for n in range(config.layers):
-            self.add_module(str(n), make_block(config.width, config.block(n), context_width=context_width))
+            self.add_module(
+                str(n), make_block(config.width, config.block(n), context_width=context_width)
+            )
         self.norm = make_norm(config.final_norm, config.width)
         self.relative = self._relative_table()
 
@@ -38,7 +43,12 @@ class Stack(nn.Module):
         for block in self.config.blocks:
             form = block.attention.positions
             if isinstance(form, RelativeBias):
-                return RelativeTable(form.buckets, form.max_distance, block.attention.heads, causal=self.config.causal)
+                return RelativeTable(
+                    form.buckets,
+                    form.max_distance,
+                    block.attention.heads,
+                    causal=self.config.causal,
+                )
         return None
 
     def __getitem__(self, layer: int) -> Block | SphereBlock:
@@ -76,7 +86,15 @@ class Stack(nn.Module):
             x = self[n](x, self._setting(n, places[form], memory, cache, kernel, record))
         return record.at(self.name)("output", self.norm(x))
 
-    def _setting(self, n: int, place: Place, memory: Memory | None, cache: Cache | None, kernel: Kernel, record: Record) -> Setting:
+    def _setting(
+        self,
+        n: int,
+        place: Place,
+        memory: Memory | None,
+        cache: Cache | None,
+        kernel: Kernel,
+        record: Record,
+    ) -> Setting:
         """What surrounds block n."""
         store = None if cache is None else cache.stores[n]
         cross_store = None if cache is None or not cache.cross else cache.cross[n]

@@ -1,4 +1,5 @@
-"""The demo: three words attend to each other, then a small Transformer learns to repeat, and shows where it looks."""
+"""The demo: three words attend to each other, then a small Transformer learns to repeat, and shows
+where it looks."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A text that repeats itself, what the model says comes next, and where its clearest head looks."""
+    """A text that repeats itself, what the model says comes next, and where its clearest head
+    looks."""
 
     text: str
     said: str
@@ -47,7 +49,9 @@ def teach(model: Transformer, *, steps: int = 200, seed: int = 0) -> Iterator[St
     for number in range(1, steps + 1):
         optimizer.param_groups[0]["lr"] = 3e-3 * min(1.0, number / 30)
         text = repeated(32, random)
-        loss = F.cross_entropy(model(text[:, :-1])[:, HALF - 1 :].flatten(0, 1), text[:, HALF:].flatten())
+        loss = F.cross_entropy(
+            model(text[:, :-1])[:, HALF - 1 :].flatten(0, 1), text[:, HALF:].flatten()
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -63,7 +67,9 @@ def repeated(rows: int, random: torch.Generator) -> Tensor:
 def pupil() -> Transformer:
     """Two layers, four heads, learned positions."""
     torch.manual_seed(0)
-    return Transformer(gpt(width=64, layers=2, heads=4, vocab_size=len(LETTERS), max_positions=2 * HALF))
+    return Transformer(
+        gpt(width=64, layers=2, heads=4, vocab_size=len(LETTERS), max_positions=2 * HALF)
+    )
 
 
 @torch.no_grad()
@@ -74,11 +80,21 @@ def examine(model: Transformer, *, seed: int = 7) -> Lesson:
     said = model(text, record=seen).argmax(-1)
     best = (-1.0, 0, 0, torch.empty(0))
     for layer in range(2):
-        query, key, mask, bias = (seen["decoder", layer, what] for what in ("query", "key", "mask", "bias"))
-        weights = attention_weights(query, key, model.last_stack[layer].attention.scoring(mask, bias))[0]
-        found = weights[:, range(HALF, 2 * HALF - 1), range(1, HALF)].mean(-1)  # letter n of the second half → letter n+1 of the first
+        query, key, mask, bias = (
+            seen["decoder", layer, what] for what in ("query", "key", "mask", "bias")
+        )
+        weights = attention_weights(
+            query, key, model.last_stack[layer].attention.scoring(mask, bias)
+        )[0]
+        found = weights[:, range(HALF, 2 * HALF - 1), range(1, HALF)].mean(
+            -1
+        )  # letter n of the second half → letter n+1 of the first
         head = int(found.argmax())
-        best = max(best, (float(found[head]), layer, head, weights[head]), key=lambda candidate: candidate[0])
+        best = max(
+            best,
+            (float(found[head]), layer, head, weights[head]),
+            key=lambda candidate: candidate[0],
+        )
     right = (said[0, HALF - 1 : -1] == text[0, HALF:]).float().mean()
     return Lesson(spell(text[0]), spell(said[0]), float(right), *best[1:])
 

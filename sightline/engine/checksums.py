@@ -1,7 +1,9 @@
-"""CRC-32 of each mebibyte of a file's data: found when the data is written, compared while it is read into memory.
+"""CRC-32 of each mebibyte of a file's data: found when the data is written, compared while it is
+read into memory.
 
-CRC-32 finds every error that spans at most 32 bits, so every single flipped bit, and misses other damage once in four billion. It is a
-guard against damage, not against an author: whoever can write the data can write its sums.
+CRC-32 finds every error that spans at most 32 bits, so every single flipped bit, and misses other
+damage once in four billion. It is a guard against damage, not against an author: whoever can write
+the data can write its sums.
 """
 
 from __future__ import annotations
@@ -37,12 +39,16 @@ def checksums(pieces: Iterable[Bytes]) -> list[int]:
 
 
 def read_checked(descriptor: int, start: int, into: memoryview, sums: Sequence[int]) -> None:
-    """Fill memory from a file's byte `start` on. ValueError if a block is not what its sum says, or the file ends too soon."""
+    """Fill memory from a file's byte `start` on. ValueError if a block is not what its sum says, or
+    the file ends too soon."""
     read = partial(_read_block, descriptor, start, into)
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         for number, found in enumerate(pool.map(read, range(len(sums)))):
             if found != sums[number]:
-                raise ValueError(f"bytes {start + number * BLOCK:,} to {start + min(len(into), (number + 1) * BLOCK):,} are damaged")
+                raise ValueError(
+                    f"bytes {start + number * BLOCK:,} to"
+                    f" {start + min(len(into), (number + 1) * BLOCK):,} are damaged"
+                )
 
 
 def _read_block(descriptor: int, start: int, into: memoryview, number: int) -> int:

@@ -1,8 +1,9 @@
 """An encoder on the engine: rows of many sentences side by side, without padding.
 
 encoder = NativeEncoder.of(transformer, "int8")
-hidden = encoder.run(embedded, lengths)                 # [tokens, width], sentence after sentence
-hidden, sources = encoder.keep(embedded, lengths)       # and what a decoder's cross-attention looks at stays, until it is forgotten
+hidden = encoder.run(embedded, lengths)              # [tokens, width], sentence after sentence
+hidden, sources = encoder.keep(embedded, lengths)    # also keeps what a decoder's cross-attention
+                                                     # looks at, until it is forgotten
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ MOST_ROWS = 2048  # tokens of one call: scratch memory grows with them
 
 
 def encoder_program(transformer: Transformer) -> Program:
-    """The encoder's blocks, from embedded tokens on; then keys and values for each block of a decoder."""
-    stack, decoder = transformer.encoder, transformer.decoder
+    """The encoder's blocks, from embedded tokens on; then keys and values for each block of a
+    decoder."""
+    stack = transformer.encoder
+    decoder = transformer.decoder
     if stack is None:
-        raise InputError("an encoder's engine for a model without an encoder", fix="NativeEngine.of(transformer)")
+        raise InputError(
+            "an encoder's engine for a model without an encoder", fix="NativeEngine.of(transformer)"
+        )
     program = empty_program(stack)
     for n in range(stack.config.layers):
         add_block(program, stack, n)
@@ -47,17 +52,24 @@ def encoder_program(transformer: Transformer) -> Program:
 
 def add_memory(program: Program, layer: Attention) -> None:
     """Keys and values of the source for one block of the decoder."""
-    form, parts, number = layer.config, (layer.key, layer.value), len(program.dims)
+    form = layer.config
+    parts = (layer.key, layer.value)
+    number = len(program.dims)
     check_forms([form])
-    narrow, name = form.kv_heads * form.head_dim, f"{number}.memory.joined"
-    matrix = program.matrix(name, (2 * narrow, layer.context_width), lambda: torch.cat([part.weight for part in parts]))
+    narrow = form.kv_heads * form.head_dim
+    name = f"{number}.memory.joined"
+    matrix = program.matrix(
+        name, (2 * narrow, layer.context_width), lambda: torch.cat([part.weight for part in parts])
+    )
     bias = torch.cat([part.bias for part in parts]) if form.bias else None
     program.add("linear", **{"in": STREAM}, out=JOINED, matrix=matrix, bias=program.place(bias))
     said: dict[str, Any] = {"layer": number, "kv_heads": form.kv_heads, "dim": form.head_dim}
     if isinstance(layer.key_norm, EachHead):
         said["key_norm"] = program.norm(layer.key_norm.norm)
     elif form.query_key_norm is not None:
-        program.add("norm", **{"in": JOINED}, out=JOINED, norm=program.norm(layer.key_norm), dim=narrow)
+        program.add(
+            "norm", **{"in": JOINED}, out=JOINED, norm=program.norm(layer.key_norm), dim=narrow
+        )
     program.add("keep", **{"in": JOINED}, unit=isinstance(layer.measure, CosineMeasure), **said)
     program.widths[JOINED] = max(program.widths[JOINED], 2 * narrow)
     program.kv_heads.append(form.kv_heads)
@@ -71,16 +83,27 @@ class NativeEncoder:
         self.engine = engine
 
     @classmethod
-    def of(cls, transformer: Transformer, precision: Precision = "float32", *, half_cache: bool | None = None) -> NativeEncoder:
+    def of(
+        cls,
+        transformer: Transformer,
+        precision: Precision = "float32",
+        *,
+        half_cache: bool | None = None,
+    ) -> NativeEncoder:
         """Its weights, packed now."""
         if not kernels.available():
             raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
         matrices.check_precision(precision)
-        return cls(NativeEngine.packing(encoder_program(transformer), precision, half_cache=half_cache))
+        return cls(
+            NativeEngine.packing(encoder_program(transformer), precision, half_cache=half_cache)
+        )
 
-    def run(self, x: Float[Tensor, "tokens width"], lengths: Sequence[int]) -> Float[Tensor, "tokens width"]:
+    def run(
+        self, x: Float[Tensor, "tokens width"], lengths: Sequence[int]
+    ) -> Float[Tensor, "tokens width"]:
         """The last hidden states of sentences that stand one after the other."""
-        found, start = list[Tensor](), 0
+        found = list[Tensor]()
+        start = 0
         for group in groups(lengths):
             hidden, sequences = self.keep(x[start : start + sum(group)], group)
             self.forget(sequences)
@@ -88,14 +111,19 @@ class NativeEncoder:
             start += sum(group)
         return torch.cat(found)
 
-    def keep(self, x: Float[Tensor, "tokens width"], lengths: Sequence[int]) -> tuple[Float[Tensor, "tokens width"], list[int]]:
-        """The same in one call, and a sequence for each sentence, which holds its keys and values."""
+    def keep(
+        self, x: Float[Tensor, "tokens width"], lengths: Sequence[int]
+    ) -> tuple[Float[Tensor, "tokens width"], list[int]]:
+        """The same in one call, and a sequence for each sentence, which holds its keys and
+        values."""
         sequences = [self.engine.begin() for _ in lengths]
         try:
             of = torch.tensor(sequences, dtype=torch.int64).repeat_interleave(torch.tensor(lengths))
             at = torch.cat([torch.arange(length, dtype=torch.int32) for length in lengths])
             found = torch.empty(x.shape)
-            self.engine.call(len(of), sequences=of, positions=at, hidden=found, start=x.float().contiguous())
+            self.engine.call(
+                len(of), sequences=of, positions=at, hidden=found, start=x.float().contiguous()
+            )
         except BaseException:
             self.forget(sequences)
             raise

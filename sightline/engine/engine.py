@@ -2,7 +2,7 @@
 
 engine = NativeEngine.of(transformer, "int8")
 sequence = engine.begin()
-logits = engine.run([Rows(sequence, prompt)])            # [1, vocabulary]: after the last token of each
+logits = engine.run([Rows(sequence, prompt)])    # [1, vocabulary]: after the last token of each
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class Rows:
         if not self.tokens:
             raise InputError("a row without tokens", expected="ids from 0 on, at least one")
         if not 0 <= self.logits <= len(self.tokens):
-            raise InputError(f"logits after {self.logits} of {len(self.tokens)} tokens", expected="at most one for each token")
+            raise InputError(
+                f"logits after {self.logits} of {len(self.tokens)} tokens",
+                expected="at most one for each token",
+            )
 
 
 def kept_at(matrix: Matrix, wanted: Precision) -> Precision:
@@ -50,13 +53,18 @@ def kept_at(matrix: Matrix, wanted: Precision) -> Precision:
 def check_ids(smallest: int, largest: int, most: int) -> None:
     """Before they are made 32 bits wide."""
     if smallest < 0 or largest >= most:
-        raise InputError(f"tokens hold {smallest} to {largest}", expected=f"ids from 0 to {most - 1}")
+        raise InputError(
+            f"tokens hold {smallest} to {largest}", expected=f"ids from 0 to {most - 1}"
+        )
 
 
 def check_room(name: str, x: Tensor, shape: Sequence[int]) -> None:
     """The engine is given an address alone."""
     if tuple(x.shape) != tuple(shape) or x.dtype != torch.float32 or not x.is_contiguous():
-        raise InputError(f"{name}: {x.dtype} {list(x.shape)}", expected=f"torch.float32 {list(shape)}, contiguous")
+        raise InputError(
+            f"{name}: {x.dtype} {list(x.shape)}",
+            expected=f"torch.float32 {list(shape)}, contiguous",
+        )
 
 
 def each_row(sequences: Sequence[int], time: int) -> Int[Tensor, " rows"]:
@@ -67,27 +75,46 @@ def each_row(sequences: Sequence[int], time: int) -> Int[Tensor, " rows"]:
 class NativeEngine:
     """A decoder, packed. `notes`: what packing cost, where it cost too much.
 
-    A sequence is known by a number that is never given twice: one that was forgotten is refused, as is whatever else a step names that
-    is not there."""
+    A sequence is known by a number that is never given twice: one that was forgotten is refused, as
+    is whatever else a step names that is not there."""
 
     def __init__(self, program: Program, packed: Sequence[Packed], *, half_cache: bool) -> None:
-        self.program, self.packed, self.half_cache = program, list(packed), half_cache
+        self.program = program
+        self.packed = list(packed)
+        self.half_cache = half_cache
         self.notes = list[str]()
         native = kernels.ready()
-        self.engine: Any = native.Engine(program.widths, program.kv_heads, program.dims, half_cache, program.max_positions)
+        self.engine: Any = native.Engine(
+            program.widths, program.kv_heads, program.dims, half_cache, program.max_positions
+        )
         numbers = [matrices.add(self.engine, one) for one in packed]
         for said in program.operations:
-            self.engine.operation(program.addressed(said) | ({"matrix": numbers[said["matrix"]]} if "matrix" in said else {}))
+            self.engine.operation(
+                program.addressed(said)
+                | ({"matrix": numbers[said["matrix"]]} if "matrix" in said else {})
+            )
         last = program.operations[-1]
         self.vocabulary = packed[last["matrix"]].rows if last.get("last") else 0
-        self.query_widths = [said["heads"] * said["dim"] for said in program.operations if said["kind"] == ATTEND]
+        self.query_widths = [
+            said["heads"] * said["dim"] for said in program.operations if said["kind"] == ATTEND
+        ]
         self.queries: list[Tensor] = []
-        self.alone = new_lock()  # taken again by the same thread where memory is given back in the middle of something
-        self.left = deque[int]()  # sequences that nobody needs, to be forgotten by the next who has the lock
+        self.alone = (
+            new_lock()
+        )  # taken again by the same thread where memory is given back in the middle of something
+        self.left = deque[
+            int
+        ]()  # sequences that nobody needs, to be forgotten by the next who has the lock
 
     @classmethod
     @torch.no_grad()
-    def of(cls, transformer: Transformer, precision: Precision = "float32", *, half_cache: bool | None = None) -> NativeEngine:
+    def of(
+        cls,
+        transformer: Transformer,
+        precision: Precision = "float32",
+        *,
+        half_cache: bool | None = None,
+    ) -> NativeEngine:
         """A model's weights, packed now. With int4, sensitive matrices stay at int8."""
         if not kernels.available():
             raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
@@ -96,10 +123,16 @@ class NativeEngine:
 
     @classmethod
     @torch.no_grad()
-    def packing(cls, program: Program, precision: Precision, *, half_cache: bool | None = None) -> NativeEngine:
+    def packing(
+        cls, program: Program, precision: Precision, *, half_cache: bool | None = None
+    ) -> NativeEngine:
         """A program with its weights, packed now."""
-        packed = matrices.room([(kept_at(one, precision), one.rows, one.inputs) for one in program.matrices])
-        made = cls(program, packed, half_cache=precision != "float32" if half_cache is None else half_cache)
+        packed = matrices.room(
+            [(kept_at(one, precision), one.rows, one.inputs) for one in program.matrices]
+        )
+        made = cls(
+            program, packed, half_cache=precision != "float32" if half_cache is None else half_cache
+        )
         for number, one in enumerate(program.matrices):
             weight = one.make().detach().float().contiguous()
             check_fits(one.name, weight, packed[number].precision)
@@ -108,7 +141,8 @@ class NativeEngine:
         return made
 
     def look_at(self, encoder: NativeEngine) -> None:
-        """Cross-attention reads the encoder's cache: whoever has the lock of one has the other's."""
+        """Cross-attention reads the encoder's cache: whoever has the lock of one has the
+        other's."""
         self.engine.look_at(encoder.engine)
         self.alone = encoder.alone
 
@@ -139,7 +173,8 @@ class NativeEngine:
             self.engine.forget_sequence(sequence)
 
     def leave(self, sequence: int) -> None:
-        """Forget it without waiting: now, or before the next sequence begins. For `__del__`, which runs in any thread at any time."""
+        """Forget it without waiting: now, or before the next sequence begins. For `__del__`, which
+        runs in any thread at any time."""
         self.left.append(sequence)
         if self.alone.acquire(blocking=False):
             try:
@@ -159,23 +194,37 @@ class NativeEngine:
         with self.alone:
             return int(self.engine.length(sequence))
 
-    def run(self, rows: Sequence[Rows], *, queries: bool = False, into: Sequence[Tensor | None] = ()) -> Tensor:
-        """Logits after the last tokens of each, one below the other. With `queries`, `self.queries` keeps every layer's rotated q;
-        they may go `into` room that is given instead: [rows, heads · head_dim] for each layer, or None."""
-        if len(rows) == 1 and len(rows[0].tokens) == rows[0].logits == 1 and not queries and not into:
+    def run(
+        self, rows: Sequence[Rows], *, queries: bool = False, into: Sequence[Tensor | None] = ()
+    ) -> Tensor:
+        """Logits after the last tokens of each, one below the other. With `queries`, `self.queries`
+        keeps every layer's rotated q; they may go `into` room that is given instead: [rows, heads ·
+        head_dim] for each layer, or None."""
+        if (
+            len(rows) == 1
+            and len(rows[0].tokens) == rows[0].logits == 1
+            and not queries
+            and not into
+        ):
             self.queries = []
             return self.next(rows[0].sequence, rows[0].tokens[0])
-        tokens, sequences, positions, wanted = list[int](), list[int](), list[int](), list[int]()
+        tokens = list[int]()
+        sequences = list[int]()
+        positions = list[int]()
+        wanted = list[int]()
         for one in rows:
             one.check()
-            start, first = self.length(one.sequence), len(tokens)
+            start = self.length(one.sequence)
+            first = len(tokens)
             tokens += one.tokens
             sequences += [one.sequence] * len(one.tokens)
             positions += range(start, start + len(one.tokens))
             wanted += range(first + len(one.tokens) - one.logits, first + len(one.tokens))
         check_ids(min(tokens, default=0), max(tokens, default=0), self.packed[0].rows)
         logits = torch.empty(len(wanted), self.vocabulary)
-        self.queries = [torch.empty(len(tokens), width) for width in self.query_widths] if queries else []
+        self.queries = (
+            [torch.empty(len(tokens), width) for width in self.query_widths] if queries else []
+        )
         self.call(
             len(tokens),
             tokens=torch.tensor(tokens, dtype=torch.int32),
@@ -188,7 +237,8 @@ class NativeEngine:
         return logits
 
     def next(self, sequence: int, token: int) -> Float[Tensor, "1 vocabulary"]:
-        """Logits after one more token: `run` as it mostly is, with as little around it as may be."""
+        """Logits after one more token: `run` as it mostly is, with as little around it as may
+        be."""
         check_ids(token, token, self.packed[0].rows)
         logits = torch.empty(1, self.vocabulary)
         with self.alone:
@@ -206,12 +256,14 @@ class NativeEngine:
         start: Float[Tensor, "batch time width"] | None = None,
         first: int = 0,
     ) -> Float[Tensor, "batch time width"]:
-        """The last hidden states of one row of tokens for each sequence, before the head. `sources`: the encoder's sequences that
-        they look at; `queries`: as `into` of `run`; `start` and `first`: the residual stream and the operation to begin with."""
+        """The last hidden states of one row of tokens for each sequence, before the head.
+        `sources`: the encoder's sequences that they look at; `queries`: as `into` of `run`; `start`
+        and `first`: the residual stream and the operation to begin with."""
         batch, time = tokens.shape
         if len(sequences) != batch or len(sources) not in (0, batch):
             raise InputError(
-                f"{len(sequences)} sequences and {len(sources)} sources for {batch} rows of tokens", expected="one for each row"
+                f"{len(sequences)} sequences and {len(sources)} sources for {batch} rows of tokens",
+                expected="one for each row",
             )
         if tokens.numel():
             check_ids(int(tokens.min()), int(tokens.max()), self.packed[0].rows)
@@ -235,7 +287,14 @@ class NativeEngine:
         hidden = hidden.float().contiguous()
         rows = torch.arange(len(hidden), dtype=torch.int32)
         logits = torch.empty(len(hidden), self.vocabulary)
-        self.call(len(hidden), positions=rows, wanted=rows, logits=logits, start=hidden, first=len(self.program.operations) - 1)
+        self.call(
+            len(hidden),
+            positions=rows,
+            wanted=rows,
+            logits=logits,
+            start=hidden,
+            first=len(self.program.operations) - 1,
+        )
         return logits
 
     def call(
@@ -253,26 +312,41 @@ class NativeEngine:
         sources: Tensor | None = None,
         queries: Sequence[Tensor | None] = (),
     ) -> None:
-        """One step, alone: scratch memory belongs to the engine. `start` is the residual stream where it is given, `first` the operation
-        to begin with."""
+        """One step, alone: scratch memory belongs to the engine. `start` is the residual stream
+        where it is given, `first` the operation to begin with."""
         if start is not None:
             check_room("hidden states", start.flatten(0, -2), (rows, self.program.widths[0]))
         for room, width in zip(queries, self.query_widths, strict=False):
             if room is not None:
                 check_room("room for queries", room, (rows, width))
-        address, count = kernels.address, 0 if wanted is None else len(wanted)
+        address = kernels.address
+        count = 0 if wanted is None else len(wanted)
         given = [address(one) for one in (tokens, sequences, positions, sources)]
-        asked = (count, address(wanted), address(logits), [address(one) for one in queries], address(hidden))
+        asked = (
+            count,
+            address(wanted),
+            address(logits),
+            [address(one) for one in queries],
+            address(hidden),
+        )
         with self.alone:
             kernels.ready()  # as many threads as torch has now
             self.engine.run(rows, *given, *asked, address(start), first)
 
-    def remembered(self, sequence: int, layer: int, *, length: int | None = None) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer, [kv_heads, positions, head_dim], as the cache has them; of the first `length` positions."""
+    def remembered(
+        self, sequence: int, layer: int, *, length: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, [kv_heads, positions, head_dim], as the cache has them; of
+        the first `length` positions."""
         with self.alone:
             there = self.length(sequence)
-            heads, dim, length = self.program.kv_heads[layer], self.program.dims[layer], min(there, there if length is None else length)
-            keys, values = torch.empty(heads, length, dim), torch.empty(heads, length, dim)
+            heads = self.program.kv_heads[layer]
+            dim = self.program.dims[layer]
+            length = min(there, there if length is None else length)
+            keys = torch.empty(heads, length, dim)
+            values = torch.empty(heads, length, dim)
             for head in range(heads):
-                self.engine.read_cache(sequence, layer, head, length, keys[head].data_ptr(), values[head].data_ptr())
+                self.engine.read_cache(
+                    sequence, layer, head, length, keys[head].data_ptr(), values[head].data_ptr()
+                )
         return keys, values

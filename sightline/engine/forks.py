@@ -1,7 +1,8 @@
 """Locks that are free in a child of fork, and guard what is whole there.
 
-A fork waits until every such lock is free, so no child is born in the middle of a step. A thread may hold only one of them at a time:
-otherwise the fork could wait for a thread that waits for the fork.
+A fork waits until every such lock is free, so no child is born in the middle of a step. A thread
+may hold only one of them at a time: otherwise the fork could wait for a thread that waits for the
+fork.
 """
 
 from __future__ import annotations

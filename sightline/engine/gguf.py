@@ -1,8 +1,9 @@
-"""Weights that are whole numbers already, as GGUF's Q8_0, Q5_0, Q4_0 and Q4_1 are, keep them: they are packed again, not quantised again.
+"""Weights that are whole numbers already, as GGUF's Q8_0, Q5_0, Q4_0 and Q4_1 are, keep them: they
+are packed again, not quantised again.
 
-A group of 32 inputs is such when W = scale · q (+ minimum), to the bit, with float16 scales and whole numbers q that the precision has
-room for. Its largest number is then scale · m for a small m, or the distance between its ends scale · n: every m or n is tried, and no
-other group passes.
+A group of 32 inputs is such when W = scale · q (+ minimum), to the bit, with float16 scales and
+whole numbers q that the precision has room for. Its largest number is then scale · m for a small m,
+or the distance between its ends scale · n: every m or n is tried, and no other group passes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from torch import Tensor
 
 from sightline.engine.matrices import GROUP, TILE, Packed, Precision
 
-# What the largest number of a group may be, the usual first: Q8_0's, Q5_0's, Q4_0's. With 8 bits its sign does not matter.
+# What the largest number of a group may be, the usual first: Q8_0's, Q5_0's, Q4_0's. With 8 bits
+# its sign does not matter.
 LARGEST: dict[str, tuple[tuple[int, ...], ...]] = {
     "int8_groups": ((127,), (16,), (8,), tuple(range(126, 0, -1))),
     "int4": ((-8,), (7, 6, 5, 4, 3, 2, 1)),
 }
-HELD: dict[str, tuple[str, ...]] = {"int8_groups": ("Q8_0", "Q5_0", "Q4_0"), "int4": ("Q4_0",), "int4_min": ("Q4_1",)}
+HELD: dict[str, tuple[str, ...]] = {
+    "int8_groups": ("Q8_0", "Q5_0", "Q4_0"),
+    "int4": ("Q4_0",),
+    "int4_min": ("Q4_1",),
+}
 PLAIN = ("", "F32", "F16", "BF16")
 SENSITIVE = (  # at 8 bits with int4, too
     "embed_tokens.weight",
@@ -31,13 +37,18 @@ SENSITIVE = (  # at 8 bits with int4, too
     "lm_head.weight",
     "embed_out.weight",
 )
-SAMPLE, SHARE = 64, 1 / 16  # rows that are looked at first; whole numbers in fewer groups of them are chance
+SAMPLE, SHARE = (
+    64,
+    1 / 16,
+)  # rows that are looked at first; whole numbers in fewer groups of them are chance
 AT_ONCE = 1 << 18  # numbers
 
 
 def pack(engine: Any, number: int, weight: Tensor, into: Packed) -> tuple[int, int]:
-    """Pack a float32 matrix [rows, inputs], keeping groups that are integers times a scale already. Gives the rows that this destroyed."""
-    scales, damage = scales_of(weight, into.precision), (0, -1)
+    """Pack a float32 matrix [rows, inputs], keeping groups that are integers times a scale already.
+    Gives the rows that this destroyed."""
+    scales = scales_of(weight, into.precision)
+    damage = (0, -1)
     if scales is None or bool(scales.isnan().any()):
         damage = engine.pack(number, weight.data_ptr(), weight.shape[1])
     if scales is not None:
@@ -46,8 +57,8 @@ def pack(engine: Any, number: int, weight: Tensor, into: Packed) -> tuple[int, i
 
 
 def scales_of(weight: Tensor, precision: Precision) -> Tensor | None:
-    """The scale of each group (int4_min: and its minimum), [rows, groups, 1 or 2] in float16, NaN where it is no whole numbers; None if
-    hardly any is."""
+    """The scale of each group (int4_min: and its minimum), [rows, groups, 1 or 2] in float16, NaN
+    where it is no whole numbers; None if hardly any is."""
     if precision not in HELD:
         return None
     sample = found_in(weight[:: max(1, len(weight) // SAMPLE)], precision)[..., 0]
@@ -60,7 +71,11 @@ def scales_of(weight: Tensor, precision: Precision) -> Tensor | None:
 def found_in(weight: Tensor, precision: Precision) -> Tensor:
     """Scales of some rows."""
     groups = grouped(weight)
-    return group_lines(groups) if precision == "int4_min" else group_scales(groups, LARGEST[precision])[..., None]
+    return (
+        group_lines(groups)
+        if precision == "int4_min"
+        else group_scales(groups, LARGEST[precision])[..., None]
+    )
 
 
 def rows_at_once(weight: Tensor) -> int:
@@ -74,7 +89,8 @@ def grouped(weight: Tensor) -> Tensor:
 
 
 def group_scales(groups: Tensor, largest: Sequence[Sequence[int]]) -> Tensor:
-    """The first scale that makes whole numbers of a group, for each; 0 for zeros, NaN where there is none."""
+    """The first scale that makes whole numbers of a group, for each; 0 for zeros, NaN where there
+    is none."""
     rows = groups.reshape(-1, GROUP)
     edge = rows.gather(1, rows.abs().argmax(1, keepdim=True))[:, 0]
     found = torch.where(edge == 0, 0.0, torch.nan).half()
@@ -86,43 +102,56 @@ def group_scales(groups: Tensor, largest: Sequence[Sequence[int]]) -> Tensor:
 
 
 def scales_that_fit(rows: Tensor, edge: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows are whole numbers if their edge is one of `largest`, and the scale of each, in float16."""
+    """Which rows are whole numbers if their edge is one of `largest`, and the scale of each, in
+    float16."""
     scales = torch.where(largest < 0, edge[:, None], edge[:, None].abs()) / largest
     which, tried = (scales.half() == scales).nonzero(as_tuple=True)
-    scale, high = scales[which, tried], torch.maximum(largest, -largest - 1)[tried]
+    scale = scales[which, tried]
+    high = torch.maximum(largest, -largest - 1)[tried]
     numbers = (rows[which] / scale[:, None]).round()
     fits = ((numbers * scale[:, None] == rows[which]) & (numbers <= high[:, None])).all(1)
-    which, scale = which[fits], scale[fits].half()
+    which = which[fits]
+    scale = scale[fits].half()
     first = which.diff(prepend=which.new_tensor([-1])) != 0
     return which[first], scale[first]
 
 
 def group_lines(groups: Tensor) -> Tensor:
-    """The scale and minimum of each group for which W = scale · q + minimum, q from 0 to 15; NaN where there are none."""
+    """The scale and minimum of each group for which W = scale · q + minimum, q from 0 to 15; NaN
+    where there are none."""
     rows = groups.reshape(-1, GROUP)
     low, high = rows.aminmax(dim=1)
-    found = torch.stack((torch.where(low == high, 0.0, torch.nan), low), dim=1).half()  # one number only: the minimum
+    found = torch.stack(
+        (torch.where(low == high, 0.0, torch.nan), low), dim=1
+    ).half()  # one number only: the minimum
     found[(low == high) & (found[:, 1].float() != low)] = torch.nan
     lost = 2.0**-22 * torch.maximum(low.abs(), high.abs())  # by rounding the ends
     for span in range(15, 0, -1):
         left = found[:, 0].isnan().nonzero()[:, 0]
         scale = ((high - low)[left] / span).half()
         near = ((scale.float() * span - (high - low)[left]).abs() <= lost[left]) & (scale > 0)
-        left, scale = left[near], scale[near]
+        left = left[near]
+        scale = scale[near]
         for first in range(16 - span):  # what q the smallest number has
             minimum = (low[left] - scale.float() * first).half()
             numbers = ((rows[left] - minimum.float()[:, None]) / scale.float()[:, None]).round()
-            fits = (numbers * scale.float()[:, None] + minimum.float()[:, None] == rows[left]).all(1)
+            fits = (numbers * scale.float()[:, None] + minimum.float()[:, None] == rows[left]).all(
+                1
+            )
             found[left[fits]] = torch.stack((scale, minimum), dim=1)[fits]
-            left, scale = left[~fits], scale[~fits]
+            left = left[~fits]
+            scale = scale[~fits]
     return found.view(*groups.shape[:2], 2)
 
 
 def write(weight: Tensor, scales: Tensor, into: Packed) -> None:
     """Put the groups that have a scale in their places."""
-    step, end = rows_at_once(weight), into.tiles * TILE
+    step = rows_at_once(weight)
+    end = into.tiles * TILE
     for first in range(0, end, step):
-        part, some, rows = grouped(weight[first : first + step]), scales[first : first + step], min(step, end - first)
+        part = grouped(weight[first : first + step])
+        some = scales[first : first + step]
+        rows = min(step, end - first)
         part = torch.nn.functional.pad(part, (0, 0, 0, 0, 0, rows - len(part)))
         some = torch.nn.functional.pad(some, (0, 0, 0, 0, 0, rows - len(some)))
         write_rows(part, some, into, first)
@@ -131,10 +160,17 @@ def write(weight: Tensor, scales: Tensor, into: Packed) -> None:
 def write_rows(groups: Tensor, scales: Tensor, into: Packed, first: int) -> None:
     """Rows from `first` on, whole pairs of tiles of them."""
     kept, (data, places) = ~scales[..., 0].isnan(), places_of(into, first, len(groups))
-    scale, minimum = scales[..., :1].float(), scales[..., 1:].float().sum(-1, keepdim=True)
-    numbers = ((groups - minimum) / scale).nan_to_num(0.0, 0.0, 0.0).round().to(torch.int8)  # 0 / 0 where all is one number
+    scale = scales[..., :1].float()
+    minimum = scales[..., 1:].float().sum(-1, keepdim=True)
+    numbers = (
+        ((groups - minimum) / scale).nan_to_num(0.0, 0.0, 0.0).round().to(torch.int8)
+    )  # 0 / 0 where all is one number
     if into.precision in ("int4", "int4_min"):
-        halves = (numbers + (8 if into.precision == "int4" else 0)).view(torch.uint8).unflatten(-1, (4, 2, 4))
+        halves = (
+            (numbers + (8 if into.precision == "int4" else 0))
+            .view(torch.uint8)
+            .unflatten(-1, (4, 2, 4))
+        )
         numbers = halves[..., 0, :] | halves[..., 1, :] << 4
     in_tiles = numbers.view(torch.uint8).reshape(data.shape)
     mask = kept.view(places.shape[:-1])
@@ -143,12 +179,21 @@ def write_rows(groups: Tensor, scales: Tensor, into: Packed, first: int) -> None
 
 
 def places_of(into: Packed, first: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Where rows stand: their bytes [pair, 2, 8, group, vectors, 4] and their scales [pair, 2, 8, group, 1 or 2]."""
-    pairs, groups = into.tiles // 2, into.depth // GROUP
-    vectors, parts = 8 if into.precision == "int8_groups" else 4, 2 if into.precision == "int4_min" else 1
+    """Where rows stand: their bytes [pair, 2, 8, group, vectors, 4] and their scales [pair, 2, 8,
+    group, 1 or 2]."""
+    pairs = into.tiles // 2
+    groups = into.depth // GROUP
+    vectors = 8 if into.precision == "int8_groups" else 4
+    parts = 2 if into.precision == "int4_min" else 1
     some = slice(first // (2 * TILE), (first + rows) // (2 * TILE))
-    data = into.data[: pairs * groups * vectors * 2 * TILE * 4].view(pairs, groups, vectors, 2, TILE, 4)
-    scales = into.scales[: pairs * groups * parts * 2 * TILE * 2].view(torch.float16).view(pairs, groups, parts, 2, TILE)
+    data = into.data[: pairs * groups * vectors * 2 * TILE * 4].view(
+        pairs, groups, vectors, 2, TILE, 4
+    )
+    scales = (
+        into.scales[: pairs * groups * parts * 2 * TILE * 2]
+        .view(torch.float16)
+        .view(pairs, groups, parts, 2, TILE)
+    )
     return data.permute(0, 3, 4, 1, 2, 5)[some], scales.permute(0, 3, 4, 1, 2)[some]
 
 
@@ -159,17 +204,29 @@ def four_bits(kinds: Mapping[str, str]) -> Precision:
 
 
 def notes(kinds: Mapping[str, str], precision: Precision) -> list[str]:
-    """What becomes of a file's quantised matrices (name → GGUF's type) in a precision, in a line; nothing if it has none."""
+    """What becomes of a file's quantised matrices (name → GGUF's type) in a precision, in a line;
+    nothing if it has none."""
     whole = {name: kind for name, kind in kinds.items() if kind not in PLAIN}
     if not whole or precision.startswith("float"):
         return []
-    kept, again = Counter[str](), Counter[str]()
+    kept = Counter[str]()
+    again = Counter[str]()
     for name, kind in whole.items():
-        form = "int8_groups" if precision in ("int4", "int4_min") and name.endswith(SENSITIVE) else precision
+        form = (
+            "int8_groups"
+            if precision in ("int4", "int4_min") and name.endswith(SENSITIVE)
+            else precision
+        )
         (kept if kind in HELD.get(form, ()) else again)[kind] += 1
-    said = [f"{listed(kept)} kept as the file has them" if kept else "", f"{listed(again)} quantised again" if again else ""]
+    said = [
+        f"{listed(kept)} kept as the file has them" if kept else "",
+        f"{listed(again)} quantised again" if again else "",
+    ]
     return [f"{precision}: {'; '.join(part for part in said if part)}"]
 
 
 def listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {kind} {'matrix' if count == 1 else 'matrices'}" for kind, count in sorted(counts.items()))
+    return ", ".join(
+        f"{count} {kind} {'matrix' if count == 1 else 'matrices'}"
+        for kind, count in sorted(counts.items())
+    )

@@ -1,4 +1,5 @@
-"""Weights packed for the engine: tiles of 8 rows in the order in which they are read, in one of six precisions."""
+"""Weights packed for the engine: tiles of 8 rows in the order in which they are read, in one of six
+precisions."""
 
 from __future__ import annotations
 
@@ -15,10 +16,18 @@ from sightline.kernels import library as kernels
 
 Precision = Literal["float32", "float16", "int8", "int8_groups", "int4", "int4_min"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-GROUP, TILE, LINE, PAGE = 32, 8, 64, 1 << 21
+GROUP = 32
+TILE = 8
+LINE = 64
+PAGE = 1 << 21
 BEYOND = 4096  # prefetching may look a little beyond the end
 HALF = 65504.0  # the largest float16
-LARGEST = {"float16": HALF, "int8_groups": 127 * HALF, "int4": 7 * HALF, "int4_min": HALF}  # weights, so that scales are float16
+LARGEST = {
+    "float16": HALF,
+    "int8_groups": 127 * HALF,
+    "int4": 7 * HALF,
+    "int4_min": HALF,
+}  # weights, so that scales are float16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,9 @@ class Packed:
     @property
     def read_bytes(self) -> int:
         """What a single token reads: of int8, the groups' sums are for many."""
-        return self.data.numel() + (4 * TILE * self.tiles if self.precision == "int8" else self.scales.numel())
+        return self.data.numel() + (
+            4 * TILE * self.tiles if self.precision == "int8" else self.scales.numel()
+        )
 
 
 def rounded(count: int, to: int) -> int:
@@ -55,7 +66,9 @@ def rounded(count: int, to: int) -> int:
 
 def check_precision(name: str) -> Precision:
     if name not in PRECISIONS:
-        raise InputError(f"precision {name!r}", expected=", ".join(PRECISIONS), fix=nearest(name, PRECISIONS))
+        raise InputError(
+            f"precision {name!r}", expected=", ".join(PRECISIONS), fix=nearest(name, PRECISIONS)
+        )
     return name
 
 
@@ -67,32 +80,45 @@ def check_fits(name: str, weight: Tensor, precision: Precision) -> None:
     finite = math.isfinite(low) and math.isfinite(high)
     if not finite and precision != "float16":
         raise InputError(
-            f"{name} holds NaN or infinity, packed as {precision}", expected="finite weights", fix="dtype='float32' to look at it"
+            f"{name} holds NaN or infinity, packed as {precision}",
+            expected="finite weights",
+            fix="dtype='float32' to look at it",
         )
     largest = max(abs(low), abs(high))
     if finite and largest > LARGEST.get(precision, math.inf):
         raise InputError(
-            f"{name} holds {largest:.3g}, packed as {precision}", expected=f"at most {LARGEST[precision]:,.0f}", fix="dtype='float32'"
+            f"{name} holds {largest:.3g}, packed as {precision}",
+            expected=f"at most {LARGEST[precision]:,.0f}",
+            fix="dtype='float32'",
         )
 
 
 def damage_notes(name: str, matrix: Packed, rows: int, first: int) -> list[str]:
-    """What to say of rows that packing destroyed: of ten of their numbers, more than nine are off by more than half of their own size."""
+    """What to say of rows that packing destroyed: of ten of their numbers, more than nine are off
+    by more than half of their own size."""
     if not rows:
         return []
-    which = f"row {first}" if rows == 1 else f"{rows:,} of {matrix.rows:,} rows (the first is {first})"
-    return [f"warning: {name}, {which}: the largest numbers leave the others no room in {matrix.precision}; use dtype='float32'"]
+    which = (
+        f"row {first}" if rows == 1 else f"{rows:,} of {matrix.rows:,} rows (the first is {first})"
+    )
+    return [
+        f"warning: {name}, {which}: the largest numbers leave the others no room in"
+        f" {matrix.precision}; use dtype='float32'"
+    ]
 
 
 def sizes(precision: Precision, rows: int, inputs: int) -> tuple[int, int]:
     """Bytes of the weights and of the scales."""
-    native, number = kernels.ready(), PRECISIONS.index(precision)
-    depth, tiles = rounded(inputs, GROUP), rounded(-(-rows // TILE), 2)
+    native = kernels.ready()
+    number = PRECISIONS.index(precision)
+    depth = rounded(inputs, GROUP)
+    tiles = rounded(-(-rows // TILE), 2)
     return tiles * native.tile_bytes(number, depth), tiles * native.scale_bytes(number, depth)
 
 
 def room(wanted: Sequence[tuple[Precision, int, int]]) -> list[Packed]:
-    """Room for matrices (precision, rows, inputs), one after the other in large pages, in the order in which they will be read."""
+    """Room for matrices (precision, rows, inputs), one after the other in large pages, in the order
+    in which they will be read."""
     memory = torch.empty(total(wanted) + PAGE + BEYOND, dtype=torch.uint8)
     start = -memory.data_ptr() % PAGE
     kernels.ready().advise_huge(memory.data_ptr() + start, len(memory) - start)
@@ -106,10 +132,12 @@ def total(wanted: Sequence[tuple[Precision, int, int]]) -> int:
 
 def laid_out(wanted: Sequence[tuple[Precision, int, int]], memory: Tensor) -> list[Packed]:
     """Matrices in the memory that is given, from its beginning."""
-    found, start = list[Packed](), 0
+    found = list[Packed]()
+    start = 0
     for precision, rows, inputs in wanted:
         data, scales = (rounded(size, LINE) for size in sizes(precision, rows, inputs))
-        middle, end = start + data, start + data + scales
+        middle = start + data
+        end = start + data + scales
         found.append(Packed(precision, rows, inputs, memory[start:middle], memory[middle:end]))
         start = end
     return found
@@ -117,7 +145,8 @@ def laid_out(wanted: Sequence[tuple[Precision, int, int]], memory: Tensor) -> li
 
 def span(packed: Sequence[Packed]) -> Tensor:
     """All bytes of matrices that were laid out together."""
-    first, last = packed[0].data, packed[-1].scales
+    first = packed[0].data
+    last = packed[-1].scales
     assert first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
     end = last.storage_offset() + last.numel()
     return first.as_strided((end - first.storage_offset(),), (1,))
@@ -130,13 +159,21 @@ def empty(precision: Precision, rows: int, inputs: int) -> Packed:
 
 def add(engine: Any, matrix: Packed) -> int:
     """Its number in an engine."""
-    number, place = PRECISIONS.index(matrix.precision), (matrix.data.data_ptr(), matrix.scales.data_ptr())
-    return int(engine.matrix(number, matrix.rows, matrix.inputs, matrix.tiles, matrix.depth, *place))
+    number = PRECISIONS.index(matrix.precision)
+    place = (matrix.data.data_ptr(), matrix.scales.data_ptr())
+    return int(
+        engine.matrix(number, matrix.rows, matrix.inputs, matrix.tiles, matrix.depth, *place)
+    )
 
 
 def interleaved(gate: Tensor, up: Tensor) -> Tensor:
-    """Rows of both, eight of the one, eight of the other, so that a pair of tiles has a gate and what passes it."""
-    rows, fill = gate.shape[0], -gate.shape[0] % TILE
-    both = [torch.nn.functional.pad(part, (0, 0, 0, fill)).view(-1, TILE, part.shape[1]) for part in (gate, up)]
+    """Rows of both, eight of the one, eight of the other, so that a pair of tiles has a gate and
+    what passes it."""
+    rows = gate.shape[0]
+    fill = -gate.shape[0] % TILE
+    both = [
+        torch.nn.functional.pad(part, (0, 0, 0, fill)).view(-1, TILE, part.shape[1])
+        for part in (gate, up)
+    ]
     assert up.shape[0] == rows
     return torch.stack(both, dim=1).flatten(0, 2)

@@ -1,12 +1,12 @@
 """Encoders, and encoders with decoders, that run on the engine.
 
 fast = encoder_twin(transformer, "int8")
-hidden = fast.hidden(tokens, padding=padding)                       # padded places are not computed: they are 0
+hidden = fast.hidden(tokens, padding=padding)              # padding is not computed: it is 0
 
 fast = pair_twin(transformer, "int8")
 cache = fast.new_cache()
-hidden = fast.hidden(start, source=source, cache=cache)             # the source is read once
-hidden = fast.hidden(token, cache=cache)                            # beams of one source look at the same keys
+hidden = fast.hidden(start, source=source, cache=cache)    # the source is read once
+hidden = fast.hidden(token, cache=cache)                   # beams of one source share its keys
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ Padding = Bool[Tensor, "batch time"]
 
 
 def real_tokens(
-    stack: Stack, tokens: Int[Tensor, "batch time"], padding: Padding | None, types: Tensor | None = None
+    stack: Stack,
+    tokens: Int[Tensor, "batch time"],
+    padding: Padding | None,
+    types: Tensor | None = None,
 ) -> tuple[Float[Tensor, "tokens width"], list[int], Padding]:
-    """Embedded tokens, row after row without padding; how many each row has; and where they stand."""
+    """Embedded tokens, row after row without padding; how many each row has; and where they
+    stand."""
     positions, _ = positions_of(tokens, padding)
     x = stack.embedding(tokens, positions, types)
     real = torch.ones_like(tokens, dtype=torch.bool) if padding is None else ~padding
@@ -47,16 +51,29 @@ def real_tokens(
 
 def asks_more(others: dict[str, Any]) -> bool:
     """Whether something is wanted that the engine has not: a record, documents."""
-    return any(value is not None and value is not NOTHING for name, value in others.items() if name != "kernel")
+    return any(
+        value is not None and value is not NOTHING
+        for name, value in others.items()
+        if name != "kernel"
+    )
 
 
 class EncoderTwin(Transformer):
-    """Shares every parameter with the encoder that it was made from. The engine has its own, packed copy."""
+    """Shares every parameter with the encoder that it was made from. The engine has its own, packed
+    copy."""
 
     native: NativeEncoder
 
-    def hidden(self, tokens: Tensor, *, padding: Padding | None = None, types: Tensor | None = None, **others: Any) -> Tensor:
-        """The last hidden states; 0 where there is padding. What is recorded, or needs a gradient, is computed by torch."""
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        padding: Padding | None = None,
+        types: Tensor | None = None,
+        **others: Any,
+    ) -> Tensor:
+        """The last hidden states; 0 where there is padding. What is recorded, or needs a gradient,
+        is computed by torch."""
         if asks_more(others) or self.encoder is None or torch.is_grad_enabled():
             return super().hidden(tokens, padding=padding, types=types, **others)
         check.call(self.config, tokens, padding, types, None, None, None, self.device)
@@ -71,14 +88,19 @@ class PairCache(NativeCache):
 
     def __init__(self, engine: NativeEngine, layers: int, encoder: NativeEncoder) -> None:
         super().__init__(engine, layers)
-        self.encoder, self.sources, self.kept = encoder, list[int](), list[int]()
+        self.encoder = encoder
+        self.sources = list[int]()
+        self.kept = list[int]()
         self.cross = Cache([*self.stores], cross=True).cross
 
     def look_at(self, sources: list[int]) -> None:
         """From now on, until the cache is closed."""
-        self.sources, self.kept = sources, sources
+        self.sources = sources
+        self.kept = sources
         nothing = torch.zeros(1, 1, 0, 1)
-        self.cross[0].update(Stored(nothing, nothing, torch.zeros(1, 0, dtype=torch.long), 0))  # the engine has what matters
+        self.cross[0].update(
+            Stored(nothing, nothing, torch.zeros(1, 0, dtype=torch.long), 0)
+        )  # the engine has what matters
 
     def reorder(self, rows: Tensor) -> None:
         self.check_open()
@@ -87,16 +109,22 @@ class PairCache(NativeCache):
         self.sources = sources
 
     def fork(self, length: int) -> NativeCache:
-        raise InputError("a cache of an encoder–decoder that is shared", expected="one cache for each source", fix="new_cache()")
+        raise InputError(
+            "a cache of an encoder–decoder that is shared",
+            expected="one cache for each source",
+            fix="new_cache()",
+        )
 
     def close(self) -> None:
         super().close()
         self.encoder.forget(self.kept)
-        self.sources, self.kept = [], []
+        self.sources = []
+        self.kept = []
 
 
 class PairTwin(Transformer):
-    """Shares every parameter with the transformer that it was made from. The engines have their own, packed copies."""
+    """Shares every parameter with the transformer that it was made from. The engines have their
+    own, packed copies."""
 
     native: NativeEncoder
     engine: NativeEngine
@@ -117,7 +145,12 @@ class PairTwin(Transformer):
     ) -> Tensor:
         """The last hidden states of the decoder, before the head."""
         if not isinstance(cache, PairCache) or asks_more(others) or padding is not None:
-            given = {"padding": padding, "source": source, "source_padding": source_padding, "cache": cache}
+            given = {
+                "padding": padding,
+                "source": source,
+                "source_padding": source_padding,
+                "cache": cache,
+            }
             return super().hidden(tokens, **given, **others)
         check.call(self.config, tokens, None, None, source, source_padding, cache, self.device)
         cache.check_open()
@@ -126,10 +159,13 @@ class PairTwin(Transformer):
             x, lengths, _ = real_tokens(self.encoder, source, source_padding)
             cache.look_at(self.native.keep(x, lengths)[1])
         found = self.engine.hidden(cache.rows(len(tokens)), tokens, sources=cache.sources)
-        cache.length, cache.batch = cache.length + tokens.shape[1], len(tokens)
+        cache.length = cache.length + tokens.shape[1]
+        cache.batch = len(tokens)
         return found
 
-    def head(self, hidden: Tensor, *, padding: Tensor | None = None, record: Any = NOTHING) -> Tensor:
+    def head(
+        self, hidden: Tensor, *, padding: Tensor | None = None, record: Any = NOTHING
+    ) -> Tensor:
         """Logits, by the packed matrix."""
         if record is not NOTHING or hidden.requires_grad:
             return super().head(hidden, padding=padding, record=record)
@@ -161,7 +197,8 @@ def check_known(transformer: Transformer) -> None:
 @torch.no_grad()
 def encoder_twin(transformer: Transformer, precision: Precision = "float32") -> EncoderTwin:
     """A twin for reading."""
-    native, twin = NativeEncoder.of(transformer, precision), evaluated(transformer)
+    native = NativeEncoder.of(transformer, precision)
+    twin = evaluated(transformer)
     twin.__class__ = EncoderTwin
     assert isinstance(twin, EncoderTwin)
     twin.native = native
@@ -171,10 +208,12 @@ def encoder_twin(transformer: Transformer, precision: Precision = "float32") -> 
 @torch.no_grad()
 def pair_twin(transformer: Transformer, precision: Precision = "float32") -> PairTwin:
     """A twin for reading and writing."""
-    native, twin = NativeEncoder.of(transformer, precision), evaluated(transformer)
+    native = NativeEncoder.of(transformer, precision)
+    twin = evaluated(transformer)
     engine = NativeEngine.packing(decoder_program(transformer), precision)
     engine.look_at(native.engine)
     twin.__class__ = PairTwin
     assert isinstance(twin, PairTwin)
-    twin.native, twin.engine = native, engine
+    twin.native = native
+    twin.engine = engine
     return twin

@@ -1,7 +1,9 @@
-"""Whether a program that was read from a file can be run: the engine addresses memory by its numbers and checks none of them itself.
+"""Whether a program that was read from a file can be run: the engine addresses memory by its
+numbers and checks none of them itself.
 
-Every value has the type that the engine casts it to, every index points into what is there, every tensor has exactly the numbers that
-its operation reads, and the sizes are those of the model's configuration.
+Every value has the type that the engine casts it to, every index points into what is there, every
+tensor has exactly the numbers that its operation reads, and the sizes are those of the model's
+configuration.
 """
 
 from __future__ import annotations
@@ -18,25 +20,71 @@ WIDEST_HEAD = 1024
 FIELDS = {
     "embed": {"out", "matrix", "scale", "positions", "types", "norm"},
     "norm": {"in", "out", "norm", "layer", "dim"},
-    "linear": {"in", "out", "adds", "matrix", "norm", "bias", "curve", "gated", "dim", "step", "scale", "softcap", "factor", "last"},
-    "attend": {"in", "out", "layer", "heads", "kv_heads", "dim", "score_scale", "score_cap", "window", "sinks", "causal"}
-    | {"distance_bias", "reach", "query_norm", "key_norm", "pairs", "frequencies", "amplitude", "unit", "query_scale", "key_scale"},
+    "linear": {
+        "in",
+        "out",
+        "adds",
+        "matrix",
+        "norm",
+        "bias",
+        "curve",
+        "gated",
+        "dim",
+        "step",
+        "scale",
+        "softcap",
+        "factor",
+        "last",
+    },
+    "attend": {
+        "in",
+        "out",
+        "layer",
+        "heads",
+        "kv_heads",
+        "dim",
+        "score_scale",
+        "score_cap",
+        "window",
+        "sinks",
+        "causal",
+    }
+    | {
+        "distance_bias",
+        "reach",
+        "query_norm",
+        "key_norm",
+        "pairs",
+        "frequencies",
+        "amplitude",
+        "unit",
+        "query_scale",
+        "key_scale",
+    },
     "blend": {"in", "out", "step"},
     "add": {"in", "out"},
 }
 
 
 def check_program(program: Program, stack: StackConfig) -> None:
-    """ValueError, which says what is wrong, unless the program is one of a decoder with this configuration."""
+    """ValueError, which says what is wrong, unless the program is one of a decoder with this
+    configuration."""
     attention = [stack.block(n).attention for n in range(stack.layers)]
-    require(program.kv_heads == [form.kv_heads for form in attention], "the key-value heads are not the model's")
-    require(program.dims == [form.head_dim for form in attention], "the head sizes are not the model's")
+    require(
+        program.kv_heads == [form.kv_heads for form in attention],
+        "the key-value heads are not the model's",
+    )
+    require(
+        program.dims == [form.head_dim for form in attention], "the head sizes are not the model's"
+    )
     require(type(program.cross_from) is int and program.cross_from == 0, "there is cross-attention")
     _check_sizes(program, stack)
     operations: Any = program.operations
     require(isinstance(operations, list) and len(operations) > 0, "there are no operations")
     require(all(isinstance(one, dict) for one in operations), "an operation is not an object")
-    checks = [OperationCheck(program, stack, number, one) for number, one in enumerate(program.operations)]
+    checks = [
+        OperationCheck(program, stack, number, one) for number, one in enumerate(program.operations)
+    ]
     for check in checks:
         check.run()
     require(checks[0].kind == "embed", "the first operation does not embed tokens")
@@ -53,18 +101,26 @@ def require(holds: bool, otherwise: str) -> None:
 def _check_sizes(program: Program, stack: StackConfig) -> None:
     matrices = program.matrices
     require(len(matrices) > 0, "there are no matrices")
-    require((matrices[0].rows, matrices[0].inputs) == (stack.embedding.vocab_size, stack.width), "the embedding is not the model's")
+    require(
+        (matrices[0].rows, matrices[0].inputs) == (stack.embedding.vocab_size, stack.width),
+        "the embedding is not the model's",
+    )
     widest = max(max(one.rows, one.inputs) for one in matrices)
     widths: Any = program.widths
     require(isinstance(widths, list) and len(widths) == 5, "the buffers are not five")
-    require(all(type(width) is int and 0 < width <= widest for width in widths), "a buffer has an impossible width")
+    require(
+        all(type(width) is int and 0 < width <= widest for width in widths),
+        "a buffer has an impossible width",
+    )
     require(widths[0] == stack.width, "the residual stream has another width than the model's")
 
 
 class OperationCheck:
     """One operation against the program that it is part of."""
 
-    def __init__(self, program: Program, stack: StackConfig, number: int, fields: Mapping[str, Any]) -> None:
+    def __init__(
+        self, program: Program, stack: StackConfig, number: int, fields: Mapping[str, Any]
+    ) -> None:
         self.program = program
         self.stack = stack
         self.number = number
@@ -78,7 +134,10 @@ class OperationCheck:
         getattr(self, f"check_{self.kind}")()
 
     def check_embed(self) -> None:
-        self.require(self.integer("matrix", 0, 0, required=True) == 0, "it reads another matrix than the embedding")
+        self.require(
+            self.integer("matrix", 0, 0, required=True) == 0,
+            "it reads another matrix than the embedding",
+        )
         width = self.stack.width
         self.require(self.buffer("out") >= width, "its output is too narrow")
         self.number_field("scale")
@@ -93,17 +152,25 @@ class OperationCheck:
         self.norm("norm", dim)
 
     def check_linear(self) -> None:
-        matrix = self.program.matrices[self.integer("matrix", 0, len(self.program.matrices) - 1, required=True)]
+        matrix = self.program.matrices[
+            self.integer("matrix", 0, len(self.program.matrices) - 1, required=True)
+        ]
         self.require(self.buffer("in") >= matrix.inputs, "its input is too narrow")
-        gated, last = self.flag("gated"), self.flag("last")
+        gated = self.flag("gated")
+        last = self.flag("last")
         self.flag("adds")
         width = self.integer("dim", 1, matrix.rows, required=True) if gated else matrix.rows
         if last:
             at_the_end = self.number == len(self.program.operations) - 1
-            self.require(at_the_end and not gated and width == self.stack.embedding.vocab_size, "its logits are not the model's")
+            self.require(
+                at_the_end and not gated and width == self.stack.embedding.vocab_size,
+                "its logits are not the model's",
+            )
         else:
             self.require(self.buffer("out") >= width, "its output is too narrow")
-        self.require(not gated or 2 * rounded(width, TILE) == matrix.rows, "gate and matrix differ in size")
+        self.require(
+            not gated or 2 * rounded(width, TILE) == matrix.rows, "gate and matrix differ in size"
+        )
         self.require(gated or "step" not in self.fields, "it has the step of a gate, but no gate")
         self.integer("curve", 0, len(CURVES) - 1)
         for name in ("scale", "softcap"):
@@ -116,8 +183,12 @@ class OperationCheck:
     def check_attend(self) -> None:
         layer = self.integer("layer", 0, self.stack.layers - 1, required=True)
         form = self.stack.block(layer).attention
-        sizes = [self.integer(name, 1, 1 << 20, required=True) for name in ("heads", "kv_heads", "dim")]
-        self.require(sizes == [form.heads, form.kv_heads, form.head_dim], "its heads are not the model's")
+        sizes = [
+            self.integer(name, 1, 1 << 20, required=True) for name in ("heads", "kv_heads", "dim")
+        ]
+        self.require(
+            sizes == [form.heads, form.kv_heads, form.head_dim], "its heads are not the model's"
+        )
         heads, kv_heads, dim = sizes
         self.require(dim <= WIDEST_HEAD, "its heads are too wide")
         self.require(self.buffer("in") >= (heads + 2 * kv_heads) * dim, "its input is too narrow")
@@ -154,7 +225,9 @@ class OperationCheck:
         if name not in self.fields and not required and name != "kind":
             return 0
         value = self.fields.get(name)
-        self.require(type(value) is int and least <= value <= most, f"{name!r} is not from {least} to {most}")
+        self.require(
+            type(value) is int and least <= value <= most, f"{name!r} is not from {least} to {most}"
+        )
         return cast(int, value)
 
     def flag(self, name: str) -> bool:
@@ -164,7 +237,10 @@ class OperationCheck:
 
     def number_field(self, name: str) -> None:
         value = self.fields.get(name, 0.0)
-        self.require(type(value) in (int, float) and abs(value) < 1e38 and math.isfinite(value), f"{name!r} is not a number")
+        self.require(
+            type(value) in (int, float) and abs(value) < 1e38 and math.isfinite(value),
+            f"{name!r} is not a number",
+        )
 
     def buffer(self, name: str) -> int:
         """The width of a buffer that is read or written."""
@@ -176,18 +252,33 @@ class OperationCheck:
         if name not in fields:
             return
         value = fields[name]
-        there = isinstance(value, Kept) and type(value.number) is int and 0 <= value.number < len(self.program.kept)
+        there = (
+            isinstance(value, Kept)
+            and type(value.number) is int
+            and 0 <= value.number < len(self.program.kept)
+        )
         self.require(there, f"the tensor {name!r} is missing")
         held = self.program.kept[value.number].numel()
-        self.require(held == count, f"the tensor {name!r} has {held:,} numbers and should have {count:,}")
+        self.require(
+            held == count, f"the tensor {name!r} has {held:,} numbers and should have {count:,}"
+        )
 
     def norm(self, name: str, width: int) -> None:
         if name not in self.fields:
             return
         said = self.fields[name]
-        self.require(isinstance(said, dict) and said.keys() <= {"kind", "epsilon", "gain", "bias"}, f"{name!r} is not a norm")
-        kind, epsilon = said.get("kind"), said.get("epsilon", 0.0)
-        self.require(type(kind) is int and 0 <= kind < len(NORMS), f"{name!r} is of an unknown kind")
-        self.require(type(epsilon) in (int, float) and 0 <= epsilon < 1e38, f"the epsilon of {name!r} is not a number")
+        self.require(
+            isinstance(said, dict) and said.keys() <= {"kind", "epsilon", "gain", "bias"},
+            f"{name!r} is not a norm",
+        )
+        kind = said.get("kind")
+        epsilon = said.get("epsilon", 0.0)
+        self.require(
+            type(kind) is int and 0 <= kind < len(NORMS), f"{name!r} is of an unknown kind"
+        )
+        self.require(
+            type(epsilon) in (int, float) and 0 <= epsilon < 1e38,
+            f"the epsilon of {name!r} is not a number",
+        )
         for part in ("gain", "bias"):
             self.tensor(part, width, said)

@@ -1,10 +1,11 @@
-"""What a precision costs: the engine beside core, in float32, on the same text.
+"""What a precision costs: the engine against the core in float32, on the same text.
 
-    perplexity   =  exp(−mean log q(y))                       of the tokens y that come, for float32's p and the precision's q
-    divergence   =  mean Σ p log(p / q)                       KL(p ‖ q) a token, in nats
-    agreement    =  how often both find the same token likeliest
-    matrix       :  ‖W − Ŵ‖ / ‖W‖                             of each packed matrix
-    block        :  mean ‖h − ĥ‖ / ‖h‖                        of the hidden states after each block, over tokens
+    perplexity  =  exp(−mean log q(y))      of the actual next tokens y, for float32's p and the
+                                            precision's q
+    divergence  =  mean Σ p log(p / q)      KL(p ‖ q) per token, in nats
+    agreement   =  how often both find the same token likeliest
+    matrix      :  ‖W − Ŵ‖ / ‖W‖            of each packed matrix
+    block       :  mean ‖h − ĥ‖ / ‖h‖       of the hidden states after each block, over tokens
 
 found = report(model, text, precisions=["int8", "int4"])
 """
@@ -41,7 +42,8 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class MatrixError:
-    """‖W − Ŵ‖ / ‖W‖ of one of the engine's matrices: `0.attention.joined` is q, k and v, `0.feed_forward.joined` gate and up."""
+    """‖W − Ŵ‖ / ‖W‖ of one of the engine's matrices: `0.attention.joined` is q, k and v,
+    `0.feed_forward.joined` gate and up."""
 
     name: str
     error: float
@@ -49,8 +51,8 @@ class MatrixError:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One precision: bytes of the packed weights, and how far it is from float32. `blocks` has one error for each block, the last after
-    the final norm; `looked_at` says of how many tokens."""
+    """One precision: bytes of the packed weights, and how far it is from float32. `blocks` has one
+    error for each block, the last after the final norm; `looked_at` says of how many tokens."""
 
     precision: Precision
     bytes: int
@@ -67,7 +69,8 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What core makes of the text: for each window its tokens, the tokens that come, and the last hidden states."""
+    """What core makes of the text: for each window its tokens, the tokens that come, and the last
+    hidden states."""
 
     transformer: Transformer
     windows: list[list[int]]
@@ -88,7 +91,8 @@ def report(
     limit: int = LIMIT,
     progress: Progress | None = None,
 ) -> list[Quality]:
-    """Measure precisions on a text (or token ids), read in whole windows of the context, `limit` tokens at most.
+    """Measure precisions on a text (or token ids), read in whole windows of the context, `limit`
+    tokens at most.
 
     `progress(what, done, total)` is told of every step.
     """
@@ -96,7 +100,12 @@ def report(
 
 
 def reports(
-    model: Subject, text: str | Sequence[int], *, precisions: Sequence[str] = SMALLER, limit: int = LIMIT, progress: Progress | None = None
+    model: Subject,
+    text: str | Sequence[int],
+    *,
+    precisions: Sequence[str] = SMALLER,
+    limit: int = LIMIT,
+    progress: Progress | None = None,
 ) -> Iterator[Quality]:
     """The same, one precision after the other as they are measured."""
     wanted: list[Precision] = [check_precision(name) for name in precisions]
@@ -114,15 +123,25 @@ def nothing(what: str, done: int, total: int) -> None:
 
 def checked(transformer: Transformer) -> Transformer:
     """A decoder whose weights are float32."""
-    if transformer.decoder is None or transformer.encoder is not None or not isinstance(transformer.output, LanguageOutput):
-        raise InputError("a model that does not continue texts", expected="a decoder with a language head", fix="use another model")
+    if (
+        transformer.decoder is None
+        or transformer.encoder is not None
+        or not isinstance(transformer.output, LanguageOutput)
+    ):
+        raise InputError(
+            "a model that does not continue texts",
+            expected="a decoder with a language head",
+            fix="use another model",
+        )
     kind = next(transformer.parameters()).dtype
     if kind != torch.float32:
-        raise InputError(f"a model in {kind}", expected="float32, to compare with", fix="load it without dtype")
+        raise InputError(
+            f"a model in {kind}", expected="float32, to compare with", fix="load it without dtype"
+        )
     return transformer
 
 
-# ---------------------------------------------------------------------------------------------------------------- the text
+# --------------------------------------------------------------------------------------- the text
 
 
 def ids_of(model: Subject, text: str | Sequence[int]) -> list[int]:
@@ -130,55 +149,87 @@ def ids_of(model: Subject, text: str | Sequence[int]) -> list[int]:
     if not isinstance(text, str):
         return list(text)
     if model.tokenizer is None:
-        raise InputError("a model without tokenizer", expected="token ids", fix="report(model, [1, 2, 3, …])")
+        raise InputError(
+            "a model without tokenizer", expected="token ids", fix="report(model, [1, 2, 3, …])"
+        )
     return [*model.tokenizer.engine.around[0], *model.tokenizer.encode(text)]
 
 
-def windows_of(transformer: Transformer, ids: list[int], *, limit: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Whole windows of the context, or one shorter window, and the token that comes after each of their tokens."""
+def windows_of(
+    transformer: Transformer, ids: list[int], *, limit: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Whole windows of the context, or one shorter window, and the token that comes after each of
+    their tokens."""
     if len(ids) < 2:
-        raise InputError(f"a text of {len(ids)} tokens", expected="two or more", fix="give a longer text")
+        raise InputError(
+            f"a text of {len(ids)} tokens", expected="two or more", fix="give a longer text"
+        )
     if limit < 1:
         raise InputError(f"a limit of {limit} tokens", expected="1 or more", fix=f"limit={LIMIT}")
-    context, read = transformer.config.last.max_positions, min(limit, len(ids) - 1)
+    context = transformer.config.last.max_positions
+    read = min(limit, len(ids) - 1)
     size = min(context, read)
     starts = range(0, read - size + 1, size)
-    return [ids[start : start + size] for start in starts], [ids[start + 1 : start + size + 1] for start in starts]
+    return [ids[start : start + size] for start in starts], [
+        ids[start + 1 : start + size + 1] for start in starts
+    ]
 
 
 @torch.inference_mode()
-def truth_of(transformer: Transformer, windows: list[list[int]], coming: list[list[int]], tell: Progress) -> Truth:
-    """Core's hidden states. Logits are made of them again when they are compared: all at once, they are too large."""
-    total, done, hidden = sum(map(len, windows)), 0, list[Tensor]()
+def truth_of(
+    transformer: Transformer, windows: list[list[int]], coming: list[list[int]], tell: Progress
+) -> Truth:
+    """Core's hidden states. Logits are made of them again when they are compared: all at once, they
+    are too large."""
+    total = sum(map(len, windows))
+    done = 0
+    hidden = list[Tensor]()
     for window in windows:
-        cache, states = Cache.growing(transformer.config), list[Tensor]()
+        cache = Cache.growing(transformer.config)
+        states = list[Tensor]()
         for part in torch.tensor([window], device=transformer.device).split(CHUNK * 8, dim=1):
             states.append(transformer.hidden(part, cache=cache)[0])
             done += part.shape[1]
             tell("float32", done, total)
         hidden.append(torch.cat(states))
     record = Recorder({"residual", "output"})
-    transformer.hidden(torch.tensor([windows[0][:LOOKED_AT]], device=transformer.device), record=record)
+    transformer.hidden(
+        torch.tensor([windows[0][:LOOKED_AT]], device=transformer.device), record=record
+    )
     blocks = [record["decoder", n, "residual"][0] for n in range(1, transformer.config.last.layers)]
-    return Truth(transformer, windows, coming, hidden, [*blocks, record["decoder", None, "output"][0]])
+    return Truth(
+        transformer, windows, coming, hidden, [*blocks, record["decoder", None, "output"][0]]
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------ one precision
+# ---------------------------------------------------------------------------------- one precision
 
 
 def packed_bytes(transformer: Transformer, precision: Precision) -> int:
     """What the engine's weights take, without packing them."""
     found = program_of(transformer).matrices
-    return sum(rounded(size, LINE) for one in found for size in sizes(kept_at(one, precision), one.rows, one.inputs))
+    return sum(
+        rounded(size, LINE)
+        for one in found
+        for size in sizes(kept_at(one, precision), one.rows, one.inputs)
+    )
 
 
 @torch.inference_mode()
 def quality(truth: Truth, precision: Precision, tell: Progress) -> Quality:
     tell(f"{precision}: packing", 0, 1)
     engine = NativeEngine.of(truth.transformer, precision)
-    matrices = tuple(matrix_errors(engine, lambda done, total: tell(f"{precision}: matrices", done, total)))
-    found = torch.stack(list(compared(truth, engine, lambda done: tell(f"{precision}: logits", done, truth.tokens))))
-    blocks = tuple(block_errors(truth, engine, lambda done: tell(f"{precision}: blocks", done, len(truth.blocks))))
+    matrices = tuple(
+        matrix_errors(engine, lambda done, total: tell(f"{precision}: matrices", done, total))
+    )
+    found = torch.stack(
+        list(compared(truth, engine, lambda done: tell(f"{precision}: logits", done, truth.tokens)))
+    )
+    blocks = tuple(
+        block_errors(
+            truth, engine, lambda done: tell(f"{precision}: blocks", done, len(truth.blocks))
+        )
+    )
     ours, theirs, divergence, agreed = (found[:, :4].sum(0) / truth.tokens).tolist()
     return Quality(
         precision=precision,
@@ -195,8 +246,11 @@ def quality(truth: Truth, precision: Precision, tell: Progress) -> Quality:
     )
 
 
-def compared(truth: Truth, engine: NativeEngine, tell: Callable[[int], None]) -> Iterator[Float[Tensor, " five"]]:
-    """For some tokens at a time: Σ −log q, Σ −log p, Σ KL(p ‖ q), how often they agree, the largest difference of two logits."""
+def compared(
+    truth: Truth, engine: NativeEngine, tell: Callable[[int], None]
+) -> Iterator[Float[Tensor, " five"]]:
+    """For some tokens at a time: Σ −log q, Σ −log p, Σ KL(p ‖ q), how often they agree, the largest
+    difference of two logits."""
     done = 0
     for window, coming, hidden in zip(truth.windows, truth.coming, truth.hidden, strict=True):
         sequence = engine.begin()
@@ -210,8 +264,11 @@ def compared(truth: Truth, engine: NativeEngine, tell: Callable[[int], None]) ->
         engine.forget(sequence)
 
 
-def differences(theirs: Float[Tensor, "time vocabulary"], ours: Float[Tensor, "time vocabulary"], coming: Tensor) -> Tensor:
-    p, q = theirs.log_softmax(-1), ours.log_softmax(-1)
+def differences(
+    theirs: Float[Tensor, "time vocabulary"], ours: Float[Tensor, "time vocabulary"], coming: Tensor
+) -> Tensor:
+    p = theirs.log_softmax(-1)
+    q = ours.log_softmax(-1)
     divergence = (p.exp() * (p - q)).sum()
     agreed = (theirs.argmax(-1) == ours.argmax(-1)).sum()
     losses = [-logs.gather(-1, coming[:, None]).sum() for logs in (q, p)]
@@ -231,23 +288,35 @@ def matrix_error(engine: NativeEngine, number: int, matrix: Matrix) -> float:
         back = torch.empty(rows.shape)
         for row in range(len(rows)):
             engine.engine.unpack_row(number, first * UNPACKED + row, back[row].data_ptr())
-        off, size = off + float((rows - back).square().sum()), size + float(rows.square().sum())
+        off = off + float((rows - back).square().sum())
+        size = size + float(rows.square().sum())
     return math.sqrt(off / size) if size else 0.0
 
 
-def block_errors(truth: Truth, engine: NativeEngine, tell: Callable[[int], None]) -> Iterator[float]:
-    for n, (wanted, found) in enumerate(zip(truth.blocks, states(engine, truth.windows[0][:LOOKED_AT]), strict=True)):
+def block_errors(
+    truth: Truth, engine: NativeEngine, tell: Callable[[int], None]
+) -> Iterator[float]:
+    for n, (wanted, found) in enumerate(
+        zip(truth.blocks, states(engine, truth.windows[0][:LOOKED_AT]), strict=True)
+    ):
         yield float(((wanted - found).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(1e-30)).mean())
         tell(n + 1)
 
 
 def states(engine: NativeEngine, tokens: list[int]) -> Iterator[Float[Tensor, "time width"]]:
-    """Hidden states after each block: a program that ends there, with the same matrices, goes on from those before it."""
-    program, stream = engine.program, None  # before the embedding there is none
-    names = [program.matrices[said["matrix"]].name if "matrix" in said else "" for said in program.operations]
+    """Hidden states after each block: a program that ends there, with the same matrices, goes on
+    from those before it."""
+    program = engine.program  # before the embedding there is none
+    stream = None
+    names = [
+        program.matrices[said["matrix"]].name if "matrix" in said else ""
+        for said in program.operations
+    ]
     starts = [n for n, name in enumerate(names) if name.endswith(".attention.joined")]
     for first, end in pairwise([0, *starts[1:], len(names) - 1]):
         operations = [*program.operations[:end], program.operations[-1]]
-        block = NativeEngine(replace(program, operations=operations), engine.packed, half_cache=engine.half_cache)
+        block = NativeEngine(
+            replace(program, operations=operations), engine.packed, half_cache=engine.half_cache
+        )
         stream = block.hidden([block.begin()], torch.tensor([tokens]), start=stream, first=first)
         yield stream[0]

@@ -1,10 +1,13 @@
-"""Packed weights on disk: what an engine needs, in one file, so that the checkpoint need not be read again.
+"""Packed weights on disk: what an engine needs, in one file, so that the checkpoint need not be
+read again.
 
-    magic · length of the header · its SHA-256 │ header (JSON) │ small tensors │ matrices, each its weights and its scales │ a page of zeros
+    magic · length of the header · its SHA-256 │ header (JSON) │ small tensors │ matrices, each its
+    weights and its scales │ a page of zeros
 
-The header has a key (what was packed, how and by which build), the program, the size of all that follows it and the CRC-32 of each mebibyte
-of it. Weights are read into memory, not mapped, and compared with their sums on the way: what was compared is what runs, even if the file
-is changed or cut short later. A file appears under its name when it is whole, or not at all.
+The header has a key (what was packed, how and by which build), the program, the size of all that
+follows it and the CRC-32 of each mebibyte of it. Weights are read into memory, not mapped, and
+compared with their sums on the way: what was compared is what runs, even if the file is changed or
+cut short later. A file appears under its name when it is whole, or not at all.
 """
 
 from __future__ import annotations
@@ -38,9 +41,15 @@ from sightline.files.regular import open_regular_file
 from sightline.kernels import library as kernels
 
 FORMAT = 2
-MAGIC, SUFFIX, UNFINISHED = b"SIGHTPAK", ".packed", ".unfinished"
-START, MOST_HEADER = 48, 1 << 25
-SPARE, HOUR = 1 << 30, 3600  # so much of the disk stays free; seconds after which an unfinished file has no writer any more
+MAGIC = b"SIGHTPAK"
+SUFFIX = ".packed"
+UNFINISHED = ".unfinished"
+START = 48
+MOST_HEADER = 1 << 25
+SPARE, HOUR = (
+    1 << 30,
+    3600,
+)  # so much of the disk stays free; seconds after which an unfinished file has no writer any more
 PAGE = 4096
 APART = ("matrices", "kept")  # of a program: its large and small tensors
 HEADER = {"key", "notes", "half_cache", "program", "kept", "matrices", "size", "sums"}
@@ -63,12 +72,24 @@ class Entry:
 
 
 def key_of(**said: Any) -> Key:
-    """What was packed, as plain values, and by which build: another one may lay matrices out differently."""
+    """What was packed, as plain values, and by which build: another one may lay matrices out
+    differently."""
     package = Path(__file__).parents[1]
-    sources = [str(kernels.ready().__file__), *sorted(str(path) for name in PACKAGES for path in (package / name).rglob("*.py"))]
+    sources = [
+        str(kernels.ready().__file__),
+        *sorted(str(path) for name in PACKAGES for path in (package / name).rglob("*.py")),
+    ]
     build = [(seen.st_size, seen.st_mtime_ns) for seen in map(os.stat, sources)]
-    versions = {"sightline": version("sightline"), "torch": torch.__version__, "kernels": kernels.ready().kind()}
-    return plain({"format": FORMAT, "build": hashlib.sha256(str(build).encode()).hexdigest()} | versions | said)
+    versions = {
+        "sightline": version("sightline"),
+        "torch": torch.__version__,
+        "kernels": kernels.ready().kind(),
+    }
+    return plain(
+        {"format": FORMAT, "build": hashlib.sha256(str(build).encode()).hexdigest()}
+        | versions
+        | said
+    )
 
 
 def plain(value: Any) -> Any:
@@ -77,19 +98,28 @@ def plain(value: Any) -> Any:
         return {"kept": value.number}
     if isinstance(value, dict):
         return {str(name): plain(one) for name, one in cast(dict[Any, Any], value).items()}
-    return [plain(one) for one in cast(Sequence[Any], value)] if isinstance(value, (list, tuple)) else value
+    return (
+        [plain(one) for one in cast(Sequence[Any], value)]
+        if isinstance(value, (list, tuple))
+        else value
+    )
 
 
 def lively(value: Any) -> Any:
     """The reverse of `plain`."""
     if isinstance(value, dict):
         said = cast(dict[str, Any], value)
-        return Kept(said["kept"]) if said.keys() == {"kept"} else {name: lively(one) for name, one in said.items()}
+        return (
+            Kept(said["kept"])
+            if said.keys() == {"kept"}
+            else {name: lively(one) for name, one in said.items()}
+        )
     return [lively(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
 
 
 def write(path: Path, key: Key, engine: NativeEngine, *, notes: Sequence[str] = ()) -> None:
-    """Write an engine's weights. OSError where that cannot be done; then there is no file, or the one that was there before."""
+    """Write an engine's weights. OSError where that cannot be done; then there is no file, or the
+    one that was there before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.stem}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
@@ -106,10 +136,14 @@ def write(path: Path, key: Key, engine: NativeEngine, *, notes: Sequence[str] = 
 def write_parts(file: BinaryIO, key: Key, engine: NativeEngine, notes: list[str]) -> None:
     said = engine.program
     header: dict[str, Any] = {"key": key, "notes": notes, "half_cache": engine.half_cache}
-    header["program"] = {one.name: plain(getattr(said, one.name)) for one in fields(said) if one.name not in APART}
+    header["program"] = {
+        one.name: plain(getattr(said, one.name)) for one in fields(said) if one.name not in APART
+    }
     header["kept"] = [list(x.shape) for x in said.kept]
     pairs = zip(said.matrices, engine.packed, strict=True)
-    header["matrices"] = [[one.name, packed.precision, one.rows, one.inputs, one.sensitive] for one, packed in pairs]
+    header["matrices"] = [
+        [one.name, packed.precision, one.rows, one.inputs, one.sensitive] for one, packed in pairs
+    ]
     header["size"] = sum(len(piece) for piece in data_of(engine))
     check_room(file, header["size"])
     header["sums"] = checksums(data_of(engine))
@@ -120,7 +154,8 @@ def write_parts(file: BinaryIO, key: Key, engine: NativeEngine, notes: list[str]
 
 
 def data_of(engine: NativeEngine) -> Iterator[memoryview]:
-    """All that follows the header, in pieces: small tensors from whole lines on, then the matrices from a whole page on."""
+    """All that follows the header, in pieces: small tensors from whole lines on, then the matrices
+    from a whole page on."""
     size = 0
     for x in engine.program.kept:
         piece = x.contiguous().flatten().view(torch.uint8).numpy().data
@@ -150,8 +185,9 @@ def unreadable() -> Tensor:
 
 
 def read(path: Path, key: Key, stack: StackConfig) -> Entry | None:
-    """What was written under this key for a decoder of this configuration; None if there is no such file, or it was made from something
-    else. BrokenError for a file that is damaged or says what cannot be."""
+    """What was written under this key for a decoder of this configuration; None if there is no such
+    file, or it was made from something else. BrokenError for a file that is damaged or says what
+    cannot be."""
     try:
         with open_regular_file(path) as file:
             header, start = read_header(file)
@@ -162,7 +198,14 @@ def read(path: Path, key: Key, stack: StackConfig) -> Entry | None:
         raise BrokenError(error.strerror or str(error)) from None
     except ValueError as error:
         raise BrokenError(str(error)) from None
-    except (TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError, MemoryError) as error:
+    except (
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
         raise BrokenError(f"it says what cannot be ({type(error).__name__})") from None
 
 
@@ -178,7 +221,8 @@ def read_header(file: BinaryIO) -> tuple[dict[str, Any], int]:
     header = json.loads(text)
     if not isinstance(header, dict):
         refuse("its header is no object")
-    begins, ends = rounded(START + length, PAGE), os.fstat(file.fileno()).st_size
+    begins = rounded(START + length, PAGE)
+    ends = os.fstat(file.fileno()).st_size
     if type(header["size"]) is not int or ends != begins + header["size"]:
         refuse(f"it has another size than its header says: {ends:,} bytes")
     if file.read(begins - START - length).strip(b"\0"):
@@ -191,22 +235,44 @@ def refuse(why: str) -> NoReturn:
 
 
 def engine_from(file: BinaryIO, header: dict[str, Any], start: int, stack: StackConfig) -> Entry:
-    """The engine with its weights in memory. Everything that the header says is checked before it is used."""
+    """The engine with its weights in memory. Everything that the header says is checked before it
+    is used."""
     require(header.keys() == HEADER, "its header is not complete")
-    shapes, named, packed_as = tensor_shapes(header["kept"]), matrices_of(header["matrices"]), precisions_of(header["matrices"])
-    wanted: list[tuple[Precision, int, int]] = [(how, one.rows, one.inputs) for how, one in zip(packed_as, named, strict=True)]
+    shapes = tensor_shapes(header["kept"])
+    named = matrices_of(header["matrices"])
+    packed_as = precisions_of(header["matrices"])
+    wanted: list[tuple[Precision, int, int]] = [
+        (how, one.rows, one.inputs) for how, one in zip(packed_as, named, strict=True)
+    ]
     begins = rounded(sum(rounded(4 * math.prod(shape), LINE) for shape in shapes), PAGE)
-    size, sums = header["size"], header["sums"]
-    require(begins + matrices.total(wanted) + BEYOND == size, "its tensors have other sizes than it says")
-    require(isinstance(sums, list) and len(sums) == -(-size // BLOCK), "it has not one sum for each block")
+    size = header["size"]
+    sums = header["sums"]
+    require(
+        begins + matrices.total(wanted) + BEYOND == size,
+        "its tensors have other sizes than it says",
+    )
+    require(
+        isinstance(sums, list) and len(sums) == -(-size // BLOCK),
+        "it has not one sum for each block",
+    )
     notes = header["notes"]
-    require(isinstance(notes, list) and all(isinstance(note, str) for note in notes), "its notes are no text")
+    require(
+        isinstance(notes, list) and all(isinstance(note, str) for note in notes),
+        "its notes are no text",
+    )
     require(type(header["half_cache"]) is bool, "it does not say how keys and values are kept")
-    memory = torch.empty(size, dtype=torch.uint8)  # small pages: making room for large ones takes longer than reading the file
+    memory = torch.empty(
+        size, dtype=torch.uint8
+    )  # small pages: making room for large ones takes longer than reading the file
     program = program_in(header["program"], named, tensors_in(memory, shapes))
     check_program(program, stack)
     read_checked(file.fileno(), start, memory.numpy().data, sums)
-    return Entry(NativeEngine(program, matrices.laid_out(wanted, memory[begins:]), half_cache=header["half_cache"]), notes)
+    return Entry(
+        NativeEngine(
+            program, matrices.laid_out(wanted, memory[begins:]), half_cache=header["half_cache"]
+        ),
+        notes,
+    )
 
 
 def is_size(value: Any, least: int = 0) -> bool:
@@ -217,28 +283,44 @@ def tensor_shapes(said: Any) -> list[list[int]]:
     """Of the small tensors."""
     require(isinstance(said, list), "its small tensors are no list")
     for shape in said:
-        require(isinstance(shape, list) and len(shape) <= 8 and all(map(is_size, shape)), "a small tensor has an impossible shape")
+        require(
+            isinstance(shape, list) and len(shape) <= 8 and all(map(is_size, shape)),
+            "a small tensor has an impossible shape",
+        )
         require(math.prod(shape) <= MOST_NUMBERS, "a small tensor is impossibly large")
     return said
 
 
 def matrices_of(said: Any) -> list[Matrix]:
-    require(isinstance(said, list) and all(isinstance(one, list) and len(one) == 5 for one in said), "its matrices are no list")
+    require(
+        isinstance(said, list) and all(isinstance(one, list) and len(one) == 5 for one in said),
+        "its matrices are no list",
+    )
     for name, _, rows, inputs, sensitive in said:
         require(isinstance(name, str) and type(sensitive) is bool, "a matrix has no name")
-        require(is_size(rows, 1) and is_size(inputs, 1) and rows * inputs <= MOST_NUMBERS, "a matrix has an impossible size")
-    return [Matrix(name, rows, inputs, unreadable, sensitive) for name, _, rows, inputs, sensitive in said]
+        require(
+            is_size(rows, 1) and is_size(inputs, 1) and rows * inputs <= MOST_NUMBERS,
+            "a matrix has an impossible size",
+        )
+    return [
+        Matrix(name, rows, inputs, unreadable, sensitive)
+        for name, _, rows, inputs, sensitive in said
+    ]
 
 
 def precisions_of(said: list[Any]) -> list[Precision]:
     found = [one[1] for one in said]
-    require(all(isinstance(one, str) and one in PRECISIONS for one in found), "a matrix has an unknown precision")
+    require(
+        all(isinstance(one, str) and one in PRECISIONS for one in found),
+        "a matrix has an unknown precision",
+    )
     return found
 
 
 def tensors_in(memory: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     """The small tensors, one after the other from whole lines on."""
-    found, at = list[Tensor](), 0
+    found = list[Tensor]()
+    at = 0
     for shape in shapes:
         size = 4 * math.prod(shape)
         found.append(memory[at : at + size].view(torch.float32).view(tuple(shape)))

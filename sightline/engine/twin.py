@@ -1,4 +1,5 @@
-"""A Transformer that runs on the engine where its own cache is used, and as it always did where it is not.
+"""A Transformer that runs on the engine where its own cache is used, and as it always did where it
+is not.
 
 fast = native_twin(transformer, "int8")
 cache = fast.new_cache()
@@ -34,13 +35,17 @@ class NativeCache(Cache):
 
     def __init__(self, engine: NativeEngine, layers: int) -> None:
         super().__init__([Growing() for _ in range(layers)])  # they stay empty
-        self.engine, self.sequences, self.block_bytes = engine, list[int](), bytes_for(engine, BLOCK)
+        self.engine = engine
+        self.sequences = list[int]()
+        self.block_bytes = bytes_for(engine, BLOCK)
         self.holder: ReferenceType[Held] | None = None
         self.closed = False
 
     def check_open(self) -> None:
         if self.closed:
-            raise InputError("a cache that was closed", expected="one that is open", fix="new_cache()")
+            raise InputError(
+                "a cache that was closed", expected="one that is open", fix="new_cache()"
+            )
 
     def rows(self, count: int) -> list[int]:
         """The sequences of so many rows, new ones at first."""
@@ -53,7 +58,8 @@ class NativeCache(Cache):
         return self.sequences
 
     def hold(self) -> Held:
-        """The first row, for whoever will read its keys: they stay as they are, whatever this cache forgets."""
+        """The first row, for whoever will read its keys: they stay as they are, whatever this cache
+        forgets."""
         self.check_open()
         held = None if self.holder is None else self.holder()
         if held is None:
@@ -82,14 +88,17 @@ class NativeCache(Cache):
         self.check_open()
         kept = [self.engine.copy(self.sequences[row]) for row in rows.tolist()]
         self._leave_rows()
-        self.sequences, self.batch = kept, len(kept)
+        self.sequences = kept
+        self.batch = len(kept)
 
     def fork(self, length: int) -> NativeCache:
-        """Another that begins with the first tokens of this one. Nothing is copied: both have the same blocks until one goes on."""
+        """Another that begins with the first tokens of this one. Nothing is copied: both have the
+        same blocks until one goes on."""
         self.check_open()
         new = NativeCache(self.engine, len(self.stores))
         new.sequences = [self.engine.copy(sequence) for sequence in self.sequences]
-        new.length, new.batch = self.length, self.batch
+        new.length = self.length
+        new.batch = self.batch
         new.truncate(length)
         return new
 
@@ -115,18 +124,22 @@ class NativeCache(Cache):
 def bytes_for(engine: NativeEngine, length: int) -> int:
     """Memory of a sequence's keys and values, in whole blocks."""
     program = engine.program
-    numbers = sum(2 * heads * dim for heads, dim in zip(program.kv_heads, program.dims, strict=True))
+    numbers = sum(
+        2 * heads * dim for heads, dim in zip(program.kv_heads, program.dims, strict=True)
+    )
     return rounded(length, BLOCK) * numbers * (2 if engine.half_cache else 4)
 
 
 def is_next(tokens: Tensor, cache: NativeCache, config: ModelConfig) -> bool:
-    """One more token of one row, as most calls are: nothing but its id can be wrong, and the engine looks at that."""
+    """One more token of one row, as most calls are: nothing but its id can be wrong, and the engine
+    looks at that."""
     single = cache.batch == 1 and tokens.shape == (1, 1) and tokens.dtype == torch.int64
     return single and config.decoder is not None and cache.length < config.decoder.max_positions
 
 
 class NativeTwin(Transformer):
-    """Shares every parameter with the transformer that it was made from. The engine has its own, packed copy."""
+    """Shares every parameter with the transformer that it was made from. The engine has its own,
+    packed copy."""
 
     engine: NativeEngine
 
@@ -134,7 +147,9 @@ class NativeTwin(Transformer):
         assert self.config.decoder is not None
         return NativeCache(self.engine, self.config.decoder.layers)
 
-    def hidden(self, tokens: Tensor, *, cache: Cache | None = None, record: Record = NOTHING, **others: Any) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, *, cache: Cache | None = None, record: Record = NOTHING, **others: Any
+    ) -> Tensor:
         """The last hidden states, before the head."""
         if not isinstance(cache, NativeCache):
             return super().hidden(tokens, cache=cache, record=record, **others)
@@ -142,48 +157,87 @@ class NativeTwin(Transformer):
         check_record(record)
         check.call(self.config, tokens, None, None, None, None, cache, self.device)
         queries = room_for_queries(record, self.engine, tokens.numel())
-        found, start = self.engine.hidden(cache.rows(len(tokens)), tokens, queries=queries), cache.length
-        cache.length, cache.batch = cache.length + tokens.shape[1], len(tokens)
+        found = self.engine.hidden(cache.rows(len(tokens)), tokens, queries=queries)
+        start = cache.length
+        cache.length = cache.length + tokens.shape[1]
+        cache.batch = len(tokens)
         if isinstance(record, Pass):
             record.take(cache.hold(), start, queries)
         elif record is not NOTHING:
             hand_over(record, self, cache.sequences, queries, found)
         return found
 
-    def last_logits(self, tokens: Tensor, count: int = 1, *, cache: Cache | None = None, record: Record = NOTHING, **others: Any) -> Tensor:
+    def last_logits(
+        self,
+        tokens: Tensor,
+        count: int = 1,
+        *,
+        cache: Cache | None = None,
+        record: Record = NOTHING,
+        **others: Any,
+    ) -> Tensor:
         """Logits after the last tokens: one call of the engine."""
-        if not isinstance(cache, NativeCache) or not (record is NOTHING or isinstance(record, Pass)):
+        if not isinstance(cache, NativeCache) or not (
+            record is NOTHING or isinstance(record, Pass)
+        ):
             return super().last_logits(tokens, count, cache=cache, record=record, **others)
         self._refuse(others)
         if not is_next(tokens, cache, self.config):
             check.call(self.config, tokens, None, None, None, None, cache, self.device)
         batch, time = tokens.shape
-        count, sequences, start = min(count, time), cache.rows(batch), cache.length
+        count = min(count, time)
+        sequences = cache.rows(batch)
+        start = cache.length
         queries = room_for_queries(record, self.engine, tokens.numel())
-        rows = [Rows(sequence, row, count) for sequence, row in zip(sequences, tokens.tolist(), strict=True)]
+        rows = [
+            Rows(sequence, row, count)
+            for sequence, row in zip(sequences, tokens.tolist(), strict=True)
+        ]
         logits = self.engine.run(rows, into=queries)
-        cache.length, cache.batch = cache.length + time, batch
+        cache.length = cache.length + time
+        cache.batch = batch
         if isinstance(record, Pass):
             record.take(cache.hold(), start, queries)
         return logits.view(batch, count, -1)
 
-    def head(self, hidden: Tensor, *, padding: Tensor | None = None, record: Record = NOTHING) -> Tensor:
+    def head(
+        self, hidden: Tensor, *, padding: Tensor | None = None, record: Record = NOTHING
+    ) -> Tensor:
         """Logits, by the packed matrix, watched or not."""
         if hidden.requires_grad:
             return super().head(hidden, padding=padding, record=record)
-        return record("logits", self.engine.head(hidden.flatten(0, -2)).view(*hidden.shape[:-1], -1))
+        return record(
+            "logits", self.engine.head(hidden.flatten(0, -2)).view(*hidden.shape[:-1], -1)
+        )
 
     @staticmethod
     def _refuse(others: dict[str, Any]) -> None:
-        unknown = [name for name, value in others.items() if value is not None and value is not NOTHING and name != "kernel"]
+        unknown = [
+            name
+            for name, value in others.items()
+            if value is not None and value is not NOTHING and name != "kernel"
+        ]
         if unknown:
-            raise InputError(f"{unknown[0]} with an engine's cache", expected="tokens alone", fix="use Cache.growing(model.config)")
+            raise InputError(
+                f"{unknown[0]} with an engine's cache",
+                expected="tokens alone",
+                fix="use Cache.growing(model.config)",
+            )
 
 
 class SleepingTwin(Asleep, NativeTwin):
-    """A twin of a transformer whose weights are still on disk. The engine writes without them; what needs them wakes both."""
+    """A twin of a transformer whose weights are still on disk. The engine writes without them; what
+    needs them wakes both."""
 
-    known: ClassVar[frozenset[str]] = Asleep.known | {"engine", "device", "new_cache", "hidden", "head", "last_logits", "_refuse"}
+    known: ClassVar[frozenset[str]] = Asleep.known | {
+        "engine",
+        "device",
+        "new_cache",
+        "hidden",
+        "head",
+        "last_logits",
+        "_refuse",
+    }
     device = torch.device("cpu")  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
 
@@ -194,9 +248,12 @@ def native_twin(transformer: Transformer, precision: Precision = "float32") -> N
 
 
 def twin_with(transformer: Transformer, engine: NativeEngine) -> NativeTwin:
-    """The same with an engine that has its weights already. A transformer that sleeps is not woken."""
+    """The same with an engine that has its weights already. A transformer that sleeps is not
+    woken."""
     if isinstance(transformer, Asleep):
-        return SleepingTwin(transformer.config, lambda: twin_with(awake(transformer), engine), engine=engine)
+        return SleepingTwin(
+            transformer.config, lambda: twin_with(awake(transformer), engine), engine=engine
+        )
     twin = evaluated(transformer)
     twin.__class__ = NativeTwin
     assert isinstance(twin, NativeTwin)

@@ -1,4 +1,5 @@
-"""Any model as equations with shapes, and what it costs: parameters, FLOPs, cache, memory. Nothing here imports torch.
+"""Any model as equations with shapes, and what it costs: parameters, FLOPs, cache, memory. Nothing
+here imports torch.
 
 about = explain(PUBLISHED["gpt2"](), name="gpt2")     equations, counts and costs as one value
 terminal.render(about, width=100)                     … as lines for the screen
@@ -6,10 +7,21 @@ to_markdown(about), about.to_plain()                  … as a page, as plain va
 three_words()                                         self-attention on three words, step by step
 """
 
-from sightline.explain.counts import Part, count_flops, count_parameters, forward_flops, total_parameters
+from sightline.explain.counts import (
+    Part,
+    count_flops,
+    count_parameters,
+    forward_flops,
+    total_parameters,
+)
 from sightline.explain.example import three_words
 from sightline.explain.markdown import to_markdown
-from sightline.explain.memory import TrainingMemory, cache_bytes, cache_bytes_per_token, training_memory
+from sightline.explain.memory import (
+    TrainingMemory,
+    cache_bytes,
+    cache_bytes_per_token,
+    training_memory,
+)
 from sightline.explain.summary import Explanation, explain
 
 __all__ = [

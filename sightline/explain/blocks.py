@@ -1,7 +1,12 @@
-"""One block's equations: attention, cross-attention, feed-forward, each with its residual and its norms where they stand.
+"""One block's equations: attention, cross-attention, feed-forward, each with its residual and its
+norms where they stand.
 
-pre  x + f(norm(x))    post  norm(x + f(x))    sandwich  x + norm(f(norm(x)))    output  x + norm(f(x))
-sphere  unit(x + α (unit(f(x)) − x))           parallel  x + attention(norm(x)) + feed_forward(norm(x))
+pre         x + f(norm(x))
+post        norm(x + f(x))
+sandwich    x + norm(f(norm(x)))
+output      x + norm(f(x))
+sphere      unit(x + α (unit(f(x)) − x))
+parallel    x + attention(norm(x)) + feed_forward(norm(x))
 """
 
 from __future__ import annotations
@@ -15,7 +20,13 @@ from sightline.explain.lines import Dimension, Line, Section, Weight
 from sightline.explain.pieces import Linear, NormUse, Scene
 
 SUBSCRIPTS = "₁₂₃₄₅₆"
-PLACES = {"pre": ("before",), "post": ("after",), "sandwich": ("before", "inside"), "output": ("inside",), "sphere": ()}
+PLACES = {
+    "pre": ("before",),
+    "post": ("after",),
+    "sandwich": ("before", "inside"),
+    "output": ("inside",),
+    "sphere": (),
+}
 FEED_FORWARD = "feed_forward"
 ON_SPHERE = (
     ("α, s", "nGPT's learned step sizes and scales, one number per dimension"),
@@ -43,10 +54,22 @@ def residuals(scene: Scene, block: BlockConfig) -> dict[str, Residual]:
     for name in names:
         uses: list[NormUse] = []
         for place in ("before", "inside", "after"):
-            norm = block.attention_norm if name == "attention" and block.attention_norm is not None else block.norm
+            norm = (
+                block.attention_norm
+                if name == "attention" and block.attention_norm is not None
+                else block.norm
+            )
             here = place in PLACES[block.placement] and not isinstance(norm, NoNorm)
             path = f"{scene.layer}.{name}_residual.{place}"
-            uses.append(NormUse(norm if here else NoNorm(), next(marks) if here else "", "norm", path, scene.width))
+            uses.append(
+                NormUse(
+                    norm if here else NoNorm(),
+                    next(marks) if here else "",
+                    "norm",
+                    path,
+                    scene.width,
+                )
+            )
         found[name] = Residual(*uses)
     return found
 
@@ -59,38 +82,63 @@ def block_sections(scene: Scene, index: int) -> list[Section]:
     if block.cross_attention is not None:
         named["cross_attention"] = cross_lines(scene, block, block.cross_attention, around["cross"])
     named[FEED_FORWARD] = feed_forward_lines(scene, block, around[FEED_FORWARD])
-    pattern, layers = len(scene.config.blocks), scene.config.layers
+    pattern = len(scene.config.blocks)
+    layers = scene.config.layers
     times = layers // pattern + (index < layers % pattern)
     return [Section(scene.name, name, tuple(lines), index, times) for name, lines in named.items()]
 
 
 def attention_lines(scene: Scene, index: int, around: Residual) -> list[Line]:
     block = scene.config.blocks[index]
-    first = next((n for n, b in enumerate(scene.config.blocks) if isinstance(b.attention.positions, RelativeBias)), None)
+    first = next(
+        (
+            n
+            for n, b in enumerate(scene.config.blocks)
+            if isinstance(b.attention.positions, RelativeBias)
+        ),
+        None,
+    )
     sphere = block.placement == "sphere"
-    layer = AttentionLines(scene, block.attention, around.before, on_sphere=sphere, brings_table=index == first)
-    return layer.lines() + closing(scene, block, around, layer.output(), Answer("concat(z)", "o", "α_A", "attention_step"))
+    layer = AttentionLines(
+        scene, block.attention, around.before, on_sphere=sphere, brings_table=index == first
+    )
+    return layer.lines() + closing(
+        scene, block, around, layer.output(), Answer("concat(z)", "o", "α_A", "attention_step")
+    )
 
 
-def cross_lines(scene: Scene, block: BlockConfig, form: AttentionConfig, around: Residual) -> list[Line]:
+def cross_lines(
+    scene: Scene, block: BlockConfig, form: AttentionConfig, around: Residual
+) -> list[Line]:
     layer = AttentionLines(scene, form, around.before, cross=True)
     return layer.lines() + closing(scene, block, around, layer.output(), Answer("concat(z)", "o"))
 
 
 def feed_forward_lines(scene: Scene, block: BlockConfig, around: Residual) -> list[Line]:
     """`u = act(x W_1)`, or gated `u = act(x W_G) ⊙ (x W_1)`; then `u W_2`."""
-    config, path, x = block.feed_forward, f"{scene.layer}.feed_forward", around.before("x")
-    hidden, tokens = Dimension("d_ff", config.hidden), scene.tokens.size
-    shape, where = (scene.tokens, hidden), (activation(config.activation),)
+    config = block.feed_forward
+    path = f"{scene.layer}.feed_forward"
+    x = around.before("x")
+    hidden = Dimension("d_ff", config.hidden)
+    tokens = scene.tokens.size
+    shape = (scene.tokens, hidden)
+    where = (activation(config.activation),)
     up = Linear("1", "up", f"{path}.up", scene.width, hidden, config.bias)
     gate = Linear("G", "gate", f"{path}.gate", scene.width, hidden, config.bias)
     down = Linear("2", "down", f"{path}.down", hidden, scene.width, config.bias)
-    act, norms = config.activation, (around.before,)
+    act = config.activation
+    norms = (around.before,)
     if block.placement == "sphere":
         gate_scale = Weight("s_v", "gate_scale", f"{path}.gate_scale.weight", (hidden,))
         up_scale = Weight("s_u", "up_scale", f"{path}.up_scale.weight", (hidden,))
         lines = [
-            gate.line(f"g = {act}(√d_model s_v ⊙ ({gate(x)}))", shape, tokens, scales=(gate_scale,), where=where),
+            gate.line(
+                f"g = {act}(√d_model s_v ⊙ ({gate(x)}))",
+                shape,
+                tokens,
+                scales=(gate_scale,),
+                where=where,
+            ),
             up.line(f"u = g ⊙ s_u ⊙ ({up(x)})", shape, tokens, scales=(up_scale,)),
         ]
     elif config.gated:
@@ -105,7 +153,8 @@ def feed_forward_lines(scene: Scene, block: BlockConfig, around: Residual) -> li
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a sub-layer hands to its projection, what the result is called, and nGPT's step towards it."""
+    """What a sub-layer hands to its projection, what the result is called, and nGPT's step towards
+    it."""
 
     inner: str
     name: str
@@ -113,14 +162,26 @@ class Answer:
     step_path: str = ""
 
 
-def closing(scene: Scene, block: BlockConfig, around: Residual, linear: Linear, answer: Answer) -> list[Line]:
+def closing(
+    scene: Scene, block: BlockConfig, around: Residual, linear: Linear, answer: Answer
+) -> list[Line]:
     """Back into the stream: the projection, the residual, the norms after it."""
-    f, stream, tokens, name = linear(answer.inner), scene.stream, scene.tokens.size, answer.name
+    f = linear(answer.inner)
+    stream = scene.stream
+    tokens = scene.tokens.size
+    name = answer.name
     if block.placement == "sphere":
-        step = Weight(answer.step, "step", f"{scene.layer}.{answer.step_path}.weight", (scene.width,))
+        step = Weight(
+            answer.step, "step", f"{scene.layer}.{answer.step_path}.weight", (scene.width,)
+        )
         return [
             linear.line(f"{name} = unit({f})", stream, tokens),
-            Line(f"x = unit(x + {answer.step} ⊙ ({name} − x))", stream, weights=(step,), where=ON_SPHERE),
+            Line(
+                f"x = unit(x + {answer.step} ⊙ ({name} − x))",
+                stream,
+                weights=(step,),
+                where=ON_SPHERE,
+            ),
         ]
     if block.parallel:
         alone = linear.line(f"{name} = {f}", stream, tokens)

@@ -1,9 +1,11 @@
-"""Parameters and FLOPs by part. Both are read off the equations, so what is counted is what is shown.
+"""Parameters and FLOPs by part. Both are read off the equations, so what is counted is what is
+shown.
 
-Conventions for FLOPs: a multiply-add is 2; only matrix products count (norms, softmax, activations, biases and lookups do not).
-Attention's two products, 2·h·d_k and 2·h·d_v per pair of tokens, count the pairs that the mask allows: T (T + 1) / 2 for a
-causal mask. `square` counts all T² instead, as FlopCounterMode and the 12·layers·width·time rule do. Training is 3 × forward:
-the backward pass multiplies twice as often.
+Conventions for FLOPs: a multiply-add is 2; only matrix products count (norms, softmax, activations,
+biases and lookups do not). Attention's two products, 2·h·d_k and 2·h·d_v per pair of tokens, count
+the pairs that the mask allows: T (T + 1) / 2 for a causal mask. `square` counts all T² instead, as
+FlopCounterMode and the 12·layers·width·time rule do. Training is 3 × forward: the backward pass
+multiplies twice as often.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ LONGEST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a model: its parameters in one layer, in how many layers it is, and the FLOPs of all of them together."""
+    """One part of a model: its parameters in one layer, in how many layers it is, and the FLOPs of
+    all of them together."""
 
     stack: str
     section: str
@@ -38,21 +41,32 @@ class Part:
 
     @property
     def path(self) -> str:
-        """`decoder.attention.query`, with the block's number where a pattern has several: `decoder.1.attention.query`."""
+        """`decoder.attention.query`, with the block's number where a pattern has several:
+        `decoder.1.attention.query`."""
         where = [self.stack] if self.block is None else [self.stack, str(self.block)]
-        names = [name for name in (self.section, self.name) if name not in (self.stack, "norm" if self.section == "final_norm" else "")]
+        names = [
+            name
+            for name in (self.section, self.name)
+            if name not in (self.stack, "norm" if self.section == "final_norm" else "")
+        ]
         return ".".join(where + names)
 
 
 def parts_of(found: list[Section]) -> list[Part]:
     """The weights and products of these sections, by part."""
     patterned = {section.stack for section in found if section.block}
-    return [part for section in found for part in _section_parts(section, numbered=section.stack in patterned)]
+    return [
+        part
+        for section in found
+        for part in _section_parts(section, numbered=section.stack in patterned)
+    ]
 
 
 def _section_parts(section: Section, *, numbered: bool) -> list[Part]:
     weights = [weight for line in section.lines for weight in line.weights]
-    names = dict.fromkeys([*(weight.part for weight in weights), *(line.part for line in section.lines if line.part)])
+    names = dict.fromkeys(
+        [*(weight.part for weight in weights), *(line.part for line in section.lines if line.part)]
+    )
     rows: list[Part] = []
     for name in names:
         own = [weight for weight in weights if weight.part == name]
@@ -85,12 +99,19 @@ def total_parameters(config: ModelConfig) -> int:
 
 
 def count_flops(config: ModelConfig, *, time: int, source: int | None = None) -> list[Part]:
-    """Every part that multiplies matrices, with its FLOPs in one forward pass over one sequence of `time` tokens."""
+    """Every part that multiplies matrices, with its FLOPs in one forward pass over one sequence of
+    `time` tokens."""
     check_lengths(config, time=time, source=source)
-    return [part for part in parts_of(sections(config, time=time, source=time if source is None else source)) if part.square_flops]
+    return [
+        part
+        for part in parts_of(sections(config, time=time, source=time if source is None else source))
+        if part.square_flops
+    ]
 
 
-def forward_flops(config: ModelConfig, *, time: int, source: int | None = None, square: bool = False) -> int:
+def forward_flops(
+    config: ModelConfig, *, time: int, source: int | None = None, square: bool = False
+) -> int:
     """FLOPs of one forward pass over one sequence; `square` counts masked pairs too."""
     found = count_flops(config, time=time, source=source)
     return sum(part.square_flops if square else part.flops for part in found)
@@ -100,14 +121,24 @@ def check_lengths(config: ModelConfig, *, time: int, source: int | None, batch: 
     """Refuse what no forward pass could take."""
     for name, value in (("time", time), ("batch", batch), ("source", source)):
         if value is not None and value < 1:
-            raise InputError(f"{name} is {value}", expected="1 or more", fix=f"{name} 1, or leave it out")
+            raise InputError(
+                f"{name} is {value}", expected="1 or more", fix=f"{name} 1, or leave it out"
+            )
         if value is not None and value > LONGEST:
-            raise InputError(f"{name} is {value:.3g}", expected=f"up to {LONGEST:,}", fix="a smaller one")
+            raise InputError(
+                f"{name} is {value:.3g}", expected=f"up to {LONGEST:,}", fix="a smaller one"
+            )
     if source is not None and (config.encoder is None or config.decoder is None):
-        raise InputError("source for a model with one stack", expected="an encoder and a decoder", fix="leave source out")
+        raise InputError(
+            "source for a model with one stack",
+            expected="an encoder and a decoder",
+            fix="leave source out",
+        )
     both = config.encoder is not None and config.decoder is not None
     for name, stack in config.stacks.items():
-        length, argument = (source or time, "source") if both and name == "encoder" else (time, "time")
+        length, argument = (
+            (source or time, "source") if both and name == "encoder" else (time, "time")
+        )
         if isinstance(stack.embedding.positions, Learned) and length > stack.max_positions:
             raise InputError(
                 f"{length} tokens for a table of {stack.max_positions} learned positions",

@@ -1,4 +1,5 @@
-"""What the letters in the equations mean: norms, activations, rotations, biases, in one line each."""
+"""What the letters in the equations mean: norms, activations, rotations, biases, in one line
+each."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def activation(name: Activation) -> Definition:
 
 def norm_text(norm: Norm) -> str:
     if isinstance(norm, LayerNorm):
-        return f"γ (x − mean) / √(variance + ε){' + β' if norm.bias else ''},  ε = {number(norm.eps)}"
+        return (
+            f"γ (x − mean) / √(variance + ε){' + β' if norm.bias else ''},  ε = {number(norm.eps)}"
+        )
     if isinstance(norm, RMSNorm):
         return f"{'(1 + γ)' if norm.plus_one else 'γ'} x / √(mean(x²) + ε),  ε = {number(norm.eps)}"
     return "x"
@@ -57,32 +60,59 @@ def rotation(form: Rotary, head_dim: int) -> Definition:
     """How RoPE turns q and k."""
     dim = form.dim or head_dim
     letter = "d_k" if dim == head_dim else str(dim)
-    scaling, base, tail = form.scaling, number(form.base), ""
+    scaling = form.scaling
+    base = number(form.base)
+    tail = ""
     if isinstance(scaling, NTKScaling) and dim > 2:
         tail = f"; the base is {base} × {number(scaling.factor)}^({dim}/{dim - 2}) (NTK)"
         base = number(form.base * scaling.factor ** (dim / (dim - 2)))
     if isinstance(scaling, LinearScaling):
         tail = f" / {number(scaling.factor)}"
     if isinstance(scaling, Llama3Scaling):
-        tail = f"; pairs slow over {scaling.original_positions} positions / {number(scaling.factor)} (Llama 3)"
+        tail = (
+            f"; pairs slow over {scaling.original_positions} positions / {number(scaling.factor)}"
+            " (Llama 3)"
+        )
     if isinstance(scaling, YaRNScaling):
-        tail = f"; pairs slow over {scaling.original_positions} positions / {number(scaling.factor)}, all × {_yarn(scaling)} (YaRN)"
+        tail = (
+            f"; pairs slow over {scaling.original_positions} positions / {number(scaling.factor)},"
+            f" all × {_yarn(scaling)} (YaRN)"
+        )
     part = "" if dim == head_dim else f" of the first {dim}"
-    return "R_p", f"RoPE: turns each pair (i, i + {letter}/2){part} by p ω_i,  ω_i = {base}^(−2i/{letter}){tail}"
+    return (
+        "R_p",
+        (
+            f"RoPE: turns each pair (i, i + {letter}/2){part} by p ω_i,  ω_i ="
+            f" {base}^(−2i/{letter}){tail}"
+        ),
+    )
 
 
 def _yarn(scaling: YaRNScaling) -> str:
     """YaRN's factor on the rotated vectors: 0.1 ln(factor) + 1 unless given."""
     given = scaling.attention_factor
-    return number(given if given is not None else 0.1 * math.log(scaling.factor) + 1 if scaling.factor > 1 else 1.0)
+    return number(
+        given
+        if given is not None
+        else 0.1 * math.log(scaling.factor) + 1
+        if scaling.factor > 1
+        else 1.0
+    )
 
 
 def alibi(heads: int) -> Definition:
-    """Slopes 2^(−8k/h); where h is not a power of two, those of the power below and then every other one of the next."""
+    """Slopes 2^(−8k/h); where h is not a power of two, those of the power below and then every
+    other one of the next."""
     if heads & (heads - 1) == 0:
         return "m", f"ALiBi's slope of head k = 1 … {heads}: 2^(−8k/{heads})"
     below = 1 << (heads.bit_length() - 1)
-    return "m", f"ALiBi's slopes: 2^(−8k/{below}) for {below} heads, then every other of 2^(−8k/{2 * below})"
+    return (
+        "m",
+        (
+            f"ALiBi's slopes: 2^(−8k/{below}) for {below} heads, then every other of"
+            f" 2^(−8k/{2 * below})"
+        ),
+    )
 
 
 def relative(form: RelativeBias, *, causal: bool) -> Definition:
@@ -91,12 +121,21 @@ def relative(form: RelativeBias, *, causal: bool) -> Definition:
     sides = "" if causal else " each way"
     return (
         "B",
-        f"T5's table for all layers: distances below {exact}{sides} have a bucket each, farther share up to {form.max_distance}",
+        (
+            f"T5's table for all layers: distances below {exact}{sides} have a bucket each, farther"
+            f" share up to {form.max_distance}"
+        ),
     )
 
 
 def cosine(form: Cosine) -> Definition:
-    return "τ", f"one number per head, {'learned from' if form.learnable else 'fixed at'} {number(form.scale)};  q kᵀ = τ cos θ"
+    return (
+        "τ",
+        (
+            f"one number per head, {'learned from' if form.learnable else 'fixed at'}"
+            f" {number(form.scale)};  q kᵀ = τ cos θ"
+        ),
+    )
 
 
 def grouped(heads: int, kv_heads: int) -> Definition:
@@ -111,7 +150,11 @@ def collect(sections: list[Section]) -> list[Definition]:
     meanings: dict[str, dict[str, list[str]]] = {}
     for section in sections:
         several = any(other.block for other in sections if other.stack == section.stack)
-        place = f"{section.stack} block {section.block}" if several and section.block is not None else section.stack
+        place = (
+            f"{section.stack} block {section.block}"
+            if several and section.block is not None
+            else section.stack
+        )
         for name, text in (definition for line in section.lines for definition in line.where):
             family = re.sub(r"^(LN|RMS)[^(]*", r"\1", name)
             places = meanings.setdefault(family, {}).setdefault(text, [])

@@ -1,13 +1,24 @@
 """A whole model as equations: embedding, blocks, final norm, head.
 
-`sections(config, time=T, source=S)` is the one description of a model that counts, FLOPs, pages and screens are made from.
+`sections(config, time=T, source=S)` is the one description of a model that counts, FLOPs, pages and
+screens are made from.
 """
 
 from __future__ import annotations
 
 import math
 
-from sightline.config import Classifier, LanguageHead, Learned, MaskedHead, ModelConfig, NoNorm, Pooler, Sinusoidal, StackConfig
+from sightline.config import (
+    Classifier,
+    LanguageHead,
+    Learned,
+    MaskedHead,
+    ModelConfig,
+    NoNorm,
+    Pooler,
+    Sinusoidal,
+    StackConfig,
+)
 from sightline.explain import definitions
 from sightline.explain.blocks import block_sections
 from sightline.explain.definitions import UNIT, activation, number
@@ -23,7 +34,9 @@ def sections(config: ModelConfig, *, time: int, source: int) -> list[Section]:
         found.append(embedding_section(scene, shared=shared))
         for index in range(len(scene.config.blocks)):
             found += block_sections(scene, index)
-        found += final_section(scene, gives_memory=scene.name == "encoder" and config.decoder is not None)
+        found += final_section(
+            scene, gives_memory=scene.name == "encoder" and config.decoder is not None
+        )
     return found + head_section(config, scenes(config, time=time, source=source)[-1])
 
 
@@ -31,39 +44,76 @@ def scenes(config: ModelConfig, *, time: int, source: int) -> list[Scene]:
     """The stacks: an encoder beside a decoder reads S tokens, any other stack T."""
     if config.encoder is None or config.decoder is None:
         return [Scene(name, stack, Dimension("T", time)) for name, stack in config.stacks.items()]
-    encoder, decoder = config.encoder, config.decoder
+    encoder = config.encoder
+    decoder = config.decoder
     read = Dimension("S", source)
-    memory_width = Dimension("d_model" if encoder.width == decoder.width else "d_enc", encoder.width)
-    return [Scene("encoder", encoder, read), Scene("decoder", decoder, Dimension("T", time), (read, memory_width))]
+    memory_width = Dimension(
+        "d_model" if encoder.width == decoder.width else "d_enc", encoder.width
+    )
+    return [
+        Scene("encoder", encoder, read),
+        Scene("decoder", decoder, Dimension("T", time), (read, memory_width)),
+    ]
 
 
 def embedding_section(scene: Scene, *, shared: bool) -> Section:
     """norm(scale · W_E[t] + position + type)"""
-    config, path = scene.config.embedding, f"{scene.name}.embedding"
-    tokens = Weight("W_E", "tokens", f"{path}.tokens.weight", (Dimension("V", config.vocab_size), scene.width))
-    terms, weights, lines = [times(config.scale, scene.config, "W_E[t]")], [] if shared else [tokens], list[Line]()
+    config = scene.config.embedding
+    path = f"{scene.name}.embedding"
+    tokens = Weight(
+        "W_E", "tokens", f"{path}.tokens.weight", (Dimension("V", config.vocab_size), scene.width)
+    )
+    terms = [times(config.scale, scene.config, "W_E[t]")]
+    weights = [] if shared else [tokens]
+    lines = list[Line]()
     if isinstance(config.positions, Learned):
         offset = config.positions.offset
         rows = Dimension("P", scene.config.max_positions + offset)
         weights.append(Weight("W_P", "positions", f"{path}.positions.weight", (rows, scene.width)))
         terms.append(f"W_P[p + {offset}]" if offset else "W_P[p]")
     if isinstance(config.positions, Sinusoidal):
-        lines.append(Line(sinusoid(config.positions), scene.stream, where=(definitions.sinusoid(config.positions),)))
+        lines.append(
+            Line(
+                sinusoid(config.positions),
+                scene.stream,
+                where=(definitions.sinusoid(config.positions),),
+            )
+        )
         terms.append("PE[p]")
     if config.types:
-        weights.append(Weight("W_T", "types", f"{path}.types.weight", (Dimension("types", config.types), scene.width)))
+        weights.append(
+            Weight(
+                "W_T",
+                "types",
+                f"{path}.types.weight",
+                (Dimension("types", config.types), scene.width),
+            )
+        )
         terms.append("W_T[type]")
-    lines.append(Line(f"x = {' + '.join(terms)}", scene.stream, weights=tuple(weights), reuses="shared" if shared else ""))
+    lines.append(
+        Line(
+            f"x = {' + '.join(terms)}",
+            scene.stream,
+            weights=tuple(weights),
+            reuses="shared" if shared else "",
+        )
+    )
     norm = NormUse(config.norm, "_E", "norm", f"{path}.norm", scene.width)
     if not isinstance(config.norm, NoNorm):
-        lines.append(Line(f"x = {norm('x')}", scene.stream, weights=norm.weights, where=(norm.definition,)))
+        lines.append(
+            Line(f"x = {norm('x')}", scene.stream, weights=norm.weights, where=(norm.definition,))
+        )
     if scene.config.on_sphere:
         lines.append(Line("x = unit(x)", scene.stream, where=(UNIT,)))
     return Section(scene.name, "embedding", tuple(lines))
 
 
 def sinusoid(form: Sinusoidal) -> str:
-    return "PE[p] = (sin p ω₀, cos p ω₀, sin p ω₁, …)" if form.interleaved else "PE[p] = (sin p ω₀, sin p ω₁, …, cos p ω₀, …)"
+    return (
+        "PE[p] = (sin p ω₀, cos p ω₀, sin p ω₁, …)"
+        if form.interleaved
+        else "PE[p] = (sin p ω₀, sin p ω₁, …, cos p ω₀, …)"
+    )
 
 
 def times(scale: float, stack: StackConfig, x: str) -> str:
@@ -72,7 +122,11 @@ def times(scale: float, stack: StackConfig, x: str) -> str:
         return x
     if math.isclose(scale, math.sqrt(stack.width), rel_tol=1e-9):
         return f"√d_model {x}"
-    return f"{x} / √d_model" if math.isclose(scale, stack.width**-0.5, rel_tol=1e-9) else f"{number(scale)} {x}"
+    return (
+        f"{x} / √d_model"
+        if math.isclose(scale, stack.width**-0.5, rel_tol=1e-9)
+        else f"{number(scale)} {x}"
+    )
 
 
 def final_section(scene: Scene, *, gives_memory: bool) -> list[Section]:
@@ -95,12 +149,15 @@ def head_section(config: ModelConfig, scene: Scene) -> list[Section]:
         return [Section("head", "head", tuple(masked_lines(head, scene)))]
     if isinstance(head, Classifier):
         return [Section("head", "classifier", tuple(classifier_lines(head, scene)))]
-    return [Section("head", "pooler", (pooler_line(head, scene),))] if isinstance(head, Pooler) else []
+    return (
+        [Section("head", "pooler", (pooler_line(head, scene),))] if isinstance(head, Pooler) else []
+    )
 
 
 def language_lines(head: LanguageHead, scene: Scene) -> list[Line]:
     """cap · tanh(s_z (scale · x W + b) / cap)"""
-    x, shape = times(head.scale, scene.config, "x"), logits_shape(scene)
+    x = times(head.scale, scene.config, "x")
+    shape = logits_shape(scene)
     x = f"({x})" if "/" in x else x
     lines = [vocabulary_line(x, scene, tied=head.tied, bias=head.bias)]
     if scene.config.on_sphere:
@@ -114,25 +171,42 @@ def language_lines(head: LanguageHead, scene: Scene) -> list[Line]:
 
 def masked_lines(head: MaskedHead, scene: Scene) -> list[Line]:
     """norm(act(x W_H + b_H)) W_Eᵀ + b_U"""
-    transform = Linear("H", "transform", "output.transform", scene.width, scene.width, head.transform_bias)
+    transform = Linear(
+        "H", "transform", "output.transform", scene.width, scene.width, head.transform_bias
+    )
     norm = NormUse(head.norm, "_H", "norm", "output.norm", scene.width)
     inner = norm(f"{head.activation}({transform('x')})")
-    first = transform.line(f"u = {inner}", scene.stream, scene.tokens.size, norms=(norm,), where=(activation(head.activation),))
+    first = transform.line(
+        f"u = {inner}",
+        scene.stream,
+        scene.tokens.size,
+        norms=(norm,),
+        where=(activation(head.activation),),
+    )
     return [first, vocabulary_line("u", scene, tied=head.tied, bias=head.bias)]
 
 
 def classifier_lines(head: Classifier, scene: Scene) -> list[Line]:
     """norm(act(y W_H + b_H)) W_C + b_C, with y every token or one vector of the sequence"""
-    classes, tokens = Dimension("C", head.labels), scene.tokens.size if head.pool == "tokens" else 1
+    classes = Dimension("C", head.labels)
+    tokens = scene.tokens.size if head.pool == "tokens" else 1
     rows = (scene.tokens,) if head.pool == "tokens" else ()
     names = {"tokens": "x", "first": "x₀", "last": "x₋₁", "mean": "mean(x)"}
     linear = Linear("C", "labels", "output.labels", scene.width, classes, head.bias)
     if head.activation is None:
         return [linear.line(f"logits = {linear(names[head.pool])}", (*rows, classes), tokens)]
-    transform = Linear("H", "transform", "output.transform", scene.width, scene.width, head.transform_bias)
+    transform = Linear(
+        "H", "transform", "output.transform", scene.width, scene.width, head.transform_bias
+    )
     norm = NormUse(head.norm, "_H", "norm", "output.norm", scene.width)
     inner = norm(f"{head.activation}({transform(names[head.pool])})")
-    first = transform.line(f"u = {inner}", (*rows, scene.width), tokens, norms=(norm,), where=(activation(head.activation),))
+    first = transform.line(
+        f"u = {inner}",
+        (*rows, scene.width),
+        tokens,
+        norms=(norm,),
+        where=(activation(head.activation),),
+    )
     return [first, linear.line(f"logits = {linear('u')}", (*rows, classes), tokens)]
 
 
@@ -143,12 +217,24 @@ def logits_shape(scene: Scene) -> Shape:
 def vocabulary_line(x: str, scene: Scene, *, tied: bool, bias: bool) -> Line:
     """x W_Eᵀ with the embedding's matrix, or x W_U with one of its own."""
     tokens, vocabulary = logits_shape(scene)
-    weights = () if tied else (Weight("W_U", "vocabulary", "output.vocabulary.weight", (scene.width, vocabulary)),)
-    weights += (Weight("b_U", "vocabulary", "output.vocabulary.bias", (vocabulary,)),) if bias else ()
+    weights = (
+        ()
+        if tied
+        else (Weight("W_U", "vocabulary", "output.vocabulary.weight", (scene.width, vocabulary)),)
+    )
+    weights += (
+        (Weight("b_U", "vocabulary", "output.vocabulary.bias", (vocabulary,)),) if bias else ()
+    )
     equation = f"logits = {x} {'W_Eᵀ' if tied else 'W_U'}{' + b_U' if bias else ''}"
     flops = 2 * tokens.size * scene.width.size * vocabulary.size
     return Line(
-        equation, (tokens, vocabulary), weights=weights, part="vocabulary", flops=flops, square_flops=flops, reuses="tied" if tied else ""
+        equation,
+        (tokens, vocabulary),
+        weights=weights,
+        part="vocabulary",
+        flops=flops,
+        square_flops=flops,
+        reuses="tied" if tied else "",
     )
 
 

@@ -1,7 +1,7 @@
 """What an explanation is made of: dimensions, weights, equations with their shapes, sections.
 
-Everything else follows from these: the parameters of a model are the weights that its equations name, and its FLOPs are the
-matrix products in them.
+Everything else follows from these: the parameters of a model are the weights that its equations
+name, and its FLOPs are the matrix products in them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ def sizes(shape: Shape) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One trained tensor: W_Q, the part it belongs to, its place in the model, and its shape as the papers write it (x W).
+    """One trained tensor: W_Q, the part it belongs to, its place in the model, and its shape as the
+    papers write it (x W).
 
-    `path` is the parameter's name within its stack, or within the model's output for a head; `{n}` stands for the layer.
+    `path` is the parameter's name within its stack, or within the model's output for a head; `{n}`
+    stands for the layer.
     """
 
     symbol: str
@@ -60,10 +62,12 @@ Definition = tuple[str, str]  # a letter, and what it means
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One equation, the shape of its left side, the weights that it brings in, and two times its multiply-adds.
+    """One equation, the shape of its left side, the weights that it brings in, and two times its
+    multiply-adds.
 
-    `flops` counts the pairs that a mask allows, `square_flops` all of them; `where` explains letters that stand in the equation;
-    `reuses` is "tied" or "shared" where a line works with a matrix that came in before.
+    `flops` counts the pairs that a mask allows, `square_flops` all of them; `where` explains
+    letters that stand in the equation; `reuses` is "tied" or "shared" where a line works with a
+    matrix that came in before.
     """
 
     equation: str
@@ -87,7 +91,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The lines of one sub-layer. `block` numbers the pattern that repeats; `times` is how many layers follow it."""
+    """The lines of one sub-layer. `block` numbers the pattern that repeats; `times` is how many
+    layers follow it."""
 
     stack: str
     name: str
@@ -98,5 +103,9 @@ class Section:
     @property
     def dimensions(self) -> dict[str, int]:
         """Every letter in the shapes and weights of this section, and its size."""
-        shapes = [line.shape for line in self.lines] + [weight.shape for line in self.lines for weight in line.weights]
-        return {axis.symbol: axis.size for shape in shapes for axis in shape if "·" not in axis.symbol}
+        shapes = [line.shape for line in self.lines] + [
+            weight.shape for line in self.lines for weight in line.weights
+        ]
+        return {
+            axis.symbol: axis.size for shape in shapes for axis in shape if "·" not in axis.symbol
+        }

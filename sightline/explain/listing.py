@@ -18,17 +18,26 @@ Makers = Mapping[str, Callable[[], ModelConfig]]
 def to_plain(makers: Makers) -> list[dict[str, Any]]:
     """Name, kind and parameters of each model."""
     configs = {name: make() for name, make in makers.items()}
-    return [{"name": name, "kind": kind(config), "parameters": total_parameters(config)} for name, config in configs.items()]
+    return [
+        {"name": name, "kind": kind(config), "parameters": total_parameters(config)}
+        for name, config in configs.items()
+    ]
 
 
 def render(makers: Makers, *, width: int) -> list[Text]:
     """One line for each model; what does not fit of its kind is cut off."""
     models = to_plain(makers)
-    longest, widest = max(len(model["name"]) for model in models), max(len(f"{model['parameters']:,}") for model in models)
+    longest = max(len(model["name"]) for model in models)
+    widest = max(len(f"{model['parameters']:,}") for model in models)
     left = longest + widest + 6
     lines = [Text("name".ljust(longest) + "   " + "parameters".rjust(widest) + "   kind", "dim")]
     for model in models:
-        line = Text.assemble((model["name"].ljust(longest), "bold"), "   ", (f"{model['parameters']:,}".rjust(widest), "cyan"), "   ")
+        line = Text.assemble(
+            (model["name"].ljust(longest), "bold"),
+            "   ",
+            (f"{model['parameters']:,}".rjust(widest), "cyan"),
+            "   ",
+        )
         about = Text(model["kind"], "dim")
         about.truncate(max(width - left, 8), overflow="ellipsis")
         lines.append(line.append_text(about))
@@ -37,7 +46,13 @@ def render(makers: Makers, *, width: int) -> list[Text]:
 
 def to_markdown(makers: Makers) -> str:
     """An index of the models' pages."""
-    rows = [(f"[{model['name']}]({model['name']}.md)", f"{model['parameters']:,}", model["kind"]) for model in to_plain(makers)]
+    rows = [
+        (f"[{model['name']}]({model['name']}.md)", f"{model['parameters']:,}", model["kind"])
+        for model in to_plain(makers)
+    ]
     lines = grid(("model", "parameters", "kind"), rows, right=frozenset({1}))
-    made = "Each page is written by `sightline explain NAME --markdown`, and this one by `sightline explain --list --markdown`."
+    made = (
+        "Each page is written by `sightline explain NAME --markdown`, and this one by `sightline"
+        " explain --list --markdown`."
+    )
     return "\n".join(["# Published models as equations", "", made, "", *lines]) + "\n"

@@ -1,7 +1,9 @@
 """Bytes: the KV cache, training, and what decides them: the path that attention takes.
 
-KV cache    layers · h_kv · (d_k + d_v) · bytes per token; a window of w keeps at most w tokens; cross-attention keeps the source once
-training    16 bytes a parameter in fp32 (weight, gradient, AdamW's two moments) + what the backward pass needs of the forward pass
+KV cache    layers · h_kv · (d_k + d_v) · bytes per token; a window of w keeps at most w tokens;
+            cross-attention keeps the source once
+training    16 bytes per parameter in fp32 (weight, gradient, AdamW's two moments) + what the
+            backward pass needs of the forward pass
 """
 
 from __future__ import annotations
@@ -32,14 +34,27 @@ STATES = 4  # weight, gradient, first and second moment
 def cache_bytes_per_token(config: ModelConfig, *, number_bytes: int = 2) -> int:
     """What one more token costs while no window is full: layers · h_kv · (d_k + d_v) · bytes."""
     stack = config.decoder
-    return 0 if stack is None else number_bytes * sum(times * kept_by(block.attention) for block, times in layers_of(stack))
+    return (
+        0
+        if stack is None
+        else number_bytes
+        * sum(times * kept_by(block.attention) for block, times in layers_of(stack))
+    )
 
 
 def cache_bytes(
-    config: ModelConfig, *, time: int, source: int | None = None, batch: int = 1, number_bytes: int = 2, windowed: bool = True
+    config: ModelConfig,
+    *,
+    time: int,
+    source: int | None = None,
+    batch: int = 1,
+    number_bytes: int = 2,
+    windowed: bool = True,
 ) -> int:
-    """The whole cache after `time` tokens. `windowed` drops what a sliding window can no longer see (`Cache.windowed`)."""
-    stack, total = config.decoder, 0
+    """The whole cache after `time` tokens. `windowed` drops what a sliding window can no longer see
+    (`Cache.windowed`)."""
+    stack = config.decoder
+    total = 0
     check_lengths(config, time=time, source=source, batch=batch)
     for block, times in layers_of(stack) if stack else ():
         window = block.attention.window if windowed else None
@@ -57,12 +72,16 @@ def kept_by(form: AttentionConfig) -> int:
 def layers_of(stack: StackConfig) -> list[tuple[BlockConfig, int]]:
     """Each block of the pattern, and how many layers follow it."""
     pattern = len(stack.blocks)
-    return [(block, stack.layers // pattern + (n < stack.layers % pattern)) for n, block in enumerate(stack.blocks)]
+    return [
+        (block, stack.layers // pattern + (n < stack.layers % pattern))
+        for n, block in enumerate(stack.blocks)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingMemory:
-    """Bytes that one training step holds at its peak, in fp32 and without checkpointing; the activations are an estimate."""
+    """Bytes that one training step holds at its peak, in fp32 and without checkpointing; the
+    activations are an estimate."""
 
     weights: int
     gradients: int
@@ -75,7 +94,12 @@ class TrainingMemory:
 
 
 def training_memory(
-    config: ModelConfig, *, time: int, source: int | None = None, batch: int = 1, recompute: bool = False
+    config: ModelConfig,
+    *,
+    time: int,
+    source: int | None = None,
+    batch: int = 1,
+    recompute: bool = False,
 ) -> TrainingMemory:
     """4 + 4 + 8 bytes a parameter, and 4 bytes for each number that the backward pass needs."""
     check_lengths(config, time=time, source=source, batch=batch)
@@ -84,31 +108,49 @@ def training_memory(
     return TrainingMemory(states, states, 2 * states, FLOAT * kept)
 
 
-def activations(config: ModelConfig, *, time: int, source: int | None = None, batch: int = 1, recompute: bool = False) -> int:
-    """Numbers that the forward pass keeps for the backward pass: the inputs of matrices, norms and activations.
+def activations(
+    config: ModelConfig,
+    *,
+    time: int,
+    source: int | None = None,
+    batch: int = 1,
+    recompute: bool = False,
+) -> int:
+    """Numbers that the forward pass keeps for the backward pass: the inputs of matrices, norms and
+    activations.
 
     A norm keeps 2·d_model per token; attention q, k, v, z; a feed-forward 2·d_ff (ReLU 1), gated 3;
-    the head its logits. The fused kernel keeps nothing of size T × T; soft-caps, sinks, biases and dropout on the weights do.
-    With `recompute` a block keeps its input alone, and the largest block's rest is there while its gradient is computed.
+    the head its logits. The fused kernel keeps nothing of size T × T; soft-caps, sinks, biases and
+    dropout on the weights do. With `recompute` a block keeps its input alone, and the largest
+    block's rest is there while its gradient is computed.
     """
     both = config.encoder is not None and config.decoder is not None
     read = time if source is None else source
-    total, largest = 0, 0
+    total = 0
+    largest = 0
     for name, stack in config.stacks.items():
         tokens = read if both and name == "encoder" else time
-        ends = sum(norm_keeps(norm) for norm in (stack.embedding.norm, stack.final_norm)) * stack.width
+        ends = (
+            sum(norm_keeps(norm) for norm in (stack.embedding.norm, stack.final_norm)) * stack.width
+        )
         total += batch * tokens * ends
         for block, times in layers_of(stack):
-            kept = batch * tokens * block_keeps(block, stack.width) + pairs_keep(block, tokens, read, batch)
-            kept += joined_keeps(block, stack.width) + batch * cross_keeps(block, stack.width, time, read)
+            kept = batch * tokens * block_keeps(block, stack.width) + pairs_keep(
+                block, tokens, read, batch
+            )
+            kept += joined_keeps(block, stack.width) + batch * cross_keeps(
+                block, stack.width, time, read
+            )
             total += times * (batch * tokens * stack.width if recompute else kept)
             largest = max(largest, kept)
     return total + (largest if recompute else 0) + batch * time * head_keeps(config)
 
 
 def head_keeps(config: ModelConfig) -> int:
-    """Numbers per token of the head: the logits, once more for a learned scale and for a soft-cap."""
-    stack, head = config.last, config.head
+    """Numbers per token of the head: the logits, once more for a learned scale and for a
+    soft-cap."""
+    stack = config.last
+    head = config.head
     if isinstance(head, LanguageHead):
         return stack.embedding.vocab_size * (1 + stack.on_sphere + (head.softcap is not None))
     if isinstance(head, MaskedHead):
@@ -122,7 +164,8 @@ def norm_keeps(norm: Norm) -> int:
 
 
 def block_keeps(block: BlockConfig, width: int) -> int:
-    """Numbers per token of one layer's self-attention and feed-forward; parallel ones read one x."""
+    """Numbers per token of one layer's self-attention and feed-forward; parallel ones read one
+    x."""
     return (
         2 * stream_keeps(block, width)
         - width * block.parallel
@@ -135,20 +178,29 @@ def stream_keeps(block: BlockConfig, width: int) -> int:
     """Numbers per token around one sub-layer."""
     if block.placement == "sphere":
         return 4 * width  # the answer, the way to it, the sum, the sum on the sphere
-    norm, bare = norm_keeps(block.norm), isinstance(block.norm, NoNorm)
-    vectors = {"pre": norm, "post": norm, "sandwich": 2 * norm - 1, "output": norm, "sphere": 0}[block.placement]
+    norm = norm_keeps(block.norm)
+    bare = isinstance(block.norm, NoNorm)
+    vectors = {"pre": norm, "post": norm, "sandwich": 2 * norm - 1, "output": norm, "sphere": 0}[
+        block.placement
+    ]
     return width * ((1 if bare else vectors) + (block.dropout > 0))
 
 
 def attention_keeps(form: AttentionConfig, *, sphere: bool = False) -> int:
     """Numbers per token: q, k, v and z, once more for each change on their way."""
-    query, key, value, mixed = query_numbers(form), *key_value_numbers(form), form.heads * form.value_width
+    query, key, value, mixed = (
+        query_numbers(form),
+        *key_value_numbers(form),
+        form.heads * form.value_width,
+    )
     extra = head_norm_keeps(form.query_key_norm) * (query + key)
     if isinstance(form.kind, Cosine):
         extra += 2 * query + key
     if sphere:
         extra += 2 * (query + key)
-    if isinstance(form.positions, Rotary):  # v keeps the memory that it shares with q and k before their rotation
+    if isinstance(
+        form.positions, Rotary
+    ):  # v keeps the memory that it shares with q and k before their rotation
         extra += query + key
     return query + key + value + mixed + extra
 
@@ -156,7 +208,11 @@ def attention_keeps(form: AttentionConfig, *, sphere: bool = False) -> int:
 def joined_keeps(block: BlockConfig, width: int) -> int:
     """W_Q, W_K and W_V of one layer as one matrix."""
     form = block.attention
-    return 0 if form.softcap is not None or form.sinks else width * (query_numbers(form) + sum(key_value_numbers(form)))
+    return (
+        0
+        if form.softcap is not None or form.sinks
+        else width * (query_numbers(form) + sum(key_value_numbers(form)))
+    )
 
 
 def query_numbers(form: AttentionConfig) -> int:
@@ -172,25 +228,35 @@ def head_norm_keeps(config: HeadNorm | None) -> int:
 
 
 def cross_keeps(block: BlockConfig, width: int, time: int, read: int) -> int:
-    """Numbers of one layer's cross-attention: q and z for each token, k and v for each source token."""
+    """Numbers of one layer's cross-attention: q and z for each token, k and v for each source
+    token."""
     form = block.cross_attention
     if form is None:
         return 0
     from_source = sum(key_value_numbers(form))
-    return time * (stream_keeps(block, width) + attention_keeps(form) - from_source) + read * from_source
+    return (
+        time * (stream_keeps(block, width) + attention_keeps(form) - from_source)
+        + read * from_source
+    )
 
 
 def hidden_keeps(block: BlockConfig) -> int:
-    """Numbers per token of the feed-forward: what goes into the activation, what comes out, the gate's product."""
+    """Numbers per token of the feed-forward: what goes into the activation, what comes out, the
+    gate's product."""
     config = block.feed_forward
     smooth = config.activation in ("gelu", "gelu_tanh", "silu")
-    arrays = (4 - smooth if config.gated else 2) - (config.activation == "relu") + (config.dropout > 0)
+    arrays = (
+        (4 - smooth if config.gated else 2) - (config.activation == "relu") + (config.dropout > 0)
+    )
     return config.hidden * (6 if block.placement == "sphere" else arrays)
 
 
 def pairs_keep(block: BlockConfig, tokens: int, read: int, batch: int) -> int:
-    """Numbers of size T × T in one layer: copies of the weights, ALiBi's bias, T5's buckets (8 bytes each), a mask (1 byte each)."""
-    form, cross, square = block.attention, block.cross_attention, tokens * tokens
+    """Numbers of size T × T in one layer: copies of the weights, ALiBi's bias, T5's buckets (8
+    bytes each), a mask (1 byte each)."""
+    form = block.attention
+    cross = block.cross_attention
+    square = tokens * tokens
     copies = scores_keep(form)
     numbers = batch * form.heads * square * copies
     if isinstance(form.positions, ALiBi) and not copies:
@@ -199,7 +265,9 @@ def pairs_keep(block: BlockConfig, tokens: int, read: int, batch: int) -> int:
         numbers += 2 * square
     if copies or (form.window is not None and form.window < tokens):
         numbers += square // FLOAT
-    return numbers + (0 if cross is None else batch * cross.heads * tokens * read * scores_keep(cross))
+    return numbers + (
+        0 if cross is None else batch * cross.heads * tokens * read * scores_keep(cross)
+    )
 
 
 def scores_keep(form: AttentionConfig) -> int:
@@ -210,8 +278,15 @@ def scores_keep(form: AttentionConfig) -> int:
 
 
 def attention_path(form: AttentionConfig, *, causal: bool, time: int) -> str:
-    """What computes attention over a whole sequence, and what of size T × T training keeps of it."""
-    bias = "ALiBi" if isinstance(form.positions, ALiBi) else "relative" if isinstance(form.positions, RelativeBias) else ""
+    """What computes attention over a whole sequence, and what of size T × T training keeps of
+    it."""
+    bias = (
+        "ALiBi"
+        if isinstance(form.positions, ALiBi)
+        else "relative"
+        if isinstance(form.positions, RelativeBias)
+        else ""
+    )
     if form.softcap is not None or form.sinks:
         kernel = "the equation, in bands of queries: the fused kernel has no soft-cap and no sinks"
     elif bias:
@@ -221,4 +296,8 @@ def attention_path(form: AttentionConfig, *, causal: bool, time: int) -> str:
     else:
         kernel = f"fused kernel, {'causal triangle' if causal else 'no mask'}"
     copies = scores_keep(form) or int(bias == "ALiBi")
-    return f"{kernel}; training keeps {copies} × [h, T, T] in each layer" if copies else f"{kernel}; nothing of size [h, T, T] in memory"
+    return (
+        f"{kernel}; training keeps {copies} × [h, T, T] in each layer"
+        if copies
+        else f"{kernel}; nothing of size [h, T, T] in memory"
+    )

@@ -1,4 +1,5 @@
-"""The pieces that equations share: where a stack's lines stand, linear maps, norms, the pairs that a mask allows."""
+"""The pieces that equations share: where a stack's lines stand, linear maps, norms, the pairs that
+a mask allows."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ Where = tuple[Definition, ...]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What the lines of one stack have in common: its name, its tokens, its width, and the memory that it may look at."""
+    """What the lines of one stack have in common: its name, its tokens, its width, and the memory
+    that it may look at."""
 
     name: str
     config: StackConfig
@@ -51,8 +53,14 @@ class Linear:
 
     @property
     def weights(self) -> tuple[Weight, ...]:
-        matrix = Weight(f"W_{self.mark}", self.part, f"{self.path}.weight", (self.reads, self.writes))
-        return (matrix, Weight(f"b_{self.mark}", self.part, f"{self.path}.bias", (self.writes,))) if self.bias else (matrix,)
+        matrix = Weight(
+            f"W_{self.mark}", self.part, f"{self.path}.weight", (self.reads, self.writes)
+        )
+        return (
+            (matrix, Weight(f"b_{self.mark}", self.part, f"{self.path}.bias", (self.writes,)))
+            if self.bias
+            else (matrix,)
+        )
 
     def line(
         self,
@@ -64,11 +72,20 @@ class Linear:
         scales: tuple[Weight, ...] = (),
         where: Where = (),
     ) -> Line:
-        """The line that this matrix comes in with: 2 · tokens · in · out FLOPs; adding the bias is not counted."""
+        """The line that this matrix comes in with: 2 · tokens · in · out FLOPs; adding the bias is
+        not counted."""
         weights = (*(weight for norm in norms for weight in norm.weights), *self.weights, *scales)
         flops = 2 * tokens * self.reads.size * self.writes.size
         where = (*(norm.definition for norm in norms if norm.weights), *where)
-        return Line(equation, shape, weights=weights, part=self.part, flops=flops, square_flops=flops, where=where)
+        return Line(
+            equation,
+            shape,
+            weights=weights,
+            part=self.part,
+            flops=flops,
+            square_flops=flops,
+            where=where,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +111,11 @@ class NormUse:
             return ()
         gain = Weight(f"γ{self.mark}", self.part, f"{self.path}.weight", (self.over,))
         has_bias = isinstance(self.norm, LayerNorm) and self.norm.bias
-        return (gain, Weight(f"β{self.mark}", self.part, f"{self.path}.bias", (self.over,))) if has_bias else (gain,)
+        return (
+            (gain, Weight(f"β{self.mark}", self.part, f"{self.path}.bias", (self.over,)))
+            if has_bias
+            else (gain,)
+        )
 
     @property
     def definition(self) -> Definition:

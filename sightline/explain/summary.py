@@ -1,4 +1,5 @@
-"""One model, explained: its equations, its letters, its counts and costs, as a value that every rendering reads."""
+"""One model, explained: its equations, its letters, its counts and costs, as a value that every
+rendering reads."""
 
 from __future__ import annotations
 
@@ -14,7 +15,22 @@ from sightline.explain.equations import sections
 from sightline.explain.lines import Definition, Line, Section, symbols
 
 LARGEST = 10**18  # beyond it a size is a mistake
-ORDER = ("T", "S", "d_model", "d_enc", "h", "h_kv", "d_k", "d_v", "d_ff", "N", "V", "P", "types", "buckets")
+ORDER = (
+    "T",
+    "S",
+    "d_model",
+    "d_enc",
+    "h",
+    "h_kv",
+    "d_k",
+    "d_v",
+    "d_ff",
+    "N",
+    "V",
+    "P",
+    "types",
+    "buckets",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +83,34 @@ class Explanation:
             for letter, size in section.dimensions.items():
                 found.setdefault(letter, set()).add(size)
         found["N"] = {stack.layers for stack in self.config.stacks.values()}
-        return {letter: found[letter].copy().pop() for letter in ORDER if len(found.get(letter, ())) == 1}
+        return {
+            letter: found[letter].copy().pop()
+            for letter in ORDER
+            if len(found.get(letter, ())) == 1
+        }
 
     def letters_of(self, section: Section) -> dict[str, int]:
         """The letters that mean something of their own in this section."""
-        return {letter: size for letter, size in section.dimensions.items() if letter not in self.letters}
+        return {
+            letter: size
+            for letter, size in section.dimensions.items()
+            if letter not in self.letters
+        }
 
     @property
     def training_memory(self) -> memory.TrainingMemory:
-        return memory.training_memory(self.config, time=self.time, source=self.source, batch=self.batch)
+        return memory.training_memory(
+            self.config, time=self.time, source=self.source, batch=self.batch
+        )
 
     def cache_bytes(self, number_bytes: int = 2) -> int:
-        return memory.cache_bytes(self.config, time=self.time, source=self.source, batch=self.batch, number_bytes=number_bytes)
+        return memory.cache_bytes(
+            self.config,
+            time=self.time,
+            source=self.source,
+            batch=self.batch,
+            number_bytes=number_bytes,
+        )
 
     @property
     def attention_paths(self) -> dict[str, str]:
@@ -88,7 +120,9 @@ class Explanation:
             length = self.source if self.source is not None and name == "encoder" else self.time
             for n, block in enumerate(stack.blocks):
                 label = name if len(stack.blocks) == 1 else f"{name} block {n}"
-                found[label] = memory.attention_path(block.attention, causal=stack.causal, time=length)
+                found[label] = memory.attention_path(
+                    block.attention, causal=stack.causal, time=length
+                )
         return found
 
     def to_plain(self) -> dict[str, Any]:
@@ -102,9 +136,15 @@ class Explanation:
             "letters": self.letters,
             "sections": [_plain_section(self, section) for section in self.sections],
             "where": dict(self.definitions),
-            "parameters": {"total": self.parameters, "parts": [_plain_part(part) for part in self.parts if part.each]},
+            "parameters": {
+                "total": self.parameters,
+                "parts": [_plain_part(part) for part in self.parts if part.each],
+            },
             "flops": {
-                "convention": "2 per multiply-add, matrix products only; forward counts the pairs that masks allow",
+                "convention": (
+                    "2 per multiply-add, matrix products only; forward counts the pairs that masks"
+                    " allow"
+                ),
                 "forward": self.forward_flops,
                 "forward_with_masked_pairs": self.square_flops,
                 "training": self.training_flops,
@@ -128,16 +168,29 @@ class Explanation:
         }
 
 
-def explain(config: ModelConfig, *, name: str = "model", time: int | None = None, source: int | None = None, batch: int = 1) -> Explanation:
-    """Explain a model at a length of `time` tokens, by default as many as it was made for; an encoder beside a decoder reads `source`."""
+def explain(
+    config: ModelConfig,
+    *,
+    name: str = "model",
+    time: int | None = None,
+    source: int | None = None,
+    batch: int = 1,
+) -> Explanation:
+    """Explain a model at a length of `time` tokens, by default as many as it was made for; an
+    encoder beside a decoder reads `source`."""
     both = config.encoder is not None and config.decoder is not None
     length = config.last.max_positions if time is None else time
     check_lengths(config, time=length, source=source, batch=batch)
     read = (source or time or config.stacks["encoder"].max_positions) if both else None
     check_lengths(config, time=length, source=read, batch=batch)
     if total_parameters(config) > LARGEST:
-        raise InputError(f"{name} has more than 10^18 parameters", fix="check its layers, width, hidden and vocab_size")
-    return Explanation(name, config, length, read, batch, sections(config, time=length, source=read or length))
+        raise InputError(
+            f"{name} has more than 10^18 parameters",
+            fix="check its layers, width, hidden and vocab_size",
+        )
+    return Explanation(
+        name, config, length, read, batch, sections(config, time=length, source=read or length)
+    )
 
 
 def _plain_section(explanation: Explanation, section: Section) -> dict[str, Any]:
@@ -152,7 +205,10 @@ def _plain_section(explanation: Explanation, section: Section) -> dict[str, Any]
 
 
 def _plain_line(line: Line) -> dict[str, Any]:
-    weights = [{"symbol": w.symbol, "name": w.path, "shape": symbols(w.shape), "parameters": w.count} for w in line.weights]
+    weights = [
+        {"symbol": w.symbol, "name": w.path, "shape": symbols(w.shape), "parameters": w.count}
+        for w in line.weights
+    ]
     return {
         "equation": line.equation,
         "shape": [axis.symbol for axis in line.shape],
@@ -164,4 +220,10 @@ def _plain_line(line: Line) -> dict[str, Any]:
 
 
 def _plain_part(part: Part) -> dict[str, Any]:
-    return {"name": part.path, "each": part.each, "times": part.times, "parameters": part.parameters, "formula": part.formula}
+    return {
+        "name": part.path,
+        "each": part.each,
+        "times": part.times,
+        "parameters": part.parameters,
+        "formula": part.formula,
+    }

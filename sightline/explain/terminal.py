@@ -1,4 +1,5 @@
-"""An explanation on the screen: aligned columns, as many as fit, colour where the terminal has it."""
+"""An explanation on the screen: aligned columns, as many as fit, colour where the terminal has
+it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from sightline.explain.summary import Explanation
 GAP = "   "
 INDENT = "  "
 FUNCTIONS = r"\b(?:LN|RMS)(?:[₁₂₃₄₅₆]|_[A-Za-z])?(?=\()|\b[a-z_]+(?=\()"
-WEIGHTS = r"\bW_[A-Z0-9]ᵀ?|\bb_[A-Z0-9]\b|\bs_(?:qk|u|v|z)\b|α_[AM]|[γβτσ]|\bB(?=\[)|\bPE(?=\[)|\bR_p\b"
+WEIGHTS = (
+    r"\bW_[A-Z0-9]ᵀ?|\bb_[A-Z0-9]\b|\bs_(?:qk|u|v|z)\b|α_[AM]|[γβτσ]|\bB(?=\[)|\bPE(?=\[)|\bR_p\b"
+)
 BAR = "▏▎▍▌▋▊▉█"
 NARROW = 40
 
@@ -30,9 +33,16 @@ def render(explanation: Explanation, *, width: int) -> list[Text]:
 
 
 def title(explanation: Explanation, width: int) -> list[Text]:
-    first = Text.assemble((explanation.name, "bold"), GAP, (f"{explanation.parameters:,} parameters", "bold cyan"))
+    first = Text.assemble(
+        (explanation.name, "bold"), GAP, (f"{explanation.parameters:,} parameters", "bold cyan")
+    )
     kind = [Text(line, "dim") for line in textwrap.wrap(wording.kind(explanation.config), width)]
-    return [first, *kind, Text(), *(Text(line, "cyan") for line in flow(wording.legend(explanation.letters), width))]
+    return [
+        first,
+        *kind,
+        Text(),
+        *(Text(line, "cyan") for line in flow(wording.legend(explanation.letters), width)),
+    ]
 
 
 def flow(items: list[str], width: int) -> list[str]:
@@ -52,7 +62,7 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     return space + text if right else text + space
 
 
-# -------------------------------------------------------------------------------------------------------------- equations
+# -------------------------------------------------------------------------------------- equations
 
 
 def equations(explanation: Explanation, width: int) -> list[Text]:
@@ -68,7 +78,10 @@ def equations(explanation: Explanation, width: int) -> list[Text]:
             first = equation_row((heading, "shape", "size", "parameters"), at, header=True)
             screen += [Text(), Text(heading, "bold")] if screen else [first]
         last = here
-        screen += [*subheading(explanation, section), *(equation_row(cells(line), at) for line in section.lines)]
+        screen += [
+            *subheading(explanation, section),
+            *(equation_row(cells(line), at) for line in section.lines),
+        ]
     return screen
 
 
@@ -77,7 +90,8 @@ def cells(line: Line) -> tuple[str, str, str, str]:
 
 
 def columns(rows: list[tuple[str, str, str, str]], width: int) -> list[int]:
-    """The widths of equation, shape, size and parameters; sizes, then parameters, give way (0) where the screen is narrow."""
+    """The widths of equation, shape, size and parameters; sizes, then parameters, give way (0)
+    where the screen is narrow."""
     least = (0, len("shape"), len("size"), len("parameters"))
     natural = [max(few, *(cell_len(row[n]) for row in rows)) for n, few in enumerate(least)]
     for dropped in ((), (2,), (2, 3)):
@@ -103,14 +117,19 @@ def equation_row(row: tuple[str, str, str, str], at: list[int], *, header: bool 
 def subheading(explanation: Explanation, section: Section) -> list[Text]:
     """The sub-layer's name, and the letters that mean something of their own in it."""
     own = GAP.join(wording.legend(explanation.letters_of(section)))
-    name = "" if section.block is None else wording.SECTION_NAMES[section.name] + (GAP if own else "")
+    name = (
+        "" if section.block is None else wording.SECTION_NAMES[section.name] + (GAP if own else "")
+    )
     return [Text.assemble(INDENT, (name, "italic dim"), (own, "cyan"))] if name or own else []
 
 
 def where(explanation: Explanation, width: int) -> list[Text]:
     """What the letters mean."""
     known = [*explanation.definitions, wording.SMALL_LETTERS]
-    return [Text("where", "bold"), *described([(name, "", text) for name, text in known], width, style="green")]
+    return [
+        Text("where", "bold"),
+        *described([(name, "", text) for name, text in known], width, style="green"),
+    ]
 
 
 def described(rows: list[tuple[str, str, str]], width: int, *, style: str) -> list[Text]:
@@ -126,24 +145,45 @@ def described(rows: list[tuple[str, str, str]], width: int, *, style: str) -> li
     return screen
 
 
-# ------------------------------------------------------------------------------------------------------- counts and costs
+# ------------------------------------------------------------------------------- counts and costs
 
 
 def table(explanation: Explanation, width: int) -> list[Text]:
     """Parameters and FLOPs of each sub-layer, with their shares."""
-    rows, parameters, flops = wording.rows(explanation), explanation.parameters, explanation.forward_flops
+    rows = wording.rows(explanation)
+    parameters = explanation.parameters
+    flops = explanation.forward_flops
     body = [tuple(wording.shares(row, parameters, flops)) for row in rows]
-    cells = [("", "parameters", "share", "FLOP", "share"), *body, ("total", f"{parameters:,}", "", wording.scaled(flops, ""), "")]
+    cells = [
+        ("", "parameters", "share", "FLOP", "share"),
+        *body,
+        ("total", f"{parameters:,}", "", wording.scaled(flops, ""), ""),
+    ]
     at = [max(cell_len(row[n]) for row in cells) for n in range(5)]
     bars = sum(at) + 6 * len(GAP) + 20 <= width
     screen: list[Text] = []
     for n, row in enumerate(cells):
         style = "dim" if n == 0 else "bold" if n == len(cells) - 1 else ""
         counted = rows[n - 1] if 0 < n <= len(rows) else None
-        text = Text(INDENT + pad(row[0], at[0]) + GAP + pad(row[1], at[1], right=True) + GAP + pad(row[2], at[2], right=True), style)
-        text.append(GAP + pad(bar(counted.parameters / parameters) if counted else "", 10) if bars else "", "cyan")
-        text.append(GAP + pad(row[3], at[3], right=True) + GAP + pad(row[4], at[4], right=True), style)
-        text.append(GAP + bar(counted.flops / flops) if bars and counted and flops else "", "magenta")
+        text = Text(
+            INDENT
+            + pad(row[0], at[0])
+            + GAP
+            + pad(row[1], at[1], right=True)
+            + GAP
+            + pad(row[2], at[2], right=True),
+            style,
+        )
+        text.append(
+            GAP + pad(bar(counted.parameters / parameters) if counted else "", 10) if bars else "",
+            "cyan",
+        )
+        text.append(
+            GAP + pad(row[3], at[3], right=True) + GAP + pad(row[4], at[4], right=True), style
+        )
+        text.append(
+            GAP + bar(counted.flops / flops) if bars and counted and flops else "", "magenta"
+        )
         screen.append(text)
     return screen
 
@@ -157,4 +197,7 @@ def bar(part: float) -> str:
 def costs(explanation: Explanation, width: int) -> list[Text]:
     """What a pass, a training step and a cache cost at this length."""
     rows = [(cost.name, cost.value, cost.how) for cost in wording.costs(explanation)]
-    return [Text(f"cost at {wording.length(explanation)}", "bold"), *described(rows, width, style="")]
+    return [
+        Text(f"cost at {wording.length(explanation)}", "bold"),
+        *described(rows, width, style=""),
+    ]

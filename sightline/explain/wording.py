@@ -22,17 +22,44 @@ from sightline.explain.lines import Section
 from sightline.explain.memory import cache_bytes_per_token
 from sightline.explain.summary import Explanation
 
-ACTIVATION_NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "silu": "SiLU", "relu_squared": "ReLU²"}
-GATED_NAMES = {"relu": "ReGLU", "gelu": "GEGLU", "gelu_tanh": "GEGLU (tanh)", "silu": "SwiGLU", "relu_squared": "gated ReLU²"}
-PLACEMENT_NAMES = {"pre": "Pre-LN", "post": "Post-LN", "sandwich": "sandwich", "output": "output", "sphere": "sphere"}
-POSITION_NAMES = {"Learned": "learned", "Sinusoidal": "sinusoidal", "Rotary": "RoPE", "ALiBi": "ALiBi", "RelativeBias": "relative-bias"}
+ACTIVATION_NAMES = {
+    "relu": "ReLU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELU (tanh)",
+    "silu": "SiLU",
+    "relu_squared": "ReLU²",
+}
+GATED_NAMES = {
+    "relu": "ReGLU",
+    "gelu": "GEGLU",
+    "gelu_tanh": "GEGLU (tanh)",
+    "silu": "SwiGLU",
+    "relu_squared": "gated ReLU²",
+}
+PLACEMENT_NAMES = {
+    "pre": "Pre-LN",
+    "post": "Post-LN",
+    "sandwich": "sandwich",
+    "output": "output",
+    "sphere": "sphere",
+}
+POSITION_NAMES = {
+    "Learned": "learned",
+    "Sinusoidal": "sinusoidal",
+    "Rotary": "RoPE",
+    "ALiBi": "ALiBi",
+    "RelativeBias": "relative-bias",
+}
 SECTION_NAMES = {
     "attention": "self-attention",
     "cross_attention": "cross-attention",
     "feed_forward": "feed-forward",
     "final_norm": "final norm",
 }
-SMALL_LETTERS = ("t, p, i, j", "a token, its position, the query's and the key's position; shapes are of one sequence")
+SMALL_LETTERS = (
+    "t, p, i, j",
+    "a token, its position, the query's and the key's position; shapes are of one sequence",
+)
 UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
@@ -40,7 +67,8 @@ def scaled(value: float, unit: str) -> str:
     """291648000000, FLOP → 291.6 GFLOP"""
     power = 0
     while abs(value) >= 999.95 and power < len(UNITS) - 1:
-        value, power = value / 1000, power + 1
+        value = value / 1000
+        power = power + 1
     return f"{value:.{0 if power == 0 else 1 if value >= 99.95 else 2}f} {UNITS[power]}{unit}"
 
 
@@ -48,22 +76,39 @@ def share(value: int, whole: int) -> str:
     return f"{100 * value / whole:.1f}%" if value and whole else ""
 
 
-# ----------------------------------------------------------------------------------------------------- what kind of model
+# ----------------------------------------------------------------------------- what kind of model
 
 
 def kind(config: ModelConfig) -> str:
     """`decoder × 12 · learned positions · Pre-LN LayerNorm · 12 heads · GELU (tanh) · tied head`"""
-    stack, block = config.last, config.last.blocks[0]
+    stack = config.last
+    block = config.last.blocks[0]
     blocks = " + ".join(f"{name} × {stack.layers}" for name, stack in config.stacks.items())
     pattern = [f"a pattern of {len(stack.blocks)}"] if len(stack.blocks) > 1 else []
     return " · ".join(
-        [blocks, *pattern, positions(stack.embedding, block), norms(stack, block), heads(block), *feed_forward(block), head(config)]
+        [
+            blocks,
+            *pattern,
+            positions(stack.embedding, block),
+            norms(stack, block),
+            heads(block),
+            *feed_forward(block),
+            head(config),
+        ]
     )
 
 
 def positions(embedding: EmbeddingConfig, block: BlockConfig) -> str:
-    forms = [form for form in (embedding.positions, block.attention.positions) if not isinstance(form, NoPosition)]
-    return " and ".join(POSITION_NAMES[type(form).__name__] for form in forms) + " positions" if forms else "no positions"
+    forms = [
+        form
+        for form in (embedding.positions, block.attention.positions)
+        if not isinstance(form, NoPosition)
+    ]
+    return (
+        " and ".join(POSITION_NAMES[type(form).__name__] for form in forms) + " positions"
+        if forms
+        else "no positions"
+    )
 
 
 def norms(stack: StackConfig, block: BlockConfig) -> str:
@@ -71,7 +116,10 @@ def norms(stack: StackConfig, block: BlockConfig) -> str:
         return "unit hypersphere (nGPT)"
     if isinstance(block.norm, NoNorm):
         return "no norm"
-    return f"{PLACEMENT_NAMES[block.placement]} {'LayerNorm' if isinstance(block.norm, LayerNorm) else 'RMSNorm'}"
+    return (
+        f"{PLACEMENT_NAMES[block.placement]}"
+        f" {'LayerNorm' if isinstance(block.norm, LayerNorm) else 'RMSNorm'}"
+    )
 
 
 def heads(block: BlockConfig) -> str:
@@ -89,13 +137,14 @@ def feed_forward(block: BlockConfig) -> list[str]:
 def head(config: ModelConfig) -> str:
     form = config.head
     if isinstance(form, (LanguageHead, MaskedHead)):
-        return f"{'masked-token ' if isinstance(form, MaskedHead) else ''}{'tied head' if form.tied else 'untied head'}"
+        masked = "masked-token " if isinstance(form, MaskedHead) else ""
+        return f"{masked}{'tied head' if form.tied else 'untied head'}"
     if isinstance(form, Classifier):
         return f"classifier of {form.labels} labels ({form.pool})"
     return f"{form.how} pooler" if isinstance(form, Pooler) else "no head"
 
 
-# --------------------------------------------------------------------------------------------------- letters and headings
+# --------------------------------------------------------------------------- letters and headings
 
 
 def legend(letters: dict[str, int]) -> list[str]:
@@ -119,13 +168,17 @@ def heading(explanation: Explanation, section: Section) -> str:
         return f"{section.stack} block × {section.times}"
     first = [str(section.block + n * len(stack.blocks)) for n in range(min(3, section.times))]
     layers = ", ".join(first) + (", …" if section.times > 3 else "")
-    return f"{section.stack} {'layer' if section.times == 1 else 'layers'} {layers} × {section.times}"
+    return (
+        f"{section.stack} {'layer' if section.times == 1 else 'layers'} {layers} × {section.times}"
+    )
 
 
 def length(explanation: Explanation) -> str:
     """`T = 512, S = 512 tokens, batch 8`"""
     source = f", S = {explanation.source:,}" if explanation.source is not None else ""
-    return f"T = {explanation.time:,}{source} tokens" + (f", batch {explanation.batch:,}" if explanation.batch > 1 else "")
+    return f"T = {explanation.time:,}{source} tokens" + (
+        f", batch {explanation.batch:,}" if explanation.batch > 1 else ""
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +197,28 @@ def rows(explanation: Explanation) -> list[Row]:
     patterned = {section.stack for section in explanation.sections if section.block}
     for section in explanation.sections:
         number = section.block if section.stack in patterned else None
-        own = [part for part in explanation.parts if (part.stack, part.section, part.block) == (section.stack, section.name, number)]
-        place = "" if section.stack == "head" or (len(explanation.config.stacks) == 1 and number is None) else f"{section.stack} "
+        own = [
+            part
+            for part in explanation.parts
+            if (part.stack, part.section, part.block) == (section.stack, section.name, number)
+        ]
+        place = (
+            ""
+            if section.stack == "head" or (len(explanation.config.stacks) == 1 and number is None)
+            else f"{section.stack} "
+        )
         numbered = "" if number is None or section.block is None else f"{number} "
-        parameters, flops = sum(part.parameters for part in own), explanation.batch * sum(part.flops for part in own)
+        parameters = sum(part.parameters for part in own)
+        flops = explanation.batch * sum(part.flops for part in own)
         if own:
-            found.append(Row(f"{place}{numbered}{SECTION_NAMES.get(section.name, section.name)}", section.times, parameters, flops))
+            found.append(
+                Row(
+                    f"{place}{numbered}{SECTION_NAMES.get(section.name, section.name)}",
+                    section.times,
+                    parameters,
+                    flops,
+                )
+            )
     return found
 
 
@@ -160,7 +229,7 @@ def shares(row: Row, parameters: int, flops: int) -> list[str]:
     return [label, *counts, scaled(row.flops, "") if row.flops else "–", share(row.flops, flops)]
 
 
-# ------------------------------------------------------------------------------------------------------------------ costs
+# ------------------------------------------------------------------------------------------ costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +243,29 @@ class Cost:
 
 def costs(explanation: Explanation) -> list[Cost]:
     """What a pass, a training step and a cache cost at this length."""
-    return [*_compute(explanation), *_cache(explanation), *_memory(explanation), *_paths(explanation)]
+    return [
+        *_compute(explanation),
+        *_cache(explanation),
+        *_memory(explanation),
+        *_paths(explanation),
+    ]
 
 
 def _compute(explanation: Explanation) -> list[Cost]:
-    forward, square = explanation.forward_flops, explanation.square_flops
-    masked = f", pairs that the mask allows (all pairs: {scaled(square, 'FLOP')})" if square != forward else ""
-    rule = f"3 × forward; the rule 6 · parameters · tokens gives {scaled(explanation.six_n_d, 'FLOP')}"
+    forward = explanation.forward_flops
+    square = explanation.square_flops
+    masked = (
+        f", pairs that the mask allows (all pairs: {scaled(square, 'FLOP')})"
+        if square != forward
+        else ""
+    )
+    rule = (
+        f"3 × forward; the rule 6 · parameters · tokens gives {scaled(explanation.six_n_d, 'FLOP')}"
+    )
     return [
-        Cost("forward", scaled(forward, "FLOP"), f"2 per multiply-add, matrix products only{masked}"),
+        Cost(
+            "forward", scaled(forward, "FLOP"), f"2 per multiply-add, matrix products only{masked}"
+        ),
         Cost("training step", scaled(explanation.training_flops, "FLOP"), rule),
     ]
 
@@ -192,20 +275,32 @@ def _cache(explanation: Explanation) -> list[Cost]:
     if stack is None:
         return []
     windows = any(block.attention.window is not None for block in stack.blocks)
-    forms = {(form.heads, form.kv_heads, form.head_dim, form.value_width) for form in (block.attention for block in stack.blocks)}
+    forms = {
+        (form.heads, form.kv_heads, form.head_dim, form.value_width)
+        for form in (block.attention for block in stack.blocks)
+    }
     letter = "h" if all(heads == kv_heads for heads, kv_heads, *_ in forms) else "h_kv"
-    layers = f"N·{letter}·(d_k + d_v)·2 bytes" if len(forms) == 1 else f"{letter}·(d_k + d_v)·2 bytes of each layer"
+    layers = (
+        f"N·{letter}·(d_k + d_v)·2 bytes"
+        if len(forms) == 1
+        else f"{letter}·(d_k + d_v)·2 bytes of each layer"
+    )
     how = f"16-bit: {layers} a token" + (", until a window is full" if windows else "")
     crossing = " and the source's" if explanation.config.encoder is not None else ""
     per_token = Cost("KV cache", f"{cache_bytes_per_token(explanation.config):,} B/token", how)
-    whole = f"{explanation.time:,} tokens{crossing}" + (f" × {explanation.batch}" if explanation.batch > 1 else "")
+    whole = f"{explanation.time:,} tokens{crossing}" + (
+        f" × {explanation.batch}" if explanation.batch > 1 else ""
+    )
     return [per_token, Cost("", scaled(explanation.cache_bytes(), "B"), f"for {whole}")]
 
 
 def _memory(explanation: Explanation) -> list[Cost]:
     memory = explanation.training_memory
     states = memory.total - memory.activations
-    fixed = f"{scaled(states, 'B')} at 16 bytes a parameter (fp32 weight, gradient, AdamW's two moments)"
+    fixed = (
+        f"{scaled(states, 'B')} at 16 bytes a parameter (fp32 weight, gradient, AdamW's two"
+        " moments)"
+    )
     how = f"{fixed} + {scaled(memory.activations, 'B')} activations, estimated"
     return [Cost("training memory", scaled(memory.total, "B"), how)]
 
@@ -214,4 +309,7 @@ def _paths(explanation: Explanation) -> list[Cost]:
     paths = explanation.attention_paths
     if len(set(paths.values())) == 1:
         return [Cost("attention runs as", "", next(iter(paths.values())))]
-    return [Cost("attention runs as" if n == 0 else "", "", f"{name}: {path}") for n, (name, path) in enumerate(paths.items())]
+    return [
+        Cost("attention runs as" if n == 0 else "", "", f"{name}: {path}")
+        for n, (name, path) in enumerate(paths.items())
+    ]

@@ -1,6 +1,8 @@
-"""Families as data: how a `config.json` becomes a ModelConfig, and which tensor is which parameter. No torch here.
+"""Families as data: how a `config.json` becomes a ModelConfig, and which tensor is which parameter.
+No torch here.
 
-Two declarations each: `config(keys)` and `weights(config)`. FAMILIES lists them by Hugging Face's `model_type`.
+Two declarations each: `config(keys)` and `weights(config)`. FAMILIES lists them by Hugging Face's
+`model_type`.
 """
 
 from sightline.families.bart import BART

@@ -1,4 +1,5 @@
-"""BART: an encoder and a decoder with learned positions, Post-LN, a norm after the embedding, GELU, one embedding matrix."""
+"""BART: an encoder and a decoder with learned positions, Post-LN, a norm after the embedding, GELU,
+one embedding matrix."""
 
 from __future__ import annotations
 
@@ -31,23 +32,48 @@ def config(keys: Keys, head: str) -> ModelConfig:
     keys.only("normalize_embedding", True)
     keys.only("static_position_embeddings", False)
     keys.only("extra_pos_embeddings", 2)
-    encoder, decoder = (stack(keys, name, positions=Learned(offset=2), norm=LayerNorm()) for name in ("encoder", "decoder"))
-    return ModelConfig(encoder=encoder, decoder=decoder, head=_head(keys, head), share_embeddings=True)
+    encoder, decoder = (
+        stack(keys, name, positions=Learned(offset=2), norm=LayerNorm())
+        for name in ("encoder", "decoder")
+    )
+    return ModelConfig(
+        encoder=encoder, decoder=decoder, head=_head(keys, head), share_embeddings=True
+    )
 
 
-def stack(keys: Keys, name: str, *, positions: EmbeddingPosition, norm: Norm, vocab_size: int | None = None) -> StackConfig:
-    """The encoder or the decoder of BART and Marian; `norm` is the embedding's. The rest is Post-LN in both."""
+def stack(
+    keys: Keys,
+    name: str,
+    *,
+    positions: EmbeddingPosition,
+    norm: Norm,
+    vocab_size: int | None = None,
+) -> StackConfig:
+    """The encoder or the decoder of BART and Marian; `norm` is the embedding's. The rest is Post-LN
+    in both."""
     keys.only("is_decoder", False)
     keys.only("normalize_before", False)
     keys.only("add_final_layer_norm", False)
     keys.only("do_blenderbot_90_layernorm", False)
-    keys.ignore("encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "add_bias_logits", "force_bos_token_to_be_generated")
+    keys.ignore(
+        "encoder_layerdrop",
+        "decoder_layerdrop",
+        "classif_dropout",
+        "add_bias_logits",
+        "force_bos_token_to_be_generated",
+    )
     keys.ignore("num_hidden_layers", "_num_labels", "unk_token_id", "save_step")
-    width, dropout = keys.number("d_model", "hidden_size"), keys.real("dropout", default=0.1)
+    width = keys.number("d_model", "hidden_size")
+    dropout = keys.real("dropout", default=0.1)
     count = keys.number(f"{name}_attention_heads")
     if name == "encoder":
         keys.only("num_attention_heads", count)  # another name of the same key
-    attention = AttentionConfig(heads=count, kv_heads=count, head_dim=width // count, dropout=keys.real("attention_dropout", default=0.0))
+    attention = AttentionConfig(
+        heads=count,
+        kv_heads=count,
+        head_dim=width // count,
+        dropout=keys.real("attention_dropout", default=0.0),
+    )
     feed_forward = FeedForwardConfig(
         hidden=keys.number(f"{name}_ffn_dim"),
         activation=keys.choice("activation_function", of=ACTIVATIONS, default="gelu"),
@@ -80,9 +106,10 @@ def stack(keys: Keys, name: str, *, positions: EmbeddingPosition, norm: Norm, vo
 def _head(keys: Keys, head: str) -> Head:
     """What stands on the decoder.
 
-    "sequence": Hugging Face looks where the source has its last end-of-text token, but in the decoder, which it feeds with the source
-    moved one to the right. Our `last` is the decoder's last real token. Both are the same when the source ends with that token and the
-    decoder is given the source moved to the right, with the source's padding.
+    "sequence": Hugging Face looks where the source has its last end-of-text token, but in the
+    decoder, which it feeds with the source moved one to the right. Our `last` is the decoder's last
+    real token. Both are the same when the source ends with that token and the decoder is given the
+    source moved to the right, with the source's padding.
     """
     tied = keys.flag("tie_word_embeddings", default=True)
     if head == "language":
@@ -118,7 +145,8 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
 
 def stack_rules(stack: str) -> list[Rule]:
     """The names that BART and Marian have in one stack."""
-    theirs, ours = f"{stack}.layers.{{n}}", f"{stack}.{{n}}"
+    theirs = f"{stack}.layers.{{n}}"
+    ours = f"{stack}.{{n}}"
     return [
         rename(f"{stack}.embed_positions.weight", f"{stack}.embedding.positions.weight"),
         rename(f"{stack}.layernorm_embedding.{{p}}", f"{stack}.embedding.norm.{{p}}"),
@@ -134,15 +162,25 @@ def stack_rules(stack: str) -> list[Rule]:
 
 def _attention_rules(theirs: str, ours: str) -> list[Rule]:
     names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
-    return [rename(f"{theirs}.{short}.{{p}}", f"{ours}.{name}.{{p}}") for short, name in names.items()]
+    return [
+        rename(f"{theirs}.{short}.{{p}}", f"{ours}.{name}.{{p}}") for short, name in names.items()
+    ]
 
 
 def language_rules(config: ModelConfig, embedding: str) -> list[Rule]:
-    """The language head's matrix, the decoder's embedding when tied, and its bias, which is stored as [1, vocab_size]."""
+    """The language head's matrix, the decoder's embedding when tied, and its bias, which is stored
+    as [1, vocab_size]."""
     if not isinstance(config.head, LanguageHead):
         return []
-    matrix = tie("^lm_head.weight", embedding) if config.head.tied else rename("^lm_head.weight", "output.vocabulary.weight")
-    return [matrix, rename("^final_logits_bias", "output.vocabulary.bias", flat=True, zero_if_absent=True)]
+    matrix = (
+        tie("^lm_head.weight", embedding)
+        if config.head.tied
+        else rename("^lm_head.weight", "output.vocabulary.weight")
+    )
+    return [
+        matrix,
+        rename("^final_logits_bias", "output.vocabulary.bias", flat=True, zero_if_absent=True),
+    ]
 
 
 BART = Family(

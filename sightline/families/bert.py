@@ -33,21 +33,33 @@ def norm_of(keys: Keys) -> LayerNorm:
 
 
 def encoder(keys: Keys, *, reserved: int = 0) -> StackConfig:
-    """The stack of BERT and RoBERTa. `reserved` rows at the start of the position table stand for no position."""
+    """The stack of BERT and RoBERTa. `reserved` rows at the start of the position table stand for
+    no position."""
     keys.only("is_decoder", False)
     keys.only("position_embedding_type", "absolute")
     keys.ignore(
-        "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"
+        "directionality",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
     )
-    width, count, norm = keys.number("hidden_size"), keys.number("num_attention_heads"), norm_of(keys)
+    width = keys.number("hidden_size")
+    count = keys.number("num_attention_heads")
+    norm = norm_of(keys)
     keys.only("embedding_size", width)
     dropout = keys.real("hidden_dropout_prob", default=0.1)
     block = BlockConfig(
         attention=AttentionConfig(
-            heads=count, kv_heads=count, head_dim=width // count, dropout=keys.real("attention_probs_dropout_prob", default=0.1)
+            heads=count,
+            kv_heads=count,
+            head_dim=width // count,
+            dropout=keys.real("attention_probs_dropout_prob", default=0.1),
         ),
         feed_forward=FeedForwardConfig(
-            hidden=keys.number("intermediate_size"), activation=keys.choice("hidden_act", of=ACTIVATIONS, default="gelu")
+            hidden=keys.number("intermediate_size"),
+            activation=keys.choice("hidden_act", of=ACTIVATIONS, default="gelu"),
         ),
         norm=norm,
         placement="post",
@@ -71,7 +83,8 @@ def encoder(keys: Keys, *, reserved: int = 0) -> StackConfig:
 
 
 def encoder_head(keys: Keys, head: str, *, masked: MaskedHead, sequence: Activation) -> Head:
-    """The heads of BERT's kin: `sequence` is the activation between the first token and the classes."""
+    """The heads of BERT's kin: `sequence` is the activation between the first token and the
+    classes."""
     forms: dict[str, Callable[[], Head]] = {
         "masked": lambda: masked,
         "none": NoHead,
@@ -85,7 +98,11 @@ def encoder_head(keys: Keys, head: str, *, masked: MaskedHead, sequence: Activat
 
 def pooled(names: set[str], head: str) -> str:
     """A bare model has a pooler if its files have one: config.json does not say."""
-    return "pooled" if head == "none" and any(name.endswith("pooler.dense.weight") for name in names) else head
+    return (
+        "pooled"
+        if head == "none" and any(name.endswith("pooler.dense.weight") for name in names)
+        else head
+    )
 
 
 def config(keys: Keys, head: str) -> ModelConfig:
@@ -101,12 +118,16 @@ def config(keys: Keys, head: str) -> ModelConfig:
         activation=keys.choice("hidden_act", of=ACTIVATIONS, default="gelu"),
         norm=norm_of(keys),
     )
-    return ModelConfig(encoder=encoder(keys), head=encoder_head(keys, head, masked=masked, sequence="tanh"))
+    return ModelConfig(
+        encoder=encoder(keys), head=encoder_head(keys, head, masked=masked, sequence="tanh")
+    )
 
 
 def body_rules(*, pooler: bool) -> list[Rule]:
-    """`encoder.layer.3.attention.self.query.weight` → `encoder.3.attention.query.weight`, …, and the pooler where one is used."""
-    layer, ours = "encoder.layer.{n}", "encoder.{n}"
+    """`encoder.layer.3.attention.self.query.weight` → `encoder.3.attention.query.weight`, …, and
+    the pooler where one is used."""
+    layer = "encoder.layer.{n}"
+    ours = "encoder.{n}"
     return [
         rename("embeddings.word_embeddings.weight", "encoder.embedding.tokens.weight"),
         rename("embeddings.position_embeddings.weight", "encoder.embedding.positions.weight"),
@@ -116,7 +137,9 @@ def body_rules(*, pooler: bool) -> list[Rule]:
         rename(f"{layer}.attention.self.key.{{p}}", f"{ours}.attention.key.{{p}}"),
         rename(f"{layer}.attention.self.value.{{p}}", f"{ours}.attention.value.{{p}}"),
         rename(f"{layer}.attention.output.dense.{{p}}", f"{ours}.attention.output.{{p}}"),
-        rename(f"{layer}.attention.output.LayerNorm.{{p}}", f"{ours}.attention_residual.after.{{p}}"),
+        rename(
+            f"{layer}.attention.output.LayerNorm.{{p}}", f"{ours}.attention_residual.after.{{p}}"
+        ),
         rename(f"{layer}.intermediate.dense.{{p}}", f"{ours}.feed_forward.up.{{p}}"),
         rename(f"{layer}.output.dense.{{p}}", f"{ours}.feed_forward.down.{{p}}"),
         rename(f"{layer}.output.LayerNorm.{{p}}", f"{ours}.feed_forward_residual.after.{{p}}"),
@@ -128,14 +151,19 @@ def body_rules(*, pooler: bool) -> list[Rule]:
 
 
 def vocabulary_rules(config: ModelConfig, decoder: str, bias: str) -> list[Rule]:
-    """The last matrix of a masked head and its bias, which some files hold a second time beside the matrix."""
+    """The last matrix of a masked head and its bias, which some files hold a second time beside the
+    matrix."""
     assert isinstance(config.head, MaskedHead)
     weight = (
         tie(f"^{decoder}.weight", "encoder.embedding.tokens.weight")
         if config.head.tied
         else rename(f"^{decoder}.weight", "output.vocabulary.weight")
     )
-    return [weight, rename(f"^{bias}", "output.vocabulary.bias"), tie(f"^{decoder}.bias", "output.vocabulary.bias")]
+    return [
+        weight,
+        rename(f"^{bias}", "output.vocabulary.bias"),
+        tie(f"^{decoder}.bias", "output.vocabulary.bias"),
+    ]
 
 
 def weights(config: ModelConfig, head: str) -> list[Rule]:
@@ -147,7 +175,10 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
             rename("^cls.predictions.transform.dense.{p}", "output.transform.{p}"),
             rename("^cls.predictions.transform.LayerNorm.{p}", "output.norm.{p}"),
             *vocabulary_rules(config, "cls.predictions.decoder", "cls.predictions.bias"),
-            ignore("^cls.seq_relationship.{p}", because="next-sentence prediction, a second head that this class does not have"),
+            ignore(
+                "^cls.seq_relationship.{p}",
+                because="next-sentence prediction, a second head that this class does not have",
+            ),
         ]
     names = {"sequence": "classifier", "tokens": "classifier", "answers": "qa_outputs"}
     return [*body, rename(f"^{names[head]}.{{p}}", "output.labels.{p}")] if head in names else body

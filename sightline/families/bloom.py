@@ -20,16 +20,28 @@ from sightline.families.schema.shared import causal_head, causal_head_rules
 
 def config(keys: Keys, head: str) -> ModelConfig:
     """BloomConfig. ALiBi has no longest text; `seq_length` is what the model was trained on."""
-    width, count = keys.number("n_embed", "hidden_size"), keys.number("n_head", "num_attention_heads")
+    width = keys.number("n_embed", "hidden_size")
+    count = keys.number("n_head", "num_attention_heads")
     keys.only("apply_residual_connection_post_layernorm", False)
     keys.only("n_inner", 4 * width)
-    keys.ignore("pretraining_tp", "slow_but_exact", "unk_token_id")  # how Megatron's slices were summed
     keys.ignore(
-        "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "skip_bias_add", "skip_bias_add_qkv"
+        "pretraining_tp", "slow_but_exact", "unk_token_id"
+    )  # how Megatron's slices were summed
+    keys.ignore(
+        "attention_softmax_in_fp32",
+        "bias_dropout_fusion",
+        "masked_softmax_fusion",
+        "offset_alibi",
+        "skip_bias_add",
+        "skip_bias_add_qkv",
     )
     norm = LayerNorm(eps=keys.real("layer_norm_epsilon", default=1e-5))
     attention = AttentionConfig(
-        heads=count, kv_heads=count, head_dim=width // count, positions=ALiBi(), dropout=keys.real("attention_dropout", default=0.0)
+        heads=count,
+        kv_heads=count,
+        head_dim=width // count,
+        positions=ALiBi(),
+        dropout=keys.real("attention_dropout", default=0.0),
     )
     block = BlockConfig(
         attention=attention,
@@ -46,7 +58,10 @@ def config(keys: Keys, head: str) -> ModelConfig:
         blocks=(block,),
         final_norm=norm,
     )
-    return ModelConfig(decoder=stack, head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=True)))
+    return ModelConfig(
+        decoder=stack,
+        head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=True)),
+    )
 
 
 def weights(config: ModelConfig, head: str) -> list[Rule]:
@@ -57,9 +72,13 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
         rename("word_embeddings.weight", "decoder.embedding.tokens.weight"),
         rename("word_embeddings_layernorm.{p}", "decoder.embedding.norm.{p}"),
         rename("h.{n}.input_layernorm.{p}", "decoder.{n}.attention_residual.before.{p}"),
-        interleave("h.{n}.self_attention.query_key_value.{p}", *heads("decoder.{n}.attention"), heads=count),
+        interleave(
+            "h.{n}.self_attention.query_key_value.{p}", *heads("decoder.{n}.attention"), heads=count
+        ),
         rename("h.{n}.self_attention.dense.{p}", "decoder.{n}.attention.output.{p}"),
-        rename("h.{n}.post_attention_layernorm.{p}", "decoder.{n}.feed_forward_residual.before.{p}"),
+        rename(
+            "h.{n}.post_attention_layernorm.{p}", "decoder.{n}.feed_forward_residual.before.{p}"
+        ),
         rename("h.{n}.mlp.dense_h_to_4h.{p}", "decoder.{n}.feed_forward.up.{p}"),
         rename("h.{n}.mlp.dense_4h_to_h.{p}", "decoder.{n}.feed_forward.down.{p}"),
         rename("ln_f.{p}", "decoder.norm.{p}"),

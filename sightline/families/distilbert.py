@@ -27,11 +27,16 @@ def config(keys: Keys, head: str) -> ModelConfig:
     keys.ignore("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout")
     keys.only("tie_weights_", True)
     keys.only("layer_norm_eps", NORM.eps)
-    width, count = keys.number("dim", "hidden_size"), keys.number("n_heads", "num_attention_heads")
-    dropout, activation = keys.real("dropout", default=0.1), keys.choice("activation", of=ACTIVATIONS, default="gelu")
+    width = keys.number("dim", "hidden_size")
+    count = keys.number("n_heads", "num_attention_heads")
+    dropout = keys.real("dropout", default=0.1)
+    activation = keys.choice("activation", of=ACTIVATIONS, default="gelu")
     block = BlockConfig(
         attention=AttentionConfig(
-            heads=count, kv_heads=count, head_dim=width // count, dropout=keys.real("attention_dropout", default=0.1)
+            heads=count,
+            kv_heads=count,
+            head_dim=width // count,
+            dropout=keys.real("attention_dropout", default=0.1),
         ),
         feed_forward=FeedForwardConfig(hidden=keys.number("hidden_dim"), activation=activation),
         norm=NORM,
@@ -43,16 +48,21 @@ def config(keys: Keys, head: str) -> ModelConfig:
         layers=keys.number("n_layers", "num_hidden_layers"),
         causal=False,
         max_positions=keys.number("max_position_embeddings", default=512),
-        embedding=EmbeddingConfig(vocab_size=keys.number("vocab_size"), positions=Learned(), norm=NORM, dropout=dropout),
+        embedding=EmbeddingConfig(
+            vocab_size=keys.number("vocab_size"), positions=Learned(), norm=NORM, dropout=dropout
+        ),
         blocks=(block,),
     )
-    masked = MaskedHead(tied=keys.flag("tie_word_embeddings", default=True), activation=activation, norm=NORM)
+    masked = MaskedHead(
+        tied=keys.flag("tie_word_embeddings", default=True), activation=activation, norm=NORM
+    )
     return ModelConfig(encoder=stack, head=encoder_head(keys, head, masked=masked, sequence="relu"))
 
 
 def weights(config: ModelConfig, head: str) -> list[Rule]:
     """`transformer.layer.3.attention.q_lin.weight` → `encoder.3.attention.query.weight`, …"""
-    layer, ours = "transformer.layer.{n}", "encoder.{n}"
+    layer = "transformer.layer.{n}"
+    ours = "encoder.{n}"
     return [
         rename("embeddings.word_embeddings.weight", "encoder.embedding.tokens.weight"),
         rename("embeddings.position_embeddings.weight", "encoder.embedding.positions.weight"),
@@ -73,7 +83,11 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
 def head_rules(config: ModelConfig, head: str) -> list[Rule]:
     """The head's own tensors."""
     if isinstance(config.head, MaskedHead):
-        tied = [tie("^vocab_projector.weight", "encoder.embedding.tokens.weight")] if config.head.tied else []
+        tied = (
+            [tie("^vocab_projector.weight", "encoder.embedding.tokens.weight")]
+            if config.head.tied
+            else []
+        )
         return [
             rename("^vocab_transform.{p}", "output.transform.{p}"),
             rename("^vocab_layer_norm.{p}", "output.norm.{p}"),
@@ -81,11 +95,20 @@ def head_rules(config: ModelConfig, head: str) -> list[Rule]:
             *tied,
         ]
     own = {
-        "sequence": [rename("^pre_classifier.{p}", "output.transform.{p}"), rename("^classifier.{p}", "output.labels.{p}")],
+        "sequence": [
+            rename("^pre_classifier.{p}", "output.transform.{p}"),
+            rename("^classifier.{p}", "output.labels.{p}"),
+        ],
         "tokens": [rename("^classifier.{p}", "output.labels.{p}")],
         "answers": [rename("^qa_outputs.{p}", "output.labels.{p}")],
     }
     return own.get(head, [])
 
 
-DISTILBERT = Family(name="distilbert", config=config, weights=weights, prefix="distilbert.", heads=classes("DistilBert"))
+DISTILBERT = Family(
+    name="distilbert",
+    config=config,
+    weights=weights,
+    prefix="distilbert.",
+    heads=classes("DistilBert"),
+)

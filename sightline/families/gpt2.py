@@ -1,4 +1,5 @@
-"""GPT-2: learned positions, Pre-LN, GELU, one matrix for q, k and v, all matrices stored [in, out]."""
+"""GPT-2: learned positions, Pre-LN, GELU, one matrix for q, k and v, all matrices stored [in,
+out]."""
 
 from __future__ import annotations
 
@@ -20,20 +21,27 @@ from sightline.families.schema.shared import ACTIVATIONS, causal_head, causal_he
 
 def config(keys: Keys, head: str) -> ModelConfig:
     """GPT2Config."""
-    width, layers, count = (
-        keys.number("n_embd", "hidden_size"),
-        keys.number("n_layer", "num_hidden_layers"),
-        keys.number("n_head", "num_attention_heads"),
-    )
+    width = keys.number("n_embd", "hidden_size")
+    layers = keys.number("n_layer", "num_hidden_layers")
+    count = keys.number("n_head", "num_attention_heads")
     norm = LayerNorm(eps=keys.real("layer_norm_epsilon", default=1e-5))
     keys.only("scale_attn_weights", True)
     keys.only("scale_attn_by_inverse_layer_idx", False)
     keys.ignore("reorder_and_upcast_attn", "n_ctx")
     hidden = keys.number("n_inner", default=4 * width)
-    residual, embedding = keys.real("resid_pdrop", default=0.1), keys.real("embd_pdrop", default=0.1)
+    residual = keys.real("resid_pdrop", default=0.1)
+    embedding = keys.real("embd_pdrop", default=0.1)
     block = BlockConfig(
-        attention=AttentionConfig(heads=count, kv_heads=count, head_dim=width // count, dropout=keys.real("attn_pdrop", default=0.1)),
-        feed_forward=FeedForwardConfig(hidden=hidden, activation=keys.choice("activation_function", of=ACTIVATIONS, default="gelu_new")),
+        attention=AttentionConfig(
+            heads=count,
+            kv_heads=count,
+            head_dim=width // count,
+            dropout=keys.real("attn_pdrop", default=0.1),
+        ),
+        feed_forward=FeedForwardConfig(
+            hidden=hidden,
+            activation=keys.choice("activation_function", of=ACTIVATIONS, default="gelu_new"),
+        ),
         norm=norm,
         dropout=residual,
     )
@@ -42,11 +50,16 @@ def config(keys: Keys, head: str) -> ModelConfig:
         layers=layers,
         causal=True,
         max_positions=keys.number("n_positions", "max_position_embeddings", default=1024),
-        embedding=EmbeddingConfig(vocab_size=keys.number("vocab_size"), positions=Learned(), dropout=embedding),
+        embedding=EmbeddingConfig(
+            vocab_size=keys.number("vocab_size"), positions=Learned(), dropout=embedding
+        ),
         blocks=(block,),
         final_norm=norm,
     )
-    return ModelConfig(decoder=stack, head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=True)))
+    return ModelConfig(
+        decoder=stack,
+        head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=True)),
+    )
 
 
 def weights(config: ModelConfig, head: str) -> list[Rule]:
@@ -57,7 +70,12 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
         rename("wte.weight", "decoder.embedding.tokens.weight"),
         rename("wpe.weight", "decoder.embedding.positions.weight"),
         rename("h.{n}.ln_1.{p}", "decoder.{n}.attention_residual.before.{p}"),
-        split("h.{n}.attn.c_attn.{p}", *heads("decoder.{n}.attention"), sizes=(width, width, width), transpose=True),
+        split(
+            "h.{n}.attn.c_attn.{p}",
+            *heads("decoder.{n}.attention"),
+            sizes=(width, width, width),
+            transpose=True,
+        ),
         rename("h.{n}.attn.c_proj.{p}", "decoder.{n}.attention.output.{p}", transpose=True),
         rename("h.{n}.ln_2.{p}", "decoder.{n}.feed_forward_residual.before.{p}"),
         rename("h.{n}.mlp.c_fc.{p}", "decoder.{n}.feed_forward.up.{p}", transpose=True),

@@ -1,8 +1,17 @@
-"""GPT-NeoX and Pythia: RoPE on a part of each head, attention and feed-forward side by side, q, k and v interleaved head by head."""
+"""GPT-NeoX and Pythia: RoPE on a part of each head, attention and feed-forward side by side, q, k
+and v interleaved head by head."""
 
 from __future__ import annotations
 
-from sightline.config import AttentionConfig, BlockConfig, EmbeddingConfig, FeedForwardConfig, LayerNorm, ModelConfig, StackConfig
+from sightline.config import (
+    AttentionConfig,
+    BlockConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LayerNorm,
+    ModelConfig,
+    StackConfig,
+)
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.rules import Rule, heads, ignore, interleave, rename
@@ -11,7 +20,8 @@ from sightline.families.schema.shared import ACTIVATIONS, causal_head, causal_he
 
 def attention(keys: Keys, *, width: int, max_positions: int) -> AttentionConfig:
     """RoPE turns the first `rotary_pct` of each head, a quarter unless said otherwise."""
-    count, bias = keys.number("num_attention_heads"), keys.flag("attention_bias", default=True)
+    count = keys.number("num_attention_heads")
+    bias = keys.flag("attention_bias", default=True)
     positions = rotary(
         keys,
         head_dim=width // count,
@@ -32,13 +42,16 @@ def attention(keys: Keys, *, width: int, max_positions: int) -> AttentionConfig:
 
 def config(keys: Keys, head: str) -> ModelConfig:
     """GPTNeoXConfig."""
-    width, max_positions = keys.number("hidden_size"), keys.number("max_position_embeddings", default=2048)
-    norm, dropout = LayerNorm(eps=keys.real("layer_norm_eps", default=1e-5)), keys.real("hidden_dropout", default=0.0)
+    width = keys.number("hidden_size")
+    max_positions = keys.number("max_position_embeddings", default=2048)
+    norm = LayerNorm(eps=keys.real("layer_norm_eps", default=1e-5))
+    dropout = keys.real("hidden_dropout", default=0.0)
     keys.ignore("is_decoder", "attention_probs_dropout_prob", "hidden_dropout_prob")
     block = BlockConfig(
         attention=attention(keys, width=width, max_positions=max_positions),
         feed_forward=FeedForwardConfig(
-            hidden=keys.number("intermediate_size"), activation=keys.choice("hidden_act", of=ACTIVATIONS, default="gelu")
+            hidden=keys.number("intermediate_size"),
+            activation=keys.choice("hidden_act", of=ACTIVATIONS, default="gelu"),
         ),
         norm=norm,
         parallel=keys.flag("use_parallel_residual", default=True),
@@ -53,7 +66,10 @@ def config(keys: Keys, head: str) -> ModelConfig:
         blocks=(block,),
         final_norm=norm,
     )
-    return ModelConfig(decoder=stack, head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=False)))
+    return ModelConfig(
+        decoder=stack,
+        head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=False)),
+    )
 
 
 def weights(config: ModelConfig, head: str) -> list[Rule]:
@@ -63,16 +79,26 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
     return [
         rename("embed_in.weight", "decoder.embedding.tokens.weight"),
         rename("layers.{n}.input_layernorm.{p}", "decoder.{n}.attention_residual.before.{p}"),
-        interleave("layers.{n}.attention.query_key_value.{p}", *heads("decoder.{n}.attention"), heads=count),
+        interleave(
+            "layers.{n}.attention.query_key_value.{p}", *heads("decoder.{n}.attention"), heads=count
+        ),
         rename("layers.{n}.attention.dense.{p}", "decoder.{n}.attention.output.{p}"),
-        rename("layers.{n}.post_attention_layernorm.{p}", "decoder.{n}.feed_forward_residual.before.{p}"),
+        rename(
+            "layers.{n}.post_attention_layernorm.{p}",
+            "decoder.{n}.feed_forward_residual.before.{p}",
+        ),
         rename("layers.{n}.mlp.dense_h_to_4h.{p}", "decoder.{n}.feed_forward.up.{p}"),
         rename("layers.{n}.mlp.dense_4h_to_h.{p}", "decoder.{n}.feed_forward.down.{p}"),
         rename("final_layer_norm.{p}", "decoder.norm.{p}"),
         *causal_head_rules(config, head, language="embed_out", tokens="classifier"),
         ignore("layers.{n}.attention.bias", because="the causal mask, which is a predicate here"),
-        ignore("layers.{n}.attention.masked_bias", because="the number that masked scores were set to"),
-        ignore("layers.{n}.attention.rotary_emb.inv_freq", because="RoPE's frequencies, which follow from the configuration"),
+        ignore(
+            "layers.{n}.attention.masked_bias", because="the number that masked scores were set to"
+        ),
+        ignore(
+            "layers.{n}.attention.rotary_emb.inv_freq",
+            because="RoPE's frequencies, which follow from the configuration",
+        ),
     ]
 
 

@@ -20,16 +20,33 @@ from sightline.config import (
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.rules import Rule, ignore, rename
-from sightline.families.schema.shared import ACTIVATIONS, causal_head, causal_head_rules, layer_windows, rotary
+from sightline.families.schema.shared import (
+    ACTIVATIONS,
+    causal_head,
+    causal_head_rules,
+    layer_windows,
+    rotary,
+)
 
 
 def attention(
-    keys: Keys, *, bias: bool, output_bias: bool, query_key_norm: HeadNorm | None = None, fraction: float | None = None
+    keys: Keys,
+    *,
+    bias: bool,
+    output_bias: bool,
+    query_key_norm: HeadNorm | None = None,
+    fraction: float | None = None,
 ) -> AttentionConfig:
     """Grouped queries with RoPE."""
-    width, count = keys.number("hidden_size"), keys.number("num_attention_heads")
+    width = keys.number("hidden_size")
+    count = keys.number("num_attention_heads")
     head_dim = keys.number("head_dim", default=width // count)
-    positions = rotary(keys, head_dim=head_dim, max_positions=keys.number("max_position_embeddings", default=2048), fraction=fraction)
+    positions = rotary(
+        keys,
+        head_dim=head_dim,
+        max_positions=keys.number("max_position_embeddings", default=2048),
+        fraction=fraction,
+    )
     return AttentionConfig(
         heads=count,
         kv_heads=keys.number("num_key_value_heads", default=count),
@@ -43,7 +60,12 @@ def attention(
 
 
 def model(
-    keys: Keys, head: str, form: AttentionConfig, *, feed_forward_bias: bool = False, windows: list[int | None] | None = None
+    keys: Keys,
+    head: str,
+    form: AttentionConfig,
+    *,
+    feed_forward_bias: bool = False,
+    windows: list[int | None] | None = None,
 ) -> ModelConfig:
     """The stack around it."""
     norm = RMSNorm(eps=keys.real("rms_norm_eps", default=1e-6))
@@ -54,7 +76,9 @@ def model(
         bias=feed_forward_bias,
     )
     block = BlockConfig(attention=form, feed_forward=feed_forward, norm=norm)
-    blocks = [replace(block, attention=replace(form, window=window)) for window in windows or [None]]
+    blocks = [
+        replace(block, attention=replace(form, window=window)) for window in windows or [None]
+    ]
     stack = StackConfig(
         width=keys.number("hidden_size"),
         layers=keys.number("num_hidden_layers"),
@@ -64,15 +88,25 @@ def model(
         blocks=tuple(blocks),
         final_norm=norm,
     )
-    return ModelConfig(decoder=stack, head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=False)))
+    return ModelConfig(
+        decoder=stack,
+        head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=False)),
+    )
 
 
 def llama_config(keys: Keys, head: str) -> ModelConfig:
     """LlamaConfig."""
     keys.only("pretraining_tp", 1)
-    keys.ignore("hidden_dropout")  # some files carry it; no Llama has such a dropout, nor does the reference read it
+    keys.ignore(
+        "hidden_dropout"
+    )  # some files carry it; no Llama has such a dropout, nor does the reference read it
     bias = keys.flag("attention_bias", default=False)
-    return model(keys, head, attention(keys, bias=bias, output_bias=bias), feed_forward_bias=keys.flag("mlp_bias", default=False))
+    return model(
+        keys,
+        head,
+        attention(keys, bias=bias, output_bias=bias),
+        feed_forward_bias=keys.flag("mlp_bias", default=False),
+    )
 
 
 def mistral_config(keys: Keys, head: str) -> ModelConfig:
@@ -84,7 +118,9 @@ def mistral_config(keys: Keys, head: str) -> ModelConfig:
 def qwen2_config(keys: Keys, head: str) -> ModelConfig:
     """Qwen2Config: biases on q, k and v; a window in the later layers if switched on."""
     keys.ignore("attention_bias")  # left from Llama in some files; the biases are always there
-    return model(keys, head, attention(keys, bias=True, output_bias=False), windows=layer_windows(keys))
+    return model(
+        keys, head, attention(keys, bias=True, output_bias=False), windows=layer_windows(keys)
+    )
 
 
 def qwen3_config(keys: Keys, head: str) -> ModelConfig:
@@ -93,7 +129,12 @@ def qwen3_config(keys: Keys, head: str) -> ModelConfig:
     norm = HeadNorm(norm=RMSNorm(eps=keys.real("rms_norm_eps", default=1e-6)))
     if not keys.has("head_dim"):
         keys.raw = {**keys.raw, "head_dim": 128}
-    return model(keys, head, attention(keys, bias=bias, output_bias=bias, query_key_norm=norm), windows=layer_windows(keys))
+    return model(
+        keys,
+        head,
+        attention(keys, bias=bias, output_bias=bias, query_key_norm=norm),
+        windows=layer_windows(keys),
+    )
 
 
 def weights(config: ModelConfig, head: str) -> list[Rule]:
@@ -107,13 +148,19 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
         rename("layers.{n}.self_attn.o_proj.{p}", "decoder.{n}.attention.output.{p}"),
         rename("layers.{n}.self_attn.q_norm.{p}", "decoder.{n}.attention.query_norm.norm.{p}"),
         rename("layers.{n}.self_attn.k_norm.{p}", "decoder.{n}.attention.key_norm.norm.{p}"),
-        rename("layers.{n}.post_attention_layernorm.{p}", "decoder.{n}.feed_forward_residual.before.{p}"),
+        rename(
+            "layers.{n}.post_attention_layernorm.{p}",
+            "decoder.{n}.feed_forward_residual.before.{p}",
+        ),
         rename("layers.{n}.mlp.gate_proj.{p}", "decoder.{n}.feed_forward.gate.{p}"),
         rename("layers.{n}.mlp.up_proj.{p}", "decoder.{n}.feed_forward.up.{p}"),
         rename("layers.{n}.mlp.down_proj.{p}", "decoder.{n}.feed_forward.down.{p}"),
         rename("norm.{p}", "decoder.norm.{p}"),
         *causal_head_rules(config, head),
-        ignore("layers.{n}.self_attn.rotary_emb.inv_freq", because="RoPE's frequencies, which follow from the configuration"),
+        ignore(
+            "layers.{n}.self_attn.rotary_emb.inv_freq",
+            because="RoPE's frequencies, which follow from the configuration",
+        ),
     ]
 
 
@@ -128,8 +175,37 @@ def classes(name: str) -> dict[str, str]:
     }
 
 
-ANSWERS = {"answers": "transformer."}  # Hugging Face names the body so in this head of these families
-LLAMA = Family(name="llama", config=llama_config, weights=weights, prefix="model.", prefixes=ANSWERS, heads=classes("Llama"))
-MISTRAL = Family(name="mistral", config=mistral_config, weights=weights, prefix="model.", heads=classes("Mistral"))
-QWEN2 = Family(name="qwen2", config=qwen2_config, weights=weights, prefix="model.", prefixes=ANSWERS, heads=classes("Qwen2"))
-QWEN3 = Family(name="qwen3", config=qwen3_config, weights=weights, prefix="model.", prefixes=ANSWERS, heads=classes("Qwen3"))
+ANSWERS = {
+    "answers": "transformer."
+}  # Hugging Face names the body so in this head of these families
+LLAMA = Family(
+    name="llama",
+    config=llama_config,
+    weights=weights,
+    prefix="model.",
+    prefixes=ANSWERS,
+    heads=classes("Llama"),
+)
+MISTRAL = Family(
+    name="mistral",
+    config=mistral_config,
+    weights=weights,
+    prefix="model.",
+    heads=classes("Mistral"),
+)
+QWEN2 = Family(
+    name="qwen2",
+    config=qwen2_config,
+    weights=weights,
+    prefix="model.",
+    prefixes=ANSWERS,
+    heads=classes("Qwen2"),
+)
+QWEN3 = Family(
+    name="qwen3",
+    config=qwen3_config,
+    weights=weights,
+    prefix="model.",
+    prefixes=ANSWERS,
+    heads=classes("Qwen3"),
+)

@@ -1,4 +1,5 @@
-"""Marian: the 2017 model as Opus-MT trained it, in BART's words. Sines first, then cosines; Post-LN; scaled embeddings; Swish."""
+"""Marian: the 2017 model as Opus-MT trained it, in BART's words. Sines first, then cosines;
+Post-LN; scaled embeddings; Swish."""
 
 from __future__ import annotations
 
@@ -14,12 +15,17 @@ def config(keys: Keys, head: str) -> ModelConfig:
     keys.only("normalize_embedding", False)
     keys.only("static_position_embeddings", True)
     keys.ignore("extra_pos_embeddings")
-    vocab_size, shared = keys.number("vocab_size"), keys.flag("share_encoder_decoder_embeddings", default=True)
+    vocab_size = keys.number("vocab_size")
+    shared = keys.flag("share_encoder_decoder_embeddings", default=True)
     if shared:
         keys.only("decoder_vocab_size", vocab_size)
-    sizes = {"encoder": vocab_size, "decoder": keys.number("decoder_vocab_size", default=vocab_size)}
+    sizes = {
+        "encoder": vocab_size,
+        "decoder": keys.number("decoder_vocab_size", default=vocab_size),
+    }
     encoder, decoder = (
-        stack(keys, name, positions=Sinusoidal(interleaved=False), norm=NoNorm(), vocab_size=size) for name, size in sizes.items()
+        stack(keys, name, positions=Sinusoidal(interleaved=False), norm=NoNorm(), vocab_size=size)
+        for name, size in sizes.items()
     )
     tied = keys.flag("tie_word_embeddings", default=True)
     form = LanguageHead(tied=tied, bias=True) if head == "language" else NoHead()
@@ -47,7 +53,10 @@ def _shared(embedding: str) -> list[Rule]:
 
 
 def _separate(encoder: str, decoder: str) -> list[Rule]:
-    return [rename("encoder.embed_tokens.weight", encoder), rename("decoder.embed_tokens.weight", decoder)]
+    return [
+        rename("encoder.embed_tokens.weight", encoder),
+        rename("decoder.embed_tokens.weight", decoder),
+    ]
 
 
 MARIAN = Family(

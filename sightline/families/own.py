@@ -1,4 +1,5 @@
-"""Sightline's own format: the ModelConfig itself in config.json, parameters under their own names. nGPT and whatever has no other home."""
+"""Sightline's own format: the ModelConfig itself in config.json, parameters under their own names.
+nGPT and whatever has no other home."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
 
 def keys_of(config: ModelConfig) -> dict[str, Any]:
     """config.json for any configuration."""
-    return {"model_type": "sightline", "architectures": ["Transformer"], "format": 1, "model": to_plain(config)}
+    return {
+        "model_type": "sightline",
+        "architectures": ["Transformer"],
+        "format": 1,
+        "model": to_plain(config),
+    }
 
 
 OWN = Family(name="sightline", config=config, weights=weights, heads={"Transformer": "any"})

@@ -1,4 +1,5 @@
-"""Phi-3 and Phi-4: Llama with one matrix for q, k and v, one for gate and up, and a window in all layers or none."""
+"""Phi-3 and Phi-4: Llama with one matrix for q, k and v, one for gate and up, and a window in all
+layers or none."""
 
 from __future__ import annotations
 
@@ -34,9 +35,13 @@ def _refuse_scaling(keys: Keys) -> None:
     kind = table.get("rope_type") or table.get("type") or "default"
     if kind != "default":
         raise CheckpointError(
-            f"{keys.where}: rope type {kind!r} is not supported: LongRoPE has other factors for long texts than for short ones",
+            f"{keys.where}: rope type {kind!r} is not supported: LongRoPE has other factors for"
+            " long texts than for short ones",
             expected="'default', as the 4k checkpoints have it",
-            fix="use a checkpoint without rope scaling, such as microsoft/Phi-3-mini-4k-instruct or microsoft/phi-4",
+            fix=(
+                "use a checkpoint without rope scaling, such as microsoft/Phi-3-mini-4k-instruct or"
+                " microsoft/phi-4"
+            ),
         )
 
 
@@ -44,19 +49,31 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
     """`layers.3.self_attn.qkv_proj.weight` → `decoder.3.attention.query.weight`, …"""
     assert config.decoder is not None
     block = config.decoder.blocks[0]
-    wide, narrow = block.attention.heads * block.attention.head_dim, block.attention.kv_heads * block.attention.head_dim
-    hidden, gate_and_up = block.feed_forward.hidden, ("decoder.{n}.feed_forward.gate.{p}", "decoder.{n}.feed_forward.up.{p}")
+    wide = block.attention.heads * block.attention.head_dim
+    narrow = block.attention.kv_heads * block.attention.head_dim
+    hidden = block.feed_forward.hidden
+    gate_and_up = ("decoder.{n}.feed_forward.gate.{p}", "decoder.{n}.feed_forward.up.{p}")
     return [
         rename("embed_tokens.weight", "decoder.embedding.tokens.weight"),
         rename("layers.{n}.input_layernorm.{p}", "decoder.{n}.attention_residual.before.{p}"),
-        split("layers.{n}.self_attn.qkv_proj.{p}", *heads("decoder.{n}.attention"), sizes=(wide, narrow, narrow)),
+        split(
+            "layers.{n}.self_attn.qkv_proj.{p}",
+            *heads("decoder.{n}.attention"),
+            sizes=(wide, narrow, narrow),
+        ),
         rename("layers.{n}.self_attn.o_proj.{p}", "decoder.{n}.attention.output.{p}"),
-        rename("layers.{n}.post_attention_layernorm.{p}", "decoder.{n}.feed_forward_residual.before.{p}"),
+        rename(
+            "layers.{n}.post_attention_layernorm.{p}",
+            "decoder.{n}.feed_forward_residual.before.{p}",
+        ),
         split("layers.{n}.mlp.gate_up_proj.{p}", *gate_and_up, sizes=(hidden, hidden)),
         rename("layers.{n}.mlp.down_proj.{p}", "decoder.{n}.feed_forward.down.{p}"),
         rename("norm.{p}", "decoder.norm.{p}"),
         *causal_head_rules(config, head),
-        ignore("layers.{n}.self_attn.rotary_emb.inv_freq", because="RoPE's frequencies, which follow from the configuration"),
+        ignore(
+            "layers.{n}.self_attn.rotary_emb.inv_freq",
+            because="RoPE's frequencies, which follow from the configuration",
+        ),
     ]
 
 

@@ -1,7 +1,9 @@
-"""T5: an encoder and a decoder with relative biases, RMSNorm before each step, no biases, unscaled scores, one embedding matrix.
+"""T5: an encoder and a decoder with relative biases, RMSNorm before each step, no biases, unscaled
+scores, one embedding matrix.
 
-v1.0 has ReLU, and logits by the embedding matrix scaled by 1/√width; v1.1, Flan and mT5 have a gated tanh-GELU and a matrix of their
-own, unscaled. One table of biases serves all layers of a stack and is stored in its first block.
+v1.0 has ReLU, and logits by the embedding matrix scaled by 1/√width; v1.1, Flan and mT5 have a
+gated tanh-GELU and a matrix of their own, unscaled. One table of biases serves all layers of a
+stack and is stored in its first block.
 """
 
 from __future__ import annotations
@@ -41,10 +43,15 @@ def config(keys: Keys, head: str) -> ModelConfig:
 
 
 def mt5_config(keys: Keys, head: str) -> ModelConfig:
-    """MT5Config: the logits are never scaled, and whether they have a matrix of their own is up to the file."""
+    """MT5Config: the logits are never scaled, and whether they have a matrix of their own is up to
+    the file."""
     keys.raw = {"feed_forward_proj": "gated-gelu", **keys.raw}
-    keys.ignore("tie_word_embeddings")  # false in the published files, true in those that transformers 5 writes; read by nobody
-    return _model(keys, head, LanguageHead(tied=head == TIED) if head in ("language", TIED) else NoHead())
+    keys.ignore(
+        "tie_word_embeddings"
+    )  # false in the published files, true in those that transformers 5 writes; read by nobody
+    return _model(
+        keys, head, LanguageHead(tied=head == TIED) if head in ("language", TIED) else NoHead()
+    )
 
 
 def _model(keys: Keys, head: str, form: Head) -> ModelConfig:
@@ -59,9 +66,10 @@ def _model(keys: Keys, head: str, form: Head) -> ModelConfig:
 
 
 def _head(keys: Keys, head: str, width: int) -> Head:
-    """Until version 5 of transformers an untied head is the sign of v1.1, whose logits are not scaled. Version 5 writes
-    `scale_decoder_outputs` instead, and always "tied", whatever the file holds; so there an unscaled head counts as untied. A file
-    without a head is tied, whatever config.json says."""
+    """Until version 5 of transformers an untied head is the sign of v1.1, whose logits are not
+    scaled. Version 5 writes `scale_decoder_outputs` instead, and always "tied", whatever the file
+    holds; so there an unscaled head counts as untied. A file without a head is tied, whatever
+    config.json says."""
     tied = keys.flag("tie_word_embeddings", default=True)
     scaled = keys.flag("scale_decoder_outputs", default=tied)
     scale = width**-0.5 if scaled else 1.0
@@ -71,13 +79,15 @@ def _head(keys: Keys, head: str, width: int) -> Head:
 
 
 def tied_without_head(names: set[str], head: str) -> str:
-    """A language model whose file has no matrix for its logits uses the embedding, as in version 5 of transformers."""
+    """A language model whose file has no matrix for its logits uses the embedding, as in version 5
+    of transformers."""
     headless = "shared.weight" in names and "lm_head.weight" not in names
     return TIED if head == "language" and headless else head
 
 
 def _stack(keys: Keys, layers: int, *, causal: bool, cross: bool) -> StackConfig:
-    width, dropout = keys.number("d_model", "hidden_size"), keys.real("dropout_rate", default=0.1)
+    width = keys.number("d_model", "hidden_size")
+    dropout = keys.real("dropout_rate", default=0.1)
     norm = RMSNorm(eps=keys.real("layer_norm_epsilon", default=1e-6))
     relative = RelativeBias(
         buckets=keys.number("relative_attention_num_buckets", default=32),
@@ -116,46 +126,75 @@ def _attention(keys: Keys, positions: RelativeBias | NoPosition, dropout: float)
 
 
 def _feed_forward(keys: Keys, dropout: float) -> FeedForwardConfig:
-    """`feed_forward_proj`, unless `dense_act_fn` and `is_gated_act`, which follow from it, say something else: they win."""
+    """`feed_forward_proj`, unless `dense_act_fn` and `is_gated_act`, which follow from it, say
+    something else: they win."""
     activation, gated = keys.choice("feed_forward_proj", of=PROJECTIONS, default="relu")
     if keys.has("dense_act_fn"):
         activation = keys.choice("dense_act_fn", of=ACTIVATIONS)
     gated = keys.flag("is_gated_act", default=gated)
-    return FeedForwardConfig(hidden=keys.number("d_ff"), activation=activation, gated=gated, bias=False, dropout=dropout)
+    return FeedForwardConfig(
+        hidden=keys.number("d_ff"), activation=activation, gated=gated, bias=False, dropout=dropout
+    )
 
 
 def weights(config: ModelConfig, head: str) -> list[Rule]:
     """`encoder.block.3.layer.0.SelfAttention.q.weight` → `encoder.3.attention.query.weight`, …"""
     embedding = "encoder.embedding.tokens.weight"
-    rules = [rename("shared.weight", embedding), tie("encoder.embed_tokens.weight", embedding), *_stack_rules("encoder", config)]
+    rules = [
+        rename("shared.weight", embedding),
+        tie("encoder.embed_tokens.weight", embedding),
+        *_stack_rules("encoder", config),
+    ]
     if config.decoder is not None:
         rules += [
             tie("decoder.embed_tokens.weight", embedding),
             *_stack_rules("decoder", config),
             ignore(
                 "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-                because="cross-attention has no positions; the first files had this table by mistake",
+                because=(
+                    "cross-attention has no positions; the first files had this table by mistake"
+                ),
             ),
         ]
     if isinstance(config.head, LanguageHead):
-        rules.append(tie("lm_head.weight", embedding) if config.head.tied else rename("lm_head.weight", "output.vocabulary.weight"))
+        rules.append(
+            tie("lm_head.weight", embedding)
+            if config.head.tied
+            else rename("lm_head.weight", "output.vocabulary.weight")
+        )
     return rules
 
 
 def _stack_rules(stack: str, config: ModelConfig) -> list[Rule]:
-    """One stack: self-attention is layer 0 of a block, cross-attention 1 if there is any, feed-forward the last."""
+    """One stack: self-attention is layer 0 of a block, cross-attention 1 if there is any,
+    feed-forward the last."""
     form = config.stacks[stack].blocks[0]
     cross = form.cross_attention is not None
     last = 2 if cross else 1
-    theirs, ours = f"{stack}.block.{{n}}.layer", f"{stack}.{{n}}"
+    theirs = f"{stack}.block.{{n}}.layer"
+    ours = f"{stack}.{{n}}"
     return [
-        rename(f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight", f"{stack}.relative.weight"),
+        rename(
+            f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+            f"{stack}.relative.weight",
+        ),
         *_attention_rules(f"{theirs}.0.SelfAttention", f"{ours}.attention"),
         rename(f"{theirs}.0.layer_norm.{{p}}", f"{ours}.attention_residual.before.{{p}}"),
-        *(_attention_rules(f"{theirs}.1.EncDecAttention", f"{ours}.cross_attention") if cross else []),
-        *([rename(f"{theirs}.1.layer_norm.{{p}}", f"{ours}.cross_residual.before.{{p}}")] if cross else []),
+        *(
+            _attention_rules(f"{theirs}.1.EncDecAttention", f"{ours}.cross_attention")
+            if cross
+            else []
+        ),
+        *(
+            [rename(f"{theirs}.1.layer_norm.{{p}}", f"{ours}.cross_residual.before.{{p}}")]
+            if cross
+            else []
+        ),
         rename(f"{theirs}.{last}.DenseReluDense.wi_0.{{p}}", f"{ours}.feed_forward.gate.{{p}}"),
-        rename(f"{theirs}.{last}.DenseReluDense.{'wi_1' if form.feed_forward.gated else 'wi'}.{{p}}", f"{ours}.feed_forward.up.{{p}}"),
+        rename(
+            f"{theirs}.{last}.DenseReluDense.{'wi_1' if form.feed_forward.gated else 'wi'}.{{p}}",
+            f"{ours}.feed_forward.up.{{p}}",
+        ),
         rename(f"{theirs}.{last}.DenseReluDense.wo.{{p}}", f"{ours}.feed_forward.down.{{p}}"),
         rename(f"{theirs}.{last}.layer_norm.{{p}}", f"{ours}.feed_forward_residual.before.{{p}}"),
         rename(f"{stack}.final_layer_norm.{{p}}", f"{stack}.norm.{{p}}"),
@@ -164,7 +203,9 @@ def _stack_rules(stack: str, config: ModelConfig) -> list[Rule]:
 
 def _attention_rules(theirs: str, ours: str) -> list[Rule]:
     names = {"q": "query", "k": "key", "v": "value", "o": "output"}
-    return [rename(f"{theirs}.{short}.{{p}}", f"{ours}.{name}.{{p}}") for short, name in names.items()]
+    return [
+        rename(f"{theirs}.{short}.{{p}}", f"{ours}.{name}.{{p}}") for short, name in names.items()
+    ]
 
 
 T5 = Family(
@@ -183,6 +224,10 @@ MT5 = Family(
     name="mt5",
     config=mt5_config,
     weights=weights,
-    heads={"MT5ForConditionalGeneration": "language", "MT5Model": "none", "MT5EncoderModel": "encoder"},
+    heads={
+        "MT5ForConditionalGeneration": "language",
+        "MT5Model": "none",
+        "MT5EncoderModel": "encoder",
+    },
     choose=tied_without_head,
 )

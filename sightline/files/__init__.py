@@ -1,1 +1,2 @@
-"""Reading and writing files safely: atomic writes, bounded reads of regular files, strict JSON, mapped files."""
+"""Reading and writing files safely: atomic writes, bounded reads of regular files, strict JSON,
+mapped files."""

@@ -1,6 +1,7 @@
 """Files that are there whole or not at all.
 
-A file is written beside its place, under a random name that nobody can have put a link at, forced to the disk, and renamed.
+A file is written beside its place, under a random name that nobody can have put a link at, forced
+to the disk, and renamed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ ABANDONED = 3600.0  # seconds after which an unfinished file has no writer any m
 
 @contextmanager
 def replacing(path: Path) -> Generator[BinaryIO]:
-    """A new file that takes the name of `path` at the end of the block, or is removed if anything goes wrong.
+    """A new file that takes the name of `path` at the end of the block, or is removed if anything
+    goes wrong.
 
-    Its own name (`file.name`) is for writers that want a path. OSError is left to the caller, who knows the remedy.
+    Its own name (`file.name`) is for writers that want a path. OSError is left to the caller, who
+    knows the remedy.
     """
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    descriptor = os.open(
+        temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666
+    )
     try:
         with open(temporary, "r+b", opener=lambda *_: descriptor) as file:
             yield file

@@ -23,8 +23,15 @@ def open_regular(path: Path) -> io.BufferedReader:
         return open_regular_file(path)
     except OSError as error:
         if isinstance(error, IsADirectoryError) or error.strerror == NOT_REGULAR:
-            raise CheckpointError(f"{shown(path)} is not a regular file", expected="a file", fix="put the file itself there") from None
-        raise CheckpointError(f"{shown(path)} cannot be opened: {error.strerror}", fix="check the path and its permissions") from None
+            raise CheckpointError(
+                f"{shown(path)} is not a regular file",
+                expected="a file",
+                fix="put the file itself there",
+            ) from None
+        raise CheckpointError(
+            f"{shown(path)} cannot be opened: {error.strerror}",
+            fix="check the path and its permissions",
+        ) from None
 
 
 def sha256(path: Path) -> str:
@@ -33,4 +40,6 @@ def sha256(path: Path) -> str:
         with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise CheckpointError(f"{shown(path)} cannot be read: {error.strerror}", fix="check the disk") from None
+        raise CheckpointError(
+            f"{shown(path)} cannot be read: {error.strerror}", fix="check the disk"
+        ) from None

@@ -1,4 +1,5 @@
-"""A file mapped into memory and watched: a file that changes after it was opened is refused, not read."""
+"""A file mapped into memory and watched: a file that changes after it was opened is refused, not
+read."""
 
 from __future__ import annotations
 
@@ -23,11 +24,17 @@ class MappedFile:
         self.where = where
         self._seen = self._look()
         if not self._seen[0]:
-            raise CheckpointError(f"{where}: the file is empty", expected="a checkpoint", fix="fetch the file again")
+            raise CheckpointError(
+                f"{where}: the file is empty", expected="a checkpoint", fix="fetch the file again"
+            )
         try:
-            self._bytes: Bytes = np.asarray(np.memmap(where, dtype=np.uint8, mode="r"))  # a plain view: slices are many
+            self._bytes: Bytes = np.asarray(
+                np.memmap(where, dtype=np.uint8, mode="r")
+            )  # a plain view: slices are many
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{where}: cannot be mapped ({error})", fix="check that the file can be read") from None
+            raise CheckpointError(
+                f"{where}: cannot be mapped ({error})", fix="check that the file can be read"
+            ) from None
 
     def __len__(self) -> int:
         return self._seen[0]
@@ -37,18 +44,27 @@ class MappedFile:
         try:
             seen = os.stat(self.where)
         except OSError as error:
-            raise CheckpointError(f"{self.where}: cannot be opened ({error.strerror})", fix="check the path") from None
+            raise CheckpointError(
+                f"{self.where}: cannot be opened ({error.strerror})", fix="check the path"
+            ) from None
         if not stat.S_ISREG(seen.st_mode):
-            raise CheckpointError(f"{self.where}: is not a regular file", expected="a checkpoint file")
+            raise CheckpointError(
+                f"{self.where}: is not a regular file", expected="a checkpoint file"
+            )
         return seen.st_size, seen.st_mtime_ns
 
     def part(self, start: int, length: int) -> Bytes:
         """`length` bytes from `start`, as they were when the file was opened."""
         if start < 0 or length < 0 or start + length > len(self):
-            seen = f"{self.where}: bytes {start} to {start + length} are outside the file of {len(self)} bytes"
+            seen = (
+                f"{self.where}: bytes {start} to {start + length} are outside the file of"
+                f" {len(self)} bytes"
+            )
             raise CheckpointError(seen, fix="fetch the file again")
         if self._look() != self._seen:
-            raise CheckpointError(f"{self.where}: the file changed after it was opened", fix="open it again")
+            raise CheckpointError(
+                f"{self.where}: the file changed after it was opened", fix="open it again"
+            )
         return self._bytes[start : start + length]
 
     def tensor(self, start: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -57,4 +73,8 @@ class MappedFile:
         for size in shape:
             length *= size
         raw = bytearray(self.part(start, length).tobytes())
-        return torch.frombuffer(raw, dtype=dtype).reshape(tuple(shape)) if length else torch.empty(tuple(shape), dtype=dtype)
+        return (
+            torch.frombuffer(raw, dtype=dtype).reshape(tuple(shape))
+            if length
+            else torch.empty(tuple(shape), dtype=dtype)
+        )

@@ -1,7 +1,9 @@
-"""Open a file that somebody else may have put there: regular files only, no more bytes than were asked for, and never a wait.
+"""Open a file that somebody else may have put there: regular files only, no more bytes than were
+asked for, and never a wait.
 
-A FIFO would wait for a writer that never comes, and a link to a device could be read without end. Both are an OSError here, raised
-at once, so that a caller reports them as it reports a missing file.
+A FIFO would wait for a writer that never comes, and a link to a device could be read without end.
+Both are an OSError here, raised at once, so that a caller reports them as it reports a missing
+file.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ NOT_REGULAR = "not a regular file"
 
 
 def open_regular_file(path: Path | str, *, most_bytes: int | None = None) -> io.BufferedReader:
-    """The file, open for reading. OSError if it is a folder, FIFO or device, or is larger than `most_bytes`."""
+    """The file, open for reading. OSError if it is a folder, FIFO or device, or is larger than
+    `most_bytes`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     except ValueError as error:  # a NUL in the path
@@ -34,7 +37,8 @@ def open_regular_file(path: Path | str, *, most_bytes: int | None = None) -> io.
 
 
 def append_to_regular_file(path: Path | str) -> io.BufferedWriter:
-    """The file, open for appending, made if it is not there. OSError if something else has its name."""
+    """The file, open for appending, made if it is not there. OSError if something else has its
+    name."""
     return open(path, "ab", opener=_open_to_write)
 
 
@@ -57,8 +61,15 @@ def read_regular_file(path: Path | str, *, most_bytes: int = MOST_BYTES) -> byte
     return data
 
 
-def read_text_file(path: Path | str, *, most_bytes: int = MOST_BYTES, encoding: str = "utf-8", errors: str = "strict") -> str:
-    """The text of a regular file. OSError as above, UnicodeDecodeError for bytes that are not in the encoding."""
+def read_text_file(
+    path: Path | str,
+    *,
+    most_bytes: int = MOST_BYTES,
+    encoding: str = "utf-8",
+    errors: str = "strict",
+) -> str:
+    """The text of a regular file. OSError as above, UnicodeDecodeError for bytes that are not in
+    the encoding."""
     text = read_regular_file(path, most_bytes=most_bytes).decode(encoding, errors)
     return io.IncrementalNewlineDecoder(None, translate=True).decode(text, final=True)
 

@@ -1,6 +1,7 @@
 """JSON from strangers: one meaning or none, in bounded time and memory.
 
-Python's own reader keeps the last of two equal keys, accepts NaN, and turns `1e999` into infinity. Here each of those is an error.
+Python's own reader keeps the last of two equal keys, accepts NaN, and turns `1e999` into infinity.
+Here each of those is an error.
 """
 
 from __future__ import annotations
@@ -31,18 +32,29 @@ def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
         with open_regular(path) as file:
             data = file.read(most_bytes + 1)
     except OSError as error:
-        raise CheckpointError(f"{shown(path)} cannot be read: {error.strerror}", fix="check the disk and the file's permissions") from None
+        raise CheckpointError(
+            f"{shown(path)} cannot be read: {error.strerror}",
+            fix="check the disk and the file's permissions",
+        ) from None
     if len(data) > most_bytes:
-        raise CheckpointError(f"{shown(path)} is larger than {most_bytes:,} bytes", expected="a small JSON file", fix="download it again")
+        raise CheckpointError(
+            f"{shown(path)} is larger than {most_bytes:,} bytes",
+            expected="a small JSON file",
+            fix="download it again",
+        )
     value = parse_json(data, shown(path))
     if not isinstance(value, dict):
-        raise CheckpointError(f"{shown(path)} holds a {type(value).__name__}", expected="a JSON object {…}", fix="download it again")
+        raise CheckpointError(
+            f"{shown(path)} holds a {type(value).__name__}",
+            expected="a JSON object {…}",
+            fix="download it again",
+        )
     return value
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """The value of UTF-8 JSON: no key twice, no NaN or infinity, no number of over 20 digits, no nesting deeper than 64,
-    no half of a surrogate pair."""
+    """The value of UTF-8 JSON: no key twice, no NaN or infinity, no number of over 20 digits, no
+    nesting deeper than 64, no half of a surrogate pair."""
     try:
         if sum(data.count(separator) for separator in (b",", b"[", b"{", b":")) > MOST_SEPARATORS:
             raise _RefusedError(f"has more than {MOST_SEPARATORS:,} values")
@@ -68,7 +80,13 @@ def parse_json(data: bytes, where: str) -> Any:
 
 def _decode(data: bytes) -> Any:
     text = data.decode("utf-8")
-    return json.loads(text, object_pairs_hook=_unique, parse_int=_integer, parse_float=_number, parse_constant=_constant)
+    return json.loads(
+        text,
+        object_pairs_hook=_unique,
+        parse_int=_integer,
+        parse_float=_number,
+        parse_constant=_constant,
+    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

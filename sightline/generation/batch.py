@@ -1,13 +1,16 @@
-"""Many requests at once: they join and leave between two steps, and none can tell that the others are there.
+"""Many requests at once: they join and leave between two steps, and none can tell that the others
+are there.
 
     batch = Batch(transformer)
     first, second = batch.submit(request), batch.submit(another)
     while batch.busy:
-        for sequence, event in batch.step(): …          # a TokenEvent, or the error that ended this sequence and no other
+        for sequence, event in batch.step(): …    # a TokenEvent, or the error that ended this
+                                                  # sequence and no other
 
-Sequence     a request, its tokens so far, and where it stands: waiting, reading its prompt, writing in a row
-Scheduler    who waits, who reads, who writes; within a budget of memory
-Prefixes     prompts that were read already: what two requests begin with is computed once
+Sequence     a request, its tokens so far, and its state: waiting, reading its prompt, writing in a
+             row
+Scheduler    who waits, who reads, who writes; within a memory budget
+Prefixes     prompts that were already read: what two requests begin with is computed once
 Runner       one step of the model for all of them, on torch or on the native engine
 """
 
@@ -38,16 +41,30 @@ Told = tuple[Sequence, "TokenEvent | Exception"]
 
 
 class Batch:
-    """Continuous batching. `rows` sequences write at the same time, `chunk` tokens of prompts are read beside each of their steps.
+    """Continuous batching. `rows` sequences write at the same time, `chunk` tokens of prompts are
+    read beside each of their steps.
 
-    A batch belongs to one thread: others hand it their requests, and their wish to cancel, through a queue.
+    A batch belongs to one thread: others hand it their requests, and their wish to cancel, through
+    a queue.
     """
 
-    def __init__(self, transformer: Transformer, *, rows: int = ROWS, chunk: int = CHUNK, budget: int | None = None) -> None:
+    def __init__(
+        self,
+        transformer: Transformer,
+        *,
+        rows: int = ROWS,
+        chunk: int = CHUNK,
+        budget: int | None = None,
+    ) -> None:
         if rows < 1 or chunk < 1:
-            raise InputError(f"a batch of {rows} rows and chunks of {chunk}", expected="1 or more", fix=f"rows={ROWS}, chunk={CHUNK}")
+            raise InputError(
+                f"a batch of {rows} rows and chunks of {chunk}",
+                expected="1 or more",
+                fix=f"rows={ROWS}, chunk={CHUNK}",
+            )
         budget = int(SHARE * free_memory()) if budget is None else budget
-        self.runner, self.chunk = runner_for(transformer), chunk
+        self.runner = runner_for(transformer)
+        self.chunk = chunk
         self.scheduler = Scheduler(self.runner.needed, rows=rows, budget=budget)
 
     def submit(self, request: Request) -> Sequence:
@@ -62,7 +79,8 @@ class Batch:
         self.runner.forget(sequence, self.scheduler.drop(sequence))
 
     def close(self) -> None:
-        """Cancel all that is left, and forget the prefixes: the batch holds no memory of the model any more."""
+        """Cancel all that is left, and forget the prefixes: the batch holds no memory of the model
+        any more."""
         for sequence in self.scheduler.all:
             self.cancel(sequence)
         self.prefixes.clear()
@@ -77,14 +95,18 @@ class Batch:
 
     @property
     def bytes(self) -> int:
-        """All keys and values: of rows, of prompts that are being read, of prefixes that are kept."""
+        """All keys and values: of rows, of prompts that are being read, of prefixes that are
+        kept."""
         return self.runner.bytes(self.scheduler)
 
     def step(self) -> list[Told]:
         """One token for every row, and some of the waiting prompts; what happened."""
         self.scheduler.admit()
         self._shrink()
-        told = [self._take(sequence, found) for sequence, found in self.runner.step(self.scheduler, self.chunk)]
+        told = [
+            self._take(sequence, found)
+            for sequence, found in self.runner.step(self.scheduler, self.chunk)
+        ]
         self._shrink()
         return told
 
@@ -99,7 +121,11 @@ class Batch:
     def _take(self, sequence: Sequence, found: Tensor | Exception) -> Told:
         """A sequence's next token. Its error is its own."""
         try:
-            event = found if isinstance(found, Exception) else sequence.writing.take(found, self.runner.bytes_of(sequence))
+            event = (
+                found
+                if isinstance(found, Exception)
+                else sequence.writing.take(found, self.runner.bytes_of(sequence))
+            )
         except Exception as error:
             event = error
         if isinstance(event, Exception):
@@ -122,11 +148,16 @@ def free_memory() -> int:
     """Bytes that could be taken now, as far as the system says."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+        free = next(
+            1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")
+        )
     except (OSError, StopIteration):
         free = 4 << 30
     try:  # a container has a limit of its own
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii").strip() for name in ("max", "current"))
+        limit, used = (
+            Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii").strip()
+            for name in ("max", "current")
+        )
         return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
     except (OSError, ValueError):
         return free

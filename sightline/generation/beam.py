@@ -1,12 +1,17 @@
-"""Beam search: the best `beams` beginnings are kept at every step, until none of them can beat what is finished.
+"""Beam search: the best `beams` beginnings are kept at every step, until none of them can beat what
+is finished.
 
-    score(y)  =  Σₜ log p(yₜ | y₁ … yₜ₋₁, prompt) / length(y)^length_penalty        length counts what was generated, the end token too
+    score(y)  =  Σₜ log p(yₜ | y₁ … yₜ₋₁, prompt) / length(y)^length_penalty
 
-Diverse groups (Vijayakumar et al. 2016): the beams are split, the groups choose one after the other, and each ranks by
+The length counts what was generated, including the end token.
+
+Diverse groups (Vijayakumar et al. 2016): the beams are split, the groups choose one after the
+other, and each ranks by
 
     rank(y)   =  Σₜ log p(yₜ | …) − diversity · (beams of earlier groups that chose yₜ at step t)
 
-while the score stays the formula above. Every beginning is one row of the cache, and the cache's rows follow the beams.
+while the score stays the formula above. Every beginning is one row of the cache, and the cache's
+rows follow the beams.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ from sightline.errors import InputError
 from sightline.generation.randomness import whole
 from sightline.generation.sampling import Change, those_that_change
 
-STRONGEST, MOST_BEAMS = 100, 1024
+STRONGEST = 100
+MOST_BEAMS = 1024
 STRETCH = 64  # numbers that are looked at together
 
 EarlyStopping = bool | Literal["never"]
@@ -34,7 +40,8 @@ EarlyStopping = bool | Literal["never"]
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """The new tokens, their score, and whether they finished with an end token (or were cut at max_tokens)."""
+    """The new tokens, their score, and whether they finished with an end token (or were cut at
+    max_tokens)."""
 
     tokens: tuple[int, ...]
     score: float
@@ -58,13 +65,15 @@ class Plan:
 
     @property
     def candidates(self) -> int:
-        """So many that `width` of them go on, even if every beam's best tokens are the end tokens."""
+        """So many that `width` of them go on, even if every beam's best tokens are the end
+        tokens."""
         return max(2, 1 + len(self.end)) * self.width
 
 
 @dataclass(slots=True)
 class Path:
-    """A beginning: its tokens, Σ log p, the rank it was chosen by, and the row of the cache that holds its parent."""
+    """A beginning: its tokens, Σ log p, the rank it was chosen by, and the row of the cache that
+    holds its parent."""
 
     tokens: tuple[int, ...]
     total: float
@@ -74,28 +83,37 @@ class Path:
 
 @dataclass(slots=True)
 class Group:
-    """The beams of one group of one prompt: the running ones, best first, and the best `width` that are done."""
+    """The beams of one group of one prompt: the running ones, best first, and the best `width` that
+    are done."""
 
     running: list[Path]
     done: list[Hypothesis] = field(default_factory=list["Hypothesis"])
 
     def keep(self, path: Path, plan: Plan) -> None:
         """Put a complete path among the best."""
-        found = Hypothesis(path.tokens, plan.score(path.total, len(path.tokens)), path.tokens[-1] in plan.end)
-        self.done = sorted((*self.done, found), key=lambda hypothesis: -hypothesis.score)[: plan.width]
+        found = Hypothesis(
+            path.tokens, plan.score(path.total, len(path.tokens)), path.tokens[-1] in plan.end
+        )
+        self.done = sorted((*self.done, found), key=lambda hypothesis: -hypothesis.score)[
+            : plan.width
+        ]
 
     def is_settled(self, length: int, plan: Plan) -> bool:
         """Whether no running path may still enter `done`.
 
-        early_stopping=True: as soon as `done` is full. False: when the best running path, scored at its length now, is no better
-        than the worst done (a guess: with length_penalty > 0 a longer text may score better). "never": scored at the length that
-        suits it best, which is a bound.
+        early_stopping=True: as soon as `done` is full. False: when the best running path, scored at
+        its length now, is no better than the worst done (a guess: with length_penalty > 0 a longer
+        text may score better). "never": scored at the length that suits it best, which is a bound.
         """
         if length == plan.max_tokens or not self.running:
             return True
         if len(self.done) < plan.width:
             return False
-        longest = plan.max_tokens if plan.early_stopping == "never" and plan.length_penalty > 0 else length
+        longest = (
+            plan.max_tokens
+            if plan.early_stopping == "never" and plan.length_penalty > 0
+            else length
+        )
         best = plan.score(max(path.total for path in self.running), longest)
         return plan.early_stopping is True or best <= self.done[-1].score
 
@@ -120,10 +138,19 @@ def search(
 ) -> list[list[Hypothesis]]:
     """For each row of the prompt its `count` best continuations, best first.
 
-    With a source, `prompt` is what the decoder starts from. A padded prompt is padded on the left. `changes` are applied to each
-    beam's log-probabilities, with its real tokens so far. There are fewer than `count` only where fewer continuations exist.
+    With a source, `prompt` is what the decoder starts from. A padded prompt is padded on the left.
+    `changes` are applied to each beam's log-probabilities, with its real tokens so far. There are
+    fewer than `count` only where fewer continuations exist.
     """
-    _check(beams, groups, count=count, max_tokens=max_tokens, length_penalty=length_penalty, diversity=diversity, padding=padding)
+    _check(
+        beams,
+        groups,
+        count=count,
+        max_tokens=max_tokens,
+        length_penalty=length_penalty,
+        diversity=diversity,
+        padding=padding,
+    )
     plan = Plan(
         width=beams // groups,
         max_tokens=max_tokens,
@@ -133,10 +160,13 @@ def search(
         diversity=diversity,
     )
     cache = transformer.new_cache() if padding is None else Cache.growing(transformer.config)
-    hidden = transformer.hidden(prompt, padding=padding, source=source, source_padding=source_padding, cache=cache)
+    hidden = transformer.hidden(
+        prompt, padding=padding, source=source, source_padding=source_padding, cache=cache
+    )
     before = _real_tokens(prompt, padding)
     rows = [[Group([Path((), 0.0, 0.0, row)]) for _ in range(groups)] for row in range(len(before))]
-    changes, room = those_that_change(*changes), None
+    changes = those_that_change(*changes)
+    room = None
     for length in range(1, max_tokens + 1):
         logits = transformer.head(hidden[:, -1:])[:, -1].float()
         if changes or diversity:
@@ -145,22 +175,31 @@ def search(
             room = torch.empty_like(logits) if room is None or room.shape != logits.shape else room
             likely = _Likely.of(logits, plan.candidates, room)
         if likely.broken:
-            raise InputError("the model gave NaN logits", expected="numbers", fix="run the model in float32")
+            raise InputError(
+                "the model gave NaN logits", expected="numbers", fix="run the model in float32"
+            )
         for history, row in zip(before, rows, strict=True):
             _step(row, likely, history, length=length, plan=plan)
         paths = [path for row in rows for group in row for path in group.running]
         if not paths:
             break
         hidden = _feed(transformer, paths, cache)
-    return [sorted((h for group in row for h in group.done), key=lambda h: -h.score)[:count] for row in rows]
+    return [
+        sorted((h for group in row for h in group.done), key=lambda h: -h.score)[:count]
+        for row in rows
+    ]
 
 
-def _step(row: list[Group], likely: _Changed | _Likely, history: list[int], *, length: int, plan: Plan) -> None:
+def _step(
+    row: list[Group], likely: _Changed | _Likely, history: list[int], *, length: int, plan: Plan
+) -> None:
     """One more token for the groups of one prompt, one group after the other."""
     taken: Counter[int] = Counter()
     for group in row:
         if group.running:
-            _extend(group, likely.after(group.running, history, taken, plan), length=length, plan=plan)
+            _extend(
+                group, likely.after(group.running, history, taken, plan), length=length, plan=plan
+            )
             taken.update(path.tokens[-1] for path in group.running)
             if group.is_settled(length, plan):
                 group.running = []
@@ -176,7 +215,8 @@ class Candidate(NamedTuple):
 
 
 def _extend(group: Group, candidates: list[Candidate], *, length: int, plan: Plan) -> None:
-    """The best continuations of a group's paths: of the first `width`, those that end are done; the best that do not end go on."""
+    """The best continuations of a group's paths: of the first `width`, those that end are done; the
+    best that do not end go on."""
     running: list[Path] = []
     for n, (rank, gain, parent, token) in enumerate(candidates):
         path = Path((*parent.tokens, token), parent.total + gain, rank, parent.row)
@@ -198,21 +238,32 @@ class _Likely:
     broken: bool
 
     @classmethod
-    def of(cls, logits: Float[Tensor, "paths vocab"], count: int, room: Float[Tensor, "paths vocab"]) -> _Likely:
-        """`room` is written over: with a large vocabulary, new memory for each step takes longer than the sums."""
+    def of(
+        cls, logits: Float[Tensor, "paths vocab"], count: int, room: Float[Tensor, "paths vocab"]
+    ) -> _Likely:
+        """`room` is written over: with a large vocabulary, new memory for each step takes longer
+        than the sums."""
         values, tokens = largest(logits, min(count, logits.shape[1]))
         total = torch.sub(logits, values[:, :1], out=room).exp_().sum(-1, keepdim=True)
         logs = (values - values[:, :1] - total.log()).double().cpu()
         return cls(logs, tokens.cpu(), broken=bool(logs.isnan().any()))
 
-    def after(self, paths: list[Path], history: list[int], taken: Counter[int], plan: Plan) -> list[Candidate]:
+    def after(
+        self, paths: list[Path], history: list[int], taken: Counter[int], plan: Plan
+    ) -> list[Candidate]:
         """The best continuations of these paths, best first."""
         rows = [path.row for path in paths]
         logs = self.logs[rows]
         ranks = logs + torch.tensor([path.rank for path in paths], dtype=logs.dtype)[:, None]
         ranks, places = ranks.flatten().topk(min(plan.candidates, ranks.numel()))
         tokens = self.tokens[rows].flatten()[places]
-        found = zip(*(one.tolist() for one in (ranks, logs.flatten()[places], places // logs.shape[1], tokens)), strict=True)
+        found = zip(
+            *(
+                one.tolist()
+                for one in (ranks, logs.flatten()[places], places // logs.shape[1], tokens)
+            ),
+            strict=True,
+        )
         return [Candidate(rank, gain, paths[parent], token) for rank, gain, parent, token in found]
 
 
@@ -227,23 +278,36 @@ class _Changed:
     def broken(self) -> bool:
         return bool(self.logs.amax(-1).isnan().any())
 
-    def after(self, paths: list[Path], history: list[int], taken: Counter[int], plan: Plan) -> list[Candidate]:
+    def after(
+        self, paths: list[Path], history: list[int], taken: Counter[int], plan: Plan
+    ) -> list[Candidate]:
         """The best continuations of these paths, best first."""
         rows = list(self.logs[[path.row for path in paths]])
         for change in self.changes:
-            rows = [change(row, [*history, *path.tokens]) for row, path in zip(rows, paths, strict=True)]
+            rows = [
+                change(row, [*history, *path.tokens]) for row, path in zip(rows, paths, strict=True)
+            ]
         logs = torch.stack(rows)
         ranks = logs + torch.tensor([path.rank for path in paths], device=logs.device)[:, None]
         if plan.diversity and taken:
             chosen = torch.tensor(list(taken.items()), device=logs.device)
             ranks[:, chosen[:, 0]] -= plan.diversity * chosen[:, 1]
-        values, places = (found[0] for found in largest(ranks.flatten()[None], min(plan.candidates, ranks.numel())))
+        values, places = (
+            found[0]
+            for found in largest(ranks.flatten()[None], min(plan.candidates, ranks.numel()))
+        )
         best = zip(values.tolist(), logs.flatten()[places].tolist(), places.tolist(), strict=True)
-        return [Candidate(rank, gain, paths[place // logs.shape[1]], place % logs.shape[1]) for rank, gain, place in best]
+        return [
+            Candidate(rank, gain, paths[place // logs.shape[1]], place % logs.shape[1])
+            for rank, gain, place in best
+        ]
 
 
-def largest(numbers: Float[Tensor, "rows many"], count: int) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """`numbers.topk(count)`, quicker where there are many: the largest lie in the stretches whose own largest are the largest."""
+def largest(
+    numbers: Float[Tensor, "rows many"], count: int
+) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
+    """`numbers.topk(count)`, quicker where there are many: the largest lie in the stretches whose
+    own largest are the largest."""
     rows, many = numbers.shape
     whole_part = many - many % STRETCH
     if many < 16 * STRETCH * count:
@@ -257,17 +321,23 @@ def largest(numbers: Float[Tensor, "rows many"], count: int) -> tuple[Float[Tens
     return values, torch.cat([places, rest], 1).gather(1, chosen)
 
 
-def _feed(transformer: Transformer, paths: list[Path], cache: Cache) -> Float[Tensor, "paths 1 width"]:
+def _feed(
+    transformer: Transformer, paths: list[Path], cache: Cache
+) -> Float[Tensor, "paths 1 width"]:
     """The last token of every path into the model, each on top of its own parent's cache."""
     parents = [path.row for path in paths]
     if parents != list(range(cache.batch or 0)):
         cache.reorder(torch.tensor(parents, device=transformer.device))
     for row, path in enumerate(paths):
         path.row = row
-    return transformer.hidden(torch.tensor([path.tokens[-1:] for path in paths], device=transformer.device), cache=cache)
+    return transformer.hidden(
+        torch.tensor([path.tokens[-1:] for path in paths], device=transformer.device), cache=cache
+    )
 
 
-def _real_tokens(prompt: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None) -> list[list[int]]:
+def _real_tokens(
+    prompt: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None
+) -> list[list[int]]:
     """The prompts without their padding."""
     if padding is None:
         return prompt.tolist()
@@ -275,22 +345,47 @@ def _real_tokens(prompt: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch
 
 
 def _check(
-    beams: int, groups: int, *, count: int, max_tokens: int, length_penalty: float, diversity: float, padding: Tensor | None
+    beams: int,
+    groups: int,
+    *,
+    count: int,
+    max_tokens: int,
+    length_penalty: float,
+    diversity: float,
+    padding: Tensor | None,
 ) -> None:
     """What cannot be searched is said before anything is computed."""
     for name, value in (("beams", beams), ("groups", groups), ("max_tokens", max_tokens)):
         whole(name, value, least=1)
     if not abs(length_penalty) <= STRONGEST:
         raise InputError(
-            f"length_penalty is {length_penalty}", expected=f"a number from −{STRONGEST} to {STRONGEST}", fix="length_penalty=1.0"
+            f"length_penalty is {length_penalty}",
+            expected=f"a number from −{STRONGEST} to {STRONGEST}",
+            fix="length_penalty=1.0",
         )
     if beams > MOST_BEAMS:
         raise InputError(f"{beams} beams", expected=f"at most {MOST_BEAMS}", fix="beams=8")
     if beams % groups:
-        raise InputError(f"{beams} beams in {groups} groups", expected="as many beams in every group", fix=f"beams={groups * 2}")
+        raise InputError(
+            f"{beams} beams in {groups} groups",
+            expected="as many beams in every group",
+            fix=f"beams={groups * 2}",
+        )
     if not 1 <= count <= beams:
-        raise InputError(f"count is {count} with {beams} beams", expected=f"1 to {beams}", fix=f"beams={max(count, 1)}")
+        raise InputError(
+            f"count is {count} with {beams} beams",
+            expected=f"1 to {beams}",
+            fix=f"beams={max(count, 1)}",
+        )
     if diversity < 0 or (diversity and groups == 1):
-        raise InputError(f"diversity is {diversity} with {groups} groups", expected="0 or more, between groups", fix="groups=2")
+        raise InputError(
+            f"diversity is {diversity} with {groups} groups",
+            expected="0 or more, between groups",
+            fix="groups=2",
+        )
     if padding is not None and bool(padding[:, -1].any()):
-        raise InputError("a prompt that ends in padding", expected="padding on the left", fix="put the padding before the tokens")
+        raise InputError(
+            "a prompt that ends in padding",
+            expected="padding on the left",
+            fix="put the padding before the tokens",
+        )

@@ -19,14 +19,28 @@ from sightline.text.tokenizer import Tokenizer
 
 
 def best_of_beams(
-    transformer: Transformer, tokenizer: Tokenizer | None, request: Request, *, beams: int, penalty: float = 1.0
+    transformer: Transformer,
+    tokenizer: Tokenizer | None,
+    request: Request,
+    *,
+    beams: int,
+    penalty: float = 1.0,
 ) -> Generation:
-    """Search, and write the best as text; the others are kept with their scores. Without a tokenizer there are tokens alone."""
+    """Search, and write the best as text; the others are kept with their scores. Without a
+    tokenizer there are tokens alone."""
     check_request(transformer, request)
     if not request.sampling.greedy:
-        raise InputError(f"a beam search at temperature {request.sampling.temperature}", expected="no sampling", fix="temperature=0")
+        raise InputError(
+            f"a beam search at temperature {request.sampling.temperature}",
+            expected="no sampling",
+            fix="temperature=0",
+        )
     if request.finished is not None and not request.end:
-        raise InputError("a beam search for a form without an end token", expected="an end token to search for", fix="beams=1")
+        raise InputError(
+            "a beam search for a form without an end token",
+            expected="an end token to search for",
+            fix="beams=1",
+        )
     started = time.perf_counter()
     (found,) = search(
         transformer,
@@ -37,10 +51,15 @@ def best_of_beams(
         length_penalty=penalty,
         count=beams,
         source=None if request.source is None else _row(transformer, request.source),
-        changes=(*request.changes, *replace(request.sampling, temperature=1.0).changes(len(request.prompt))),
+        changes=(
+            *request.changes,
+            *replace(request.sampling, temperature=1.0).changes(len(request.prompt)),
+        ),
     )
     if not found:
-        raise InputError("no text is possible", expected="tokens that are not all forbidden", fix="forbid less")
+        raise InputError(
+            "no text is possible", expected="tokens that are not all forbidden", fix="forbid less"
+        )
     best = found[0]
     return Generation(
         text="" if tokenizer is None else tokenizer.decode(best.tokens),
@@ -55,7 +74,9 @@ def best_of_beams(
     )
 
 
-def others_than(best: Hypothesis, found: list[Hypothesis], tokenizer: Tokenizer) -> list[tuple[str, float]]:
+def others_than(
+    best: Hypothesis, found: list[Hypothesis], tokenizer: Tokenizer
+) -> list[tuple[str, float]]:
     """The next best texts with their scores; the same text in other tokens is no other text."""
     scores = dict[str, float]()
     for other in found:
@@ -69,7 +90,9 @@ def logprobs(transformer: Transformer, request: Request, tokens: tuple[int, ...]
     """log p of each new token under the model itself, in one pass."""
     whole = _row(transformer, [*request.prompt, *tokens])
     source = None if request.source is None else _row(transformer, request.source)
-    hidden = transformer.hidden(whole[:, :-1], source=source, cache=transformer.new_cache())[:, len(request.prompt) - 1 :]
+    hidden = transformer.hidden(whole[:, :-1], source=source, cache=transformer.new_cache())[
+        :, len(request.prompt) - 1 :
+    ]
     logs = torch.log_softmax(transformer.head(hidden)[0].double(), dim=-1)
     return logs.gather(1, whole[0, len(request.prompt) :, None])[:, 0].tolist()
 

@@ -1,14 +1,17 @@
-"""Text that must have a form: JSON of a schema, a regular expression, a grammar, one of some choices.
+"""Text that must have a form: JSON of a schema, a regular expression, a grammar, one of some
+choices.
 
-    allowed(y)  =  tokens z such that some text of the form begins with text(y z); the end, if text(y) itself has the form
+    allowed(y)  =  tokens z such that some text of the form begins with text(y z); the end, if
+    text(y) itself has the form
     p′(z | y)   ∝  p(z | y)  where z is allowed, 0 elsewhere
 
     constraint = json_schema({"type": "object", "properties": {"age": {"type": "integer"}}})
     change = bind(constraint, tokenizer, prompt_length=len(prompt), end=(2,), vocab_size=32000)
 
-A `Constraint` is a value without a tokenizer. Bound to one it is a `Change` whose answer depends on the tokens alone: within, it keeps
-an llguidance matcher where the last call left it, and goes on or back from there. The form is that of `tokenizer.decode(new tokens)`.
-A vocabulary that cannot write every character may lead to a text that it cannot finish: then every token is impossible.
+A `Constraint` is a value without a tokenizer. Bound to one it is a `Change` whose answer depends on
+the tokens alone: within, it keeps an llguidance matcher where the last call left it, and goes on or
+back from there. The form is that of `tokenizer.decode(new tokens)`. A vocabulary that cannot write
+every character may lead to a text that it cannot finish: then every token is impossible.
 """
 
 from __future__ import annotations
@@ -35,35 +38,49 @@ from sightline.sandbox import Limited
 from sightline.text.tokenizer import Tokenizer
 
 LONGEST = 100_000  # characters of a schema, pattern or grammar
-SPACES = r"[ \n\r\t]{1,32}"  # between the parts of JSON: enough for indentation, and an end to a model that writes only spaces
+# Between the parts of JSON: enough for indentation, and a stop for a model that writes only spaces.
+SPACES = r"[ \n\r\t]{1,32}"
 MOST_SECONDS = 10.0  # of processor time to follow one text; a token usually takes 0.0001
 DEAD_END = "NoExtension"
-OWN_TOKENS = '%llguidance {"no_forcing": true}'  # the model may cut a text into tokens as it likes; the last such line counts
+OWN_TOKENS = (  # the model may cut a text into tokens as it likes; the last such line counts
+    '%llguidance {"no_forcing": true}'
+)
 
 Kind = Literal["JSON schema", "regex", "grammar", "choice"]
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The form of a text, as a grammar in llguidance's dialect of Lark; `kind` is what it was made of."""
+    """The form of a text, as a grammar in llguidance's dialect of Lark; `kind` is what it was made
+    of."""
 
     kind: Kind
     grammar: str
 
 
 def json_schema(schema: dict[str, Any] | str) -> Constraint:
-    """JSON that validates against a schema. `x-guidance` in the schema sets llguidance's options for white space."""
+    """JSON that validates against a schema. `x-guidance` in the schema sets llguidance's options
+    for white space."""
     read = _json(schema) if isinstance(schema, str) else schema
     if not isinstance(read, dict):
-        raise InputError(f"the JSON schema is {short(read)}", expected="a JSON object", fix='{"type": "object"}')
+        raise InputError(
+            f"the JSON schema is {short(read)}", expected="a JSON object", fix='{"type": "object"}'
+        )
     own: Any = read.get("x-guidance", {})
     if not isinstance(own, dict):
-        raise InputError(f"x-guidance is {short(own)}", expected="a JSON object of llguidance's options", fix="leave it out")
+        raise InputError(
+            f"x-guidance is {short(own)}",
+            expected="a JSON object of llguidance's options",
+            fix="leave it out",
+        )
     spaces = {} if "whitespace_flexible" in own else {"whitespace_pattern": SPACES}
     try:
         text = json.dumps(read | {"x-guidance": spaces | own}, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"the JSON schema is no JSON ({_line(error)})", expected="texts, numbers, lists and objects") from None
+        raise InputError(
+            f"the JSON schema is no JSON ({_line(error)})",
+            expected="texts, numbers, lists and objects",
+        ) from None
     return _made("JSON schema", f"start: %json {text}", size=len(text))
 
 
@@ -73,25 +90,42 @@ def json_object() -> Constraint:
 
 
 def regex(pattern: str) -> Constraint:
-    """A text that the pattern matches as a whole. \\d is 0 to 9; there is no look-around and no back-reference."""
+    """A text that the pattern matches as a whole. \\d is 0 to 9; there is no look-around and no
+    back-reference."""
     given = _text("pattern", pattern)
     if not given:
         raise InputError("an empty pattern", expected="a regular expression", fix='regex("[0-9]+")')
     if (len(given) - len(given.rstrip("\\"))) % 2:
-        raise InputError(f"the pattern {short(given)} ends in a lone backslash", expected="a whole escape", fix=r"\\")
+        raise InputError(
+            f"the pattern {short(given)} ends in a lone backslash",
+            expected="a whole escape",
+            fix=r"\\",
+        )
     return _made("regex", f"start: {_lark(given)}", size=len(given))
 
 
 def grammar(lark: str) -> Constraint:
-    """A text of a context-free grammar, written in Lark; `start` is the text. `<|name|>` is a control token of that name."""
+    """A text of a context-free grammar, written in Lark; `start` is the text. `<|name|>` is a
+    control token of that name."""
     return _made("grammar", _text("grammar", lark), size=len(lark))
 
 
 def choice(choices: Sequence[str]) -> Constraint:
     """One of these texts."""
-    if isinstance(choices, str) or not choices or not all(isinstance(text, str) and text for text in choices):
-        raise InputError(f"the choices are {short(choices)}", expected="a list of texts, none of them empty", fix='["yes", "no"]')
-    pattern = "|".join(re.sub(r"[.^$*+?{}\[\]\\|()]", r"\\\g<0>", _text("choice", text)) for text in dict.fromkeys(choices))
+    if (
+        isinstance(choices, str)
+        or not choices
+        or not all(isinstance(text, str) and text for text in choices)
+    ):
+        raise InputError(
+            f"the choices are {short(choices)}",
+            expected="a list of texts, none of them empty",
+            fix='["yes", "no"]',
+        )
+    pattern = "|".join(
+        re.sub(r"[.^$*+?{}\[\]\\|()]", r"\\\g<0>", _text("choice", text))
+        for text in dict.fromkeys(choices)
+    )
     return _made("choice", f"start: {_lark(pattern)}", size=len(pattern))
 
 
@@ -102,31 +136,51 @@ TRIAL = Limited(
     first={"grammar": 'start: "a"', "size": 0, "names": {}},
     stack=1 << 20,  # no more than a thread of the asker has, on any system
 )
-TOO_MUCH = f"it is too large or too deep to be prepared in {TRIAL.seconds:g} s and {TRIAL.memory // 1024**2} MB"
+TOO_MUCH = (
+    f"it is too large or too deep to be prepared in {TRIAL.seconds:g} s and"
+    f" {TRIAL.memory // 1024**2} MB"
+)
 
 
 @lru_cache(maxsize=256)
 def tried(grammar: str, size: int, names: tuple[tuple[str, int], ...]) -> str:
-    """What is wrong with a grammar for a vocabulary of this size with these special tokens, or nothing."""
+    """What is wrong with a grammar for a vocabulary of this size with these special tokens, or
+    nothing."""
     reply = TRIAL.ask({"grammar": grammar, "size": size, "names": dict(names)})
     return TOO_MUCH if reply is None else reply
 
 
-def bind(constraint: Constraint, tokenizer: Tokenizer, *, prompt_length: int, end: tuple[int, ...], vocab_size: int) -> Bound:
-    """The change that keeps a text to its form. What cannot be kept to is refused here, before anything is generated."""
+def bind(
+    constraint: Constraint,
+    tokenizer: Tokenizer,
+    *,
+    prompt_length: int,
+    end: tuple[int, ...],
+    vocab_size: int,
+) -> Bound:
+    """The change that keeps a text to its form. What cannot be kept to is refused here, before
+    anything is generated."""
     if any(not 0 <= token < vocab_size for token in end):
-        raise InputError(f"the end tokens are {end}", expected=f"ids below the vocabulary size {vocab_size}", fix="end=()")
+        raise InputError(
+            f"the end tokens are {end}",
+            expected=f"ids below the vocabulary size {vocab_size}",
+            fix="end=()",
+        )
     tokens = grammar_tokens(tokenizer)
     _refuse(constraint, tried(constraint.grammar, tokens.size, tokens.names))
     bound = Bound(constraint, tokens, prompt_length=prompt_length, end=end, vocab_size=vocab_size)
     if not bound.after(()).possible:
-        raise InputError(f"no token of this model begins a text of this {constraint.kind}", expected="a form that it can write")
+        raise InputError(
+            f"no token of this model begins a text of this {constraint.kind}",
+            expected="a form that it can write",
+        )
     return bound
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What may follow a text: by token of the tokenizer whether it may, and whether the text has its form as it is."""
+    """What may follow a text: by token of the tokenizer whether it may, and whether the text has
+    its form as it is."""
 
     follow: Mask
     complete: bool
@@ -137,20 +191,39 @@ class Next:
 
 
 class Bound:
-    """A constraint on one text, as a `Change`. `masks` were made in `seconds` of processor time, the slowest in `slowest`."""
+    """A constraint on one text, as a `Change`. `masks` were made in `seconds` of processor time,
+    the slowest in `slowest`."""
 
-    def __init__(self, constraint: Constraint, tokens: GrammarTokens, *, prompt_length: int, end: tuple[int, ...], vocab_size: int) -> None:
-        self._constraint, self._tokens, self._start = constraint, tokens, prompt_length
-        self._end, self._vocab_size = end, vocab_size
+    def __init__(
+        self,
+        constraint: Constraint,
+        tokens: GrammarTokens,
+        *,
+        prompt_length: int,
+        end: tuple[int, ...],
+        vocab_size: int,
+    ) -> None:
+        self._constraint = constraint
+        self._tokens = tokens
+        self._start = prompt_length
+        self._end = end
+        self._vocab_size = vocab_size
         self._matcher = self._fresh()
         self._held: list[int] = []  # what the matcher has taken, as places in the table
         self._last: tuple[tuple[int, ...], Next] | None = None
-        self.masks, self.seconds, self.slowest = 0, 0.0, 0.0
+        self.masks = 0
+        self.seconds = 0.0
+        self.slowest = 0.0
 
-    def __call__(self, logits: Float[Tensor, " vocab"], tokens: Sequence[int]) -> Float[Tensor, " vocab"]:
+    def __call__(
+        self, logits: Float[Tensor, " vocab"], tokens: Sequence[int]
+    ) -> Float[Tensor, " vocab"]:
         """−inf where a token cannot follow. After an end token only an end token can."""
         if len(logits) != self._vocab_size:
-            raise InputError(f"{len(logits)} logits", expected=f"{self._vocab_size}, the vocabulary size that was bound")
+            raise InputError(
+                f"{len(logits)} logits",
+                expected=f"{self._vocab_size}, the vocabulary size that was bound",
+            )
         new = tokens[self._start :]
         ended = next((place for place, token in enumerate(new) if token in self._end), len(new))
         following = self.after(new[:ended])
@@ -162,7 +235,8 @@ class Bound:
         return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
 
     def finished(self, tokens: Sequence[int]) -> bool:
-        """Whether the text has its form and nothing but its end can follow: where a model without end token must stop."""
+        """Whether the text has its form and nothing but its end can follow: where a model without
+        end token must stop."""
         following = self.after(tokens[self._start :])
         return following.complete and not following.follow.any()
 
@@ -186,8 +260,16 @@ class Bound:
         return Next(follow, complete=bool(table[self._tokens.end]))
 
     def _moved(self, places: list[int]) -> bool:
-        """Back to what these have in common with those before, then on; False if the grammar does not go on so."""
-        shared = next((n for n, (held, place) in enumerate(zip(self._held, places, strict=False)) if held != place), None)
+        """Back to what these have in common with those before, then on; False if the grammar does
+        not go on so."""
+        shared = next(
+            (
+                n
+                for n, (held, place) in enumerate(zip(self._held, places, strict=False))
+                if held != place
+            ),
+            None,
+        )
         shared = min(len(self._held), len(places)) if shared is None else shared
         if shared < len(self._held):
             self._matcher.rollback(len(self._held) - shared)
@@ -197,25 +279,36 @@ class Bound:
         return len(self._held) == len(places)
 
     def _mask(self) -> Mask:
-        """Which places of the table may follow. Where none can, a matcher fails for good: then there is a new one."""
+        """Which places of the table may follow. Where none can, a matcher fails for good: then
+        there is a new one."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         table = np.unpackbits(bits, bitorder="little").view(np.bool_)
         error = self._matcher.get_error()
         if error.startswith(DEAD_END):
-            self._matcher, self._held = self._fresh(), []
+            self._matcher = self._fresh()
+            self._held = []
             return np.zeros_like(table)
         _refuse(self._constraint, error)
         return table
 
     def _fresh(self) -> llguidance.LLMatcher:
         """A matcher at the beginning."""
-        return llguidance.LLMatcher(self._tokens.table, self._constraint.grammar, log_level=0, limits=limits())
+        return llguidance.LLMatcher(
+            self._tokens.table, self._constraint.grammar, log_level=0, limits=limits()
+        )
 
     def _count(self, seconds: float) -> None:
         """One more mask, unless they took too long together."""
-        self.masks, self.seconds, self.slowest = self.masks + 1, self.seconds + seconds, max(self.slowest, seconds)
+        self.masks, self.seconds, self.slowest = (
+            self.masks + 1,
+            self.seconds + seconds,
+            max(self.slowest, seconds),
+        )
         if self.seconds > MOST_SECONDS:
-            _refuse(self._constraint, f"following it took more than {MOST_SECONDS:g} s for {self.masks} tokens")
+            _refuse(
+                self._constraint,
+                f"following it took more than {MOST_SECONDS:g} s for {self.masks} tokens",
+            )
 
 
 def _made(kind: Kind, grammar: str, *, size: int) -> Constraint:
@@ -237,7 +330,11 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"the JSON schema is no JSON ({_line(error)})", expected="a JSON object", fix='{"type": "object"}') from None
+        raise InputError(
+            f"the JSON schema is no JSON ({_line(error)})",
+            expected="a JSON object",
+            fix='{"type": "object"}',
+        ) from None
 
 
 def _lark(pattern: str) -> str:
@@ -248,14 +345,20 @@ def _lark(pattern: str) -> str:
 def _refuse(constraint: Constraint, message: str) -> None:
     """Nothing, if llguidance said nothing; otherwise what it said, in one line."""
     if message:
-        raise InputError(f"this {constraint.kind} cannot be used ({_reason(message)})", fix="correct it, or make it simpler")
+        raise InputError(
+            f"this {constraint.kind} cannot be used ({_reason(message)})",
+            fix="correct it, or make it simpler",
+        )
 
 
 def _reason(message: str) -> str:
-    """The line of llguidance's message that says what is wrong; its quotations and positions are in a text that we wrote."""
+    """The line of llguidance's message that says what is wrong; its quotations and positions are in
+    a text that we wrote."""
     lines = [line.strip() for line in message.splitlines()]
     where = re.match(r"(?:at )?(\d+)\(\d+\): ", lines[0])
-    cause = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+    cause = next(
+        (line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0]
+    )
     for known in (r"(at )?\d+\(\d+\): ", "failed to compile JSON schema: ", "Parser Error: "):
         cause = re.sub(f"^{known}", "", cause)
     cause = "no text satisfies it" if cause.startswith(DEAD_END) else cause

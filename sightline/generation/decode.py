@@ -3,7 +3,8 @@
     prefill     the prompt, in chunks, into the cache
     step        logits of the last token → sampling → the next token → back in
 
-Greedy or sampled, the n-th token depends on the prompt, the sampling and its seed, and on nothing that runs beside it.
+Greedy or sampled, the n-th token depends on the prompt, the sampling and its seed, and on nothing
+that runs beside it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def unwatched() -> Record:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One new token, how likely it was, what else might have come, what it cost, and whether it was the last."""
+    """One new token, how likely it was, what else might have come, what it cost, and whether it was
+    the last."""
 
     token: int
     logprob: float
@@ -50,7 +52,8 @@ class TokenEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What to continue, and how far. `finished` may end it, by the tokens so far, where no end token does."""
+    """What to continue, and how far. `finished` may end it, by the tokens so far, where no end
+    token does."""
 
     prompt: Sequence[int]
     max_tokens: int
@@ -63,68 +66,123 @@ class Request:
 
 
 class Writing:
-    """A request that is being answered: the tokens so far, and what the next logits make of them."""
+    """A request that is being answered: the tokens so far, and what the next logits make of
+    them."""
 
     def __init__(self, request: Request) -> None:
-        self.request, self.step = request, 0
+        self.request = request
+        self.step = 0
         self.history = list(request.prompt)
         self.started = time.perf_counter()
 
     def take(self, logits: Float[Tensor, " vocab"], cache_bytes: int) -> TokenEvent:
         """The next token. It depends on the request and on these logits alone."""
         request = self.request
-        chosen = choose(logits, self.history, request.sampling, self.step, prompt_length=len(request.prompt), extra=request.changes)
+        chosen = choose(
+            logits,
+            self.history,
+            request.sampling,
+            self.step,
+            prompt_length=len(request.prompt),
+            extra=request.changes,
+        )
         others = alternatives(logits, request.alternatives) if request.alternatives else []
         self.history.append(chosen.token)
         self.step += 1
-        started, self.started = self.started, time.perf_counter()
-        return TokenEvent(chosen.token, chosen.logprob, others, self.started - started, cache_bytes, self._finish(chosen.token))
+        started = self.started
+        self.started = time.perf_counter()
+        return TokenEvent(
+            chosen.token,
+            chosen.logprob,
+            others,
+            self.started - started,
+            cache_bytes,
+            self._finish(chosen.token),
+        )
 
     def _finish(self, token: int) -> Finish | None:
-        if token in self.request.end or (self.request.finished is not None and self.request.finished(self.history)):
+        if token in self.request.end or (
+            self.request.finished is not None and self.request.finished(self.history)
+        ):
             return "stop"
         return "length" if self.step >= self.request.max_tokens else None
 
 
 def decode(
-    transformer: Transformer, request: Request, *, cache: Cache | None = None, chunk: int = CHUNK, watch: Watcher = unwatched
+    transformer: Transformer,
+    request: Request,
+    *,
+    cache: Cache | None = None,
+    chunk: int = CHUNK,
+    watch: Watcher = unwatched,
 ) -> Iterator[TokenEvent]:
-    """The tokens that follow the prompt, as they are made. A cache may hold the beginning of this very prompt, and nothing else.
+    """The tokens that follow the prompt, as they are made. A cache may hold the beginning of this
+    very prompt, and nothing else.
 
     `watch` is asked for a recorder before each pass.
     """
     check_request(transformer, request)
     cache = transformer.new_cache() if cache is None else cache
-    writing, device = Writing(request), transformer.device
+    writing = Writing(request)
+    device = transformer.device
     logits, record = prefill(transformer, request, cache, chunk=chunk, watch=watch)
     while True:
         event = writing.take(logits, cache.bytes)
         yield event if record is NOTHING else replace(event, recording=record)
         if event.finish is not None:
             return
-        writing.started, record = time.perf_counter(), watch()
-        logits = last_logits(transformer, torch.tensor([[event.token]], device=device), cache, record=record)
+        writing.started = time.perf_counter()
+        record = watch()
+        logits = last_logits(
+            transformer, torch.tensor([[event.token]], device=device), cache, record=record
+        )
 
 
 @torch.inference_mode()
 def prefill(
-    transformer: Transformer, request: Request, cache: Cache, *, chunk: int = CHUNK, watch: Watcher = unwatched
+    transformer: Transformer,
+    request: Request,
+    cache: Cache,
+    *,
+    chunk: int = CHUNK,
+    watch: Watcher = unwatched,
 ) -> tuple[Tensor, Record]:
-    """The prompt into the cache, in chunks; the logits after its last token, and who watched the last chunk."""
-    prompt = torch.tensor([list(request.prompt)], device=transformer.device)[:, min(cache.length, len(request.prompt) - 1) :]
+    """The prompt into the cache, in chunks; the logits after its last token, and who watched the
+    last chunk."""
+    prompt = torch.tensor([list(request.prompt)], device=transformer.device)[
+        :, min(cache.length, len(request.prompt) - 1) :
+    ]
     if cache.length >= len(request.prompt):
         cache.truncate(len(request.prompt) - 1)
-    source = None if request.source is None or cache.length else torch.tensor([list(request.source)], device=transformer.device)
+    source = (
+        None
+        if request.source is None or cache.length
+        else torch.tensor([list(request.source)], device=transformer.device)
+    )
     pieces = prompt.split(chunk, dim=1)
     for n, piece in enumerate(pieces[:-1]):
         transformer.hidden(piece, cache=cache, source=source if n == 0 else None, record=watch())
     record = watch()
-    return last_logits(transformer, pieces[-1], cache, source=source if len(pieces) == 1 else None, record=record), record
+    return (
+        last_logits(
+            transformer,
+            pieces[-1],
+            cache,
+            source=source if len(pieces) == 1 else None,
+            record=record,
+        ),
+        record,
+    )
 
 
 @torch.inference_mode()
 def last_logits(
-    transformer: Transformer, tokens: Tensor, cache: Cache, *, source: Tensor | None = None, record: Record = NOTHING
+    transformer: Transformer,
+    tokens: Tensor,
+    cache: Cache,
+    *,
+    source: Tensor | None = None,
+    record: Record = NOTHING,
 ) -> Tensor:
     """Logits after the last of these tokens only: the others are not computed."""
     return transformer.last_logits(tokens, cache=cache, source=source, record=record)[0, -1].float()
@@ -134,16 +192,27 @@ def check_request(transformer: Transformer, request: Request) -> None:
     """What cannot be continued is said before anything is computed."""
     config = transformer.config
     if config.decoder is None or not isinstance(config.head, LanguageHead):
-        kind = "an encoder: it fills in masked tokens" if config.decoder is None else "a model without a language head"
+        kind = (
+            "an encoder: it fills in masked tokens"
+            if config.decoder is None
+            else "a model without a language head"
+        )
         raise InputError(
-            f"generation with {kind}", expected="a decoder with a language head", fix="use fill, classify or embed with this model"
+            f"generation with {kind}",
+            expected="a decoder with a language head",
+            fix="use fill, classify or embed with this model",
         )
     check_ids("prompt", request.prompt, config.decoder.embedding.vocab_size)
     check_source(config, request.source)
     if not request.prompt:
-        raise InputError("an empty prompt", expected="at least one token", fix="give some text, or the tokenizer's begin token")
+        raise InputError(
+            "an empty prompt",
+            expected="at least one token",
+            fix="give some text, or the tokenizer's begin token",
+        )
     whole("max_tokens", request.max_tokens, least=1)
-    limit, wanted = config.decoder.max_positions, len(request.prompt) + request.max_tokens
+    limit = config.decoder.max_positions
+    wanted = len(request.prompt) + request.max_tokens
     if len(request.prompt) >= limit:
         raise InputError(
             f"a prompt of {len(request.prompt)} tokens for a context of {limit}",
@@ -152,7 +221,8 @@ def check_request(transformer: Transformer, request: Request) -> None:
         )
     if wanted > limit:
         raise InputError(
-            f"{len(request.prompt)} prompt tokens and max_tokens {request.max_tokens} for a context of {limit}",
+            f"{len(request.prompt)} prompt tokens and max_tokens {request.max_tokens} for a context"
+            f" of {limit}",
             expected=f"{limit} together",
             fix=f"max_tokens={limit - len(request.prompt)}",
         )
@@ -162,16 +232,27 @@ def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
     """Token ids that the model has."""
     for id in ids:
         if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < vocab_size:
-            raise InputError(f"the {name} holds {short(id)}", expected=f"token ids below {vocab_size}", fix="give a text, or such ids")
+            raise InputError(
+                f"the {name} holds {short(id)}",
+                expected=f"token ids below {vocab_size}",
+                fix="give a text, or such ids",
+            )
 
 
 def check_source(config: ModelConfig, source: Sequence[int] | None) -> None:
     """An encoder–decoder needs something to read; a decoder alone has nothing to read it with."""
     if (source is None) != (config.encoder is None):
-        raise InputError("a source for a decoder alone" if source else "an encoder–decoder without a source", fix="Request(source=…)")
+        raise InputError(
+            "a source for a decoder alone" if source else "an encoder–decoder without a source",
+            fix="Request(source=…)",
+        )
     if source is None or config.encoder is None:
         return
     check_ids("source", source, config.encoder.embedding.vocab_size)
     if not 1 <= len(source) <= config.encoder.max_positions:
         limit = config.encoder.max_positions
-        raise InputError(f"a source of {len(source)} tokens for an encoder of {limit}", expected=f"1 to {limit}", fix="shorten the text")
+        raise InputError(
+            f"a source of {len(source)} tokens for an encoder of {limit}",
+            expected=f"1 to {limit}",
+            fix="shorten the text",
+        )

@@ -1,4 +1,5 @@
-"""Many sequences on the native engine: a step is one call, single tokens and pieces of prompts side by side. Weights are read once."""
+"""Many sequences on the native engine: a step is one call, single tokens and pieces of prompts side
+by side. Weights are read once."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Part(NamedTuple):
 
 
 class EngineRunner:
-    """Every sequence has a cache of the engine, to its end. What a cache holds is a beginning of its sequence's tokens."""
+    """Every sequence has a cache of the engine, to its end. What a cache holds is a beginning of
+    its sequence's tokens."""
 
     def __init__(self, transformer: NativeTwin) -> None:
         self.transformer: Transformer = transformer
@@ -44,7 +46,8 @@ class EngineRunner:
             yield part.sequence, found
 
     def _prompts(self, scheduler: Scheduler, left: int) -> Iterator[Part]:
-        """Pieces of prompts, so many tokens in all. Who begins as another that is being read waits for that one."""
+        """Pieces of prompts, so many tokens in all. Who begins as another that is being read waits
+        for that one."""
         begun = list[Sequence]()
         for sequence in scheduler.reading:
             if left <= 0:
@@ -59,8 +62,10 @@ class EngineRunner:
             yield part
 
     def _part(self, sequence: Sequence, most: int) -> Part:
-        """Up to `most` tokens that are not in the cache yet: at least one, also after a step that never ended."""
-        cache, history = sequence.cache, sequence.writing.history
+        """Up to `most` tokens that are not in the cache yet: at least one, also after a step that
+        never ended."""
+        cache = sequence.cache
+        history = sequence.writing.history
         assert isinstance(cache, NativeCache)
         if cache.length >= len(history):
             cache.truncate(len(history) - 1)
@@ -68,8 +73,8 @@ class EngineRunner:
         return Part(sequence, cache, tokens, cache.length + len(tokens) == len(history))
 
     def _run(self, parts: list[Part]) -> Iterator[tuple[Part, Tensor | Exception]]:
-        """The logits of those that are at their end. A call that fails leaves nothing, and each is tried for itself: one may be to
-        blame."""
+        """The logits of those that are at their end. A call that fails leaves nothing, and each is
+        tried for itself: one may be to blame."""
         logits = self._call(parts)
         if isinstance(logits, Tensor):
             yield from zip((part for part in parts if part.last), logits, strict=True)
@@ -81,7 +86,9 @@ class EngineRunner:
 
     def _call(self, parts: list[Part]) -> Tensor | Exception:
         try:
-            logits = self.engine.run([Rows(part.cache.rows(1)[0], part.tokens, int(part.last)) for part in parts])
+            logits = self.engine.run(
+                [Rows(part.cache.rows(1)[0], part.tokens, int(part.last)) for part in parts]
+            )
         except Exception as error:
             return error
         for part in parts:
@@ -95,10 +102,13 @@ class EngineRunner:
         """What its cache holds, for others. Nothing is copied."""
         cache = sequence.cache
         assert isinstance(cache, NativeCache)
-        self.prefixes.keep(sequence.request, cache.fork(cache.length), sequence.writing.history[: cache.length])
+        self.prefixes.keep(
+            sequence.request, cache.fork(cache.length), sequence.writing.history[: cache.length]
+        )
 
     def forget(self, sequence: Sequence, row: int | None) -> None:
-        cache, sequence.cache = sequence.cache, None
+        cache = sequence.cache
+        sequence.cache = None
         if isinstance(cache, NativeCache):
             cache.close()
 

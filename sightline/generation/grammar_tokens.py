@@ -1,8 +1,9 @@
 """A tokenizer as a grammar sees it: a table of bytes in which each token stands as what it writes.
 
-0 … size−1        what each token writes within a text; a control token as \\xff and its name, which no text contains
-size …            for tokens that write something else when they open a text: that
-the last          the end of the text, whatever ids the model has for it
+0 … size−1    what each token writes within a text; a control token as \\xff and its name, which no
+              text contains
+size …        for tokens that write something else when they open a text: that
+the last      the end of the text, whatever ids the model has for it
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class GrammarTokens:
-    """`forms` places the opening forms in the table; `silent` are the tokens that write nothing when they open a text."""
+    """`forms` places the opening forms in the table; `silent` are the tokens that write nothing
+    when they open a text."""
 
     table: llguidance.LLTokenizer
     size: int
@@ -36,7 +38,8 @@ class GrammarTokens:
     control: frozenset[int]
 
     def places(self, ids: Sequence[int]) -> list[int] | None:
-        """Where these tokens stand in the table, as they follow one another; None if one is in no vocabulary."""
+        """Where these tokens stand in the table, as they follow one another; None if one is in no
+        vocabulary."""
         if not all(0 <= id < self.size for id in ids):
             return None
         first = self._first(ids)
@@ -44,7 +47,8 @@ class GrammarTokens:
         return [*ids[:first], *opening, *ids[first + 1 :]]
 
     def follow(self, table: Mask, ids: Sequence[int]) -> Mask:
-        """By id, whether a token may follow these: the opening forms count as long as nothing was written."""
+        """By id, whether a token may follow these: the opening forms count as long as nothing was
+        written."""
         found = table[: self.size].copy()
         if self._first(ids) == len(ids):
             found[list(self.forms)] = table[list(self.forms.values())]

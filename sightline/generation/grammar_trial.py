@@ -1,8 +1,9 @@
-"""Where a grammar is tried first: grammars come with requests, and a line of one can ask for hours or for all memory.
+"""Where a grammar is tried first: grammars come with requests, and a line of one can ask for hours
+or for all memory.
 
-It runs by itself, nothing of sightline imported: see `limited`, which starts it and holds it to its limits. A grammar that passes is then
-made by the asker, under the same limits: those of llguidance bound each mask, the process bounds what they leave out (time to build,
-memory, depth of the stack).
+It runs by itself, nothing of sightline imported: see `limited`, which starts it and holds it to its
+limits. A grammar that passes is then made by the asker, under the same limits: those of llguidance
+bound each mask, the process bounds what they leave out (time to build, memory, depth of the stack).
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from typing import Any
 
 import llguidance
 
-SECONDS, MEMORY = 3.0, 1024**3
+SECONDS = 3.0
+MEMORY = 1024**3
 
 
 def limits() -> llguidance.LLParserLimits:
-    """What one mask may cost: some hundredths of a second, and some 40 MB of lexer states in all."""
+    """What one mask may cost: some hundredths of a second, and some 40 MB of lexer states in
+    all."""
     return llguidance.LLParserLimits(
         max_items_in_row=2000,
         initial_lexer_fuel=1_000_000,
@@ -28,10 +31,12 @@ def limits() -> llguidance.LLParserLimits:
 
 
 class Table:
-    """A list of bytes as llguidance wants its tokenizers. Nothing is ever cut with it: every grammar has `no_forcing`."""
+    """A list of bytes as llguidance wants its tokenizers. Nothing is ever cut with it: every
+    grammar has `no_forcing`."""
 
     def __init__(self, tokens: list[bytes], end: int) -> None:
-        self.tokens, self.eos_token_id = tokens, end
+        self.tokens = tokens
+        self.eos_token_id = end
         self.bos_token_id: int | None = None
         self.special_token_ids: list[int] = []
         self.is_tokenizer_wrapper = True

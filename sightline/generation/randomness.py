@@ -1,12 +1,17 @@
-"""A documented stream of random numbers, and a draw from logits: nothing but (seed, lane, step) decides a token.
+"""A documented stream of random numbers, and a draw from logits: nothing but (seed, lane, step)
+decides a token.
 
-    block = Philox4x64-10(key = (seed, lane), counter = (step + 1, 0, 0, 0))        Salmon et al. 2011, "as easy as 1, 2, 3"
-    u     = (⌊block[0] / 2^12⌋ + 1/2) / 2^52                                         2^−53 ≤ u ≤ 1 − 2^−53, exact in float64
+    block = Philox4x64-10(key = (seed, lane), counter = (step + 1, 0, 0, 0))
+    u     = (⌊block[0] / 2^12⌋ + 1/2) / 2^52
 
-There is no state to advance, so batch neighbours, order and process cannot change a draw. `lane` separates streams of one seed:
-the second completion of the same request, or a beam. (NumPy advances the counter before its first block: hence step + 1.)
-A token is drawn by inverse CDF over the stable order of tokens: probability descending, then id ascending. To sort 50,000 tokens takes
-ten times as long as all else, so only the slice of them that decides is sorted (`start`), and all where rounding could decide (`ranked`).
+Philox is from Salmon et al. 2011, "as easy as 1, 2, 3"; 2^−53 ≤ u ≤ 1 − 2^−53, exact in float64.
+
+There is no state to advance, so batch neighbours, order and process cannot change a draw. `lane`
+separates streams of one seed: the second completion of the same request, or a beam. (NumPy advances
+the counter before its first block: hence step + 1.) A token is drawn by inverse CDF over the stable
+order of tokens: probability descending, then id ascending. Sorting 50,000 tokens takes ten times as
+long as everything else, so only the slice that decides is sorted (`start`), and all of them where
+rounding could decide (`ranked`).
 """
 
 from __future__ import annotations
@@ -24,9 +29,16 @@ from sightline.errors import InputError
 
 SEEDS = 2**64
 FEW = 1024  # so many tokens are sorted at once
-SLICES, DEEPEST = 1024, 60.0  # e^−60 of the largest weight: what lies deeper adds nothing and is one slice
-ROUNDING = 1e-9  # a mass this close below its target has reached it: ten tokens of 0.1 reach 0.7 with seven, not eight
-IMPOSSIBLE = -9999.0  # the least log-probability that is given out, as OpenAI has it: JSON knows no −inf
+SLICES, DEEPEST = (
+    1024,
+    60.0,
+)  # e^−60 of the largest weight: what lies deeper adds nothing and is one slice
+# A mass this close below its target has reached it: ten tokens of 0.1 reach 0.7 with seven, not
+# eight.
+ROUNDING = 1e-9
+IMPOSSIBLE = (
+    -9999.0
+)  # the least log-probability that is given out, as OpenAI has it: JSON knows no −inf
 
 
 def uniform(seed: int, step: int, *, lane: int = 0) -> float:
@@ -37,7 +49,8 @@ def uniform(seed: int, step: int, *, lane: int = 0) -> float:
 
 
 def open_interval(bits: int) -> float:
-    """(⌊bits / 2^12⌋ + 1/2) / 2^52: with 52 bits the half is still exact; with 53 it would round up to 1."""
+    """(⌊bits / 2^12⌋ + 1/2) / 2^52: with 52 bits the half is still exact; with 53 it would round up
+    to 1."""
     return ((bits >> 12) + 0.5) * 2.0**-52
 
 
@@ -45,7 +58,9 @@ def whole(name: str, value: int, *, least: int = 0) -> int:
     """`value`, if it is a whole number, `least` or more, that fits 64 bits."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value < SEEDS:
         raise InputError(
-            f"{name} is {shown(value)}", expected=f"a whole number from {least} to 2^64 − 1", fix="leave it out for the default"
+            f"{name} is {shown(value)}",
+            expected=f"a whole number from {least} to 2^64 − 1",
+            fix="leave it out for the default",
         )
     return int(value)
 
@@ -58,11 +73,14 @@ def shown(value: object) -> str:
 def draw(logits: Tensor, u: float) -> int:
     """The token that u stands for."""
     found = None if few(logits) else edge(logits, u, weights=relative(logits).exp_())
-    return int(draws(logits, torch.tensor([u], dtype=torch.float64)) if found is None else found[-1])
+    return int(
+        draws(logits, torch.tensor([u], dtype=torch.float64)) if found is None else found[-1]
+    )
 
 
 def draws(logits: Tensor, u: Tensor) -> Tensor:
-    """Inverse CDF: the first token in the stable order with p₁ + … + pᵢ > u. A token of probability 0 adds nothing, so it never is."""
+    """Inverse CDF: the first token in the stable order with p₁ + … + pᵢ > u. A token of probability
+    0 adds nothing, so it never is."""
     order = ranked(logits)
     weights = relative(logits[order]).exp()
     share = weights.cumsum(0)
@@ -71,7 +89,8 @@ def draws(logits: Tensor, u: Tensor) -> Tensor:
 
 
 def ranked(logits: Tensor) -> Tensor:
-    """The ids of all possible tokens in the stable order: probability descending, then id ascending."""
+    """The ids of all possible tokens in the stable order: probability descending, then id
+    ascending."""
     possible = places(logits, np.greater, -math.inf)
     return possible[torch.sort(logits[possible], descending=True, stable=True).indices]
 
@@ -82,12 +101,14 @@ def few(logits: Tensor) -> bool:
 
 
 def places(x: Tensor, compare: np.ufunc, value: float) -> Tensor:
-    """Where `x` compares so with a value, ascending. NumPy finds few among many five times as fast as torch."""
+    """Where `x` compares so with a value, ascending. NumPy finds few among many five times as fast
+    as torch."""
     return torch.from_numpy(np.flatnonzero(compare(x.numpy(force=True), value))).to(x.device)
 
 
 def reaching(mass: float, key: Tensor, *, weights: Tensor) -> Tensor:
-    """The shortest start of the order by `key` whose share of all weight is `mass` or more, and at least one token."""
+    """The shortest start of the order by `key` whose share of all weight is `mass` or more, and at
+    least one token."""
     found = None if len(key) <= FEW else start(key, mass - ROUNDING, weights=weights)
     if found is not None:
         return found
@@ -97,19 +118,24 @@ def reaching(mass: float, key: Tensor, *, weights: Tensor) -> Tensor:
 
 
 def start(key: Tensor, share: float, *, weights: Tensor) -> Tensor | None:
-    """The shortest start of the order by `key` (descending, then id ascending) with `share` of all weight, or None where in doubt."""
+    """The shortest start of the order by `key` (descending, then id ascending) with `share` of all
+    weight, or None where in doubt."""
     found = edge(key, share, weights=weights)
-    return None if found is None else torch.cat([places(key, np.greater, float(key[found[0]])), found])
+    return (
+        None if found is None else torch.cat([places(key, np.greater, float(key[found[0]])), found])
+    )
 
 
 def edge(key: Tensor, share: float, *, weights: Tensor) -> Tensor | None:
     """The end of that start: from a largest key of some slice to the token that reaches the share.
 
-    Equal slices of the key's range are weighed, and only the one in which the share is reached is sorted. None where sums in another
-    order, each off by up to n · 2^−53 of the total, could reach it elsewhere: then all must be sorted and added up in that order.
+    Equal slices of the key's range are weighed, and only the one in which the share is reached is
+    sorted. None where sums in another order, each off by up to n · 2^−53 of the total, could reach
+    it elsewhere: then all must be sorted and added up in that order.
     """
     total = float(weights.sum())
-    target, doubt = share * total, len(key) * 2.0**-50 * total
+    target = share * total
+    doubt = len(key) * 2.0**-50 * total
     slices = sliced(key)
     sums = torch.bincount(slices, weights=weights, minlength=SLICES).cumsum(0)
     found = int(torch.searchsorted(sums, target))
@@ -118,7 +144,11 @@ def edge(key: Tensor, share: float, *, weights: Tensor) -> Tensor | None:
     before = float(sums[found - 1]) if found else 0.0
     reached = [before, *(before + weights[inside].cumsum(0)).tolist()]
     last = bisect.bisect_left(reached, target)
-    certain = 0 < last < len(reached) and target - reached[last - 1] > doubt and reached[last] - target > doubt
+    certain = (
+        0 < last < len(reached)
+        and target - reached[last - 1] > doubt
+        and reached[last] - target > doubt
+    )
     return inside[:last] if certain else None
 
 
@@ -134,14 +164,19 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def log_probability(logits: Tensor, tokens: Tensor) -> list[float]:
-    """log softmax(x) at some tokens, −9999 at the least. Of a large vocabulary in float32 the exponentials are float32 too, and their sum
-    float64: they are thousands, and made for every token."""
+    """log softmax(x) at some tokens, −9999 at the least. Of a large vocabulary in float32 the
+    exponentials are float32 too, and their sum float64: they are thousands, and made for every
+    token."""
     if logits.dtype == torch.float32 and len(logits) > FEW:
         row = logits.numpy(force=True)
         largest = row.max()
         if np.isfinite(largest):
             total = np.exp(row - largest).sum(dtype=np.float64)
-            found = row[tokens.numpy(force=True)].astype(np.float64) - np.float64(largest) - np.log(total)
+            found = (
+                row[tokens.numpy(force=True)].astype(np.float64)
+                - np.float64(largest)
+                - np.log(total)
+            )
             return np.maximum(found, IMPOSSIBLE).tolist()
     x = relative(logits)
     chosen = x[tokens]
@@ -149,7 +184,8 @@ def log_probability(logits: Tensor, tokens: Tensor) -> list[float]:
 
 
 def relative(logits: Tensor) -> Tensor:
-    """x − max x in float64, at most 0. With a +inf, the +inf are 0 and the others −inf; without any possible token all stay −inf."""
+    """x − max x in float64, at most 0. With a +inf, the +inf are 0 and the others −inf; without any
+    possible token all stay −inf."""
     x = logits.to(torch.float64, copy=True)
     largest = float(x.numpy(force=True).max()) if len(x) else -math.inf
     if math.isinf(largest):

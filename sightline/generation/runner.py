@@ -1,4 +1,5 @@
-"""What the scheduler needs of a model that runs many sequences side by side. Torch gives it, and the native engine."""
+"""What the scheduler needs of a model that runs many sequences side by side. Torch gives it, and
+the native engine."""
 
 from __future__ import annotations
 
@@ -22,12 +23,13 @@ class Runner(Protocol):
     prefixes: Prefixes
 
     def step(self, scheduler: Scheduler, chunk: int) -> Iterator[Found]:
-        """One more token for everyone who writes, `chunk` tokens of prompts: the logits of all who write now. Who ends with an error
-        must be dropped before the next is asked for."""
+        """One more token for everyone who writes, `chunk` tokens of prompts: the logits of all who
+        write now. Who ends with an error must be dropped before the next is asked for."""
         ...
 
     def remember(self, sequence: Sequence, row: int) -> None:
-        """Keep what a finished sequence has computed: the next turn of a conversation begins with it."""
+        """Keep what a finished sequence has computed: the next turn of a conversation begins with
+        it."""
         ...
 
     def forget(self, sequence: Sequence, row: int | None) -> None:
@@ -47,5 +49,6 @@ class Runner(Protocol):
         ...
 
     def bytes(self, scheduler: Scheduler) -> int:
-        """All keys and values: of rows, of prompts that are being read, of prefixes that are kept."""
+        """All keys and values: of rows, of prompts that are being read, of prefixes that are
+        kept."""
         ...

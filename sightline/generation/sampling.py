@@ -1,12 +1,16 @@
-"""One row of logits to one token: changes are pure functions, composed in a fixed order, then one draw.
+"""One row of logits to one token: changes are pure functions, composed in a fixed order, then one
+draw.
 
-    change : (logits [vocab], tokens so far, prompt included) → logits [vocab]        −inf means impossible, and stays −inf
-    order  : extra, bias, repetition, presence, frequency, n-gram, temperature, top-k, top-p, min-p, typical
+    change : (logits [vocab], tokens so far, prompt included) → logits [vocab];
+             −inf means impossible, and stays −inf
+    order  : extra, bias, repetition, presence, frequency, n-gram, temperature, top-k, top-p, min-p,
+             typical
     token  = the first in the stable order whose cumulative probability exceeds u(seed, lane, step)
 
-The stable order is: probability descending, then id ascending. It decides ties everywhere: top-k keeps exactly k, greedy takes the
-lowest id. +inf is certainty: it shares all probability with the other +inf. Makers check their argument when made; ids against
-the vocabulary when applied. Probabilities are float64, so that no set depends on rounding.
+The stable order is: probability descending, then id ascending. It decides ties everywhere: top-k
+keeps exactly k, greedy takes the lowest id. +inf is certainty: it shares all probability with the
+other +inf. Makers check their argument when made; ids are checked against the vocabulary when
+applied. Probabilities are float64, so that no set depends on rounding.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ Change = Callable[[Tensor, Tokens], Tensor]
 
 INFINITY = math.inf
 LARGEST = torch.finfo(torch.float32).max
-GREEDY_BELOW = 1e-5  # colder than this differs from greedy only between logits that float32 rounding could swap
+# Colder than this differs from greedy only between logits that float32 rounding could swap.
+GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +90,8 @@ class Sampling:
         )
 
     def filters(self) -> tuple[Change, ...]:
-        """temperature, top-k, top-p, min-p, typical: each leaves the most probable token possible, and greedy it alone."""
+        """temperature, top-k, top-p, min-p, typical: each leaves the most probable token possible,
+        and greedy it alone."""
         return those_that_change(
             temperature(self.temperature),
             unless_none(top_k, self.top_k),
@@ -104,17 +110,34 @@ class Choice:
 
 
 def choose(
-    logits: Tensor, history: Tokens, sampling: Sampling, step: int, *, prompt_length: int, extra: Sequence[Change] = (), lane: int = 0
+    logits: Tensor,
+    history: Tokens,
+    sampling: Sampling,
+    step: int,
+    *,
+    prompt_length: int,
+    extra: Sequence[Change] = (),
+    lane: int = 0,
 ) -> Choice:
-    """The token of generation step `step`: token ~ softmax(changes(logits)), logprob = log softmax(logits)[token]."""
+    """The token of generation step `step`: token ~ softmax(changes(logits)), logprob = log
+    softmax(logits)[token]."""
     row = one_row(logits)
     changed = usable(apply(extra, row, history=history), "the extra changes") if extra else row
     penalties = sampling.penalties(prompt_length)
-    changed = usable(apply(penalties, changed, history=history), "bias and n-gram") if penalties else changed
+    changed = (
+        usable(apply(penalties, changed, history=history), "bias and n-gram")
+        if penalties
+        else changed
+    )
     if sampling.greedy:
-        token = int(changed.numpy(force=True).argmax())  # the first of equals, all that the filters would leave
+        token = int(
+            changed.numpy(force=True).argmax()
+        )  # the first of equals, all that the filters would leave
     else:
-        token = draw(apply(sampling.filters(), changed, history=history), uniform(sampling.seed, step, lane=lane))
+        token = draw(
+            apply(sampling.filters(), changed, history=history),
+            uniform(sampling.seed, step, lane=lane),
+        )
     return Choice(token, log_probability(row, torch.tensor([token]))[0])
 
 
@@ -126,17 +149,21 @@ def apply(changes: Sequence[Change], logits: Tensor, *, history: Tokens) -> Tens
 
 
 def alternatives(logits: Tensor, count: int) -> list[tuple[int, float]]:
-    """The `count` most probable possible tokens with their log-probabilities, in the stable order."""
+    """The `count` most probable possible tokens with their log-probabilities, in the stable
+    order."""
     row = one_row(logits)
     best = ranked(top_k(max(1, whole("alternatives", count)))(row, ()))[:count]
     return list(zip(best.tolist(), log_probability(row, best), strict=True))
 
 
 def temperature(t: float) -> Change:
-    """x′ = (x − max x) / t. 0, and anything below 1e-5, is greedy: only the most probable token is left."""
+    """x′ = (x − max x) / t. 0, and anything below 1e-5, is greedy: only the most probable token is
+    left."""
     t = real("temperature", t, expected="0 (greedy) or a finite number above it", low=0.0)
     if t < GREEDY_BELOW:
-        return lambda logits, history: keep(logits, logits.argmax(keepdim=True))  # the first of equals
+        return lambda logits, history: keep(
+            logits, logits.argmax(keepdim=True)
+        )  # the first of equals
     return unchanged if t == 1.0 else lambda logits, history: relative(logits).div_(t).float()
 
 
@@ -156,7 +183,8 @@ def top_k(k: int) -> Change:
 
 
 def top_p(p: float) -> Change:
-    """Keep the shortest start of the stable order with p₁ + … + pᵢ ≥ p, and at least one token (Holtzman et al. 2020)."""
+    """Keep the shortest start of the stable order with p₁ + … + pᵢ ≥ p, and at least one token
+    (Holtzman et al. 2020)."""
     p = real("top_p", p, expected="a number from 0 to 1", low=0.0, high=1.0)
 
     def change(logits: Tensor, history: Tokens) -> Tensor:
@@ -171,12 +199,21 @@ def top_p(p: float) -> Change:
 def min_p(p: float) -> Change:
     """Keep pᵢ ≥ p · max p, that is x − max x ≥ log p (Nguyen et al. 2024)."""
     p = real("min_p", p, expected="a number from 0 to 1", low=0.0, high=1.0)
-    return unchanged if p == 0.0 else lambda logits, history: keep(logits, places(relative(logits), np.greater_equal, math.log(p)))
+    return (
+        unchanged
+        if p == 0.0
+        else lambda logits, history: keep(
+            logits, places(relative(logits), np.greater_equal, math.log(p))
+        )
+    )
 
 
 def typical(mass: float) -> Change:
-    """Keep the shortest start that reaches `mass`, the smallest |−log pᵢ − H| first, ties by id; H = −Σ p log p (Meister et al. 2022)."""
-    mass = real("typical", mass, expected="a number above 0, at most 1", low=math.ulp(0.0), high=1.0)
+    """Keep the shortest start that reaches `mass`, the smallest |−log pᵢ − H| first, ties by id; H
+    = −Σ p log p (Meister et al. 2022)."""
+    mass = real(
+        "typical", mass, expected="a number above 0, at most 1", low=math.ulp(0.0), high=1.0
+    )
 
     def change(logits: Tensor, history: Tokens) -> Tensor:
         logprob = log_probabilities(logits)
@@ -190,8 +227,14 @@ def typical(mass: float) -> Change:
 
 
 def repetition_penalty(r: float) -> Change:
-    """For each token so far, prompt included: x′ = x · r if x < 0 else x / r (Keskar et al. 2019)."""
-    r = real("repetition_penalty", r, expected="a finite number above 0", low=torch.finfo(torch.float32).tiny)
+    """For each token so far, prompt included: x′ = x · r if x < 0 else x / r (Keskar et al.
+    2019)."""
+    r = real(
+        "repetition_penalty",
+        r,
+        expected="a finite number above 0",
+        low=torch.finfo(torch.float32).tiny,
+    )
 
     def change(logits: Tensor, history: Tokens) -> Tensor:
         seen = id_tensor(counts(history, logits), logits)
@@ -203,16 +246,27 @@ def repetition_penalty(r: float) -> Change:
 
 def presence_penalty(x: float, *, start: int) -> Change:
     """logit − x for each token of `history[start:]`: the generated ones, as OpenAI defines it."""
-    x, start = real("presence_penalty", x, expected="a finite number"), whole("prompt_length", start)
-    return unchanged if x == 0.0 else lambda logits, history: added(logits, dict.fromkeys(counts(history[start:], logits), -x))
+    x = real("presence_penalty", x, expected="a finite number")
+    start = whole("prompt_length", start)
+    return (
+        unchanged
+        if x == 0.0
+        else lambda logits, history: added(
+            logits, dict.fromkeys(counts(history[start:], logits), -x)
+        )
+    )
 
 
 def frequency_penalty(x: float, *, start: int) -> Change:
-    """logit − x · (how often the token is in `history[start:]`): the generated ones, as OpenAI defines it."""
-    x, start = real("frequency_penalty", x, expected="a finite number"), whole("prompt_length", start)
+    """logit − x · (how often the token is in `history[start:]`): the generated ones, as OpenAI
+    defines it."""
+    x = real("frequency_penalty", x, expected="a finite number")
+    start = whole("prompt_length", start)
 
     def change(logits: Tensor, history: Tokens) -> Tensor:
-        return added(logits, {token: -x * count for token, count in counts(history[start:], logits).items()})
+        return added(
+            logits, {token: -x * count for token, count in counts(history[start:], logits).items()}
+        )
 
     return unchanged if x == 0.0 else change
 
@@ -220,10 +274,21 @@ def frequency_penalty(x: float, *, start: int) -> Change:
 def logit_bias(bias: Mapping[int, float]) -> Change:
     """logit + bias[token]. To forbid a token whatever its logit, use `banned`."""
     if not isinstance(bias, Mapping):
-        raise InputError(f"logit_bias is {shown(bias)}", expected="a mapping of token ids to numbers", fix="logit_bias={50: -100.0}")
+        raise InputError(
+            f"logit_bias is {shown(bias)}",
+            expected="a mapping of token ids to numbers",
+            fix="logit_bias={50: -100.0}",
+        )
     ids = checked_ids("logit_bias", bias)
-    amounts = {token: real(f"logit_bias[{token}]", bias[token], expected="a finite number") for token in ids}
-    return (lambda logits, history: added(inside("logit_bias", ids, logits), amounts)) if ids else unchanged
+    amounts = {
+        token: real(f"logit_bias[{token}]", bias[token], expected="a finite number")
+        for token in ids
+    }
+    return (
+        (lambda logits, history: added(inside("logit_bias", ids, logits), amounts))
+        if ids
+        else unchanged
+    )
 
 
 def no_repeat_ngram(n: int) -> Change:
@@ -233,7 +298,9 @@ def no_repeat_ngram(n: int) -> Change:
     def change(logits: Tensor, history: Tokens) -> Tensor:
         tokens = list(history)
         latest = tokens[len(tokens) - n + 1 :] if len(tokens) >= n else None
-        repeats = [tokens[at] for at in range(n - 1, len(tokens)) if tokens[at - n + 1 : at] == latest]
+        repeats = [
+            tokens[at] for at in range(n - 1, len(tokens)) if tokens[at - n + 1 : at] == latest
+        ]
         return logits.index_fill(0, id_tensor(counts(repeats, logits), logits), -INFINITY)
 
     return change
@@ -242,14 +309,26 @@ def no_repeat_ngram(n: int) -> Change:
 def banned(ids: Iterable[int]) -> Change:
     """−inf for `ids`."""
     ids = checked_ids("banned", ids)
-    return (lambda logits, history: inside("banned", ids, logits).index_fill(0, id_tensor(ids, logits), -INFINITY)) if ids else unchanged
+    return (
+        (
+            lambda logits, history: inside("banned", ids, logits).index_fill(
+                0, id_tensor(ids, logits), -INFINITY
+            )
+        )
+        if ids
+        else unchanged
+    )
 
 
 def allowed(ids: Iterable[int]) -> Change:
     """−inf for all but `ids`."""
     ids = checked_ids("allowed", ids)
     if not ids:
-        raise InputError("allowed names no token", expected="at least one", fix="leave `allowed` out to allow all")
+        raise InputError(
+            "allowed names no token",
+            expected="at least one",
+            fix="leave `allowed` out to allow all",
+        )
     return lambda logits, history: keep(inside("allowed", ids, logits), id_tensor(ids, logits))
 
 
@@ -275,16 +354,20 @@ def added(logits: Tensor, amounts: Mapping[int, float]) -> Tensor:
     """logits[token] + amounts[token]."""
     ids = id_tensor(amounts, logits)
     x = logits[ids]
-    return logits.index_copy(0, ids, bounded(x, (x + x.new_tensor(list(amounts.values()), dtype=torch.float64)).float()))
+    return logits.index_copy(
+        0, ids, bounded(x, (x + x.new_tensor(list(amounts.values()), dtype=torch.float64)).float())
+    )
 
 
 def bounded(before: Tensor, after: Tensor) -> Tensor:
-    """What was finite stays finite; ±inf stay what they are, so that inf · 0 and inf − inf never arise."""
+    """What was finite stays finite; ±inf stay what they are, so that inf · 0 and inf − inf never
+    arise."""
     return torch.where(before.isinf(), before, after.clamp(-LARGEST, LARGEST))
 
 
 def counts(tokens: Sequence[int], logits: Tensor) -> Counter[int]:
-    """How often each token occurs. Ids without a logit (an input vocabulary may be wider than the output) cannot be chosen anyway."""
+    """How often each token occurs. Ids without a logit (an input vocabulary may be wider than the
+    output) cannot be chosen anyway."""
     return Counter(token for token in tokens if 0 <= token < len(logits))
 
 
@@ -295,24 +378,41 @@ def id_tensor(ids: Iterable[int], logits: Tensor) -> Tensor:
 def inside(name: str, ids: Sequence[int], logits: Tensor) -> Tensor:
     """`logits`, if each id has one."""
     if max(ids) >= len(logits):
-        raise InputError(f"{name} names token {max(ids)}", expected=f"ids below the vocabulary size {len(logits)}", fix="leave it out")
+        raise InputError(
+            f"{name} names token {max(ids)}",
+            expected=f"ids below the vocabulary size {len(logits)}",
+            fix="leave it out",
+        )
     return logits
 
 
 def one_row(logits: Tensor) -> Tensor:
     """`logits` as float32 on the CPU, if it is one row that leaves a choice."""
     if logits.ndim != 1 or not len(logits):
-        raise InputError(f"logits have shape {tuple(logits.shape)}", expected="one row, [vocab]", fix="logits[row, -1]")
+        raise InputError(
+            f"logits have shape {tuple(logits.shape)}",
+            expected="one row, [vocab]",
+            fix="logits[row, -1]",
+        )
     return usable(logits.detach().to("cpu", torch.float32), "the model")
 
 
 def usable(logits: Tensor, whose: str) -> Tensor:
-    """`logits`, if none is NaN and a token is possible. Otherwise this request fails, and no other."""
+    """`logits`, if none is NaN and a token is possible. Otherwise this request fails, and no
+    other."""
     largest = float(logits.numpy(force=True).max())  # NaN if any is; NumPy wakes no threads for it
     if math.isnan(largest):
-        raise InputError(f"{whose} gave {int(logits.isnan().sum())} NaN logits", expected="numbers", fix="run the model in float32")
+        raise InputError(
+            f"{whose} gave {int(logits.isnan().sum())} NaN logits",
+            expected="numbers",
+            fix="run the model in float32",
+        )
     if largest == -INFINITY:
-        raise InputError(f"every token is impossible after {whose}", expected="at least one possible token", fix="ban or restrict less")
+        raise InputError(
+            f"every token is impossible after {whose}",
+            expected="at least one possible token",
+            fix="ban or restrict less",
+        )
     return logits
 
 
@@ -321,8 +421,12 @@ def checked_ids(name: str, ids: Iterable[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(whole(f"a token of {name}", token) for token in ids))
 
 
-def real(name: str, value: float, *, expected: str, low: float = -LARGEST, high: float = LARGEST) -> float:
+def real(
+    name: str, value: float, *, expected: str, low: float = -LARGEST, high: float = LARGEST
+) -> float:
     """`value`, if it is a number with low ≤ value ≤ high. NaN is not."""
     if isinstance(value, bool) or not isinstance(value, Real) or not low <= value <= high:
-        raise InputError(f"{name} is {shown(value)}", expected=expected, fix="leave it out for the default")
+        raise InputError(
+            f"{name} is {shown(value)}", expected=expected, fix="leave it out for the default"
+        )
     return float(value)

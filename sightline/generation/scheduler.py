@@ -1,4 +1,5 @@
-"""Requests on their way, and who of them waits, reads its prompt, writes: within a number of rows and a budget of memory."""
+"""Requests on their way, and who of them waits, reads its prompt, writes: within a number of rows
+and a budget of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from sightline.generation.decode import Request, Writing
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
-    """A request on its way. `cache` is its own; torch has one only while it reads its prompt, then a row of the slots."""
+    """A request on its way. `cache` is its own; torch has one only while it reads its prompt, then
+    a row of the slots."""
 
     request: Request
     writing: Writing = field(init=False)
@@ -34,11 +36,18 @@ class Sequence:
 
 
 class Scheduler:
-    """Who waits, who reads its prompt, who writes: in the order in which they came. `needed` is the memory of some of them at worst."""
+    """Who waits, who reads its prompt, who writes: in the order in which they came. `needed` is the
+    memory of some of them at worst."""
 
-    def __init__(self, needed: Callable[[Iterable[Sequence]], int], *, rows: int, budget: int) -> None:
-        self.needed, self.rows, self.budget = needed, rows, budget
-        self.waiting, self.reading, self.writing = deque[Sequence](), deque[Sequence](), list[Sequence]()
+    def __init__(
+        self, needed: Callable[[Iterable[Sequence]], int], *, rows: int, budget: int
+    ) -> None:
+        self.needed = needed
+        self.rows = rows
+        self.budget = budget
+        self.waiting = deque[Sequence]()
+        self.reading = deque[Sequence]()
+        self.writing = list[Sequence]()
 
     def add(self, sequence: Sequence) -> None:
         """Let a request wait, or refuse it if it could never run."""
@@ -52,8 +61,13 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def admit(self) -> None:
-        """Who waits may begin to read, as long as there are rows and memory for all of them to come to their end."""
-        while self.waiting and len(self.active) < self.rows and self.needed([*self.active, self.waiting[0]]) <= self.budget:
+        """Who waits may begin to read, as long as there are rows and memory for all of them to come
+        to their end."""
+        while (
+            self.waiting
+            and len(self.active) < self.rows
+            and self.needed([*self.active, self.waiting[0]]) <= self.budget
+        ):
             self.reading.append(self.waiting.popleft())
 
     def join(self, sequence: Sequence) -> None:
@@ -62,7 +76,8 @@ class Scheduler:
         self.writing.append(sequence)
 
     def drop(self, sequence: Sequence) -> int | None:
-        """A sequence is over, wherever it stands; its row, if it had one. The last row's sequence moves there."""
+        """A sequence is over, wherever it stands; its row, if it had one. The last row's sequence
+        moves there."""
         for queue in (self.waiting, self.reading):
             if sequence in queue:
                 queue.remove(sequence)

@@ -1,12 +1,14 @@
-"""Speculative decoding: something cheap guesses the next tokens, one pass of the model checks them all.
+"""Speculative decoding: something cheap guesses the next tokens, one pass of the model checks them
+all.
 
     x ~ q                                   the guess
     kept with probability  min(1, p(x) / q(x))
     otherwise a token from max(0, p − q) / Σ max(0, p − q), and the later guesses are dropped
 
-The text is distributed exactly as if the model alone had made it, token by token (Leviathan et al. 2023). Greedy decoding is the
-case in which p is 1 at the largest logit: a guess is kept if it is that token. Guesses come from a smaller model, or from the
-text itself: what followed the last time these words were there (prompt lookup), where q is 1 at the guess.
+The text is distributed exactly as if the model alone had made it, token by token (Leviathan et al.
+2023). Greedy decoding is the case in which p is 1 at the largest logit: a guess is kept if it is
+that token. Guesses come from a smaller model, or from the text itself: what followed the last time
+these words were there (prompt lookup), where q is 1 at the guess.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ Distribution = Callable[[Tensor, Sequence[int]], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """The new tokens, and what they cost: guesses made and kept, and passes of the model (plain decoding needs one per token)."""
+    """The new tokens, and what they cost: guesses made and kept, and passes of the model (plain
+    decoding needs one per token)."""
 
     tokens: list[int]
     proposed: int
@@ -55,11 +58,12 @@ class Proposer(Protocol):
         ...
 
 
-# -------------------------------------------------------------------------------------------------------------- chance
+# ----------------------------------------------------------------------------------------- chance
 
 
 def after_changes(changes: Sequence[Change]) -> Distribution:
-    """softmax of the logits after these changes, in float64: `after_changes(sampling.changes(len(prompt)))`."""
+    """softmax of the logits after these changes, in float64:
+    `after_changes(sampling.changes(len(prompt)))`."""
 
     def probabilities(logits: Tensor, tokens: Sequence[int]) -> Tensor:
         for change in changes:
@@ -73,10 +77,13 @@ GREEDY = after_changes((temperature(0.0),))
 
 
 class Chance:
-    """The only place where dice are thrown: the n-th throw is u(seed, lane, n), whatever it is for."""
+    """The only place where dice are thrown: the n-th throw is u(seed, lane, n), whatever it is
+    for."""
 
     def __init__(self, seed: int = 0, *, lane: int = 0) -> None:
-        self.seed, self.lane, self.thrown = seed, lane, 0
+        self.seed = seed
+        self.lane = lane
+        self.thrown = 0
 
     def happens(self, probability: float) -> bool:
         """True with this probability."""
@@ -91,10 +98,14 @@ class Chance:
         return uniform(self.seed, self.thrown - 1, lane=self.lane)
 
 
-def judge(guess: Guess, target: Float[Tensor, "guesses_and_one vocab"], chance: Chance) -> tuple[int, int]:
-    """How many guesses are kept, and the token that follows them: every pass makes at least one token."""
+def judge(
+    guess: Guess, target: Float[Tensor, "guesses_and_one vocab"], chance: Chance
+) -> tuple[int, int]:
+    """How many guesses are kept, and the token that follows them: every pass makes at least one
+    token."""
     for n, token in enumerate(guess.tokens):
-        p, q = target[n], guess.probabilities[n]
+        p = target[n]
+        q = guess.probabilities[n]
         if not chance.happens(float(p[token] / q[token])):
             return n, chance.pick(residual(p, q))
     return len(guess.tokens), chance.pick(target[-1])
@@ -106,13 +117,15 @@ def residual(p: Float[Tensor, " vocab"], q: Float[Tensor, " vocab"]) -> Float[Te
     return left / left.sum() if float(left.sum()) > 0 else p
 
 
-# ------------------------------------------------------------------------------------------------------------- guesses
+# ---------------------------------------------------------------------------------------- guesses
 
 
 def prompt_lookup(tokens: Sequence[int], ngram: int = 3, *, most: int = 8) -> list[int]:
-    """What followed the last time the text ended as it ends now: the longest ending first, of `ngram` tokens down to one.
+    """What followed the last time the text ended as it ends now: the longest ending first, of
+    `ngram` tokens down to one.
 
-    The copy may run into what it has just written (… a b a b → a b a b), so that a repetition is continued at full length.
+    The copy may run into what it has just written (… a b a b → a b a b), so that a repetition is
+    continued at full length.
     """
     for size in range(min(ngram, len(tokens) - 1), 0, -1):
         ending = list(tokens[-size:])
@@ -129,7 +142,8 @@ class Lookup:
     """Guesses by prompt lookup, certain of each: q is 1 at the guess."""
 
     def __init__(self, ngram: int, vocab_size: int) -> None:
-        self.ngram, self.vocab_size = ngram, vocab_size
+        self.ngram = ngram
+        self.vocab_size = vocab_size
 
     def __call__(self, tokens: list[int], most: int) -> Guess:
         found = torch.tensor(prompt_lookup(tokens, self.ngram, most=most), dtype=torch.long)
@@ -140,11 +154,14 @@ class Draft:
     """Guesses of a smaller model, with a cache of its own."""
 
     def __init__(self, text: Text, distribution: Distribution, chance: Chance) -> None:
-        self.text, self.distribution, self.chance = text, distribution, chance
+        self.text = text
+        self.distribution = distribution
+        self.chance = chance
 
     def __call__(self, tokens: list[int], most: int) -> Guess:
         self.text.take_back(len(tokens) - 1)
-        said, drawn_from = list(tokens), [torch.empty(0, self.text.vocab_size, dtype=torch.float64)]
+        said = list(tokens)
+        drawn_from = [torch.empty(0, self.text.vocab_size, dtype=torch.float64)]
         for _ in range(self.text.room(len(tokens), most)):
             probabilities = self.distribution(self.text.logits(said, 1)[0], said)
             said.append(self.chance.pick(probabilities))
@@ -152,23 +169,34 @@ class Draft:
         return Guess(said[len(tokens) :], torch.cat(drawn_from))
 
 
-# ------------------------------------------------------------------------------------------------------------ decoding
+# --------------------------------------------------------------------------------------- decoding
 
 
 class Text:
     """A model reading one growing text, with the cache that remembers it."""
 
-    def __init__(self, transformer: Transformer, source: Tensor | None, source_padding: Tensor | None) -> None:
-        self.transformer, self.source, self.source_padding = transformer, source, source_padding
+    def __init__(
+        self, transformer: Transformer, source: Tensor | None, source_padding: Tensor | None
+    ) -> None:
+        self.transformer = transformer
+        self.source = source
+        self.source_padding = source_padding
         self.cache = transformer.new_cache()
         self.vocab_size = transformer.config.last.embedding.vocab_size
 
     def logits(self, tokens: list[int], count: int) -> Float[Tensor, "count vocab"]:
-        """Float32 logits after each of the last `count` tokens; only those not in the cache are computed."""
+        """Float32 logits after each of the last `count` tokens; only those not in the cache are
+        computed."""
         new = torch.tensor([tokens[self.cache.length :]], device=self.transformer.device)
         first = self.cache.length == 0
         source, source_padding = (self.source, self.source_padding) if first else (None, None)
-        return self.transformer.last_logits(new, count, source=source, source_padding=source_padding, cache=self.cache)[0].float().cpu()
+        return (
+            self.transformer.last_logits(
+                new, count, source=source, source_padding=source_padding, cache=self.cache
+            )[0]
+            .float()
+            .cpu()
+        )
 
     def take_back(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -176,7 +204,8 @@ class Text:
             self.cache.truncate(length)
 
     def room(self, length: int, most: int) -> int:
-        """How many of `most` tokens can be guessed after `length`: a table of learned positions ends somewhere."""
+        """How many of `most` tokens can be guessed after `length`: a table of learned positions
+        ends somewhere."""
         stack = self.transformer.config.last
         ends = isinstance(stack.embedding.positions, Learned)
         return min(most, max(0, stack.max_positions - length + 1)) if ends else most
@@ -199,7 +228,16 @@ def decode_lookup(
     """Continue the prompt, guessing by prompt lookup. Greedy, unless a distribution is given."""
     chance = chance or Chance()
     text = Text(transformer, source, source_padding)
-    return _decode(text, prompt, Lookup(ngram, text.vocab_size), distribution, chance, max_tokens=max_tokens, end=end, most=most)
+    return _decode(
+        text,
+        prompt,
+        Lookup(ngram, text.vocab_size),
+        distribution,
+        chance,
+        max_tokens=max_tokens,
+        end=end,
+        most=most,
+    )
 
 
 @torch.inference_mode()
@@ -216,17 +254,22 @@ def decode_with_draft(
     source: Int[Tensor, "1 source"] | None = None,
     source_padding: Bool[Tensor, "1 source"] | None = None,
 ) -> Speculation:
-    """Continue the prompt, a draft model guessing `most` tokens at a time. Greedy, unless a distribution is given."""
+    """Continue the prompt, a draft model guessing `most` tokens at a time. Greedy, unless a
+    distribution is given."""
     sizes = [model.config.last.embedding.vocab_size for model in (transformer, draft)]
     if sizes[0] != sizes[1]:
         raise InputError(
-            f"a model of {sizes[0]} tokens, a draft of {sizes[1]}", expected="one vocabulary", fix="use a draft with the same tokenizer"
+            f"a model of {sizes[0]} tokens, a draft of {sizes[1]}",
+            expected="one vocabulary",
+            fix="use a draft with the same tokenizer",
         )
     chance = chance or Chance()
     heard = (source, source_padding) if draft.config.encoder is not None else (None, None)
     proposer = Draft(Text(draft, *heard), distribution, chance)
     text = Text(transformer, source, source_padding)
-    return _decode(text, prompt, proposer, distribution, chance, max_tokens=max_tokens, end=end, most=most)
+    return _decode(
+        text, prompt, proposer, distribution, chance, max_tokens=max_tokens, end=end, most=most
+    )
 
 
 def _decode(
@@ -243,16 +286,21 @@ def _decode(
     """Guess, check in one pass, keep what is kept, take the rest back; until the end."""
     _check(prompt, max_tokens, most=most)
     tokens: list[int] = prompt[0].tolist()
-    start, stop = len(tokens), len(tokens) + max_tokens
+    start = len(tokens)
+    stop = len(tokens) + max_tokens
     proposed = accepted = passes = 0
     while len(tokens) < stop and (len(tokens) == start or tokens[-1] not in end):
         guess = proposer(tokens, min(most, stop - len(tokens) - 1))
         said = tokens + guess.tokens
         logits = text.logits(said, len(guess.tokens) + 1)
-        target = torch.stack([distribution(row, said[: len(tokens) + n]) for n, row in enumerate(logits)])
+        target = torch.stack(
+            [distribution(row, said[: len(tokens) + n]) for n, row in enumerate(logits)]
+        )
         kept, following = judge(guess, target, chance)
         new = _until([*guess.tokens[:kept], following], end)
-        proposed, accepted, passes = proposed + len(guess.tokens), accepted + min(kept, len(new)), passes + 1
+        proposed = proposed + len(guess.tokens)
+        accepted = accepted + min(kept, len(new))
+        passes = passes + 1
         tokens += new
         text.take_back(len(tokens) - 1)
     return Speculation(tokens[start:], proposed, accepted, passes)
@@ -267,6 +315,14 @@ def _until(tokens: list[int], end: tuple[int, ...]) -> list[int]:
 def _check(prompt: Tensor, max_tokens: int, *, most: int) -> None:
     """What cannot be continued is said before anything is computed."""
     if prompt.dim() != 2 or prompt.shape[0] != 1 or prompt.shape[1] == 0:
-        raise InputError(f"a prompt of shape {list(prompt.shape)}", expected="[1, time]: each row keeps its own guesses", fix="prompt[:1]")
+        raise InputError(
+            f"a prompt of shape {list(prompt.shape)}",
+            expected="[1, time]: each row keeps its own guesses",
+            fix="prompt[:1]",
+        )
     if max_tokens < 1 or most < 0:
-        raise InputError(f"max_tokens is {max_tokens}, most is {most}", expected="1 or more, 0 or more", fix="max_tokens=64, most=8")
+        raise InputError(
+            f"max_tokens is {max_tokens}, most is {most}",
+            expected="1 or more, 0 or more",
+            fix="max_tokens=64, most=8",
+        )

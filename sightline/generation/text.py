@@ -20,7 +20,8 @@ from sightline.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that may be shown now (often one token's, sometimes nothing yet), and the token that brought it; None at the very end."""
+    """Text that may be shown now (often one token's, sometimes nothing yet), and the token that
+    brought it; None at the very end."""
 
     text: str
     event: TokenEvent | None = None
@@ -30,12 +31,15 @@ class Piece:
 
 @dataclass(slots=True)
 class Generation:
-    """A finished text: the new tokens, how likely each was, why it ended. After a beam search also its score, and the next best texts."""
+    """A finished text: the new tokens, how likely each was, why it ended. After a beam search also
+    its score, and the next best texts."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
-    alternatives: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
+    alternatives: list[list[tuple[int, float]]] = field(
+        default_factory=list[list[tuple[int, float]]]
+    )
     finish_reason: Finish | Literal["interrupted"] = "length"
     prompt_tokens: int = 0
     seconds: float = 0.0
@@ -62,11 +66,18 @@ class Generation:
 
 
 class Writer:
-    """One request's tokens as text. A stop string ends it and is never shown, not even its beginning."""
+    """One request's tokens as text. A stop string ends it and is never shown, not even its
+    beginning."""
 
-    def __init__(self, tokenizer: Tokenizer | None, request: Request, stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, request: Request, stop: Sequence[str] = ()
+    ) -> None:
         if tokenizer is None and stop:
-            raise InputError("stop strings for a model without tokenizer", expected="no stop strings", fix="leave stop out")
+            raise InputError(
+                "stop strings for a model without tokenizer",
+                expected="no stop strings",
+                fix="leave stop out",
+            )
         self.end = request.end
         self.text = None if tokenizer is None else TextStream(tokenizer, list(request.prompt))
         self.stops = StopStrings(stop)
@@ -75,11 +86,17 @@ class Writer:
         """What may be shown now; without a tokenizer, the token alone."""
         if self.text is None:
             return Piece("", event, event.finish)
-        shown, stopped = self.stops.push("" if event.token in self.end else self.text.push(event.token))
+        shown, stopped = self.stops.push(
+            "" if event.token in self.end else self.text.push(event.token)
+        )
         if stopped or event.finish is None:
             return Piece(shown, event, "stop" if stopped else None)
         rest, stopped = self.stops.push(self.text.finish())
-        return Piece(shown + rest + ("" if stopped else self.stops.finish()), event, "stop" if stopped else event.finish)
+        return Piece(
+            shown + rest + ("" if stopped else self.stops.finish()),
+            event,
+            "stop" if stopped else event.finish,
+        )
 
 
 def stream(
@@ -91,21 +108,36 @@ def stream(
     cache: Cache | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Piece]:
-    """Text as it is made, and with a `watch` where each pass looked. Without a tokenizer the pieces have tokens and no text."""
-    writer, read = Writer(tokenizer, request, stop), list(request.prompt)
-    for event in decode(transformer, request, cache=cache, watch=unwatched if watch is None else watch):
+    """Text as it is made, and with a `watch` where each pass looked. Without a tokenizer the pieces
+    have tokens and no text."""
+    writer = Writer(tokenizer, request, stop)
+    read = list(request.prompt)
+    for event in decode(
+        transformer, request, cache=cache, watch=unwatched if watch is None else watch
+    ):
         piece = writer.take(event)
-        yield piece if watch is None else replace(piece, trace=watch.step(read, source=request.source))
+        yield (
+            piece
+            if watch is None
+            else replace(piece, trace=watch.step(read, source=request.source))
+        )
         read.append(event.token)
         if piece.finish is not None:
             return
 
 
 def stream_many(
-    transformer: Transformer, tokenizer: Tokenizer | None, requests: Sequence[Request], *, stop: Sequence[str] = (), rows: int = ROWS
+    transformer: Transformer,
+    tokenizer: Tokenizer | None,
+    requests: Sequence[Request],
+    *,
+    stop: Sequence[str] = (),
+    rows: int = ROWS,
 ) -> Iterator[tuple[int, Piece]]:
-    """The texts of many requests, each piece with the number of its request, as they are made side by side."""
-    batch, numbers = Batch(transformer, rows=rows), dict[BatchSequence, tuple[int, Writer]]()
+    """The texts of many requests, each piece with the number of its request, as they are made side
+    by side."""
+    batch = Batch(transformer, rows=rows)
+    numbers = dict[BatchSequence, tuple[int, Writer]]()
     try:
         for number, request in enumerate(requests):
             numbers[batch.submit(request)] = number, Writer(tokenizer, request, stop)

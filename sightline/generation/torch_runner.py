@@ -1,4 +1,5 @@
-"""Many sequences on torch: one pass for a token of each row, then passes for pieces of prompts, those of one shape together."""
+"""Many sequences on torch: one pass for a token of each row, then passes for pieces of prompts,
+those of one shape together."""
 
 from __future__ import annotations
 
@@ -23,8 +24,12 @@ class TorchRunner:
 
     def __init__(self, transformer: Transformer) -> None:
         config = transformer.config
-        self.transformer, self.slots, self.prefixes = transformer, Slots(config), Prefixes(config)
-        self.bytes_per_token = next(transformer.parameters()).element_size() * numbers_per_token(config)
+        self.transformer = transformer
+        self.slots = Slots(config)
+        self.prefixes = Prefixes(config)
+        self.bytes_per_token = next(transformer.parameters()).element_size() * numbers_per_token(
+            config
+        )
         self.bytes_per_source = self.bytes_per_token if config.encoder is not None else 0
         self.apart = WeakSet[Sequence]()  # whom a pass in company failed
 
@@ -44,7 +49,8 @@ class TorchRunner:
         yield from zip(rows, logits, strict=True)
 
     def _read(self, scheduler: Scheduler, left: int) -> Iterator[Found]:
-        """Pieces of prompts, so many tokens in all; who has read all of its prompt begins to write."""
+        """Pieces of prompts, so many tokens in all; who has read all of its prompt begins to
+        write."""
         while left > 0 and scheduler.reading:
             group = self._group(scheduler, left)
             try:
@@ -65,46 +71,69 @@ class TorchRunner:
     @torch.inference_mode()
     def write(self, tokens: list[int]) -> Float[Tensor, "rows vocab"]:
         """One more token for every row."""
-        hidden = self.transformer.hidden(self._tensor([[token] for token in tokens]), cache=self.slots)
+        hidden = self.transformer.hidden(
+            self._tensor([[token] for token in tokens]), cache=self.slots
+        )
         return self.transformer.head(hidden)[:, -1].float()
 
     @torch.inference_mode()
-    def read(self, group: list[Sequence], most: int) -> tuple[int, Float[Tensor, "rows vocab"] | None]:
-        """Up to `most` more tokens of each prompt into a cache: how many in all, and the logits if that was all of them.
+    def read(
+        self, group: list[Sequence], most: int
+    ) -> tuple[int, Float[Tensor, "rows vocab"] | None]:
+        """Up to `most` more tokens of each prompt into a cache: how many in all, and the logits if
+        that was all of them.
 
-        A group of several begins here: their prompts are as long as each other, and so are their sources.
+        A group of several begins here: their prompts are as long as each other, and so are their
+        sources.
         """
         cache = group[0].cache if len(group) == 1 else Cache.growing(self.transformer.config)
         assert cache is not None
-        start, length = cache.length, len(group[0].request.prompt)
+        start = cache.length
+        length = len(group[0].request.prompt)
         pieces = [list(sequence.request.prompt[start : start + most]) for sequence in group]
-        sources = [list(s.request.source) for s in group if s.request.source is not None and not start]
-        hidden = self.transformer.hidden(self._tensor(pieces), cache=cache, source=self._tensor(sources) if sources else None)
+        sources = [
+            list(s.request.source) for s in group if s.request.source is not None and not start
+        ]
+        hidden = self.transformer.hidden(
+            self._tensor(pieces), cache=cache, source=self._tensor(sources) if sources else None
+        )
         if len(group) > 1:
             for row, sequence in enumerate(group):
-                sequence.cache = fork(cache, cache.length, self.transformer.config, row=row, copy=True)
+                sequence.cache = fork(
+                    cache, cache.length, self.transformer.config, row=row, copy=True
+                )
         read = len(group) * len(pieces[0])
-        return read, self.transformer.head(hidden[:, -1:])[:, -1].float() if cache.length == length else None
+        return read, (
+            self.transformer.head(hidden[:, -1:])[:, -1].float() if cache.length == length else None
+        )
 
     def _tensor(self, tokens: list[list[int]]) -> Tensor:
         return torch.tensor(tokens, device=self.transformer.device)
 
     def _group(self, scheduler: Scheduler, most: int) -> list[Sequence]:
-        """The first that reads; with it those that can be read in the same pass, because their prompts have the same shape and nothing
-        in common."""
+        """The first that reads; with it those that can be read in the same pass, because their
+        prompts have the same shape and nothing in common."""
         first, *others = scheduler.reading
         if first.cache is None:
             first.cache, first.reused = self.prefixes.find(first.request)
-        length, group = len(first.request.prompt), [first]
+        length = len(first.request.prompt)
+        group = [first]
         if first.cache.length or length > most or first in self.apart:
             return group
         room = scheduler.budget - self.needed(scheduler.active)
         for other in others:
             fits = (len(group) + 1) * length <= most and len(group) * self.bytes_of(other) <= room
             alike = (
-                len(other.request.prompt) == length and other.sources == first.sources and other.cache is None and other not in self.apart
+                len(other.request.prompt) == length
+                and other.sources == first.sources
+                and other.cache is None
+                and other not in self.apart
             )
-            if fits and alike and not self.prefixes.shared(other.request, [s.request for s in group]):
+            if (
+                fits
+                and alike
+                and not self.prefixes.shared(other.request, [s.request for s in group])
+            ):
                 group.append(other)
         return group
 
@@ -121,7 +150,8 @@ class TorchRunner:
             raise
 
     def _begin(self, group: list[Sequence], scheduler: Scheduler) -> None:
-        """These prompts are read and have their rows: all of them join before the first takes its token, which may be its last."""
+        """These prompts are read and have their rows: all of them join before the first takes its
+        token, which may be its last."""
         for sequence in group:
             assert sequence.cache is not None
             self.prefixes.keep(sequence.request, sequence.cache, sequence.request.prompt)
@@ -130,7 +160,9 @@ class TorchRunner:
 
     def remember(self, sequence: Sequence, row: int) -> None:
         length = self.slots.rows.lengths[row]
-        self.prefixes.keep(sequence.request, self.slots.read(row, length), sequence.writing.history[:length])
+        self.prefixes.keep(
+            sequence.request, self.slots.read(row, length), sequence.writing.history[:length]
+        )
 
     def forget(self, sequence: Sequence, row: int | None) -> None:
         sequence.cache = None
@@ -144,10 +176,15 @@ class TorchRunner:
         """A row for each, as long as the longest, and one prompt's own cache beside them."""
         lengths = [(s.length, s.sources) for s in sequences]
         longest, longest_source = (max(column) for column in zip((0, 0), *lengths, strict=True))
-        return (len(lengths) + 1) * (longest * self.bytes_per_token + longest_source * self.bytes_per_source)
+        return (len(lengths) + 1) * (
+            longest * self.bytes_per_token + longest_source * self.bytes_per_source
+        )
 
     def bytes_of(self, sequence: Sequence) -> int:
-        return len(sequence.writing.history) * self.bytes_per_token + sequence.sources * self.bytes_per_source
+        return (
+            len(sequence.writing.history) * self.bytes_per_token
+            + sequence.sources * self.bytes_per_source
+        )
 
     def bytes(self, scheduler: Scheduler) -> int:
         reading = sum(s.cache.bytes for s in scheduler.reading if s.cache is not None)

@@ -1,7 +1,9 @@
-"""Kernels of our own, in C++ (`native/`), for float32 on a processor: products, attention with its gradient, activations, RMSNorm.
+"""Kernels of our own, in C++ (`native/`), for float32 on a processor: products, attention with its
+gradient, activations, RMSNorm.
 
-They were compiled when the package was installed, for several kinds of processor; the best that this one can run is chosen when they
-are loaded. Where they could not be compiled, `missing` says so, and torch does the same work.
+They were compiled when the package was installed, for several kinds of processor; the best that
+this one can run is chosen when they are loaded. Where they could not be compiled, `missing` says
+so, and torch does the same work.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from torch.autograd.function import once_differentiable
 
 
 def load(wanted: str) -> tuple[Any, str]:
-    """The compiled module, or why there is none. `SIGHTLINE_NATIVE` may be 0, or the path of another build of it."""
+    """The compiled module, or why there is none. `SIGHTLINE_NATIVE` may be 0, or the path of
+    another build of it."""
     if wanted == "0":
         return None, "left out by SIGHTLINE_NATIVE=0"
     try:
@@ -39,8 +42,9 @@ def load(wanted: str) -> tuple[Any, str]:
 
 _native, missing = load(os.environ.get("SIGHTLINE_NATIVE", ""))
 OWN_PRODUCTS = not missing and _native.kind() != "portable" and bool(_native.by_amd())
-"""Whether matrix products are ours. On an AMD processor, with its AVX-512 and with its AVX2 alone, they were measured to be faster than
-those of torch's library, which is Intel's; on processors of other makers they were not measured."""
+"""Whether matrix products are ours. On an AMD processor, with its AVX-512 and with its AVX2 alone,
+they were measured to be faster than those of torch's library, which is Intel's; on processors of
+other makers they were not measured."""
 CURVES = ("relu", "gelu", "gelu_tanh", "silu")
 
 
@@ -49,20 +53,31 @@ def available() -> bool:
 
 
 def suits(*tensors: Tensor) -> bool:
-    """Whether the kernels can be given these: float32, in memory of this process, outside of torch.compile."""
-    return not missing and not torch.compiler.is_compiling() and all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
+    """Whether the kernels can be given these: float32, in memory of this process, outside of
+    torch.compile."""
+    return (
+        not missing
+        and not torch.compiler.is_compiling()
+        and all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
+    )
 
 
 def learns(x: Tensor) -> bool:
-    """Whether a gradient will be asked for: the pass over memory that is saved is worth a call of our own then."""
+    """Whether a gradient will be asked for: the pass over memory that is saved is worth a call of
+    our own then."""
     return x.requires_grad and torch.is_grad_enabled()
 
 
 @functools.cache
 def join_team() -> None:
-    """Work on torch's own threads where it has libgomp: they wait by spinning, and a second team would fight with them."""
+    """Work on torch's own threads where it has libgomp: they wait by spinning, and a second team
+    would fight with them."""
     try:
-        loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libgomp" in line}
+        loaded = {
+            line.split()[-1]
+            for line in Path("/proc/self/maps").read_text().splitlines()
+            if "libgomp" in line
+        }
         if len(loaded) == 1:
             team = ctypes.CDLL(loaded.pop())
             asked = (team.GOMP_parallel, team.omp_get_thread_num, team.omp_get_num_threads)
@@ -95,13 +110,29 @@ class Attention(torch.autograd.Function):
     """softmax(q kᵀ · scale) v, where query i of a row sees the keys first … end − 1."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, first: Tensor | None, end: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        first: Tensor | None,
+        end: Tensor | None,
+    ) -> Tensor:
         q, k, v = (last_contiguous(x) for x in (q, k, v))
         batch, heads, queries, dim = q.shape
-        ctx.sizes, ctx.scale = (batch, heads, k.shape[1], queries, k.shape[2], dim), scale
+        ctx.sizes = (batch, heads, k.shape[1], queries, k.shape[2], dim)
+        ctx.scale = scale
         out = torch.empty(batch, queries, heads, dim).transpose(1, 2)
         logs = torch.empty(batch, heads, queries)
-        ready().attention(ctx.sizes, scale, address(first), address(end), *map(strided, (q, k, v, out)), logs.data_ptr())
+        ready().attention(
+            ctx.sizes,
+            scale,
+            address(first),
+            address(end),
+            *map(strided, (q, k, v, out)),
+            logs.data_ptr(),
+        )
         ctx.save_for_backward(q, k, v, out, logs, first, end)
         return out
 
@@ -110,9 +141,14 @@ class Attention(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, out, logs, first, end = ctx.saved_tensors
         slope = last_contiguous(slope)
-        dq, dk, dv = side_by_side(q, k, v) or [torch.empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v)]
-        before, after = map(strided, (q, k, v, out)), map(strided, (slope, dq, dk, dv))
-        ready().attention_back(ctx.sizes, ctx.scale, address(first), address(end), *before, logs.data_ptr(), *after)
+        dq, dk, dv = side_by_side(q, k, v) or [
+            torch.empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v)
+        ]
+        before = map(strided, (q, k, v, out))
+        after = map(strided, (slope, dq, dk, dv))
+        ready().attention_back(
+            ctx.sizes, ctx.scale, address(first), address(end), *before, logs.data_ptr(), *after
+        )
         return dq, dk, dv, None, None, None
 
 
@@ -121,8 +157,10 @@ class Activate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, kind: int, x: Tensor, up: Tensor | None) -> Tensor:
-        x, up = x.contiguous(), None if up is None else up.contiguous()
-        ctx.kind, y = kind, torch.empty_like(x)
+        x = x.contiguous()
+        up = None if up is None else up.contiguous()
+        ctx.kind = kind
+        y = torch.empty_like(x)
         ready().activate(kind, x.numel(), x.data_ptr(), address(up), y.data_ptr())
         ctx.save_for_backward(x, up)
         return y
@@ -131,8 +169,18 @@ class Activate(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, up = ctx.saved_tensors
-        slope, dx, dup = slope.contiguous(), torch.empty_like(x), None if up is None else torch.empty_like(up)
-        ready().activate_back(ctx.kind, x.numel(), x.data_ptr(), address(up), slope.data_ptr(), dx.data_ptr(), address(dup))
+        slope = slope.contiguous()
+        dx = torch.empty_like(x)
+        dup = None if up is None else torch.empty_like(up)
+        ready().activate_back(
+            ctx.kind,
+            x.numel(),
+            x.data_ptr(),
+            address(up),
+            slope.data_ptr(),
+            dx.data_ptr(),
+            address(dup),
+        )
         return None, dx, dup
 
 
@@ -142,9 +190,18 @@ class RootMeanSquare(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor | None, epsilon: float) -> Tensor:
         x = x.contiguous()
-        width, y = x.shape[-1], torch.empty_like(x)
+        width = x.shape[-1]
+        y = torch.empty_like(x)
         inverse = torch.empty(x.numel() // width)
-        ready().rms_norm(len(inverse), width, x.data_ptr(), address(gain), epsilon, y.data_ptr(), inverse.data_ptr())
+        ready().rms_norm(
+            len(inverse),
+            width,
+            x.data_ptr(),
+            address(gain),
+            epsilon,
+            y.data_ptr(),
+            inverse.data_ptr(),
+        )
         ctx.save_for_backward(x, gain, inverse)
         return y
 
@@ -152,20 +209,27 @@ class RootMeanSquare(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, gain, inverse = ctx.saved_tensors
-        slope, width, dx = slope.contiguous(), x.shape[-1], torch.empty_like(x)
+        slope = slope.contiguous()
+        width = x.shape[-1]
+        dx = torch.empty_like(x)
         dgain = torch.empty_like(gain) if gain is not None and ctx.needs_input_grad[1] else None
         scratch = torch.empty((len(inverse) + 31) // 32, width) if dgain is not None else None
         given = (x.data_ptr(), address(gain), inverse.data_ptr(), slope.data_ptr())
-        ready().rms_norm_back(len(inverse), width, *given, dx.data_ptr(), address(dgain), address(scratch))
+        ready().rms_norm_back(
+            len(inverse), width, *given, dx.data_ptr(), address(dgain), address(scratch)
+        )
         return dx, dgain, None
 
 
-FEWEST_ROWS, LEAST_WORK = 192, 1 << 24  # of a product that is worth a call of our own: rows, and products of two numbers
+FEWEST_ROWS, LEAST_WORK = (
+    192,
+    1 << 24,
+)  # of a product that is worth a call of our own: rows, and products of two numbers
 
 
 def worth(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether our own W x + b is quicker than torch's: many rows, large matrices, a gradient to come. What does not fit is left to torch,
-    which says so."""
+    """Whether our own W x + b is quicker than torch's: many rows, large matrices, a gradient to
+    come. What does not fit is left to torch, which says so."""
     rows = x.numel() // max(1, x.shape[-1])
     return (
         OWN_PRODUCTS
@@ -178,7 +242,10 @@ def worth(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
         and type(weight) in (Tensor, torch.nn.Parameter)
         and weight.ndim == 2
         and x.shape[-1] == weight.shape[1]
-        and (bias is None or (suits(bias) and bias.shape == weight.shape[:1] and bias.is_contiguous()))
+        and (
+            bias is None
+            or (suits(bias) and bias.shape == weight.shape[:1] and bias.is_contiguous())
+        )
     )
 
 
@@ -187,11 +254,19 @@ def standing(x: Tensor) -> tuple[int, int, int]:
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    """a b + bias, of matrices that stand either way; into `out` where it is given, whose last axis is the columns."""
+    """a b + bias, of matrices that stand either way; into `out` where it is given, whose last axis
+    is the columns."""
     assert a.shape[1] == b.shape[0]
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
     out = a.new_empty(a.shape[0], b.shape[1]) if out is None else out
-    ready().matmul((a.shape[0], b.shape[1], a.shape[1]), standing(a), standing(b), address(bias), out.data_ptr(), b.shape[1])
+    ready().matmul(
+        (a.shape[0], b.shape[1], a.shape[1]),
+        standing(a),
+        standing(b),
+        address(bias),
+        out.data_ptr(),
+        b.shape[1],
+    )
     return out
 
 
@@ -208,9 +283,20 @@ class Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         rows, weight = ctx.saved_tensors
-        slopes, (for_x, for_weight, for_bias) = slope.reshape(-1, slope.shape[-1]), ctx.needs_input_grad
-        dx = product(slopes, weight, out=slope.new_empty(*slope.shape[:-1], weight.shape[1])) if for_x else None
-        return dx, product(slopes.t(), rows) if for_weight else None, slopes.sum(0) if for_bias else None
+        slopes, (for_x, for_weight, for_bias) = (
+            slope.reshape(-1, slope.shape[-1]),
+            ctx.needs_input_grad,
+        )
+        dx = (
+            product(slopes, weight, out=slope.new_empty(*slope.shape[:-1], weight.shape[1]))
+            if for_x
+            else None
+        )
+        return (
+            dx,
+            product(slopes.t(), rows) if for_weight else None,
+            slopes.sum(0) if for_bias else None,
+        )
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -220,8 +306,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.nn.functional.linear(x, weight, bias)
 
 
-def linear_parts(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """W₁ x + b₁, W₂ x + b₂, …: one large product is quicker than several small ones, and so is its gradient."""
+def linear_parts(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+) -> tuple[Tensor, ...]:
+    """W₁ x + b₁, W₂ x + b₂, …: one large product is quicker than several small ones, and so is its
+    gradient."""
     given = [bias for bias in biases if bias is not None]
     joined = linear(x, torch.cat(list(weights)), torch.cat(given) if given else None)
     widths = [len(weight) for weight in weights]
@@ -229,7 +318,8 @@ def linear_parts(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor |
 
 
 class Parts(torch.autograd.Function):
-    """Columns of one product as several. Their gradients are not copied where they already stand side by side."""
+    """Columns of one product as several. Their gradients are not copied where they already stand
+    side by side."""
 
     @staticmethod
     def forward(ctx: Any, joined: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
@@ -237,7 +327,8 @@ class Parts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        first, widths = slopes[0], [slope.shape[-1] for slope in slopes]
+        first = slopes[0]
+        widths = [slope.shape[-1] for slope in slopes]
         form = torch.empty((*first.shape[:-1], sum(widths)), device="meta")
         room = first.untyped_storage().nbytes() // first.element_size() - first.storage_offset()
         if first.stride() == form.stride() and form.numel() <= room:
@@ -252,13 +343,21 @@ def same_place(x: Tensor, y: Tensor) -> bool:
 
 
 def side_by_side(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor] | None:
-    """Room for the gradients of q, k and v as these stand themselves where they are parts of one product, [batch, time, joined]."""
+    """Room for the gradients of q, k and v as these stand themselves where they are parts of one
+    product, [batch, time, joined]."""
     batch, _, time, dim = q.shape
     widths = [x.shape[1] * dim for x in (q, k, v)]
-    if k.shape[2] != time or v.shape[-1] != dim or q.stride() != (time * sum(widths), dim, sum(widths), 1):
+    if (
+        k.shape[2] != time
+        or v.shape[-1] != dim
+        or q.stride() != (time * sum(widths), dim, sum(widths), 1)
+    ):
         return None
     ends = [q.data_ptr(), *(4 * sum(widths[:n]) + q.data_ptr() for n in (1, 2))]
-    if any(x.data_ptr() != end or x.stride() != q.stride() for x, end in zip((q, k, v), ends, strict=True)):
+    if any(
+        x.data_ptr() != end or x.stride() != q.stride()
+        for x, end in zip((q, k, v), ends, strict=True)
+    ):
         return None
     parts = torch.empty(batch, time, sum(widths)).split(widths, dim=-1)
     return [part.unflatten(-1, (-1, dim)).transpose(1, 2) for part in parts]
@@ -282,8 +381,11 @@ class Rotate(torch.autograd.Function):
     def turned(x: Tensor, cosines: Tensor, sines: Tensor, turn: float) -> Tensor:
         x, (batch, heads, time, dim) = last_contiguous(x), x.shape
         y = torch.empty(batch, time, heads, dim).transpose(1, 2)
-        sizes, row = (batch, heads, time, dim, cosines.shape[-1]), cosines.stride(0) if len(cosines) > 1 else 0
-        ready().rotate(sizes, cosines.data_ptr(), sines.data_ptr(), row, turn, strided(x), strided(y))
+        sizes = (batch, heads, time, dim, cosines.shape[-1])
+        row = cosines.stride(0) if len(cosines) > 1 else 0
+        ready().rotate(
+            sizes, cosines.data_ptr(), sines.data_ptr(), row, turn, strided(x), strided(y)
+        )
         return y
 
 
@@ -292,7 +394,15 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return Rotate.apply(x, cosines, sines)  # pyright: ignore[reportReturnType]
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float, first: Tensor | None = None, end: Tensor | None = None) -> Tensor:
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    first: Tensor | None = None,
+    end: Tensor | None = None,
+) -> Tensor:
     """first, end: int32 [batch, queries]; without them every query sees every key."""
     return Attention.apply(q, k, v, scale, first, end)  # pyright: ignore[reportReturnType]
 

@@ -34,19 +34,28 @@ class Progress:
 def named(name: str) -> Experiment:
     """An experiment by its name."""
     if name not in EXPERIMENTS:
-        raise InputError(f"no experiment is called {name[:60]!r}", fix=nearest(name[:60], EXPERIMENTS))
+        raise InputError(
+            f"no experiment is called {name[:60]!r}", fix=nearest(name[:60], EXPERIMENTS)
+        )
     return EXPERIMENTS[name]
 
 
-def steps(experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "default", seed: int = 0) -> Iterator[Progress]:
-    """Measure what is not measured yet, side by side where there are cores. Stopping loses nothing that is done;
-    nor does a part that fails or a worker that is killed (PartError)."""
+def steps(
+    experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "default", seed: int = 0
+) -> Iterator[Progress]:
+    """Measure what is not measured yet, side by side where there are cores. Stopping loses nothing
+    that is done; nor does a part that fails or a worker that is killed (PartError)."""
     check_tier(tier)
-    path, parts = place_of(folder, experiment.name, tier, seed), experiment.parts(tier, seed)
-    result = read(path) if path.exists() else Result(experiment.name, tier, seed, versions=versions())
+    path = place_of(folder, experiment.name, tier, seed)
+    parts = experiment.parts(tier, seed)
+    result = (
+        read(path) if path.exists() else Result(experiment.name, tier, seed, versions=versions())
+    )
     done = [part.name for part in parts if part.name in result.parts]
     for number, name in enumerate(done, start=1):
-        yield Progress(experiment.name, name, number, len(parts), result.seconds.get(name, 0.0), True)
+        yield Progress(
+            experiment.name, name, number, len(parts), result.seconds.get(name, 0.0), True
+        )
     left = [part for part in parts if part.name not in result.parts]
     known = EXPERIMENTS.get(experiment.name) is experiment and len(left) > 1
     found = side_by_side(experiment, left, tier, seed) if known else one_by_one(experiment, left)
@@ -56,7 +65,9 @@ def steps(experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "defaul
         yield Progress(experiment.name, name, number, len(parts), seconds, False)
 
 
-def finding(experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "default", seed: int = 0) -> Finding | None:
+def finding(
+    experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "default", seed: int = 0
+) -> Finding | None:
     """What was found, if anything was."""
     path = place_of(folder, experiment.name, tier, seed)
     if not path.exists():
@@ -76,10 +87,16 @@ def finding(experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "defa
 
 
 def run(
-    name: str, *, tier: Tier = "default", seed: int = 0, out: Path | str = FOLDER, progress: Callable[[Progress], None] | None = None
+    name: str,
+    *,
+    tier: Tier = "default",
+    seed: int = 0,
+    out: Path | str = FOLDER,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Finding:
     """`sl.lab.run("softmax-saturation").verdict`"""
-    experiment, folder = named(name), Path(out)
+    experiment = named(name)
+    folder = Path(out)
     for step in steps(experiment, folder, tier=tier, seed=seed):
         if progress is not None:
             progress(step)
@@ -90,4 +107,6 @@ def run(
 
 def check_tier(tier: str) -> None:
     if tier not in TIERS:
-        raise InputError(f"a budget called {tier!r}", expected=", ".join(TIERS), fix=nearest(tier, TIERS))
+        raise InputError(
+            f"a budget called {tier!r}", expected=", ".join(TIERS), fix=nearest(tier, TIERS)
+        )

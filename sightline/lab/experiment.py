@@ -1,10 +1,12 @@
-"""An experiment: a claim with its source, parts that measure, a rule that gives the verdict from the numbers, figures.
+"""An experiment: a claim with its source, parts that measure, a rule that gives the verdict from
+the numbers, figures.
 
     claim → parts(budget) → numbers → judge(numbers) → supported | not supported | inconclusive
                                     → draw(numbers)  → figures
 
-A part is a name and a function of a seed; it gives plain numbers. Parts that are done are kept on disk and not run again. The verdict is
-computed by `judge` whenever a result is read, never written down by hand.
+A part is a name and a function of a seed; it gives plain numbers. Parts that are done are kept on
+disk and not run again. The verdict is computed by `judge` whenever a result is read, never written
+down by hand.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One measurement. `name` says all that its numbers depend on besides the experiment's code: "width-64.seed-1". What measures time
-    is `alone`: nothing else runs beside it."""
+    """One measurement. `name` says all that its numbers depend on besides the experiment's code:
+    "width-64.seed-1". What measures time is `alone`: nothing else runs beside it."""
 
     name: str
     measure: Callable[[], Any]
@@ -50,7 +52,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that the claim says, whether the numbers bear it out (None: they do not decide), and the numbers."""
+    """One thing that the claim says, whether the numbers bear it out (None: they do not decide),
+    and the numbers."""
 
     says: Words
     holds: bool | None
@@ -59,7 +62,8 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """`parts` may not depend on anything but the tier and the first seed; `judge` and `draw` on nothing but the numbers."""
+    """`parts` may not depend on anything but the tier and the first seed; `judge` and `draw` on
+    nothing but the numbers."""
 
     name: str
     title: Words
@@ -89,15 +93,22 @@ class Finding:
 
     @contextmanager
     def using_numbers(self) -> Generator[None]:
-        """Numbers of another shape than the experiment measures are refused in one line, wherever that shows."""
+        """Numbers of another shape than the experiment measures are refused in one line, wherever
+        that shows."""
         try:
             yield
         except (SightlineError, OSError):
             raise
         except Exception as error:
             place = self.path or f"the result of {self.experiment.name}"
-            seen = f"{place}: the saved numbers are not what {self.experiment.name} measures ({type(error).__name__}: {error})"
-            raise InputError(" ".join(seen.split())[:400], fix=f"delete it (rm {place}) and run the experiment again") from error
+            seen = (
+                f"{place}: the saved numbers are not what {self.experiment.name} measures"
+                f" ({type(error).__name__}: {error})"
+            )
+            raise InputError(
+                " ".join(seen.split())[:400],
+                fix=f"delete it (rm {place}) and run the experiment again",
+            ) from error
 
     @property
     def checks(self) -> Sequence[Check]:
@@ -108,7 +119,8 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """Supported if every check holds, not supported if one does not, inconclusive if the numbers leave one open."""
+        """Supported if every check holds, not supported if one does not, inconclusive if the
+        numbers leave one open."""
         return verdict_of(self.checks) if self.complete else "inconclusive"
 
     @property

@@ -1,4 +1,5 @@
-"""Training inside an experiment: a small model, batches made on the spot or cut from real text, an event for each step.
+"""Training inside an experiment: a small model, batches made on the spot or cut from real text, an
+event for each step.
 
 for learner, event in learn(config, Drill(make), steps=400): …
 """
@@ -65,15 +66,25 @@ def learn(
     clip: float = 1.0,
     seed: int = 0,
 ) -> Iterator[tuple[Trainee, StepEvent]]:
-    """AdamW, a short warm-up, a cosine down to a tenth, unless said otherwise. A loss that is not finite raises NotFiniteError."""
+    """AdamW, a short warm-up, a cosine down to a tenth, unless said otherwise. A loss that is not
+    finite raises NotFiniteError."""
     schedule = shape or Schedule(warmup=steps // 20 if warmup is None else warmup)
-    config = TrainingConfig(steps=steps, optimizer=optimizer or AdamW(lr=lr), schedule=schedule, clip=clip, seed=seed)
+    config = TrainingConfig(
+        steps=steps, optimizer=optimizer or AdamW(lr=lr), schedule=schedule, clip=clip, seed=seed
+    )
     learner = trainee(start if isinstance(start, Transformer) else made(start, seed), config)
     for event in loop.steps(learner, task):
         yield learner, event
 
 
-def learned(start: ModelConfig | Transformer, task: Drill | PackedText, *, steps: int, lr: float = 1e-3, seed: int = 0) -> Trainee:
+def learned(
+    start: ModelConfig | Transformer,
+    task: Drill | PackedText,
+    *,
+    steps: int,
+    lr: float = 1e-3,
+    seed: int = 0,
+) -> Trainee:
     """After all steps."""
     return list(learn(start, task, steps=steps, lr=lr, seed=seed))[-1][0]
 
@@ -84,8 +95,11 @@ def loss_of(learner: Trainee, task: Drill | PackedText) -> float:
 
 
 def plays(context: int, batch: int, seed: int) -> tuple[PackedText, int]:
-    """Shakespeare's works character by character, four plays held out, fetched once; and how many characters there are."""
+    """Shakespeare's works character by character, four plays held out, fetched once; and how many
+    characters there are."""
     from sightline.recipes.corpora import prepared_characters
 
     data = prepared_characters(None)
-    return PackedText(data.train, data.validation, context, batch, seed, end=data.end), data.vocab_size
+    return PackedText(
+        data.train, data.validation, context, batch, seed, end=data.end
+    ), data.vocab_size

@@ -37,11 +37,23 @@ HOLDS = {True: Words("yes", "はい"), False: Words("no", "いいえ"), None: Wo
 def write_html(findings: Sequence[Finding], file: Path, *, language: str = "en") -> Path:
     """One page that needs nothing else."""
     sections = [section for finding in findings for section in sections_of(finding, language)]
-    return save_page([*overview(findings, language), *sections], file, title=f"Sightline: {SAID['title'][language]}")
+    return save_page(
+        [*overview(findings, language), *sections],
+        file,
+        title=f"Sightline: {SAID['title'][language]}",
+    )
 
 
 def overview(findings: Sequence[Finding], language: str) -> list[Section]:
-    rows = [[one.experiment.title[language], VERDICTS[one.verdict][language], f"{one.seconds:,.0f}", one.tier] for one in findings]
+    rows = [
+        [
+            one.experiment.title[language],
+            VERDICTS[one.verdict][language],
+            f"{one.seconds:,.0f}",
+            one.tier,
+        ]
+        for one in findings
+    ]
     head = (SAID["experiment"][language], SAID["verdict"][language], SAID["work"][language], "")
     prose = [text[language].replace("`", "") for text in summary(findings)]
     return [ProseSection(SAID["title"][language], prose), TableSection("", "", head, rows)]
@@ -50,17 +62,28 @@ def overview(findings: Sequence[Finding], language: str) -> list[Section]:
 def summary(findings: Sequence[Finding]) -> list[Words]:
     """How many claims hold, by which rule, and how to run it all again."""
     counts = {verdict: sum(one.verdict == verdict for one in findings) for verdict in VERDICTS}
-    each = {language: [f"{VERDICTS[verdict][language]} {count}" for verdict, count in counts.items()] for language in ("en", "ja")}
+    each = {
+        language: [f"{VERDICTS[verdict][language]} {count}" for verdict, count in counts.items()]
+        for language in ("en", "ja")
+    }
     again = "; ".join(sorted({f"`{again_of('all', one)}`" for one in findings}))
-    used = ", ".join(f"{name} {value}" for name, value in sorted({pair for one in findings for pair in one.versions.items()}))
+    used = ", ".join(
+        f"{name} {value}"
+        for name, value in sorted({pair for one in findings for pair in one.versions.items()})
+    )
     rule = Words(
-        "No verdict is written by hand. A check over seeds holds where the whole 95% interval lies on the claim's side, fails where all of "
-        "it lies on the other, and is undecided in between. A claim is supported if all of its checks hold, not supported if one fails.",
-        "判定は人手で書かない。シードごとの値の95%区間がすべて主張の側にあれば成り立ち、すべて反対側にあれば成り立たず、"
+        "No verdict is written by hand. A check over seeds holds where the whole 95% interval lies"
+        " on the claim's side, fails where all of it lies on the other, and is undecided in"
+        " between. A claim is supported if all of its checks hold, not supported if one fails.",
+        "判定は人手で書かない。シードごとの値の95%区間がすべて主張の側にあれば成り立ち、"
+        "すべて反対側にあれば成り立たず、"
         "またぐときは未決とする。すべての項目が成り立てば支持され、1つでも成り立たなければ支持されない。",
     )
     return [
-        Words(f"{len(findings)} experiments: {', '.join(each['en'])}.", f"実験{len(findings)}件：{'、'.join(each['ja'])}。"),
+        Words(
+            f"{len(findings)} experiments: {', '.join(each['en'])}.",
+            f"実験{len(findings)}件：{'、'.join(each['ja'])}。",
+        ),
         rule,
         Words(f"To run it again: {again}. Made with {used}.", f"再実行：{again}。使用：{used}。"),
     ]
@@ -68,13 +91,21 @@ def summary(findings: Sequence[Finding]) -> list[Words]:
 
 def again_of(name: str, finding: Finding) -> str:
     """The command that gives a finding."""
-    words = ["sightline lab run", name, "" if finding.tier == "default" else f"--{finding.tier}", f"--seed {finding.seed}"]
+    words = [
+        "sightline lab run",
+        name,
+        "" if finding.tier == "default" else f"--{finding.tier}",
+        f"--seed {finding.seed}",
+    ]
     return " ".join(word for word in words if word)
 
 
 def sections_of(finding: Finding, language: str) -> list[Section]:
     """The text that teaches, the checks, the figures."""
-    rows = [[check.says[language], HOLDS[check.holds][language], check.found] for check in finding.checks]
+    rows = [
+        [check.says[language], HOLDS[check.holds][language], check.found]
+        for check in finding.checks
+    ]
     head = tuple(SAID[name][language] for name in ("check", "holds", "numbers"))
     verdict = f"{SAID['verdict'][language]}: {VERDICTS[finding.verdict][language]}"
     found: list[Section] = [
@@ -92,7 +123,11 @@ def sections_of(finding: Finding, language: str) -> list[Section]:
 def lesson(finding: Finding, language: str) -> list[str]:
     """Claim, equation, what to look for, what the notes get wrong."""
     experiment = finding.experiment
-    lines = {"claim": experiment.claim[language], "source": experiment.source, "equation": experiment.equation}
+    lines = {
+        "claim": experiment.claim[language],
+        "source": experiment.source,
+        "equation": experiment.equation,
+    }
     lines |= {"look": experiment.look_for[language]}
     if finding.summary is not None:
         lines["found"] = finding.summary[language]
@@ -105,8 +140,16 @@ def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "
     pictures = file.parent / "figures"
     try:
         pictures.mkdir(parents=True, exist_ok=True)
-        lines = [f"# {SAID['title'][language]}", "", *(f"{text[language]}  " for text in summary(findings)), ""]
-        lines += [f"| {' | '.join(SAID[name][language] for name in ('experiment', 'verdict', 'work'))} |", "|---|---|--:|"]
+        lines = [
+            f"# {SAID['title'][language]}",
+            "",
+            *(f"{text[language]}  " for text in summary(findings)),
+            "",
+        ]
+        lines += [
+            f"| {' | '.join(SAID[name][language] for name in ('experiment', 'verdict', 'work'))} |",
+            "|---|---|--:|",
+        ]
         for one in findings:
             title = f"[{one.experiment.title[language]}](#{one.experiment.name})"
             lines.append(f"| {title} | {VERDICTS[one.verdict][language]} | {one.seconds:,.0f} |")
@@ -114,7 +157,10 @@ def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "
             lines += ["", *markdown(finding, pictures, language)]
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror or error}", fix="give a place that can be written to") from None
+        raise InputError(
+            f"{file} cannot be written: {error.strerror or error}",
+            fix="give a place that can be written to",
+        ) from None
     return file
 
 
@@ -124,7 +170,10 @@ def markdown(finding: Finding, pictures: Path, language: str) -> list[str]:
     lines += [*(f"{line}  " for line in lesson(finding, language)), ""]
     head = [SAID[name][language] for name in ("check", "holds", "numbers")]
     lines += [f"| {' | '.join(head)} |", "|---|---|---|"]
-    rows = [(check.says[language], HOLDS[check.holds][language], check.found) for check in finding.checks]
+    rows = [
+        (check.says[language], HOLDS[check.holds][language], check.found)
+        for check in finding.checks
+    ]
     lines += [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows]
     verdict = f"**{SAID['verdict'][language]}: {VERDICTS[finding.verdict][language]}**"
     lines += ["", f"{verdict} (`{again_of(experiment.name, finding)}`)"]

@@ -1,6 +1,8 @@
-"""Results on disk: one JSON file for an experiment, a tier and a seed, written anew after each part, whole or not at all.
+"""Results on disk: one JSON file for an experiment, a tier and a seed, written anew after each
+part, whole or not at all.
 
-Its checksum covers everything in it: numbers that are not the measured ones are refused. Files of form 1 had none.
+Its checksum covers everything in it: numbers that are not the measured ones are refused. Files of
+form 1 had none.
 """
 
 from __future__ import annotations
@@ -65,25 +67,35 @@ def read(path: Path) -> Result:
     if reason := misfit(result):
         raise unusable(path, reason)
     if path.name != place_of(path.parent, result.experiment, result.tier, result.seed).name:
-        raise unusable(path, f"it is of {short(result.experiment)}, {result.tier}, seed {result.seed}")
+        raise unusable(
+            path, f"it is of {short(result.experiment)}, {result.tier}, seed {result.seed}"
+        )
     return result
 
 
 def unusable(path: Path, reason: str) -> InputError:
-    return InputError(f"{shown(path)} is no result of an experiment ({reason})", fix=f"delete it (rm {path}) and run the experiment again")
+    return InputError(
+        f"{shown(path)} is no result of an experiment ({reason})",
+        fix=f"delete it (rm {path}) and run the experiment again",
+    )
 
 
 def misfit(result: Result) -> str:
-    """What in a result has another type than it should, or nothing. Numbers are finite: the JSON reader takes no others."""
+    """What in a result has another type than it should, or nothing. Numbers are finite: the JSON
+    reader takes no others."""
     if not isinstance(result.experiment, str) or result.tier not in TIERS:
         return f"the experiment {short(result.experiment)} in the tier {short(result.tier)}"
     if not is_count(result.seed):
         return f"the seed {short(result.seed)}"
     if not isinstance(result.parts, dict):
         return f"parts are {short(result.parts)}"
-    if not isinstance(result.seconds, dict) or not all(is_duration(value) for value in result.seconds.values()):
+    if not isinstance(result.seconds, dict) or not all(
+        is_duration(value) for value in result.seconds.values()
+    ):
         return f"seconds are {short(result.seconds)}"
-    if not isinstance(result.versions, dict) or not all(isinstance(value, str) for value in result.versions.values()):
+    if not isinstance(result.versions, dict) or not all(
+        isinstance(value, str) for value in result.versions.values()
+    ):
         return f"versions are {short(result.versions)}"
     return ""
 
@@ -110,7 +122,10 @@ def write(path: Path, result: Result) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(said, indent=1, allow_nan=False) + "\n")
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}", fix="--out FOLDER, one that can be written to") from None
+        raise InputError(
+            f"{path} cannot be written: {error.strerror or error}",
+            fix="--out FOLDER, one that can be written to",
+        ) from None
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Numbers with their doubt: means over seeds, 95% intervals, and comparisons that may be undecided."""
+"""Numbers with their doubt: means over seeds, 95% intervals, and comparisons that may be
+undecided."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ SURE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over seeds, and where the true one lies with 95% confidence (Student's t). One value alone, or NaN, is taken as it is."""
+    """A mean over seeds, and where the true one lies with 95% confidence (Student's t). One value
+    alone, or NaN, is taken as it is."""
 
     mean: float
     low: float
@@ -28,11 +30,19 @@ class Interval:
             return cls(mean, mean, mean, len(values))
         from scipy.stats import t
 
-        half = float(t.ppf((1 + SURE) / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+        half = (
+            float(t.ppf((1 + SURE) / 2, len(values) - 1))
+            * statistics.stdev(values)
+            / math.sqrt(len(values))
+        )
         return cls(mean, mean - half, mean + half, len(values))
 
     def __str__(self) -> str:
-        return f"{self.mean:.4g}" if self.count < 2 else f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        return (
+            f"{self.mean:.4g}"
+            if self.count < 2
+            else f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        )
 
 
 def above(found: Interval, bound: float) -> bool | None:

@@ -1,4 +1,5 @@
-"""How the laboratory's figures look: colours that the colour-blind tell apart, light frames, axes with names."""
+"""How the laboratory's figures look: colours that the colour-blind tell apart, light frames, axes
+with names."""
 
 from __future__ import annotations
 
@@ -13,11 +14,21 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+)  # Okabe and Ito
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 
-def figure(panels: int = 1, *, width: float = 4.6, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+def figure(
+    panels: int = 1, *, width: float = 4.6, height: float = 3.4
+) -> tuple[Figure, list[Axes]]:
     """A figure with its panels side by side."""
     from matplotlib.figure import Figure as Made
 
@@ -31,9 +42,25 @@ def figure(panels: int = 1, *, width: float = 4.6, height: float = 3.4) -> tuple
 
 def line(axes: Axes, x: list[float], found: list[Interval], *, label: str, number: int) -> None:
     """Means with their intervals as a band."""
-    colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
-    axes.plot(x, [one.mean for one in found], marker=mark, markersize=4, color=colour, label=label, linewidth=1.4)
-    axes.fill_between(x, [one.low for one in found], [one.high for one in found], color=colour, alpha=0.18, linewidth=0)
+    colour = COLOURS[number % len(COLOURS)]
+    mark = MARKS[number % len(MARKS)]
+    axes.plot(
+        x,
+        [one.mean for one in found],
+        marker=mark,
+        markersize=4,
+        color=colour,
+        label=label,
+        linewidth=1.4,
+    )
+    axes.fill_between(
+        x,
+        [one.low for one in found],
+        [one.high for one in found],
+        color=colour,
+        alpha=0.18,
+        linewidth=0,
+    )
 
 
 def plain_numbers(*axes: Axis) -> None:

@@ -1,6 +1,8 @@
-"""Parts side by side: a process per core, with one thread. A part is found by its name, so nothing but names and numbers travels.
+"""Parts side by side: a process per core, with one thread. A part is found by its name, so nothing
+but names and numbers travels.
 
-A worker that fails or is killed ends the run with one PartError, after everything that was measured by then has been handed over.
+A worker that fails or is killed ends the run with one PartError, after everything that was measured
+by then has been handed over.
 """
 
 from __future__ import annotations
@@ -49,34 +51,47 @@ def one_by_one(experiment: Experiment, parts: Sequence[Part]) -> Iterator[Measur
             raise failure(experiment.name, part.name, error) from error
 
 
-def side_by_side(experiment: Experiment, parts: Sequence[Part], tier: Tier, seed: int) -> Iterator[Measured]:
+def side_by_side(
+    experiment: Experiment, parts: Sequence[Part], tier: Tier, seed: int
+) -> Iterator[Measured]:
     """Parts as they are done; those that must be alone come first, one by one."""
     alone = [part for part in parts if part.alone or cores() == 1]
     yield from one_by_one(experiment, alone)
-    rest: list[Wanted] = [(experiment.name, tier, seed, part.name) for part in parts if part not in alone]
+    rest: list[Wanted] = [
+        (experiment.name, tier, seed, part.name) for part in parts if part not in alone
+    ]
     if rest:
         yield from by_workers(rest)
 
 
 def failure(experiment: str, part: str, error: Exception) -> PartError:
-    """One line for whatever a part raised. What no input explains brings its traceback as a note."""
+    """One line for whatever a part raised. What no input explains brings its traceback as a
+    note."""
     if isinstance(error, SightlineError):
-        return PartError(f"{experiment}, part {part}: {error.seen}", expected=error.expected, fix=error.fix)
+        return PartError(
+            f"{experiment}, part {part}: {error.seen}", expected=error.expected, fix=error.fix
+        )
     reason = " ".join(str(error).split())[:200]
-    made = PartError(f"{experiment}, part {part} failed with {type(error).__name__}: {reason}", fix=again(experiment))
+    made = PartError(
+        f"{experiment}, part {part} failed with {type(error).__name__}: {reason}",
+        fix=again(experiment),
+    )
     made.add_note("".join(traceback.format_exception(error)))
     return made
 
 
 def again(experiment: str) -> str:
-    return f"run sightline lab run {experiment} again with the same options; what was measured is kept"
+    return (
+        f"run sightline lab run {experiment} again with the same options; what was measured is kept"
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------- the processes
+# ---------------------------------------------------------------------------------- the processes
 
 
 class Worker:
-    """A process that measures one part at a time; kept for the next experiment, because it takes seconds to start."""
+    """A process that measures one part at a time; kept for the next experiment, because it takes
+    seconds to start."""
 
     def __init__(self) -> None:
         context = get_context("spawn")
@@ -106,9 +121,13 @@ class Worker:
         """How the process ended."""
         self.process.join(EXIT_SECONDS)
         code = self.process.exitcode or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        )
         hint = "free some memory, then " if code == -getattr(signal, "SIGKILL", 9) else ""
-        return PartError(f"{wanted[0]}: the process that measured {wanted[3]} {how}", fix=hint + again(wanted[0]))
+        return PartError(
+            f"{wanted[0]}: the process that measured {wanted[3]} {how}", fix=hint + again(wanted[0])
+        )
 
     def stop(self) -> None:
         self.connection.close()
@@ -120,7 +139,8 @@ IDLE: list[Worker] = []
 
 
 def by_workers(wanted: Sequence[Wanted]) -> Iterator[Measured]:
-    """Each part by whichever worker is free. Stopping before the end, for whatever reason, stops the busy ones."""
+    """Each part by whichever worker is free. Stopping before the end, for whatever reason, stops
+    the busy ones."""
     waiting = list(reversed(wanted))
     crew: list[Worker] = []
     try:
@@ -154,7 +174,8 @@ def idle_worker() -> Worker | None:
 
 @contextmanager
 def interrupts_ignored() -> Generator[None]:
-    """Processes inherit it: one that is still importing would answer Ctrl-C, which is the parent's, with a traceback."""
+    """Processes inherit it: one that is still importing would answer Ctrl-C, which is the parent's,
+    with a traceback."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -180,8 +201,8 @@ def serve(connection: Connection) -> None:
 
 
 def prepare() -> None:
-    """Ctrl-C is the parent's; small models are quickest on one thread. Numbers below 1e-38 are 0: with them, where softmax is saturated,
-    some processors are forty times slower."""
+    """Ctrl-C is the parent's; small models are quickest on one thread. Numbers below 1e-38 are 0:
+    with them, where softmax is saturated, some processors are forty times slower."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -194,6 +215,8 @@ def measured_by_name(wanted: Wanted) -> Measured | PartError:
 
     experiment, tier, seed, name = wanted
     try:
-        return measured(next(part for part in EXPERIMENTS[experiment].parts(tier, seed) if part.name == name))
+        return measured(
+            next(part for part in EXPERIMENTS[experiment].parts(tier, seed) if part.name == name)
+        )
     except Exception as error:
         return failure(experiment, name, error)

@@ -1,4 +1,5 @@
-"""Seeing: what a model attended to, exactly, from the fused run; what that means; and what changes when it is changed.
+"""Seeing: what a model attended to, exactly, from the fused run; what that means; and what changes
+when it is changed.
 
 trace = model.trace("The animal didn't cross the street because it was too tired")
 trace.weights(layer=5, head=1)          [query, key]
@@ -19,7 +20,16 @@ from sightline.lens.heads.profile import heads_of
 from sightline.lens.heads.redundancy import redundancy_of
 from sightline.lens.heads.relations import relations_of
 from sightline.lens.interventions.diff import diff
-from sightline.lens.interventions.edits import Edits, ablate, logits_with, mask_cell, patch, replace, scale, steer
+from sightline.lens.interventions.edits import (
+    Edits,
+    ablate,
+    logits_with,
+    mask_cell,
+    patch,
+    replace,
+    scale,
+    steer,
+)
 from sightline.lens.interventions.metrics import logit_difference, probability
 from sightline.lens.interventions.sweep import ablation_sweep, sweep
 from sightline.lens.trace.measures import attention_measures, norm_growth

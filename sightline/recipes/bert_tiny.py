@@ -28,9 +28,11 @@ MASK = "[MASK]"
 
 @dataclass(frozen=True, kw_only=True)
 class BertTiny(MuonRecipe):
-    """`text` may be any text file; without one, the plays of Shakespeare are fetched, and some of them are held out. Hidden are single
-    tokens, whole words or spans (`masking`), `share` of all positions: twice BERT's, for a short run learns more from them (36.1% of the
-    tokens hidden in unseen plays right after 1,500 steps; with 15%, 33.1%). Hugging Face opens the result as ModernBertForMaskedLM."""
+    """`text` may be any text file; without one, the plays of Shakespeare are fetched, and some of
+    them are held out. Hidden are single tokens, whole words or spans (`masking`), `share` of all
+    positions: twice BERT's, for a short run learns more from them (36.1% of the tokens hidden in
+    unseen plays right after 1,500 steps; with 15%, 33.1%). Hugging Face opens the result as
+    ModernBertForMaskedLM."""
 
     text: Path | None = None
     vocab: int = 4000
@@ -64,7 +66,9 @@ class BertTiny(MuonRecipe):
         )
         config = encoder_config(keys)
         task = MaskedText(
-            PackedText(data.train, data.validation, self.context, self.batch, self.seed, end=data.end),
+            PackedText(
+                data.train, data.validation, self.context, self.batch, self.seed, end=data.end
+            ),
             mask,
             vocab_size,
             special=tokenizer.special_ids,
@@ -73,7 +77,14 @@ class BertTiny(MuonRecipe):
             share=self.share,
         )
         export = Export(family="modernbert", head="masked", keys=keys, files=files)
-        return Job(name="bert-tiny", make=lambda: build(config), task=task, config=self.training(), export=export, told=self.told)
+        return Job(
+            name="bert-tiny",
+            make=lambda: build(config),
+            task=task,
+            config=self.training(),
+            export=export,
+            told=self.told,
+        )
 
 
 def plays(vocab: int) -> Prepared:
@@ -81,16 +92,32 @@ def plays(vocab: int) -> Prepared:
     train, held_out = works(None)
     plan = Plan(files=sources(train), held_out=sources(held_out))
     with shown(None) as report:
-        return prepared_folder(cached(plan, f"bpe {vocab}", lambda: encoder_for(plan, "bpe", vocab=vocab, progress=report), report))
+        return prepared_folder(
+            cached(
+                plan,
+                f"bpe {vocab}",
+                lambda: encoder_for(plan, "bpe", vocab=vocab, progress=report),
+                report,
+            )
+        )
 
 
 def with_mask(files: dict[str, bytes]) -> tuple[Tokenizer, int, dict[str, bytes]]:
-    """The tokenizer with a mask token behind all others, that token, and the files. The mask takes the space before it: a token of
-    byte-level BPE carries its own."""
+    """The tokenizer with a mask token behind all others, that token, and the files. The mask takes
+    the space before it: a token of byte-level BPE carries its own."""
     made = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
-    made.add_special_tokens([tokenizers.AddedToken(MASK, lstrip=True, special=True, normalized=False)])
+    made.add_special_tokens(
+        [tokenizers.AddedToken(MASK, lstrip=True, special=True, normalized=False)]
+    )
     said = {**json.loads(files.get("tokenizer_config.json", b"{}")), "mask_token": MASK}
     mask = made.token_to_id(MASK)
     assert mask is not None
-    changed = {"tokenizer.json": made.to_str(pretty=True).encode(), "tokenizer_config.json": json.dumps(said, indent=2).encode()}
-    return Tokenizer(RustEngine(Path("tokenizer.json"), made), ids={"mask": mask}), mask, {**files, **changed}
+    changed = {
+        "tokenizer.json": made.to_str(pretty=True).encode(),
+        "tokenizer_config.json": json.dumps(said, indent=2).encode(),
+    }
+    return (
+        Tokenizer(RustEngine(Path("tokenizer.json"), made), ids={"mask": mask}),
+        mask,
+        {**files, **changed},
+    )

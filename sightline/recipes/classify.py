@@ -22,16 +22,21 @@ from sightline.training.data.labelled import Examples, read_labelled
 from sightline.training.run import Job
 from sightline.training.state.export import Export
 
-PAD, FIRST, LAST = "[PAD]", "[CLS]", "[SEP]"
-SCRATCH, TUNED = 1e-3, 5e-5  # usual learning rates
+PAD = "[PAD]"
+FIRST = "[CLS]"
+LAST = "[SEP]"
+SCRATCH = 1e-3  # usual learning rates
+TUNED = 5e-5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classify(Recipe):
-    """`labels` is a .csv or .jsonl file with text and label; `validation` another one, without which every tenth row is held out.
+    """`labels` is a .csv or .jsonl file with text and label; `validation` another one, without
+    which every tenth row is held out.
 
-    With `model`, that model is trained further under a new head, and vocab, width, layers, heads and dropout are its own. `batch` is
-    in tokens. lr=0 is the usual: 1e-3 from scratch, 5e-5 for a model."""
+    With `model`, that model is trained further under a new head, and vocab, width, layers, heads
+    and dropout are its own. `batch` is in tokens. lr=0 is the usual: 1e-3 from scratch, 5e-5 for a
+    model."""
 
     labels: Path | None = None
     validation: Path | None = None
@@ -51,11 +56,19 @@ class Classify(Recipe):
     save_every: int = 100
 
     def optimizer(self) -> Optimizer:
-        return AdamW(lr=self.lr or (TUNED if self.model else SCRATCH), betas=(0.9, 0.999), weight_decay=self.weight_decay)
+        return AdamW(
+            lr=self.lr or (TUNED if self.model else SCRATCH),
+            betas=(0.9, 0.999),
+            weight_decay=self.weight_decay,
+        )
 
     def job(self) -> Job:
         if self.labels is None:
-            raise ConfigError("no texts to learn from", expected="a .csv or .jsonl file with text and label", fix="--set labels=FILE.csv")
+            raise ConfigError(
+                "no texts to learn from",
+                expected="a .csv or .jsonl file with text and label",
+                fix="--set labels=FILE.csv",
+            )
         found = read_labelled(self.labels)
         held = None if self.validation is None else read_labelled(self.validation)
         return self.further(found, held) if self.model else self.scratch(found, held)
@@ -65,8 +78,17 @@ class Classify(Recipe):
         base = with_labels(open_base(self.model), found.names)
         context = min(self.context, base.config.last.max_positions)
         tokens = max(self.batch, context)
-        task = labelled_task(found, held, base.tokenizer, context=context, tokens=tokens, seed=self.seed)
-        return Job(name="classify", make=base.transformer, task=task, config=self.training(), export=base.export(), told=self.told)
+        task = labelled_task(
+            found, held, base.tokenizer, context=context, tokens=tokens, seed=self.seed
+        )
+        return Job(
+            name="classify",
+            make=base.transformer,
+            task=task,
+            config=self.training(),
+            export=base.export(),
+            told=self.told,
+        )
 
     def scratch(self, found: Examples, held: Examples | None) -> Job:
         """A small BERT."""
@@ -82,22 +104,35 @@ class Classify(Recipe):
             dropout=self.dropout,
             pad=pad_of(tokenizer),
         )
-        keys |= {"id2label": {str(n): name for n, name in enumerate(names)}, "label2id": {name: n for n, name in enumerate(names)}}
+        keys |= {
+            "id2label": {str(n): name for n, name in enumerate(names)},
+            "label2id": {name: n for n, name in enumerate(names)},
+        }
         config = encoder_config(keys)
         tokens = max(self.batch, self.context)
-        task = labelled_task(found, held, tokenizer, context=self.context, tokens=tokens, seed=self.seed)
+        task = labelled_task(
+            found, held, tokenizer, context=self.context, tokens=tokens, seed=self.seed
+        )
         export = Export(family="modernbert", head="sequence", keys=keys, files=files)
 
         def make() -> Transformer:
             return build(config)
 
-        return Job(name="classify", make=make, task=task, config=self.training(), export=export, told=self.told)
+        return Job(
+            name="classify",
+            make=make,
+            task=task,
+            config=self.training(),
+            export=export,
+            told=self.told,
+        )
 
 
 def pieces(texts: Iterable[str], vocab_size: int) -> tuple[Tokenizer, dict[str, bytes]]:
     """Byte-level BPE learned from the texts, [CLS] before and [SEP] after each, and its files."""
     made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=max(vocab_size, 256 + 3),
         min_frequency=2,
@@ -112,6 +147,14 @@ def pieces(texts: Iterable[str], vocab_size: int) -> tuple[Tokenizer, dict[str, 
         pair=f"{FIRST} $A {LAST} $B {LAST}",
         special_tokens=[(FIRST, ids[FIRST]), (LAST, ids[LAST])],
     )
-    said = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": PAD, "cls_token": FIRST, "sep_token": LAST}
-    files = {"tokenizer.json": made.to_str(pretty=True).encode(), "tokenizer_config.json": json.dumps(said, indent=2).encode()}
+    said = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": PAD,
+        "cls_token": FIRST,
+        "sep_token": LAST,
+    }
+    files = {
+        "tokenizer.json": made.to_str(pretty=True).encode(),
+        "tokenizer_config.json": json.dumps(said, indent=2).encode(),
+    }
     return Tokenizer(RustEngine(Path("tokenizer.json"), made), ids={"pad": ids[PAD]}), files

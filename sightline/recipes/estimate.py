@@ -20,8 +20,8 @@ TIMED = 3  # steps, after one that warms up
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes, and seconds of a run of `steps` steps and some evaluations. `rows`, `time` and `source` are a batch's mean sizes; it is
-    computed in `accumulate` parts."""
+    """Bytes, and seconds of a run of `steps` steps and some evaluations. `rows`, `time` and
+    `source` are a batch's mean sizes; it is computed in `accumulate` parts."""
 
     config: ModelConfig
     parameters: int
@@ -58,9 +58,16 @@ def estimate(job: Job, *, timed: int = TIMED) -> Estimate:
     last = [event.seconds for event in steps(learner, job.task)]
     each = [after - before for before, after in itertools.pairwise(last)]
     evaluation = seconds_of(lambda: validate(learner, job.task))
-    weights, state, average = size(parameters), size(learner.optimizers.tensors().values()), size(learner.ema.values())
-    config, step_seconds = job.config, sum(each) / len(each)
-    count = config.steps if config.minutes is None else min(config.steps, int(60 * config.minutes / step_seconds))
+    weights = size(parameters)
+    state = size(learner.optimizers.tensors().values())
+    average = size(learner.ema.values())
+    config = job.config
+    step_seconds = sum(each) / len(each)
+    count = (
+        config.steps
+        if config.minutes is None
+        else min(config.steps, int(60 * config.minutes / step_seconds))
+    )
     return Estimate(
         config=learner.transformer.config,
         parameters=sum(p.numel() for p in parameters),
@@ -73,13 +80,16 @@ def estimate(job: Job, *, timed: int = TIMED) -> Estimate:
         rows=mean([batch.rows for batch in batches]),
         accumulate=config.accumulate,
         time=mean([batch.tokens.shape[1] for batch in batches]),
-        source=None if batches[0].source is None else mean([batch.source.shape[1] for batch in batches if batch.source is not None]),
+        source=None
+        if batches[0].source is None
+        else mean([batch.source.shape[1] for batch in batches if batch.source is not None]),
         tokens=mean([batch.read for batch in batches]),
         step_seconds=step_seconds,
         evaluations=count // config.eval_every + bool(count % config.eval_every),
         evaluation_seconds=evaluation,
         checkpoint=weights + state + average,
-        model=sum(p.numel() for p in parameters) * torch.empty((), dtype=job.export.dtype).element_size(),
+        model=sum(p.numel() for p in parameters)
+        * torch.empty((), dtype=job.export.dtype).element_size(),
     )
 
 

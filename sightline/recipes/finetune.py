@@ -1,4 +1,5 @@
-"""A model that exists, trained further: on a text, on conversations, on pairs, or for labels; all of it, or adapters beside it."""
+"""A model that exists, trained further: on a text, on conversations, on pairs, or for labels; all
+of it, or adapters beside it."""
 
 from __future__ import annotations
 
@@ -31,18 +32,21 @@ from sightline.training.run import Job
 
 Row = TypeVar("Row")
 KINDS = ("text", "chats", "pairs", "labels")
-WHOLE, ADAPTED = 5e-5, 2e-4  # usual learning rates
+WHOLE = 5e-5  # usual learning rates
+ADAPTED = 2e-4
 USUAL_CONTEXT = 512
-HELD_ROWS, LEAST_ROWS = 10, 20  # every so-many-th is held out, where there are enough
+HELD_ROWS = 10  # every so-many-th is held out, where there are enough
+LEAST_ROWS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finetune(Recipe):
-    """`model` is whatever `sightline generate` takes. One of `text`, `chats` (.jsonl), `pairs` (.tsv) and `labels` (.csv, .jsonl) says
-    what is learned; `validation` is a file of the same kind, without which some of the data is held out.
+    """`model` is whatever `sightline generate` takes. One of `text`, `chats` (.jsonl), `pairs`
+    (.tsv) and `labels` (.csv, .jsonl) says what is learned; `validation` is a file of the same
+    kind, without which some of the data is held out.
 
-    `lora` is the adapters' rank, 0 trains every weight; `batch` is in tokens. lr=0 is the usual: 2e-4 with adapters, 5e-5 without.
-    context=0 is the model's own, up to 512."""
+    `lora` is the adapters' rank, 0 trains every weight; `batch` is in tokens. lr=0 is the usual:
+    2e-4 with adapters, 5e-5 without. context=0 is the model's own, up to 512."""
 
     model: str = ""
     text: Path | None = None
@@ -67,19 +71,36 @@ class Finetune(Recipe):
         number("context", self.context, low=0, high=1e7, whole=True)
         number("batch", self.batch, low=1, high=1e9, whole=True)
         if self.dropout:
-            raise ConfigError(f"dropout is {self.dropout}", expected="0: the model's config.json says it", fix="leave dropout out")
+            raise ConfigError(
+                f"dropout is {self.dropout}",
+                expected="0: the model's config.json says it",
+                fix="leave dropout out",
+            )
         Recipe.__post_init__(self)
 
     def optimizer(self) -> Optimizer:
-        return AdamW(lr=self.lr or (ADAPTED if self.lora else WHOLE), betas=(0.9, 0.999), weight_decay=self.weight_decay)
+        return AdamW(
+            lr=self.lr or (ADAPTED if self.lora else WHOLE),
+            betas=(0.9, 0.999),
+            weight_decay=self.weight_decay,
+        )
 
     def job(self) -> Job:
         path, make = self.chosen()
         if not self.model:
-            raise ConfigError("no model to begin with", expected="a folder, a .gguf file, a name or a hub id", fix="--set model=…")
+            raise ConfigError(
+                "no model to begin with",
+                expected="a folder, a .gguf file, a name or a hub id",
+                fix="--set model=…",
+            )
         base, task = make(self, open_base(self.model), path)
         return Job(
-            name="finetune", make=lambda: self.learner(base), task=task, config=self.training(), export=base.export(), told=self.told
+            name="finetune",
+            make=lambda: self.learner(base),
+            task=task,
+            config=self.training(),
+            export=base.export(),
+            told=self.told,
         )
 
     def chosen(self) -> tuple[Path, Maker]:
@@ -87,11 +108,14 @@ class Finetune(Recipe):
         given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             seen = " and ".join(given) if given else "nothing to learn from"
-            raise ConfigError(seen, expected="one of text, chats, pairs, labels", fix="--set text=FILE.txt")
+            raise ConfigError(
+                seen, expected="one of text, chats, pairs, labels", fix="--set text=FILE.txt"
+            )
         return getattr(self, given[0]), MAKERS[given[0]]
 
     def learner(self, base: Base) -> Transformer:
-        """The model before the first step. A new head is trained whole, whatever becomes of the rest."""
+        """The model before the first step. A new head is trained whole, whatever becomes of the
+        rest."""
         transformer = base.transformer()
         if self.lora:
             add_adapters(transformer, rank=self.lora, alpha=self.alpha, matrices=self.matrices)
@@ -104,7 +128,9 @@ class Finetune(Recipe):
         most = base.config.last.max_positions
         if self.context > most:
             raise ConfigError(
-                f"context is {self.context}", expected=f"at most {most}, which this model was made for", fix=f"context={most}"
+                f"context is {self.context}",
+                expected=f"at most {most}, which this model was made for",
+                fix=f"context={most}",
             )
         return self.context or min(most, USUAL_CONTEXT)
 
@@ -114,28 +140,51 @@ Maker = Callable[[Finetune, Base, Path], tuple[Base, Task]]
 
 def from_text(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
     """The next token of a decoder, hidden tokens of an encoder."""
-    context, vocab_size = recipe.longest(base), base.config.last.embedding.vocab_size
+    context = recipe.longest(base)
+    vocab_size = base.config.last.embedding.vocab_size
     decodes = isinstance(base.config.head, LanguageHead) and base.config.encoder is None
     if not decodes and not isinstance(base.config.head, MaskedHead):
         raise InputError(
-            f"{base.name}: no model of texts", expected="one that continues texts, or fills in masks", fix="pairs=…, or labels=…"
+            f"{base.name}: no model of texts",
+            expected="one that continues texts, or fills in masks",
+            fix="pairs=…, or labels=…",
         )
-    data, rows = prepared(recipe, base, path), max(1, recipe.batch // context)
+    data = prepared(recipe, base, path)
+    rows = max(1, recipe.batch // context)
     if data.vocab_size > vocab_size:
-        raise InputError(f"{base.name}: a tokenizer of {data.vocab_size} tokens", expected=f"at most {vocab_size}, the model's vocabulary")
+        raise InputError(
+            f"{base.name}: a tokenizer of {data.vocab_size} tokens",
+            expected=f"at most {vocab_size}, the model's vocabulary",
+        )
     if decodes:
-        return base, PackedText(data.train, data.validation, context, rows, recipe.seed, end=data.end)
+        return base, PackedText(
+            data.train, data.validation, context, rows, recipe.seed, end=data.end
+        )
     if base.tokenizer.mask is None:
-        raise InputError(f"{base.name}: a tokenizer without mask token", expected="one that has it", fix="add it to tokenizer_config.json")
+        raise InputError(
+            f"{base.name}: a tokenizer without mask token",
+            expected="one that has it",
+            fix="add it to tokenizer_config.json",
+        )
     text = PackedText(data.train, data.validation, context, rows, recipe.seed, end=data.end)
     begins = word_beginnings(base.tokenizer, vocab_size)
-    return base, MaskedText(text, base.tokenizer.mask, vocab_size, special=base.tokenizer.special_ids, unit="word", begins=begins)
+    return base, MaskedText(
+        text,
+        base.tokenizer.mask,
+        vocab_size,
+        special=base.tokenizer.special_ids,
+        unit="word",
+        begins=begins,
+    )
 
 
 def prepared(recipe: Finetune, base: Base, path: Path) -> Prepared:
     """A text file in the model's own tokens; the last 5 % are held out where no other file is."""
     encoder = of_model(str(base.source.where))
-    plan = Plan(files=sources([path]), held_out=sources([] if recipe.validation is None else [recipe.validation]))
+    plan = Plan(
+        files=sources([path]),
+        held_out=sources([] if recipe.validation is None else [recipe.validation]),
+    )
     with shown(None) as report:
         return prepared_folder(cached(plan, f"given {encoder.sha256}", lambda: encoder, report))
 
@@ -143,13 +192,24 @@ def prepared(recipe: Finetune, base: Base, path: Path) -> Prepared:
 def from_chats(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
     """What the assistant says."""
     if not isinstance(base.config.head, LanguageHead) or base.config.encoder is not None:
-        raise InputError(f"{base.name}: no model that chats", expected="one that continues texts", fix="use another model")
+        raise InputError(
+            f"{base.name}: no model that chats",
+            expected="one that continues texts",
+            fix="use another model",
+        )
     found = read_chats(path, base.tokenizer)
     held = [] if recipe.validation is None else read_chats(recipe.validation, base.tokenizer)
     if recipe.validation is None and len(found) >= LEAST_ROWS:
         found, held = every_other(found)
     context = recipe.longest(base)
-    task = Chats(found, pad_of(base.tokenizer), max(recipe.batch, context), recipe.seed, held_out=held, longest=context)
+    task = Chats(
+        found,
+        pad_of(base.tokenizer),
+        max(recipe.batch, context),
+        recipe.seed,
+        held_out=held,
+        longest=context,
+    )
     return base, task
 
 
@@ -161,31 +221,58 @@ def every_other(rows: list[Row]) -> tuple[list[Row], list[Row]]:
 
 def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
     """Source to target."""
-    config, tokenizer = base.config, base.tokenizer
+    config = base.config
+    tokenizer = base.tokenizer
     if config.encoder is None or config.decoder is None:
-        raise InputError(f"{base.name}: no encoder–decoder", expected="a model that translates", fix="chats=… with questions and answers")
+        raise InputError(
+            f"{base.name}: no encoder–decoder",
+            expected="a model that translates",
+            fix="chats=… with questions and answers",
+        )
     defaults = read_defaults(base.source, config.last.embedding.vocab_size)
-    start, end = defaults.decoder_start, tokenizer.eos
+    start = defaults.decoder_start
+    end = tokenizer.eos
     if start is None or end is None:
-        raise InputError(f"{base.name}: no token that starts or ends a translation", expected="decoder_start_token_id in config.json")
+        raise InputError(
+            f"{base.name}: no token that starts or ends a translation",
+            expected="decoder_start_token_id in config.json",
+        )
     sides = pair_ids(tokenizer, *read_pairs(path, None, None), end=end)
-    held = ([], []) if recipe.validation is None else pair_ids(tokenizer, *read_pairs(recipe.validation, None, None), end=end)
+    held = (
+        ([], [])
+        if recipe.validation is None
+        else pair_ids(tokenizer, *read_pairs(recipe.validation, None, None), end=end)
+    )
     if recipe.validation is None and len(sides[0]) >= LEAST_ROWS:
         (sources, held_sources), (targets, held_targets) = (every_other(side) for side in sides)
-        sides, held = (sources, targets), (held_sources, held_targets)
+        sides = (sources, targets)
+        held = (held_sources, held_targets)
     context = recipe.longest(base)
     tokens = max(recipe.batch, context)
     pad = pad_of(tokenizer)
-    task = Pairs(*sides, start=start, end=end, pad=pad, tokens=tokens, seed=recipe.seed, held_out=held, longest=context)
+    task = Pairs(
+        *sides,
+        start=start,
+        end=end,
+        pad=pad,
+        tokens=tokens,
+        seed=recipe.seed,
+        held_out=held,
+        longest=context,
+    )
     return base, task
 
 
-def pair_ids(tokenizer: Tokenizer, sources: list[str], targets: list[str], *, end: int) -> tuple[list[list[int]], list[list[int]]]:
+def pair_ids(
+    tokenizer: Tokenizer, sources: list[str], targets: list[str], *, end: int
+) -> tuple[list[list[int]], list[list[int]]]:
     """Both sides as the model reads and writes them, without the token that ends them."""
     before = list(tokenizer.engine.around[0])
     engine = tokenizer.engine
     write = engine.target_ids if isinstance(engine, MarianEngine) else tokenizer.encode
-    return [[*before, *tokenizer.encode(text)] for text in sources], [[*before, *write(text)] for text in targets]
+    return [[*before, *tokenizer.encode(text)] for text in sources], [
+        [*before, *write(text)] for text in targets
+    ]
 
 
 def from_labels(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
@@ -195,20 +282,50 @@ def from_labels(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
     base = with_labels(base, found.names)
     context = recipe.longest(base)
     tokens = max(recipe.batch, context)
-    return base, labelled_task(found, held, base.tokenizer, context=context, tokens=tokens, seed=recipe.seed)
+    return base, labelled_task(
+        found, held, base.tokenizer, context=context, tokens=tokens, seed=recipe.seed
+    )
 
 
-def labelled_task(found: Examples, held: Examples | None, tokenizer: Tokenizer, *, context: int, tokens: int, seed: int) -> Labelled:
+def labelled_task(
+    found: Examples,
+    held: Examples | None,
+    tokenizer: Tokenizer,
+    *,
+    context: int,
+    tokens: int,
+    seed: int,
+) -> Labelled:
     """Texts as tokens, labels as numbers; every tenth is held out where nothing else is."""
     numbers = {name: n for n, name in enumerate(found.names)}
     strange = [name for name in (held.names if held is not None else []) if name not in numbers]
     if strange:
-        raise InputError(f"held-out rows of label {strange[0]!r}, which the others never have", expected="the same labels in both")
+        raise InputError(
+            f"held-out rows of label {strange[0]!r}, which the others never have",
+            expected="the same labels in both",
+        )
     if held is None:
-        found, held = found.parted(HELD_ROWS) if len(found) >= LEAST_ROWS else (found, Examples([], []))
-    rows, held_rows = ([surrounded(tokenizer, text, context) for text in side.texts] for side in (found, held))
+        found, held = (
+            found.parted(HELD_ROWS) if len(found) >= LEAST_ROWS else (found, Examples([], []))
+        )
+    rows, held_rows = (
+        [surrounded(tokenizer, text, context) for text in side.texts] for side in (found, held)
+    )
     labels, held_labels = ([numbers[name] for name in side.labels] for side in (found, held))
-    return Labelled(rows, labels, pad_of(tokenizer), tokens, seed, held_out=(held_rows, held_labels), longest=context)
+    return Labelled(
+        rows,
+        labels,
+        pad_of(tokenizer),
+        tokens,
+        seed,
+        held_out=(held_rows, held_labels),
+        longest=context,
+    )
 
 
-MAKERS: dict[str, Maker] = {"text": from_text, "chats": from_chats, "pairs": from_pairs, "labels": from_labels}
+MAKERS: dict[str, Maker] = {
+    "text": from_text,
+    "chats": from_chats,
+    "pairs": from_pairs,
+    "labels": from_labels,
+}

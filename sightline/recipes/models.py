@@ -1,4 +1,5 @@
-"""Models that recipes begin with: one that is opened by its name, with the head that a task needs, or a small BERT from scratch."""
+"""Models that recipes begin with: one that is opened by its name, with the head that a task needs,
+or a small BERT from scratch."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from sightline.training.state.export import Export
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A model that is opened, but not read. `keys` is the config.json of what is made of it; `fresh`: its head is a new one."""
+    """A model that is opened, but not read. `keys` is the config.json of what is made of it;
+    `fresh`: its head is a new one."""
 
     name: str
     source: Source
@@ -40,15 +42,22 @@ class Base:
         if not self.fresh:
             return loaded
         made = build(self.config)
-        made.encoder, made.decoder = loaded.encoder, loaded.decoder
-        if isinstance(loaded.config.head, (Pooler, Classifier)) and loaded.output is not None and made.output is not None:
+        made.encoder = loaded.encoder
+        made.decoder = loaded.decoder
+        if (
+            isinstance(loaded.config.head, (Pooler, Classifier))
+            and loaded.output is not None
+            and made.output is not None
+        ):
             take_over(made, loaded)
         return made
 
     def export(self) -> Export:
         """The result in the same family, with the same tokenizer."""
         files = tokenizer_files(self.source, self.tokenizer)
-        return Export(family=self.family.name, head=self.head, keys=self.keys, files=files, base=self.name)
+        return Export(
+            family=self.family.name, head=self.head, keys=self.keys, files=files, base=self.name
+        )
 
 
 def open_base(reference: str) -> Base:
@@ -58,7 +67,11 @@ def open_base(reference: str) -> Base:
     family, head, config = understand(source)
     tokenizer = tokenizer_of(source)
     if tokenizer is None:
-        raise InputError(f"{reference}: a model without tokenizer", expected="one that reads text", fix="add the tokenizer's files")
+        raise InputError(
+            f"{reference}: a model without tokenizer",
+            expected="one that reads text",
+            fix="add the tokenizer's files",
+        )
     return Base(reference, source, family, head, config, source.keys, tokenizer)
 
 
@@ -68,15 +81,27 @@ def take_over(made: Transformer, loaded: Transformer) -> None:
     assert loaded.output is not None
     own = dict(made.output.named_parameters())
     for name, parameter in loaded.output.named_parameters():
-        if name.startswith(("transform.", "norm.")) and name in own and own[name].shape == parameter.shape:
+        if (
+            name.startswith(("transform.", "norm."))
+            and name in own
+            and own[name].shape == parameter.shape
+        ):
             own[name].data.copy_(parameter.data)
 
 
 def with_labels(base: Base, names: list[str]) -> Base:
-    """The same body with a classifier of these labels: a new one, unless the model has had this very one."""
+    """The same body with a classifier of these labels: a new one, unless the model has had this
+    very one."""
     if base.config.encoder is not None and base.config.decoder is not None:
-        raise InputError(f"{base.name}: an encoder–decoder, for labels", expected="an encoder or a decoder", fix="use another model")
-    said = {"id2label": {str(n): name for n, name in enumerate(names)}, "label2id": {name: n for n, name in enumerate(names)}}
+        raise InputError(
+            f"{base.name}: an encoder–decoder, for labels",
+            expected="an encoder or a decoder",
+            fix="use another model",
+        )
+    said = {
+        "id2label": {str(n): name for n, name in enumerate(names)},
+        "label2id": {name: n for n, name in enumerate(names)},
+    }
     if base.head == "sequence" and base.keys.get("id2label") == said["id2label"]:
         return base
     if base.family is OWN:
@@ -85,30 +110,54 @@ def with_labels(base: Base, names: list[str]) -> Base:
         return replace(base, config=config, keys={**keys_of(config), **said}, fresh=True)
     kind = next((name for name, head in base.family.heads.items() if head == "sequence"), None)
     if kind is None:
-        raise InputError(f"{base.name}: a {base.family.name}, which has no classifier of texts", fix="use another model")
-    kept = {name: value for name, value in base.keys.items() if name not in ("num_labels", "problem_type")}
+        raise InputError(
+            f"{base.name}: a {base.family.name}, which has no classifier of texts",
+            fix="use another model",
+        )
+    kept = {
+        name: value
+        for name, value in base.keys.items()
+        if name not in ("num_labels", "problem_type")
+    }
     keys = {**kept, **said, "architectures": [kind]}
     if keys.get("pad_token_id") is None:
         keys["pad_token_id"] = pad_of(base.tokenizer)
-    return replace(base, head="sequence", config=base.family.config(Keys(keys), "sequence"), keys=keys, fresh=True)
+    return replace(
+        base,
+        head="sequence",
+        config=base.family.config(Keys(keys), "sequence"),
+        keys=keys,
+        fresh=True,
+    )
 
 
 def pad_of(tokenizer: Tokenizer) -> int:
     """What fills short rows; nobody looks at it."""
-    return next((id for id in (tokenizer.pad, tokenizer.eos, tokenizer.unknown) if id is not None), 0)
+    return next(
+        (id for id in (tokenizer.pad, tokenizer.eos, tokenizer.unknown) if id is not None), 0
+    )
 
 
 def surrounded(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
-    """A text's tokens with what the model expects around them; the text is cut, not what is around it."""
+    """A text's tokens with what the model expects around them; the text is cut, not what is around
+    it."""
     before, after = tokenizer.engine.around
     return [*before, *tokenizer.encode(text)[: max(0, longest - len(before) - len(after))], *after]
 
 
 def encoder_keys(
-    architecture: str, *, width: int, layers: int, heads: int, vocab_size: int, context: int, dropout: float, pad: int
+    architecture: str,
+    *,
+    width: int,
+    layers: int,
+    heads: int,
+    vocab_size: int,
+    context: int,
+    dropout: float,
+    pad: int,
 ) -> dict[str, Any]:
-    """config.json of a small ModernBERT in which every layer sees everything. (BERT itself, Post-LN with learned positions, learns
-    several times more slowly at this size.)"""
+    """config.json of a small ModernBERT in which every layer sees everything. (BERT itself, Post-LN
+    with learned positions, learns several times more slowly at this size.)"""
     return {
         "model_type": "modernbert",
         "architectures": [architecture],

@@ -12,17 +12,36 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from sightline.errors import ConfigError, nearest, short
-from sightline.training.config import AdamW, Muon, OnBad, Optimizer, Precision, Schedule, Shape, TrainingConfig, number
+from sightline.training.config import (
+    AdamW,
+    Muon,
+    OnBad,
+    Optimizer,
+    Precision,
+    Schedule,
+    Shape,
+    TrainingConfig,
+    number,
+)
 from sightline.training.run import Job
 
 R = TypeVar("R", bound="Recipe")
-SIZES = ("width", "layers", "heads", "hidden", "context", "batch", "vocab")  # what must be one or more, in whichever recipe has it
+SIZES = (
+    "width",
+    "layers",
+    "heads",
+    "hidden",
+    "context",
+    "batch",
+    "vocab",
+)  # what must be one or more, in whichever recipe has it
 YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The settings that all recipes share. A recipe changes the defaults, adds its own, and says what they make."""
+    """The settings that all recipes share. A recipe changes the defaults, adds its own, and says
+    what they make."""
 
     steps: int = 1000
     minutes: float | None = None
@@ -59,9 +78,16 @@ class Recipe:
 
     def training(self) -> TrainingConfig:
         """How to train, without the data and the model."""
-        shared = {field.name for field in dataclasses.fields(TrainingConfig)} - {"optimizer", "schedule"}
+        shared = {field.name for field in dataclasses.fields(TrainingConfig)} - {
+            "optimizer",
+            "schedule",
+        }
         schedule = Schedule(shape=self.schedule, warmup=self.warmup, final=0.0)
-        return TrainingConfig(optimizer=self.optimizer(), schedule=schedule, **{name: getattr(self, name) for name in shared})
+        return TrainingConfig(
+            optimizer=self.optimizer(),
+            schedule=schedule,
+            **{name: getattr(self, name) for name in shared},
+        )
 
     def job(self) -> Job:
         """Everything that a run needs. May read and prepare data, which takes a while."""
@@ -69,8 +95,12 @@ class Recipe:
 
     @property
     def told(self) -> dict[str, Any]:
-        """The settings in plain values. Paths are whole ones: `eval` may be called from elsewhere."""
-        return {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in dataclasses.asdict(self).items()}
+        """The settings in plain values. Paths are whole ones: `eval` may be called from
+        elsewhere."""
+        return {
+            name: str(value.absolute()) if isinstance(value, Path) else value
+            for name, value in dataclasses.asdict(self).items()
+        }
 
     @classmethod
     def names(cls) -> dict[str, Any]:
@@ -86,11 +116,15 @@ class Recipe:
     @classmethod
     def told_by(cls: type[R], words: Mapping[str, Any]) -> R:
         """The recipe with these settings, given as text (`steps=500`) or as values (from TOML)."""
-        known, defaults = cls.names(), cls.defaults()
+        known = cls.names()
+        defaults = cls.defaults()
         for name in words:
             if name not in known:
                 raise ConfigError(f"no setting is called {short(name)}", fix=nearest(name, known))
-        values = {name: value_of(name, value, known[name], usual=defaults[name]) for name, value in words.items()}
+        values = {
+            name: value_of(name, value, known[name], usual=defaults[name])
+            for name, value in words.items()
+        }
         try:
             return cls(**values)
         except ConfigError as error:
@@ -119,15 +153,23 @@ def key_values(words: Iterable[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise ConfigError(f"{short(word)} is no setting", expected="NAME=VALUE", fix="--set steps=500")
+            raise ConfigError(
+                f"{short(word)} is no setting", expected="NAME=VALUE", fix="--set steps=500"
+            )
         found[name.strip().replace("-", "_")] = value.strip()
     return found
 
 
 def value_of(name: str, value: Any, kind: Any, *, usual: Any = None) -> Any:
     """A word as what the setting wants: a number, a path that is there, a choice, yes or no."""
-    kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    if type(None) in kinds and (value is None or (isinstance(value, str) and value.lower() in ("none", ""))):
+    kinds = (
+        typing.get_args(kind)
+        if typing.get_origin(kind) in (typing.Union, types.UnionType)
+        else (kind,)
+    )
+    if type(None) in kinds and (
+        value is None or (isinstance(value, str) and value.lower() in ("none", ""))
+    ):
         return None
     for choice in kinds:
         found = _as(value, choice)
@@ -135,28 +177,51 @@ def value_of(name: str, value: Any, kind: Any, *, usual: Any = None) -> Any:
             check_path(name, found)
         if found is not None:
             return found
-    raise ConfigError(f"{name} is {short(value)}", expected=_wanted(kinds), fix=f"--set {name}={'…' if usual is None else spelled(usual)}")
+    raise ConfigError(
+        f"{name} is {short(value)}",
+        expected=_wanted(kinds),
+        fix=f"--set {name}={'…' if usual is None else spelled(usual)}",
+    )
 
 
 def spelled(value: Any) -> str:
     """A value as it is typed behind `--set NAME=`."""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def check_path(name: str, path: Path) -> None:
     """Something that can be read is there, and it is not empty."""
     try:
-        folder, device = path.is_dir(), path.exists() and not path.is_dir() and not path.is_file()
-        empty = not device and (next(path.iterdir(), None) is None if folder else not path.stat().st_size)
+        folder = path.is_dir()
+        device = path.exists() and not path.is_dir() and not path.is_file()
+        empty = not device and (
+            next(path.iterdir(), None) is None if folder else not path.stat().st_size
+        )
         if not folder and not device:
             path.open("rb").close()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no path"
-        raise ConfigError(f"{name}={path}: cannot be read ({why})", expected="a file or folder", fix="check the path") from None
+        raise ConfigError(
+            f"{name}={path}: cannot be read ({why})",
+            expected="a file or folder",
+            fix="check the path",
+        ) from None
     if device:
-        raise ConfigError(f"{name}={path}: is a device or a pipe", expected="a file or folder", fix="write it to a file first")
+        raise ConfigError(
+            f"{name}={path}: is a device or a pipe",
+            expected="a file or folder",
+            fix="write it to a file first",
+        )
     if empty:
-        raise ConfigError(f"{name}={path}: is empty", expected="something to learn from", fix="check the path")
+        raise ConfigError(
+            f"{name}={path}: is empty", expected="something to learn from", fix="check the path"
+        )
 
 
 def _as(value: Any, kind: Any) -> Any:
@@ -190,6 +255,15 @@ def _as_number(text: str, *, whole: bool) -> float | None:
 
 
 def _wanted(kinds: tuple[Any, ...]) -> str:
-    words = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text", Path: "a path", type(None): "none"}
-    said = [words.get(kind) or "one of " + ", ".join(map(str, typing.get_args(kind))) for kind in kinds]
+    words = {
+        int: "a whole number",
+        float: "a finite number",
+        bool: "true or false",
+        str: "a text",
+        Path: "a path",
+        type(None): "none",
+    }
+    said = [
+        words.get(kind) or "one of " + ", ".join(map(str, typing.get_args(kind))) for kind in kinds
+    ]
     return " or ".join(said)

@@ -18,7 +18,8 @@ from sightline.training.state.export import Export
 
 @dataclass(frozen=True, kw_only=True)
 class Shakespeare(MuonRecipe):
-    """`text` may be any text file; without one, the plays of Shakespeare are fetched, and some of them are held out."""
+    """`text` may be any text file; without one, the plays of Shakespeare are fetched, and some of
+    them are held out."""
 
     text: Path | None = None
     width: int = 192
@@ -42,6 +43,18 @@ class Shakespeare(MuonRecipe):
             query_key_norm=HeadNorm(norm=RMSNorm()),
             dropout=self.dropout,
         )
-        task = PackedText(data.train, data.validation, self.context, self.batch, self.seed, end=data.end)
-        export = Export(files=data.tokenizer_files, defaults={} if data.end is None else {"eos_token_id": data.end})
-        return Job(name="shakespeare", make=lambda: build(config), task=task, config=self.training(), export=export, told=self.told)
+        task = PackedText(
+            data.train, data.validation, self.context, self.batch, self.seed, end=data.end
+        )
+        export = Export(
+            files=data.tokenizer_files,
+            defaults={} if data.end is None else {"eos_token_id": data.end},
+        )
+        return Job(
+            name="shakespeare",
+            make=lambda: build(config),
+            task=task,
+            config=self.training(),
+            export=export,
+            told=self.told,
+        )

@@ -1,4 +1,5 @@
-"""A small Llama that writes like any text file it was given. Hugging Face, vLLM and llama.cpp's converter know its kind."""
+"""A small Llama that writes like any text file it was given. Hugging Face, vLLM and llama.cpp's
+converter know its kind."""
 
 from __future__ import annotations
 
@@ -21,10 +22,12 @@ from sightline.training.state.export import Export
 
 @dataclass(frozen=True, kw_only=True)
 class Stories(MuonRecipe):
-    """`text` is a text file, from which `vocab` tokens are learned first; or `data` is a folder of `sightline data prepare`.
+    """`text` is a text file, from which `vocab` tokens are learned first; or `data` is a folder of
+    `sightline data prepare`.
 
-    `kv_heads` heads of keys and values are shared by `heads` of queries; `hidden` is the width of the feed-forward part, by default
-    8/3 of `width`. A dropout is that of the attention weights, the only one that a Llama has."""
+    `kv_heads` heads of keys and values are shared by `heads` of queries; `hidden` is the width of
+    the feed-forward part, by default 8/3 of `width`. A dropout is that of the attention weights,
+    the only one that a Llama has."""
 
     text: Path | None = None
     data: Path | None = None
@@ -44,9 +47,19 @@ class Stories(MuonRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("width", "layers", "heads", "kv_heads", "hidden", "context", "batch"):
-            number(name, getattr(self, name) or (1 if name in ("kv_heads", "hidden") else 0), low=1, high=1e6, whole=True)
+            number(
+                name,
+                getattr(self, name) or (1 if name in ("kv_heads", "hidden") else 0),
+                low=1,
+                high=1e6,
+                whole=True,
+            )
         if self.width % self.heads:
-            raise ConfigError(f"width {self.width} for {self.heads} heads", expected="a multiple", fix=f"width={self.heads * 64}")
+            raise ConfigError(
+                f"width {self.width} for {self.heads} heads",
+                expected="a multiple",
+                fix=f"width={self.heads * 64}",
+            )
 
     def prepared(self) -> Prepared:
         """The tokens."""
@@ -54,7 +67,11 @@ class Stories(MuonRecipe):
             return prepared_folder(self.data)
         if self.text is None or self.data is not None:
             seen = "no text to learn from" if self.text is None else "both text and data are given"
-            raise ConfigError(seen, expected="a text file, or a folder of prepared data", fix="--set text=FILE.txt, or data=FOLDER")
+            raise ConfigError(
+                seen,
+                expected="a text file, or a folder of prepared data",
+                fix="--set text=FILE.txt, or data=FOLDER",
+            )
         return prepared_text(self.text, self.vocab)
 
     def keys(self, data: Prepared) -> dict[str, Any]:
@@ -89,7 +106,24 @@ class Stories(MuonRecipe):
         read = Keys(keys, "stories")
         config = LLAMA.config(read, "language")
         read.finish()
-        task = PackedText(data.train, data.validation, self.context, self.batch, self.seed, data.end)
-        defaults = {name: keys[name] for name in ("bos_token_id", "eos_token_id") if keys[name] is not None}
-        export = Export(family="llama", head="language", keys=keys, files=data.tokenizer_files, defaults=defaults)
-        return Job(name="stories", make=lambda: build(config), task=task, config=self.training(), export=export, told=self.told)
+        task = PackedText(
+            data.train, data.validation, self.context, self.batch, self.seed, data.end
+        )
+        defaults = {
+            name: keys[name] for name in ("bos_token_id", "eos_token_id") if keys[name] is not None
+        }
+        export = Export(
+            family="llama",
+            head="language",
+            keys=keys,
+            files=data.tokenizer_files,
+            defaults=defaults,
+        )
+        return Job(
+            name="stories",
+            make=lambda: build(config),
+            task=task,
+            config=self.training(),
+            export=export,
+            told=self.told,
+        )

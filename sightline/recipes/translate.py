@@ -20,9 +20,11 @@ Columns = tuple[list[str], list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Translate(MuonRecipe):
-    """Pairs are two files of one sentence a line (`source`, `target`) or a .tsv (`pairs`). Without held-out pairs, every 100th is one.
+    """Pairs are two files of one sentence a line (`source`, `target`) or a .tsv (`pairs`). Without
+    held-out pairs, every 100th is one.
 
-    `batch` is in tokens. With `join`, words of the target are written without spaces between them, as Japanese is."""
+    `batch` is in tokens. With `join`, words of the target are written without spaces between them,
+    as Japanese is."""
 
     pairs: Path | None = None
     source: Path | None = None
@@ -48,17 +50,31 @@ class Translate(MuonRecipe):
     def sentences(self) -> tuple[Columns, Columns]:
         """The pairs to learn from, and those that are held out."""
         if self.pairs is None and (self.source is None or self.target is None):
-            raise ConfigError("no pairs to learn from", expected="a .tsv, or two files", fix="--set pairs=FILE.tsv, or source=… target=…")
+            raise ConfigError(
+                "no pairs to learn from",
+                expected="a .tsv, or two files",
+                fix="--set pairs=FILE.tsv, or source=… target=…",
+            )
         sources, targets = read_pairs(self.pairs, self.source, self.target)
         if self.validation_pairs is not None or self.validation_source is not None:
-            return (sources, targets), read_pairs(self.validation_pairs, self.validation_source, self.validation_target)
+            return (sources, targets), read_pairs(
+                self.validation_pairs, self.validation_source, self.validation_target
+            )
         learned = [n for n in range(len(sources)) if n % 100]
-        return ([sources[n] for n in learned], [targets[n] for n in learned]), (sources[::100], targets[::100])
+        return ([sources[n] for n in learned], [targets[n] for n in learned]), (
+            sources[::100],
+            targets[::100],
+        )
 
     def job(self) -> Job:
         (sources, targets), held = self.sentences()
-        tokenizer = bilingual(lines_of(sources, targets), vocab_size=self.vocab, lower=self.lower, join=self.join)
-        ids = [[e.ids for e in tokenizer.encode_batch(side, add_special_tokens=False)] for side in (sources, targets, *held)]
+        tokenizer = bilingual(
+            lines_of(sources, targets), vocab_size=self.vocab, lower=self.lower, join=self.join
+        )
+        ids = [
+            [e.ids for e in tokenizer.encode_batch(side, add_special_tokens=False)]
+            for side in (sources, targets, *held)
+        ]
         vocabulary = tokenizer.get_vocab()
         pad, start, end = (vocabulary[piece] for piece in (PAD, BEGIN, END))
         task = Pairs(
@@ -85,7 +101,23 @@ class Translate(MuonRecipe):
             bias=False,
             dropout=self.dropout,
         )
-        files = {"tokenizer.json": tokenizer.to_str(pretty=True).encode(), "tokenizer_config.json": tokenizer_config(BEGIN, END, PAD)}
-        defaults = {"decoder_start_token_id": start, "eos_token_id": end, "pad_token_id": pad, "num_beams": 4, "length_penalty": 1.0}
+        files = {
+            "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
+            "tokenizer_config.json": tokenizer_config(BEGIN, END, PAD),
+        }
+        defaults = {
+            "decoder_start_token_id": start,
+            "eos_token_id": end,
+            "pad_token_id": pad,
+            "num_beams": 4,
+            "length_penalty": 1.0,
+        }
         export = Export(files=files, defaults=defaults)
-        return Job(name="translate", make=lambda: build(config), task=task, config=self.training(), export=export, told=self.told)
+        return Job(
+            name="translate",
+            make=lambda: build(config),
+            task=task,
+            config=self.training(),
+            export=export,
+            told=self.told,
+        )

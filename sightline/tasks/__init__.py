@@ -1,1 +1,2 @@
-"""What one asks of a model besides continuing text: `embed`, `fill`, `classify`, `score`, `translate`, `evaluate`."""
+"""What one asks of a model besides continuing text: `embed`, `fill`, `classify`, `score`,
+`translate`, `evaluate`."""

@@ -1,7 +1,8 @@
-"""Texts as rows of tokens, in batches of nearly one length, so that hardly anything that is computed is padding.
+"""Texts as rows of tokens, in batches of nearly one length, so that hardly anything that is
+computed is padding.
 
-Rows of exactly one length need no mask and take the fastest kernel. Groups of exactly one length would be many and small, so a batch
-takes rows that are up to a tenth shorter than its longest.
+Rows of exactly one length need no mask and take the fastest kernel. Groups of exactly one length
+would be many and small, so a batch takes rows that are up to a tenth shorter than its longest.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from sightline.text.engines.engine import guarded
 from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 
-BUDGET = 2048  # tokens of a batch: matrices large enough for every core, activations small enough for the cache
+# Tokens per batch: matrices large enough for every core, activations small enough for the cache.
+BUDGET = 2048
 SLACK = 0.1  # how much shorter than its batch a row may be
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some of the rows: which, their tokens, and where they are padding; None where all have one length."""
+    """Some of the rows: which, their tokens, and where they are padding; None where all have one
+    length."""
 
     places: list[int]
     tokens: Int[Tensor, "batch time"]
@@ -40,19 +43,27 @@ def listed(texts: Sequence[str]) -> list[str]:
     found = [texts] if isinstance(texts, str) else list(texts)
     for place, text in enumerate(found):
         if not isinstance(text, str):
-            raise InputError(f"text {place} is {short(text)}", expected="strings", fix='["one text", "another"]')
+            raise InputError(
+                f"text {place} is {short(text)}", expected="strings", fix='["one text", "another"]'
+            )
     return found
 
 
 def longest(stack: StackConfig, wanted: int | None) -> int:
-    """The most tokens of a row. Beyond a learned table nothing can stand; other positions go on if that is wanted."""
+    """The most tokens of a row. Beyond a learned table nothing can stand; other positions go on if
+    that is wanted."""
     if wanted is None:
         return stack.max_positions
-    return min(wanted, stack.max_positions) if isinstance(stack.embedding.positions, Learned) else wanted
+    return (
+        min(wanted, stack.max_positions)
+        if isinstance(stack.embedding.positions, Learned)
+        else wanted
+    )
 
 
 def rows_of(tokenizer: Tokenizer, texts: list[str], *, most: int) -> list[list[int]]:
-    """The ids of each text with the special ones around. One that is too long loses its end, but not the special tokens after it."""
+    """The ids of each text with the special ones around. One that is too long loses its end, but
+    not the special tokens after it."""
     before, after = tokenizer.engine.around
     room = max(0, most - len(before) - len(after))
     bare = bare_rows(tokenizer, texts)
@@ -68,9 +79,16 @@ def bare_rows(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     engine = tokenizer.engine
     if not isinstance(engine, RustEngine) or not all(map(_is_valid, texts)):
         return [tokenizer.encode(text) for text in texts]
-    found = guarded("the tokenizer", "encode", lambda: engine.tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+    found = guarded(
+        "the tokenizer",
+        "encode",
+        lambda: engine.tokenizer.encode_batch_fast(texts, add_special_tokens=False),
+    )
     plain = [encoding.ids for encoding in found]
-    return [tokenizer.encode(text) if engine.specials.intersection(ids) else ids for text, ids in zip(texts, plain, strict=True)]
+    return [
+        tokenizer.encode(text) if engine.specials.intersection(ids) else ids
+        for text, ids in zip(texts, plain, strict=True)
+    ]
 
 
 def _is_valid(text: str) -> bool:
@@ -78,9 +96,14 @@ def _is_valid(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def batches(rows: list[list[int]], device: torch.device, *, budget: int = BUDGET) -> Iterator[Batch]:
-    """All rows that are not empty, the longest first (so memory is largest at once, not at the end)."""
-    order = sorted((place for place, row in enumerate(rows) if row), key=lambda place: -len(rows[place]))
+def batches(
+    rows: list[list[int]], device: torch.device, *, budget: int = BUDGET
+) -> Iterator[Batch]:
+    """All rows that are not empty, the longest first (so memory is largest at once, not at the
+    end)."""
+    order = sorted(
+        (place for place, row in enumerate(rows) if row), key=lambda place: -len(rows[place])
+    )
     begin = 0
     while begin < len(order):
         most = len(rows[order[begin]])

@@ -23,7 +23,8 @@ from sightline.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class TokenLabel:
-    """One token of a text: its id, the characters `start` to `end` that it stands for, its likeliest label."""
+    """One token of a text: its id, the characters `start` to `end` that it stands for, its
+    likeliest label."""
 
     token: int
     text: str
@@ -35,7 +36,8 @@ class TokenLabel:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The likeliest label of a text and the probability of each; of a tagger, which labels tokens, `tokens` alone."""
+    """The likeliest label of a text and the probability of each; of a tagger, which labels tokens,
+    `tokens` alone."""
 
     label: str | None
     probability: float | None
@@ -54,14 +56,19 @@ def classify(
 ) -> list[Classification]:
     """A classification for each text, in their order.
 
-    `problem` is Hugging Face's `problem_type`: "multi_label_classification" where labels do not exclude each other, "regression" for
-    numbers that are no probabilities. `start` is what an encoder–decoder's decoder begins with; by default the end token (BART).
+    `problem` is Hugging Face's `problem_type`: "multi_label_classification" where labels do not
+    exclude each other, "regression" for numbers that are no probabilities. `start` is what an
+    encoder–decoder's decoder begins with; by default the end token (BART).
     """
     head = check_head(transformer, labels)
     found = listed(texts)
     rows = rows_of(tokenizer, found, most=longest(transformer.config.last, None))
     if not all(rows):
-        raise InputError(f"text {rows.index([])} has no tokens", expected="some text", fix="leave empty texts out")
+        raise InputError(
+            f"text {rows.index([])} has no tokens",
+            expected="some text",
+            fix="leave empty texts out",
+        )
     answers: dict[int, Float[Tensor, ...]] = {}
     with torch.inference_mode():
         for batch in batches(rows, transformer.device):
@@ -70,7 +77,10 @@ def classify(
                 answers[place] = row.cpu()
     if head.pool != "tokens":
         return [of_text(answers[place], labels) for place in range(len(rows))]
-    return [of_tokens(answers[place], row, tokenizer, found[place], labels) for place, row in enumerate(rows)]
+    return [
+        of_tokens(answers[place], row, tokenizer, found[place], labels)
+        for place, row in enumerate(rows)
+    ]
 
 
 def check_head(transformer: Transformer, labels: list[str]) -> Classifier:
@@ -79,28 +89,55 @@ def check_head(transformer: Transformer, labels: list[str]) -> Classifier:
     if not isinstance(head, Classifier):
         raise refusal(transformer.config, "classification", expected="a model with a classifier")
     if len(labels) != head.labels:
-        raise InputError(f"{len(labels)} names for {head.labels} labels", expected="one each", fix="labels=model.labels")
+        raise InputError(
+            f"{len(labels)} names for {head.labels} labels",
+            expected="one each",
+            fix="labels=model.labels",
+        )
     if len(set(labels)) != len(labels):
-        raise InputError(f"the labels {', '.join(labels)[:80]}", expected="each name once", fix='labels=["first", "second", …]')
+        raise InputError(
+            f"the labels {', '.join(labels)[:80]}",
+            expected="each name once",
+            fix='labels=["first", "second", …]',
+        )
     return head
 
 
-def logits_of(transformer: Transformer, batch: Batch, rows: list[list[int]], start: int | None) -> Float[Tensor, "*shape labels"]:
-    """The head's answers. The decoder of an encoder–decoder reads the same text, one place later."""
+def logits_of(
+    transformer: Transformer, batch: Batch, rows: list[list[int]], start: int | None
+) -> Float[Tensor, "*shape labels"]:
+    """The head's answers. The decoder of an encoder–decoder reads the same text, one place
+    later."""
     if transformer.config.encoder is None or transformer.config.decoder is None:
         return transformer(batch.tokens, padding=batch.padding)
     if start is None:
-        raise InputError("no token to start the decoder with", expected="the decoder's first token", fix="classify(…, start=id)")
-    shifted = batch_of([[start, *rows[place][:-1]] for place in batch.places], list(range(len(batch.places))), transformer.device)
-    return transformer(shifted.tokens, padding=shifted.padding, source=batch.tokens, source_padding=batch.padding)
+        raise InputError(
+            "no token to start the decoder with",
+            expected="the decoder's first token",
+            fix="classify(…, start=id)",
+        )
+    shifted = batch_of(
+        [[start, *rows[place][:-1]] for place in batch.places],
+        list(range(len(batch.places))),
+        transformer.device,
+    )
+    return transformer(
+        shifted.tokens, padding=shifted.padding, source=batch.tokens, source_padding=batch.padding
+    )
 
 
-def probabilities_of(logits: Float[Tensor, "*shape labels"], problem: str | None) -> Float[Tensor, "*shape labels"]:
+def probabilities_of(
+    logits: Float[Tensor, "*shape labels"], problem: str | None
+) -> Float[Tensor, "*shape labels"]:
     """Logits to probabilities, in float32."""
     logits = logits.float()
     if problem == "regression":
         return logits
-    return logits.sigmoid() if problem == "multi_label_classification" or logits.shape[-1] == 1 else logits.softmax(-1)
+    return (
+        logits.sigmoid()
+        if problem == "multi_label_classification" or logits.shape[-1] == 1
+        else logits.softmax(-1)
+    )
 
 
 def of_text(probabilities: Float[Tensor, " labels"], labels: list[str]) -> Classification:
@@ -111,12 +148,25 @@ def of_text(probabilities: Float[Tensor, " labels"], labels: list[str]) -> Class
 
 
 def of_tokens(
-    probabilities: Float[Tensor, "time labels"], row: list[int], tokenizer: Tokenizer, text: str, labels: list[str]
+    probabilities: Float[Tensor, "time labels"],
+    row: list[int],
+    tokenizer: Tokenizer,
+    text: str,
+    labels: list[str],
 ) -> Classification:
     """The answer of a tagger: every token of the text that was read, without the special ones."""
     before, after = (len(ids) for ids in tokenizer.engine.around)
     stop = len(row) - after
     best = probabilities[before:stop].max(-1)
-    parts = zip(row[before:stop], tokenizer.offsets(text)[: stop - before], best.indices.tolist(), best.values.tolist(), strict=True)
-    tokens = [TokenLabel(id, text[begin:end], begin, end, labels[label], value) for id, (begin, end), label, value in parts]
+    parts = zip(
+        row[before:stop],
+        tokenizer.offsets(text)[: stop - before],
+        best.indices.tolist(),
+        best.values.tolist(),
+        strict=True,
+    )
+    tokens = [
+        TokenLabel(id, text[begin:end], begin, end, labels[label], value)
+        for id, (begin, end), label, value in parts
+    ]
     return Classification(None, None, tokens=tokens)

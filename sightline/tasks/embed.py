@@ -30,14 +30,21 @@ def embed(
     pooling: Pooling,
     progress: Callable[[int], None] | None = None,
 ) -> Float[Tensor, "texts width"]:
-    """The vectors, in the order of the texts. `progress` is told of every batch how many more texts are done.
+    """The vectors, in the order of the texts. `progress` is told of every batch how many more texts
+    are done.
 
-    A text of more tokens than the model reads is cut, with a warning. One of no tokens at all has the zero vector.
+    A text of more tokens than the model reads is cut, with a warning. One of no tokens at all has
+    the zero vector.
     """
     stack = transformer.config.encoder or transformer.config.last
     prepared = [prepare(text, pooling) for text in listed(texts)]
     rows = rows_of(tokenizer, prepared, most=longest(stack, pooling.max_length))
-    vectors = torch.zeros(len(rows), stack.width, dtype=next(transformer.parameters()).dtype, device=transformer.device)
+    vectors = torch.zeros(
+        len(rows),
+        stack.width,
+        dtype=next(transformer.parameters()).dtype,
+        device=transformer.device,
+    )
     tell = progress or (lambda done: None)
     tell(sum(not row for row in rows))
     with torch.inference_mode():
@@ -48,12 +55,15 @@ def embed(
 
 
 def prepare(text: str, pooling: Pooling) -> str:
-    """The prompt before it, and lower case letter by letter (so that Σ at the end of a word is σ, as tokenizers do it)."""
+    """The prompt before it, and lower case letter by letter (so that Σ at the end of a word is σ,
+    as tokenizers do it)."""
     text = pooling.prompt + text
     return "".join(map(str.lower, text)) if pooling.lowercase else text
 
 
-def pooled(hidden: Float[Tensor, "batch time width"], how: How, padding: Bool[Tensor, "batch time"] | None) -> Float[Tensor, "batch width"]:
+def pooled(
+    hidden: Float[Tensor, "batch time width"], how: How, padding: Bool[Tensor, "batch time"] | None
+) -> Float[Tensor, "batch width"]:
     """One vector per row; without padding, without a copy."""
     if padding is not None:
         return pool(hidden, how, padding)

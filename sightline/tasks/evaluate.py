@@ -1,8 +1,10 @@
-"""A model measured on data: how likely a text is, how good translations are, how often a label is right.
+"""A model measured on data: how likely a text is, how good translations are, how often a label is
+right.
 
-    perplexity     of a text, as it is read                    running totals, the last one of the whole
-    translations   of pairs (source, reference)                one sample after the other; `quality` makes BLEU and chrF of them
-    accuracy       of rows (text, label)                       running counts
+    perplexity     of a text, as it is read            running totals; the last is of the whole text
+    translations   of pairs (source, reference)        one sample after another; `quality` computes
+                                                       BLEU and chrF from them
+    accuracy       of rows (text, label)               running counts
 
 All three are generators: whoever stops early has what was measured so far, and it says of how much.
 """
@@ -26,7 +28,7 @@ BATCH = 16  # texts that a classifier is given at once
 WORD_MARK = "▁"  # what SentencePiece and its like put before a word
 
 
-# ------------------------------------------------------------------------------------------------------------------ text
+# ------------------------------------------------------------------------------------------- text
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +55,32 @@ class Perplexity:
 
 
 def perplexity(
-    transformer: Transformer, tokenizer: Tokenizer, text: str | Sequence[int], *, stride: int | None = None
+    transformer: Transformer,
+    tokenizer: Tokenizer,
+    text: str | Sequence[int],
+    *,
+    stride: int | None = None,
 ) -> Iterator[Perplexity]:
-    """How likely a text is, again after every few hundred tokens. The last of them is of the whole text, and is what `score` says."""
+    """How likely a text is, again after every few hundred tokens. The last of them is of the whole
+    text, and is what `score` says."""
     parts = parts_of(transformer, tokenizer, text)
     unscored = 0 if parts.before else 1
-    first, rest, written = parts.tokens[:unscored], parts.tokens[unscored:], TextStream(tokenizer)
-    size = sum(len(written.push(id).encode()) for id in first) - len(tokenizer.decode(first).encode())
-    nats, done = 0.0, 0
+    first = parts.tokens[:unscored]
+    rest = parts.tokens[unscored:]
+    written = TextStream(tokenizer)
+    size = sum(len(written.push(id).encode()) for id in first) - len(
+        tokenizer.decode(first).encode()
+    )
+    nats = 0.0
+    done = 0
     for found in logprobs_of(transformer, parts, stride=stride):
         size += sum(len(written.push(id).encode()) for id in rest[done : done + len(found)])
-        nats, done = nats + sum(found), done + len(found)
+        nats = nats + sum(found)
+        done = done + len(found)
         yield Perplexity(nats, parts.bytes if done == len(rest) else max(0, size), done, len(rest))
 
 
-# ---------------------------------------------------------------------------------------------------------- translations
+# ----------------------------------------------------------------------------------- translations
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure with sacrebleu's signature, which says how it was computed: without it no two figures compare."""
+    """A figure with sacrebleu's signature, which says how it was computed: without it no two
+    figures compare."""
 
     name: str
     score: float
@@ -107,14 +121,18 @@ def translations(
     max_tokens: int | None = None,
     words: bool = False,
 ) -> Iterator[Sample]:
-    """Each source translated, beside its reference; `words` parts the translation where the model's own words begin."""
+    """Each source translated, beside its reference; `words` parts the translation where the model's
+    own words begin."""
     for source, reference in pairs:
-        found = translate(transformer, tokenizer, defaults, source, beams=beams, max_tokens=max_tokens)
+        found = translate(
+            transformer, tokenizer, defaults, source, beams=beams, max_tokens=max_tokens
+        )
         yield Sample(source, in_words(tokenizer, found.tokens) if words else found.text, reference)
 
 
 def in_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    """A text with a space before each word that the tokenizer marks, also in languages that write none."""
+    """A text with a space before each word that the tokenizer marks, also in languages that write
+    none."""
     words: list[list[int]] = []
     for token in tokens:
         if not words or (tokenizer.engine.piece(token) or "").startswith(WORD_MARK):
@@ -125,39 +143,62 @@ def in_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
 
 def quality(samples: Sequence[Sample], *, tokenize: str = "13a") -> Quality:
     """Corpus BLEU and chrF of what was translated."""
-    hypotheses, references = [sample.hypothesis for sample in samples], [sample.reference for sample in samples]
-    return Quality(corpus_bleu(hypotheses, references, tokenize=tokenize), chrf(hypotheses, references), len(samples))
+    hypotheses = [sample.hypothesis for sample in samples]
+    references = [sample.reference for sample in samples]
+    return Quality(
+        corpus_bleu(hypotheses, references, tokenize=tokenize),
+        chrf(hypotheses, references),
+        len(samples),
+    )
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Metric:
-    """BLEU of all sentences together (Papineni et al. 2002), as sacrebleu computes it (Post 2018)."""
+def corpus_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a"
+) -> Metric:
+    """BLEU of all sentences together (Papineni et al. 2002), as sacrebleu computes it (Post
+    2018)."""
     return measured("BLEU", bleu_with(tokenize), hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
-    """chrF: the F₂ of character 6-grams (Popović 2015), which needs no tokenizer and so suits every language."""
+    """chrF: the F₂ of character 6-grams (Popović 2015), which needs no tokenizer and so suits every
+    language."""
     return measured("chrF", sacrebleu().CHRF(), hypotheses, references)
 
 
-def measured(name: str, metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
+def measured(
+    name: str, metric: Any, hypotheses: Sequence[str], references: Sequence[str]
+) -> Metric:
     """A metric of sacrebleu on one reference each."""
     if not hypotheses or len(hypotheses) != len(references):
         seen = f"{len(hypotheses)} translations and {len(references)} references"
-        raise InputError(seen, expected="one reference for each translation, and at least one", fix="check that both files are as long")
+        raise InputError(
+            seen,
+            expected="one reference for each translation, and at least one",
+            fix="check that both files are as long",
+        )
     found = metric.corpus_score(list(hypotheses), [list(references)])
     return Metric(name, float(found.score), str(metric.get_signature()))
 
 
 def bleu_with(tokenize: str) -> Any:
-    """sacrebleu's BLEU with this tokenizer. Made before a long run, it says at once what is missing."""
+    """sacrebleu's BLEU with this tokenizer. Made before a long run, it says at once what is
+    missing."""
     kind: Any = sacrebleu().BLEU
     if tokenize not in kind.TOKENIZERS:
-        raise InputError(f"no tokenizer of sacrebleu is called {tokenize!r}", fix=nearest(tokenize, kind.TOKENIZERS))
+        raise InputError(
+            f"no tokenizer of sacrebleu is called {tokenize!r}",
+            fix=nearest(tokenize, kind.TOKENIZERS),
+        )
     try:
         return kind(tokenize=tokenize)
     except (ImportError, OSError, RuntimeError) as error:
         reason = " ".join(str(error).split(".")[0].split())[:160]
-        fix = f"pip install 'sacrebleu[{tokenize[:2]}]'" if tokenize.endswith("-mecab") else "tokenize with char"
+        fix = (
+            f"pip install 'sacrebleu[{tokenize[:2]}]'"
+            if tokenize.endswith("-mecab")
+            else "tokenize with char"
+        )
         raise InputError(f"sacrebleu cannot use {tokenize}: {reason}", fix=fix) from None
 
 
@@ -166,11 +207,14 @@ def sacrebleu() -> ModuleType:
     try:
         from sacrebleu import metrics
     except ImportError:
-        raise InputError("BLEU and chrF need sacrebleu, which is not installed", fix="pip install 'sightline[train]'") from None
+        raise InputError(
+            "BLEU and chrF need sacrebleu, which is not installed",
+            fix="pip install 'sightline[train]'",
+        ) from None
     return metrics
 
 
-# ---------------------------------------------------------------------------------------------------------------- labels
+# ----------------------------------------------------------------------------------------- labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +231,31 @@ class Accuracy:
 
 
 def accuracy(
-    transformer: Transformer, tokenizer: Tokenizer, rows: Sequence[tuple[str, str]], *, labels: Sequence[str]
+    transformer: Transformer,
+    tokenizer: Tokenizer,
+    rows: Sequence[tuple[str, str]],
+    *,
+    labels: Sequence[str],
 ) -> Iterator[Accuracy]:
-    """How often the likeliest label is the row's, again after every batch. A row names its label, or gives its number."""
+    """How often the likeliest label is the row's, again after every batch. A row names its label,
+    or gives its number."""
     from sightline.tasks.classify import classify
 
-    wanted, right = [known_label(label, labels) for _, label in rows], 0
+    wanted = [known_label(label, labels) for _, label in rows]
+    right = 0
     for begin in range(0, len(rows), BATCH):
         batch = rows[begin : begin + BATCH]
         found = classify(transformer, tokenizer, [text for text, _ in batch], labels=list(labels))
         if found[0].label is None:
-            raise InputError("a tagger, which labels tokens", expected="a classifier of whole texts", fix="measure another model")
-        right += sum(one.label == label for one, label in zip(found, wanted[begin : begin + BATCH], strict=True))
+            raise InputError(
+                "a tagger, which labels tokens",
+                expected="a classifier of whole texts",
+                fix="measure another model",
+            )
+        right += sum(
+            one.label == label
+            for one, label in zip(found, wanted[begin : begin + BATCH], strict=True)
+        )
         yield Accuracy(right, begin + len(batch), len(rows))
 
 
@@ -209,5 +266,11 @@ def known_label(label: str, labels: Sequence[str]) -> str:
     if label.isdecimal() and int(label) < len(labels):
         return labels[int(label)]
     if not labels:
-        raise InputError("labels for a model without a classifier", expected="a classifier", fix="load a model with a classifier")
-    raise InputError(f"no label of the model is called {label[:60]!r}", fix=nearest(label[:60], labels))
+        raise InputError(
+            "labels for a model without a classifier",
+            expected="a classifier",
+            fix="load a model with a classifier",
+        )
+    raise InputError(
+        f"no label of the model is called {label[:60]!r}", fix=nearest(label[:60], labels)
+    )

@@ -1,7 +1,7 @@
 """The likeliest tokens for the masks of a text: softmax over the vocabulary, at each mask.
 
-A mask is written as the tokenizer writes it, as [MASK] or <mask>, or as a gap of three underscores or more. All else is plain text,
-other special tokens too.
+A mask is written as the tokenizer writes it, as [MASK] or <mask>, or as a gap of three underscores
+or more. All else is plain text, other special tokens too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """One mask: which characters of the text it was, what may stand there (the likeliest first), and the text with all masks filled."""
+    """One mask: which characters of the text it was, what may stand there (the likeliest first),
+    and the text with all masks filled."""
 
     start: int
     end: int
@@ -51,8 +52,11 @@ class Gaps:
     spans: list[tuple[int, int]]
 
 
-def fill(transformer: Transformer, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filling]:
-    """A filling for each mask, in the order of the text. Each mask is judged with the others still masked."""
+def fill(
+    transformer: Transformer, tokenizer: Tokenizer, text: str, *, top_k: int = 5
+) -> list[Filling]:
+    """A filling for each mask, in the order of the text. Each mask is judged with the others still
+    masked."""
     mask = check(transformer, tokenizer, top_k)
     gaps = cut(text, tokenizer.token(mask))
     eats_left, eats_right = eats_space(tokenizer, mask)
@@ -61,18 +65,30 @@ def fill(transformer: Transformer, tokenizer: Tokenizer, text: str, *, top_k: in
     check_length(transformer, ids)
     found = candidates(probabilities(transformer, ids, places), tokenizer, top_k)
     whole = joined(trimmed.parts, [row[0].text for row in found])
-    return [Filling(start, end, row, whole) for (start, end), row in zip(gaps.spans, found, strict=True)]
+    return [
+        Filling(start, end, row, whole) for (start, end), row in zip(gaps.spans, found, strict=True)
+    ]
 
 
 def check(transformer: Transformer, tokenizer: Tokenizer, top_k: int) -> int:
     """The mask's id, if all is as it should be."""
     if not isinstance(transformer.config.head, MaskedHead):
-        raise refusal(transformer.config, "filling in masks", expected="a model of masked tokens, such as BERT")
+        raise refusal(
+            transformer.config,
+            "filling in masks",
+            expected="a model of masked tokens, such as BERT",
+        )
     if tokenizer.mask is None:
-        raise InputError("a tokenizer without mask token", expected="one that has it", fix="add mask_token to tokenizer_config.json")
+        raise InputError(
+            "a tokenizer without mask token",
+            expected="one that has it",
+            fix="add mask_token to tokenizer_config.json",
+        )
     size = transformer.config.last.embedding.vocab_size
     if not 1 <= top_k <= size:
-        raise InputError(f"top_k is {top_k}", expected=f"1 to {size}, the size of the vocabulary", fix="top_k=5")
+        raise InputError(
+            f"top_k is {top_k}", expected=f"1 to {size}, the size of the vocabulary", fix="top_k=5"
+        )
     return tokenizer.mask
 
 
@@ -82,9 +98,13 @@ def cut(text: str, mask: str) -> Gaps:
     pattern = "|".join([*map(re.escape, written), "_{3,}"])
     spans = [found.span() for found in re.finditer(pattern, text)]
     if not spans:
-        raise InputError(f"no mask in {short(text)}", expected=f"{mask}, [MASK] or ___ in the text", fix=EXAMPLE)
+        raise InputError(
+            f"no mask in {short(text)}", expected=f"{mask}, [MASK] or ___ in the text", fix=EXAMPLE
+        )
     edges = [0, *(edge for span in spans for edge in span), len(text)]
-    return Gaps([text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)], spans)
+    return Gaps(
+        [text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)], spans
+    )
 
 
 def eats_space(tokenizer: Tokenizer, mask: int) -> tuple[bool, bool]:
@@ -96,7 +116,8 @@ def eats_space(tokenizer: Tokenizer, mask: int) -> tuple[bool, bool]:
 
 
 def trim(parts: list[str], *, left: bool, right: bool) -> list[str]:
-    """The parts without the spaces that masks take: those at the end of a part before one, at the beginning of a part after one."""
+    """The parts without the spaces that masks take: those at the end of a part before one, at the
+    beginning of a part after one."""
     ends = [part.rstrip() if left else part for part in parts[:-1]] + parts[-1:]
     return ends[:1] + [part.lstrip() if right else part for part in ends[1:]]
 
@@ -104,7 +125,8 @@ def trim(parts: list[str], *, left: bool, right: bool) -> list[str]:
 def with_masks(tokenizer: Tokenizer, parts: list[str], mask: int) -> tuple[list[int], list[int]]:
     """The ids with the special ones around, and where the masks are."""
     before, after = tokenizer.engine.around
-    ids, places = [*before, *tokenizer.encode(parts[0])], list[int]()
+    ids = [*before, *tokenizer.encode(parts[0])]
+    places = list[int]()
     for part in parts[1:]:
         places.append(len(ids))
         ids += [mask, *tokenizer.encode(part)]
@@ -115,27 +137,42 @@ def check_length(transformer: Transformer, ids: list[int]) -> None:
     """A text with a mask is not cut: the mask might be in what is lost."""
     most = transformer.config.last.max_positions
     if len(ids) > most:
-        raise InputError(f"a text of {len(ids)} tokens", expected=f"at most {most}", fix="leave out what is far from the mask")
+        raise InputError(
+            f"a text of {len(ids)} tokens",
+            expected=f"at most {most}",
+            fix="leave out what is far from the mask",
+        )
 
 
 @torch.inference_mode()
-def probabilities(transformer: Transformer, ids: list[int], places: list[int]) -> Float[Tensor, "masks vocab_size"]:
+def probabilities(
+    transformer: Transformer, ids: list[int], places: list[int]
+) -> Float[Tensor, "masks vocab_size"]:
     """The head is asked at the masks only."""
     hidden = transformer.hidden(torch.tensor([ids], device=transformer.device))
     return transformer.head(hidden[:, places])[0].float().softmax(-1)
 
 
-def candidates(probabilities: Float[Tensor, "masks vocab_size"], tokenizer: Tokenizer, top_k: int) -> list[list[Candidate]]:
+def candidates(
+    probabilities: Float[Tensor, "masks vocab_size"], tokenizer: Tokenizer, top_k: int
+) -> list[list[Candidate]]:
     """The likeliest tokens of each mask."""
     best = probabilities.topk(top_k)
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [[Candidate(id, tokenizer.token(id), value) for id, value in zip(*row, strict=True)] for row in rows]
+    return [
+        [Candidate(id, tokenizer.token(id), value) for id, value in zip(*row, strict=True)]
+        for row in rows
+    ]
 
 
 def joined(parts: list[str], words: list[str]) -> str:
     """The text with a word in each gap."""
     text = parts[0]
     for word, part in zip(words, parts[1:], strict=True):
-        text = text.rstrip() + word.removeprefix(CONTINUES) if word.startswith(CONTINUES) else text + (word if text else word.lstrip())
+        text = (
+            text.rstrip() + word.removeprefix(CONTINUES)
+            if word.startswith(CONTINUES)
+            else text + (word if text else word.lstrip())
+        )
         text += part
     return text

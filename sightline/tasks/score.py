@@ -1,12 +1,13 @@
 """How likely a text is under a model: log p of each token, perplexity, bits per byte.
 
-    total          =  Σₜ log p(yₜ | tokens before it in its window)            in nats
+    total          =  Σₜ log p(yₜ | tokens before it in its window)    in nats
     perplexity     =  exp(−total / tokens scored)
-    bits per byte  =  −total / (ln 2 · bytes scored)                           comparable between tokenizers
+    bits per byte  =  −total / (ln 2 · bytes scored)                   comparable across tokenizers
 
-A text longer than the context is read in windows that begin `stride` tokens apart. Each token is scored once, in the first window
-that holds it: with stride 1 behind a whole window, with a large stride quicker and behind less. No token has less before it than
-context − stride, but for those of the first window. The logits of a window are never in memory together.
+A text longer than the context is read in windows that begin `stride` tokens apart. Each token is
+scored once, in the first window that holds it: with stride 1 behind a whole window, with a large
+stride quicker and behind less. No token has less before it than context − stride, but for those of
+the first window. The logits of a window are never in memory together.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ ROWS = 64  # tokens whose logits are in memory at once: 50 MB for a vocabulary o
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Tokens of the text and log p of each, in nats; None for a first token that has nothing before it. `bytes` counts what was scored."""
+    """Tokens of the text and log p of each, in nats; None for a first token that has nothing before
+    it. `bytes` counts what was scored."""
 
     tokens: list[int]
     logprobs: list[float | None]
@@ -62,7 +64,8 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What is read: the tokens of the text, what stands before them and is not scored, how many bytes are scored, and the source."""
+    """What is read: the tokens of the text, what stands before them and is not scored, how many
+    bytes are scored, and the source."""
 
     before: list[int]
     tokens: list[int]
@@ -80,10 +83,12 @@ def score(
     source: str | None = None,
     start: int | None = None,
 ) -> Score:
-    """Score a text, or token ids as they are. `progress` is told of every step how many more tokens are scored.
+    """Score a text, or token ids as they are. `progress` is told of every step how many more tokens
+    are scored.
 
-    A text stands behind the begin token where the tokenizer puts one; otherwise its first token has no log p. An encoder–decoder
-    scores a target, its end token too, given its `source` and the token that its decoder starts with.
+    A text stands behind the begin token where the tokenizer puts one; otherwise its first token has
+    no log p. An encoder–decoder scores a target, its end token too, given its `source` and the
+    token that its decoder starts with.
     """
     parts = parts_of(transformer, tokenizer, text, source=source, start=start)
     logprobs: list[float | None] = [] if parts.before else [None]
@@ -95,38 +100,73 @@ def score(
 
 
 def parts_of(
-    transformer: Transformer, tokenizer: Tokenizer, text: str | Sequence[int], *, source: str | None = None, start: int | None = None
+    transformer: Transformer,
+    tokenizer: Tokenizer,
+    text: str | Sequence[int],
+    *,
+    source: str | None = None,
+    start: int | None = None,
 ) -> Parts:
     """The text as the model reads it; what cannot be scored is said before anything is computed."""
     check_model(transformer, source)
     if not text:
-        raise InputError("an empty text", expected="some text to score", fix='score("Once upon a time")')
+        raise InputError(
+            "an empty text", expected="some text to score", fix='score("Once upon a time")'
+        )
     if source is not None:
         return target_parts(transformer, tokenizer, text, source, start=start)
     if not isinstance(text, str):
-        written, tokens, before = tokenizer.decode(text), list(text), list[int]()
+        written = tokenizer.decode(text)
+        tokens = list(text)
+        before = list[int]()
     else:
-        written, tokens, before = text, tokenizer.encode(text), list(tokenizer.engine.around[0])
+        written = text
+        tokens = tokenizer.encode(text)
+        before = list(tokenizer.engine.around[0])
     if len(before) + len(tokens) < 2:
-        raise InputError("a text of one token with nothing before it", expected="two tokens or more", fix="give a longer text")
+        raise InputError(
+            "a text of one token with nothing before it",
+            expected="two tokens or more",
+            fix="give a longer text",
+        )
     unscored = 0 if before else len(tokenizer.decode(tokens[:1]).encode())
     return Parts(before=before, tokens=tokens, bytes=max(0, size(written) - unscored))
 
 
-def target_parts(transformer: Transformer, tokenizer: Tokenizer, text: str | Sequence[int], source: str, *, start: int | None) -> Parts:
-    """A target, as the decoder is taught it: behind its start token, with what the tokenizer puts around it."""
+def target_parts(
+    transformer: Transformer,
+    tokenizer: Tokenizer,
+    text: str | Sequence[int],
+    source: str,
+    *,
+    start: int | None,
+) -> Parts:
+    """A target, as the decoder is taught it: behind its start token, with what the tokenizer puts
+    around it."""
     if start is None:
-        raise InputError("no start token for the decoder", expected="its id", fix="score(…, source=source, start=defaults.decoder_start)")
+        raise InputError(
+            "no start token for the decoder",
+            expected="its id",
+            fix="score(…, source=source, start=defaults.decoder_start)",
+        )
     if isinstance(text, str):
         check_tokenizer(tokenizer)
     tokens = tokenizer.encode(text, special=True) if isinstance(text, str) else list(text)
     read = tokenizer.encode(source, special=True)
-    encoder, decoder = transformer.config.encoder, transformer.config.decoder
+    encoder = transformer.config.encoder
+    decoder = transformer.config.decoder
     assert encoder is not None
     assert decoder is not None
-    for name, length, limit in (("source", len(read), encoder.max_positions), ("target", len(tokens), decoder.max_positions)):
+    for name, length, limit in (
+        ("source", len(read), encoder.max_positions),
+        ("target", len(tokens), decoder.max_positions),
+    ):
         if length > limit:
-            raise InputError(f"a {name} of {length} tokens", expected=f"at most {limit}", fix="score it sentence by sentence")
+            raise InputError(
+                f"a {name} of {length} tokens",
+                expected=f"at most {limit}",
+                fix="score it sentence by sentence",
+            )
     written = text if isinstance(text, str) else tokenizer.decode(text)
     return Parts(before=[start], tokens=tokens, bytes=size(written), source=read)
 
@@ -136,40 +176,72 @@ def check_model(transformer: Transformer, source: str | None) -> None:
     config = transformer.config
     if config.decoder is None:
         raise InputError(
-            "scoring with an encoder, which sees both sides of every token", expected="a decoder", fix="sightline fill MODEL TEXT"
+            "scoring with an encoder, which sees both sides of every token",
+            expected="a decoder",
+            fix="sightline fill MODEL TEXT",
         )
     if not isinstance(config.head, LanguageHead):
-        raise InputError("scoring with a model without a language head", expected="logits over the vocabulary", fix="load another model")
-    if (config.encoder is None) != (source is None):
-        seen = "a source for a model with one stack" if config.encoder is None else "no source for an encoder–decoder"
         raise InputError(
-            seen, expected="a source if there is an encoder", fix="leave --source out" if source is not None else "--source TEXT"
+            "scoring with a model without a language head",
+            expected="logits over the vocabulary",
+            fix="load another model",
+        )
+    if (config.encoder is None) != (source is None):
+        seen = (
+            "a source for a model with one stack"
+            if config.encoder is None
+            else "no source for an encoder–decoder"
+        )
+        raise InputError(
+            seen,
+            expected="a source if there is an encoder",
+            fix="leave --source out" if source is not None else "--source TEXT",
         )
 
 
 def check_tokenizer(tokenizer: Tokenizer) -> None:
     """A tokenizer that reads one language and writes another cannot cut a target."""
     ids = range(tokenizer.vocab_size)
-    if isinstance(tokenizer.engine, MarianEngine) or any(tokenizer.token(id) != tokenizer.token(id, source=True) for id in ids):
+    if isinstance(tokenizer.engine, MarianEngine) or any(
+        tokenizer.token(id) != tokenizer.token(id, source=True) for id in ids
+    ):
         seen = "a target as text, with a tokenizer that reads the source's language only"
-        raise InputError(seen, expected="the target as token ids", fix="score(translation.tokens, …)")
+        raise InputError(
+            seen, expected="the target as token ids", fix="score(translation.tokens, …)"
+        )
 
 
 @torch.inference_mode()
-def logprobs_of(transformer: Transformer, parts: Parts, *, stride: int | None = None) -> Iterator[list[float]]:
+def logprobs_of(
+    transformer: Transformer, parts: Parts, *, stride: int | None = None
+) -> Iterator[list[float]]:
     """log p of each token that has one before it, some at a time."""
     tokens = torch.tensor([[*parts.before, *parts.tokens]], device=transformer.device)
-    check.token_ids("tokens", tokens, transformer.config.last.embedding.vocab_size, transformer.device)
-    source = None if parts.source is None else torch.tensor([parts.source], device=transformer.device)
-    context = transformer.config.last.max_positions + (source is not None)  # a decoder is never fed the last token of a target
-    for begin, first, end in windows(tokens.shape[1], context, stride=stride, first=max(1, len(parts.before))):
+    check.token_ids(
+        "tokens", tokens, transformer.config.last.embedding.vocab_size, transformer.device
+    )
+    source = (
+        None if parts.source is None else torch.tensor([parts.source], device=transformer.device)
+    )
+    context = transformer.config.last.max_positions + (
+        source is not None
+    )  # a decoder is never fed the last token of a target
+    for begin, first, end in windows(
+        tokens.shape[1], context, stride=stride, first=max(1, len(parts.before))
+    ):
         yield from window_logprobs(transformer, tokens[:, begin:end], first - begin, source=source)
 
 
-def windows(length: int, context: int, *, stride: int | None, first: int = 1) -> Iterator[tuple[int, int, int]]:
+def windows(
+    length: int, context: int, *, stride: int | None, first: int = 1
+) -> Iterator[tuple[int, int, int]]:
     """Where each window begins, its first token to score, and its end."""
     if stride is not None and not 1 <= stride < context:
-        raise InputError(f"stride is {stride}", expected=f"1 to {context - 1}, less than the context", fix=f"stride={max(1, context // 2)}")
+        raise InputError(
+            f"stride is {stride}",
+            expected=f"1 to {context - 1}, less than the context",
+            fix=f"stride={max(1, context // 2)}",
+        )
     step = max(1, context // 2) if stride is None else stride
     for begin in range(0, length, step):
         end = min(begin + context, length)
@@ -180,26 +252,39 @@ def windows(length: int, context: int, *, stride: int | None, first: int = 1) ->
 
 
 def window_logprobs(
-    transformer: Transformer, window: Int[Tensor, "1 time"], first: int, *, source: Int[Tensor, "1 source"] | None
+    transformer: Transformer,
+    window: Int[Tensor, "1 time"],
+    first: int,
+    *,
+    source: Int[Tensor, "1 source"] | None,
 ) -> Iterator[list[float]]:
-    """log p of window[first:], each behind all of the window before it: in chunks on a cache, which is one pass over the whole."""
+    """log p of window[first:], each behind all of the window before it: in chunks on a cache, which
+    is one pass over the whole."""
     cache = Cache.growing(transformer.config)
     for begin in range(0, window.shape[1] - 1, CHUNK):
         targets = window[0, begin + 1 : begin + 1 + CHUNK]
-        hidden = transformer.hidden(window[:, begin : begin + len(targets)], cache=cache, source=source if begin == 0 else None)
+        hidden = transformer.hidden(
+            window[:, begin : begin + len(targets)],
+            cache=cache,
+            source=source if begin == 0 else None,
+        )
         wanted = max(0, first - 1 - begin)
         if wanted < len(targets):
             yield target_logprobs(transformer, hidden[:, wanted:], targets[wanted:])
 
 
-def target_logprobs(transformer: Transformer, hidden: Float[Tensor, "1 time width"], targets: Int[Tensor, " time"]) -> list[float]:
+def target_logprobs(
+    transformer: Transformer, hidden: Float[Tensor, "1 time width"], targets: Int[Tensor, " time"]
+) -> list[float]:
     """log softmax(head(hidden))[target], in float32, a few rows of logits at a time."""
     found = list[float]()
     for states, ids in zip(hidden.split(ROWS, dim=1), targets.split(ROWS), strict=True):
         logs = transformer.head(states)[0].float().log_softmax(-1)
         found.extend(logs.gather(-1, ids[:, None])[:, 0].tolist())
     if any(map(math.isnan, found)):
-        raise InputError("the model gave NaN logits", expected="numbers", fix="run the model in float32")
+        raise InputError(
+            "the model gave NaN logits", expected="numbers", fix="run the model in float32"
+        )
     return found
 
 

@@ -1,4 +1,5 @@
-"""A text as a model reads it, for a trace; an encoder–decoder that is given one text translates it first."""
+"""A text as a model reads it, for a trace; an encoder–decoder that is given one text translates it
+first."""
 
 from __future__ import annotations
 
@@ -30,30 +31,56 @@ def trace(
     what: Iterable[str],
     twin: NativeTwin | None = None,
 ) -> Trace:
-    """One watched pass over a text. The decoder of an encoder–decoder begins with its start token, which is put before `text`.
+    """One watched pass over a text. The decoder of an encoder–decoder begins with its start token,
+    which is put before `text`.
 
     A `twin` makes the pass on the native engine.
     """
-    config, tokenizer = (subject.running if twin is None else twin).config, subject.tokenizer
+    config = (subject.running if twin is None else twin).config
+    tokenizer = subject.tokenizer
     if config.encoder is None or config.decoder is None:
         if source is not None:
-            raise InputError("a source for a model with one stack", expected="an encoder–decoder", fix="trace(text)")
+            raise InputError(
+                "a source for a model with one stack",
+                expected="an encoder–decoder",
+                fix="trace(text)",
+            )
         ids = fitting("text", ids_of(tokenizer, text), config.last)
         if twin is not None:
             return native_trace(twin, subject, ids, text=written(text), layers=layers, what=what)
         return trace_of(subject, ids, text=written(text), layers=layers, what=what)
     read = text if source is None else source
-    source_ids, start = fitting("source", ids_of(tokenizer, read), config.encoder), start_of(defaults, tokenizer)
-    target, said = translated(subject, defaults, text) if source is None else (target_ids(tokenizer, text), written(text))
+    source_ids = fitting("source", ids_of(tokenizer, read), config.encoder)
+    start = start_of(defaults, tokenizer)
+    target, said = (
+        translated(subject, defaults, text)
+        if source is None
+        else (target_ids(tokenizer, text), written(text))
+    )
     ids = fitting("text", [start, *target], config.decoder)
-    return trace_of(subject, ids, source=source_ids, text=said, source_text=written(read), layers=layers, what=what)
+    return trace_of(
+        subject,
+        ids,
+        source=source_ids,
+        text=said,
+        source_text=written(read),
+        layers=layers,
+        what=what,
+    )
 
 
 def translated(subject: Subject, defaults: Defaults, text: Text) -> tuple[list[int], str]:
-    """What the model makes of a text, as it would unasked; its last token is chosen but never read."""
+    """What the model makes of a text, as it would unasked; its last token is chosen but never
+    read."""
     if not isinstance(text, str) or subject.tokenizer is None:
-        raise InputError("token ids for an encoder–decoder, without their source", expected="both", fix="trace(target, source=source)")
-    found = translate(subject.running, subject.tokenizer, defaults, text, beams=None, length_penalty=None)
+        raise InputError(
+            "token ids for an encoder–decoder, without their source",
+            expected="both",
+            fix="trace(target, source=source)",
+        )
+    found = translate(
+        subject.running, subject.tokenizer, defaults, text, beams=None, length_penalty=None
+    )
     return found.tokens[:-1], found.text
 
 
@@ -67,13 +94,19 @@ def target_ids(tokenizer: Tokenizer | None, text: Text) -> list[int]:
     if not isinstance(text, str):
         return plain(text)
     engine = needed(tokenizer).engine
-    return engine.target_ids(text) if isinstance(engine, MarianEngine) else needed(tokenizer).encode(text)
+    return (
+        engine.target_ids(text)
+        if isinstance(engine, MarianEngine)
+        else needed(tokenizer).encode(text)
+    )
 
 
 def needed(tokenizer: Tokenizer | None) -> Tokenizer:
     """The tokenizer, to read a text with."""
     if tokenizer is None:
-        raise InputError("a text for a model without tokenizer", expected="token ids", fix="trace([1, 2, 3])")
+        raise InputError(
+            "a text for a model without tokenizer", expected="token ids", fix="trace([1, 2, 3])"
+        )
     return tokenizer
 
 
@@ -82,17 +115,25 @@ def plain(ids: Any) -> list[int]:
     try:
         return [id.tolist() if hasattr(id, "tolist") else id for id in ids]
     except TypeError:
-        raise InputError(f"the text is {short(ids)}", expected="a text, or a list of token ids", fix='trace("The cat sat")') from None
+        raise InputError(
+            f"the text is {short(ids)}",
+            expected="a text, or a list of token ids",
+            fix='trace("The cat sat")',
+        ) from None
 
 
 def fitting(name: str, ids: list[int], stack: StackConfig) -> list[int]:
-    """There is something to look at, all of it in the vocabulary, and no more than the model was made for."""
+    """There is something to look at, all of it in the vocabulary, and no more than the model was
+    made for."""
     if not ids:
-        raise InputError(f"an empty {name}", expected="at least one token", fix='trace("The cat sat on the mat")')
+        raise InputError(
+            f"an empty {name}", expected="at least one token", fix='trace("The cat sat on the mat")'
+        )
     check_ids(name, ids, stack.embedding.vocab_size)
     if len(ids) > stack.max_positions:
         limit = stack.max_positions
-        seen, fix = f"a {name} of {len(ids)} tokens for a context of {limit}", f"shorten it: trace(model.ids(text)[:{limit}])"
+        seen = f"a {name} of {len(ids)} tokens for a context of {limit}"
+        fix = f"shorten it: trace(model.ids(text)[:{limit}])"
         raise InputError(seen, expected=f"at most {limit}", fix=fix)
     return ids
 

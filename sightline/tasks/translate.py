@@ -1,12 +1,15 @@
 """One language to another with an encoder–decoder, and where each word of the result looked.
 
     source      →  the encoder, once
-    start       →  beam search, or greedy steps, until the end token: what the checkpoint forbids never comes, what it forces does
-    alignment   =  mean over heads of softmax(q kᵀ / √d) between decoder and encoder, in one layer       [target, source]
+    start       →  beam search, or greedy steps, until the end token: what the checkpoint forbids
+                   never comes, what it forces does
+    alignment   =  mean over heads of softmax(q kᵀ / √d) between decoder and encoder, in one layer:
+                   [target, source]
 
-Row t is the attention of the step that chose token t, whose input is token t − 1 (Bahdanau et al. 2015, figure 3). The layer is the last
-but one, whose heads together align best (Garg et al. 2019); a decoder of one layer has no choice. It is read in one pass over the
-finished translation, and is the attention that was paid while it was made.
+Row t is the attention of the step that chose token t, whose input is token t − 1 (Bahdanau et al.
+2015, figure 3). The layer is the last but one, whose heads together align best (Garg et al. 2019);
+a decoder of one layer has no choice. It is read in one pass over the finished translation, and is
+the attention that was paid while it was made.
 """
 
 from __future__ import annotations
@@ -31,15 +34,21 @@ from sightline.record import Recorder
 from sightline.text.tokenizer import Tokenizer
 
 Number = TypeVar("Number", int, float)
-BEAMS, LENGTH_PENALTY = 4, 1.0
-TIMES, MORE = 3, 50  # without max_tokens a translation has at most 3 · source + 50 tokens: no language needs more, and a loop ends
+BEAMS = 4
+LENGTH_PENALTY = 1.0
+# Without max_tokens, a translation has at most 3 · source + 50 tokens: no language needs more, and
+# a loop ends.
+TIMES = 3
+MORE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A translation with its tokens, the end token too. Row t of the alignment belongs to target token t, and sums to 1.
+    """A translation with its tokens, the end token too. Row t of the alignment belongs to target
+    token t, and sums to 1.
 
-    `score` is Σ log p / length^length_penalty; `others` are the next best texts with theirs. Not `finished`: cut at max_tokens.
+    `score` is Σ log p / length^length_penalty; `others` are the next best texts with theirs. Not
+    `finished`: cut at max_tokens.
     """
 
     text: str
@@ -62,9 +71,11 @@ def translate(
     max_tokens: int | None = None,
     length_penalty: float | None = LENGTH_PENALTY,
 ) -> Translation:
-    """Translate a text as one. None for `beams` or `length_penalty` means what the checkpoint recommends."""
+    """Translate a text as one. None for `beams` or `length_penalty` means what the checkpoint
+    recommends."""
     check_model(transformer)
-    source, start = source_ids(transformer, tokenizer, text), start_of(defaults, tokenizer)
+    source = source_ids(transformer, tokenizer, text)
+    start = start_of(defaults, tokenizer)
     found = hypotheses(
         transformer,
         Request(
@@ -77,7 +88,8 @@ def translate(
         beams=first_said(beams, defaults.num_beams, BEAMS),
         penalty=first_said(length_penalty, defaults.length_penalty, LENGTH_PENALTY),
     )
-    best, texts = found[0], [tokenizer.decode(hypothesis.tokens) for hypothesis in found]
+    best = found[0]
+    texts = [tokenizer.decode(hypothesis.tokens) for hypothesis in found]
     return Translation(
         text=texts[0],
         tokens=list(best.tokens),
@@ -85,7 +97,10 @@ def translate(
         target_tokens=[tokenizer.token(id) for id in best.tokens],
         alignment=align(transformer, source, [start, *best.tokens]),
         score=best.score,
-        others=[(other, hypothesis.score) for other, hypothesis in zip(texts[1:], found[1:], strict=True)],
+        others=[
+            (other, hypothesis.score)
+            for other, hypothesis in zip(texts[1:], found[1:], strict=True)
+        ],
         finished=best.finished,
     )
 
@@ -95,14 +110,29 @@ def first_said(asked: Number | None, recommended: Number | None, usual: Number) 
     return asked if asked is not None else recommended if recommended is not None else usual
 
 
-def hypotheses(transformer: Transformer, request: Request, defaults: Defaults, *, beams: int, penalty: float) -> list[Hypothesis]:
+def hypotheses(
+    transformer: Transformer, request: Request, defaults: Defaults, *, beams: int, penalty: float
+) -> list[Hypothesis]:
     """The best translations, best first: with one beam the greedy one alone."""
     changes = changes_of(defaults, end=request.end, max_tokens=request.max_tokens)
     if beams == 1:
-        greedy = Request(prompt=request.prompt, source=request.source, max_tokens=request.max_tokens, end=request.end, changes=changes)
+        greedy = Request(
+            prompt=request.prompt,
+            source=request.source,
+            max_tokens=request.max_tokens,
+            end=request.end,
+            changes=changes,
+        )
         events = list(decode(transformer, greedy))
-        total, length = math.fsum(event.logprob for event in events), len(events)
-        return [Hypothesis(tuple(event.token for event in events), total / length**penalty, events[-1].finish == "stop")]
+        total = math.fsum(event.logprob for event in events)
+        length = len(events)
+        return [
+            Hypothesis(
+                tuple(event.token for event in events),
+                total / length**penalty,
+                events[-1].finish == "stop",
+            )
+        ]
     (found,) = search(
         transformer,
         torch.tensor([request.prompt], device=transformer.device),
@@ -115,12 +145,17 @@ def hypotheses(transformer: Transformer, request: Request, defaults: Defaults, *
         changes=changes,
     )
     if not found:
-        raise InputError("no translation is possible", expected="tokens that are not all banned", fix="look at bad_words_ids")
+        raise InputError(
+            "no translation is possible",
+            expected="tokens that are not all banned",
+            fix="look at bad_words_ids",
+        )
     return found
 
 
 def changes_of(defaults: Defaults, *, end: Sequence[int], max_tokens: int) -> tuple[Change, ...]:
-    """What the checkpoint forbids, but never the end; then what it forces at the first step and at the last."""
+    """What the checkpoint forbids, but never the end; then what it forces at the first step and at
+    the last."""
     changes = [banned(id for id in defaults.banned if id not in end)]
     if defaults.forced_begin is not None:
         changes.append(forced(defaults.forced_begin, length=1))
@@ -130,7 +165,8 @@ def changes_of(defaults: Defaults, *, end: Sequence[int], max_tokens: int) -> tu
 
 
 def forced(token: int, *, length: int) -> Change:
-    """Behind `length` tokens, the start token among them, only this one may come, and it costs nothing: log p = 0."""
+    """Behind `length` tokens, the start token among them, only this one may come, and it costs
+    nothing: log p = 0."""
 
     def change(logits: Tensor, history: Tokens) -> Tensor:
         only = torch.full_like(logits, -torch.inf)
@@ -141,13 +177,18 @@ def forced(token: int, *, length: int) -> Change:
 
 
 @torch.inference_mode()
-def align(transformer: Transformer, source: Sequence[int], target: Sequence[int]) -> Float[Tensor, "target source"]:
-    """The cross-attention that chose target[1], target[2], …: the mean over the heads of the last layer but one."""
+def align(
+    transformer: Transformer, source: Sequence[int], target: Sequence[int]
+) -> Float[Tensor, "target source"]:
+    """The cross-attention that chose target[1], target[2], …: the mean over the heads of the last
+    layer but one."""
     decoder = transformer.config.decoder
     assert decoder is not None
     layer = max(0, decoder.layers - 2)
     seen = Recorder({"cross_weights"}, layers={layer})
-    fed, read = (torch.tensor([list(ids)], device=transformer.device) for ids in (target[:-1], source))
+    fed, read = (
+        torch.tensor([list(ids)], device=transformer.device) for ids in (target[:-1], source)
+    )
     transformer.hidden(fed, source=read, record=seen)
     return seen["decoder", layer, "cross_weights"][0].float().mean(0)
 
@@ -155,18 +196,29 @@ def align(transformer: Transformer, source: Sequence[int], target: Sequence[int]
 def source_ids(transformer: Transformer, tokenizer: Tokenizer, text: str) -> list[int]:
     """The text as the encoder reads it."""
     if not text.strip():
-        raise InputError("an empty text", expected="some text to translate", fix='translate("Good morning")')
-    ids, encoder = tokenizer.encode(text, special=True), transformer.config.encoder
+        raise InputError(
+            "an empty text", expected="some text to translate", fix='translate("Good morning")'
+        )
+    ids = tokenizer.encode(text, special=True)
+    encoder = transformer.config.encoder
     assert encoder is not None
     if len(ids) > encoder.max_positions:
         seen = f"a text of {len(ids)} tokens for an encoder of {encoder.max_positions}"
-        raise InputError(seen, expected=f"at most {encoder.max_positions}", fix="translate it sentence by sentence")
+        raise InputError(
+            seen,
+            expected=f"at most {encoder.max_positions}",
+            fix="translate it sentence by sentence",
+        )
     return ids
 
 
 def start_of(defaults: Defaults, tokenizer: Tokenizer | None) -> int:
     """The token that the decoder starts with: what the checkpoint says, or the begin token."""
-    for start in (defaults.decoder_start, defaults.begin, None if tokenizer is None else tokenizer.bos):
+    for start in (
+        defaults.decoder_start,
+        defaults.begin,
+        None if tokenizer is None else tokenizer.bos,
+    ):
         if start is not None:
             return start
     raise InputError(
@@ -184,7 +236,11 @@ def most_tokens(transformer: Transformer, source_length: int, wanted: int | None
     if wanted is None:
         return min(room, TIMES * source_length + MORE)
     if not 1 <= wanted <= room:
-        raise InputError(f"max_tokens is {wanted}", expected=f"1 to {room}, what the decoder has room for", fix=f"max_tokens={room}")
+        raise InputError(
+            f"max_tokens is {wanted}",
+            expected=f"1 to {room}, what the decoder has room for",
+            fix=f"max_tokens={room}",
+        )
     return wanted
 
 
@@ -194,8 +250,14 @@ def check_model(transformer: Transformer) -> None:
     if config.encoder is None or config.decoder is None:
         kind = "a decoder alone" if config.encoder is None else "an encoder alone"
         use = "generate" if config.encoder is None else "fill, classify or embed"
-        raise InputError(f"translation with {kind}", expected="an encoder–decoder", fix=f"use {use} with this model")
+        raise InputError(
+            f"translation with {kind}",
+            expected="an encoder–decoder",
+            fix=f"use {use} with this model",
+        )
     if not isinstance(config.head, LanguageHead):
         raise InputError(
-            "translation with a model without a language head", expected="logits over the vocabulary", fix="load another model"
+            "translation with a model without a language head",
+            expected="logits over the vocabulary",
+            fix="load another model",
         )

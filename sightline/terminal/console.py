@@ -20,11 +20,22 @@ class Console(RichConsole):
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         colours = None if os.environ.get("NO_COLOR") else "auto"
-        super().__init__(stderr=stderr, width=width, color_system=colours, markup=False, emoji=False, highlight=False)
+        super().__init__(
+            stderr=stderr,
+            width=width,
+            color_system=colours,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=escape_controls(segment.text))
+            yield (
+                segment if segment.control else segment._replace(text=escape_controls(segment.text))
+            )
 
     def on_broken_pipe(self) -> None:
         """The command decides what to do, rich would leave."""

@@ -1,4 +1,5 @@
-"""Curves over each other: in a terminal's dots (⠁ to ⣿, two by four in a character), in letters where there are no colours, as SVG."""
+"""Curves over each other: in a terminal's dots (⠁ to ⣿, two by four in a character), in letters
+where there are no colours, as SVG."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from sightline.errors import InputError
 COLOURS = ("cyan", "yellow", "magenta", "green", "red", "blue")
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of Braille, by row and column
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-HEIGHT, MARGIN = 16, 9
+HEIGHT = 16
+MARGIN = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,14 @@ class Frame:
         """Column and row of a point, the first row being the top."""
         across = (x - self.left) / (self.right - self.left or 1)
         down = (self.high - y) / (self.high - self.low or 1)
-        return round(across * (self.columns - 1)), min(self.rows - 1, max(0, round(down * (self.rows - 1))))
+        return round(across * (self.columns - 1)), min(
+            self.rows - 1, max(0, round(down * (self.rows - 1)))
+        )
 
 
 def frame(curves: Sequence[Curve], columns: int, rows: int) -> Frame:
-    """Everything; of many points the highest 2 % are cut, for a loss begins far above where it goes."""
+    """Everything; of many points the highest 2 % are cut, for a loss begins far above where it
+    goes."""
     x = [point[0] for curve in curves for point in curve.points]
     y = sorted(point[1] for curve in curves for point in curve.points)
     high = y[-1] if len(y) < 20 else y[int(0.98 * (len(y) - 1))]
@@ -62,10 +67,13 @@ def draw(curves: Sequence[Curve], *, width: int, colours: bool, along: str) -> l
     lines = list[Text]()
     for row, line in enumerate(cells):
         value = shown.high - (shown.high - shown.low) * row / (HEIGHT - 1)
-        label = f"{value:{MARGIN}.4f} │" if row % 5 == 0 or row == HEIGHT - 1 else f"{'':{MARGIN}} │"
+        label = (
+            f"{value:{MARGIN}.4f} │" if row % 5 == 0 or row == HEIGHT - 1 else f"{'':{MARGIN}} │"
+        )
         lines.append(Text.assemble(label, *line))
     lines.append(Text(f"{'':{MARGIN}} └{'─' * room}"))
-    left, right = f"{shown.left:.3g}", f"{shown.right:,.6g} {along}"
+    left = f"{shown.left:.3g}"
+    right = f"{shown.right:,.6g} {along}"
     lines.append(Text(f"{'':{MARGIN}}  {left}{right:>{max(1, room - len(left))}}"))
     return [*lines, *legend(curves, colours=colours)]
 
@@ -73,7 +81,10 @@ def draw(curves: Sequence[Curve], *, width: int, colours: bool, along: str) -> l
 def legend(curves: Sequence[Curve], *, colours: bool) -> list[Text]:
     """Which line is whose."""
     signs = [("━━ ", colour(n)) if colours else (f"{mark(n)} ", "") for n in range(len(curves))]
-    return [Text.assemble(f"{'':{MARGIN}}  ", sign, curve.name) for sign, curve in zip(signs, curves, strict=True)]
+    return [
+        Text.assemble(f"{'':{MARGIN}}  ", sign, curve.name)
+        for sign, curve in zip(signs, curves, strict=True)
+    ]
 
 
 def colour(number: int) -> str:
@@ -86,13 +97,19 @@ def mark(number: int) -> str:
 
 def dotted(curves: Sequence[Curve], shown: Frame) -> list[list[tuple[str, str]]]:
     """Cells of dots; one that several curves pass has the colour of the last."""
-    dots, styles = dict[tuple[int, int], int](), dict[tuple[int, int], str]()
+    dots = dict[tuple[int, int], int]()
+    styles = dict[tuple[int, int], str]()
     for number, curve in enumerate(curves):
         for column, row in trace(curve, shown):
             cell = row // 4, column // 2
             dots[cell], styles[cell] = dots.get(cell, 0) | DOTS[row % 4][column % 2], colour(number)
-    places = [[(row, column) for column in range(shown.columns // 2)] for row in range(shown.rows // 4)]
-    return [[(chr(0x2800 + dots[cell]) if cell in dots else " ", styles.get(cell, "")) for cell in line] for line in places]
+    places = [
+        [(row, column) for column in range(shown.columns // 2)] for row in range(shown.rows // 4)
+    ]
+    return [
+        [(chr(0x2800 + dots[cell]) if cell in dots else " ", styles.get(cell, "")) for cell in line]
+        for line in places
+    ]
 
 
 def lettered(curves: Sequence[Curve], shown: Frame) -> list[list[tuple[str, str]]]:
@@ -110,7 +127,9 @@ def trace(curve: Curve, shown: Frame) -> set[tuple[int, int]]:
     found = set(places)
     for (a, b), (c, d) in itertools.pairwise(places):
         many = max(abs(c - a), abs(d - b))
-        found |= {(round(a + (c - a) * n / many), round(b + (d - b) * n / many)) for n in range(many)}
+        found |= {
+            (round(a + (c - a) * n / many), round(b + (d - b) * n / many)) for n in range(many)
+        }
     return found
 
 
@@ -120,7 +139,10 @@ def save(curves: Sequence[Curve], path: Path, *, along: str, what: str) -> None:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError("a picture needs matplotlib, which is not installed", fix="pip install matplotlib, or leave --out out") from None
+        raise InputError(
+            "a picture needs matplotlib, which is not installed",
+            fix="pip install matplotlib, or leave --out out",
+        ) from None
     mpl.rcParams["svg.hashsalt"] = "sightline"
     figure: Any = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
@@ -128,12 +150,20 @@ def save(curves: Sequence[Curve], path: Path, *, along: str, what: str) -> None:
         axes.plot(*zip(*curve.points, strict=True), label=curve.name, linewidth=1.5)
     shown = frame(curves, 2, 2)
     spread = (shown.high - shown.low) or math.fabs(shown.high) or 1.0
-    axes.set(xlabel=along, ylabel=what, ylim=(shown.low - 0.05 * spread, shown.high + 0.05 * spread))
+    axes.set(
+        xlabel=along, ylabel=what, ylim=(shown.low - 0.05 * spread, shown.high + 0.05 * spread)
+    )
     axes.grid(alpha=0.3)
     axes.legend()
     try:
         figure.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
     except ValueError:
-        raise InputError(f"{path}: no picture ends like that", expected=".svg, .png or .pdf", fix=f"--out {path.stem}.svg") from None
+        raise InputError(
+            f"{path}: no picture ends like that",
+            expected=".svg, .png or .pdf",
+            fix=f"--out {path.stem}.svg",
+        ) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})", fix="--out another file") from None
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror})", fix="--out another file"
+        ) from None

@@ -23,7 +23,8 @@ WEIGHTS = (
     (253, 231, 37),
 )
 COSINES = ((8, 48, 107), (74, 144, 196), (247, 245, 240), (224, 139, 60), (107, 37, 0))
-# The same where a terminal has 256 colours: of those, each step brighter than the one before (cosines: up to white)
+# The same where a terminal has 256 colours: of those, each step brighter than the one before
+# (cosines: up to white)
 WEIGHTS_256 = (
     "#5f005f",
     "#5f0087",
@@ -38,7 +39,17 @@ WEIGHTS_256 = (
     "#d7d75f",
     "#ffd700",
 )
-COSINES_256 = ("#00005f", "#005f87", "#5f87af", "#87afd7", "#ffffff", "#ffaf5f", "#d78700", "#af5f00", "#5f0000")
+COSINES_256 = (
+    "#00005f",
+    "#005f87",
+    "#5f87af",
+    "#87afd7",
+    "#ffffff",
+    "#ffaf5f",
+    "#d78700",
+    "#af5f00",
+    "#5f0000",
+)
 SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.08, "░"), (0.0, "·"))
 AGAINST = ((0.5, "="), (0.1, "-"), (0.0, "·"))  # below zero
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -58,26 +69,36 @@ class Scale(Protocol):
 
 
 def colour_count(console: Console) -> int:
-    """How many colours a terminal shows, if they are enough for a map, else 0; NO_COLOR says none."""
-    return 0 if console.no_color else {"truecolor": 1 << 24, "256": 256}.get(str(console.color_system), 0)
+    """How many colours a terminal shows, if they are enough for a map, else 0; NO_COLOR says
+    none."""
+    return (
+        0
+        if console.no_color
+        else {"truecolor": 1 << 24, "256": 256}.get(str(console.color_system), 0)
+    )
 
 
 def fraction(scale: Scale, value: float) -> float:
-    """Where a value stands on its scale of colours, 0 to 1: weights by their root, so that small ones are seen."""
+    """Where a value stands on its scale of colours, 0 to 1: weights by their root, so that small
+    ones are seen."""
     low, high = scale.limits
     part = min(1.0, max(0.0, (value - low) / (high - low)))
     return part if scale.signed else math.sqrt(part)
 
 
 def colour(scale: Scale, value: float, colours: int = 1 << 24) -> str:
-    """A value as `#rrggbb`; of 256 colours one that a terminal has, for the nearest to another may be darker than its neighbours."""
+    """A value as `#rrggbb`; of 256 colours one that a terminal has, for the nearest to another may
+    be darker than its neighbours."""
     if colours == 256:
         steps = COSINES_256 if scale.signed else WEIGHTS_256
         return steps[round(fraction(scale, value) * (len(steps) - 1))]
     stops = COSINES if scale.signed else WEIGHTS
     at = fraction(scale, value) * (len(stops) - 1)
     below = min(int(at), len(stops) - 2)
-    mixed = (round(a + (b - a) * (at - below)) for a, b in zip(stops[below], stops[below + 1], strict=True))
+    mixed = (
+        round(a + (b - a) * (at - below))
+        for a, b in zip(stops[below], stops[below + 1], strict=True)
+    )
     return "#" + "".join(f"{part:02x}" for part in mixed)
 
 
@@ -89,7 +110,8 @@ def on_colour(scale: Scale, value: float, colours: int) -> str:
 
 
 def shade(scale: Scale, value: float) -> str:
-    """A value without colours: the darker, the more; - and = below zero, a blank where there is none."""
+    """A value without colours: the darker, the more; - and = below zero, a blank where there is
+    none."""
     if math.isnan(value):
         return " "
     part = value / scale.limits[1]
@@ -105,9 +127,15 @@ def legend(scale: Scale, *, colours: int) -> Text:
         for n in range(24):
             part = n / 23 if scale.signed else (n / 23) ** 2
             line.append("█", style=colour(scale, low + part * (high - low), colours))
-        return line.append(f" {high:.3g}  {scale.value_name}" + ("" if scale.signed else ", colour by its root"))
+        return line.append(
+            f" {high:.3g}  {scale.value_name}" + ("" if scale.signed else ", colour by its root")
+        )
     steps = "  ".join(f"{sign} {least * high:.2g}" for least, sign in SHADES[:-1])
-    below = "".join(f"  {sign} −{least * high:.2g}" for least, sign in reversed(AGAINST[:-1])) if scale.signed else ""
+    below = (
+        "".join(f"  {sign} −{least * high:.2g}" for least, sign in reversed(AGAINST[:-1]))
+        if scale.signed
+        else ""
+    )
     return Text(f"{scale.value_name}: {steps}  · less{below}")
 
 
@@ -119,7 +147,9 @@ def bar(part: float, cells: int) -> str:
 
 def fitted(text: str, cells: int) -> str:
     """A text in exactly so many cells of a terminal; a Japanese letter takes two."""
-    return set_cell_size(text if cell_len(text) <= cells else set_cell_size(text, cells - 1).rstrip() + "…", cells)
+    return set_cell_size(
+        text if cell_len(text) <= cells else set_cell_size(text, cells - 1).rstrip() + "…", cells
+    )
 
 
 def right(text: str, cells: int) -> str:

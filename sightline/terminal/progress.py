@@ -1,4 +1,5 @@
-"""How far a download is, on stderr: a bar on a terminal, one line in a pipe. Whoever wants it elsewhere gives a `Report`."""
+"""How far a download is, on stderr: a bar on a terminal, one line in a pipe. Whoever wants it
+elsewhere gives a `Report`."""
 
 from __future__ import annotations
 
@@ -45,13 +46,26 @@ class Painter:
     """Draws when it is first told something, so that no work means no output."""
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         from sightline.terminal.console import Console
 
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bar = (
+            Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        )
         self._tasks: dict[str, TaskID] = {}
         self._said = False
 

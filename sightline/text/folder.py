@@ -1,7 +1,8 @@
 """The tokenizer of a model's folder, from whichever files it has.
 
-tokenizer.json │ vocab.json + merges.txt (GPT-2) │ vocab.txt (BERT) │ tokenizer.model, spiece.model (SentencePiece) │ source.spm +
-target.spm + vocab.json (Marian) │ vocab.json of single characters. The first that is there is taken.
+tokenizer.json │ vocab.json + merges.txt (GPT-2) │ vocab.txt (BERT) │ tokenizer.model, spiece.model
+(SentencePiece) │ source.spm + target.spm + vocab.json (Marian) │ vocab.json of single characters.
+The first that is there is taken.
 """
 
 from __future__ import annotations
@@ -21,9 +22,18 @@ from sightline.text.engines.sentencepiece import SentencePieceEngine
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary.build import engine_of
 from sightline.text.vocabulary.sentencepiece_model import more_pieces, parse
-from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, SpecialIds, Vocabulary
+from sightline.text.vocabulary.vocabulary import (
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    SpecialIds,
+    Vocabulary,
+)
 
-# classes whose vocab.json + merges.txt come with begin and end around a text, and those that cut words as Qwen does
+# classes whose vocab.json + merges.txt come with begin and end around a text, and those that cut
+# words as Qwen does
 SURROUNDED = ("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")
 QWEN = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "Qwen3Tokenizer")
 
@@ -37,7 +47,12 @@ def open_folder(folder: Path) -> Tokenizer | None:
     ids = {name: engine.id(piece) for name, piece in named.items()}
     vocabulary = None if isinstance(engine, RustEngine | MarianEngine) else engine.vocabulary()
     if vocabulary is not None:
-        known = {"bos": vocabulary.bos, "eos": vocabulary.eos, "pad": vocabulary.pad, "unknown": vocabulary.unknown}
+        known = {
+            "bos": vocabulary.bos,
+            "eos": vocabulary.eos,
+            "pad": vocabulary.pad,
+            "unknown": vocabulary.unknown,
+        }
         ids = known | {name: id for name, id in ids.items() if id is not None}
     return Tokenizer(engine, ids=ids, chat_template=files.chat_template(folder))
 
@@ -63,11 +78,16 @@ def _engine(folder: Path) -> Engine | None:
 def _is_word_piece(folder: Path) -> bool:
     """Whether vocab.txt is what the tokenizer is made of."""
     byte_bpe = (folder / "vocab.json").exists() and (folder / "merges.txt").exists()
-    return (folder / "vocab.txt").exists() and not (folder / "tokenizer.json").exists() and not byte_bpe
+    return (
+        (folder / "vocab.txt").exists()
+        and not (folder / "tokenizer.json").exists()
+        and not byte_bpe
+    )
 
 
 def _usual_tokens(folder: Path) -> dict[str, str]:
-    """The special tokens of BERT's class, which hold where vocab.txt comes without a word on them."""
+    """The special tokens of BERT's class, which hold where vocab.txt comes without a word on
+    them."""
     return {"pad": "[PAD]", "unknown": "[UNK]", "mask": "[MASK]"} if _is_word_piece(folder) else {}
 
 
@@ -78,7 +98,9 @@ def _tokenizer_json(path: Path) -> Engine:
     made = guarded(path, "be built", lambda: tokenizers.Tokenizer.from_str(text))
     known = {token.content for token in made.get_added_tokens_decoder().values() if token.special}
     named = [piece for piece in files.special_tokens(path.parent).values() if piece not in known]
-    made.add_special_tokens([piece for piece in named if made.token_to_id(piece) is not None])  # transformers does so too
+    made.add_special_tokens(
+        [piece for piece in named if made.token_to_id(piece) is not None]
+    )  # transformers does so too
     return RustEngine(path, made)
 
 
@@ -88,7 +110,8 @@ def _by_id(path: Path, ids: dict[str, Any], folder: Path) -> tuple[list[str], li
     added = {id: token for id, token in files.added_tokens(folder).items() if token[0] not in ids}
     files.check_ids(path, {**ids, **{content: id for id, (content, _) in added.items()}})
     count = max([*ids.values(), *added], default=-1) + 1
-    pieces, kinds = [f"[PAD{id}]" for id in range(count)], [UNUSED] * count
+    pieces = [f"[PAD{id}]" for id in range(count)]
+    kinds = [UNUSED] * count
     for piece, id in ids.items():
         pieces[id], kinds[id] = piece, NORMAL
     for id, (content, special) in {**files.added_tokens(folder), **added}.items():
@@ -114,8 +137,13 @@ def _byte_bpe(folder: Path) -> Vocabulary:
         if piece in ids:
             kinds[ids[piece]] = CONTROL
     lines = files.read_text(folder / "merges.txt").split("\n")
-    merges = [line.rstrip("\r") for line in lines if line.strip() and not line.startswith("#version")]
-    around = [(ids[piece],) if _class(folder) in SURROUNDED and piece in ids else () for piece in ("<s>", "</s>")]
+    merges = [
+        line.rstrip("\r") for line in lines if line.strip() and not line.startswith("#version")
+    ]
+    around = [
+        (ids[piece],) if _class(folder) in SURROUNDED and piece in ids else ()
+        for piece in ("<s>", "</s>")
+    ]
     split = "qwen2" if _class(folder) in QWEN else "gpt-2"
     return Vocabulary(
         where=path,
@@ -158,14 +186,18 @@ def _word_piece(folder: Path) -> Vocabulary:
 
 
 def _sentencepiece(path: Path) -> Engine:
-    """SentencePiece's own file, run by SentencePiece; tokens added beside it go after its pieces."""
+    """SentencePiece's own file, run by SentencePiece; tokens added beside it go after its
+    pieces."""
     model = files.read_bytes(path)
     vocabulary = parse(path, model)
     config = files.optional_object(path.parent / "tokenizer_config.json")
     count = len(vocabulary.pieces)
     added = {id: token for id, token in files.added_tokens(path.parent).items() if id >= count}
     if added and max(added) != count + len(added) - 1:
-        raise CheckpointError(f"{path}: added tokens have ids up to {max(added)}", expected=f"{count} to {count + len(added) - 1}")
+        raise CheckpointError(
+            f"{path}: added tokens have ids up to {max(added)}",
+            expected=f"{count} to {count + len(added) - 1}",
+        )
     more = [(added[id][0], CONTROL if added[id][1] else USER_DEFINED) for id in sorted(added)]
     closes = path.name == "spiece.model" or str(config.get("tokenizer_class", "")).startswith("T5")
     opens = config.get("add_bos_token", not closes) and vocabulary.bos is not None
@@ -187,7 +219,9 @@ def _marian(folder: Path) -> Engine:
     files.check_ids(folder / "vocab.json", ids)
     target = folder / "target.spm"
     source = files.read_bytes(folder / "source.spm")
-    return MarianEngine(folder / "vocab.json", ids, source, files.read_bytes(target) if target.exists() else source)
+    return MarianEngine(
+        folder / "vocab.json", ids, source, files.read_bytes(target) if target.exists() else source
+    )
 
 
 def _characters(folder: Path) -> Vocabulary:
@@ -195,7 +229,13 @@ def _characters(folder: Path) -> Vocabulary:
     path = folder / "vocab.json"
     ids = files.read_object(path)
     pieces, kinds = _by_id(path, ids, folder)
-    named = {name: ids[piece] for name, piece in files.special_tokens(folder).items() if name != "mask" and piece in ids}
+    named = {
+        name: ids[piece]
+        for name, piece in files.special_tokens(folder).items()
+        if name != "mask" and piece in ids
+    }
     if "unknown" in named:
         kinds[named["unknown"]] = UNKNOWN
-    return Vocabulary(where=path, kind="characters", pieces=pieces, kinds=kinds, **SpecialIds(**named))
+    return Vocabulary(
+        where=path, kind="characters", pieces=pieces, kinds=kinds, **SpecialIds(**named)
+    )

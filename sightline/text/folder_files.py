@@ -1,4 +1,5 @@
-"""The small files around a tokenizer, read with limits: JSON objects, special tokens, chat template."""
+"""The small files around a tokenizer, read with limits: JSON objects, special tokens, chat
+template."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from sightline.text.vocabulary.patterns import check_pattern
 
 LARGEST_FILE = 128 * 2**20
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-NAMES = {"bos": "bos_token", "eos": "eos_token", "pad": "pad_token", "unknown": "unk_token", "mask": "mask_token"}
+NAMES = {
+    "bos": "bos_token",
+    "eos": "eos_token",
+    "pad": "pad_token",
+    "unknown": "unk_token",
+    "mask": "mask_token",
+}
 
 
 def read_bytes(path: Path) -> bytes:
@@ -22,7 +29,9 @@ def read_bytes(path: Path) -> bytes:
     try:
         return read_regular_file(path, most_bytes=LARGEST_FILE)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})", fix="check the file's permissions") from None
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror})", fix="check the file's permissions"
+        ) from None
 
 
 def read_text(path: Path) -> str:
@@ -30,7 +39,9 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: is not UTF-8 (at byte {error.start})", fix="fetch the file again") from None
+        raise CheckpointError(
+            f"{path}: is not UTF-8 (at byte {error.start})", fix="fetch the file again"
+        ) from None
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -47,9 +58,13 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=once)
         if SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()  # half of a pair is no character: UnicodeEncodeError
+            json.dumps(
+                value, ensure_ascii=False
+            ).encode()  # half of a pair is no character: UnicodeEncodeError
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is not a JSON object ({str(error)[:100]})", fix="fetch the file again") from None
+        raise CheckpointError(
+            f"{path}: is not a JSON object ({str(error)[:100]})", fix="fetch the file again"
+        ) from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: holds a {type(value).__name__}", expected="a JSON object")
     return value
@@ -63,15 +78,31 @@ def optional_object(path: Path) -> dict[str, Any]:
 def check_ids(path: Path, ids: dict[str, Any]) -> None:
     """Each id once, no negative ones, and not thinly spread (a table by id would be huge)."""
     values = list(ids.values())
-    wrong = next((piece for piece, id in ids.items() if isinstance(id, bool) or not isinstance(id, int) or id < 0), None)
+    wrong = next(
+        (
+            piece
+            for piece, id in ids.items()
+            if isinstance(id, bool) or not isinstance(id, int) or id < 0
+        ),
+        None,
+    )
     if wrong is not None:
-        raise CheckpointError(f"{path}: the id of {wrong[:40]!r} is {str(ids[wrong])[:40]!r}", expected="an integer from 0")
+        raise CheckpointError(
+            f"{path}: the id of {wrong[:40]!r} is {str(ids[wrong])[:40]!r}",
+            expected="an integer from 0",
+        )
     if len(set(values)) != len(values):
         seen: set[int] = set()
         twice = next(piece for piece, id in ids.items() if id in seen or seen.add(id))
-        raise CheckpointError(f"{path}: {twice[:40]!r} has the id {ids[twice]} of another token", expected="each id once")
+        raise CheckpointError(
+            f"{path}: {twice[:40]!r} has the id {ids[twice]} of another token",
+            expected="each id once",
+        )
     if values and max(values) >= 2 * len(values) + 1024:
-        raise CheckpointError(f"{path}: {len(values)} tokens have ids up to {max(values)}", expected="ids without large holes")
+        raise CheckpointError(
+            f"{path}: {len(values)} tokens have ids up to {max(values)}",
+            expected="ids without large holes",
+        )
 
 
 def check_tokenizer_json(path: Path, spelling: dict[str, Any]) -> None:
@@ -84,9 +115,19 @@ def check_tokenizer_json(path: Path, spelling: dict[str, Any]) -> None:
     added = spelling.get("added_tokens", [])
     if not isinstance(added, list) or not all(_is_token(token) for token in added):
         seen = f"{path}: added_tokens is no list of tokens"
-        raise CheckpointError(seen, expected="objects with a number as id and a text as content", fix="fetch the file again")
+        raise CheckpointError(
+            seen,
+            expected="objects with a number as id and a text as content",
+            fix="fetch the file again",
+        )
     taken = set(ids.values())
-    check_ids(path, {str(id): id for id in [*taken, *(token["id"] for token in added if token["id"] not in taken)]})
+    check_ids(
+        path,
+        {
+            str(id): id
+            for id in [*taken, *(token["id"] for token in added if token["id"] not in taken)]
+        },
+    )
     for pattern in _patterns(spelling):
         check_pattern(str(path), pattern)
 
@@ -98,11 +139,17 @@ def _vocabulary_ids(path: Path, vocabulary: Any) -> dict[str, Any]:
     if isinstance(vocabulary, list):
         return {str(place): place for place in range(len(vocabulary))}
     seen = f"{path}: model.vocab is {short(vocabulary)}"
-    raise CheckpointError(seen, expected="ids by piece, or a list of pieces with scores", fix="fetch the file again")
+    raise CheckpointError(
+        seen, expected="ids by piece, or a list of pieces with scores", fix="fetch the file again"
+    )
 
 
 def _is_token(token: Any) -> bool:
-    return isinstance(token, dict) and isinstance(token.get("content"), str) and isinstance(token.get("id"), int)
+    return (
+        isinstance(token, dict)
+        and isinstance(token.get("content"), str)
+        and isinstance(token.get("id"), int)
+    )
 
 
 def _patterns(node: Any) -> Iterator[str]:
@@ -139,13 +186,19 @@ def added_tokens(folder: Path) -> dict[int, tuple[str, bool]]:
             found[id] = (content, True)
     decoder = optional_object(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
     for id, token in decoder.items() if isinstance(decoder, dict) else ():
-        if isinstance(token, dict) and isinstance(token.get("content"), str) and id.isdecimal() and len(id) < 10:
+        if (
+            isinstance(token, dict)
+            and isinstance(token.get("content"), str)
+            and id.isdecimal()
+            and len(id) < 10
+        ):
             found[int(id)] = (token["content"], bool(token.get("special", True)))
     return found
 
 
 def chat_template(folder: Path) -> str | None:
-    """The chat template: its own file, or the configuration's (the one named default if there are several)."""
+    """The chat template: its own file, or the configuration's (the one named default if there are
+    several)."""
     if (folder / "chat_template.jinja").exists():
         return read_text(folder / "chat_template.jinja")
     value = optional_object(folder / "tokenizer_config.json").get("chat_template")

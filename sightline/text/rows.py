@@ -22,7 +22,9 @@ def read_text(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise InputError(
-            f"{path} cannot be read as text: {reason}", expected="a UTF-8 file", fix="check the path, or iconv -t utf-8"
+            f"{path} cannot be read as text: {reason}",
+            expected="a UTF-8 file",
+            fix="check the path, or iconv -t utf-8",
         ) from None
     if "\0" in text:
         raise InputError(f"{path} is no text", expected="a UTF-8 file", fix="check the path")
@@ -32,9 +34,17 @@ def read_text(path: Path) -> str:
 def read_rows(path: Path, *, shape: str) -> list[Row]:
     """The rows of a .csv or .jsonl file; `shape` is what one looks like, for the errors."""
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{path}: {path.suffix or 'no ending'}", expected="a .csv or .jsonl file", fix=f"lines of {shape} in a .jsonl")
+        raise InputError(
+            f"{path}: {path.suffix or 'no ending'}",
+            expected="a .csv or .jsonl file",
+            fix=f"lines of {shape} in a .jsonl",
+        )
     text = read_text(path)
-    rows = list(csv_rows(path, text) if path.suffix.lower() == ".csv" else jsonl_rows(path, text, shape=shape))
+    rows = list(
+        csv_rows(path, text)
+        if path.suffix.lower() == ".csv"
+        else jsonl_rows(path, text, shape=shape)
+    )
     if not rows:
         raise InputError(f"{path} has no rows", expected="one or more", fix="check the file")
     return rows
@@ -61,5 +71,7 @@ def jsonl_rows(path: Path, text: str, *, shape: str) -> Iterator[Row]:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise InputError(f"{path}, line {number}: no JSON object", expected=shape, fix="correct the line")
+            raise InputError(
+                f"{path}, line {number}: no JSON object", expected=shape, fix="correct the line"
+            )
         yield number, value

@@ -1,12 +1,14 @@
-"""Text while it is being written: whole characters only, never the prompt's, and never a stop string.
+"""Text while it is being written: whole characters only, never the prompt's, and never a stop
+string.
 
     stream, stops = TextStream(tokenizer, prompt_ids), StopStrings(["\\nUser:"])
     for id in new_ids:
         shown, met = stops.push(stream.push(id))
 
-The pieces of a TextStream joined are `tokenizer.decode(new_ids)`, to the character. Each token costs the same however long the text is:
-where a token always writes the same bytes they go through one incremental UTF-8 decoder; where it depends on its neighbours, only the
-tokens since the last settled one are decoded.
+The pieces of a TextStream joined are `tokenizer.decode(new_ids)`, to the character. Each token
+costs the same however long the text is: where a token always writes the same bytes they go through
+one incremental UTF-8 decoder; where it depends on its neighbours, only the tokens since the last
+settled one are decoded.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from sightline.text.engines.sentencepiece import UNKNOWN_TEXT, SentencePieceEngi
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary.vocabulary import BYTE, UNKNOWN
 
-SPACE, REPLACEMENT = "▁", "\ufffd"
+SPACE = "▁"
+REPLACEMENT = "\ufffd"
 SPELLED_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 SHORT_TAIL = 8  # tokens; a longer unsettled tail is decoded each time its length has doubled
-MOST_STOPS, LONGEST_STOP = 16, 1000
+MOST_STOPS = 16
+LONGEST_STOP = 1000
 
 Write = Callable[[int], bytes]
 
@@ -34,12 +38,19 @@ Write = Callable[[int], bytes]
 class TextStream:
     """Tokens in, text out as soon as it is certain."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), *, keep_space: bool = False) -> None:
-        """`keep_space` keeps the space between prompt and text, which SentencePiece's decoding takes for its own and drops."""
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), *, keep_space: bool = False
+    ) -> None:
+        """`keep_space` keeps the space between prompt and text, which SentencePiece's decoding
+        takes for its own and drops."""
         self._tokenizer = tokenizer
         before = [id for id in prompt_ids if self._is_text(id)] if keep_space else []
         write = bytes_writer(tokenizer.engine)
-        self._text = _Tail(tokenizer.engine, before) if write is None else _Bytes(tokenizer.engine, write, going_on=bool(before))
+        self._text = (
+            _Tail(tokenizer.engine, before)
+            if write is None
+            else _Bytes(tokenizer.engine, write, going_on=bool(before))
+        )
 
     def push(self, id: int) -> str:
         """The text that is certain now that this token has come; often one token late."""
@@ -58,8 +69,13 @@ class _Bytes:
     """For tokenizers whose every token writes the same bytes wherever it stands."""
 
     def __init__(self, engine: Engine, write: Write, *, going_on: bool) -> None:
-        self._engine, self._write = engine, write
-        self._drops_space = not going_on and isinstance(engine, SentencePieceEngine) and engine.vocabulary().prefix_space
+        self._engine = engine
+        self._write = write
+        self._drops_space = (
+            not going_on
+            and isinstance(engine, SentencePieceEngine)
+            and engine.vocabulary().prefix_space
+        )
         self._characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, id: int) -> str:
@@ -76,9 +92,11 @@ class _Bytes:
 
 
 class _Tail:
-    """For tokenizers whose tokens depend on their neighbours: WordPiece, byte fallback in a tokenizer.json, Marian.
+    """For tokenizers whose tokens depend on their neighbours: WordPiece, byte fallback in a
+    tokenizer.json, Marian.
 
-    `_ids` are the last settled token (the context) and those after it; `_shown` characters of their text have been given out.
+    `_ids` are the last settled token (the context) and those after it; `_shown` characters of their
+    text have been given out.
     """
 
     def __init__(self, engine: Engine, before: Sequence[int]) -> None:
@@ -114,12 +132,14 @@ class _Tail:
         return self._engine.text(self._ids, skip_special=True) if self._ids else ""
 
     def _settles(self, id: int) -> bool:
-        """Whether a token is enough of a context for the next one: it shows something, and is no part of a character."""
+        """Whether a token is enough of a context for the next one: it shows something, and is no
+        part of a character."""
         text = "" if self._is_byte(id) else self._engine.text([id], skip_special=True)
         return bool(text.strip()) and REPLACEMENT not in text
 
     def _is_byte(self, id: int) -> bool:
-        """A run of byte tokens is all characters or all U+FFFD: nothing is certain before it ends."""
+        """A run of byte tokens is all characters or all U+FFFD: nothing is certain before it
+        ends."""
         return SPELLED_BYTE.fullmatch(self._engine.piece(id) or "") is not None
 
 
@@ -139,7 +159,8 @@ def _sentencepiece_writer(engine: SentencePieceEngine) -> Write:
     vocabulary = engine.vocabulary()
 
     def write(id: int) -> bytes:
-        piece, kind = vocabulary.pieces[id], vocabulary.kind_of(id)
+        piece = vocabulary.pieces[id]
+        kind = vocabulary.kind_of(id)
         if kind == BYTE and len(piece) == 6:
             return bytes([int(piece[3:5], 16)])
         return (UNKNOWN_TEXT if kind == UNKNOWN else piece.replace(SPACE, " ")).encode()
@@ -148,7 +169,8 @@ def _sentencepiece_writer(engine: SentencePieceEngine) -> Write:
 
 
 def _byte_level_writer(engine: RustEngine) -> Write:
-    """GPT-2's letters back to bytes; a piece with another letter in it (an added token) stands for itself."""
+    """GPT-2's letters back to bytes; a piece with another letter in it (an added token) stands for
+    itself."""
     letters = byte_alphabet()
 
     def write(id: int) -> bytes:
@@ -161,26 +183,31 @@ def _byte_level_writer(engine: RustEngine) -> Write:
 
 
 class StopStrings:
-    """Text in, text that may be shown out: up to the stop string that is complete first, and nothing that may become one.
+    """Text in, text that may be shown out: up to the stop string that is complete first, and
+    nothing that may become one.
 
-    Of several that are complete at the same character the longest counts, so the result does not depend on how the text was cut.
+    Of several that are complete at the same character the longest counts, so the result does not
+    depend on how the text was cut.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = checked(stops)
         self._fallbacks = [fallbacks(stop) for stop in self._stops]
         self._matched = [0] * len(self._stops)
-        self._held, self._met = "", False
+        self._held = ""
+        self._met = False
 
     def push(self, text: str) -> tuple[str, bool]:
-        """What may be shown, and whether a stop string was met; after one, nothing more is shown."""
+        """What may be shown, and whether a stop string was met; after one, nothing more is
+        shown."""
         if self._met:
             return "", True
         for place, sign in enumerate(text):
             length = self._advance(sign)
             if length:
                 whole = self._held + text[: place + 1]
-                self._held, self._met = "", True
+                self._held = ""
+                self._met = True
                 return whole[:-length], True
         whole = self._held + text
         safe = len(whole) - max(self._matched, default=0)
@@ -189,11 +216,13 @@ class StopStrings:
 
     def finish(self) -> str:
         """What was held back and became no stop string."""
-        held, self._held = self._held, ""
+        held = self._held
+        self._held = ""
         return held
 
     def _advance(self, sign: str) -> int:
-        """One character on, in every stop string; the length of the longest that is now complete, or 0."""
+        """One character on, in every stop string; the length of the longest that is now complete,
+        or 0."""
         complete = 0
         for number, (stop, back) in enumerate(zip(self._stops, self._fallbacks, strict=True)):
             matched = self._matched[number]
@@ -213,15 +242,20 @@ def checked(stops: Sequence[str]) -> list[str]:
     if len(stops) > MOST_STOPS:
         raise InputError(f"{len(stops)} stop strings", expected=f"at most {MOST_STOPS}")
     if "" in stops:
-        raise InputError("a stop string is empty", expected="at least one character", fix="leave it out")
+        raise InputError(
+            "a stop string is empty", expected="at least one character", fix="leave it out"
+        )
     longest = max(map(len, stops), default=0)
     if longest > LONGEST_STOP:
-        raise InputError(f"a stop string of {longest:,} characters", expected=f"at most {LONGEST_STOP:,}")
+        raise InputError(
+            f"a stop string of {longest:,} characters", expected=f"at most {LONGEST_STOP:,}"
+        )
     return list(stops)
 
 
 def fallbacks(stop: str) -> list[int]:
-    """For each number of matched characters, how many still match one place later (Knuth, Morris, Pratt 1977)."""
+    """For each number of matched characters, how many still match one place later (Knuth, Morris,
+    Pratt 1977)."""
     back = [0, 0]
     for sign in stop[1:]:
         matched = back[-1]

@@ -1,6 +1,8 @@
-"""The process that renders chat templates, which come with models and are programs of strangers: sandboxed, small, and killable.
+"""The process that renders chat templates, which come with models and are programs of strangers:
+sandboxed, small, and killable.
 
-It runs by itself, nothing of sightline imported: see `limited`, which starts it and holds it to its limits.
+It runs by itself, nothing of sightline imported: see `limited`, which starts it and holds it to its
+limits.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from jinja2.runtime import Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-SECONDS, MEMORY = 2.0, 512 * 1024 * 1024
+SECONDS = 2.0
+MEMORY = 512 * 1024 * 1024
 LONGEST_OUTPUT = 4 * 1024 * 1024
 
 
 class Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what the model wrote, for training; a rendered chat has it as it is."""
+    """`{% generation %}…{% endgeneration %}` marks what the model wrote, for training; a rendered
+    chat has it as it is."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -74,9 +78,17 @@ def visible(name: Any) -> None:
         raise SecurityError(f"the name {name!r} is not allowed")
 
 
-def to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+def to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
     """JSON as it is, where Jinja's own filter would escape it for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def raise_exception(message: Any) -> NoReturn:
@@ -87,7 +99,9 @@ def raise_exception(message: Any) -> NoReturn:
 @lru_cache(maxsize=16)
 def compiled(template: str) -> Template:
     """A template with the names that chat templates use."""
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    environment = Sandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
     environment.filters["tojson"] = to_json
     names: dict[str, Any] = environment.globals  # pyright: ignore[reportAssignmentType]
     names.update(raise_exception=raise_exception, dict=PlainDict(), namespace=PlainNamespace)
@@ -103,7 +117,9 @@ def rendered(request: dict[str, Any]) -> str:
     """The text of a chat, unless it grows too long."""
     parts: list[str] = []
     size = 0
-    for part in compiled(request["template"]).generate(request["values"] | {"strftime_now": clock(request["now"])}):
+    for part in compiled(request["template"]).generate(
+        request["values"] | {"strftime_now": clock(request["now"])}
+    ):
         size += len(part)
         if size > LONGEST_OUTPUT:
             raise TemplateError(f"it writes more than {LONGEST_OUTPUT:,} characters")

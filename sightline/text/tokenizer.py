@@ -4,8 +4,9 @@
     tokenizer.encode("Hello world")                  [15496, 995]
     tokenizer.decode([15496, 995])                   "Hello world"
 
-What a user types is text: `<|endoftext|>` in it is ten or so ordinary tokens. Control tokens come from `special=True` (what the model
-expects around a text) or `control=True` (a chat template's output, which holds control tokens on purpose).
+What a user types is text: `<|endoftext|>` in it is ten or so ordinary tokens. Control tokens come
+from `special=True` (what the model expects around a text) or `control=True` (a chat template's
+output, which holds control tokens on purpose).
 """
 
 from __future__ import annotations
@@ -23,11 +24,21 @@ from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, UNKNOWN, Speci
 class Tokenizer:
     """One tokenizer: an engine, the model's special ids and its chat template."""
 
-    def __init__(self, engine: Engine, *, ids: Mapping[str, int | None] | None = None, chat_template: str | None = None) -> None:
-        self.engine, self.chat_template = engine, chat_template
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        ids: Mapping[str, int | None] | None = None,
+        chat_template: str | None = None,
+    ) -> None:
+        self.engine = engine
+        self.chat_template = chat_template
         known = dict(ids or {})
-        self.bos, self.eos, self.pad = known.get("bos"), known.get("eos"), known.get("pad")
-        self.unknown, self.mask = known.get("unknown"), known.get("mask")
+        self.bos = known.get("bos")
+        self.eos = known.get("eos")
+        self.pad = known.get("pad")
+        self.unknown = known.get("unknown")
+        self.mask = known.get("mask")
 
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary) -> Tokenizer:
@@ -38,13 +49,28 @@ class Tokenizer:
     from_gguf = from_llama2c = from_vocabulary
 
     @classmethod
-    def from_characters(cls, characters: Iterable[str], *, special: Sequence[str] = ("<pad>", "<s>", "</s>", "<unk>")) -> Tokenizer:
-        """One token per character, after the special ones (padding, begin, end, unknown; as many as given)."""
+    def from_characters(
+        cls,
+        characters: Iterable[str],
+        *,
+        special: Sequence[str] = ("<pad>", "<s>", "</s>", "<unk>"),
+    ) -> Tokenizer:
+        """One token per character, after the special ones (padding, begin, end, unknown; as many as
+        given)."""
         pieces = [*special, *characters]
-        kinds = [*(UNKNOWN if piece == "<unk>" else CONTROL for piece in special), *(NORMAL for _ in pieces[len(special) :])]
+        kinds = [
+            *(UNKNOWN if piece == "<unk>" else CONTROL for piece in special),
+            *(NORMAL for _ in pieces[len(special) :]),
+        ]
         names = ("pad", "bos", "eos", "unknown")
-        places = SpecialIds(**{name: place if place < len(special) else None for place, name in enumerate(names)})
-        return cls.from_vocabulary(Vocabulary(where=Path("characters"), kind="characters", pieces=pieces, kinds=kinds, **places))
+        places = SpecialIds(
+            **{name: place if place < len(special) else None for place, name in enumerate(names)}
+        )
+        return cls.from_vocabulary(
+            Vocabulary(
+                where=Path("characters"), kind="characters", pieces=pieces, kinds=kinds, **places
+            )
+        )
 
     @classmethod
     def from_folder(cls, path: Path | str) -> Tokenizer | None:
@@ -71,7 +97,8 @@ class Tokenizer:
         return [*before, *ids, *after]
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of ids; ids beyond the vocabulary (a padded output layer has some) write nothing."""
+        """The text of ids; ids beyond the vocabulary (a padded output layer has some) write
+        nothing."""
         known = [int(id) for id in ids]
         special = self.special_ids if skip_special else frozenset[int]()
         kept = [id for id in known if 0 <= id < self.vocab_size and id not in special]
@@ -82,9 +109,11 @@ class Tokenizer:
         return self.engine.spans(_valid(text)) if text else []
 
     def token(self, id: int, *, source: bool = False) -> str:
-        """One token as a reader would write it: " world", "<|endoftext|>"; bytes that are no character as \\xe3.
+        """One token as a reader would write it: " world", "<|endoftext|>"; bytes that are no
+        character as \\xe3.
 
-        `source` gives the token that is read, for the rare tokenizer that writes other characters than it reads (letters to sounds).
+        `source` gives the token that is read, for the rare tokenizer that writes other characters
+        than it reads (letters to sounds).
         """
         return self.engine.readable(id, source=source) if 0 <= id < self.vocab_size else f"<{id}>"
 

@@ -1,7 +1,7 @@
 """How to train: everything that decides what the weights will be, except the data and the model.
 
-The same TrainingConfig, data, model and number of threads give the same weights, bit for bit, however often the run was interrupted;
-only `minutes` lets the clock decide.
+The same TrainingConfig, data, model and number of threads give the same weights, bit for bit,
+however often the run was interrupted; only `minutes` lets the clock decide.
 """
 
 from __future__ import annotations
@@ -18,24 +18,38 @@ OnBad = Literal["stop", "skip", "rewind"]
 Precision = Literal["float32", "bfloat16"]
 
 
-LEAST_RATE, MOST_RATE = 1e-12, 1e3
+LEAST_RATE = 1e-12
+MOST_RATE = 1e3
 BELOW_ONE = 0.9999999
 
 
-def number(name: str, value: float, *, low: float, high: float = math.inf, whole: bool = False) -> None:
+def number(
+    name: str, value: float, *, low: float, high: float = math.inf, whole: bool = False
+) -> None:
     """A setting within its bounds; NaN is within none."""
     kinds = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high or value == math.inf:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, kinds)
+        or not low <= value <= high
+        or value == math.inf
+    ):
         kind = "a whole number" if whole else "a finite number"
         bounds = f"{kind} from {low:g}" + ("" if high == math.inf else f" to {high:g}")
-        raise ConfigError(f"{name} is {short(value)}", expected=bounds, fix=f"{name}={max(low, 1) if whole else max(low, 0.001):g}")
+        raise ConfigError(
+            f"{name} is {short(value)}",
+            expected=bounds,
+            fix=f"{name}={max(low, 1) if whole else max(low, 0.001):g}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """The learning rate's course: up in a straight line for `warmup` steps, then down to `final` of it in the given shape.
+    """The learning rate's course: up in a straight line for `warmup` steps, then down to `final` of
+    it in the given shape.
 
-    wsd stays at the top and falls in the last `decay` part of the steps; inverse_sqrt is the 2017 paper's.
+    wsd stays at the top and falls in the last `decay` part of the steps; inverse_sqrt is the 2017
+    paper's.
     """
 
     shape: Shape = "cosine"
@@ -64,14 +78,17 @@ class AdamW:
         number("eps", self.eps, low=1e-30, high=1)
         number("weight_decay", self.weight_decay, low=0, high=10)
         if len(self.betas) != 2:
-            raise ConfigError(f"betas are {short(self.betas)}", expected="two numbers", fix="betas=(0.9, 0.99)")
+            raise ConfigError(
+                f"betas are {short(self.betas)}", expected="two numbers", fix="betas=(0.9, 0.99)"
+            )
         for beta in self.betas:
             number("beta", beta, low=0, high=BELOW_ONE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Muon:
-    """Momentum made orthogonal for the blocks' matrices; AdamW (`rest`) for embeddings, heads, norms and biases."""
+    """Momentum made orthogonal for the blocks' matrices; AdamW (`rest`) for embeddings, heads,
+    norms and biases."""
 
     lr: float = 0.02
     momentum: float = 0.95
@@ -91,10 +108,12 @@ Optimizer = AdamW | Muon
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
-    """`minutes`, where given, ends the run by the clock: the schedule then follows the time that the steps took, not their number.
+    """`minutes`, where given, ends the run by the clock: the schedule then follows the time that
+    the steps took, not their number.
 
-    `on_bad` is for a loss or gradient that is not finite. stop: end there. skip: leave the batch out. rewind: go back to the last
-    checkpoint and leave out all batches since, for they led there. In all three no weight has been changed by it."""
+    `on_bad` is for a loss or gradient that is not finite. stop: end there. skip: leave the batch
+    out. rewind: go back to the last checkpoint and leave out all batches since, for they led there.
+    In all three no weight has been changed by it."""
 
     steps: int
     optimizer: Optimizer = field(default_factory=AdamW)

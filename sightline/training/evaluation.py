@@ -33,14 +33,16 @@ def best_weights(learner: Trainee) -> Generator[None]:
 @torch.no_grad()
 def validate(learner: Trainee, task: Task, *, stop: Callable[[], bool] = lambda: False) -> float:
     """Nats for each target; NaN where nothing is held out, or where `stop` ended it early."""
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     with best_weights(learner):
         for batch in held_out(learner, task):
             if learner.crew.agree(stop()):
                 return math.nan
             mine = batch.share(learner.crew.rank, learner.crew.world).to(learner.transformer.device)
             _, nll = learner.objective(mine)
-            total, count = total + float(nll), count + batch.count
+            total = total + float(nll)
+            count = count + batch.count
     return learner.crew.total(total) / count if count else math.nan
 
 

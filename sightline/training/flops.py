@@ -1,10 +1,12 @@
 """What a step costs in floating-point operations: the numerator of `mfu`.
 
-    6 for each number of a matrix and each token that meets it: 2 forward, 2 for the gradient of its input, 2 for its own
-    12 · heads · head_dim · context for each layer and token: attention's two products
+    6 for each number of a matrix and each token that meets it: 2 forward, 2 for the gradient of its
+    input, 2 for its own 12 · heads · head_dim · context for each layer and token: attention's two
+    products
 
-Looking up an embedding costs nothing, multiplying by it in a tied head does, at the positions whose targets are asked for. A matrix
-that does not learn has no gradient of its own: 4. Masked pairs count (as in Chowdhery et al. 2022), recomputed activations do not.
+Looking up an embedding costs nothing, multiplying by it in a tied head does, at the positions whose
+targets are asked for. A matrix that does not learn has no gradient of its own: 4. Masked pairs
+count (as in Chowdhery et al. 2022), recomputed activations do not.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def step_flops(transformer: Transformer, batch: Batch) -> float:
         return stack_flops(transformer.last_stack, rows, time) + head_flops(transformer, batch)
     assert batch.source is not None
     source = batch.source.shape[1]
-    both = stack_flops(transformer.encoder, rows, source) + stack_flops(transformer.decoder, rows, time, source)
+    both = stack_flops(transformer.encoder, rows, source) + stack_flops(
+        transformer.decoder, rows, time, source
+    )
     return both + head_flops(transformer, batch)
 
 
@@ -34,11 +38,14 @@ def stack_flops(stack: Stack, rows: int, time: int, source: int = 0) -> float:
     """All blocks. Cross-attention's keys and values are made of the source."""
     total = 0.0
     for n in range(stack.config.layers):
-        block, config = stack[n], stack.config.block(n)
+        block = stack[n]
+        config = stack.config.block(n)
         cross = getattr(block, "cross_attention", None)
         read = products(cross.key, cross.value) if isinstance(cross, Attention) else 0.0
         total += rows * (time * (products(block) - read) + source * read)
-        total += rows * time * looked_at(config.attention, min(time, config.attention.window or time))
+        total += (
+            rows * time * looked_at(config.attention, min(time, config.attention.window or time))
+        )
         if config.cross_attention is not None:
             total += rows * time * looked_at(config.cross_attention, source)
     return total
@@ -58,7 +65,11 @@ def head_flops(transformer: Transformer, batch: Batch) -> float:
     weights = products(output)
     for part in output.modules():
         if isinstance(part, Vocabulary):
-            table = transformer.last_stack.embedding.tokens.weight if part.weight is None else part.weight
+            table = (
+                transformer.last_stack.embedding.tokens.weight
+                if part.weight is None
+                else part.weight
+            )
             weights += table.numel() * (6 if table.requires_grad else 4)
     language = isinstance(transformer.config.head, (LanguageHead, MaskedHead))
     return (asked if language else batch.targets.numel()) * weights
@@ -66,5 +77,10 @@ def head_flops(transformer: Transformer, batch: Batch) -> float:
 
 def products(*modules: nn.Module) -> float:
     """For each token that meets these matrices."""
-    matrices = [part.weight for module in modules for part in module.modules() if isinstance(part, nn.Linear)]
+    matrices = [
+        part.weight
+        for module in modules
+        for part in module.modules()
+        if isinstance(part, nn.Linear)
+    ]
     return float(sum(weight.numel() * (6 if weight.requires_grad else 4) for weight in matrices))

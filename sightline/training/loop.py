@@ -2,9 +2,11 @@
 
     for event in steps(trainee, task): …
 
-What step n does is decided by the state after step n − 1, the configuration and n. The random numbers of dropout belong to (seed, step,
-process): nothing has to be saved for them. A loss or gradient that is not finite is caught before it reaches a weight, and whatever
-else goes wrong in a step (data that cannot be read, memory that is not there) leaves the state before it, good to be saved.
+What step n does is decided by the state after step n − 1, the configuration and n. The random
+numbers of dropout belong to (seed, step, process): nothing has to be saved for them. A loss or
+gradient that is not finite is caught before it reaches a weight, and whatever else goes wrong in a
+step (data that cannot be read, memory that is not there) leaves the state before it, good to be
+saved.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ MOST_SKIPPED = 10  # steps in a row; a run that breaks more often has another fa
 
 
 class NotFiniteError(SightlineError, ArithmeticError):
-    """A loss, gradient or weight that is NaN or infinite; `step` is the number of the batch that showed it."""
+    """A loss, gradient or weight that is NaN or infinite; `step` is the number of the batch that
+    showed it."""
 
     step = -1
 
@@ -57,8 +60,8 @@ class MemoryFullError(SightlineError, MemoryError):
 
 @dataclass(frozen=True, slots=True)
 class StepEvent:
-    """One update: the loss in nats for each target, before the update; seconds left, if known; whether the update was left out;
-    seconds of training so far, without evaluations and saves."""
+    """One update: the loss in nats for each target, before the update; seconds left, if known;
+    whether the update was left out; seconds of training so far, without evaluations and saves."""
 
     step: int
     loss: float
@@ -93,22 +96,42 @@ def trainee(transformer: Transformer, config: TrainingConfig, crew: Crew = ALONE
     transformer.train()
     if config.checkpoint_activations:
         recompute_blocks(transformer)
-    objective = crew.wrap(Objective(transformer, label_smoothing=config.label_smoothing, z_loss=config.z_loss))
+    objective = crew.wrap(
+        Objective(transformer, label_smoothing=config.label_smoothing, z_loss=config.z_loss)
+    )
     objective = cast(nn.Module, torch.compile(objective)) if config.compile else objective
-    ema = {name: p.detach().clone() for name, p in transformer.named_parameters()} if config.ema else {}
-    return Trainee(transformer, config, objective, make_optimizers(transformer, config.optimizer), ema, crew=crew)
+    ema = (
+        {name: p.detach().clone() for name, p in transformer.named_parameters()}
+        if config.ema
+        else {}
+    )
+    return Trainee(
+        transformer,
+        config,
+        objective,
+        make_optimizers(transformer, config.optimizer),
+        ema,
+        crew=crew,
+    )
 
 
 def recompute_blocks(transformer: Transformer) -> None:
-    """Each block keeps its input alone, and computes the rest once more in the backward pass, with the same dropout."""
+    """Each block keeps its input alone, and computes the rest once more in the backward pass, with
+    the same dropout."""
     for part in transformer.modules():
         if isinstance(part, (Block, SphereBlock)) and "forward" not in vars(part):
             part.forward = partial(checkpoint, part.forward, use_reentrant=False)
 
 
-def steps(self: Trainee, task: Task, *, stop: Callable[[], bool] = lambda: False, peak_flops: float | None = None) -> Iterator[StepEvent]:
-    """One event for each step, until there are enough, the time is over, or `stop` says so. `peak_flops` are those that all processes
-    together could do in a second."""
+def steps(
+    self: Trainee,
+    task: Task,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    peak_flops: float | None = None,
+) -> Iterator[StepEvent]:
+    """One event for each step, until there are enough, the time is over, or `stop` says so.
+    `peak_flops` are those that all processes together could do in a second."""
     while self.step < self.config.steps and not out_of_time(self):
         started = time.perf_counter()
         batch = batch_of(task, self.step)
@@ -117,7 +140,9 @@ def steps(self: Trainee, task: Task, *, stop: Callable[[], bool] = lambda: False
             raise batch
         if ended:
             return
-        torch.manual_seed(int(random(self.config.seed, 1, self.step, self.crew.rank).integers(2**63)))
+        torch.manual_seed(
+            int(random(self.config.seed, 1, self.step, self.crew.rank).integers(2**63))
+        )
         rate = self.optimizers.set_factor(rate_factor(self))
         found = (math.nan, math.nan) if self.step in self.skip else attempt(self, batch, stop)
         if found is None:
@@ -127,7 +152,17 @@ def steps(self: Trainee, task: Task, *, stop: Callable[[], bool] = lambda: False
         took = time.perf_counter() - started
         self.seconds += took
         mfu = step_flops(self.transformer, batch) / took / peak_flops if peak_flops else None
-        yield StepEvent(self.step, found[0], rate, found[1], batch.read / took, seconds_left(self), mfu, not good, self.seconds)
+        yield StepEvent(
+            self.step,
+            found[0],
+            rate,
+            found[1],
+            batch.read / took,
+            seconds_left(self),
+            mfu,
+            not good,
+            self.seconds,
+        )
 
 
 def batch_of(task: Task, step: int) -> Batch | BatchError:
@@ -135,14 +170,19 @@ def batch_of(task: Task, step: int) -> Batch | BatchError:
     try:
         return task.batch(step)
     except Exception as error:
-        failed = BatchError(f"step {step}: its batch could not be made: {short_error(error)}", fix="mend the data, then --resume auto")
+        failed = BatchError(
+            f"step {step}: its batch could not be made: {short_error(error)}",
+            fix="mend the data, then --resume auto",
+        )
         failed.__cause__ = error
         return failed
 
 
 def short_error(error: Exception) -> str:
     """On one line."""
-    return " ".join(f"{'' if isinstance(error, SightlineError) else type(error).__name__ + ': '}{error}".split())[:400]
+    return " ".join(
+        f"{'' if isinstance(error, SightlineError) else type(error).__name__ + ': '}{error}".split()
+    )[:400]
 
 
 def attempt(self: Trainee, batch: Batch, stop: Callable[[], bool]) -> tuple[float, float] | None:
@@ -153,27 +193,42 @@ def attempt(self: Trainee, batch: Batch, stop: Callable[[], bool]) -> tuple[floa
         self.optimizers.zero()
         if not is_memory(error):
             raise
-    rows, parts = batch.rows, self.config.accumulate
+    rows = batch.rows
+    parts = self.config.accumulate
     raise MemoryFullError(
-        f"step {self.step}: not enough memory for a batch of {rows} × {batch.tokens.shape[1]} tokens in {parts} part{'s' * (parts > 1)}",
+        f"step {self.step}: not enough memory for a batch of {rows} × {batch.tokens.shape[1]}"
+        f" tokens in {parts} part{'s' * (parts > 1)}",
         expected="room for the activations of one part; no weight was changed",
-        fix=f"accumulate={2 * parts} (the same batch in smaller parts), then --resume auto; or checkpoint_activations=true",
+        fix=(
+            f"accumulate={2 * parts} (the same batch in smaller parts), then --resume auto; or"
+            " checkpoint_activations=true"
+        ),
     )
 
 
 def is_memory(error: BaseException) -> bool:
     """Whether torch, CUDA or Python ran out of memory."""
     words = str(error).lower()
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in words or "out of memory" in words
+    return (
+        isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        or "allocate memory" in words
+        or "out of memory" in words
+    )
 
 
-def backward(self: Trainee, batch: Batch, stop: Callable[[], bool] = lambda: False) -> tuple[float, float] | None:
-    """Gradients of the mean loss over the whole batch, clipped; the loss and the norm before clipping. Nothing if stopped on the way."""
-    config, crew = self.config, self.crew
+def backward(
+    self: Trainee, batch: Batch, stop: Callable[[], bool] = lambda: False
+) -> tuple[float, float] | None:
+    """Gradients of the mean loss over the whole batch, clipped; the loss and the norm before
+    clipping. Nothing if stopped on the way."""
+    config = self.config
+    crew = self.crew
     total = torch.zeros((), dtype=torch.float64)
     count = max(1, batch.count)
     mine = batch.share(crew.rank, crew.world).to(self.transformer.device)
-    parts = list(mine.parts(min(config.accumulate, max(1, batch.rows // crew.world))))  # as many for everyone
+    parts = list(
+        mine.parts(min(config.accumulate, max(1, batch.rows // crew.world)))
+    )  # as many for everyone
     for n, part in enumerate(parts):
         if n and crew.world == 1 and stop():
             self.optimizers.zero()
@@ -187,8 +242,9 @@ def backward(self: Trainee, batch: Batch, stop: Callable[[], bool] = lambda: Fal
 
 
 def clipped(transformer: Transformer, most: float) -> float:
-    """The norm of all gradients together. Where it is larger than `most` (0: nothing is), they are made shorter; else they are left alone,
-    which multiplying by 1 would do as well, but not as fast."""
+    """The norm of all gradients together. Where it is larger than `most` (0: nothing is), they are
+    made shorter; else they are left alone, which multiplying by 1 would do as well, but not as
+    fast."""
     gradients = [p.grad for p in transformer.parameters() if p.grad is not None]
     norm = nn.utils.get_total_norm(gradients)
     found = float(whole(norm))
@@ -205,12 +261,17 @@ def update_if_good(self: Trainee, loss: float, norm: float) -> bool:
     if good:
         update(self)
     self.optimizers.zero()
-    if not good and not left_out and (self.config.on_bad != "skip" or self.bad_in_a_row > MOST_SKIPPED):
+    if (
+        not good
+        and not left_out
+        and (self.config.on_bad != "skip" or self.bad_in_a_row > MOST_SKIPPED)
+    ):
         often = f", after {MOST_SKIPPED} others in a row" if self.config.on_bad == "skip" else ""
         raise NotFiniteError(
             f"step {self.step}: loss {loss:g}, gradient norm {norm:g}{often}",
             expected="finite numbers; no weight was changed",
-            fix="a smaller lr or a longer warmup" + ("" if often else ", or on_bad=skip to leave such batches out"),
+            fix="a smaller lr or a longer warmup"
+            + ("" if often else ", or on_bad=skip to leave such batches out"),
         ).at(self.step)
     return good
 
@@ -228,7 +289,11 @@ def update(self: Trainee) -> None:
 
 def autocast(config: TrainingConfig, device: torch.device) -> AbstractContextManager[object]:
     """bfloat16 products, if asked for."""
-    return torch.autocast(device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
+    return (
+        torch.autocast(device.type, torch.bfloat16)
+        if config.precision == "bfloat16"
+        else nullcontext()
+    )
 
 
 def rate_factor(self: Trainee) -> float:
@@ -236,14 +301,23 @@ def rate_factor(self: Trainee) -> float:
     config = self.config
     if config.minutes is None:
         return factor(config.schedule, self.step, config.steps)
-    return factor_by_clock(config.schedule, self.step, self.crew.first(self.seconds / (60 * config.minutes)))
+    return factor_by_clock(
+        config.schedule, self.step, self.crew.first(self.seconds / (60 * config.minutes))
+    )
 
 
 def out_of_time(self: Trainee) -> bool:
-    return self.config.minutes is not None and self.crew.first(self.seconds) >= 60 * self.config.minutes
+    return (
+        self.config.minutes is not None
+        and self.crew.first(self.seconds) >= 60 * self.config.minutes
+    )
 
 
 def seconds_left(self: Trainee) -> float:
     """At the average speed so far."""
     by_steps = (self.config.steps - self.step) * self.seconds / max(1, self.step)
-    return by_steps if self.config.minutes is None else min(by_steps, max(0.0, 60 * self.config.minutes - self.seconds))
+    return (
+        by_steps
+        if self.config.minutes is None
+        else min(by_steps, max(0.0, 60 * self.config.minutes - self.seconds))
+    )

@@ -2,8 +2,8 @@
 
 y = W x + (α/r) B A x        A [r, in] random, B [out, r] zero: at first nothing changes
 
-add_adapters(transformer, rank=8)           query and value of every attention; all else is frozen
-with merged(transformer): …                 W + (α/r) B A in W's place, and back to the bit afterwards
+add_adapters(transformer, rank=8)      query and value of every attention; all else is frozen
+with merged(transformer): …            W + (α/r) B A in W's place, restored bit for bit afterwards
 """
 
 from __future__ import annotations
@@ -32,14 +32,27 @@ ENDINGS: dict[Matrices, tuple[str, ...]] = {
 
 
 class LowRank(nn.Linear):
-    """W x + b + (α/r) B A x. The weight and the bias are those of the layer in whose place this stands."""
+    """W x + b + (α/r) B A x. The weight and the bias are those of the layer in whose place this
+    stands."""
 
     def __init__(self, layer: nn.Linear, *, rank: int, alpha: float) -> None:
-        super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
-        self.weight, self.bias = layer.weight, layer.bias
-        self.rank, self.alpha = rank, alpha
-        self.lora_a = nn.Parameter(torch.empty(rank, layer.in_features, dtype=layer.weight.dtype, device=layer.weight.device))
-        self.lora_b = nn.Parameter(torch.zeros(layer.out_features, rank, dtype=layer.weight.dtype, device=layer.weight.device))
+        super().__init__(
+            layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta"
+        )
+        self.weight = layer.weight
+        self.bias = layer.bias
+        self.rank = rank
+        self.alpha = alpha
+        self.lora_a = nn.Parameter(
+            torch.empty(
+                rank, layer.in_features, dtype=layer.weight.dtype, device=layer.weight.device
+            )
+        )
+        self.lora_b = nn.Parameter(
+            torch.zeros(
+                layer.out_features, rank, dtype=layer.weight.dtype, device=layer.weight.device
+            )
+        )
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
         self._base: Tensor | None = None
 
@@ -51,13 +64,18 @@ class LowRank(nn.Linear):
         plain = kernels.linear(x, self.weight, self.bias)
         if self._base is not None:
             return plain
-        return plain + nn.functional.linear(nn.functional.linear(x, self.lora_a), self.lora_b) * self.scale
+        return (
+            plain
+            + nn.functional.linear(nn.functional.linear(x, self.lora_a), self.lora_b) * self.scale
+        )
 
     def merge(self) -> None:
         """W becomes W + (α/r) B A; the old one is kept."""
         assert self._base is None
         self._base = self.weight.data
-        self.weight.data = sum_of(self._base, self.lora_a.detach(), self.lora_b.detach(), scale=self.scale)
+        self.weight.data = sum_of(
+            self._base, self.lora_a.detach(), self.lora_b.detach(), scale=self.scale
+        )
 
     def unmerge(self) -> None:
         """The old W, bit for bit."""
@@ -65,13 +83,28 @@ class LowRank(nn.Linear):
         self.weight.data, self._base = self._base, None
 
 
-def add_adapters(transformer: Transformer, *, rank: int, alpha: float | None = None, matrices: Matrices = "query_value") -> Transformer:
-    """Freeze everything, and put adapters beside the matrices that are named. α is 2r unless given. The model itself, changed."""
+def add_adapters(
+    transformer: Transformer,
+    *,
+    rank: int,
+    alpha: float | None = None,
+    matrices: Matrices = "query_value",
+) -> Transformer:
+    """Freeze everything, and put adapters beside the matrices that are named. α is 2r unless given.
+    The model itself, changed."""
     if rank < 1:
         raise ConfigError(f"LoRA of rank {rank}", expected="1 or more", fix="rank=8")
-    paths = [path for path, part in transformer.named_modules() if type(part) is Linear and path.endswith(ENDINGS[matrices])]
+    paths = [
+        path
+        for path, part in transformer.named_modules()
+        if type(part) is Linear and path.endswith(ENDINGS[matrices])
+    ]
     if transformer.last_stack.config.on_sphere:
-        raise ConfigError("LoRA on an nGPT, whose matrices are put back onto the sphere", expected="another model", fix="lora=0")
+        raise ConfigError(
+            "LoRA on an nGPT, whose matrices are put back onto the sphere",
+            expected="another model",
+            fix="lora=0",
+        )
     transformer.requires_grad_(False)
     for path in paths:
         replace_layer(transformer, path, rank=rank, alpha=2.0 * rank if alpha is None else alpha)
@@ -102,7 +135,10 @@ def merged_tensors(transformer: nn.Module, parameters: Mapping[str, Tensor]) -> 
     """Parameters by name, W + (α/r) B A in W's place, A and B gone; the model is not touched."""
     found = {name: tensor for name, tensor in parameters.items() if not is_adapter(name)}
     for path, part in adapters(transformer).items():
-        found[f"{path}.weight"] = sum_of(*(parameters[f"{path}.{name}"] for name in ("weight", "lora_a", "lora_b")), scale=part.scale)
+        found[f"{path}.weight"] = sum_of(
+            *(parameters[f"{path}.{name}"] for name in ("weight", "lora_a", "lora_b")),
+            scale=part.scale,
+        )
     return found
 
 

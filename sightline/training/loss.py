@@ -1,9 +1,12 @@
 """The loss, without all logits in memory at once.
 
-    nll = log Σ exp z − z_target        smoothed: (1 − ε) nll + ε (log Σ exp z − mean z)        z-loss: + ζ (log Σ exp z)²
+    nll       log Σ exp z − z_target
+    smoothed  (1 − ε) nll + ε (log Σ exp z − mean z)
+    z-loss    + ζ (log Σ exp z)²
 
-Only positions that are asked for reach the head. Where their logits would be large, they are made, differentiated and dropped a chunk
-at a time: the forward pass already leaves the gradient, so nothing is computed twice.
+Only positions that are asked for reach the head. Where their logits would be large, they are made,
+differentiated and dropped a chunk at a time: the forward pass already leaves the gradient, so
+nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -27,35 +30,56 @@ def check_head(transformer: Transformer) -> None:
     """A model that gives vectors has nothing to be right or wrong about."""
     head = transformer.config.head
     if not isinstance(head, (LanguageHead, MaskedHead, Classifier)):
-        raise ConfigError(f"{type(head).__name__}, which gives vectors", expected="a head for tokens or labels", fix="head=LanguageHead()")
+        raise ConfigError(
+            f"{type(head).__name__}, which gives vectors",
+            expected="a head for tokens or labels",
+            fix="head=LanguageHead()",
+        )
 
 
 class Objective(nn.Module):
-    """A model and what it is trained for, as one module, so that whatever wraps a module sees one forward."""
+    """A model and what it is trained for, as one module, so that whatever wraps a module sees one
+    forward."""
 
-    def __init__(self, transformer: Transformer, *, label_smoothing: float = 0.0, z_loss: float = 0.0) -> None:
+    def __init__(
+        self, transformer: Transformer, *, label_smoothing: float = 0.0, z_loss: float = 0.0
+    ) -> None:
         super().__init__()
         check_head(transformer)
-        self.transformer, self.label_smoothing, self.z_loss = transformer, label_smoothing, z_loss
+        self.transformer = transformer
+        self.label_smoothing = label_smoothing
+        self.z_loss = z_loss
 
     def forward(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         """Sums: minimised, and nll."""
         hidden = self.transformer.hidden(
-            batch.tokens, padding=batch.padding, source=batch.source, source_padding=batch.source_padding, documents=batch.documents
+            batch.tokens,
+            padding=batch.padding,
+            source=batch.source,
+            source_padding=batch.source_padding,
+            documents=batch.documents,
         )
         if not isinstance(self.transformer.config.head, (LanguageHead, MaskedHead)):
-            return self.of_logits(self.transformer.head(hidden, padding=batch.padding).flatten(0, -2), batch.targets.flatten())
+            return self.of_logits(
+                self.transformer.head(hidden, padding=batch.padding).flatten(0, -2),
+                batch.targets.flatten(),
+            )
         asked = batch.targets != IGNORED
         if bool(asked.all()):
             return self.of_hidden(hidden.flatten(0, -2), batch.targets.flatten())
         return self.of_hidden(hidden[asked], batch.targets[asked])
 
-    def of_hidden(self, hidden: Float[Tensor, "asked width"], targets: Int[Tensor, " asked"]) -> tuple[Tensor, Tensor]:
+    def of_hidden(
+        self, hidden: Float[Tensor, "asked width"], targets: Int[Tensor, " asked"]
+    ) -> tuple[Tensor, Tensor]:
         """The head and the loss, in chunks where the logits are many."""
         vocab_size = self.transformer.config.last.embedding.vocab_size
         rows = max(1, CHUNK // vocab_size)
         if len(targets) <= rows or not torch.is_grad_enabled():
-            parts = [self.of_logits(self.logits(h), t) for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)]
+            parts = [
+                self.of_logits(self.logits(h), t)
+                for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
+            ]
             return sum_of([a for a, _ in parts], hidden), sum_of([b for _, b in parts], hidden)
         parameters = [p for p in self.head_parameters() if p.requires_grad]
         return Chunked.apply(self, rows, hidden, targets, *parameters)  # pyright: ignore[reportReturnType]
@@ -65,11 +89,14 @@ class Objective(nn.Module):
 
     def head_parameters(self) -> list[Tensor]:
         """What the logits depend on besides the hidden states."""
-        output, embedding = self.transformer.output, self.transformer.last_stack.embedding.tokens.weight
+        output = self.transformer.output
+        embedding = self.transformer.last_stack.embedding.tokens.weight
         own: list[Tensor] = [] if output is None else list(output.parameters())
         return own if any(p is embedding for p in own) else [*own, embedding]
 
-    def of_logits(self, logits: Float[Tensor, "asked classes"], targets: Int[Tensor, " asked"]) -> tuple[Tensor, Tensor]:
+    def of_logits(
+        self, logits: Float[Tensor, "asked classes"], targets: Int[Tensor, " asked"]
+    ) -> tuple[Tensor, Tensor]:
         """Sums over the targets."""
         logits = logits.float()
         asked = targets != IGNORED
@@ -78,7 +105,11 @@ class Objective(nn.Module):
             return nll, nll.detach()
         total = logits.logsumexp(-1)
         spread = ((total - logits.mean(-1)) * asked).sum()
-        loss = (1 - self.label_smoothing) * nll + self.label_smoothing * spread + self.z_loss * (total.square() * asked).sum()
+        loss = (
+            (1 - self.label_smoothing) * nll
+            + self.label_smoothing * spread
+            + self.z_loss * (total.square() * asked).sum()
+        )
         return loss, nll.detach()
 
 
@@ -86,8 +117,16 @@ class Chunked(torch.autograd.Function):
     """The sum of the chunks' losses; their gradients are taken on the way."""
 
     @staticmethod
-    def forward(ctx: Any, objective: Objective, rows: int, hidden: Tensor, targets: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        loss, nll = hidden.new_zeros((), dtype=torch.float32), hidden.new_zeros((), dtype=torch.float32)
+    def forward(
+        ctx: Any,
+        objective: Objective,
+        rows: int,
+        hidden: Tensor,
+        targets: Tensor,
+        *parameters: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        loss = hidden.new_zeros((), dtype=torch.float32)
+        nll = hidden.new_zeros((), dtype=torch.float32)
         slopes: list[Tensor | None] = [None] * len(parameters)
         downward: list[Tensor] = []
         for h, t in zip(hidden.split(rows), targets.split(rows), strict=True):
@@ -95,16 +134,27 @@ class Chunked(torch.autograd.Function):
                 h = h.detach().requires_grad_()
                 part, plain = objective.of_logits(objective.logits(h), t)
                 below, *own = torch.autograd.grad(part, [h, *parameters], allow_unused=True)
-            loss, nll = loss + part.detach(), nll + plain
+            loss = loss + part.detach()
+            nll = nll + plain
             downward.append(below)
-            slopes = [a if b is None else b.clone() if a is None else a.add_(b) for a, b in zip(slopes, own, strict=True)]
-        ctx.downward, ctx.slopes = torch.cat(downward), slopes
+            slopes = [
+                a if b is None else b.clone() if a is None else a.add_(b)
+                for a, b in zip(slopes, own, strict=True)
+            ]
+        ctx.downward = torch.cat(downward)
+        ctx.slopes = slopes
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, None, ctx.downward * slope, None, *(None if s is None else s * slope for s in ctx.slopes)
+        return (
+            None,
+            None,
+            ctx.downward * slope,
+            None,
+            *(None if s is None else s * slope for s in ctx.slopes),
+        )
 
 
 def sum_of(parts: Sequence[Tensor], like: Tensor) -> Tensor:

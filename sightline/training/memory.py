@@ -1,15 +1,18 @@
 """Memory that stays mapped between the steps of a run.
 
-glibc hands arrays of more than 128 kB to the kernel as soon as they are freed, and asks for them again at the next step: every page of
-every activation is then zeroed and mapped anew at every step. A process that trains needs the same arrays again and again,
-so it keeps them: arrays of up to 32 MB (the most that glibc allows) come from the heap, and the heap is not given back.
+glibc hands arrays of more than 128 kB to the kernel as soon as they are freed, and asks for them
+again at the next step: every page of every activation is then zeroed and mapped anew at every step.
+A process that trains needs the same arrays again and again, so it keeps them: arrays of up to 32 MB
+(the most that glibc allows) come from the heap, and the heap is not given back.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # M_… of <malloc.h>
+TRIM_THRESHOLD = -1  # M_… of <malloc.h>
+TOP_PAD = -2
+MMAP_THRESHOLD = -3
 LARGEST_ON_HEAP = 32 << 20
 KEPT = (1 << 31) - 1
 GROWTH = 64 << 20
@@ -21,7 +24,8 @@ def keep_memory() -> bool:
         tell = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # another C library, another system
         return False
-    tell.argtypes, tell.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
+    tell.argtypes = [ctypes.c_int, ctypes.c_int]
+    tell.restype = ctypes.c_int
     said = ((MMAP_THRESHOLD, LARGEST_ON_HEAP), (TRIM_THRESHOLD, KEPT), (TOP_PAD, GROWTH))
     heard = [tell(name, value) == 1 for name, value in said]
     return all(heard)

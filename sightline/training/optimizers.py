@@ -1,12 +1,13 @@
 """Optimisers, and which parameters they treat how.
 
-    hidden    matrices of the blocks                           decay; under Muon: orthogonalised momentum
-    head      matrices of the head                             decay, unless it is the embedding's
-    tables    embeddings, tables of relative positions         no decay
-    vectors   gains, biases, scales, single numbers            no decay
+    hidden    matrices of the blocks                      decay; under Muon: orthogonalised momentum
+    head      matrices of the head                        decay, unless it is the embedding's
+    tables    embeddings, tables of relative positions    no decay
+    vectors   gains, biases, scales, single numbers       no decay
 
-Muon (Jordan et al. 2024): the momentum U of a matrix is replaced by the nearest orthogonal matrix, by five Newton–Schulz steps
-X ← aX + b(XXᵀ)X + c(XXᵀ)²X, in float32: bfloat16 products are slow on most processors.
+Muon (Jordan et al. 2024): the momentum U of a matrix is replaced by the nearest orthogonal matrix,
+by five Newton–Schulz steps X ← aX + b(XXᵀ)X + c(XXᵀ)²X, in float32: bfloat16 products are slow on
+most processors.
 """
 
 from __future__ import annotations
@@ -43,8 +44,17 @@ class Group:
 
 def groups(transformer: nn.Module) -> list[Group]:
     """Every parameter that learns, in one of four groups."""
-    tables = {id(part.weight) for part in transformer.modules() if isinstance(part, (nn.Embedding, RelativeTable))}
-    found: dict[str, list[tuple[str, nn.Parameter]]] = {"hidden": [], "tables": [], "head": [], "vectors": []}
+    tables = {
+        id(part.weight)
+        for part in transformer.modules()
+        if isinstance(part, (nn.Embedding, RelativeTable))
+    }
+    found: dict[str, list[tuple[str, nn.Parameter]]] = {
+        "hidden": [],
+        "tables": [],
+        "head": [],
+        "vectors": [],
+    }
     for name, parameter in transformer.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -55,14 +65,35 @@ def groups(transformer: nn.Module) -> list[Group]:
         else:
             kind = "head" if name.startswith(("output.", "transformer.output.")) else "hidden"
         found[kind].append((name, parameter))
-    return [Group(name, members, name in ("hidden", "head")) for name, members in found.items() if members]
+    return [
+        Group(name, members, name in ("hidden", "head"))
+        for name, members in found.items()
+        if members
+    ]
 
 
 class MuonOptimizer(torch.optim.Optimizer):
-    """W ← W − lr · √max(1, out/in) · orthogonal(momentum); Nesterov's look ahead. Equal shapes are orthogonalised together."""
+    """W ← W − lr · √max(1, out/in) · orthogonal(momentum); Nesterov's look ahead. Equal shapes are
+    orthogonalised together."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float, momentum: float, iterations: int, weight_decay: float) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "iterations": iterations, "weight_decay": weight_decay})
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        momentum: float,
+        iterations: int,
+        weight_decay: float,
+    ) -> None:
+        super().__init__(
+            parameters,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "iterations": iterations,
+                "weight_decay": weight_decay,
+            },
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -76,7 +107,10 @@ class MuonOptimizer(torch.optim.Optimizer):
                 self._update(alike, group)
 
     def _update(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
-        directions = orthogonal(torch.stack([whole(self._ahead(p, group["momentum"])).flatten(1) for p in parameters]), group["iterations"])
+        directions = orthogonal(
+            torch.stack([whole(self._ahead(p, group["momentum"])).flatten(1) for p in parameters]),
+            group["iterations"],
+        )
         rows, columns = directions.shape[-2:]
         rate = group["lr"] * max(1.0, rows / columns) ** 0.5
         for parameter, direction in zip(parameters, directions, strict=True):
@@ -105,12 +139,16 @@ def orthogonal(x: Tensor, iterations: int) -> Tensor:
     return x.mT if tall else x
 
 
-MOMENTS: dict[type[torch.optim.Optimizer], set[str]] = {MuonOptimizer: {"momentum"}, torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}}
+MOMENTS: dict[type[torch.optim.Optimizer], set[str]] = {
+    MuonOptimizer: {"momentum"},
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+}
 
 
 @dataclass(slots=True)
 class Optimizers:
-    """One optimiser, or Muon with AdamW for what is no hidden matrix. Learning rates are the peak's times a factor."""
+    """One optimiser, or Muon with AdamW for what is no hidden matrix. Learning rates are the peak's
+    times a factor."""
 
     parts: list[torch.optim.Optimizer]
     names: dict[int, str]
@@ -135,7 +173,11 @@ class Optimizers:
         found: dict[str, Tensor] = {}
         for part in self.parts:
             for parameter, state in part.state.items():
-                found |= {f"{self.names[id(parameter)]}/{key}": value for key, value in state.items() if isinstance(value, Tensor)}
+                found |= {
+                    f"{self.names[id(parameter)]}/{key}": value
+                    for key, value in state.items()
+                    if isinstance(value, Tensor)
+                }
         return found
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -150,31 +192,48 @@ class Optimizers:
             for parameter in (p for group in part.param_groups for p in group["params"]):
                 state = by_name.get(self.names[id(parameter)], {})
                 if state.keys() == wanted:
-                    part.state[parameter] = {key: held_like(value.clone(), parameter) for key, value in state.items()}
+                    part.state[parameter] = {
+                        key: held_like(value.clone(), parameter) for key, value in state.items()
+                    }
 
 
 def said_groups(transformer: nn.Module, config: Optimizer) -> list[str]:
     """The groups, a line for each."""
     rest = config.rest if isinstance(config, Muon) else config
-    return [group.said((config if group.name == "hidden" else rest).weight_decay) for group in groups(transformer)]
+    return [
+        group.said((config if group.name == "hidden" else rest).weight_decay)
+        for group in groups(transformer)
+    ]
 
 
 def make_optimizers(transformer: nn.Module, config: Optimizer) -> Optimizers:
     """As the configuration says."""
     found = groups(transformer)
     if not found:
-        raise InputError("no parameter of the model learns", expected="at least one", fix="parameter.requires_grad_()")
+        raise InputError(
+            "no parameter of the model learns",
+            expected="at least one",
+            fix="parameter.requires_grad_()",
+        )
     names = {id(parameter): name for group in found for name, parameter in group.parameters}
     if isinstance(config, AdamW):
         return Optimizers([adamw(found, config)], names)
-    hidden = [parameter for group in found if group.name == "hidden" for _, parameter in group.parameters]
+    hidden = [
+        parameter for group in found if group.name == "hidden" for _, parameter in group.parameters
+    ]
     others = [group for group in found if group.name != "hidden"]
     parts: list[torch.optim.Optimizer] = [muon(hidden, config)] if hidden else []
     return Optimizers([*parts, adamw(others, config.rest)] if others else parts, names)
 
 
 def muon(hidden: list[nn.Parameter], config: Muon) -> MuonOptimizer:
-    made = MuonOptimizer(hidden, lr=config.lr, momentum=config.momentum, iterations=config.iterations, weight_decay=config.weight_decay)
+    made = MuonOptimizer(
+        hidden,
+        lr=config.lr,
+        momentum=config.momentum,
+        iterations=config.iterations,
+        weight_decay=config.weight_decay,
+    )
     for group in made.param_groups:
         group["peak"] = config.lr
     return made
@@ -183,7 +242,11 @@ def muon(hidden: list[nn.Parameter], config: Muon) -> MuonOptimizer:
 def adamw(found: list[Group], config: AdamW) -> torch.optim.AdamW:
     """torch's fused one."""
     members = [
-        {"params": [p for _, p in group.parameters], "weight_decay": config.weight_decay if group.decays else 0.0, "peak": config.lr}
+        {
+            "params": [p for _, p in group.parameters],
+            "weight_decay": config.weight_decay if group.decays else 0.0,
+            "peak": config.lr,
+        }
         for group in found
     ]
     return torch.optim.AdamW(members, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)

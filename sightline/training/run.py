@@ -3,11 +3,13 @@
     run.json          what decides the weights: recipe, settings, model, training, data
     metrics.jsonl     one line for each step and evaluation
     checkpoints/      see `state.py`
-    model/            the best so far by validation, as `load` and (where a family has a home there) Hugging Face open it
+    model/            the best so far by validation, as `load` opens it and, where its family exists
+                      there, Hugging Face too
 
     for event in train(job, folder): …          StepEvent, Evaluated, Saved, Note
 
-Nothing is printed here. Ctrl-C and SIGTERM end the step, save and stop; a second trainer in the same folder is refused.
+Nothing is printed here. Ctrl-C and SIGTERM end the step, save and stop; a second trainer in the
+same folder is refused.
 """
 
 from __future__ import annotations
@@ -27,12 +29,30 @@ from sightline.training.config import TrainingConfig
 from sightline.training.data.batch import Task
 from sightline.training.distributed.process_group import ALONE, Crew, CrewError, checksum
 from sightline.training.evaluation import validate
-from sightline.training.loop import BatchError, MemoryFullError, NotFiniteError, StepEvent, Trainee, out_of_time, steps, trainee
+from sightline.training.loop import (
+    BatchError,
+    MemoryFullError,
+    NotFiniteError,
+    StepEvent,
+    Trainee,
+    out_of_time,
+    steps,
+    trainee,
+)
 from sightline.training.lora import adapters
 from sightline.training.state import checkpoint as state
 from sightline.training.state.export import Export, export
 from sightline.training.state.metrics import Metrics
-from sightline.training.state.resume import METRICS, MODEL, RUN, changes, clear, compare, describe, locked
+from sightline.training.state.resume import (
+    METRICS,
+    MODEL,
+    RUN,
+    changes,
+    clear,
+    compare,
+    describe,
+    locked,
+)
 
 FREE = {"save_every", "eval_every", "keep", "on_bad"}  # settings that do not decide what is learned
 MOST_REWINDS = 10
@@ -66,7 +86,8 @@ Event = StepEvent | Evaluated | Saved | Note
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Everything that a run needs. `make` gives the model as it is before the first step, `told` is what the user asked for."""
+    """Everything that a run needs. `make` gives the model as it is before the first step, `told` is
+    what the user asked for."""
 
     name: str
     make: Callable[[], Transformer]
@@ -78,9 +99,19 @@ class Job:
     def described(self, transformer: Transformer) -> dict[str, Any]:
         """What decides the weights, in plain values."""
         said = {"recipe": self.name, "settings": self.told, "model": to_plain(transformer.config)}
-        training = {name: value for name, value in to_plain(self.config).items() if name not in FREE}
-        said["adapters"] = {path: f"rank {part.rank}, alpha {part.alpha:g}" for path, part in adapters(transformer).items()}
-        return {**said, "training": training, "data": self.task.fingerprint, "threads": torch.get_num_threads()}
+        training = {
+            name: value for name, value in to_plain(self.config).items() if name not in FREE
+        }
+        said["adapters"] = {
+            path: f"rank {part.rank}, alpha {part.alpha:g}"
+            for path, part in adapters(transformer).items()
+        }
+        return {
+            **said,
+            "training": training,
+            "data": self.task.fingerprint,
+            "threads": torch.get_num_threads(),
+        }
 
 
 def train(
@@ -94,11 +125,19 @@ def train(
     crew: Crew = ALONE,
     peak_flops: float | None = None,
 ) -> Iterator[Event]:
-    """Train until done or told to stop. `accept` names what may differ from the run that is resumed: "data", "settings"."""
+    """Train until done or told to stop. `accept` names what may differ from the run that is
+    resumed: "data", "settings"."""
     with locked(folder, crew):
         torch.manual_seed(job.config.seed)
         learner = trainee(job.make(), job.config, crew)
-        run = Run(learner, job, folder, job.described(learner.transformer), Metrics(folder / METRICS if crew.leads else None), stop)
+        run = Run(
+            learner,
+            job,
+            folder,
+            job.described(learner.transformer),
+            Metrics(folder / METRICS if crew.leads else None),
+            stop,
+        )
         yield from run.begin(resume=resume, overwrite=overwrite, accept=accept)
         while True:
             try:
@@ -117,7 +156,8 @@ def train(
 class Run:
     """What happens around the steps: evaluations, checkpoints, the model that is handed out.
 
-    `best` is the least validation loss that `model/` was handed out for; `validation` is the last one, and its step."""
+    `best` is the least validation loss that `model/` was handed out for; `validation` is the last
+    one, and its step."""
 
     learner: Trainee
     job: Job
@@ -133,10 +173,14 @@ class Run:
     def begin(self, *, resume: Resume, overwrite: bool, accept: frozenset[str]) -> Iterator[Event]:
         """A new run, or the old one from its newest whole checkpoint."""
         crew = self.learner.crew
-        there = bool(crew.first((self.folder / RUN).exists()))  # the first may write it before the others look
+        there = bool(
+            crew.first((self.folder / RUN).exists())
+        )  # the first may write it before the others look
         if there and resume == "never" and not overwrite:
             raise InputError(
-                f"{self.folder}: holds a run already", expected="a new folder", fix="--resume auto to go on, or --overwrite to begin again"
+                f"{self.folder}: holds a run already",
+                expected="a new folder",
+                fix="--resume auto to go on, or --overwrite to begin again",
             )
         if there and not overwrite:
             yield from self.go_on(accept)
@@ -182,7 +226,10 @@ class Run:
                 yield from self.save()
 
     def evaluation_due(self) -> bool:
-        return self.learner.step % self.job.config.eval_every == 0 or self.learner.step == self.job.config.steps
+        return (
+            self.learner.step % self.job.config.eval_every == 0
+            or self.learner.step == self.job.config.steps
+        )
 
     def evaluate(self) -> Iterator[Event]:
         """The loss on what is held out, if anything is; the best model is handed out."""
@@ -207,15 +254,24 @@ class Run:
         return not self.learner.crew.agree(failed is not None)
 
     def save(self, *, last: bool = False) -> Iterator[Event]:
-        """A checkpoint. If it cannot be written, training goes on, and the next one may; after the last step there is none."""
+        """A checkpoint. If it cannot be written, training goes on, and the next one may; after the
+        last step there is none."""
         learner = self.learner
         check_together(learner)
         self.check_finite()
         at, loss = self.validation
         validation = loss if at == learner.step else None
-        path, failed = Path(), None
+        path = Path()
+        failed = None
         try:
-            path = state.save(learner, self.folder, self.described, validation=validation, best=self.best, keep=self.job.config.keep)
+            path = state.save(
+                learner,
+                self.folder,
+                self.described,
+                validation=validation,
+                best=self.best,
+                keep=self.job.config.keep,
+            )
         except CheckpointError as error:
             failed = error
         if not learner.crew.agree(failed is not None):
@@ -237,9 +293,11 @@ class Run:
             ).at(self.learner.step - 1)
 
     def rewind(self, error: NotFiniteError) -> Iterator[Event]:
-        """Back to the last checkpoint at a multiple of `save_every`, and without the batches since, for they led there (Chowdhery
-        et al. 2022); or the error, where that is not wanted. What is left out does not depend on when the run was interrupted."""
-        learner, config = self.learner, self.job.config
+        """Back to the last checkpoint at a multiple of `save_every`, and without the batches since,
+        for they led there (Chowdhery et al. 2022); or the error, where that is not wanted. What is
+        left out does not depend on when the run was interrupted."""
+        learner = self.learner
+        config = self.job.config
         bad = error.step
         first = bad // config.save_every * config.save_every
         path = rewind_to(self.folder, first)
@@ -250,12 +308,17 @@ class Run:
         state.restore(learner, path)
         check_together(learner)
         learner.skip |= skip
-        self.saved, self.validation = learner.step, (-1, math.nan)
+        self.saved = learner.step
+        self.validation = (-1, math.nan)
         yield from said(self.metrics.cut(learner.step))
-        yield Note(f"{error.seen}: back to step {learner.step}, and the batches of steps {first} to {bad} are left out")
+        yield Note(
+            f"{error.seen}: back to step {learner.step}, and the batches of steps {first} to {bad}"
+            " are left out"
+        )
 
     def finish(self) -> Iterator[Event]:
-        """The last evaluation where the run is over, and a checkpoint of what was learned since the last one."""
+        """The last evaluation where the run is over, and a checkpoint of what was learned since the
+        last one."""
         over = self.learner.step >= self.job.config.steps or out_of_time(self.learner)
         if over and self.validation[0] != self.learner.step:
             yield from self.evaluate()
@@ -289,7 +352,11 @@ def check_together(learner: Trainee) -> None:
         )
     if not crew.same(checksum(learner.transformer.parameters())):
         raise CrewError(
-            f"the processes no longer have the same weights at step {learner.step}; nothing was saved",
+            f"the processes no longer have the same weights at step {learner.step}; nothing was"
+            " saved",
             expected="the same everywhere",
-            fix="--resume auto goes on from the last checkpoint; if it happens again, suspect a machine's memory",
+            fix=(
+                "--resume auto goes on from the last checkpoint; if it happens again, suspect a"
+                " machine's memory"
+            ),
         )

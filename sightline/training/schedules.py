@@ -18,7 +18,9 @@ def factor(schedule: Schedule, step: int, steps: int) -> float:
 
 def factor_by_clock(schedule: Schedule, step: int, done: float) -> float:
     """The same where the clock ends the run: `done` is the part of its time that is over."""
-    falling = inverse_sqrt(schedule, step) if schedule.shape == "inverse_sqrt" else fall(schedule, done)
+    falling = (
+        inverse_sqrt(schedule, step) if schedule.shape == "inverse_sqrt" else fall(schedule, done)
+    )
     return rise(schedule, step) * falling
 
 
@@ -35,7 +37,8 @@ def inverse_sqrt(schedule: Schedule, step: int) -> float:
 
 def fall(schedule: Schedule, done: float) -> float:
     """After the warm-up, when the part `done` of the rest is over."""
-    done, final = min(1.0, done), schedule.final
+    done = min(1.0, done)
+    final = schedule.final
     if schedule.shape == "cosine":
         return final + (1 - final) * (1 + math.cos(math.pi * done)) / 2
     if schedule.shape == "linear":

@@ -42,8 +42,14 @@ def test_the_best_peer_has_the_largest_median() -> None:
 
 
 def test_a_row_is_ours_against_the_best_peer() -> None:
-    speeds = {"ours int8": [200.0, 220.0, 210.0], "slow": [50.0, 50.0, 50.0], "quick": [100.0, 110.0, 105.0]}
-    row = row_of("decode", "m", "ours int8", speeds, goal=2.0, shares=[0.8, 0.85, 0.82], bandwidth_goal=0.9)
+    speeds = {
+        "ours int8": [200.0, 220.0, 210.0],
+        "slow": [50.0, 50.0, 50.0],
+        "quick": [100.0, 110.0, 105.0],
+    }
+    row = row_of(
+        "decode", "m", "ours int8", speeds, goal=2.0, shares=[0.8, 0.85, 0.82], bandwidth_goal=0.9
+    )
     assert (row.peer, row.ratio) == ("quick", Spread(2.0, 2.0, 2.0))
     assert row.verdict == "met; bandwidth below 90%"
     assert row.others is not None
@@ -59,27 +65,61 @@ def test_without_a_peer_nothing_is_claimed() -> None:
 
 
 def test_a_goal_against_a_named_peer_is_judged_against_that_one() -> None:
-    speeds = {"ours int8": [160.0, 150.0], "CTranslate2 int8": [100.0, 100.0], "OpenVINO q8_0": [140.0, 160.0]}
+    speeds = {
+        "ours int8": [160.0, 150.0],
+        "CTranslate2 int8": [100.0, 100.0],
+        "OpenVINO q8_0": [140.0, 160.0],
+    }
     row = row_of("prefill", "m", "ours int8", speeds, goal=1.4, against="CTranslate2")
     assert (row.peer, row.goal_peer) == ("OpenVINO q8_0", "CTranslate2 int8")
     assert row.verdict == f"met: 1.55× CTranslate2 int8; OpenVINO q8_0: {NOISY}"
-    alone = row_of("prefill", "m", "ours int8", {"ours int8": [160.0], "CTranslate2 int8": [100.0]}, goal=1.4, against="CTranslate2")
+    alone = row_of(
+        "prefill",
+        "m",
+        "ours int8",
+        {"ours int8": [160.0], "CTranslate2 int8": [100.0]},
+        goal=1.4,
+        against="CTranslate2",
+    )
     assert (alone.goal_peer, alone.promised, alone.verdict) == ("", None, "met")
 
 
 def test_a_goal_above_what_memory_gives_is_said_to_be_so() -> None:
     speeds = {"ours int8": [150.0, 150.0], "quick": [100.0, 100.0]}
     row = row_of("decode", "m", "ours int8", speeds, goal=2.0, shares=[0.9, 0.9])
-    assert row.ceiling == Spread(pytest.approx(1.667, abs=1e-3), pytest.approx(1.667, abs=1e-3), pytest.approx(1.667, abs=1e-3))
+    assert row.ceiling == Spread(
+        pytest.approx(1.667, abs=1e-3),
+        pytest.approx(1.667, abs=1e-3),
+        pytest.approx(1.667, abs=1e-3),
+    )
     assert row.verdict == "short of the goal; the whole bandwidth would give 1.67×"
-    assert "whole" not in row_of("decode", "m", "ours int8", speeds, goal=1.2, shares=[0.9, 0.9]).verdict
-    moved = row_of("decode", "m", "ours int8", speeds, goal=2.0, shares=[1.1, 1.1])  # bandwidth that was less when it was measured
+    assert (
+        "whole"
+        not in row_of("decode", "m", "ours int8", speeds, goal=1.2, shares=[0.9, 0.9]).verdict
+    )
+    moved = row_of(
+        "decode", "m", "ours int8", speeds, goal=2.0, shares=[1.1, 1.1]
+    )  # bandwidth that was less when it was measured
     assert moved.verdict == "short of the goal"
-    reached = row_of("decode", "m", "ours int8", {"ours int8": [150.0, 150.0, 210.0], "quick": [100.0] * 3}, goal=2.0, shares=[0.9] * 3)
+    reached = row_of(
+        "decode",
+        "m",
+        "ours int8",
+        {"ours int8": [150.0, 150.0, 210.0], "quick": [100.0] * 3},
+        goal=2.0,
+        shares=[0.9] * 3,
+    )
     assert reached.verdict == "short by the median, reached in some rounds"
 
 
 def test_a_goal_against_one_that_did_not_run_is_not_called() -> None:
-    row = row_of("prefill", "m", "ours int8", {"ours int8": [160.0], "slow": [100.0]}, goal=1.4, against="CTranslate2")
+    row = row_of(
+        "prefill",
+        "m",
+        "ours int8",
+        {"ours int8": [160.0], "slow": [100.0]},
+        goal=1.4,
+        against="CTranslate2",
+    )
     assert row.verdict == "the goal is against CTranslate2, which did not run; slow: ahead"
     assert Row.of(row.plain()) == row

@@ -1,4 +1,5 @@
-"""Ask llama.cpp about GGUF files: run by the Python of `bench.peers`, questions as JSON on the standard input, answers on the output.
+"""Ask llama.cpp about GGUF files: run by the Python of `bench.peers`, questions as JSON on the
+standard input, answers on the output.
 
 {"ask": "greedy", "path": …, "prompt": [ids], "count": 8}     the tokens that follow
 {"ask": "translate", "path": …, "prompt": …, "count": …}      the same of an encoder-decoder

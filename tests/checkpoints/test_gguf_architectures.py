@@ -1,4 +1,5 @@
-"""Every architecture of GGUF that has a family here: read as transformers computes it, written as llama.cpp's converter writes it."""
+"""Every architecture of GGUF that has a family here: read as transformers computes it, written as
+llama.cpp's converter writes it."""
 
 from __future__ import annotations
 
@@ -39,20 +40,35 @@ def computed(path: Path, name: str) -> Tensor:
     """What the file gives here."""
     model = sl.load(path, engine="torch", dtype="float32")
     with torch.no_grad():
-        return model.transformer(START, source=TOKENS) if name in ("t5", "t5 v1.1") else model.transformer(TOKENS)
+        return (
+            model.transformer(START, source=TOKENS)
+            if name in ("t5", "t5 v1.1")
+            else model.transformer(TOKENS)
+        )
 
 
 def write(model: Any, path: Path, dtype: str = "float32") -> list[str]:
     """Our own writer."""
-    entries = {name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x) for name, x in tensors_of(model).items()}
-    return gguf_write.write(path, model.config.to_dict() | {"architectures": [type(model).__name__]}, entries, None, dtype)
+    entries = {
+        name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x)
+        for name, x in tensors_of(model).items()
+    }
+    return gguf_write.write(
+        path,
+        model.config.to_dict() | {"architectures": [type(model).__name__]},
+        entries,
+        None,
+        dtype,
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_converted_file_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
     model = make(name)
     convert(model, name, tmp_path / "model.gguf")
-    torch.testing.assert_close(computed(tmp_path / "model.gguf", name), truth(model, name), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(
+        computed(tmp_path / "model.gguf", name), truth(model, name), rtol=2e-5, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -66,11 +82,17 @@ def test_our_file_holds_what_a_converted_one_holds(name: str, tmp_path: Path) ->
         mine = ours.tensors[tensor.name]
         assert (mine.shape, mine.kind) == (tensor.shape, tensor.kind), tensor.name
         first, second = data[tmp_path / "ours.gguf"], data[tmp_path / "theirs.gguf"]
-        assert first[mine.start : mine.start + mine.length] == second[tensor.start : tensor.start + tensor.length], tensor.name
+        assert (
+            first[mine.start : mine.start + mine.length]
+            == second[tensor.start : tensor.start + tensor.length]
+        ), tensor.name
     extra = set(ours.tensors) - set(theirs.tensors)
     assert not extra
     for key, value in theirs.metadata.items():
-        if key not in ("phi3.rope.scaling.original_context_length", "t5encoder.decoder_block_count"):
+        if key not in (
+            "phi3.rope.scaling.original_context_length",
+            "t5encoder.decoder_block_count",
+        ):
             assert ours.metadata[key] == value, key
 
 
@@ -78,26 +100,51 @@ def test_our_file_holds_what_a_converted_one_holds(name: str, tmp_path: Path) ->
 def test_our_file_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
     model = make(name)
     write(model, tmp_path / "model.gguf")
-    torch.testing.assert_close(computed(tmp_path / "model.gguf", name), truth(model, name), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(
+        computed(tmp_path / "model.gguf", name), truth(model, name), rtol=2e-5, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("llama", {"hidden_act": "gelu"}, "layer 0's feed-forward activation in the decoder is gelu: it would be read as silu"),
-        ("gemma2", {"query_pre_attn_scalar": 100}, "layer 0's attention kind in the decoder is Dot(scale=0.1)"),
-        ("gemma2", {"final_logit_softcapping": None}, "the output's softcap is None: it would be read as 30.0"),
-        ("mistral", {"sliding_window": 8}, "layer 0's attention window in the decoder is 8: it would be read as None"),
+        (
+            "llama",
+            {"hidden_act": "gelu"},
+            "layer 0's feed-forward activation in the decoder is gelu: it would be read as silu",
+        ),
+        (
+            "gemma2",
+            {"query_pre_attn_scalar": 100},
+            "layer 0's attention kind in the decoder is Dot(scale=0.1)",
+        ),
+        (
+            "gemma2",
+            {"final_logit_softcapping": None},
+            "the output's softcap is None: it would be read as 30.0",
+        ),
+        (
+            "mistral",
+            {"sliding_window": 8},
+            "layer 0's attention window in the decoder is 8: it would be read as None",
+        ),
         ("gptneox", {"hidden_act": "relu"}, "feed-forward activation in the decoder is relu"),
         ("bert", {"hidden_act": "relu"}, "feed-forward activation in the encoder is relu"),
         ("t5", {"relative_attention_max_distance": 64}, "max_distance=64"),
     ],
 )
-def test_what_gguf_has_no_word_for_is_not_written(name: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_what_gguf_has_no_word_for_is_not_written(
+    name: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     model = make(name)
-    entries = {name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x) for name, x in tensors_of(model).items()}
+    entries = {
+        name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x)
+        for name, x in tensors_of(model).items()
+    }
     with pytest.raises(CheckpointError) as caught:
-        gguf_write.write(tmp_path / "model.gguf", model.config.to_dict() | changes, entries, None, "float32")
+        gguf_write.write(
+            tmp_path / "model.gguf", model.config.to_dict() | changes, entries, None, "float32"
+        )
     assert message in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -108,7 +155,11 @@ def with_tensor(source: Path, target: Path, name: str, values: list[float], **ch
     kind = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(target, kind)
     for key, value in header_of(source).metadata.items():
-        if isinstance(value, int | float) and key.startswith(f"{kind}.") and key.removeprefix(f"{kind}.") not in changes:
+        if (
+            isinstance(value, int | float)
+            and key.startswith(f"{kind}.")
+            and key.removeprefix(f"{kind}.") not in changes
+        ):
             writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for key, value in changes.items():
         writer.add_key_value(f"{kind}.{key}", value, gguf.GGUFValueType.get_type(value))
@@ -128,12 +179,18 @@ def phi3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_longrope_factors_are_refused_unless_they_change_nothing(phi3: Path, tmp_path: Path) -> None:
+def test_longrope_factors_are_refused_unless_they_change_nothing(
+    phi3: Path, tmp_path: Path
+) -> None:
     with_tensor(phi3, tmp_path / "long.gguf", "rope_factors_long.weight", [1.5] * 16)
-    with pytest.raises(CheckpointError, match=r"'rope_factors_long.weight' holds LongRoPE's factors"):
+    with pytest.raises(
+        CheckpointError, match=r"'rope_factors_long.weight' holds LongRoPE's factors"
+    ):
         gguf_read.read(tmp_path / "long.gguf")
     with_tensor(phi3, tmp_path / "ones.gguf", "rope_factors_long.weight", [1.0] * 16)
-    assert gguf_read.read(tmp_path / "ones.gguf").notes == ["rope_factors_long.weight is left out: its factors are all 1"]
+    assert gguf_read.read(tmp_path / "ones.gguf").notes == [
+        "rope_factors_long.weight is left out: its factors are all 1"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,12 +199,17 @@ def test_longrope_factors_are_refused_unless_they_change_nothing(phi3: Path, tmp
         ({"rope.scaling.attn_factor": 1.2}, "phi3.rope.scaling.attn_factor is set"),
         ({"attention.clamp_kqv": 8.0}, "phi3.attention.clamp_kqv is set"),
         ({"attention.causal": False}, "phi3.attention.causal is False"),
-        ({"rope.dimension_count": 64}, "phi3.rope.dimension_count is 64; expected at most the head's 32"),
+        (
+            {"rope.dimension_count": 64},
+            "phi3.rope.dimension_count is 64; expected at most the head's 32",
+        ),
         ({"attention.sliding_window": -3}, "phi3.attention.sliding_window is -3"),
         ({"rope.scaling.attn_factor": 1.0}, ""),
     ],
 )
-def test_metadata_that_would_change_the_result_is_refused(phi3: Path, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_metadata_that_would_change_the_result_is_refused(
+    phi3: Path, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with_tensor(phi3, tmp_path / "m.gguf", "rope_factors_long.weight", [1.0] * 16, **changes)
     if not message:
         gguf_read.read(tmp_path / "m.gguf")
@@ -165,20 +227,32 @@ def test_rope_factors_that_fit_no_head_are_refused(tmp_path: Path) -> None:
 
 def test_olmo_3_is_not_taken_for_olmo_2(tmp_path: Path) -> None:
     convert(make("olmo2"), "olmo2", tmp_path / "olmo2.gguf")
-    with_tensor(tmp_path / "olmo2.gguf", tmp_path / "m.gguf", "rope_freqs.weight", [1.0], **{"attention.sliding_window": 4096})
-    with pytest.raises(CheckpointError, match=r"olmo2.attention.sliding_window is 4096; expected none: OLMo 3"):
+    with_tensor(
+        tmp_path / "olmo2.gguf",
+        tmp_path / "m.gguf",
+        "rope_freqs.weight",
+        [1.0],
+        **{"attention.sliding_window": 4096},
+    )
+    with pytest.raises(
+        CheckpointError, match=r"olmo2.attention.sliding_window is 4096; expected none: OLMo 3"
+    ):
         gguf_read.read(tmp_path / "m.gguf")
 
 
 def test_tied_models_that_llama_cpp_wants_untied_are_read_as_tied(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**MODELS["olmo2"][2], tie_word_embeddings=True)).eval()
+    model = transformers.Olmo2ForCausalLM(
+        transformers.Olmo2Config(**MODELS["olmo2"][2], tie_word_embeddings=True)
+    ).eval()
     write(model, tmp_path / "model.gguf")
     assert "output.weight" in header_of(tmp_path / "model.gguf").tensors
     source = gguf_read.read(tmp_path / "model.gguf")
     assert source.keys["tie_word_embeddings"]
     assert "lm_head.weight" not in source.tensors
-    torch.testing.assert_close(computed(tmp_path / "model.gguf", "olmo2"), truth(model, "olmo2"), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(
+        computed(tmp_path / "model.gguf", "olmo2"), truth(model, "olmo2"), rtol=2e-5, atol=2e-5
+    )
 
 
 def test_heads_of_encoders_are_left_out_by_name(tmp_path: Path) -> None:
@@ -188,9 +262,12 @@ def test_heads_of_encoders_are_left_out_by_name(tmp_path: Path) -> None:
     assert sl.load(tmp_path / "model.gguf", engine="torch").head == "none"
 
 
-@pytest.mark.parametrize("name", ["phi3", "gemma2", "bloom", "gptneox", "t5", "modernbert", "distilbert"])
+@pytest.mark.parametrize(
+    "name", ["phi3", "gemma2", "bloom", "gptneox", "t5", "modernbert", "distilbert"]
+)
 def test_damaged_heads_raise_no_other_error(name: str, tmp_path: Path) -> None:
-    """Bytes of the metadata and of the tensors' places changed at random: an error of ours, or a file that can be understood."""
+    """Bytes of the metadata and of the tensors' places changed at random: an error of ours, or a
+    file that can be understood."""
     convert(make(name), name, tmp_path / "whole.gguf")
     data = (tmp_path / "whole.gguf").read_bytes()
     end = min(tensor.start for tensor in header_of(tmp_path / "whole.gguf").tensors.values())

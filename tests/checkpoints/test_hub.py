@@ -30,7 +30,11 @@ def test_a_cached_model_needs_no_network(place: Path) -> None:
     folder = cache(place)
     assert resolve("owner/name") == Resolved("folder", folder, "owner/name")
     assert resolve(f"owner/name@{COMMIT}").path == folder
-    fails("owner/other", "owner/other is not in the cache of the hub and HF_HUB_OFFLINE forbids the network", "copy the model's folder")
+    fails(
+        "owner/other",
+        "owner/other is not in the cache of the hub and HF_HUB_OFFLINE forbids the network",
+        "copy the model's folder",
+    )
 
 
 def test_a_cached_revision(place: Path) -> None:
@@ -40,8 +44,15 @@ def test_a_cached_revision(place: Path) -> None:
 
 
 def test_a_cached_model_with_a_shard_missing_is_not_used(place: Path) -> None:
-    index = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}).encode()
-    files = {"config.json": b"{}", "model.safetensors.index.json": index, "model-1.safetensors": b"x", "tokenizer.json": b"{}"}
+    index = json.dumps(
+        {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    ).encode()
+    files = {
+        "config.json": b"{}",
+        "model.safetensors.index.json": index,
+        "model-1.safetensors": b"x",
+        "tokenizer.json": b"{}",
+    }
     folder = cache(place, files=files)
     fails("owner/name", "is not in the cache")
     (folder / "model-2.safetensors").write_bytes(b"x")
@@ -64,7 +75,11 @@ def test_hf_home_is_honoured_by_a_real_process(place: Path) -> None:
     code = "from sightline.checkpoints.sources.reference import resolve; print(resolve('owner/name').path)"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=clean | {"HF_HOME": str(place), "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=clean | {"HF_HOME": str(place), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == f"{folder}\n"
 
@@ -75,10 +90,21 @@ def pretend(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., str]) -> None
     monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
 
 
-def test_a_download_asks_for_no_code_and_no_pickles(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_asks_for_no_code_and_no_pickles(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub.utils import filter_repo_objects
 
-    there = ["config.json", "model.safetensors", "a.py", "vocab.pkl", "pytorch_model.bin", "tokenizer.json", "merges.txt", "vocab.txt"]
+    there = [
+        "config.json",
+        "model.safetensors",
+        "a.py",
+        "vocab.pkl",
+        "pytorch_model.bin",
+        "tokenizer.json",
+        "merges.txt",
+        "vocab.txt",
+    ]
     there += [
         "1_Pooling/config.json",
         "onnx/model.safetensors",
@@ -89,14 +115,32 @@ def test_a_download_asks_for_no_code_and_no_pickles(place: Path, monkeypatch: py
     ]
     asked: list[str] = []
 
-    def answer(repository: str, *, revision: str, allow_patterns: list[str], ignore_patterns: list[str], library_name: str) -> str:
-        asked.extend(filter_repo_objects(there, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns))
+    def answer(
+        repository: str,
+        *,
+        revision: str,
+        allow_patterns: list[str],
+        ignore_patterns: list[str],
+        library_name: str,
+    ) -> str:
+        asked.extend(
+            filter_repo_objects(
+                there, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+            )
+        )
         assert (repository, revision) == ("owner/name", "v1")
         return str(cache(place, ref="v1"))
 
     pretend(monkeypatch, answer)
     assert hub.snapshot("owner/name@v1", progress=silent).name == COMMIT
-    refused = {"a.py", "vocab.pkl", "pytorch_model.bin", "onnx/model.safetensors", "consolidated.safetensors", "training_args.bin"}
+    refused = {
+        "a.py",
+        "vocab.pkl",
+        "pytorch_model.bin",
+        "onnx/model.safetensors",
+        "consolidated.safetensors",
+        "training_args.bin",
+    }
     assert set(asked) == set(there) - refused
 
 
@@ -109,7 +153,11 @@ def test_pickles_when_they_are_asked_for(place: Path, monkeypatch: pytest.Monkey
         return str(folder)
 
     pretend(monkeypatch, answer)
-    fails("owner/name", "has no config.json with safetensors weights", "sightline models get owner/name --pickles")
+    fails(
+        "owner/name",
+        "has no config.json with safetensors weights",
+        "sightline models get owner/name --pickles",
+    )
     assert hub.snapshot("owner/name", pickles=True, progress=silent) == folder
     assert resolve("owner/name").path == folder
 
@@ -121,8 +169,12 @@ def response(code: int) -> object:
 
 
 RAISED = {
-    "is gated. Fix: accept its terms": lambda: errors.GatedRepoError("x\ny", response=response(403)),
-    "the hub has no model owner/name": lambda: errors.RepositoryNotFoundError("x", response=response(404)),
+    "is gated. Fix: accept its terms": lambda: errors.GatedRepoError(
+        "x\ny", response=response(403)
+    ),
+    "the hub has no model owner/name": lambda: errors.RepositoryNotFoundError(
+        "x", response=response(404)
+    ),
     "has no revision 'main'": lambda: errors.RevisionNotFoundError("x", response=response(404)),
     "the hub cannot be reached": lambda: errors.LocalEntryNotFoundError("x\ny"),
     "hub cannot be reached. Fix": lambda: ConnectionError("x"),
@@ -133,7 +185,9 @@ RAISED = {
 
 
 @pytest.mark.parametrize("seen", RAISED)
-def test_what_the_library_raises_becomes_one_line(seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_library_raises_becomes_one_line(
+    seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(*_: object, **__: object) -> str:
         raise RAISED[seen]()
 
@@ -141,7 +195,9 @@ def test_what_the_library_raises_becomes_one_line(seen: str, monkeypatch: pytest
     fails("owner/name", seen)
 
 
-def test_weights_without_a_tokenizer_are_completed_if_the_hub_answers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_without_a_tokenizer_are_completed_if_the_hub_answers(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = cache(place, files={"config.json": b"{}", "model.safetensors": b"x"})
     assert resolve("owner/name").path == folder  # no network: what there is
 
@@ -150,7 +206,9 @@ def test_weights_without_a_tokenizer_are_completed_if_the_hub_answers(place: Pat
 
     pretend(monkeypatch, gone)
     assert resolve("owner/name", progress=silent).path == folder
-    pretend(monkeypatch, lambda *_, **__: str((folder / "tokenizer.json").write_bytes(b"{}") and folder))
+    pretend(
+        monkeypatch, lambda *_, **__: str((folder / "tokenizer.json").write_bytes(b"{}") and folder)
+    )
     assert (resolve("owner/name", progress=silent).path / "tokenizer.json").exists()
 
 
@@ -163,7 +221,9 @@ def test_control_c_is_not_an_error_of_the_hub(monkeypatch: pytest.MonkeyPatch) -
         resolve("owner/name", progress=silent)
 
 
-def test_one_line_in_a_pipe(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_in_a_pipe(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pretend(monkeypatch, lambda *_, **__: str(cache(place)))
     resolve("owner/name")
     assert capsys.readouterr().err == "downloading owner/name from the hub\n"

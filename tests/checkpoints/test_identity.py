@@ -27,26 +27,34 @@ def refusal(source: Source) -> str:
     return line
 
 
-# ------------------------------------------------------------------------------------------------------- other architectures
+# ---------------------------------------------------------------------------- other architectures
 
-KNOWN = sorted(set(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES) - set(FAMILIES))
+KNOWN = sorted(
+    set(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES) - set(FAMILIES)
+)
 
 
 def test_no_other_architecture_is_taken_for_one_of_ours() -> None:
-    """mixtral is no misspelt mistral, nor gpt_neo a misspelt gpt_neox: of all that transformers knows."""
+    """mixtral is no misspelt mistral, nor gpt_neo a misspelt gpt_neox: of all that transformers
+    knows."""
     source = source_of(reference("LlamaForCausalLM", LLAMA))
     assert len(KNOWN) > 100
     for kind in [*KNOWN, "qwen4", "gemma5", "phi3_v", "bort"]:
         source.keys["model_type"] = kind
         with pytest.raises(sl.CheckpointError) as error:
             family_of(source)
-        assert f"model_type {kind!r} is an architecture that is not supported; expected one of {SUPPORTED}" in str(error.value)
+        assert (
+            f"model_type {kind!r} is an architecture that is not supported; expected one of {SUPPORTED}"
+            in str(error.value)
+        )
         assert "did you mean" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", [["llama"], {"a": 1}, 3, True])
 def test_a_model_type_that_is_no_word(kind: Any) -> None:
-    assert "is an architecture that is not supported" in refusal(source_of(reference("LlamaForCausalLM", LLAMA), model_type=kind))
+    assert "is an architecture that is not supported" in refusal(
+        source_of(reference("LlamaForCausalLM", LLAMA), model_type=kind)
+    )
 
 
 def test_a_class_of_another_kind_is_not_taken_for_a_misspelt_one() -> None:
@@ -55,13 +63,19 @@ def test_a_class_of_another_kind_is_not_taken_for_a_misspelt_one() -> None:
     assert "did you mean" not in refusal(source)
 
 
-# -------------------------------------------------------------------------------------------------------------- quantised
+# -------------------------------------------------------------------------------------- quantised
 
 QUANTISED: dict[str, tuple[dict[str, Any], str]] = {
     "gptq": ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised (GPTQ)"),
     "awq": ({"quantization_config": {"quant_method": "awq"}}, "quantised (AWQ)"),
-    "bitsandbytes": ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "quantised (bitsandbytes)"),
-    "old bitsandbytes": ({"quantization_config": {"load_in_8bit": True}}, "quantised (bitsandbytes)"),
+    "bitsandbytes": (
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+        "quantised (bitsandbytes)",
+    ),
+    "old bitsandbytes": (
+        {"quantization_config": {"load_in_8bit": True}},
+        "quantised (bitsandbytes)",
+    ),
     "fp8": ({"quantization_config": {"quant_method": "fp8"}}, "quantised (FP8)"),
     "mxfp4": ({"quantization_config": {"quant_method": "mxfp4"}}, "quantised (MXFP4)"),
     "another": ({"quantization_config": {"quant_method": "hqq"}}, "quantised (hqq)"),
@@ -84,7 +98,7 @@ def test_an_empty_quantisation_is_none() -> None:
     assert ours(reference("LlamaForCausalLM", LLAMA), quantization_config=None).source.notes == []
 
 
-# ------------------------------------------------------------------------------------------------- silent configurations
+# -------------------------------------------------------------------------- silent configurations
 
 HEADS = {
     "bare bert": ("BertModel", BERT, "none"),
@@ -96,7 +110,11 @@ HEADS = {
     "roberta texts": ("RobertaForSequenceClassification", ROBERTA | {"num_labels": 3}, "sequence"),
     "bare llama": ("LlamaModel", LLAMA, "none"),
     "llama": ("LlamaForCausalLM", LLAMA, "language"),
-    "llama texts": ("LlamaForSequenceClassification", LLAMA | {"num_labels": 3, "pad_token_id": 0}, "sequence"),
+    "llama texts": (
+        "LlamaForSequenceClassification",
+        LLAMA | {"num_labels": 3, "pad_token_id": 0},
+        "sequence",
+    ),
     "gpt2": ("GPT2LMHeadModel", GPT2, "language"),
     "t5 encoder": ("T5EncoderModel", T5, "encoder"),
     "bart": ("BartForConditionalGeneration", BART, "language"),
@@ -118,12 +136,16 @@ def test_a_silent_configuration_that_asks_for_a_billion_layers_is_refused_at_onc
     assert "1,000,000,000 layers" in refusal(source)
 
 
-@pytest.mark.parametrize("class_name", ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"])
+@pytest.mark.parametrize(
+    "class_name", ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"]
+)
 def test_without_model_type_the_class_tells_the_family(class_name: str) -> None:
     theirs = reference(class_name, LLAMA)
     found = ours(theirs, model_type=None)
     assert found.family.name == theirs.config.model_type
-    assert found.source.notes == [f"config.json has no model_type: read as {found.family.name!r}, of which {class_name} is a class"]
+    assert found.source.notes == [
+        f"config.json has no model_type: read as {found.family.name!r}, of which {class_name} is a class"
+    ]
 
 
 UNTYPED = {
@@ -139,23 +161,30 @@ def test_without_model_type_and_class_the_tensors_tell_the_family(kind: str) -> 
     theirs = reference(*UNTYPED[kind])
     found = ours(theirs, model_type=None, architectures=None)
     assert found.family.name == kind
-    assert found.source.notes == [f"config.json has no model_type: read as {kind!r}, whose tensors have these names"]
+    assert found.source.notes == [
+        f"config.json has no model_type: read as {kind!r}, whose tensors have these names"
+    ]
 
 
 def test_where_the_tensors_could_be_of_several_families_the_fix_says_what_to_write() -> None:
-    line = refusal(source_of(reference("LlamaForCausalLM", LLAMA), model_type=None, architectures=None))
+    line = refusal(
+        source_of(reference("LlamaForCausalLM", LLAMA), model_type=None, architectures=None)
+    )
     assert 'write "model_type": "llama" or "model_type": "mistral"' in line
     assert "into config.json, whichever the model is" in line
     line = refusal(Source(source_of(reference("LlamaForCausalLM", LLAMA)).where, "state", {}, {}))
     assert "config.json has no model_type; expected one of gpt2, llama, " in line
 
 
-# ---------------------------------------------------------------------------------------------------------------- labels
+# ----------------------------------------------------------------------------------------- labels
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_num_labels_counts_more_than_stale_names_as_in_transformers(count: int) -> None:
-    stale = {"id2label": {"0": "good", "1": "bad", "2": "ugly"}, "label2id": {"good": 0, "bad": 1, "ugly": 2}}
+    stale = {
+        "id2label": {"0": "good", "1": "bad", "2": "ugly"},
+        "label2id": {"good": 0, "bad": 1, "ugly": 2},
+    }
     theirs = reference("BertForSequenceClassification", BERT | {"num_labels": count})
     found = ours(theirs, **stale, num_labels=count)
     read = transformers.BertConfig.from_dict({**BERT, **stale, "num_labels": count})

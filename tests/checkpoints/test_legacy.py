@@ -1,4 +1,5 @@
-"""Pickled weights (rows A1–A4): converted only on request, by a child that runs nothing from the file and is stopped in time."""
+"""Pickled weights (rows A1–A4): converted only on request, by a child that runs nothing from the
+file and is stopped in time."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ from sightline.checkpoints.formats import folder, legacy
 from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.errors import CheckpointError
 
-WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3).T, "b": torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))}
+WEIGHTS = {
+    "a": torch.arange(6.0).reshape(2, 3).T,
+    "b": torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16)),
+}
 SOURCE = Path(legacy.__file__).parents[1]
 
 
@@ -59,7 +63,9 @@ def refusal(path: Path, **options: Any) -> str:
     return line
 
 
-def test_a3_converted_once_and_kept(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a3_converted_once_and_kept(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where = tmp_path / "model"
     where.mkdir()
     (where / "config.json").write_text("{}")
@@ -72,7 +78,13 @@ def test_a3_converted_once_and_kept(tmp_path: Path, cache: Path, monkeypatch: py
     folder.read(where, allow_pickle_weights=True)
 
 
-@pytest.mark.parametrize("old", [pytest.param(True, id="A1 plain pickle"), pytest.param(False, marks=pytest.mark.long, id="A1 in a zip")])
+@pytest.mark.parametrize(
+    "old",
+    [
+        pytest.param(True, id="A1 plain pickle"),
+        pytest.param(False, marks=pytest.mark.long, id="A1 in a zip"),
+    ],
+)
 def test_a_hostile_pickle_does_not_run(tmp_path: Path, cache: Path, old: bool) -> None:
     path = saved(tmp_path / "pytorch_model.bin", {"a": Evil(tmp_path / "canary")}, old=old)
     assert re.search(r"asks to call (posix|nt|os)\.system", refusal(path))
@@ -93,7 +105,9 @@ def nested() -> torch.Tensor:
 
 def bad_rows() -> torch.Tensor:
     with torch.sparse.check_sparse_tensor_invariants(False):
-        return torch.sparse_csr_tensor(torch.tensor([0, 9, -4]), torch.tensor([70, 80]), torch.ones(2), (2, 2))
+        return torch.sparse_csr_tensor(
+            torch.tensor([0, 9, -4]), torch.tensor([70, 80]), torch.ones(2), (2, 2)
+        )
 
 
 NOT_DENSE = {
@@ -104,7 +118,9 @@ NOT_DENSE = {
     "A4 nested": lambda: {"a": nested()},
     "A4 no data": lambda: {"a": torch.empty(3, device="meta")},
     "A4 complex": lambda: {"a": torch.ones(3, dtype=torch.complex64)},
-    "A4 a wrapper": lambda: {"a": torch.nn.Buffer(torch.ones(2)).as_subclass(torch.nn.parameter.UninitializedBuffer)},
+    "A4 a wrapper": lambda: {
+        "a": torch.nn.Buffer(torch.ones(2)).as_subclass(torch.nn.parameter.UninitializedBuffer)
+    },
     "one number repeated 10^12 times": lambda: {"a": torch.zeros(1).expand(10**12)},
     "one tensor under many names": lambda: dict.fromkeys(map(str, range(500)), torch.ones(1000)),
     "a list": lambda: [torch.ones(1)],
@@ -153,11 +169,16 @@ def rezipped(path: Path, change: Callable[[Records], Records]) -> Path:
 
 
 def shortened(records: Records) -> Records:
-    return [(info, data[:4] if info.filename.endswith("data/0") else data) for info, data in records]
+    return [
+        (info, data[:4] if info.filename.endswith("data/0") else data) for info, data in records
+    ]
 
 
 def lengthened(records: Records) -> Records:
-    return [(info, data + bytes(4) if info.filename.endswith("data/0") else data) for info, data in records]
+    return [
+        (info, data + bytes(4) if info.filename.endswith("data/0") else data)
+        for info, data in records
+    ]
 
 
 def without_a_record(records: Records) -> Records:
@@ -169,9 +190,14 @@ def with_a_record_twice(records: Records) -> Records:
 
 
 @pytest.mark.parametrize("change", [shortened, lengthened, without_a_record, with_a_record_twice])
-def test_a_record_that_does_not_fit_its_storage_is_refused(change: Callable[[Records], Records], tmp_path: Path) -> None:
-    """torch maps the file and fills 4,799 of 4,800 numbers with the bytes that follow a record cut to 4."""
-    path = rezipped(saved(tmp_path / "m.bin", {"a": torch.randn(60, 80), "b": torch.ones(5000)}), change)
+def test_a_record_that_does_not_fit_its_storage_is_refused(
+    change: Callable[[Records], Records], tmp_path: Path
+) -> None:
+    """torch maps the file and fills 4,799 of 4,800 numbers with the bytes that follow a record cut
+    to 4."""
+    path = rezipped(
+        saved(tmp_path / "m.bin", {"a": torch.randn(60, 80), "b": torch.ones(5000)}), change
+    )
     with pytest.raises((CheckpointError, RuntimeError)):
         legacy._tensors(path, 10**6)
 
@@ -183,7 +209,9 @@ def test_the_sizes_of_records_are_checked_whatever_torch_does(tmp_path: Path) ->
     path = saved(tmp_path / "m.bin", tensors)
     legacy._check_records(path, tensors)
     for change in (shortened, lengthened, without_a_record):
-        with pytest.raises(CheckpointError, match=r"its tensors need 39,200 bytes in 2 records, it holds"):
+        with pytest.raises(
+            CheckpointError, match=r"its tensors need 39,200 bytes in 2 records, it holds"
+        ):
             legacy._check_records(rezipped(saved(path, tensors), change), tensors)
 
 
@@ -200,11 +228,15 @@ def test_compressed_records_are_unpacked_not_taken_for_weights(tmp_path: Path) -
 
 
 def test_a_size_that_the_directory_lies_about_is_refused(tmp_path: Path) -> None:
-    path = rezipped(saved(tmp_path / "m.bin", {"a": torch.randn(60, 80), "b": torch.ones(5000)}), shortened)
+    path = rezipped(
+        saved(tmp_path / "m.bin", {"a": torch.randn(60, 80), "b": torch.ones(5000)}), shortened
+    )
     with zipfile.ZipFile(path) as archive:
         directory = archive.start_dir
     data = bytearray(path.read_bytes())
-    at = data.index(b"data/0", directory) - len("m/") - 46  # the record's entry in the central directory
+    at = (
+        data.index(b"data/0", directory) - len("m/") - 46
+    )  # the record's entry in the central directory
     assert data[at : at + 4] == b"PK\1\2"
     data[at + 20 : at + 28] = struct.pack("<II", 19200, 19200)
     path.write_bytes(data)
@@ -213,7 +245,9 @@ def test_a_size_that_the_directory_lies_about_is_refused(tmp_path: Path) -> None
 
 
 def test_the_converter_refuses_a_record_that_is_too_short(tmp_path: Path, cache: Path) -> None:
-    path = rezipped(saved(tmp_path / "m.bin", {"a": torch.randn(60, 80), "b": torch.ones(5000)}), shortened)
+    path = rezipped(
+        saved(tmp_path / "m.bin", {"a": torch.randn(60, 80), "b": torch.ones(5000)}), shortened
+    )
     assert re.search(r"record size \(4 bytes\)|its tensors need 39,200 bytes", refusal(path))
     assert not list(cache.iterdir())
 
@@ -233,7 +267,9 @@ def test_older_files_with_a_storage_that_is_too_short_are_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"PK\3\4" + bytes(99), b"GGUF" + bytes(99), b"{}"])
-def test_what_is_no_torch_file_starts_no_child(tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_torch_file_starts_no_child(
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
     (tmp_path / "m.bin").write_bytes(data)
     assert "expected weights written by torch.save" in refusal(tmp_path / "m.bin")
@@ -251,7 +287,9 @@ print(most == hard, 0 <= most - before - 2**30 - 30 < 2**21, resource.getrlimit(
 
 def test_limits_are_set_in_a_process_of_their_own() -> None:
     """A file of 10 bytes may take a gibibyte and 30 bytes more than torch itself has taken."""
-    said = subprocess.run([sys.executable, "-c", LIMITS], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", LIMITS], capture_output=True, text=True, check=True
+    ).stdout
     assert said == "True True (7, 7) (0, 0)\n"
 
 
@@ -291,17 +329,23 @@ def test_shards_of_pickles(tmp_path: Path) -> None:
         folder.read(where, allow_pickle_weights=True)
 
 
-def test_a_damaged_cache_is_made_again(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_cache_is_made_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = saved(tmp_path / "m.bin", WEIGHTS)
     made = tmp_path / "made"
     legacy.save_safetensors(made, legacy._dense(legacy._load(path), 10**6))
-    monkeypatch.setattr(legacy, "_run_child", lambda _, out, *rest: out.write_bytes(made.read_bytes()))
+    monkeypatch.setattr(
+        legacy, "_run_child", lambda _, out, *rest: out.write_bytes(made.read_bytes())
+    )
     kept = legacy.convert(path)
     os.truncate(kept, 50)
     assert open_safetensors(legacy.convert(path)).keys() == WEIGHTS.keys()
 
 
-def test_what_the_child_writes_is_not_trusted(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_child_writes_is_not_trusted(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(legacy, "_run_child", lambda _, out, *rest: out.write_bytes(b"\x80\x02}."))
     with pytest.raises(CheckpointError, match="is a pickle, not safetensors"):
         legacy.convert(saved(tmp_path / "m.bin", WEIGHTS))
@@ -311,8 +355,9 @@ def test_what_the_child_writes_is_not_trusted(tmp_path: Path, cache: Path, monke
 def test_a2_no_unsafe_load_exists() -> None:
     for path in SOURCE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        assert not re.search(r"weights_only\s*=\s*(False|0|None)|pickle\.loads?\(|joblib\.|allow_pickle\s*=\s*True|extractall\(", text), (
-            path
-        )
+        assert not re.search(
+            r"weights_only\s*=\s*(False|0|None)|pickle\.loads?\(|joblib\.|allow_pickle\s*=\s*True|extractall\(",
+            text,
+        ), path
         for call in re.findall(r"torch\.load\((.*)", text):
             assert "weights_only=True" in call, path

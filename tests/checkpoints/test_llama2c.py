@@ -1,4 +1,5 @@
-"""llama2.c's files: the tensors in their order, the rotary rows in ours, and sizes that fit exactly."""
+"""llama2.c's files: the tensors in their order, the rotary rows in ours, and sizes that fit
+exactly."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ ORDER = (
 
 def llama(tied: bool) -> transformers.LlamaForCausalLM:
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(**SIZES, max_position_embeddings=32, rms_norm_eps=1e-5, tie_word_embeddings=tied)
+    config = transformers.LlamaConfig(
+        **SIZES, max_position_embeddings=32, rms_norm_eps=1e-5, tie_word_embeddings=tied
+    )
     return transformers.LlamaForCausalLM(config).eval()
 
 
@@ -71,19 +74,30 @@ def test_the_model_comes_back(tied: bool, tmp_path: Path) -> None:
 
 
 def test_rows_in_pairs_give_the_same_scores(tmp_path: Path) -> None:
-    """Rotating neighbours in the file's order is rotating halves in ours: the definition, not the permutation's own code."""
+    """Rotating neighbours in the file's order is rotating halves in ours: the definition, not the
+    permutation's own code."""
     model = llama(True)
     export(tmp_path / "model.bin", model, tied=True)
     start = 28 + 4 * (263 * 16 + 2 * 16)
-    stored = torch.frombuffer(bytearray((tmp_path / "model.bin").read_bytes()[start : start + 4 * 256]), dtype=torch.float32).reshape(
-        16, 16
+    stored = torch.frombuffer(
+        bytearray((tmp_path / "model.bin").read_bytes()[start : start + 4 * 256]),
+        dtype=torch.float32,
+    ).reshape(16, 16)
+    ours = (
+        llama2c.read(tmp_path / "model.bin")
+        .tensors["model.layers.0.self_attn.q_proj.weight"]
+        .read()
     )
-    ours = llama2c.read(tmp_path / "model.bin").tensors["model.layers.0.self_attn.q_proj.weight"].read()
     x, angles = torch.randn(16), torch.tensor([0.3, 1.1])
     pairs = (stored @ x).reshape(4, 2, 2)
     halves = (ours @ x).reshape(4, 2, 2).transpose(1, 2)
-    rotation = torch.stack([torch.stack([angles.cos(), -angles.sin()]), torch.stack([angles.sin(), angles.cos()])])
-    assert torch.allclose(torch.einsum("abj,hjb->hja", rotation, pairs), torch.einsum("abj,hjb->hja", rotation, halves))
+    rotation = torch.stack(
+        [torch.stack([angles.cos(), -angles.sin()]), torch.stack([angles.sin(), angles.cos()])]
+    )
+    assert torch.allclose(
+        torch.einsum("abj,hjb->hja", rotation, pairs),
+        torch.einsum("abj,hjb->hja", rotation, halves),
+    )
 
 
 @pytest.mark.parametrize("change", [-4, 4, -1])
@@ -91,7 +105,9 @@ def test_a_length_that_does_not_fit_is_refused(change: int, tmp_path: Path) -> N
     export(tmp_path / "model.bin", llama(True), tied=True)
     data = (tmp_path / "model.bin").read_bytes()
     (tmp_path / "model.bin").write_bytes(data[:change] if change < 0 else data + bytes(change))
-    with pytest.raises(CheckpointError, match=r"model.bin: is \d+ bytes long; expected the \d+ bytes"):
+    with pytest.raises(
+        CheckpointError, match=r"model.bin: is \d+ bytes long; expected the \d+ bytes"
+    ):
         llama2c.read(tmp_path / "model.bin")
 
 
@@ -123,14 +139,24 @@ def test_newer_versions_and_stumps_are_refused(tmp_path: Path) -> None:
 
 
 def pieces(style: str) -> list[tuple[bytes, float]]:
-    """Unknown, begin, end, the bytes in an old or a new spelling, and four letters' worth of pieces."""
-    spelled = [chr(byte).encode() if style == "old" else f"<0x{byte:02X}>".encode() for byte in range(256)]
-    found = [(b"<unk>", 0.0), (b"\n<s>\n", 0.0), (b"\n</s>\n", 0.0), *((piece, 0.0) for piece in spelled)]
+    """Unknown, begin, end, the bytes in an old or a new spelling, and four letters' worth of
+    pieces."""
+    spelled = [
+        chr(byte).encode() if style == "old" else f"<0x{byte:02X}>".encode() for byte in range(256)
+    ]
+    found = [
+        (b"<unk>", 0.0),
+        (b"\n<s>\n", 0.0),
+        (b"\n</s>\n", 0.0),
+        *((piece, 0.0) for piece in spelled),
+    ]
     return [*found, (b" ", -9.0), (b"h", -9.0), (b"i", -9.0), (b"hi", -1.0)]
 
 
 def table(entries: list[tuple[bytes, float]]) -> bytes:
-    return struct.pack("<i", 9) + b"".join(struct.pack("<fi", score, len(piece)) + piece for piece, score in entries)
+    return struct.pack("<i", 9) + b"".join(
+        struct.pack("<fi", score, len(piece)) + piece for piece, score in entries
+    )
 
 
 @pytest.mark.parametrize("style", ["old", "new"])

@@ -1,4 +1,5 @@
-"""GGUF files beside llama.cpp itself. Skipped where it is not installed: `python -m bench.peers llama.cpp` compiles it."""
+"""GGUF files beside llama.cpp itself. Skipped where it is not installed: `python -m bench.peers
+llama.cpp` compiles it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ T5 = ("t5", "t5 v1.1")
 ENCODERS = ("bert", "roberta", "distilbert", "modernbert", "t5encoder")
 COMPARED = [name for name in MODELS if name != "phi3 window"]  # a window that llama.cpp leaves out
 
-pytestmark = pytest.mark.skipif(not peers.version("llama.cpp"), reason=f"llama.cpp: {peers.missing('llama.cpp')}")
+pytestmark = pytest.mark.skipif(
+    not peers.version("llama.cpp"), reason=f"llama.cpp: {peers.missing('llama.cpp')}"
+)
 
 
 TEXTS = [
@@ -46,18 +49,27 @@ TEXTS = [
 
 def ask(questions: list[dict[str, Any]]) -> list[Any]:
     """llama.cpp's answers, from a process of its own."""
-    done = subprocess.run([str(peers.python()), str(ASKED)], input=json.dumps(questions), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(peers.python()), str(ASKED)],
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
 
 def greedy(path: Path, *, start: list[int], source: torch.Tensor | None = None) -> list[int]:
-    """Our tokens, up to where the best is not ahead of the next by more than llama.cpp's rounding (its GELU is a table of float16)."""
+    """Our tokens, up to where the best is not ahead of the next by more than llama.cpp's rounding
+    (its GELU is a table of float16)."""
     model = sl.load(path, engine="torch", dtype="float32")
     tokens = list(start)
     for _ in range(COUNT):
         with torch.no_grad():
-            logits = model.transformer(torch.tensor([tokens]), **({} if source is None else {"source": source}))[0, -1]
+            logits = model.transformer(
+                torch.tensor([tokens]), **({} if source is None else {"source": source})
+            )[0, -1]
         best, second = logits.topk(2).values.tolist()
         if best - second < 1e-3 * float(logits.abs().max()):
             break
@@ -78,13 +90,23 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, A
         path = folder / f"{name}.gguf"
         write(make(name), path)
         asked = "states" if name in ENCODERS else "translate" if name in T5 else "greedy"
-        questions[name] = {"ask": asked, "path": str(path), "prompt": TOKENS[0].tolist(), "count": COUNT}
+        questions[name] = {
+            "ask": asked,
+            "path": str(path),
+            "prompt": TOKENS[0].tolist(),
+            "count": COUNT,
+        }
     found = ask(list(questions.values()))
-    return {name: (Path(question["path"]), answer) for (name, question), answer in zip(questions.items(), found, strict=True)}
+    return {
+        name: (Path(question["path"]), answer)
+        for (name, question), answer in zip(questions.items(), found, strict=True)
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in DECODERS if name != "phi3 window"])
-def test_greedy_tokens_are_those_of_llama_cpp(name: str, answers: dict[str, tuple[Path, Any]]) -> None:
+def test_greedy_tokens_are_those_of_llama_cpp(
+    name: str, answers: dict[str, tuple[Path, Any]]
+) -> None:
     path, theirs = answers[name]
     check_same(greedy(path, start=TOKENS[0].tolist()), theirs)
 
@@ -96,7 +118,9 @@ def test_t5_writes_the_tokens_of_llama_cpp(name: str, answers: dict[str, tuple[P
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_hidden_states_of_encoders_are_those_of_llama_cpp(name: str, answers: dict[str, tuple[Path, Any]]) -> None:
+def test_hidden_states_of_encoders_are_those_of_llama_cpp(
+    name: str, answers: dict[str, tuple[Path, Any]]
+) -> None:
     """To the precision of its GELU, which is the tanh form in a table of float16."""
     _, theirs = answers[name]
     torch.testing.assert_close(torch.tensor([theirs]), truth(make(name), name), rtol=0, atol=0.02)
@@ -104,7 +128,8 @@ def test_hidden_states_of_encoders_are_those_of_llama_cpp(name: str, answers: di
 
 @pytest.fixture(scope="module")
 def vocabularies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """For each of GGUF's pre-tokenizers a vocabulary that it had a part in, in a file without weights."""
+    """For each of GGUF's pre-tokenizers a vocabulary that it had a part in, in a file without
+    weights."""
     folder = tmp_path_factory.mktemp("vocabularies")
     return {name: vocabulary_only(folder / f"{name}.gguf", name) for name in NAMES}
 
@@ -114,7 +139,9 @@ def vocabulary_only(path: Path, name: str) -> Path:
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = split_by(NAMES[name])
     letters = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=600, initial_alphabet=letters, show_progress=False))
+    tokenizer.train_from_iterator(
+        TEXTS, trainers.BpeTrainer(vocab_size=600, initial_alphabet=letters, show_progress=False)
+    )
     model = json.loads(tokenizer.to_str())["model"]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_tokenizer_model("gpt2")
@@ -133,7 +160,9 @@ def vocabulary_only(path: Path, name: str) -> Path:
 
 
 def test_texts_have_the_ids_of_llama_cpp(vocabularies: dict[str, Path]) -> None:
-    answers = ask([{"ask": "encode", "path": str(path), "texts": TEXTS} for path in vocabularies.values()])
+    answers = ask(
+        [{"ask": "encode", "path": str(path), "texts": TEXTS} for path in vocabularies.values()]
+    )
     for (name, path), theirs in zip(vocabularies.items(), answers, strict=True):
         vocabulary = from_metadata(path, header_of(path).metadata)
         assert vocabulary is not None

@@ -1,4 +1,5 @@
-"""The whole way from a damaged folder to a model: it loads, or one line says why not. Nothing else may happen."""
+"""The whole way from a damaged folder to a model: it loads, or one line says why not. Nothing else
+may happen."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ STRANGE: list[Any] = [
     None, True, -1, 0, 1, 3, 2**31, 10**9, 10**18, 2**70, 1e308, -0.0, 1e-30, "", "silu", "__class__", "../../x", [], [None], {}, {"rope_type": "yarn"},
     {"rope_type": "llama3", "factor": -1}, "\u202e", "a" * 5000, [[[[]]]], ["LlamaModel"], ["GPT2Model"], "float16",
 ]  # fmt: skip
-SMALL = {"GPT2LMHeadModel": GPT2 | {"bos_token_id": 1, "eos_token_id": 2}, "LlamaForCausalLM": LLAMA}
+SMALL = {
+    "GPT2LMHeadModel": GPT2 | {"bos_token_id": 1, "eos_token_id": 2},
+    "LlamaForCausalLM": LLAMA,
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def damage(folder: Path, dice: random.Random) -> None:
-    """One to three strange values, removed or renamed keys in config.json, or bytes flipped in the weights."""
+    """One to three strange values, removed or renamed keys in config.json, or bytes flipped in the
+    weights."""
     path = folder / "config.json"
     keys = json.loads(path.read_text())
     for _ in range(dice.randint(1, 3)):
@@ -62,7 +67,10 @@ def survive(folders: list[Path], place: Path, seeds: range) -> int:
         said = ""
         try:
             model = sl.load(folder)
-            assert model.transformer(torch.zeros(1, 2, dtype=torch.long)).shape[1:] in ((2, 40), (2, 24))
+            assert model.transformer(torch.zeros(1, 2, dtype=torch.long)).shape[1:] in (
+                (2, 40),
+                (2, 24),
+            )
         except sl.SightlineError as error:
             said, refused = str(error), refused + 1
         finally:

@@ -1,4 +1,5 @@
-"""Thousands of damaged folders: each loads with every tensor readable, or is refused with a CheckpointError. Nothing else, and soon.
+"""Thousands of damaged folders: each loads with every tensor readable, or is refused with a
+CheckpointError. Nothing else, and soon.
 
 Seeded, so a failure names a case that can be run again: `run(range(seed, seed + 1), …)`.
 """
@@ -25,7 +26,17 @@ from sightline.errors import CheckpointError
 MOST_SECONDS = 5.0
 MOST_MEMORY = 256 * 2**20
 EVIL = b"cposix\nsystem\n(S'touch canary'\ntR."
-MAGIC = [EVIL, b"\x80\x02}q\x00.", b"PK\x03\x04", b"GGUF\x03\0\0\0", b"\x89HDF\r\n\x1a\n", b"%PDF-1.4", b"", b"{}", b"\0" * 64]
+MAGIC = [
+    EVIL,
+    b"\x80\x02}q\x00.",
+    b"PK\x03\x04",
+    b"GGUF\x03\0\0\0",
+    b"\x89HDF\r\n\x1a\n",
+    b"%PDF-1.4",
+    b"",
+    b"{}",
+    b"\0" * 64,
+]
 VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 2**31, 2**63, 2**64, 10**18, 0.5, 1e308, "", "F32", "F8_E4M3", "BF16", "../x", "/dev/zero", "a\0b", "\u202e",
     "model.safetensors", "config.json", [], [0], [0, 0], [10**18, 10**18], [-1], {}, {"a": {}}, [[]], "x" * 5000, "\ud800", [0.0], ["1"],
@@ -37,7 +48,14 @@ Mutation = Callable[[random.Random, Path], None]
 def strange_files() -> dict[str, bytes]:
     """A small folder in shards, with code and a hostile pickle that must never run."""
     return {
-        "config.json": json.dumps({"model_type": "gpt2", "n_layer": 2, "rope": {"a": [1, 2.5]}, "auto_map": {"M": "evil.M"}}).encode(),
+        "config.json": json.dumps(
+            {
+                "model_type": "gpt2",
+                "n_layer": 2,
+                "rope": {"a": [1, 2.5]},
+                "auto_map": {"M": "evil.M"},
+            }
+        ).encode(),
         "evil.py": b"open('canary', 'w')",
         "pytorch_model.bin": EVIL,
     }
@@ -47,7 +65,12 @@ def strange_files() -> dict[str, bytes]:
 def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
     """The undamaged folders: one file, and shards."""
     made = {}
-    tensors = {f"h.{n}.w": torch.full((2, n + 1), float(n)).to([torch.float32, torch.bfloat16, torch.int8][n % 3]) for n in range(5)}
+    tensors = {
+        f"h.{n}.w": torch.full((2, n + 1), float(n)).to(
+            [torch.float32, torch.bfloat16, torch.int8][n % 3]
+        )
+        for n in range(5)
+    }
     for name, most in (("one", 10**9), ("shards", 30)):
         where = tmp_path_factory.mktemp("sound") / name
         write.save_folder(where, tensors, keys={}, max_shard_bytes=most)
@@ -70,7 +93,18 @@ def cut(rng: random.Random, path: Path) -> None:
 
 def insert(rng: random.Random, path: Path) -> None:
     data, at = path.read_bytes(), _place(rng, path.stat().st_size + 1)
-    extra = rng.choice([rng.randbytes(rng.randrange(1, 9)), b"[" * 5000, b"9" * 5000, b"NaN", b'"', b"{", b"\xff", b" "])
+    extra = rng.choice(
+        [
+            rng.randbytes(rng.randrange(1, 9)),
+            b"[" * 5000,
+            b"9" * 5000,
+            b"NaN",
+            b'"',
+            b"{",
+            b"\xff",
+            b" ",
+        ]
+    )
     path.write_bytes(data[:at] + extra + data[at:])
 
 
@@ -86,7 +120,8 @@ def overwrite(rng: random.Random, path: Path) -> None:
 
 
 def swap_value(rng: random.Random, path: Path) -> None:
-    """Another value somewhere in the JSON, with everything else (the header's length too) made right again."""
+    """Another value somewhere in the JSON, with everything else (the header's length too) made
+    right again."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little") if path.suffix == ".safetensors" else 0
     text, rest = (data[8 : 8 + length], data[8 + length :]) if length else (data, b"")
@@ -129,7 +164,18 @@ def _swapped(rng: random.Random, value: Any) -> Any:
     return made
 
 
-MUTATIONS: list[Mutation] = [flip, flip, cut, insert, remove, overwrite, swap_value, swap_value, swap_value, replace_file]
+MUTATIONS: list[Mutation] = [
+    flip,
+    flip,
+    cut,
+    insert,
+    remove,
+    overwrite,
+    swap_value,
+    swap_value,
+    swap_value,
+    replace_file,
+]
 
 
 def place(where: Path, files: dict[str, bytes]) -> None:
@@ -143,8 +189,11 @@ def place(where: Path, files: dict[str, bytes]) -> None:
         path.write_bytes(data)
 
 
-def damaged(tmp_path: Path, seed: int, sound: dict[str, dict[str, bytes]]) -> tuple[Path, dict[str, bytes]]:
-    """The folder of that seed, after one to three mutations, and the files to put back afterwards."""
+def damaged(
+    tmp_path: Path, seed: int, sound: dict[str, dict[str, bytes]]
+) -> tuple[Path, dict[str, bytes]]:
+    """The folder of that seed, after one to three mutations, and the files to put back
+    afterwards."""
     rng = random.Random(seed)
     kind = rng.choice(["one", "shards"])
     where, touched = tmp_path / kind, set[str]()
@@ -158,7 +207,8 @@ def damaged(tmp_path: Path, seed: int, sound: dict[str, dict[str, bytes]]) -> tu
 
 
 def outcome(where: Path, *, verify: bool = False) -> str:
-    """`"read"` if every tensor could be touched, or the one line of the refusal. Any other exception is the test's failure."""
+    """`"read"` if every tensor could be touched, or the one line of the refusal. Any other
+    exception is the test's failure."""
     try:
         source = folder.read(where, verify=verify)
         for entry in source.tensors.values():
@@ -182,7 +232,11 @@ def run(cases: range, sound: dict[str, dict[str, bytes]], tmp_path: Path) -> dic
         place(tmp_path / kind, files)
     for seed in cases:
         where, originals = damaged(tmp_path, seed, sound)
-        size = sum(path.stat().st_size for path in where.iterdir() if path.is_file() and not path.is_symlink())
+        size = sum(
+            path.stat().st_size
+            for path in where.iterdir()
+            if path.is_file() and not path.is_symlink()
+        )
         tracemalloc.reset_peak()
         started = time.perf_counter()
         try:
@@ -197,7 +251,12 @@ def run(cases: range, sound: dict[str, dict[str, bytes]], tmp_path: Path) -> dic
     return counts
 
 
-def checked(cases: range, sound: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def checked(
+    cases: range,
+    sound: dict[str, dict[str, bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     canaries = tmp_path / "here"
     canaries.mkdir()
     monkeypatch.chdir(canaries)
@@ -221,12 +280,16 @@ def test_the_undamaged_folders_load(sound: dict[str, dict[str, bytes]], tmp_path
         assert outcome(tmp_path / name) == "read"
 
 
-def test_two_thousand_damaged_folders(sound: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_thousand_damaged_folders(
+    sound: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checked(range(2_000), sound, tmp_path, monkeypatch)
 
 
 @pytest.mark.long
-def test_ten_thousand_more_damaged_folders(sound: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_thousand_more_damaged_folders(
+    sound: dict[str, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checked(range(2_000, 12_000), sound, tmp_path, monkeypatch)
 
 

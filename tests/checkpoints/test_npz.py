@@ -40,11 +40,19 @@ def bart() -> dict[str, torch.Tensor]:
         encoder_ffn_dim=24, decoder_ffn_dim=24, max_position_embeddings=12,
     )  # fmt: skip
     weights = transformers.BartForConditionalGeneration(config).state_dict()
-    return {name: x for name, x in weights.items() if "embed_tokens" not in name and name != "lm_head.weight"}
+    return {
+        name: x
+        for name, x in weights.items()
+        if "embed_tokens" not in name and name != "lm_head.weight"
+    }
 
 
 def archive(path: Path, weights: dict[str, torch.Tensor], meta: dict[str, Any]) -> Path:
-    np.savez_compressed(path, meta_json=np.array(json.dumps(meta)), **{name: x.numpy() for name, x in weights.items()})
+    np.savez_compressed(
+        path,
+        meta_json=np.array(json.dumps(meta)),
+        **{name: x.numpy() for name, x in weights.items()},
+    )
     return path
 
 
@@ -56,7 +64,13 @@ def test_the_tensors_and_keys_are_barts(tmp_path: Path) -> None:
         assert entry.shape == tuple(weights[name].shape)
         assert torch.equal(entry.read(), weights[name]), name
     config = transformers.BartConfig(**source.keys)
-    assert (config.d_model, config.encoder_layers, config.decoder_layers, config.vocab_size, config.max_position_embeddings) == (
+    assert (
+        config.d_model,
+        config.encoder_layers,
+        config.decoder_layers,
+        config.vocab_size,
+        config.max_position_embeddings,
+    ) == (
         16,
         1,
         2,
@@ -66,7 +80,9 @@ def test_the_tensors_and_keys_are_barts(tmp_path: Path) -> None:
 
 
 def test_letters_in_sounds_out(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.from_vocabulary(npz.read(archive(tmp_path / "model.npz", bart(), META)).tokenizer)
+    tokenizer = Tokenizer.from_vocabulary(
+        npz.read(archive(tmp_path / "model.npz", bart(), META)).tokenizer
+    )
     assert tokenizer.encode("cab?", special=True) == [1, 6, 4, 5, 3, 2]
     assert tokenizer.decode([1, 6, 4, 5, 7, 2]) == "zxyw"
     assert (tokenizer.token(6), tokenizer.token(6, source=True)) == ("z", "c")
@@ -90,12 +106,20 @@ HOSTILE = {
     "escape": ("../x.npy", array(np.zeros(2, np.float32)), "member '../x.npy'"),
     "absolute": ("/etc/x.npy", array(np.zeros(2, np.float32)), "member '/etc/x.npy'"),
     "no array": ("readme.txt", b"hello", "member 'readme.txt'"),
-    "pickle": ("evil.npy", array(np.array([{}], dtype=object), allow_pickle=True), "member 'evil.npy'"),
+    "pickle": (
+        "evil.npy",
+        array(np.array([{}], dtype=object), allow_pickle=True),
+        "member 'evil.npy'",
+    ),
     "bomb": ("zeros.npy", array(np.zeros(10**6, np.float32)), "would unpack from"),
     "integers": ("ids.npy", array(np.arange(3)), "member 'ids' holds int64"),
     "garbage": ("bad.npy", b"not an array", "is not an array"),
     "long head": ("long.npy", b"\x93NUMPY\x01\x00\xff\xff" + b" " * 100, "is not an array"),
-    "lying shape": ("lie.npy", array(np.zeros(2, np.float32)).replace(b"(2,)", b"(9,)"), "expected [9] of plain float32"),
+    "lying shape": (
+        "lie.npy",
+        array(np.zeros(2, np.float32)).replace(b"(2,)", b"(9,)"),
+        "expected [9] of plain float32",
+    ),
 }
 
 
@@ -117,7 +141,9 @@ def test_hostile_members_are_refused(name: str, tmp_path: Path) -> None:
         ({"grapheme_chars": "____" + "x" * 99}, "lists 103 and 8 characters"),
     ],
 )
-def test_a_meta_of_no_model_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_meta_of_no_model_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(CheckpointError, match=message):
         npz.read(archive(tmp_path / "model.npz", bart(), META | changes))
 
@@ -147,7 +173,9 @@ def test_no_meta_no_model(tmp_path: Path) -> None:
         npz.read(tmp_path / "model.npz")
 
 
-def test_an_archive_that_does_not_begin_with_a_member_is_refused_as_numpy_refuses_it(tmp_path: Path) -> None:
+def test_an_archive_that_does_not_begin_with_a_member_is_refused_as_numpy_refuses_it(
+    tmp_path: Path,
+) -> None:
     path = archive(tmp_path / "model.npz", bart(), META)
     data = bytearray(path.read_bytes())
     data[0] ^= 1

@@ -11,18 +11,31 @@ import pytest
 from sightline.checkpoints.pooling import Pooling, read_pooling
 from sightline.errors import CheckpointError
 
-MEAN = {"word_embedding_dimension": 24, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+MEAN = {
+    "word_embedding_dimension": 24,
+    "pooling_mode_cls_token": False,
+    "pooling_mode_mean_tokens": True,
+}
 
 
-def modules(*kinds: str, package: str = "sentence_transformers.models", pooling: str = "1_Pooling") -> list[dict[str, Any]]:
+def modules(
+    *kinds: str, package: str = "sentence_transformers.models", pooling: str = "1_Pooling"
+) -> list[dict[str, Any]]:
     places = ["", pooling, "2_Normalize"]
-    return [{"idx": n, "name": str(n), "path": places[n], "type": f"{package}.{kind}"} for n, kind in enumerate(kinds)]
+    return [
+        {"idx": n, "name": str(n), "path": places[n], "type": f"{package}.{kind}"}
+        for n, kind in enumerate(kinds)
+    ]
 
 
-def folder(at: Path, *, listed: Any = None, pooling: dict[str, Any] | None = None, **files: dict[str, Any]) -> Path:
+def folder(
+    at: Path, *, listed: Any = None, pooling: dict[str, Any] | None = None, **files: dict[str, Any]
+) -> Path:
     """A sentence-transformers folder without weights."""
     (at / "1_Pooling").mkdir(parents=True)
-    (at / "modules.json").write_text(json.dumps(modules("Transformer", "Pooling", "Normalize") if listed is None else listed))
+    (at / "modules.json").write_text(
+        json.dumps(modules("Transformer", "Pooling", "Normalize") if listed is None else listed)
+    )
     (at / "config.json").write_text(json.dumps({"hidden_size": 24}))
     (at / "1_Pooling" / "config.json").write_text(json.dumps(MEAN if pooling is None else pooling))
     for name, content in files.items():
@@ -35,28 +48,56 @@ def test_a_folder_of_another_kind_has_no_pooling(tmp_path: Path) -> None:
 
 
 def test_mean_and_length_one(tmp_path: Path) -> None:
-    at = folder(tmp_path / "m", sentence_bert_config={"max_seq_length": 256, "do_lower_case": False})
+    at = folder(
+        tmp_path / "m", sentence_bert_config={"max_seq_length": 256, "do_lower_case": False}
+    )
     assert read_pooling(at) == Pooling(how="mean", normalize=True, max_length=256)
 
 
 @pytest.mark.parametrize(
     ("pooling", "how"),
     [
-        ({"word_embedding_dimension": 24, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "first"),
-        ({"word_embedding_dimension": 24, "pooling_mode_lasttoken": True, "include_prompt": True}, "last"),
+        (
+            {
+                "word_embedding_dimension": 24,
+                "pooling_mode_cls_token": True,
+                "pooling_mode_mean_tokens": False,
+            },
+            "first",
+        ),
+        (
+            {
+                "word_embedding_dimension": 24,
+                "pooling_mode_lasttoken": True,
+                "include_prompt": True,
+            },
+            "last",
+        ),
         ({"embedding_dimension": 24, "pooling_mode": "mean", "include_prompt": True}, "mean"),
         ({"embedding_dimension": 24, "pooling_mode": ["cls"]}, "first"),
     ],
 )
 def test_both_spellings_of_the_mode(tmp_path: Path, pooling: dict[str, Any], how: str) -> None:
-    listed = modules("Transformer", "Pooling", package="sentence_transformers.sentence_transformer.modules.pooling")
-    assert read_pooling(folder(tmp_path / "m", listed=listed, pooling=pooling)) == Pooling(how=how, normalize=False)  # type: ignore[arg-type]
+    listed = modules(
+        "Transformer",
+        "Pooling",
+        package="sentence_transformers.sentence_transformer.modules.pooling",
+    )
+    assert read_pooling(folder(tmp_path / "m", listed=listed, pooling=pooling)) == Pooling(
+        how=how, normalize=False
+    )  # type: ignore[arg-type]
 
 
 def test_what_is_done_to_the_text(tmp_path: Path) -> None:
-    prompts = {"__version__": {}, "prompts": {"query": "query: ", "passage": ""}, "default_prompt_name": "query"}
+    prompts = {
+        "__version__": {},
+        "prompts": {"query": "query: ", "passage": ""},
+        "default_prompt_name": "query",
+    }
     at = folder(
-        tmp_path / "m", sentence_roberta_config={"max_seq_length": None, "do_lower_case": True}, config_sentence_transformers=prompts
+        tmp_path / "m",
+        sentence_roberta_config={"max_seq_length": None, "do_lower_case": True},
+        config_sentence_transformers=prompts,
     )
     assert read_pooling(at) == Pooling(how="mean", normalize=True, lowercase=True, prompt="query: ")
 
@@ -65,20 +106,50 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two modes": ({"pooling": MEAN | {"pooling_mode_cls_token": True}}, "pooling by cls and mean"),
     "no mode": ({"pooling": {"word_embedding_dimension": 24}}, "pooling by nothing"),
     "max": ({"pooling": {"embedding_dimension": 24, "pooling_mode": "max"}}, "pooling by max"),
-    "a mode that is a number": ({"pooling": {"embedding_dimension": 24, "pooling_mode": [7]}}, "pooling by 7"),
-    "a flag that is a word": ({"pooling": MEAN | {"pooling_mode_cls_token": "no"}}, "true or false"),
+    "a mode that is a number": (
+        {"pooling": {"embedding_dimension": 24, "pooling_mode": [7]}},
+        "pooling by 7",
+    ),
+    "a flag that is a word": (
+        {"pooling": MEAN | {"pooling_mode_cls_token": "no"}},
+        "true or false",
+    ),
     "an unknown key": ({"pooling": MEAN | {"pooling_mode_median": True}}, "pooling_mode_median"),
-    "a prompt left out of the mean": ({"pooling": MEAN | {"include_prompt": False}}, "include_prompt is False"),
-    "another width": ({"pooling": MEAN | {"word_embedding_dimension": 25}}, "width is 24, pooling expects 25"),
-    "a dense layer": ({"listed": modules("Transformer", "Pooling", "Dense")}, "lists Transformer, Pooling, Dense"),
+    "a prompt left out of the mean": (
+        {"pooling": MEAN | {"include_prompt": False}},
+        "include_prompt is False",
+    ),
+    "another width": (
+        {"pooling": MEAN | {"word_embedding_dimension": 25}},
+        "width is 24, pooling expects 25",
+    ),
+    "a dense layer": (
+        {"listed": modules("Transformer", "Pooling", "Dense")},
+        "lists Transformer, Pooling, Dense",
+    ),
     "no pooling": ({"listed": modules("Transformer")}, "lists Transformer"),
     "no list": ({"listed": {}}, "no modules"),
-    "code of its own": ({"listed": modules("Transformer", "Pooling", package="custom_st")}, "a module is"),
-    "a path out of the folder": ({"listed": modules("Transformer", "Pooling", pooling="../1_Pooling")}, "the modules lie in"),
-    "a missing folder": ({"listed": modules("Transformer", "Pooling", pooling="3_Pooling")}, "is missing"),
+    "code of its own": (
+        {"listed": modules("Transformer", "Pooling", package="custom_st")},
+        "a module is",
+    ),
+    "a path out of the folder": (
+        {"listed": modules("Transformer", "Pooling", pooling="../1_Pooling")},
+        "the modules lie in",
+    ),
+    "a missing folder": (
+        {"listed": modules("Transformer", "Pooling", pooling="3_Pooling")},
+        "is missing",
+    ),
     "an unknown limit": ({"sentence_bert_config": {"max_seq_length": 8, "stride": 2}}, "stride"),
-    "another task": ({"sentence_bert_config": {"transformer_task": "fill-mask"}}, "transformer_task is 'fill-mask'"),
-    "a prompt that is not there": ({"config_sentence_transformers": {"prompts": {}, "default_prompt_name": "query"}}, "lacks 'query'"),
+    "another task": (
+        {"sentence_bert_config": {"transformer_task": "fill-mask"}},
+        "transformer_task is 'fill-mask'",
+    ),
+    "a prompt that is not there": (
+        {"config_sentence_transformers": {"prompts": {}, "default_prompt_name": "query"}},
+        "lacks 'query'",
+    ),
 }
 
 

@@ -1,4 +1,5 @@
-"""The catalogue's real files, where they were fetched before: known answers of the readers and their tokenizers."""
+"""The catalogue's real files, where they were fetched before: known answers of the readers and
+their tokenizers."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ def test_smollm2() -> None:
     assert source.keys["rms_norm_eps"] == 1e-05
     tokenizer = Tokenizer.from_gguf(source.tokenizer)
     assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
-    assert tokenizer.encode("<|im_start|>user\nhi<|im_end|>", control=True) == [1, 4093, 198, 6004, 2]
+    assert tokenizer.encode("<|im_start|>user\nhi<|im_end|>", control=True) == [
+        1,
+        4093,
+        198,
+        6004,
+        2,
+    ]
     assert tokenizer.vocabulary().split == "smollm"
 
 

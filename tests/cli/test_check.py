@@ -21,7 +21,9 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_check_verifies_the_checksums_when_asked(theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_verifies_the_checksums_when_asked(
+    theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = sl.load(theirs).save(tmp_path / "ours")
     assert main(["check", str(folder), "--verify"]) == 0
     data = bytearray((folder / "model.safetensors").read_bytes())
@@ -29,18 +31,26 @@ def test_check_verifies_the_checksums_when_asked(theirs: Path, tmp_path: Path, c
     (folder / "model.safetensors").write_bytes(data)
     capsys.readouterr()
     assert main(["check", str(folder), "--verify"]) == 2
-    assert "model.safetensors does not match its checksum in sightline.json" in capsys.readouterr().err
+    assert (
+        "model.safetensors does not match its checksum in sightline.json" in capsys.readouterr().err
+    )
 
 
-def test_checksums_that_are_not_there_cannot_be_verified(theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checksums_that_are_not_there_cannot_be_verified(
+    theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", str(theirs), "--verify"]) == 2
     assert "has no sightline.json to verify against" in capsys.readouterr().err
     (tmp_path / "a.gguf").write_bytes(b"GGUF" + bytes(60))
-    with pytest.raises(sl.CheckpointError, match=r"is one file, without checksums; .*Fix: leave verify out"):
+    with pytest.raises(
+        sl.CheckpointError, match=r"is one file, without checksums; .*Fix: leave verify out"
+    ):
         sl.load(tmp_path / "a.gguf", verify=True)
 
 
-def test_info_says_whether_there_are_checksums(theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_says_whether_there_are_checksums(
+    theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["info", str(theirs), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["checksums"] is None
     folder = sl.load(theirs).save(tmp_path / "ours")

@@ -12,7 +12,10 @@ import sightline as sl
 from sightline.cli.main import main
 from tests.tasks.tiny_folders import bert
 
-LABELS: dict[str, Any] = {"id2label": {0: "bad", 1: "good", 2: "neither"}, "label2id": {"bad": 0, "good": 1, "neither": 2}}
+LABELS: dict[str, Any] = {
+    "id2label": {0: "bad", 1: "good", 2: "neither"},
+    "label2id": {"bad": 0, "good": 1, "neither": 2},
+}
 
 
 @pytest.fixture(scope="module")
@@ -23,15 +26,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def test_json_is_what_python_gives(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_what_python_gives(
+    folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["classify", str(folders["Sequence"]), "a good film", "the cat", "--json"]) == 0
     said = capsys.readouterr()
     expected = sl.load(folders["Sequence"]).classify(["a good film", "the cat"])
-    assert [(row["label"], row["probabilities"]) for row in json.loads(said.out)] == [(one.label, one.probabilities) for one in expected]
+    assert [(row["label"], row["probabilities"]) for row in json.loads(said.out)] == [
+        (one.label, one.probabilities) for one in expected
+    ]
     assert "2 texts, " in said.err
 
 
-def test_bars_from_the_likeliest(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bars_from_the_likeliest(
+    folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["classify", str(folders["Sequence"]), "a good film"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     found = sl.load(folders["Sequence"]).classify(["a good film"])[0].probabilities
@@ -41,11 +50,19 @@ def test_bars_from_the_likeliest(folders: dict[str, Path], capsys: pytest.Captur
     assert all(line[1].count("█") == round(24 * found[line[-1]]) for line in lines)
 
 
-def test_a_tagger_shows_its_tokens(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tagger_shows_its_tokens(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "texts.txt").write_text("the cat sat\na dog\n", encoding="utf-8")
     assert main(["classify", str(folders["Token"]), "--file", str(tmp_path / "texts.txt")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines if "–" in line] == ["'the'", "'cat'", "'sat'", "'a'", "'dog'"]
+    assert [line.split()[1] for line in lines if "–" in line] == [
+        "'the'",
+        "'cat'",
+        "'sat'",
+        "'a'",
+        "'dog'",
+    ]
     assert main(["classify", str(folders["Token"]), "the cat", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)[0]
     assert found.keys() == {"text", "tokens"}
@@ -54,9 +71,15 @@ def test_a_tagger_shows_its_tokens(folders: dict[str, Path], tmp_path: Path, cap
 
 @pytest.mark.parametrize(
     ("class_name", "words"),
-    [("BertModel", "Fix: sightline embed"), ("BertForMaskedLM", "Fix: sightline fill"), ("BertForQuestionAnswering", "finds answers")],
+    [
+        ("BertModel", "Fix: sightline embed"),
+        ("BertForMaskedLM", "Fix: sightline fill"),
+        ("BertForQuestionAnswering", "finds answers"),
+    ],
 )
-def test_other_models_are_told_what_fits(class_name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_models_are_told_what_fits(
+    class_name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bert(tmp_path, class_name)
     capsys.readouterr()
     assert main(["classify", str(tmp_path), "the cat"]) == 2

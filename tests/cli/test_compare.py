@@ -18,9 +18,12 @@ MODEL = sl.gpt(width=16, layers=1, heads=2, vocab_size=20, max_positions=8)
 
 
 def run(at: Path, losses: list[float], *, every: int = 2) -> Path:
-    """A run's folder with these losses at its steps, and a validation 0.5 above every second one."""
+    """A run's folder with these losses at its steps, and a validation 0.5 above every second
+    one."""
     at.mkdir()
-    (at / "run.json").write_text(json.dumps({"recipe": "shakespeare", "settings": {}, "model": to_plain(MODEL)}))
+    (at / "run.json").write_text(
+        json.dumps({"recipe": "shakespeare", "settings": {}, "model": to_plain(MODEL)})
+    )
     lines = list[dict[str, object]]()
     for step, loss in enumerate(losses, 1):
         lines.append({"kind": "step", "step": step, "loss": loss, "seconds": 30.0 * step})
@@ -32,7 +35,10 @@ def run(at: Path, losses: list[float], *, every: int = 2) -> Path:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[str]:
-    return [str(run(tmp_path / "a", [4, 3, 2.5, 2])), str(run(tmp_path / "b", [4, 3.5, 3, 1, 0.5, 0.25]))]
+    return [
+        str(run(tmp_path / "a", [4, 3, 2.5, 2])),
+        str(run(tmp_path / "b", [4, 3.5, 3, 1, 0.5, 0.25])),
+    ]
 
 
 def test_the_table(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +49,9 @@ def test_the_table(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[2] == [runs[1], "shakespeare", f"{count:,}", "6", "3:00", "0.7500", "at", "6", "*"]
 
 
-def test_the_curves_are_those_of_the_metrics(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_curves_are_those_of_the_metrics(
+    runs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", *runs, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [point["loss"] for point in found[0]["validation"]] == [3.5, 2.5]
@@ -62,7 +70,12 @@ def test_by_time_and_of_training(runs: list[str], capsys: pytest.CaptureFixture[
     assert f"A {runs[0]}" in out
 
 
-def test_a_picture(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture(
+    runs: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("matplotlib")
     for name in ("c.svg", "d.svg"):
         assert main(["compare", *runs, "--out", str(tmp_path / name)]) == 0
@@ -72,14 +85,21 @@ def test_a_picture(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "no picture ends like that" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["compare", *runs, "--out", str(tmp_path / "e.svg")]) == 2
-    assert "matplotlib, which is not installed. Fix: pip install matplotlib" in capsys.readouterr().err
+    assert (
+        "matplotlib, which is not installed. Fix: pip install matplotlib" in capsys.readouterr().err
+    )
 
 
 def test_lines_go_from_corner_to_corner() -> None:
     curve = Curve("a", [(0, 1.0), (10, 0.0)])
     shown = frame([curve], 11, 11)
     assert trace(curve, shown) == {(n, n) for n in range(11)}
-    drawn = [line.plain for line in draw([curve, Curve("b", [(0, 0.0), (10, 1.0)])], width=40, colours=False, along="steps")]
+    drawn = [
+        line.plain
+        for line in draw(
+            [curve, Curve("b", [(0, 0.0), (10, 1.0)])], width=40, colours=False, along="steps"
+        )
+    ]
     assert drawn[0][11] == "A"
     assert drawn[15][11] == "B"
     assert drawn[0].rstrip().endswith("B")
@@ -90,9 +110,15 @@ def test_lines_go_from_corner_to_corner() -> None:
 
 @pytest.mark.parametrize(
     ("name", "content", "seen"),
-    [("none", None, "none: has no run.json"), ("bad", "{", "run.json: cannot be read"), ("list", "[]", "run.json: cannot be read")],
+    [
+        ("none", None, "none: has no run.json"),
+        ("bad", "{", "run.json: cannot be read"),
+        ("list", "[]", "run.json: cannot be read"),
+    ],
 )
-def test_what_is_no_run(name: str, content: str | None, seen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_run(
+    name: str, content: str | None, seen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if content is not None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(content)

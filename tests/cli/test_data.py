@@ -17,7 +17,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
-    Path("book.txt").write_text("the cat sat on the mat\n\n\nthe dog lay by the door " * 30, encoding="utf-8")
+    Path("book.txt").write_text(
+        "the cat sat on the mat\n\n\nthe dog lay by the door " * 30, encoding="utf-8"
+    )
     return tmp_path
 
 
@@ -82,7 +84,9 @@ def test_files_held_out(capsys: pytest.CaptureFixture[str]) -> None:
 def test_overwriting(capsys: pytest.CaptureFixture[str]) -> None:
     prepared("--tokenizer", "characters")
     capsys.readouterr()
-    assert "made: is there already" in mistake(capsys, "prepare", "book.txt", "--out", "made", "--tokenizer", "characters")
+    assert "made: is there already" in mistake(
+        capsys, "prepare", "book.txt", "--out", "made", "--tokenizer", "characters"
+    )
     prepared("--tokenizer", "characters", "--overwrite")
 
 
@@ -99,13 +103,34 @@ def test_overwriting(capsys: pytest.CaptureFixture[str]) -> None:
         (("prepare", "book.txt", "--out", "x", "--vocab", "90000"), "Fix: --vocab"),
         (("prepare", "book.txt", "--out", "x", "--vocab", "1e3"), "'1e3' is not a whole number"),
         (("prepare", "book.txt", "--out", "x", "--validation", "nan"), "validation is nan"),
-        (("prepare", "book.txt", "--out", "x", "--validation", "2"), "expected a part from 0 to 0.5"),
-        (("prepare", "book.txt", "--out", "x", "--validation", "0.1", "--validation-file", "book.txt"), "both --validation and"),
-        (("prepare", "book.txt", "--out", "x", "--tokenizer", "characters", "--vocab", "300"), "leave --vocab out"),
+        (
+            ("prepare", "book.txt", "--out", "x", "--validation", "2"),
+            "expected a part from 0 to 0.5",
+        ),
+        (
+            (
+                "prepare",
+                "book.txt",
+                "--out",
+                "x",
+                "--validation",
+                "0.1",
+                "--validation-file",
+                "book.txt",
+            ),
+            "both --validation and",
+        ),
+        (
+            ("prepare", "book.txt", "--out", "x", "--tokenizer", "characters", "--vocab", "300"),
+            "leave --vocab out",
+        ),
         (("prepare", "book.txt", "--out", "x", "--tokenizer", "."), "has no tokenizer"),
         (("prepare", "book.txt", "--out", "x", "--tokenizer", "nosuchmodel"), "nosuchmodel"),
         (("prepare", "book.txt", "--out", "book.txt"), "book.txt: is there already"),
-        (("prepare", "book.txt", "--out", "book.txt/x", "--tokenizer", "characters"), "cannot be written"),
+        (
+            ("prepare", "book.txt", "--out", "book.txt/x", "--tokenizer", "characters"),
+            "cannot be written",
+        ),
         (("show", "nowhere"), "has no data.json"),
     ],
 )

@@ -22,7 +22,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "text").write_text(f"{tour.SENTENCE}\n{tour.STORY}\n" * 50)
     save(train([place / "text"], vocab_size=332), place / "model")
     torch.manual_seed(0)
-    model = sl.Model(sl.build(sl.llama(width=32, layers=2, heads=4, vocab_size=332, max_positions=128)))
+    model = sl.Model(
+        sl.build(sl.llama(width=32, layers=2, heads=4, vocab_size=332, max_positions=128))
+    )
     model.save(place / "weights")
     for file in (place / "weights").iterdir():
         file.rename(place / "model" / file.name)
@@ -46,7 +48,9 @@ def test_the_tour(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert page.stat().st_size > 10_000
 
 
-def test_the_lesson_comes_where_nothing_can_be_fetched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lesson_comes_where_nothing_can_be_fetched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def unreachable(*_: object, **__: object) -> None:
         raise CheckpointError("no network")
 
@@ -65,6 +69,8 @@ def test_the_lesson_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 to 100000" in capsys.readouterr().err
 
 
-def test_a_page_that_cannot_be_written_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_that_cannot_be_written_is_said(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["demo", "--model", str(folder), "--out", str(tmp_path / "no" / "page.html")]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -31,7 +31,9 @@ def mistake(capsys: pytest.CaptureFixture[str], *line: str) -> str:
     return said.err.splitlines()[-1]
 
 
-def test_json_is_what_python_gives_bit_for_bit(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_what_python_gives_bit_for_bit(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     texts = ["the cat sat", "the [MASK]", ""]
     assert main(["embed", folder, *texts, "--json"]) == 0
     said = capsys.readouterr()
@@ -72,11 +74,19 @@ def test_the_screen_compares_texts(folder: str, capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     vectors = torch.nn.functional.normalize(sl.load(folder).embed(["the cat", "a bad film"]), dim=1)
     assert "3 vectors of 32 numbers" in lines[0]
-    assert lines[-1].split()[:4] == ["3", f"{float(vectors[0] @ vectors[1]):.2f}", f"{float(vectors[0] @ vectors[1]):.2f}", "1.00"]
+    assert lines[-1].split()[:4] == [
+        "3",
+        f"{float(vectors[0] @ vectors[1]):.2f}",
+        f"{float(vectors[0] @ vectors[1]):.2f}",
+        "1.00",
+    ]
     assert lines[-1].endswith("a bad film")
     assert main(["embed", folder, "the cat"]) == 0
     shown = capsys.readouterr().out.splitlines()[1].split()
-    assert shown == [*(f"{number:.4f}" for number in sl.load(folder).embed("the cat")[0, :8].tolist()), "…"]
+    assert shown == [
+        *(f"{number:.4f}" for number in sl.load(folder).embed("the cat")[0, :8].tolist()),
+        "…",
+    ]
     assert main(["embed", folder, *["a"] * 21]) == 0
     assert "cosine" not in capsys.readouterr().out
 
@@ -92,7 +102,9 @@ def test_mistakes(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no option is called '--jsn'" in mistake(capsys, folder, "a", "--jsn")
     assert "nowhere.txt cannot be read" in mistake(capsys, folder, "--file", "nowhere.txt")
     assert "ends in .npy" in mistake(capsys, folder, "a", "--out", "vectors.txt")
-    assert "cannot be written" in mistake(capsys, folder, "a", "--out", str(tmp_path / "no" / "v.npy"))
+    assert "cannot be written" in mistake(
+        capsys, folder, "a", "--out", str(tmp_path / "no" / "v.npy")
+    )
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8" in mistake(capsys, folder, "--file", str(tmp_path / "bytes.txt"))
     (tmp_path / "empty.txt").write_text("")

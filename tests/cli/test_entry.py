@@ -33,7 +33,9 @@ PRESS = "os.kill(os.getpid(), signal.SIGINT)"
 
 def pressed(first: str, last: str) -> subprocess.CompletedProcess[str]:
     program = PROGRAM.format(first=first, last=last)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def test_ctrl_c_while_an_object_is_half_made_prints_nothing() -> None:

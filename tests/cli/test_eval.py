@@ -19,7 +19,11 @@ from sightline.errors import InputError
 from sightline.tasks import evaluate, score
 from tests.cli.test_score import SIZE, TEXT, saved
 
-PAIRS = [("the cat", "the cat sat on the mat"), ("the dog", "the dog sat on the log"), ("猫", "猫がマットの上に座った。")]
+PAIRS = [
+    ("the cat", "the cat sat on the mat"),
+    ("the dog", "the dog sat on the log"),
+    ("猫", "猫がマットの上に座った。"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +33,12 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("translator"), sl.encoder_decoder(**SIZE), decoder_start_token_id=5, eos_token_id=2)
+    return saved(
+        tmp_path_factory.mktemp("translator"),
+        sl.encoder_decoder(**SIZE),
+        decoder_start_token_id=5,
+        eos_token_id=2,
+    )
 
 
 def written(at: Path, name: str, text: str) -> str:
@@ -40,11 +49,18 @@ def written(at: Path, name: str, text: str) -> str:
 def test_a_text(decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = written(tmp_path, "text.txt", (TEXT + "\n") * 6)
     assert main(["eval", str(decoder), text, "--json", "--stride", "20", "--limit", "4"]) == 0
-    found, expected = json.loads(capsys.readouterr().out), sl.load(decoder).score("\n".join([TEXT] * 4), stride=20)
+    found, expected = (
+        json.loads(capsys.readouterr().out),
+        sl.load(decoder).score("\n".join([TEXT] * 4), stride=20),
+    )
     assert found["perplexity"] == pytest.approx(expected.perplexity)
     assert found["bits_per_byte"] == pytest.approx(expected.bits_per_byte)
     assert found["loss"] == pytest.approx(-expected.total / expected.scored)
-    assert (found["done"], found["total"], found["complete"]) == (expected.scored, expected.scored, True)
+    assert (found["done"], found["total"], found["complete"]) == (
+        expected.scored,
+        expected.scored,
+        True,
+    )
     assert main(["eval", str(decoder), text, "--stride", "20", "--limit", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == f"perplexity     {expected.perplexity:.4f}"
@@ -62,8 +78,12 @@ def test_pairs(translator: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found["bleu"] == pytest.approx(bleu.score)
     assert "tok:char" in found["bleu_signature"]
     assert [sample["translation"] for sample in found["samples"]] == hypotheses
-    files = [written(tmp_path, f"{n}.txt", "".join(f"{pair[n]}\n" for pair in PAIRS)) for n in (0, 1)]
-    assert main(["eval", str(translator), "--source", files[0], "--target", files[1], *options]) == 0
+    files = [
+        written(tmp_path, f"{n}.txt", "".join(f"{pair[n]}\n" for pair in PAIRS)) for n in (0, 1)
+    ]
+    assert (
+        main(["eval", str(translator), "--source", files[0], "--target", files[1], *options]) == 0
+    )
     out = capsys.readouterr().out
     assert f"BLEU           {bleu.score:.2f}   nrefs:1|" in out
     assert f"translation    {hypotheses[0]}\n" in out
@@ -71,15 +91,35 @@ def test_pairs(translator: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = saved(tmp_path, replace(sl.bert(**SIZE), head=sl.Classifier(labels=2, activation="tanh")))
+    folder = saved(
+        tmp_path, replace(sl.bert(**SIZE), head=sl.Classifier(labels=2, activation="tanh"))
+    )
     model, texts = sl.load(folder), [TEXT[n : n + 12] for n in range(8)]
     with torch.no_grad():
-        best = [int(model.transformer(torch.tensor([model.tokenizer.encode(text, special=True)]))[0].argmax()) for text in texts]
-    rows = [{"text": text, "label": id if n else 1 - id} for n, (text, id) in enumerate(zip(texts, best, strict=True))]
+        best = [
+            int(
+                model.transformer(torch.tensor([model.tokenizer.encode(text, special=True)]))[
+                    0
+                ].argmax()
+            )
+            for text in texts
+        ]
+    rows = [
+        {"text": text, "label": id if n else 1 - id}
+        for n, (text, id) in enumerate(zip(texts, best, strict=True))
+    ]
     data = written(tmp_path, "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert main(["eval", str(folder), data, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"accuracy": 7 / 8, "right": 7, "done": 8, "total": 8, "complete": True}
-    table = "\ufefftext,label\n" + "".join(f'"{row["text"]}",LABEL_{row["label"]}\n' for row in rows)
+    assert json.loads(capsys.readouterr().out) == {
+        "accuracy": 7 / 8,
+        "right": 7,
+        "done": 8,
+        "total": 8,
+        "complete": True,
+    }
+    table = "\ufefftext,label\n" + "".join(
+        f'"{row["text"]}",LABEL_{row["label"]}\n' for row in rows
+    )
     assert main(["eval", str(folder), written(tmp_path, "rows.csv", table)]) == 0
     assert capsys.readouterr().out == "accuracy       0.8750, 7 right\nmeasured       8 of 8 rows\n"
 
@@ -98,7 +138,10 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, *, after: 
 
 
 def test_ctrl_c_reports_what_was_translated(
-    translator: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    translator: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = written(tmp_path, "pairs.tsv", "".join(f"{a}\t{b}\n" for a, b in PAIRS))
     interrupt(monkeypatch, evaluate, "translate", after=2)
@@ -111,7 +154,10 @@ def test_ctrl_c_reports_what_was_translated(
 
 
 def test_ctrl_c_reports_what_was_scored(
-    decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    decoder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data, model = written(tmp_path, "text.txt", TEXT * 6), sl.load(decoder)
     whole = model.score(TEXT * 6)
@@ -126,7 +172,10 @@ def test_ctrl_c_reports_what_was_scored(
 
 
 def test_ctrl_c_before_anything_was_measured(
-    decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    decoder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     interrupt(monkeypatch, score, "target_logprobs", after=0)
     with pytest.raises(SystemExit) as left:
@@ -138,7 +187,11 @@ def test_ctrl_c_before_anything_was_measured(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", "one\ttwo\nthree\n", r"a.tsv, line 2: 1 columns; expected source, one tab, target"),
+        (
+            "a.tsv",
+            "one\ttwo\nthree\n",
+            r"a.tsv, line 2: 1 columns; expected source, one tab, target",
+        ),
         ("a.tsv", "one\ttwo\tthree\n", "3 columns"),
         ("a.tsv", "", "has no rows"),
         ("a.csv", "text,lable\na,b\n", "row 1: no text or no label"),
@@ -158,9 +211,16 @@ def test_data_that_cannot_be_read(name: str, content: str, message: str, tmp_pat
 
 
 def test_columns_say_what_the_data_is(tmp_path: Path) -> None:
-    pairs = read_data(Path(written(tmp_path, "a.jsonl", '{"source": "a", "target": "b"}\n' * 3)), None, None, limit=2)
+    pairs = read_data(
+        Path(written(tmp_path, "a.jsonl", '{"source": "a", "target": "b"}\n' * 3)),
+        None,
+        None,
+        limit=2,
+    )
     assert (pairs.kind, pairs.rows) == ("pairs", [("a", "b")] * 2)
-    table = read_data(Path(written(tmp_path, "a.CSV", 'source,target\n"a, b",c\n')), None, None, limit=None)
+    table = read_data(
+        Path(written(tmp_path, "a.CSV", 'source,target\n"a, b",c\n')), None, None, limit=None
+    )
     assert (table.kind, table.rows) == ("pairs", [("a, b", "c")])
 
 
@@ -177,7 +237,12 @@ def test_columns_say_what_the_data_is(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(
-    line: list[str], words: str, decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: list[str],
+    words: str,
+    decoder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path, "x.txt", "the cat\nthe dog\n")
@@ -188,19 +253,34 @@ def test_mistakes(
     assert words in captured.err
 
 
-# ------------------------------------------------------------------------------------------------------------------ runs
+# ------------------------------------------------------------------------------------------- runs
 
 
 def trained(at: Path, recipe: str, *settings: str) -> Path:
-    assert main(["train", recipe, "--set", *settings, "--threads", "1", "--out", str(at / "run")]) == 0
+    assert (
+        main(["train", recipe, "--set", *settings, "--threads", "1", "--out", str(at / "run")]) == 0
+    )
     return at / "run"
 
 
-def test_a_run_on_what_it_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_what_it_held_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
-    text = written(tmp_path, "text.txt", "The cat sat on the mat, and the dog on the log; 猫。\n" * 120)
+    text = written(
+        tmp_path, "text.txt", "The cat sat on the mat, and the dog on the log; 猫。\n" * 120
+    )
     run = trained(
-        tmp_path, "shakespeare", f"text={text}", "width=16", "layers=1", "heads=2", "context=16", "batch=2", "steps=2", "warmup=1"
+        tmp_path,
+        "shakespeare",
+        f"text={text}",
+        "width=16",
+        "layers=1",
+        "heads=2",
+        "context=16",
+        "batch=2",
+        "steps=2",
+        "warmup=1",
     )
     capsys.readouterr()
     assert main(["eval", str(run), "--json"]) == 0
@@ -210,10 +290,16 @@ def test_a_run_on_what_it_held_out(tmp_path: Path, capsys: pytest.CaptureFixture
     with torch.no_grad():
         for at in range(0, len(held) - 16, 16):
             row = torch.tensor(held[at : at + 17])
-            nats += float(torch.nn.functional.cross_entropy(model.transformer(row[None, :-1])[0], row[1:], reduction="sum"))
+            nats += float(
+                torch.nn.functional.cross_entropy(
+                    model.transformer(row[None, :-1])[0], row[1:], reduction="sum"
+                )
+            )
             size += len(model.tokenizer.decode(row[1:].tolist()).encode())  # type: ignore[union-attr]
     assert found["loss"] == pytest.approx(nats / found["targets"], rel=1e-4)
-    assert found["bits_per_byte"] == pytest.approx(nats / torch.log(torch.tensor(2.0)).item() / size, rel=1e-3)
+    assert found["bits_per_byte"] == pytest.approx(
+        nats / torch.log(torch.tensor(2.0)).item() / size, rel=1e-3
+    )
     assert found["targets"] == (len(held) - 1) // 16 * 16
     assert found["complete"]
     assert main(["eval", str(run), text, "--limit", "3"]) == 0
@@ -222,15 +308,32 @@ def test_a_run_on_what_it_held_out(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_translators_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [(f"the cat sees {n} dogs .", f"die katze sieht {n} hunde .") for n in range(300)]
     data = written(tmp_path, "pairs.tsv", "".join(f"{a}\t{b}\n" for a, b in pairs))
-    sizes = ("vocab=330", "width=16", "layers=1", "heads=2", "hidden=32", "batch=64", "steps=2", "warmup=1")
+    sizes = (
+        "vocab=330",
+        "width=16",
+        "layers=1",
+        "heads=2",
+        "hidden=32",
+        "batch=64",
+        "steps=2",
+        "warmup=1",
+    )
     run = trained(tmp_path, "translate", f"pairs={data}", *sizes)
     capsys.readouterr()
-    assert main(["eval", str(run), "--max-tokens", "6", "--beams", "1", "--limit", "2", "--json"]) == 0
+    assert (
+        main(["eval", str(run), "--max-tokens", "6", "--beams", "1", "--limit", "2", "--json"]) == 0
+    )
     found, model = json.loads(capsys.readouterr().out), sl.load(run)
-    hypotheses = [model.translate(source, max_tokens=6, beams=1).text for source, _ in pairs[:200:100]]
+    hypotheses = [
+        model.translate(source, max_tokens=6, beams=1).text for source, _ in pairs[:200:100]
+    ]
     assert [sample["translation"] for sample in found["samples"]] == hypotheses
-    assert [sample["reference"] for sample in found["samples"]] == [target for _, target in pairs[:200:100]]
-    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [[target for _, target in pairs[:200:100]]]).score)
+    assert [sample["reference"] for sample in found["samples"]] == [
+        target for _, target in pairs[:200:100]
+    ]
+    assert found["bleu"] == pytest.approx(
+        sacrebleu.corpus_bleu(hypotheses, [[target for _, target in pairs[:200:100]]]).score
+    )
     assert found["loss"] > 0
     Path(data).write_text("".join(f"{a}\t{b}\n" for a, b in pairs[:250]))
     assert main(["eval", str(run), "--max-tokens", "2", "--beams", "1", "--limit", "1"]) == 0

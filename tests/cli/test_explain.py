@@ -1,4 +1,5 @@
-"""`sightline explain` as a user meets it: what it prints, what it says to mistakes, and the pages that it writes."""
+"""`sightline explain` as a user meets it: what it prints, what it says to mistakes, and the pages
+that it writes."""
 
 from __future__ import annotations
 
@@ -22,9 +23,20 @@ PAGES = ROOT / "docs" / "models"
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A real process, with a pipe for its output."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR", "NO_COLOR")}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("COLUMNS", "FORCE_COLOR", "NO_COLOR")
+    }
     command = [sys.executable, "-m", "sightline.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=clean | environment, check=False)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=clean | environment,
+        check=False,
+    )
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -35,7 +47,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.out
 
 
-# ------------------------------------------------------------------------------------------------------------ what it says
+# ----------------------------------------------------------------------------------- what it says
 
 
 def test_a_model_on_a_pipe_is_plain_text() -> None:
@@ -51,25 +63,44 @@ def test_colour_is_asked_for_and_refused() -> None:
     assert "\x1b[3" not in run("explain", "gpt2", FORCE_COLOR="1", NO_COLOR="1").stdout
 
 
-def test_width_follows_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_width_follows_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     assert max(map(len, said(capsys, "explain", "gpt2").splitlines())) <= 70
 
 
 def test_lengths_change_shapes_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = json.loads(said(capsys, "explain", "t5-small", "--time", "64", "--source", "32", "--batch", "4", "--json"))
+    plain = json.loads(
+        said(
+            capsys,
+            "explain",
+            "t5-small",
+            "--time",
+            "64",
+            "--source",
+            "32",
+            "--batch",
+            "4",
+            "--json",
+        )
+    )
     assert (plain["time"], plain["source"], plain["batch"]) == (64, 32, 4)
     assert (plain["letters"]["T"], plain["letters"]["S"]) == (64, 32)
     assert plain["flops"]["six_n_d"] == 6 * 60_506_624 * 4 * 64
 
 
 @pytest.mark.parametrize("name", ["model.json", "model.toml"])
-def test_a_file_is_explained_as_the_model_it_describes(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_explained_as_the_model_it_describes(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = sl.llama(width=32, layers=3, heads=4, kv_heads=2, vocab_size=50)
     write(config, tmp_path / name)
     plain = json.loads(said(capsys, "explain", str(tmp_path / name), "--json"))
     assert plain["name"] == "model"
-    assert plain["parameters"]["total"] == sum(parameter.numel() for parameter in sl.build(config).parameters())
+    assert plain["parameters"]["total"] == sum(
+        parameter.numel() for parameter in sl.build(config).parameters()
+    )
 
 
 def test_attention_on_three_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,13 +126,15 @@ def test_version_and_help_are_quick_and_without_torch() -> None:
     assert run("--version").stdout == f"{sl.__version__}\n"
     start = time.perf_counter()
     done = run("--help")
-    assert time.perf_counter() - start < 2.0  # a loaded machine; alone it takes a quarter of a second
+    assert (
+        time.perf_counter() - start < 2.0
+    )  # a loaded machine; alone it takes a quarter of a second
     assert all(name in done.stdout for name in commands.COMMANDS)
     code = "import sys; from sightline.cli.main import main; main(['--help']); main(['explain', 'gpt2']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------- mistakes
+# --------------------------------------------------------------------------------------- mistakes
 
 NOTHING = "nothing to explain; expected a model's name, a .json or .toml file, --list or --attention. Fix: sightline explain gpt2"
 MISTAKES = {
@@ -126,7 +159,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("line", MISTAKES)
-def test_a_mistake_is_one_line_and_exit_code_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(line.split()) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -143,7 +178,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(line: str, capsys: pytest.Capture
         ("\x00\x1b[2J", "is not JSON"),
     ],
 )
-def test_a_bad_file_is_one_line_too(text: str, seen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_file_is_one_line_too(
+    text: str, seen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text, encoding="utf-8")
     assert main(["explain", str(path)]) == 2
@@ -173,11 +210,26 @@ def test_control_c_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="pipes of a shell")
 def test_a_closed_pipe_and_a_full_disk_are_quiet() -> None:
     python = f"{sys.executable} -m sightline.cli.main"
-    piped = subprocess.run(["bash", "-c", f"{python} explain gpt2 --json | true"], capture_output=True, text=True, check=False)
+    piped = subprocess.run(
+        ["bash", "-c", f"{python} explain gpt2 --json | true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert piped.stderr == ""
-    full = subprocess.run(["bash", "-c", f"{python} explain gpt2 > /dev/full"], capture_output=True, text=True, check=False)
-    assert (full.returncode, full.stderr) == (1, "error: cannot write the result: No space left on device\n")
-    closed = subprocess.run(["bash", "-c", f"{python} explain gpt2 >&-"], capture_output=True, text=True, check=False)
+    full = subprocess.run(
+        ["bash", "-c", f"{python} explain gpt2 > /dev/full"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (full.returncode, full.stderr) == (
+        1,
+        "error: cannot write the result: No space left on device\n",
+    )
+    closed = subprocess.run(
+        ["bash", "-c", f"{python} explain gpt2 >&-"], capture_output=True, text=True, check=False
+    )
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
@@ -187,16 +239,20 @@ def test_a_terminal_without_unicode_still_gets_its_answer() -> None:
     assert "124,439,808 parameters" in done.stdout
 
 
-# ------------------------------------------------------------------------------------------------------------------- pages
+# ------------------------------------------------------------------------------------------ pages
 
 
 @pytest.mark.parametrize("name", sl.PUBLISHED)
 def test_pages_are_what_the_command_writes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
-    assert page == said(capsys, "explain", name, "--markdown"), f"run: sightline explain {name} --markdown > docs/models/{name}.md"
+    assert page == said(capsys, "explain", name, "--markdown"), (
+        f"run: sightline explain {name} --markdown > docs/models/{name}.md"
+    )
 
 
 def test_the_index_and_no_page_of_a_model_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     index = (PAGES / "index.md").read_text(encoding="utf-8")
-    assert index == said(capsys, "explain", "--list", "--markdown"), "run: sightline explain --list --markdown > docs/models/index.md"
+    assert index == said(capsys, "explain", "--list", "--markdown"), (
+        "run: sightline explain --list --markdown > docs/models/index.md"
+    )
     assert {path.stem for path in PAGES.glob("*.md")} == {"index", *sl.PUBLISHED}

@@ -31,7 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     tokenizer = Tokenizer.from_folder(place / "tokenizer")
     assert tokenizer is not None
     torch.manual_seed(0)
-    model = sl.build(sl.gpt(width=16, layers=3, heads=2, vocab_size=tokenizer.vocab_size, max_positions=128)).eval()
+    model = sl.build(
+        sl.gpt(width=16, layers=3, heads=2, vocab_size=tokenizer.vocab_size, max_positions=128)
+    ).eval()
     return str(sl.Model(model, tokenizer).save(place / "model"))
 
 
@@ -53,14 +55,20 @@ def test_every_role_has_a_letter_and_a_colour_of_its_own() -> None:
     assert len(set(LETTERS.values())) == len(set(COLOURS.values())) == len(ROLES)
 
 
-def test_the_map_has_a_letter_for_each_head(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_map_has_a_letter_for_each_head(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = said(capsys, folder, TEXT)
     found = heads_of(sl.load(folder), TEXT)
     lines = out.splitlines()
     assert "decoder: layers down, heads across" in lines[0]
     for row, line in zip(found.grid("decoder"), lines[2:5], strict=True):
         sink = sum(head.sink for head in row) / 2
-        assert line.split() == [str(row[0].layer), *(LETTERS[head.role] for head in row), f"{sink:.0%}"]
+        assert line.split() == [
+            str(row[0].layer),
+            *(LETTERS[head.role] for head in row),
+            f"{sink:.0%}",
+        ]
     for head in {head.role for head in found.heads}:
         assert re.search(rf"^{re.escape(LETTERS[head])}  {head} +\d", out, re.MULTILINE)
     assert f"judged on: {TEXT!r} and random tokens, repeated (82 tokens, 60 tokens)" in out
@@ -78,21 +86,27 @@ def test_relations_stand_below(folder: str, capsys: pytest.CaptureFixture[str]) 
     for one in found.relations:
         assert f"{one.title}: {one.links} links" in out
         best = one.top[0]
-        assert one.links < FEW or re.search(rf"  {best.stack} {best.layer}\.{best.head} +{best.rate:.0%} ", out)
+        assert one.links < FEW or re.search(
+            rf"  {best.stack} {best.layer}\.{best.head} +{best.rate:.0%} ", out
+        )
     assert "nouns are asked for their adjectives" in out
     model = heads_of(sl.load(folder), TEXT)
     assert plain(model, found)["relations"] == found.to_dict()["relations"]
     assert "relations" not in plain(model, None)
 
 
-def test_standard_input_and_our_text(folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_and_our_text(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(TEXT))
     assert said(capsys, folder, "-", "--json") == said(capsys, folder, TEXT, "--json")
     assert "lighthouse" in said(capsys, folder)
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
-def test_the_picture(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str) -> None:
+def test_the_picture(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
     file = tmp_path / f"map.{ending}"
     assert f"drawn into {file}" in said(capsys, folder, TEXT, "--out", str(file))
     first = file.read_bytes()
@@ -102,10 +116,19 @@ def test_the_picture(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_mistakes(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "an empty text; expected some words, or none at all. Fix: sightline heads MODEL" in mistake(capsys, folder, "  ")
-    assert "tokens; expected at most 128. Fix: give a part of it" in mistake(capsys, folder, "the cat " * 100)
-    assert "no picture ends like that; expected .svg, .png or .pdf. Fix: --out map.svg" in mistake(capsys, folder, "--out", "map.txt")
-    assert "there is no folder" in mistake(capsys, folder, "--out", str(tmp_path / "none" / "map.svg"))
+    assert (
+        "an empty text; expected some words, or none at all. Fix: sightline heads MODEL"
+        in mistake(capsys, folder, "  ")
+    )
+    assert "tokens; expected at most 128. Fix: give a part of it" in mistake(
+        capsys, folder, "the cat " * 100
+    )
+    assert "no picture ends like that; expected .svg, .png or .pdf. Fix: --out map.svg" in mistake(
+        capsys, folder, "--out", "map.txt"
+    )
+    assert "there is no folder" in mistake(
+        capsys, folder, "--out", str(tmp_path / "none" / "map.svg")
+    )
     assert "'1.5' is not a whole number" in mistake(capsys, folder, "--seed", "1.5")
     assert "no option is called --relation." in mistake(capsys, folder, "--relation")
 

@@ -33,16 +33,28 @@ def test_run_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     out = ["--out", str(tmp_path)]
     assert main(["lab", "run", "three-words", "--quick", "--seed", "7", "--json", *out]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [(one["verdict"], one["seed"], one["complete"]) for one in found] == [("supported", 7, True)]
+    assert [(one["verdict"], one["seed"], one["complete"]) for one in found] == [
+        ("supported", 7, True)
+    ]
     assert (tmp_path / "three-words.svg").stat().st_size
     assert main(["lab", "report", str(tmp_path)]) == 0  # the seed that is there
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "sightline lab run all --quick --seed 7" in page
-    assert main(["lab", "report", str(tmp_path), "--out", str(tmp_path / "lab.md"), "--language", "ja"]) == 0
-    assert "実験1件：支持される 1、支持されない 0、決定できない 0。" in (tmp_path / "lab.md").read_text(encoding="utf-8")
+    assert (
+        main(
+            ["lab", "report", str(tmp_path), "--out", str(tmp_path / "lab.md"), "--language", "ja"]
+        )
+        == 0
+    )
+    assert "実験1件：支持される 1、支持されない 0、決定できない 0。" in (
+        tmp_path / "lab.md"
+    ).read_text(encoding="utf-8")
     capsys.readouterr()
     assert main(["lab", "report", str(tmp_path), "--seed", "8"]) == 2
-    assert "with seed 8; expected results of `sightline lab run`. Fix: --seed 7" in capsys.readouterr().err
+    assert (
+        "with seed 8; expected results of `sightline lab run`. Fix: --seed 7"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.usefixtures("two")
@@ -64,7 +76,9 @@ def test_all_of_them_end_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixt
         (["report", "--out", "/tmp"], "expected .html or .md. Fix: sightline lab report /tmp"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_done_is_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["lab", *words]) == 2
     captured = capsys.readouterr().err
     assert said in captured
@@ -78,13 +92,19 @@ def test_a_broken_result_names_the_file(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"rm {broken}" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells when the workers start")
+@pytest.mark.skipif(
+    not Path("/proc/self/task").is_dir(), reason="only Linux tells when the workers start"
+)
 def test_ctrl_c_while_the_workers_start_prints_nothing_but_the_bar(tmp_path: Path) -> None:
-    screen = terminal.Terminal("lab", "run", "softmax-saturation", "--quick", "--out", str(tmp_path))
+    screen = terminal.Terminal(
+        "lab", "run", "softmax-saturation", "--quick", "--out", str(tmp_path)
+    )
     try:
         screen.wait("softmax-saturation")
         children = Path(f"/proc/{screen.process.pid}/task/{screen.process.pid}/children")
-        while len(children.read_text().split()) < 2:  # multiprocessing's own helper, then the workers
+        while (
+            len(children.read_text().split()) < 2
+        ):  # multiprocessing's own helper, then the workers
             assert screen.read()
         time.sleep(0.2)  # they are importing
         screen.type("\x03")

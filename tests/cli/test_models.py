@@ -27,7 +27,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SIGHTLINE_ARCHIVES", str(tmp_path / "archives"))
     monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
-    monkeypatch.delenv("COLUMNS", raising=False)  # a pipe gets lines of any width, unless told otherwise
+    monkeypatch.delenv(
+        "COLUMNS", raising=False
+    )  # a pipe gets lines of any width, unless told otherwise
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setitem(CATALOGUE, "wheel", WHEEL)
     monkeypatch.setitem(commands.COMMANDS, "models", "The models that can be had by name.")
@@ -43,13 +45,34 @@ def said(capsys: pytest.CaptureFixture[str], line: str) -> str:
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = said(capsys, "models").splitlines()
-    assert lines[0].split() == ["name", "family", "parameters", "size", "licence", "on", "disk", "what"]
+    assert lines[0].split() == [
+        "name",
+        "family",
+        "parameters",
+        "size",
+        "licence",
+        "on",
+        "disk",
+        "what",
+    ]
     assert [line.split()[0] for line in lines[1:]] == list(CATALOGUE)
-    assert lines[1].split()[:6] == ["smollm2-135m-instruct", "llama", "134,515,008", "98.4", "MB", "Apache-2.0"]
+    assert lines[1].split()[:6] == [
+        "smollm2-135m-instruct",
+        "llama",
+        "134,515,008",
+        "98.4",
+        "MB",
+        "Apache-2.0",
+    ]
     here = {line.split()[0] for line in lines[1:] if "   yes " in line}
     assert here == {"enja"}  # it comes with the package; the others are not fetched yet
-    assert len({line.index("   yes " if line.split()[0] in here else "   no ") for line in lines[1:]}) == 1
-    assert all(line.endswith(CATALOGUE[line.split()[0]].what) for line in lines[1:]), "a pipe gets the whole description"
+    assert (
+        len({line.index("   yes " if line.split()[0] in here else "   no ") for line in lines[1:]})
+        == 1
+    )
+    assert all(line.endswith(CATALOGUE[line.split()[0]].what) for line in lines[1:]), (
+        "a pipe gets the whole description"
+    )
     assert not any("\x1b" in line or line != line.rstrip() for line in lines)
 
 
@@ -69,24 +92,39 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = {model["name"]: model for model in json.loads(said(capsys, "models --json"))}
     assert set(found) == set(CATALOGUE)
     assert found["minilm"]["hub"] == "sentence-transformers/all-MiniLM-L6-v2"
-    assert (found["wheel"]["on_disk"], found["wheel"]["path"], found["wheel"]["bytes"]) == (False, None, WHEEL.size)
+    assert (found["wheel"]["on_disk"], found["wheel"]["path"], found["wheel"]["bytes"]) == (
+        False,
+        None,
+        WHEEL.size,
+    )
 
 
 def test_get_where_remove(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = place / "home" / "models" / "wheel"
     assert said(capsys, "models get wheel") == f"{folder}\n"
     assert said(capsys, "models where wheel") == f"{folder}\n"
-    assert next(model for model in json.loads(said(capsys, "models --json")) if model["name"] == "wheel")["path"] == str(folder)
-    assert " yes " in next(line for line in said(capsys, "models").splitlines() if line.startswith("wheel "))
+    assert next(
+        model for model in json.loads(said(capsys, "models --json")) if model["name"] == "wheel"
+    )["path"] == str(folder)
+    assert " yes " in next(
+        line for line in said(capsys, "models").splitlines() if line.startswith("wheel ")
+    )
     assert main(["models", "remove", "wheel"]) == 2
-    assert capsys.readouterr().err == "error: wheel was not deleted. Fix: sightline models remove wheel --yes\n"
+    assert (
+        capsys.readouterr().err
+        == "error: wheel was not deleted. Fix: sightline models remove wheel --yes\n"
+    )
     assert folder.exists()
     assert said(capsys, "models remove wheel --yes").startswith(f"deleted {folder}, ")
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("YES\n", 0), ("\n", 2), ("no\n", 2), ("", 2)])
-def test_a_terminal_is_asked(answer: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("answer", "code"), [("y\n", 0), ("YES\n", 0), ("\n", 2), ("no\n", 2), ("", 2)]
+)
+def test_a_terminal_is_asked(
+    answer: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True
@@ -108,7 +146,11 @@ def test_the_hubs_cache(place: Path, capsys: pytest.CaptureFixture[str]) -> None
         (folder / name).write_text("{}")
     (folder.parents[1] / "refs").mkdir()
     (folder.parents[1] / "refs" / "main").write_text("a" * 40)
-    assert said(capsys, "models where owner/name") == said(capsys, "models get owner/name") == f"{folder}\n"
+    assert (
+        said(capsys, "models where owner/name")
+        == said(capsys, "models get owner/name")
+        == f"{folder}\n"
+    )
 
 
 MISTAKES = {
@@ -130,7 +172,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("line", MISTAKES)
-def test_a_mistake_is_one_line_and_exit_code_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(line.split()) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"error: {MISTAKES[line]}\n")
@@ -138,7 +182,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(line: str, capsys: pytest.Capture
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\0b/c", "x" * 100_000, "x/" * 50_000])
 @pytest.mark.parametrize("action", ["get", "where", "remove"])
-def test_strange_names_stay_on_one_line(action: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strange_names_stay_on_one_line(
+    action: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["models", action, name]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1

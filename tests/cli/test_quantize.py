@@ -42,17 +42,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_sizes_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quantize", str(folder), "--dtype", "int8,int4", "--json"]) == 0
     found, model = json.loads(capsys.readouterr().out), sl.load(folder).transformer
-    assert found["bytes"] == {name: NativeEngine.of(model, name).bytes for name in ("float32", "int8", "int4")}
+    assert found["bytes"] == {
+        name: NativeEngine.of(model, name).bytes for name in ("float32", "int8", "int4")
+    }
     assert main(["quantize", str(folder)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[0] for line in lines] == ["float32", "float16", "int8", "int8_groups", "int4", "int4_min"]
+    assert [line[0] for line in lines] == [
+        "float32",
+        "float16",
+        "int8",
+        "int8_groups",
+        "int4",
+        "int4_min",
+    ]
     assert lines[1][-1] == "50.0%"
 
 
-def test_the_report_says_what_the_library_says(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_says_what_the_library_says(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text, out = folder.parent / "text.txt", tmp_path / "new" / "out"
     assert (
-        main(["quantize", str(folder), "--dtype", "int8, int4", "--report", "--text", str(text), "--limit", "128", "--out", str(out)]) == 0
+        main(
+            [
+                "quantize",
+                str(folder),
+                "--dtype",
+                "int8, int4",
+                "--report",
+                "--text",
+                str(text),
+                "--limit",
+                "128",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
     )
     captured = capsys.readouterr()
     eight, four = report(sl.load(folder), text.read_text(), precisions=["int8", "int4"], limit=128)
@@ -60,12 +86,20 @@ def test_the_report_says_what_the_library_says(folder: Path, tmp_path: Path, cap
     lines = captured.out.splitlines()
     assert [line.split()[0] for line in lines[2:6]] == ["precision", "float32", "int8", "int4"]
     assert lines[3].split()[3] == f"{four.float32_perplexity:.4f}"
-    assert lines[5].split()[3:] == [f"{four.perplexity:.4f}", f"{four.divergence:.6f}", f"{four.agreement:.2%}", f"{four.largest:.4f}"]
+    assert lines[5].split()[3:] == [
+        f"{four.perplexity:.4f}",
+        f"{four.divergence:.6f}",
+        f"{four.agreement:.2%}",
+        f"{four.largest:.4f}",
+    ]
     assert sum(line.split()[:1] == ["1"] for line in lines) == 2  # each chart has its layers
     assert f"{four.blocks[1]:.2%}" in captured.out
     said = json.loads((out / "report.json").read_text())
     assert said["precisions"][0]["perplexity"] == eight.perplexity
-    assert said["precisions"][1]["matrices"][1] == {"name": four.matrices[1].name, "error": four.matrices[1].error}
+    assert said["precisions"][1]["matrices"][1] == {
+        "name": four.matrices[1].name,
+        "error": four.matrices[1].error,
+    }
     assert (out / "errors.png").read_bytes().startswith(b"\x89PNG")
     drawn = (out / "errors.svg").read_text()
     assert drawn.startswith("<?xml")
@@ -74,14 +108,32 @@ def test_the_report_says_what_the_library_says(folder: Path, tmp_path: Path, cap
 
 def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = folder.parent / "text.txt"
-    assert main(["quantize", str(folder), "--dtype", "int8_groups", "--report", "--text", str(text), "--limit", "64", "--json"]) == 0
+    assert (
+        main(
+            [
+                "quantize",
+                str(folder),
+                "--dtype",
+                "int8_groups",
+                "--report",
+                "--text",
+                str(text),
+                "--limit",
+                "64",
+                "--json",
+            ]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert (found["tokens"], found["text"], len(found["precisions"])) == (64, "text.txt", 1)
     assert found["float32"]["perplexity"] == found["precisions"][0]["float32_perplexity"]
     assert len(found["precisions"][0]["blocks"]) == 2
 
 
-def test_after_ctrl_c_what_was_measured_is_shown(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_ctrl_c_what_was_measured_is_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = quality.quality
 
     def interrupted(truth: quality.Truth, precision: str, tell: quality.Progress) -> Quality:
@@ -90,7 +142,15 @@ def test_after_ctrl_c_what_was_measured_is_shown(folder: Path, capsys: pytest.Ca
         return first(truth, precision, tell)  # type: ignore[arg-type]
 
     monkeypatch.setattr(quality, "quality", interrupted)
-    line = ["quantize", str(folder), "--report", "--text", str(folder.parent / "text.txt"), "--limit", "64"]
+    line = [
+        "quantize",
+        str(folder),
+        "--report",
+        "--text",
+        str(folder.parent / "text.txt"),
+        "--limit",
+        "64",
+    ]
     with pytest.raises(SystemExit) as left:
         main([*line, "--dtype", "int8,int4"])
     captured = capsys.readouterr()
@@ -106,18 +166,32 @@ def test_after_ctrl_c_what_was_measured_is_shown(folder: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (["--dtype", "int5"], "precision 'int5'; expected float32, float16, int8, int8_groups, int4, int4_min. Fix:"),
+        (
+            ["--dtype", "int5"],
+            "precision 'int5'; expected float32, float16, int8, int8_groups, int4, int4_min. Fix:",
+        ),
         (["--dtype", "int8,"], "precision ''"),
         (["--report", "--text", "none.txt"], "none.txt cannot be read as text: No such file"),
-        (["--report", "--text", "EMPTY"], "empty.txt is empty; expected some text to measure on. Fix: --text another file"),
+        (
+            ["--report", "--text", "EMPTY"],
+            "empty.txt is empty; expected some text to measure on. Fix: --text another file",
+        ),
         (["--text", "EMPTY"], "--text without --report; expected both. Fix: add --report"),
         (["--report", "--limit", "0"], "--limit is 0; expected 1 or more"),
         (["--report", "--out", "EMPTY"], "empty.txt is a file; expected a folder"),
     ],
 )
-def test_mistakes(line: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str], as_users_run_it: None) -> None:
+def test_mistakes(
+    line: list[str],
+    words: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    as_users_run_it: None,
+) -> None:
     empty = str(folder.parent / "empty.txt")
-    assert main(["quantize", str(folder), *(empty if word == "EMPTY" else word for word in line)]) == 2
+    assert (
+        main(["quantize", str(folder), *(empty if word == "EMPTY" else word for word in line)]) == 2
+    )
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert words in captured.err
@@ -127,7 +201,19 @@ def test_mistakes(line: list[str], words: str, folder: Path, capsys: pytest.Capt
 def test_bars() -> None:
     assert bar(0.5, 1.0, 12) == "██ 50.00%   "
     assert bar(0.0, 0.0, 12) == " 0.00%      "
-    made = Quality("int4", 1, 1, 1.0, 1.0, 0.0, 1.0, 0.0, (MatrixError("embedding", 0.1), MatrixError("0.up", 0.2)), (0.4,), 1)
+    made = Quality(
+        "int4",
+        1,
+        1,
+        1.0,
+        1.0,
+        0.0,
+        1.0,
+        0.0,
+        (MatrixError("embedding", 0.1), MatrixError("0.up", 0.2)),
+        (0.4,),
+        1,
+    )
     lines = chart(made, width=80)
     assert lines[1].split() == ["layer", "up", "after", "block"]
     assert lines[2].startswith("embedding  ███████ 10.00%")

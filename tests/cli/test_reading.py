@@ -23,7 +23,11 @@ def test_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "b.bin").write_bytes(b"a\xff\x00")
-    for path, words in ((tmp_path / "b.bin", "not UTF-8"), (tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
+    for path, words in (
+        (tmp_path / "b.bin", "not UTF-8"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "none", "No such file"),
+    ):
         with pytest.raises(InputError, match=words):
             read_file(path)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\xff\xfe")))
@@ -32,7 +36,10 @@ def test_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(InputError, match="standard input is closed"):
         read_input()
-    with pytest.raises(InputError, match=r"no prompt; expected a prompt, --file FILE, or - for standard input\. Fix: try this"):
+    with pytest.raises(
+        InputError,
+        match=r"no prompt; expected a prompt, --file FILE, or - for standard input\. Fix: try this",
+    ):
         read_text(None, None, what="prompt", fix="try this")
 
 

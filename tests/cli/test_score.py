@@ -47,34 +47,53 @@ def test_the_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     found = sl.load(folder).score(TEXT)
     lines = captured.out.splitlines()
-    assert lines[0] == f"log-likelihood  {found.total:.4f} nats, {found.scored} of {found.scored + 1} tokens"
+    assert (
+        lines[0]
+        == f"log-likelihood  {found.total:.4f} nats, {found.scored} of {found.scored + 1} tokens"
+    )
     assert lines[1] == f"perplexity      {found.perplexity:.4f}"
     assert lines[2] == f"bits per byte   {found.bits_per_byte:.4f}, {found.bytes} bytes"
     assert "tokens a second" in captured.err
 
 
 def test_json_from_a_file_and_from_standard_input(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = TEXT * 4 + "\r\n"
     (tmp_path / "long.txt").write_bytes(text.encode())
-    assert main(["score", str(folder), "--file", str(tmp_path / "long.txt"), "--stride", "9", "--json"]) == 0
+    assert (
+        main(
+            ["score", str(folder), "--file", str(tmp_path / "long.txt"), "--stride", "9", "--json"]
+        )
+        == 0
+    )
     found, expected = json.loads(capsys.readouterr().out), sl.load(folder).score(text, stride=9)
     assert found["tokens"] == expected.tokens
     assert len(expected.tokens) > 64
     assert found["logprobs"] == expected.logprobs
     assert found["logprobs"][0] is None
-    assert (found["perplexity"], found["bytes"]) == (expected.perplexity, len(text.encode()) - len("the"))
+    assert (found["perplexity"], found["bytes"]) == (
+        expected.perplexity,
+        len(text.encode()) - len("the"),
+    )
     assert math.isclose(found["bits_per_byte"], -found["total"] / math.log(2) / found["bytes"])
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert main(["score", str(folder), "-", "--stride", "9", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["logprobs"] == found["logprobs"]
 
 
-def test_without_colours_each_token_has_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_colours_each_token_has_a_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["score", str(folder), "the dog", "--show", "tokens"]) == 0
     model = sl.load(folder)
-    expected = [f"{'–' if p is None else f'{p:.4f}':>10}  {model.tokenizer.token(id)!r}" for id, p in zip(*scores(model), strict=True)]
+    expected = [
+        f"{'–' if p is None else f'{p:.4f}':>10}  {model.tokenizer.token(id)!r}"
+        for id, p in zip(*scores(model), strict=True)
+    ]
     assert capsys.readouterr().out.splitlines()[:-3] == expected
 
 
@@ -86,13 +105,22 @@ def scores(model: sl.Model) -> tuple[list[int], list[float | None]]:
 def test_with_colours_it_is_the_text(folder: Path) -> None:
     model, text = sl.load(folder), "the 猫🙂 é, dog"
     colours, screen = io.StringIO(), io.StringIO()
-    show_tokens(Console(file=colours, force_terminal=True, color_system="truecolor", width=80), model.tokenizer, text, model.score(text))
+    show_tokens(
+        Console(file=colours, force_terminal=True, color_system="truecolor", width=80),
+        model.tokenizer,
+        text,
+        model.score(text),
+    )
     assert "\x1b[38;2;" in colours.getvalue()
-    Console(file=screen, width=80, highlight=False).print(__import__("rich").text.Text.from_ansi(colours.getvalue()))
+    Console(file=screen, width=80, highlight=False).print(
+        __import__("rich").text.Text.from_ansi(colours.getvalue())
+    )
     assert screen.getvalue().strip() == text
 
 
-def test_a_bar_takes_nothing_from_standard_output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_takes_nothing_from_standard_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with bar() as shown:
         shown.add_task("scoring", total=3)
@@ -115,7 +143,13 @@ def test_a_bar_takes_nothing_from_standard_output(capsys: pytest.CaptureFixture[
         (["the", "--source", "le"], "a source for a model with one stack"),
     ],
 )
-def test_mistakes(line: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str], as_users_run_it: None) -> None:
+def test_mistakes(
+    line: list[str],
+    words: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    as_users_run_it: None,
+) -> None:
     assert main(["score", str(folder), *line]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
@@ -125,7 +159,9 @@ def test_mistakes(line: list[str], words: str, folder: Path, capsys: pytest.Capt
 
 def test_a_text_may_begin_with_a_hyphen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", str(folder), "- the cat", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["tokens"] == sl.load(folder).tokenizer.encode("- the cat")
+    assert json.loads(capsys.readouterr().out)["tokens"] == sl.load(folder).tokenizer.encode(
+        "- the cat"
+    )
 
 
 def test_a_target_given_its_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,6 +170,10 @@ def test_a_target_given_its_source(tmp_path: Path, capsys: pytest.CaptureFixture
     found, model = json.loads(capsys.readouterr().out), sl.load(folder)
     source, target = (model.tokenizer.encode(text) for text in ("the cat", "the dog"))
     with torch.no_grad():
-        logs = model.transformer(torch.tensor([[5, *target[:-1]]]), source=torch.tensor([source]))[0].log_softmax(-1)
+        logs = model.transformer(torch.tensor([[5, *target[:-1]]]), source=torch.tensor([source]))[
+            0
+        ].log_softmax(-1)
     assert found["tokens"] == target
-    assert found["logprobs"] == pytest.approx([float(logs[n, id]) for n, id in enumerate(target)], abs=1e-5)
+    assert found["logprobs"] == pytest.approx(
+        [float(logs[n, id]) for n, id in enumerate(target)], abs=1e-5
+    )

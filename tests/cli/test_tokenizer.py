@@ -21,9 +21,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
-    monkeypatch.setitem(commands.COMMANDS, "tokenizer", "Train a tokenizer, or see what one makes of a text.")
-    words = [f"{first}{middle}{last}" for first in "bcdfg" for middle in "aeiou" for last in "lmnrst"]
-    Path("book.txt").write_text("the cat sat on the mat " * 50 + " ".join(words * 5), encoding="utf-8")
+    monkeypatch.setitem(
+        commands.COMMANDS, "tokenizer", "Train a tokenizer, or see what one makes of a text."
+    )
+    words = [
+        f"{first}{middle}{last}" for first in "bcdfg" for middle in "aeiou" for last in "lmnrst"
+    ]
+    Path("book.txt").write_text(
+        "the cat sat on the mat " * 50 + " ".join(words * 5), encoding="utf-8"
+    )
     return tmp_path
 
 
@@ -48,7 +54,24 @@ def test_train_and_show(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tokenizer", "train", "book.txt", "book.txt", "--vocab", "265", "--kind", "unigram", "--out", "made", "--json"]) == 0
+    assert (
+        main(
+            [
+                "tokenizer",
+                "train",
+                "book.txt",
+                "book.txt",
+                "--vocab",
+                "265",
+                "--kind",
+                "unigram",
+                "--out",
+                "made",
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out) == {"path": "made", "kind": "unigram", "tokens": 265}
     assert main(["tokenizer", "show", "made", "a 猫", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -71,7 +94,10 @@ def test_an_empty_text(capsys: pytest.CaptureFixture[str]) -> None:
             "a vocabulary of 100; expected 260 (every byte and 4 more) to 1,000,000. Fix: --vocab 260",
         ),
         ("train book.txt --vocab 1e3 --out made", "1e3"),
-        ("train missing.txt --out made", "missing.txt: cannot be read (No such file or directory); expected a text file"),
+        (
+            "train missing.txt --out made",
+            "missing.txt: cannot be read (No such file or directory); expected a text file",
+        ),
         ("train --out made", "no text to learn from; expected at least one file"),
         ("train book.txt", "--out"),
         ("train book.txt --out book.txt", "book.txt: is a file; expected a folder"),
@@ -96,16 +122,21 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_panic_in_rust_is_one_line_on_a_terminal(tmp_path: Path) -> None:
-    """A decoder that cuts more letters off than a piece has panics; Rust would print that, with a backtrace."""
+    """A decoder that cuts more letters off than a piece has panics; Rust would print that, with a
+    backtrace."""
     decoder = {"type": "Strip", "content": "a", "start": 5, "stop": 5}
     made = tokenizers.Tokenizer.from_str(json.dumps(spelling(decoder=decoder)))
     made.save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer.from_folder(tmp_path)
     assert tokenizer is not None
-    model = sl.build(sl.gpt(width=8, layers=1, heads=2, vocab_size=tokenizer.vocab_size, max_positions=16)).eval()
+    model = sl.build(
+        sl.gpt(width=8, layers=1, heads=2, vocab_size=tokenizer.vocab_size, max_positions=16)
+    ).eval()
     for parameter in model.parameters():
         parameter.data.zero_()  # so that the token is always a
     folder = sl.Model(model, tokenizer).save(tmp_path / "model")
-    code, raw = terminal.run("generate", str(folder), "abab", "--max-tokens", "3", RUST_BACKTRACE="1")
+    code, raw = terminal.run(
+        "generate", str(folder), "abab", "--max-tokens", "3", RUST_BACKTRACE="1"
+    )
     assert code == 2
     assert [line[:7] for line in raw.splitlines() if line] == ["error: "]

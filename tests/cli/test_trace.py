@@ -25,19 +25,27 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("both"), sl.encoder_decoder(**SIZE), decoder_start_token_id=5)
+    return saved(
+        tmp_path_factory.mktemp("both"), sl.encoder_decoder(**SIZE), decoder_start_token_id=5
+    )
 
 
 def test_json_is_the_trace(decoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", str(decoder), TEXT, "--layer", "1", "--head", "-1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     trace = sl.load(decoder).trace(TEXT)
-    np.testing.assert_allclose(np.nan_to_num(np.array(found["weights"], dtype=float)), trace.weights(1, 3).numpy(), atol=1e-6)
+    np.testing.assert_allclose(
+        np.nan_to_num(np.array(found["weights"], dtype=float)),
+        trace.weights(1, 3).numpy(),
+        atol=1e-6,
+    )
     assert found["tokens"] == [token.text for token in trace.tokens]
     assert (found["layer"], found["head"], found["text"]) == (1, 3, TEXT)
 
 
-def test_without_a_head_one_is_chosen_and_said(decoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_head_one_is_chosen_and_said(
+    decoder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["trace", str(decoder), TEXT]) == 0
     out, said = capsys.readouterr()
     layer, head = said.split()[1].rstrip(","), said.split()[3]
@@ -52,7 +60,10 @@ def test_without_a_head_one_is_chosen_and_said(decoder: Path, capsys: pytest.Cap
 
 
 def test_standard_input_and_a_file_are_read(
-    decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    decoder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "text").write_text(TEXT + "\n")
     monkeypatch.setattr("sys.stdin", io.StringIO(TEXT + "\n"))
@@ -63,7 +74,9 @@ def test_standard_input_and_a_file_are_read(
     assert found[0] == found[1] == found[2]
 
 
-def test_an_encoder_decoder_shows_its_alignment(both: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_encoder_decoder_shows_its_alignment(
+    both: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["trace", str(both), "a dog", "--source", TEXT, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     trace = sl.load(both).trace("a dog", source=TEXT)
@@ -72,12 +85,31 @@ def test_an_encoder_decoder_shows_its_alignment(both: Path, capsys: pytest.Captu
     assert found["columns"] == [token.text.strip() for token in trace.source or ()]
     assert main(["trace", str(both), TEXT]) == 0
     assert "Where each word came from: decoder layer 0" in capsys.readouterr().out
-    assert main(["trace", str(both), TEXT, "--view", "map", "--stack", "encoder", "--layer", "1", "--head", "0"]) == 0
+    assert (
+        main(
+            [
+                "trace",
+                str(both),
+                TEXT,
+                "--view",
+                "map",
+                "--stack",
+                "encoder",
+                "--layer",
+                "1",
+                "--head",
+                "0",
+            ]
+        )
+        == 0
+    )
     assert "encoder layer 1, head 0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("ending", [".html", ".svg", ".png", ".pdf", ".json", ".safetensors"])
-def test_a_file_is_written_and_named(ending: str, decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_written_and_named(
+    ending: str, decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / f"x{ending}"
     assert main(["trace", str(decoder), TEXT, "--layer", "1", "--out", str(file)]) == 0
     assert capsys.readouterr().out == f"{file}\n"
@@ -85,8 +117,26 @@ def test_a_file_is_written_and_named(ending: str, decoder: Path, tmp_path: Path,
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-def test_only_some_layers_are_kept(decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trace", str(decoder), TEXT, "--view", "heads", "--layers", "-1", "--json", "--out", str(tmp_path / "x.safetensors")]) == 0
+def test_only_some_layers_are_kept(
+    decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            [
+                "trace",
+                str(decoder),
+                TEXT,
+                "--view",
+                "heads",
+                "--layers",
+                "-1",
+                "--json",
+                "--out",
+                str(tmp_path / "x.safetensors"),
+            ]
+        )
+        == 0
+    )
     out, said = capsys.readouterr()
     assert json.loads(out)["layers"] == [1]
     assert said == f"{tmp_path / 'x.safetensors'}\n"
@@ -97,14 +147,20 @@ def test_only_some_layers_are_kept(decoder: Path, tmp_path: Path, capsys: pytest
     ("line", "said"),
     [
         ([TEXT, "--layer", "2"], "layer 2; expected 0 to 1. Fix: --layer 1 is the last"),
-        ([TEXT, "--layer", "0", "--head", "4"], "head 4; expected 0 to 3. Fix: --head 3 is the last"),
+        (
+            [TEXT, "--layer", "0", "--head", "4"],
+            "head 4; expected 0 to 3. Fix: --head 3 is the last",
+        ),
         ([TEXT, "--head", "-5"], "head -5; expected 0 to 3"),
         ([TEXT, "--layer", "x"], "whole number"),
         ([TEXT, "--view", "spere"], "did you mean 'sphere'?"),
         ([TEXT, "--view", "alignment"], "expected an encoder–decoder. Fix: --view map"),
         ([TEXT, "--stack", "encoder"], "Fix: --stack decoder"),
         ([TEXT, "--source", "a"], "Fix: leave --source out"),
-        ([TEXT, "--out", "x.gif"], "expected .html, .svg, .png, .pdf, .json, .safetensors. Fix: x.html"),
+        (
+            [TEXT, "--out", "x.gif"],
+            "expected .html, .svg, .png, .pdf, .json, .safetensors. Fix: x.html",
+        ),
         ([TEXT, "--out", "/nowhere/x.svg"], "cannot be written"),
         ([TEXT, "--layers", "0;1"], "Fix: --layers 0,5,11"),
         ([TEXT, "--layers", "7"], "layer 7; expected 0 to 1"),
@@ -115,7 +171,9 @@ def test_only_some_layers_are_kept(decoder: Path, tmp_path: Path, capsys: pytest
         ([], "no text"),
     ],
 )
-def test_mistakes_are_one_line(line: list[str], said: str, decoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    line: list[str], said: str, decoder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["trace", str(decoder), *line]) == 2
     out, error = capsys.readouterr()
     assert out == ""

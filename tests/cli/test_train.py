@@ -25,8 +25,23 @@ from sightline.cli.ui.training_view import Plain, clock
 from sightline.recipes import RECIPES
 from tests.cli import terminal
 
-TINY = ["vocab=400", "width=16", "layers=1", "heads=2", "hidden=32", "batch=128", "warmup=2", "eval_every=4", "save_every=4"]
-SUBJECTS = {"the cat": "die katze", "a dog": "ein hund", "my friend": "mein freund", "the man": "der mann"}
+TINY = [
+    "vocab=400",
+    "width=16",
+    "layers=1",
+    "heads=2",
+    "hidden=32",
+    "batch=128",
+    "warmup=2",
+    "eval_every=4",
+    "save_every=4",
+]
+SUBJECTS = {
+    "the cat": "die katze",
+    "a dog": "ein hund",
+    "my friend": "mein freund",
+    "the man": "der mann",
+}
 VERBS = {"sees": "sieht", "likes": "mag", "finds": "findet"}
 OBJECTS = {"the sea": "das meer", "a fish": "einen fisch", "the house": "das haus"}
 
@@ -41,17 +56,32 @@ def one_thread() -> object:
 
 def written(at: Path) -> list[str]:
     """Two files of sentences, as settings."""
-    rows = [(f"{s} {v} {o} .", f"{SUBJECTS[s]} {VERBS[v]} {OBJECTS[o]} .") for s in SUBJECTS for v in VERBS for o in OBJECTS] * 6
+    rows = [
+        (f"{s} {v} {o} .", f"{SUBJECTS[s]} {VERBS[v]} {OBJECTS[o]} .")
+        for s in SUBJECTS
+        for v in VERBS
+        for o in OBJECTS
+    ] * 6
     for name, side in (("source", 0), ("target", 1)):
         (at / f"{name}.txt").write_text("".join(f"{row[side]}\n" for row in rows), encoding="utf-8")
     return [f"source={at / 'source.txt'}", f"target={at / 'target.txt'}"]
 
 
 def line(at: Path, *more: str, out: str = "run", steps: int = 8) -> list[str]:
-    return ["train", "translate", "--set", *written(at), *TINY, f"steps={steps}", "--out", str(at / out), *more]
+    return [
+        "train",
+        "translate",
+        "--set",
+        *written(at),
+        *TINY,
+        f"steps={steps}",
+        "--out",
+        str(at / out),
+        *more,
+    ]
 
 
-# ------------------------------------------------------------------------------------------------------------ it trains
+# -------------------------------------------------------------------------------------- it trains
 
 
 def test_a_run_and_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,12 +89,22 @@ def test_a_run_and_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[st
     captured, run = capsys.readouterr(), tmp_path / "run"
     model = sl.load(run)
     assert sum(p.numel() for p in model.transformer.parameters()) > 0
-    assert {path.name for path in run.iterdir()} >= {"run.json", "metrics.jsonl", "checkpoints", "model"}
+    assert {path.name for path in run.iterdir()} >= {
+        "run.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "model",
+    }
     lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
     best = min(said["loss"] for said in lines if said["kind"] == "validation")
     assert f"validation  {best:.4f} nats at step 8, perplexity {math.exp(best):.4g}" in captured.out
     assert f'try         sightline translate {run} "…"' in captured.out
-    assert f"translation  {model.translate(captured.out.split('source       ')[1].splitlines()[0]).text}"[:60] in captured.out
+    assert (
+        f"translation  {model.translate(captured.out.split('source       ')[1].splitlines()[0]).text}"[
+            :60
+        ]
+        in captured.out
+    )
     count = sum(p.numel() for p in model.transformer.parameters())
     for words in (
         f"parameters  {count:,}",
@@ -88,11 +128,17 @@ def test_events_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [one["step"] for one in found if one["kind"] == "validation"] == [4, 8]
     assert found[-1]["kind"] == "end"
     assert found[-1]["best"] == min(one["loss"] for one in found if one["kind"] == "validation")
-    metrics = [json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [one["loss"] for one in found if one["kind"] == "step"] == [one["loss"] for one in metrics if one["kind"] == "step"]
+    metrics = [
+        json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [one["loss"] for one in found if one["kind"] == "step"] == [
+        one["loss"] for one in metrics if one["kind"] == "step"
+    ]
 
 
-def test_again_goes_on_and_overwrite_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_again_goes_on_and_overwrite_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(line(tmp_path)) == 0
     weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
     assert main(line(tmp_path)) == 0
@@ -105,15 +151,30 @@ def test_again_goes_on_and_overwrite_begins_anew(tmp_path: Path, capsys: pytest.
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
 
-def test_settings_from_a_file_and_the_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_from_a_file_and_the_default_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     settings = dict(word.split("=") for word in (*written(tmp_path), *TINY))
-    quoted = [f"{name} = {value if value.isdecimal() else json.dumps(value)}" for name, value in settings.items()]
-    (tmp_path / "a.toml").write_text("\n".join([*quoted, "steps = 99", "lr = 0.01"]), encoding="utf-8")
-    assert main(["train", "translate", "--config", "a.toml", "--set", "steps=2", "--set", "seed=3"]) == 0
+    quoted = [
+        f"{name} = {value if value.isdecimal() else json.dumps(value)}"
+        for name, value in settings.items()
+    ]
+    (tmp_path / "a.toml").write_text(
+        "\n".join([*quoted, "steps = 99", "lr = 0.01"]), encoding="utf-8"
+    )
+    assert (
+        main(["train", "translate", "--config", "a.toml", "--set", "steps=2", "--set", "seed=3"])
+        == 0
+    )
     said = json.loads((tmp_path / "runs" / "translate" / "run.json").read_text())
     assert said["recipe"] == "translate"
-    assert {name: said["settings"][name] for name in ("steps", "seed", "lr", "width")} == {"steps": 2, "seed": 3, "lr": 0.01, "width": 16}
+    assert {name: said["settings"][name] for name in ("steps", "seed", "lr", "width")} == {
+        "steps": 2,
+        "seed": 3,
+        "lr": 0.01,
+        "width": 16,
+    }
 
 
 def test_the_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,20 +188,39 @@ def test_the_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"steps={recipe.defaults()['steps']}" in out
 
 
-def test_a_language_model_writes_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_language_model_writes_a_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "a.txt").write_text("The cat sat on the mat and looked at the sea.\n" * 200, encoding="utf-8")
+    (tmp_path / "a.txt").write_text(
+        "The cat sat on the mat and looked at the sea.\n" * 200, encoding="utf-8"
+    )
     sizes = ["width=16", "layers=1", "heads=2", "context=32", "batch=2", "steps=4", "warmup=1"]
-    assert main(["train", "shakespeare", "--set", f"text={tmp_path / 'a.txt'}", *sizes, "--out", str(tmp_path / "run")]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "shakespeare",
+                "--set",
+                f"text={tmp_path / 'a.txt'}",
+                *sizes,
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     best = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["loss"]
     assert "bits per character" in out
-    assert float(out.split(" bits per character")[0].split()[-1]) == pytest.approx(best / math.log(2), rel=5e-3)
+    assert float(out.split(" bits per character")[0].split()[-1]) == pytest.approx(
+        best / math.log(2), rel=5e-3
+    )
     assert f'sightline generate {tmp_path / "run"} "…"' in out
     assert len(out.splitlines()) > 5
 
 
-# ------------------------------------------------------------------------------------------------------------ dry run
+# ---------------------------------------------------------------------------------------- dry run
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,13 +237,15 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert sum(path.stat().st_size for path in files) == pytest.approx(found["checkpoint"], rel=0.2)
 
 
-# -------------------------------------------------------------------------------------------------------- interruptions
+# ---------------------------------------------------------------------------------- interruptions
 
 
 def child(arguments: list[str], **options: object) -> subprocess.Popen[bytes]:
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from sightline.cli.main import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload]
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], env=environment, stderr=subprocess.PIPE, **options
+    )  # type: ignore[call-overload]
 
 
 def wait_for_steps(process: subprocess.Popen[bytes], run: Path) -> None:
@@ -185,7 +267,9 @@ def interrupted(process: subprocess.Popen[bytes], run: Path, number: signal.Sign
     return said.splitlines()[-1]
 
 
-def test_interrupted_and_gone_on_with_it_is_the_same_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_and_gone_on_with_it_is_the_same_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     seldom = ("--set", "eval_every=50", "save_every=50")
     process = child(line(tmp_path, *seldom, out="a", steps=100), stdout=subprocess.DEVNULL)
     last = interrupted(process, tmp_path / "a", signal.SIGINT)
@@ -196,14 +280,18 @@ def test_interrupted_and_gone_on_with_it_is_the_same_run(tmp_path: Path, capsys:
         assert main(line(tmp_path, *seldom, out=out, steps=100)) == 0
     assert f"resumed at step {stopped}" in capsys.readouterr().err
     for name in ("model.safetensors", "optimizer.safetensors", "ema.safetensors"):
-        a, b = (load_file(tmp_path / out / "checkpoints" / "step-00000100" / name) for out in ("a", "b"))
+        a, b = (
+            load_file(tmp_path / out / "checkpoints" / "step-00000100" / name) for out in ("a", "b")
+        )
         assert a.keys() == b.keys()
         assert all(torch.equal(a[key], b[key]) for key in a)
 
 
 def test_sigterm_saves(tmp_path: Path) -> None:
     process = child(line(tmp_path, out="a", steps=3000), stdout=subprocess.DEVNULL)
-    assert interrupted(process, tmp_path / "a", signal.SIGTERM).startswith("stopped by SIGTERM at step ")
+    assert interrupted(process, tmp_path / "a", signal.SIGTERM).startswith(
+        "stopped by SIGTERM at step "
+    )
     assert list((tmp_path / "a" / "checkpoints").glob("step-*"))
 
 
@@ -241,10 +329,16 @@ def test_a_view_that_cannot_write_falls_silent(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_clock() -> None:
-    assert [clock(seconds) for seconds in (0, 59.6, 125, 3725, math.inf)] == ["0:00", "1:00", "2:05", "1:02:05", "?"]
+    assert [clock(seconds) for seconds in (0, 59.6, 125, 3725, math.inf)] == [
+        "0:00",
+        "1:00",
+        "2:05",
+        "1:02:05",
+        "?",
+    ]
 
 
-# ------------------------------------------------------------------------------------------------------------ mistakes
+# --------------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(
@@ -252,9 +346,15 @@ def test_clock() -> None:
     [
         ([], "no recipe was named; expected one of "),
         (["translat"], "did you mean 'translate'?"),
-        (["translate", "--set", "stesp=3"], "no setting is called 'stesp'. Fix: did you mean 'steps'?"),
+        (
+            ["translate", "--set", "stesp=3"],
+            "no setting is called 'stesp'. Fix: did you mean 'steps'?",
+        ),
         (["translate", "--set", "steps"], "'steps' is no setting; expected NAME=VALUE"),
-        (["translate", "--set", "lr=nan"], "lr is 'nan'; expected a finite number. Fix: --set lr=0.02"),
+        (
+            ["translate", "--set", "lr=nan"],
+            "lr is 'nan'; expected a finite number. Fix: --set lr=0.02",
+        ),
         (["translate", "--set", "lr=inf"], "lr is 'inf'"),
         (["translate", "--set", "lr=-1"], "lr is -1.0; expected a"),
         (["translate", "--set", "batch=0"], "batch is 0; expected a whole number"),
@@ -265,8 +365,14 @@ def test_clock() -> None:
         (["translate", "--set", "join=perhaps"], "expected true or false. Fix: --set join=false"),
         (["translate", "--set", "schedule=cosin"], "expected one of cosine, linear"),
         (["translate"], "no pairs to learn from"),
-        (["translate", "--set", "source=none.txt", "target=none.txt"], "source=none.txt: cannot be read (No such file or directory)"),
-        (["translate", "--set", "source=empty.txt", "target=empty.txt"], "source=empty.txt: is empty"),
+        (
+            ["translate", "--set", "source=none.txt", "target=none.txt"],
+            "source=none.txt: cannot be read (No such file or directory)",
+        ),
+        (
+            ["translate", "--set", "source=empty.txt", "target=empty.txt"],
+            "source=empty.txt: is empty",
+        ),
         (["translate", "--set", "source=binary.txt", "target=binary.txt"], "binary.txt"),
         (["shakespeare", "--set", "text=none.txt"], "text=none.txt: cannot be read"),
         (["shakespeare", "--set", "text=empty.txt"], "text=empty.txt: is empty"),
@@ -278,7 +384,13 @@ def test_clock() -> None:
         (["translate", "--sett", "a=1"], "did you mean --set?"),
     ],
 )
-def test_mistakes(words: list[str], seen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes(
+    words: list[str],
+    seen: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "cache"))
     (tmp_path / "empty.txt").write_bytes(b"")
@@ -310,15 +422,22 @@ def test_a_folder_with_another_run(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="a folder in which nobody may write")
-def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([word if word != str(tmp_path / "run") else "/proc/run" for word in line(tmp_path)]) == 2
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main([word if word != str(tmp_path / "run") else "/proc/run" for word in line(tmp_path)])
+        == 2
+    )
     refused(capsys, "/proc/run: cannot be written")
     (tmp_path / "file").write_text("x")
     assert main(line(tmp_path, out="file/run")) == 2
     refused(capsys, "cannot be written")
 
 
-def test_a_tracker_that_is_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_is_not_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "trackio", None)
     assert main(line(tmp_path, "--track", "trackio")) == 2
     refused(capsys, "trackio is not installed. Fix: pip install trackio")
@@ -336,7 +455,9 @@ def test_help_on_a_narrow_terminal_keeps_settings_indented() -> None:
     assert [line for line in lines if re.match(r"\w+=", line)] == []
 
 
-def test_a_vocabulary_that_is_too_large_is_mended_by_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vocabulary_that_is_too_large_is_mended_by_a_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "text.txt").write_text("a few words, and a few more. " * 40, encoding="utf-8")
     words = [f"text={tmp_path / 'text.txt'}", "width=16", "layers=1", "heads=2", "steps=1"]
     line = ["train", "bert-tiny", "--dry-run", "--set", *words]

@@ -23,7 +23,12 @@ LINES = ["the cat sat", "", "the dog, 猫"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("translate"), sl.encoder_decoder(**SIZE), decoder_start_token_id=5, eos_token_id=2)
+    return saved(
+        tmp_path_factory.mktemp("translate"),
+        sl.encoder_decoder(**SIZE),
+        decoder_start_token_id=5,
+        eos_token_id=2,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +45,20 @@ def test_a_text_as_one(folder: Path, model: sl.Model, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
-def test_the_native_engine_says_the_same(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_native_engine_says_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = list[int]()
     call = NativeEngine.call
-    monkeypatch.setattr(NativeEngine, "call", lambda self, *given, **named: (ran.append(1), call(self, *given, **named))[1])
-    said = [(main(["translate", str(folder), "the cat", *more]), capsys.readouterr().out) for more in ([], ["--engine", "native"])]
+    monkeypatch.setattr(
+        NativeEngine,
+        "call",
+        lambda self, *given, **named: (ran.append(1), call(self, *given, **named))[1],
+    )
+    said = [
+        (main(["translate", str(folder), "the cat", *more]), capsys.readouterr().out)
+        for more in ([], ["--engine", "native"])
+    ]
     assert said[0] == said[1]
     assert ran
     assert main(["translate", str(folder), "the cat", "--engine", "native", "--dtype", "int9"]) != 0
@@ -52,29 +66,75 @@ def test_the_native_engine_says_the_same(folder: Path, capsys: pytest.CaptureFix
 
 
 def test_json(folder: Path, model: sl.Model, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["translate", str(folder), "the cat", "--max-tokens", "5", "--beams", "2", "--length-penalty", "0.5", "--json"]) == 0
+    assert (
+        main(
+            [
+                "translate",
+                str(folder),
+                "the cat",
+                "--max-tokens",
+                "5",
+                "--beams",
+                "2",
+                "--length-penalty",
+                "0.5",
+                "--json",
+            ]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     expected = model.translate("the cat", max_tokens=5, beams=2, length_penalty=0.5)
-    assert (found["text"], found["tokens"], found["score"]) == (expected.text, expected.tokens, expected.score)
+    assert (found["text"], found["tokens"], found["score"]) == (
+        expected.text,
+        expected.tokens,
+        expected.score,
+    )
     assert [(other["text"], other["score"]) for other in found["others"]] == expected.others
-    assert (found["source_tokens"], found["target_tokens"]) == (expected.source_tokens, expected.target_tokens)
-    torch.testing.assert_close(torch.tensor(found["alignment"]), expected.alignment, atol=1e-6, rtol=0)
+    assert (found["source_tokens"], found["target_tokens"]) == (
+        expected.source_tokens,
+        expected.target_tokens,
+    )
+    torch.testing.assert_close(
+        torch.tensor(found["alignment"]), expected.alignment, atol=1e-6, rtol=0
+    )
 
 
-def test_a_file_is_translated_line_by_line(folder: Path, model: sl.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_translated_line_by_line(
+    folder: Path, model: sl.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "lines.txt").write_bytes("\r\n".join([*LINES, ""]).encode())
-    assert main(["translate", str(folder), "--file", str(tmp_path / "lines.txt"), "--max-tokens", "4", "--beams", "1"]) == 0
+    assert (
+        main(
+            [
+                "translate",
+                str(folder),
+                "--file",
+                str(tmp_path / "lines.txt"),
+                "--max-tokens",
+                "4",
+                "--beams",
+                "1",
+            ]
+        )
+        == 0
+    )
     expected = [model.translate(line, max_tokens=4, beams=1).text if line else "" for line in LINES]
     assert capsys.readouterr().out == "".join(f"{text}\n" for text in expected)
 
 
 def test_standard_input_too_and_json_has_a_line_each(
-    folder: Path, model: sl.Model, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    model: sl.Model,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(LINES)))
     assert main(["translate", str(folder), "-", "--max-tokens", "4", "--json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one and one["text"] for one in found] == [model.translate(line, max_tokens=4).text if line else None for line in LINES]
+    assert [one and one["text"] for one in found] == [
+        model.translate(line, max_tokens=4).text if line else None for line in LINES
+    ]
 
 
 def test_the_models_own_beams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +148,11 @@ def translation(source: list[str], target: list[str], alignment: list[list[float
 
 
 def test_the_table_of_shades() -> None:
-    found = translation(["The", " cat", "</s>"], ["猫", "が", "</s>"], [[0.2, 0.79, 0.01], [0.3, 0.5, 0.2], [0.05, 0.05, 0.9]])
+    found = translation(
+        ["The", " cat", "</s>"],
+        ["猫", "が", "</s>"],
+        [[0.2, 0.79, 0.01], [0.3, 0.5, 0.2], [0.05, 0.05, 0.9]],
+    )
     assert list(heat(found, width=80))[:-2] == [
         "     The cat </s>",
         "猫   ░░  ██  ·",
@@ -115,8 +179,22 @@ def test_a_source_that_is_too_wide_goes_on_below() -> None:
 
 
 def test_nothing_invisible_in_a_heading() -> None:
-    assert [label(token) for token in (" cat", " ", "", "\x1b[31m", "\n")] == ["cat", "␣", "∅", "�[31m", "␣"]
-    assert [shade(weight) for weight in (1.0, 0.75, 0.6, 0.3, 0.1, 0.0, float("nan"))] == ["██", "██", "▓▓", "▒▒", "░░", "· ", "? "]
+    assert [label(token) for token in (" cat", " ", "", "\x1b[31m", "\n")] == [
+        "cat",
+        "␣",
+        "∅",
+        "�[31m",
+        "␣",
+    ]
+    assert [shade(weight) for weight in (1.0, 0.75, 0.6, 0.3, 0.1, 0.0, float("nan"))] == [
+        "██",
+        "██",
+        "▓▓",
+        "▒▒",
+        "░░",
+        "· ",
+        "? ",
+    ]
 
 
 def test_lines_end_at_a_line_feed_only() -> None:
@@ -137,16 +215,27 @@ def test_lines_end_at_a_line_feed_only() -> None:
         (["--bems", "2", "the"], "no option is called --bems"),
     ],
 )
-def test_mistakes(line: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str], as_users_run_it: None) -> None:
+def test_mistakes(
+    line: list[str],
+    words: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    as_users_run_it: None,
+) -> None:
     assert main(["translate", str(folder), *line]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert words in captured.err
 
 
-def test_a_mistake_in_a_file_is_said_with_its_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_in_a_file_is_said_with_its_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "lines.txt").write_text("the cat\n" + "the dog; " * 40)
-    assert main(["translate", str(folder), "--file", str(tmp_path / "lines.txt"), "--max-tokens", "3"]) == 2
+    assert (
+        main(["translate", str(folder), "--file", str(tmp_path / "lines.txt"), "--max-tokens", "3"])
+        == 2
+    )
     assert "error: line 2: a text of" in capsys.readouterr().err
 
 

@@ -30,12 +30,16 @@ def test_a_model_folder_loads_and_scores_as_before() -> None:
     assert logprobs[1:4] == pytest.approx([-3.0860012, -3.0116241, -2.9054472], abs=1e-5)
 
 
-def test_a_run_loads_by_its_folder_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_loads_by_its_folder_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, text = tmp_path / "run", tmp_path / "text.txt"
     shutil.copytree(FILES / "run", run)
     shutil.copy(FILES / "text.txt", text)
     assert sl.load(run).generate("the cat", max_tokens=4).tokens == [3, 3, 3, 3]
-    settings = "width=16 layers=2 heads=2 context=32 batch=2 steps=6 save_every=2 eval_every=2 warmup=1"
+    settings = (
+        "width=16 layers=2 heads=2 context=32 batch=2 steps=6 save_every=2 eval_every=2 warmup=1"
+    )
     args = ["train", "shakespeare", "--set", *settings.split(), f"text={text}", "--out", str(run)]
     assert main([*args, "--accept-changes", "--json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -1,4 +1,5 @@
-"""Configurations: what can be made can be written and read back; what contradicts itself is refused with the fix."""
+"""Configurations: what can be made can be written and read back; what contradicts itself is refused
+with the fix."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def test_written_and_read_back_is_the_same_value(name: str, style: str, tmp_path
 
 
 def test_every_field_that_may_be_none_defaults_to_none() -> None:
-    """`None` is written by leaving the field out, which is only exact if reading nothing gives None."""
+    """`None` is written by leaving the field out, which is only exact if reading nothing gives
+    None."""
     import dataclasses
 
     import sightline.config as everything
@@ -48,7 +50,9 @@ def attention(**changes: object) -> sl.AttentionConfig:
 
 
 def block(**changes: object) -> sl.BlockConfig:
-    return sl.BlockConfig(**({"attention": attention(), "feed_forward": sl.FeedForwardConfig(hidden=16)} | changes))
+    return sl.BlockConfig(
+        **({"attention": attention(), "feed_forward": sl.FeedForwardConfig(hidden=16)} | changes)
+    )
 
 
 def stack(**changes: object) -> sl.StackConfig:
@@ -138,19 +142,37 @@ def test_unknown_and_missing_keys_are_named() -> None:
     plain = values.to_plain(ALL["rotary"])
     wrong = json.loads(json.dumps(plain))
     wrong["decoder"]["widht"] = wrong["decoder"].pop("width")
-    with pytest.raises(sl.ConfigError, match=r"ModelConfig.decoder has no field 'widht'. Fix: did you mean 'width'\?"):
+    with pytest.raises(
+        sl.ConfigError,
+        match=r"ModelConfig.decoder has no field 'widht'. Fix: did you mean 'width'\?",
+    ):
         values.from_plain(sl.ModelConfig, wrong)
     del plain["decoder"]["width"]
     with pytest.raises(sl.ConfigError, match="lacks 'width'"):
         values.from_plain(sl.ModelConfig, plain)
     tagged = values.to_plain(ALL["rotary"])
     tagged["decoder"]["blocks"][0]["attention"]["positions"]["type"] = "Rotery"
-    with pytest.raises(sl.ConfigError, match=r"blocks\[0\].attention.positions.type is 'Rotery'. Fix: did you mean 'Rotary'"):
+    with pytest.raises(
+        sl.ConfigError,
+        match=r"blocks\[0\].attention.positions.type is 'Rotery'. Fix: did you mean 'Rotary'",
+    ):
         values.from_plain(sl.ModelConfig, tagged)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "3", "null", "{", "{" * 100_000, '{"decoder": 3}', '{"decoder": []}', '{"head": {"type": "None"}}', '{"head": 7}']
+    "text",
+    [
+        "",
+        "[]",
+        "3",
+        "null",
+        "{",
+        "{" * 100_000,
+        '{"decoder": 3}',
+        '{"decoder": []}',
+        '{"head": {"type": "None"}}',
+        '{"head": 7}',
+    ],
 )
 def test_broken_files_give_one_line(text: str, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
@@ -184,7 +206,10 @@ def test_one_argument_swaps_a_part() -> None:
     assert isinstance(alibi.decoder.blocks[0].attention.positions, sl.ALiBi)
     assert isinstance(sl.gpt().decoder.embedding.positions, sl.Learned)
     assert sl.llama(placement="post").decoder.blocks[0].placement == "post"
-    assert sl.llama(feed_forward=sl.FeedForwardConfig(hidden=7)).decoder.blocks[0].feed_forward.hidden == 7
+    assert (
+        sl.llama(feed_forward=sl.FeedForwardConfig(hidden=7)).decoder.blocks[0].feed_forward.hidden
+        == 7
+    )
 
 
 def test_errors_say_seen_expected_fix() -> None:

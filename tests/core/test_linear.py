@@ -1,4 +1,5 @@
-"""W x + b by our own product: numbers and gradients against float64, and when torch's is taken instead."""
+"""W x + b by our own product: numbers and gradients against float64, and when torch's is taken
+instead."""
 
 import itertools
 
@@ -12,7 +13,8 @@ from sightline.kernels import library as kernels
 from tests.test_kernels import off, pair
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
-# rows, depth, columns: one, none, whole panels, a bit more, several blocks of depth, several of columns
+# rows, depth, columns: one, none, whole panels, a bit more, several blocks of depth, several of
+# columns
 SIZES = [
     (1, 1, 1),
     (5, 0, 7),
@@ -43,9 +45,16 @@ def test_products_of_any_size_either_way(size, kind) -> None:
         b = torch.randn(columns, depth).t() if turned_b else torch.randn(depth, columns)
         bias = torch.randn(columns) if biased else None
         added = 0 if bias is None else bias
-        truth, most = a.double() @ b.double() + added, a.double().abs() @ b.double().abs() + abs(added)
+        truth, most = (
+            a.double() @ b.double() + added,
+            a.double().abs() @ b.double().abs() + abs(added),
+        )
         unit = 2.0**-24  # each product and each sum is rounded once
-        assert bool(((kernels.product(a, b, bias) - truth).abs() <= min((depth + 2) * unit, 1e-5) * most).all())
+        assert bool(
+            (
+                (kernels.product(a, b, bias) - truth).abs() <= min((depth + 2) * unit, 1e-5) * most
+            ).all()
+        )
 
 
 def test_what_stands_neither_way_is_copied() -> None:
@@ -58,11 +67,19 @@ def test_gradients_are_those_of_the_formula(biased, kind, monkeypatch) -> None:
     monkeypatch.setattr(kernels, "LEAST_WORK", 0)
     (x, x64), (w, w64), (b, b64) = pair(4, 51, 40, seed=1), pair(70, 40, seed=2), pair(70, seed=3)
     assert kernels.worth(x, w)
-    ours, truth = kernels.linear(x, w, b if biased else None), F.linear(x64, w64, b64 if biased else None)
+    ours, truth = (
+        kernels.linear(x, w, b if biased else None),
+        F.linear(x64, w64, b64 if biased else None),
+    )
     slope = torch.randn(4, 51, 70, generator=torch.Generator().manual_seed(4))
     ours.backward(slope)
     truth.backward(slope.double())
-    pairs = [(ours, truth), (x.grad, x64.grad), (w.grad, w64.grad), *([(b.grad, b64.grad)] if biased else [])]
+    pairs = [
+        (ours, truth),
+        (x.grad, x64.grad),
+        (w.grad, w64.grad),
+        *([(b.grad, b64.grad)] if biased else []),
+    ]
     assert all(off(one, other) < 1e-6 for one, other in pairs)
 
 
@@ -83,7 +100,13 @@ def test_what_does_not_fit_is_refused_by_torch() -> None:
     x, one = torch.randn(300, 256, requires_grad=True), torch.ones(1)
     for bias in (one, one.expand(512), torch.randn(1024)[::2]):
         assert not kernels.worth(x, layer.weight, bias)
-        assert off(kernels.linear(x, layer.weight, bias), F.linear(x.double(), layer.weight.double(), bias.double())) < 1e-6
+        assert (
+            off(
+                kernels.linear(x, layer.weight, bias),
+                F.linear(x.double(), layer.weight.double(), bias.double()),
+            )
+            < 1e-6
+        )
     with pytest.raises(RuntimeError, match="dtype"):
         kernels.linear(x, layer.weight, torch.ones(512, dtype=torch.float64))
 
@@ -153,5 +176,10 @@ def test_a_model_learns_alike_with_it_and_without(monkeypatch) -> None:
             return [p.grad.clone() for p in model.parameters()]
 
         ours, torchs = gradients(0), gradients(1 << 60)
-        largest = max(float(gradient.abs().max()) for gradient in torchs)  # a key's bias has none but rounding
-        assert all((one - other).abs().max() < 1e-5 * largest for one, other in zip(ours, torchs, strict=True))
+        largest = max(
+            float(gradient.abs().max()) for gradient in torchs
+        )  # a key's bias has none but rounding
+        assert all(
+            (one - other).abs().max() < 1e-5 * largest
+            for one, other in zip(ours, torchs, strict=True)
+        )

@@ -1,4 +1,5 @@
-"""The packed twin: the same logits to rounding, the same parameters, made anew when a weight changes."""
+"""The packed twin: the same logits to rounding, the same parameters, made anew when a weight
+changes."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def test_the_twin_computes_the_same(name: str) -> None:
         assert distance(model(**given), twin(**given)) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["rotary", "grouped", "qk-norm-joined", "ngpt", "transformer-rotary"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "grouped", "qk-norm-joined", "ngpt", "transformer-rotary"]
+)
 @torch.inference_mode()
 def test_the_twin_decodes_the_same(name: str) -> None:
     model = make(ALL[name])
@@ -42,7 +45,13 @@ def test_the_twin_decodes_the_same(name: str) -> None:
     a, b = Cache.growing(model.config), Cache.growing(model.config)
     for n in range(tokens.shape[1]):
         step = tokens[:, n : n + 1]
-        assert distance(model(step, cache=a, **(given if n == 0 else {})), twin(step, cache=b, **(given if n == 0 else {}))) < 1e-5
+        assert (
+            distance(
+                model(step, cache=a, **(given if n == 0 else {})),
+                twin(step, cache=b, **(given if n == 0 else {})),
+            )
+            < 1e-5
+        )
 
 
 def test_joined_is_one_product_and_shares_the_parameters() -> None:
@@ -68,7 +77,10 @@ def test_a_model_packs_anew_when_a_weight_changes() -> None:
     assert model.fast is not first
     after = model.generate([5, 6, 7], max_tokens=8).tokens
     assert after != before
-    assert after == sl.Model(model.transformer, model.tokenizer).generate([5, 6, 7], max_tokens=8).tokens
+    assert (
+        after
+        == sl.Model(model.transformer, model.tokenizer).generate([5, 6, 7], max_tokens=8).tokens
+    )
 
 
 def test_what_gains_nothing_is_not_packed() -> None:

@@ -20,7 +20,8 @@ def stored(value: float, tokens: int = 1, start: int = 0) -> Stored:
 
 @pytest.mark.parametrize("capacity", [None, 40])
 def test_what_was_handed_out_is_never_written_over(capacity: int | None) -> None:
-    """A recording holds the keys of an earlier step: tokens that are taken back and made anew must not change them."""
+    """A recording holds the keys of an earlier step: tokens that are taken back and made anew must
+    not change them."""
     store, seen = Growing(capacity), list[tuple[Stored, torch.Tensor, torch.Tensor]]()
     for step in range(12):
         if step in (4, 9):
@@ -82,10 +83,14 @@ def test_quantised_is_within_half_a_step() -> None:
     whole, scale = quantise(x)
     assert whole.dtype == torch.int8
     assert ((whole * scale - x).abs() <= scale * 0.5001).all()
-    assert torch.equal(quantise(torch.zeros(1, 1, 1, 4))[0], torch.zeros(1, 1, 1, 4, dtype=torch.int8))
+    assert torch.equal(
+        quantise(torch.zeros(1, 1, 1, 4))[0], torch.zeros(1, 1, 1, 4, dtype=torch.int8)
+    )
 
 
-@pytest.mark.parametrize("name", ["rotary", "grouped", "learned", "alibi", "window", "transformer", "ngpt"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "grouped", "learned", "alibi", "window", "transformer", "ngpt"]
+)
 @torch.inference_mode()
 def test_a_quantised_cache_changes_logits_by_little(name: str) -> None:
     model = make(GENERATORS[name])
@@ -99,7 +104,9 @@ def test_a_quantised_cache_changes_logits_by_little(name: str) -> None:
     plain = Cache.growing(model.config)
     model(tokens, cache=plain, **given)
     own = [sum(store.bytes for store in c.stores) for c in (cache, plain)]
-    assert own[0] < own[1] * (0.25 + 1 / 4)  # these heads are 4 to 8 numbers wide: one scale for so few is half the memory
+    assert own[0] < own[1] * (
+        0.25 + 1 / 4
+    )  # these heads are 4 to 8 numbers wide: one scale for so few is half the memory
 
 
 @torch.inference_mode()
@@ -113,7 +120,9 @@ def test_a_quantised_cache_goes_back_and_follows_beams() -> None:
     model(tokens[:, :5], cache=again)
     again.reorder(torch.tensor([1, 1]))
     step = tokens[:2, 5:6]
-    assert distance(model(step, cache=cache), model(step, cache=again)) < 0.01  # rounding may move a number by one step
+    assert (
+        distance(model(step, cache=cache), model(step, cache=again)) < 0.01
+    )  # rounding may move a number by one step
 
 
 @torch.no_grad()
@@ -124,4 +133,9 @@ def test_short_attention_is_the_equation(time: int, causal: bool) -> None:
     padding = torch.arange(time)[None] < torch.tensor([[0], [time // 2]])
     for given in (None, padding):
         fused = sl.attention(q, k, v, causal=causal, key_padding=given)
-        assert distance(sl.attention(q, k, v, causal=causal, key_padding=given, kernel="equation"), fused) < 1e-5
+        assert (
+            distance(
+                sl.attention(q, k, v, causal=causal, key_padding=given, kernel="equation"), fused
+            )
+            < 1e-5
+        )

@@ -82,7 +82,9 @@ ENDINGS = {
 @pytest.mark.parametrize("placement", ENDINGS)
 def test_residual_steps_have_their_norms_in_place(placement: str) -> None:
     found = lines(sl.gpt(**tiny.SIZE, placement=placement))
-    assert [line for line in ENDINGS[placement] if f"{line}  [T, d_model]" in found] == ENDINGS[placement]
+    assert [line for line in ENDINGS[placement] if f"{line}  [T, d_model]" in found] == ENDINGS[
+        placement
+    ]
     assert ("q = LN₁(x) W_Q + b_Q  [h, T, d_k]" in found) == (placement in ("pre", "sandwich"))
 
 
@@ -111,7 +113,9 @@ ONLY_WHERE = {
 
 @pytest.mark.parametrize("piece", ONLY_WHERE)
 def test_a_line_stands_only_where_the_model_has_it(piece: str) -> None:
-    having = {name for name, config in tiny.ALL.items() if any(piece in line for line in lines(config))}
+    having = {
+        name for name, config in tiny.ALL.items() if any(piece in line for line in lines(config))
+    }
     assert having == ONLY_WHERE[piece]
 
 
@@ -169,19 +173,39 @@ def test_letters_that_differ_are_given_where_they_do() -> None:
     assert about.letters["h_kv"] == 3
 
 
-# ------------------------------------------------------------------------------------------------------------ definitions
+# ------------------------------------------------------------------------------------ definitions
 
 
 @pytest.mark.parametrize(
     ("config", "name", "text"),
     [
         (sl.gpt(), "LN(x)", "γ (x − mean) / √(variance + ε) + β,  ε = 1e-05"),
-        (sl.gpt(norm=sl.LayerNorm(bias=False)), "LN(x)", "γ (x − mean) / √(variance + ε),  ε = 1e-05"),
-        (sl.gpt(norm=sl.RMSNorm(plus_one=True)), "RMS(x)", "(1 + γ) x / √(mean(x²) + ε),  ε = 1e-06"),
+        (
+            sl.gpt(norm=sl.LayerNorm(bias=False)),
+            "LN(x)",
+            "γ (x − mean) / √(variance + ε),  ε = 1e-05",
+        ),
+        (
+            sl.gpt(norm=sl.RMSNorm(plus_one=True)),
+            "RMS(x)",
+            "(1 + γ) x / √(mean(x²) + ε),  ε = 1e-06",
+        ),
         (sl.gpt(positions="alibi", heads=8), "m", "ALiBi's slope of head k = 1 … 8: 2^(−8k/8)"),
-        (sl.gpt(positions="alibi", heads=12), "m", "ALiBi's slopes: 2^(−8k/8) for 8 heads, then every other of 2^(−8k/16)"),
-        (sl.llama(), "R_p", "RoPE: turns each pair (i, i + d_k/2) by p ω_i,  ω_i = 10000^(−2i/d_k)"),
-        (sl.llama(attention="cosine"), "τ", "one number per head, learned from 10;  q kᵀ = τ cos θ"),
+        (
+            sl.gpt(positions="alibi", heads=12),
+            "m",
+            "ALiBi's slopes: 2^(−8k/8) for 8 heads, then every other of 2^(−8k/16)",
+        ),
+        (
+            sl.llama(),
+            "R_p",
+            "RoPE: turns each pair (i, i + d_k/2) by p ω_i,  ω_i = 10000^(−2i/d_k)",
+        ),
+        (
+            sl.llama(attention="cosine"),
+            "τ",
+            "one number per head, learned from 10;  q kᵀ = τ cos θ",
+        ),
         (sl.llama(kv_heads=2), "h_kv", "each key and value head serves 4 query heads"),
     ],
 )
@@ -194,9 +218,18 @@ def test_definitions(config: sl.ModelConfig, name: str, text: str) -> None:
     [
         (sl.Rotary(dim=32), "(i, i + 32/2) of the first 32 by p ω_i,  ω_i = 10000^(−2i/32)"),
         (sl.Rotary(scaling=sl.LinearScaling(factor=4.0)), "10000^(−2i/d_k) / 4"),
-        (sl.Rotary(scaling=sl.Llama3Scaling(factor=8.0, original_positions=8192)), "slow over 8192 positions / 8 (Llama 3)"),
-        (sl.Rotary(scaling=sl.YaRNScaling(factor=4.0, original_positions=4096)), "/ 4, all × 1.13863 (YaRN)"),
-        (sl.Rotary(scaling=sl.NTKScaling(factor=2.0)), "ω_i = 20452.2^(−2i/d_k); the base is 10000 × 2^(64/62) (NTK)"),
+        (
+            sl.Rotary(scaling=sl.Llama3Scaling(factor=8.0, original_positions=8192)),
+            "slow over 8192 positions / 8 (Llama 3)",
+        ),
+        (
+            sl.Rotary(scaling=sl.YaRNScaling(factor=4.0, original_positions=4096)),
+            "/ 4, all × 1.13863 (YaRN)",
+        ),
+        (
+            sl.Rotary(scaling=sl.NTKScaling(factor=2.0)),
+            "ω_i = 20452.2^(−2i/d_k); the base is 10000 × 2^(64/62) (NTK)",
+        ),
     ],
 )
 def test_rotary_forms(form: sl.Rotary, ending: str) -> None:

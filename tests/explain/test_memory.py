@@ -43,7 +43,8 @@ MODELS = {
 
 
 def kept(config: sl.ModelConfig) -> int:
-    """Numbers of 4 bytes that autograd holds after a forward pass with its loss, weights left out."""
+    """Numbers of 4 bytes that autograd holds after a forward pass with its loss, weights left
+    out."""
     model = sl.build(config).train()
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     found: dict[int, tuple[int, Tensor]] = {}
@@ -55,7 +56,11 @@ def kept(config: sl.ModelConfig) -> int:
         return x
 
     tokens = torch.randint(0, 100, (BATCH, TIME))
-    source = {"source": torch.randint(0, 100, (BATCH, SOURCE))} if config.encoder and config.decoder else {}
+    source = (
+        {"source": torch.randint(0, 100, (BATCH, SOURCE))}
+        if config.encoder and config.decoder
+        else {}
+    )
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         logits = model(tokens, **source)
         F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
@@ -63,7 +68,9 @@ def kept(config: sl.ModelConfig) -> int:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_activations_are_within_a_tenth_of_what_autograd_keeps(name: str, as_users_run_it: None) -> None:
+def test_activations_are_within_a_tenth_of_what_autograd_keeps(
+    name: str, as_users_run_it: None
+) -> None:
     config = MODELS[name]
     source = SOURCE if config.encoder and config.decoder else None
     estimate = activations(config, time=TIME, source=source, batch=BATCH)
@@ -72,7 +79,9 @@ def test_activations_are_within_a_tenth_of_what_autograd_keeps(name: str, as_use
 
 def test_recomputed_blocks_keep_their_inputs_and_the_rest_of_one() -> None:
     def kept(layers: int, *, recompute: bool) -> int:
-        return activations(sl.llama(**(SIZE | {"layers": layers})), time=TIME, batch=BATCH, recompute=recompute)
+        return activations(
+            sl.llama(**(SIZE | {"layers": layers})), time=TIME, batch=BATCH, recompute=recompute
+        )
 
     assert kept(6, recompute=True) - kept(3, recompute=True) == 3 * BATCH * TIME * SIZE["width"]
     assert kept(1, recompute=True) - kept(1, recompute=False) == BATCH * TIME * SIZE["width"]
@@ -83,7 +92,9 @@ def test_states_take_sixteen_bytes_a_parameter() -> None:
     assert memory.weights + memory.gradients + memory.moments == 16 * 124_439_808
     assert memory.total == 16 * 124_439_808 + memory.activations
     joined = 4 * 12 * 3 * 768**2  # q, k and v as one matrix, whatever the batch
-    assert memory.activations - joined == 4 * (training_memory(sl.PUBLISHED["gpt2"](), time=128).activations - joined)
+    assert memory.activations - joined == 4 * (
+        training_memory(sl.PUBLISHED["gpt2"](), time=128).activations - joined
+    )
 
 
 BANDS = "the equation, in bands of queries: the fused kernel has no soft-cap and no sinks"
@@ -104,15 +115,25 @@ def test_attention_takes_the_path_that_is_named(name: str, monkeypatch: pytest.M
     for kernel in ("_flash", "equation"):
         inner = getattr(attention, kernel)
 
-        def watch(*given: object, inner: object = inner, kernel: str = kernel, **named: object) -> Tensor:
-            mask = "masked" if kernel == "_flash" and given[4] is not None else "triangle" if named.get("triangle") else "plain"
+        def watch(
+            *given: object, inner: object = inner, kernel: str = kernel, **named: object
+        ) -> Tensor:
+            mask = (
+                "masked"
+                if kernel == "_flash" and given[4] is not None
+                else "triangle"
+                if named.get("triangle")
+                else "plain"
+            )
             calls.add(kernel if kernel == "equation" else f"fused {mask}")
             return inner(*given, **named)  # type: ignore[operator]
 
         monkeypatch.setattr(attention, kernel, watch)
     ours = kernels.attention
 
-    def watch_ours(*given: Tensor, first: Tensor | None = None, end: Tensor | None = None, **named: float) -> Tensor:
+    def watch_ours(
+        *given: Tensor, first: Tensor | None = None, end: Tensor | None = None, **named: float
+    ) -> Tensor:
         whole = first is not None and not first.any()
         calls.add("fused plain" if first is None else "fused triangle" if whole else "fused window")
         return ours(*given, first=first, end=end, **named)
@@ -121,7 +142,11 @@ def test_attention_takes_the_path_that_is_named(name: str, monkeypatch: pytest.M
     sl.build(config)(torch.randint(0, 100, (1, TIME)))
     said = attention_path(config.last.blocks[0].attention, causal=config.last.causal, time=TIME)
     assert said == PATHS[name]
-    words = {"equation": "the equation", "fused masked": "fused kernel with", "fused window": "fused kernel over"}
+    words = {
+        "equation": "the equation",
+        "fused masked": "fused kernel with",
+        "fused window": "fused kernel over",
+    }
     (called,) = calls
     word = words.get(called, "fused kernel, ")
     assert said.startswith(word)

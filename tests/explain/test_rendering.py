@@ -22,7 +22,9 @@ GRID = tiny.ALL | EXTRA
 
 
 def screen(config: sl.ModelConfig, *, width: int = 120, name: str = "model") -> str:
-    return "\n".join(line.plain for line in terminal.render(explain(config, name=name), width=width))
+    return "\n".join(
+        line.plain for line in terminal.render(explain(config, name=name), width=width)
+    )
 
 
 @pytest.mark.parametrize("name", GRID)
@@ -32,7 +34,11 @@ def test_the_screen_has_every_equation_with_its_shape(name: str) -> None:
         for line in section.lines:
             shape = ", ".join(axis.symbol for axis in line.shape)
             sizes = " × ".join(str(axis.size) for axis in line.shape)
-            assert re.search(rf"^ +{re.escape(line.equation)} +\[{re.escape(shape)}\] +{re.escape(sizes)}( |$)", text, re.MULTILINE)
+            assert re.search(
+                rf"^ +{re.escape(line.equation)} +\[{re.escape(shape)}\] +{re.escape(sizes)}( |$)",
+                text,
+                re.MULTILINE,
+            )
     assert f"{explain(config).parameters:,} parameters" in text
 
 
@@ -57,7 +63,10 @@ def test_narrow_screens_lose_sizes_first_and_then_counts() -> None:
 
 def test_columns_stand_at_one_place() -> None:
     text = screen(sl.PUBLISHED["t5-small"]())
-    starts = {match.start(1) - match.start() for match in re.finditer(r"^    \S.*?   (\[[hST], )", text, re.MULTILINE)}
+    starts = {
+        match.start(1) - match.start()
+        for match in re.finditer(r"^    \S.*?   (\[[hST], )", text, re.MULTILINE)
+    }
     assert len(re.findall(r"   \[[hST], ", text)) > 20
     assert len(starts) == 1
 
@@ -70,7 +79,11 @@ def test_shared_and_tied_matrices_are_said_to_be() -> None:
 
 def test_patterns_name_their_layers() -> None:
     text = screen(EXTRA["patterned"])
-    for heading in ("decoder layers 0, 3, 6 × 3", "decoder layers 1, 4 × 2", "decoder layers 2, 5 × 2"):
+    for heading in (
+        "decoder layers 0, 3, 6 × 3",
+        "decoder layers 1, 4 × 2",
+        "decoder layers 2, 5 × 2",
+    ):
         assert heading in text
 
 
@@ -88,7 +101,7 @@ def test_colour_only_where_there_is_a_terminal(monkeypatch: pytest.MonkeyPatch) 
     assert "\x1b[" not in printed()
 
 
-# ------------------------------------------------------------------------------------------------------ page, JSON, numbers
+# ---------------------------------------------------------------------------- page, JSON, numbers
 
 
 @pytest.mark.parametrize("name", GRID)
@@ -107,7 +120,11 @@ def test_json_says_the_same_as_the_value(name: str) -> None:
     plain = json.loads(json.dumps(about.to_plain(), allow_nan=False))
     assert plain["parameters"]["total"] == about.parameters
     assert sum(part["parameters"] for part in plain["parameters"]["parts"]) == about.parameters
-    assert sum(plain["flops"]["parts"].values()) == plain["flops"]["forward"] <= plain["flops"]["forward_with_masked_pairs"]
+    assert (
+        sum(plain["flops"]["parts"].values())
+        == plain["flops"]["forward"]
+        <= plain["flops"]["forward_with_masked_pairs"]
+    )
     assert len(plain["flops"]["parts"]) == sum(1 for part in about.parts if part.flops)
     assert plain["training_memory"]["total"] == about.training_memory.total
 
@@ -123,7 +140,15 @@ def test_the_list_has_every_published_model() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (99_949, "99.95 kB"), (99_950, "100.0 kB"), (999_949, "999.9 kB"), (10**6, "1.00 MB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (99_949, "99.95 kB"),
+        (99_950, "100.0 kB"),
+        (999_949, "999.9 kB"),
+        (10**6, "1.00 MB"),
+    ],
 )
 def test_numbers_people_can_read(value: int, text: str) -> None:
     assert scaled(value, "B") == text
@@ -134,7 +159,7 @@ def test_shares() -> None:
     assert share(0, 3) == share(3, 0) == ""
 
 
-# -------------------------------------------------------------------------------------------------------------- three words
+# ------------------------------------------------------------------------------------ three words
 
 
 def test_three_words_against_numpy() -> None:

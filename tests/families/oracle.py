@@ -44,17 +44,27 @@ def keys_of(model: Any) -> dict[str, Any]:
 
 def source_of(model: Any, **changes: Any) -> Source:
     """The model's state as a source, without files."""
-    state = {name: tensor for name, tensor in model.state_dict().items() if name not in tied_names(model)}
-    tensors = {name: Entry(name, tuple(tensor.shape), tensor.dtype, lambda tensor=tensor: tensor) for name, tensor in state.items()}
+    state = {
+        name: tensor for name, tensor in model.state_dict().items() if name not in tied_names(model)
+    }
+    tensors = {
+        name: Entry(name, tuple(tensor.shape), tensor.dtype, lambda tensor=tensor: tensor)
+        for name, tensor in state.items()
+    }
     return Source(Path("reference"), "state", keys_of(model) | changes, tensors)
 
 
 def tied_names(model: Any) -> set[str]:
-    """The names that share another one's memory: transformers does not write them. Those that it calls copies are not the first."""
+    """The names that share another one's memory: transformers does not write them. Those that it
+    calls copies are not the first."""
     first: dict[int, str] = {}
     state = model.state_dict()
     names = sorted(state, key=lambda name: name in model.all_tied_weights_keys)
-    return {name for name in names if state[name].numel() and first.setdefault(state[name].data_ptr(), name) != name}
+    return {
+        name
+        for name in names
+        if state[name].numel() and first.setdefault(state[name].data_ptr(), name) != name
+    }
 
 
 def ours(model: Any, **changes: Any) -> Loaded:
@@ -63,7 +73,9 @@ def ours(model: Any, **changes: Any) -> Loaded:
 
 
 def tokens(vocab_size: int, time: int = TIME, seed: int = 1) -> Tensor:
-    return torch.randint(3, vocab_size, (BATCH, time), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        3, vocab_size, (BATCH, time), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def back(loaded: Loaded) -> dict[str, Tensor]:
@@ -72,7 +84,8 @@ def back(loaded: Loaded) -> dict[str, Tensor]:
 
 
 def compare(model: Any, *, padded: bool = True) -> None:
-    """Logits, hidden states and attention weights of every layer, with and without padding; then the table backwards, and greedy text."""
+    """Logits, hidden states and attention weights of every layer, with and without padding; then
+    the table backwards, and greedy text."""
     loaded = ours(model)
     for padding in (None, _padding() if padded else None):
         _compare_forward(model, loaded, padding)
@@ -113,18 +126,29 @@ def _compare_forward(model: Any, loaded: Loaded, padding: Tensor | None) -> None
         found = loaded.transformer(**mine, record=seen)
     real = torch.ones(BATCH, TIME, dtype=torch.bool) if padding is None else ~padding
     answer = _answer(model, expected)
-    rows = (lambda x: x[real]) if answer.dim() == 3 and answer.shape[:2] == real.shape else (lambda x: x)
+    rows = (
+        (lambda x: x[real])
+        if answer.dim() == 3 and answer.shape[:2] == real.shape
+        else (lambda x: x)
+    )
     close("logits", rows(answer), rows(found))
-    both = loaded.transformer.config.encoder is not None and loaded.transformer.config.decoder is not None
+    both = (
+        loaded.transformer.config.encoder is not None
+        and loaded.transformer.config.decoder is not None
+    )
     name = "decoder" if loaded.transformer.config.decoder is not None else "encoder"
     states = expected.decoder_hidden_states if both else expected.hidden_states
     maps = expected.decoder_attentions if both else expected.attentions
     for layer in range(loaded.transformer.config.last.layers):
         close(f"residual {layer}", states[layer][real], seen[name, layer, "residual"][real])
         attention = loaded.transformer.last_stack[layer].attention
-        query, key, mask, bias = (seen[name, layer, what] for what in ("query", "key", "mask", "bias"))
+        query, key, mask, bias = (
+            seen[name, layer, what] for what in ("query", "key", "mask", "bias")
+        )
         weights = attention_weights(query, key, attention.scoring(mask, bias))
-        close(f"attention {layer}", maps[layer].transpose(1, 2)[real], weights.transpose(1, 2)[real])
+        close(
+            f"attention {layer}", maps[layer].transpose(1, 2)[real], weights.transpose(1, 2)[real]
+        )
 
 
 def _answer(model: Any, output: Any) -> Tensor:
@@ -136,7 +160,8 @@ def _answer(model: Any, output: Any) -> Tensor:
 
 
 def _compare_back(model: Any, loaded: Loaded) -> None:
-    """Each of their tensors comes back bit for bit, under its name; transformers loads what we write."""
+    """Each of their tensors comes back bit for bit, under its name; transformers loads what we
+    write."""
     state, saved = source_of(model).tensors, back(loaded)
     for name, tensor in saved.items():
         assert name in state, f"{name} is not a name that transformers has"
@@ -162,11 +187,17 @@ def _compare_greedy(model: Any, loaded: Loaded, count: int = 32) -> None:
         generated = torch.cat((generated, chosen), dim=1)
         logits = transformer(chosen, cache=cache)
     for step in range(4, generated.shape[1]):
-        theirs = {"decoder_input_ids": generated[:, :step], "input_ids": source["source"]} if source else {"input_ids": generated[:, :step]}
+        theirs = (
+            {"decoder_input_ids": generated[:, :step], "input_ids": source["source"]}
+            if source
+            else {"input_ids": generated[:, :step]}
+        )
         assert int(model(**theirs).logits[0, -1].argmax()) == int(generated[0, step])
 
 
 def close(what: str, expected: Tensor, found: Tensor, tolerance: float = 1e-4) -> None:
-    assert expected.shape == found.shape, f"{what}: {list(expected.shape)} against {list(found.shape)}"
+    assert expected.shape == found.shape, (
+        f"{what}: {list(expected.shape)} against {list(found.shape)}"
+    )
     difference = float((expected - found).abs().max())
     assert difference <= tolerance * max(1.0, float(expected.abs().max())), f"{what}: {difference}"

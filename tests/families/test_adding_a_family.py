@@ -25,7 +25,9 @@ def page(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Everything that the page's Python defines, with Pigeon listed for the length of one test."""
     assert "pigeon" not in FAMILIES
     names: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+    for block in re.findall(
+        r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    ):
         exec(compile(block, str(PAGE), "exec"), names)
     monkeypatch.setitem(FAMILIES, "pigeon", names["PIGEON"])
     return names
@@ -52,7 +54,9 @@ def test_it_fits_a_page() -> None:
 
 
 def test_each_tensor_is_claimed_once(source: Source) -> None:
-    source.tensors["body.bird.0.attn.mask"] = Entry("mask", (1,), torch.float32, lambda: torch.zeros(1))
+    source.tensors["body.bird.0.attn.mask"] = Entry(
+        "mask", (1,), torch.float32, lambda: torch.zeros(1)
+    )
     load(source)
     source.tensors["body.bird.0.beak.weight"] = source.tensors["body.preen.weight"]
     with pytest.raises(CheckpointError, match=r"1 tensor unexpected: body\.bird\.0\.beak\.weight"):
@@ -61,19 +65,34 @@ def test_each_tensor_is_claimed_once(source: Source) -> None:
 
 def test_each_parameter_is_filled_once(source: Source) -> None:
     source.tensors["body.bird.1.preen_3.weight"] = source.tensors.pop("body.bird.1.preen_2.weight")
-    with pytest.raises(CheckpointError, match=r"is body\.bird\.1\.preen_3\.weight a misspelling of body\.bird\.1\.preen_2\.weight\?"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"is body\.bird\.1\.preen_3\.weight a misspelling of body\.bird\.1\.preen_2\.weight\?",
+    ):
         load(source)
 
 
-@pytest.mark.parametrize(("change", "message"), [("hole", "never fills"), ("double", "names twice")])
-def test_a_wrong_table_is_an_assertion_for_its_author(source: Source, page: dict[str, Any], change: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"), [("hole", "never fills"), ("double", "names twice")]
+)
+def test_a_wrong_table_is_an_assertion_for_its_author(
+    source: Source, page: dict[str, Any], change: str, message: str
+) -> None:
     family: Family = page["PIGEON"]
     loaded = load(source)
-    shapes = {name: tuple(parameter.shape) for name, parameter in loaded.transformer.named_parameters()}
+    shapes = {
+        name: tuple(parameter.shape) for name, parameter in loaded.transformer.named_parameters()
+    }
     table = pairings(family, loaded.transformer.config, loaded.head, shapes, prefixed=True)
     check_claims("pigeon", table, set(source.tensors), shapes, set())
     with pytest.raises(AssertionError, match=message):
-        check_claims("pigeon", table[1:] if change == "hole" else [*table, table[0]], set(source.tensors), shapes, set())
+        check_claims(
+            "pigeon",
+            table[1:] if change == "hole" else [*table, table[0]],
+            set(source.tensors),
+            shapes,
+            set(),
+        )
 
 
 @pytest.mark.parametrize(

@@ -26,23 +26,49 @@ def with_tensors(source: Source, **extra: Tensor | None) -> Source:
         name = name.replace("__", ".")
         source.tensors.pop(name, None)
         if tensor is not None:
-            source.tensors[name] = Entry(name, tuple(tensor.shape), tensor.dtype, lambda tensor=tensor: tensor)
+            source.tensors[name] = Entry(
+                name, tuple(tensor.shape), tensor.dtype, lambda tensor=tensor: tensor
+            )
     return source
 
 
 def test_old_files_hold_copies_and_leftovers() -> None:
-    """Copies of a tied matrix are checked and dropped; T5's stray table and fairseq's version numbers are ignored."""
+    """Copies of a tied matrix are checked and dropped; T5's stray table and fairseq's version
+    numbers are ignored."""
     model, _ = example("T5ForConditionalGeneration", T5)
     matrix = model.shared.weight.detach()
-    copies = {"encoder__embed_tokens__weight": matrix, "decoder__embed_tokens__weight": matrix, "lm_head__weight": matrix}
-    stray = {"decoder__block__0__layer__1__EncDecAttention__relative_attention_bias__weight": torch.ones(8, 4)}
+    copies = {
+        "encoder__embed_tokens__weight": matrix,
+        "decoder__embed_tokens__weight": matrix,
+        "lm_head__weight": matrix,
+    }
+    stray = {
+        "decoder__block__0__layer__1__EncDecAttention__relative_attention_bias__weight": torch.ones(
+            8, 4
+        )
+    }
     load(with_tensors(source_of(model), **copies, **stray))
     model, _ = example("BartForConditionalGeneration", BART)
     matrix = model.model.shared.weight.detach()
-    copies = {"model__encoder__embed_tokens__weight": matrix, "model__decoder__embed_tokens__weight": matrix, "lm_head__weight": matrix}
-    load(with_tensors(source_of(model), **copies, model__encoder__version=torch.ones(1), model__decoder__version=torch.ones(1)))
+    copies = {
+        "model__encoder__embed_tokens__weight": matrix,
+        "model__decoder__embed_tokens__weight": matrix,
+        "lm_head__weight": matrix,
+    }
+    load(
+        with_tensors(
+            source_of(model),
+            **copies,
+            model__encoder__version=torch.ones(1),
+            model__decoder__version=torch.ones(1),
+        )
+    )
     model, _ = example(*CASES["marian two vocabularies"])
-    load(with_tensors(source_of(model), lm_head__weight=model.model.decoder.embed_tokens.weight.detach()))
+    load(
+        with_tensors(
+            source_of(model), lm_head__weight=model.model.decoder.embed_tokens.weight.detach()
+        )
+    )
 
 
 def test_t5_v11_saved_again_by_transformers_5() -> None:
@@ -56,16 +82,27 @@ def test_t5_v11_saved_again_by_transformers_5() -> None:
 
 @pytest.mark.parametrize("tied", [True, False, None])
 @pytest.mark.parametrize("scaled", [True, False, None])
-def test_t5_v11_without_a_head_in_the_file_is_tied_as_in_transformers_5(tied: bool | None, scaled: bool | None, tmp_path: Path) -> None:
+def test_t5_v11_without_a_head_in_the_file_is_tied_as_in_transformers_5(
+    tied: bool | None, scaled: bool | None, tmp_path: Path
+) -> None:
     reference("T5ForConditionalGeneration", T5 | V11).save_pretrained(tmp_path)
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
-    keys = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": tied, "scale_decoder_outputs": scaled}
-    (tmp_path / "config.json").write_text(json.dumps({name: value for name, value in keys.items() if value is not None}))
+    keys = json.loads((tmp_path / "config.json").read_text()) | {
+        "tie_word_embeddings": tied,
+        "scale_decoder_outputs": scaled,
+    }
+    (tmp_path / "config.json").write_text(
+        json.dumps({name: value for name, value in keys.items() if value is not None})
+    )
     theirs = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path).eval()
     ours = sl.load(tmp_path)
     source, ids = tokens(40), tokens(40, seed=2)
     with torch.no_grad():
-        close("logits", theirs(input_ids=source, decoder_input_ids=ids).logits, ours.transformer(ids, source=source))
+        close(
+            "logits",
+            theirs(input_ids=source, decoder_input_ids=ids).logits,
+            ours.transformer(ids, source=source),
+        )
     assert any("tie_word_embeddings: false" in note for note in ours.notes) == (tied is False)
 
 
@@ -113,8 +150,19 @@ def test_published_keys_are_understood() -> None:
     assert flan.last.blocks[0].feed_forward == sl.FeedForwardConfig(
         hidden=1024, activation="gelu_tanh", gated=True, bias=False, dropout=0.1
     )
-    assert understood({name: value for name, value in FLAN_T5_SMALL.items() if name not in ("dense_act_fn", "is_gated_act")}) == flan
-    assert understood(BART_LARGE_MNLI).head == sl.Classifier(labels=3, pool="last", activation="tanh")
+    assert (
+        understood(
+            {
+                name: value
+                for name, value in FLAN_T5_SMALL.items()
+                if name not in ("dense_act_fn", "is_gated_act")
+            }
+        )
+        == flan
+    )
+    assert understood(BART_LARGE_MNLI).head == sl.Classifier(
+        labels=3, pool="last", activation="tanh"
+    )
     opus = understood(OPUS_MT)
     assert opus.share_embeddings
     assert opus.last.embedding == sl.EmbeddingConfig(
@@ -124,7 +172,9 @@ def test_published_keys_are_understood() -> None:
 
 SIZES = "encoder_layers decoder_layers encoder_ffn_dim decoder_ffn_dim encoder_attention_heads decoder_attention_heads d_model vocab_size"
 NEEDED = {
-    "T5ForConditionalGeneration": {name: T5[name] for name in ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")},
+    "T5ForConditionalGeneration": {
+        name: T5[name] for name in ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
+    },
     "BartForSequenceClassification": {name: BART[name] for name in SIZES.split()},
     "MarianMTModel": {name: BART[name] for name in SIZES.split()},
 }
@@ -141,22 +191,54 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(class_name: str) -> N
 REFUSED_KEYS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "t5 buckets": (T5_SMALL, {"relative_attention_num_buckets": 3}, "buckets is 3"),
     "t5 distance": (T5_SMALL, {"relative_attention_max_distance": 16}, "max_distance"),
-    "t5 activation": (T5_SMALL, {"feed_forward_proj": "gated-mish"}, "feed_forward_proj is 'gated-mish'"),
+    "t5 activation": (
+        T5_SMALL,
+        {"feed_forward_proj": "gated-mish"},
+        "feed_forward_proj is 'gated-mish'",
+    ),
     "t5 old activation": (T5_SMALL, {"dense_act_fn": "mish"}, "dense_act_fn is 'mish'"),
     "t5 decoder alone": (T5_SMALL, {"is_decoder": True}, "is_decoder is True"),
-    "t5 head": (T5_SMALL, {"architectures": ["T5ForTokenClassification"]}, "architecture 'T5ForTokenClassification'"),
+    "t5 head": (
+        T5_SMALL,
+        {"architectures": ["T5ForTokenClassification"]},
+        "architecture 'T5ForTokenClassification'",
+    ),
     "t5 experts": (T5_SMALL, {"num_experts": 8}, "num_experts is 8"),
     "bart pre-norm": (BART_LARGE_MNLI, {"normalize_before": True}, "normalize_before is True"),
-    "bart final norm": (BART_LARGE_MNLI, {"add_final_layer_norm": True}, "add_final_layer_norm is True"),
-    "bart sines": (BART_LARGE_MNLI, {"static_position_embeddings": True}, "static_position_embeddings is True"),
-    "bart without norm": (BART_LARGE_MNLI, {"normalize_embedding": False}, "normalize_embedding is False"),
+    "bart final norm": (
+        BART_LARGE_MNLI,
+        {"add_final_layer_norm": True},
+        "add_final_layer_norm is True",
+    ),
+    "bart sines": (
+        BART_LARGE_MNLI,
+        {"static_position_embeddings": True},
+        "static_position_embeddings is True",
+    ),
+    "bart without norm": (
+        BART_LARGE_MNLI,
+        {"normalize_embedding": False},
+        "normalize_embedding is False",
+    ),
     "bart offset": (BART_LARGE_MNLI, {"extra_pos_embeddings": 1}, "extra_pos_embeddings is 1"),
-    "bart head": (BART_LARGE_MNLI, {"architectures": ["BartForCausalLM"]}, "architecture 'BartForCausalLM'"),
-    "marian learned": (OPUS_MT, {"static_position_embeddings": False}, "static_position_embeddings is False"),
+    "bart head": (
+        BART_LARGE_MNLI,
+        {"architectures": ["BartForCausalLM"]},
+        "architecture 'BartForCausalLM'",
+    ),
+    "marian learned": (
+        OPUS_MT,
+        {"static_position_embeddings": False},
+        "static_position_embeddings is False",
+    ),
     "marian norm": (OPUS_MT, {"normalize_embedding": True}, "normalize_embedding is True"),
     "marian pre-norm": (OPUS_MT, {"normalize_before": True}, "normalize_before is True"),
     "marian vocabularies": (OPUS_MT, {"decoder_vocab_size": 100}, "decoder_vocab_size is 100"),
-    "marian head": (OPUS_MT, {"architectures": ["MarianForCausalLM"]}, "architecture 'MarianForCausalLM'"),
+    "marian head": (
+        OPUS_MT,
+        {"architectures": ["MarianForCausalLM"]},
+        "architecture 'MarianForCausalLM'",
+    ),
 }
 
 
@@ -169,17 +251,37 @@ def test_keys_that_we_cannot_honour_are_refused(name: str) -> None:
 
 
 REFUSED_TENSORS: dict[str, tuple[str, dict[str, Any], dict[str, Tensor | None], str]] = {
-    "t5 head differs": ("T5ForConditionalGeneration", T5, {"lm_head__weight": torch.ones(40, 24)}, "lm_head.weight differs"),
+    "t5 head differs": (
+        "T5ForConditionalGeneration",
+        T5,
+        {"lm_head__weight": torch.ones(40, 24)},
+        "lm_head.weight differs",
+    ),
     "t5 without shared": ("T5Model", T5, {"shared__weight": None}, "missing: shared.weight"),
-    "t5 encoder with a decoder": ("T5EncoderModel", T5, {"decoder__final_layer_norm__weight": torch.ones(24)}, "unexpected: decoder.final"),
-    "bart copy differs": ("BartModel", BART, {"decoder__embed_tokens__weight": torch.ones(40, 24)}, "decoder.embed_tokens.weight differs"),
+    "t5 encoder with a decoder": (
+        "T5EncoderModel",
+        T5,
+        {"decoder__final_layer_norm__weight": torch.ones(24)},
+        "unexpected: decoder.final",
+    ),
+    "bart copy differs": (
+        "BartModel",
+        BART,
+        {"decoder__embed_tokens__weight": torch.ones(40, 24)},
+        "decoder.embed_tokens.weight differs",
+    ),
     "bart short positions": (
         "BartModel",
         BART,
         {"encoder__embed_positions__weight": torch.ones(48, 24)},
         r"encoder.embed_positions.weight has shape \[48, 24\]",
     ),
-    "marian bias": ("MarianMTModel", MARIAN, {"final_logits_bias": torch.ones(1, 39)}, "final_logits_bias has shape"),
+    "marian bias": (
+        "MarianMTModel",
+        MARIAN,
+        {"final_logits_bias": torch.ones(1, 39)},
+        "final_logits_bias has shape",
+    ),
 }
 
 

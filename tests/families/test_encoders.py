@@ -13,7 +13,17 @@ import sightline as sl
 from sightline.checkpoints.load import load
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
-from tests.families.oracle import BATCH, TIME, back, close, compare, ours, reference, source_of, tokens
+from tests.families.oracle import (
+    BATCH,
+    TIME,
+    back,
+    close,
+    compare,
+    ours,
+    reference,
+    source_of,
+    tokens,
+)
 
 BERT = {
     "hidden_size": 24,
@@ -24,7 +34,14 @@ BERT = {
     "max_position_embeddings": 20,
 }
 ROBERTA = BERT | {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
-DISTIL = {"dim": 24, "hidden_dim": 40, "n_layers": 2, "n_heads": 4, "vocab_size": 40, "max_position_embeddings": 20}
+DISTIL = {
+    "dim": 24,
+    "hidden_dim": 40,
+    "n_layers": 2,
+    "n_heads": 4,
+    "vocab_size": 40,
+    "max_position_embeddings": 20,
+}
 MODERN = BERT | {"num_hidden_layers": 4, "local_attention": 6, "pad_token_id": 0}
 BIASES = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
 LABELS = {"num_labels": 3}
@@ -35,14 +52,20 @@ BASES = {
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertForMaskedLM", BERT),
-    "bert tanh gelu, epsilon": ("BertForMaskedLM", BERT | {"hidden_act": "gelu_new", "layer_norm_eps": 1e-2}),
+    "bert tanh gelu, epsilon": (
+        "BertForMaskedLM",
+        BERT | {"hidden_act": "gelu_new", "layer_norm_eps": 1e-2},
+    ),
     "bert relu, one type": ("BertForMaskedLM", BERT | {"hidden_act": "relu", "type_vocab_size": 1}),
     "bert sequence": ("BertForSequenceClassification", BERT | LABELS),
     "bert one number": ("BertForSequenceClassification", BERT | {"num_labels": 1}),
     "bert tokens": ("BertForTokenClassification", BERT | LABELS),
     "bert answers": ("BertForQuestionAnswering", BERT),
     "roberta": ("RobertaForMaskedLM", ROBERTA),
-    "roberta relu, two types, padding id 2": ("RobertaForMaskedLM", BERT | {"hidden_act": "relu", "type_vocab_size": 2, "pad_token_id": 2}),
+    "roberta relu, two types, padding id 2": (
+        "RobertaForMaskedLM",
+        BERT | {"hidden_act": "relu", "type_vocab_size": 2, "pad_token_id": 2},
+    ),
     "roberta sequence": ("RobertaForSequenceClassification", ROBERTA | LABELS),
     "roberta tokens": ("RobertaForTokenClassification", ROBERTA | LABELS),
     "roberta answers": ("RobertaForQuestionAnswering", ROBERTA),
@@ -53,7 +76,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "camembert": ("CamembertForMaskedLM", ROBERTA),
     "camembert sequence": ("CamembertForSequenceClassification", ROBERTA | LABELS),
     "distilbert": ("DistilBertForMaskedLM", DISTIL),
-    "distilbert untied, relu": ("DistilBertForMaskedLM", DISTIL | {"tie_word_embeddings": False, "activation": "relu"}),
+    "distilbert untied, relu": (
+        "DistilBertForMaskedLM",
+        DISTIL | {"tie_word_embeddings": False, "activation": "relu"},
+    ),
     "distilbert sinusoidal": ("DistilBertForMaskedLM", DISTIL | {"sinusoidal_pos_embds": True}),
     "distilbert bare": ("DistilBertModel", DISTIL),
     "distilbert sequence": ("DistilBertForSequenceClassification", DISTIL | LABELS),
@@ -61,20 +87,33 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "distilbert answers": ("DistilBertForQuestionAnswering", DISTIL),
     "modernbert": ("ModernBertForMaskedLM", MODERN),
     "modernbert biases, epsilon": ("ModernBertForMaskedLM", MODERN | BIASES | {"norm_eps": 1e-2}),
-    "modernbert untied, no decoder bias": ("ModernBertForMaskedLM", MODERN | {"tie_word_embeddings": False, "decoder_bias": False}),
-    "modernbert activations": ("ModernBertForMaskedLM", MODERN | {"hidden_activation": "silu", "classifier_activation": "relu"}),
+    "modernbert untied, no decoder bias": (
+        "ModernBertForMaskedLM",
+        MODERN | {"tie_word_embeddings": False, "decoder_bias": False},
+    ),
+    "modernbert activations": (
+        "ModernBertForMaskedLM",
+        MODERN | {"hidden_activation": "silu", "classifier_activation": "relu"},
+    ),
     "modernbert every second layer, odd window": (
         "ModernBertForMaskedLM",
         MODERN | {"global_attn_every_n_layers": 2, "local_attention": 5},
     ),
-    "modernbert old bases": ("ModernBertForMaskedLM", MODERN | {"global_rope_theta": 500.0, "local_rope_theta": 50.0}),
+    "modernbert old bases": (
+        "ModernBertForMaskedLM",
+        MODERN | {"global_rope_theta": 500.0, "local_rope_theta": 50.0},
+    ),
     "modernbert layer types, bases, scaling": (
         "ModernBertForMaskedLM",
-        MODERN | {"layer_types": ["sliding_attention", "full_attention"] * 2, "rope_parameters": BASES},
+        MODERN
+        | {"layer_types": ["sliding_attention", "full_attention"] * 2, "rope_parameters": BASES},
     ),
     "modernbert bare": ("ModernBertModel", MODERN),
     "modernbert sequence": ("ModernBertForSequenceClassification", MODERN | LABELS),
-    "modernbert sequence mean": ("ModernBertForSequenceClassification", MODERN | LABELS | BIASES | {"classifier_pooling": "mean"}),
+    "modernbert sequence mean": (
+        "ModernBertForSequenceClassification",
+        MODERN | LABELS | BIASES | {"classifier_pooling": "mean"},
+    ),
     "modernbert tokens": ("ModernBertForTokenClassification", MODERN | LABELS),
     "modernbert answers": ("ModernBertForQuestionAnswering", MODERN),
 }
@@ -93,7 +132,7 @@ def test_ours_is_the_reference(name: str) -> None:
     compare(reference(class_name, options))
 
 
-# ------------------------------------------------------------------------------------------------------------ the pooler
+# ------------------------------------------------------------------------------------- the pooler
 
 
 @pytest.mark.parametrize("name", BARE)
@@ -130,14 +169,15 @@ def test_a_bare_model_without_pooler_gives_hidden_states(name: str) -> None:
 
 @pytest.mark.parametrize("name", BARE)
 def test_a_bare_model_may_carry_the_prefix(name: str) -> None:
-    """Files written by a class with a head, whose config.json names the bare class; written again as transformers does."""
+    """Files written by a class with a head, whose config.json names the bare class; written again
+    as transformers does."""
     source = source_of(reference(*BARE[name]))
     prefix = "bert." if name == "bert" else "roberta."
     loaded = load(renamed(source, lambda tensor: prefix + tensor))
     assert set(back(loaded)) == set(source.tensors)
 
 
-# ------------------------------------------------------------------------------------------------- padding and token types
+# ------------------------------------------------------------------------ padding and token types
 
 
 def left_padding() -> Tensor:
@@ -149,7 +189,8 @@ def left_padding() -> Tensor:
 
 @pytest.mark.parametrize("name", MASKED)
 def test_padding_on_the_left(name: str) -> None:
-    """BERT and DistilBERT must be told the positions; the others count real tokens or see distances only."""
+    """BERT and DistilBERT must be told the positions; the others count real tokens or see distances
+    only."""
     model, padding = reference(*MASKED[name]), left_padding()
     ids = tokens(40).masked_fill(padding, model.config.pad_token_id)
     positions = ((~padding).cumsum(-1) - 1).clamp(min=0)
@@ -167,8 +208,14 @@ def test_padding_changes_no_class(name: str) -> None:
     real, off = torch.zeros(1, 8, dtype=torch.bool), torch.ones(1, 4, dtype=torch.bool)
     with torch.no_grad():
         alone = transformer(ids)
-        close("left", alone, transformer(torch.cat((pads, ids), 1), padding=torch.cat((off, real), 1)))
-        close("right", alone, transformer(torch.cat((ids, pads), 1), padding=torch.cat((real, off), 1)))
+        close(
+            "left", alone, transformer(torch.cat((pads, ids), 1), padding=torch.cat((off, real), 1))
+        )
+        close(
+            "right",
+            alone,
+            transformer(torch.cat((ids, pads), 1), padding=torch.cat((real, off), 1)),
+        )
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta relu, two types, padding id 2"])
@@ -192,23 +239,42 @@ def test_the_whole_position_table_is_usable_and_no_more(name: str, positions: in
         transformer(tokens(40, time=positions + 1))
 
 
-# ------------------------------------------------------------------------------------------------- what files also contain
+# ------------------------------------------------------------------------ what files also contain
 
 
 def renamed(source: Source, spell: Any) -> Source:
-    return Source(source.where, source.format, source.keys, {spell(n): replace(e, name=spell(n)) for n, e in source.tensors.items()})
+    return Source(
+        source.where,
+        source.format,
+        source.keys,
+        {spell(n): replace(e, name=spell(n)) for n, e in source.tensors.items()},
+    )
 
 
 def with_tensors(source: Source, **tensors: Tensor) -> Source:
-    more = {n.replace("__", "."): Entry(n, tuple(t.shape), t.dtype, lambda t=t: t) for n, t in tensors.items()}
+    more = {
+        n.replace("__", "."): Entry(n, tuple(t.shape), t.dtype, lambda t=t: t)
+        for n, t in tensors.items()
+    }
     return Source(source.where, source.format, source.keys, source.tensors | more)
 
 
 def test_old_names_of_the_norms() -> None:
-    """bert-base-uncased as it is published: gamma and beta, and heads that its class does not have."""
+    """bert-base-uncased as it is published: gamma and beta, and heads that its class does not
+    have."""
     model, dense, two = reference("BertForMaskedLM", BERT), torch.ones(24, 24), torch.ones(2, 24)
-    old = renamed(source_of(model), lambda n: n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"))
-    old = with_tensors(old, bert__pooler__dense__weight=dense, bert__pooler__dense__bias=dense[0], cls__seq_relationship__weight=two)
+    old = renamed(
+        source_of(model),
+        lambda n: n.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ),
+    )
+    old = with_tensors(
+        old,
+        bert__pooler__dense__weight=dense,
+        bert__pooler__dense__bias=dense[0],
+        cls__seq_relationship__weight=two,
+    )
     old = with_tensors(old, bert__embeddings__position_ids=torch.arange(20)[None])
     ids = tokens(40)
     with torch.no_grad():
@@ -218,13 +284,21 @@ def test_old_names_of_the_norms() -> None:
 @pytest.mark.parametrize(
     ("name", "embedding", "decoder", "bias"),
     [
-        ("bert", "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder", "cls.predictions.bias"),
+        (
+            "bert",
+            "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder",
+            "cls.predictions.bias",
+        ),
         ("roberta", "roberta.embeddings.word_embeddings.weight", "lm_head.decoder", "lm_head.bias"),
     ],
 )
 def test_second_copies_must_be_equal(name: str, embedding: str, decoder: str, bias: str) -> None:
     source = source_of(reference(*MASKED[name]))
-    copies = {f"{decoder}.weight": source.tensors[embedding].read(), f"{decoder}.bias": source.tensors[bias].read()}
+    copies = {
+        f"{decoder}.weight": source.tensors[embedding].read(),
+        f"{decoder}.bias": source.tensors[bias].read(),
+    }
     load(with_tensors(source, **copies))
     for copy, tensor in copies.items():
         with pytest.raises(CheckpointError, match=f"{copy} differs"):
@@ -242,12 +316,23 @@ def test_an_untied_decoder(name: str, options: dict[str, Any]) -> None:
 
 def test_the_old_spelling_of_modernbert() -> None:
     """config.json as version 4 wrote it, without layer_types and rope_parameters."""
-    options = {"global_attn_every_n_layers": 2, "global_rope_theta": 500.0, "local_rope_theta": 50.0}
+    options = {
+        "global_attn_every_n_layers": 2,
+        "global_rope_theta": 500.0,
+        "local_rope_theta": 50.0,
+    }
     model, ids = reference("ModernBertForMaskedLM", MODERN | options), tokens(40)
     source = source_of(model)
-    left = {"position_embedding_type": "absolute", "layer_norm_eps": 1e-5, "reference_compile": None, "repad_logits_with_grad": False}
+    left = {
+        "position_embedding_type": "absolute",
+        "layer_norm_eps": 1e-5,
+        "reference_compile": None,
+        "repad_logits_with_grad": False,
+    }
     new = ("layer_types", "rope_parameters")
-    source.keys = {key: value for key, value in source.keys.items() if key not in new} | options | left
+    source.keys = (
+        {key: value for key, value in source.keys.items() if key not in new} | options | left
+    )
     with torch.no_grad():
         close("logits", model(ids).logits, load(source).transformer(ids))
 
@@ -268,27 +353,63 @@ def test_the_first_layer_of_modernbert_has_no_norm_before_attention() -> None:
     assert [block.attention.window for block in blocks] == [None, 4, 4, None]
 
 
-# ---------------------------------------------------------------------------------------------------------------- refusals
+# --------------------------------------------------------------------------------------- refusals
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "bert relative positions": ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+    "bert relative positions": (
+        "bert",
+        {"position_embedding_type": "relative_key"},
+        "position_embedding_type is 'relative_key'",
+    ),
     "bert as decoder": ("bert", {"is_decoder": True}, "is_decoder is True"),
     "bert narrow embedding": ("bert", {"embedding_size": 12}, "embedding_size is 12"),
     "bert unknown activation": ("bert", {"hidden_act": "mish"}, "hidden_act is 'mish'"),
-    "bert for pretraining": ("bert", {"architectures": ["BertForPreTraining"]}, "BertForPreTraining has two heads"),
+    "bert for pretraining": (
+        "bert",
+        {"architectures": ["BertForPreTraining"]},
+        "BertForPreTraining has two heads",
+    ),
     "bert wrong types": ("bert", {"type_vocab_size": 3}, "token_type_embeddings.weight has shape"),
     "bert without width": ("bert", {"hidden_size": None}, "lacks 'hidden_size'"),
-    "roberta relative positions": ("roberta", {"position_embedding_type": "relative_key_query"}, "relative_key_query"),
+    "roberta relative positions": (
+        "roberta",
+        {"position_embedding_type": "relative_key_query"},
+        "relative_key_query",
+    ),
     "roberta as decoder": ("roberta", {"is_decoder": True}, "is_decoder is True"),
     "roberta no room": ("roberta", {"max_position_embeddings": 2}, "max_positions is 0"),
-    "distilbert untied in the old spelling": ("distilbert", {"tie_weights_": False}, "tie_weights_ is False"),
+    "distilbert untied in the old spelling": (
+        "distilbert",
+        {"tie_weights_": False},
+        "tie_weights_ is False",
+    ),
     "distilbert epsilon": ("distilbert", {"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05"),
-    "modernbert pooling": ("modernbert", {"classifier_pooling": "max"}, "classifier_pooling is 'max'"),
-    "modernbert layer types": ("modernbert", {"layer_types": ["full_attention"]}, "layer_types has 1 entries"),
+    "modernbert pooling": (
+        "modernbert",
+        {"classifier_pooling": "max"},
+        "classifier_pooling is 'max'",
+    ),
+    "modernbert layer types": (
+        "modernbert",
+        {"layer_types": ["full_attention"]},
+        "layer_types has 1 entries",
+    ),
     "modernbert layer kind": ("modernbert", {"layer_types": ["chunked"] * 4}, "chunked"),
-    "modernbert one table for both": ("modernbert", {"rope_parameters": {"rope_theta": 5.0}}, "rope_theta"),
-    "modernbert rope type": ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}}, "longrope"),
-    "modernbert base": ("modernbert", {"rope_parameters": {"full_attention": {"rope_theta": "x"}}}, "rope_theta is 'x'"),
+    "modernbert one table for both": (
+        "modernbert",
+        {"rope_parameters": {"rope_theta": 5.0}},
+        "rope_theta",
+    ),
+    "modernbert rope type": (
+        "modernbert",
+        {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}},
+        "longrope",
+    ),
+    "modernbert base": (
+        "modernbert",
+        {"rope_parameters": {"full_attention": {"rope_theta": "x"}}},
+        "rope_theta is 'x'",
+    ),
 }
 
 
@@ -303,5 +424,7 @@ def test_a_missing_and_an_unknown_tensor_are_named() -> None:
     source = source_of(reference("BertForMaskedLM", BERT))
     entry = source.tensors.pop("bert.encoder.layer.1.output.dense.bias")
     source.tensors["bert.encoder.layer.1.output.dense.bia"] = entry
-    with pytest.raises(CheckpointError, match=r"is bert.encoder.layer.1.output.dense.bia a misspelling of"):
+    with pytest.raises(
+        CheckpointError, match=r"is bert.encoder.layer.1.output.dense.bia a misspelling of"
+    ):
         load(source)

@@ -1,4 +1,5 @@
-"""Keys of config.json: those of public files load, those that change the result are refused, unknown ones are noted."""
+"""Keys of config.json: those of public files load, those that change the result are refused,
+unknown ones are noted."""
 
 from __future__ import annotations
 
@@ -23,32 +24,67 @@ PUBLIC: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "smollm2": (
         "LlamaForCausalLM",
         LLAMA,
-        {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}},
+        {
+            "is_llama_config": True,
+            "rope_interleaved": False,
+            "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
+        },
     ),
-    "unsloth": ("LlamaForCausalLM", LLAMA, {"unsloth_version": "2025.1", "unsloth_fixed": True, "pretraining_tp": 1}),
+    "unsloth": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"unsloth_version": "2025.1", "unsloth_fixed": True, "pretraining_tp": 1},
+    ),
     "llama from qwen": (
         "LlamaForCausalLM",
         LLAMA,
-        {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28, "use_mrope": False},
+        {
+            "sliding_window": 4096,
+            "use_sliding_window": False,
+            "max_window_layers": 28,
+            "use_mrope": False,
+        },
     ),
-    "llama with a window as long as its context": ("LlamaForCausalLM", LLAMA, {"sliding_window": 64}),
+    "llama with a window as long as its context": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"sliding_window": 64},
+    ),
     "llama as a decoder": ("LlamaForCausalLM", LLAMA, {"is_decoder": True, "is_causal": True}),
-    "dense llama with expert counts": ("LlamaForCausalLM", LLAMA, {"num_local_experts": 0, "num_experts_per_tok": 0}),
+    "dense llama with expert counts": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"num_local_experts": 0, "num_experts_per_tok": 0},
+    ),
     "llama, granite's multipliers at one": (
         "LlamaForCausalLM",
         LLAMA,
         {"embedding_multiplier": 1.0, "residual_multiplier": 1, "logits_scaling": 1.0},
     ),
     "qwen2": ("Qwen2ForCausalLM", QWEN2, {"use_mrope": False, "attention_bias": True}),
-    "gpt2": ("GPT2LMHeadModel", GPT2, {"is_decoder": False, "n_ctx": 48, "gradient_checkpointing": False}),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        GPT2,
+        {"is_decoder": False, "n_ctx": 48, "gradient_checkpointing": False},
+    ),
     "bert multilingual": (
         "BertForMaskedLM",
         BERT,
-        {"directionality": "bidi", "pooler_type": "first_token_transform", "pooler_fc_size": 768, "is_decoder": False},
+        {
+            "directionality": "bidi",
+            "pooler_type": "first_token_transform",
+            "pooler_fc_size": 768,
+            "is_decoder": False,
+        },
     ),
     "roberta": ("RobertaForMaskedLM", ROBERTA, {"is_decoder": False, "pruned_heads": {}}),
 }
-NOTED: dict[str, Any] = {"language": "en", "name": "mine", "condition_on_chain": False, "eos_token_ids": [2]}
+NOTED: dict[str, Any] = {
+    "language": "en",
+    "name": "mine",
+    "condition_on_chain": False,
+    "eos_token_ids": [2],
+}
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -75,12 +111,19 @@ def test_keys_that_nobody_knows_are_listed_in_one_note_and_the_model_loads() -> 
 def test_strict_refuses_keys_that_nobody_knows() -> None:
     theirs = reference("LlamaForCausalLM", LLAMA)
     load(source_of(theirs), strict=True)
-    with pytest.raises(sl.CheckpointError, match=r"keys that are not known: condition_on_chain, .*load without strict"):
+    with pytest.raises(
+        sl.CheckpointError,
+        match=r"keys that are not known: condition_on_chain, .*load without strict",
+    ):
         load(source_of(theirs, **NOTED), strict=True)
 
 
 def test_a_note_is_given_once_and_stays_short_and_printable() -> None:
-    source = source_of(reference("LlamaForCausalLM", LLAMA), **{f"own_{n}": n for n in range(1000)}, **{"a\x1b[31m" + "x" * 999: 1})
+    source = source_of(
+        reference("LlamaForCausalLM", LLAMA),
+        **{f"own_{n}": n for n in range(1000)},
+        **{"a\x1b[31m" + "x" * 999: 1},
+    )
     for _ in range(3):
         understand(source)
     (note,) = source.notes
@@ -91,16 +134,56 @@ def test_a_note_is_given_once_and_stays_short_and_printable() -> None:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
-    "interleaved rotary": ("LlamaForCausalLM", LLAMA, {"rope_interleaved": True}, "rope_interleaved is True"),
-    "nope layers": ("LlamaForCausalLM", LLAMA, {"no_rope_layers": [1, 0]}, "no_rope_layers is [1, 0]"),
+    "interleaved rotary": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"rope_interleaved": True},
+        "rope_interleaved is True",
+    ),
+    "nope layers": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"no_rope_layers": [1, 0]},
+        "no_rope_layers is [1, 0]",
+    ),
     "both directions": ("LlamaForCausalLM", LLAMA, {"is_causal": False}, "is_causal is False"),
     "window": ("LlamaForCausalLM", LLAMA, {"sliding_window": 8}, "sliding_window is 8"),
-    "window in some layers": ("LlamaForCausalLM", LLAMA, {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types is"),
-    "soft-capped scores": ("LlamaForCausalLM", LLAMA, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0"),
-    "soft-capped logits": ("LlamaForCausalLM", LLAMA, {"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0"),
-    "scaled residuals": ("LlamaForCausalLM", LLAMA, {"residual_multiplier": 0.2}, "residual_multiplier is 0.2, which this family"),
-    "scaled embeddings": ("LlamaForCausalLM", LLAMA, {"embedding_multiplier": 12}, "embedding_multiplier is 12"),
-    "scaled scores": ("LlamaForCausalLM", LLAMA, {"attention_multiplier": 1.0}, "attention_multiplier is 1.0"),
+    "window in some layers": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        "layer_types is",
+    ),
+    "soft-capped scores": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"attn_logit_softcapping": 50.0},
+        "attn_logit_softcapping is 50.0",
+    ),
+    "soft-capped logits": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"final_logit_softcapping": 30.0},
+        "final_logit_softcapping is 30.0",
+    ),
+    "scaled residuals": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"residual_multiplier": 0.2},
+        "residual_multiplier is 0.2, which this family",
+    ),
+    "scaled embeddings": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"embedding_multiplier": 12},
+        "embedding_multiplier is 12",
+    ),
+    "scaled scores": (
+        "LlamaForCausalLM",
+        LLAMA,
+        {"attention_multiplier": 1.0},
+        "attention_multiplier is 1.0",
+    ),
     "scaled logits": ("LlamaForCausalLM", LLAMA, {"logits_scaling": 8.0}, "logits_scaling is 8.0"),
     "norm of queries": ("LlamaForCausalLM", LLAMA, {"use_qk_norm": True}, "use_qk_norm is True"),
     "experts": ("LlamaForCausalLM", LLAMA, {"num_local_experts": 8}, "num_local_experts is 8"),
@@ -116,10 +199,25 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {"activation_function": None, "hidden_act": "relu"},
         "has hidden_act and no activation_function",
     ),
-    "gpt2 with rotary positions": ("GPT2LMHeadModel", GPT2, {"rope_theta": 10000.0}, "rope_theta is 10000.0"),
-    "gpt2 with one key head": ("GPT2LMHeadModel", GPT2, {"multi_query": True}, "multi_query is True"),
+    "gpt2 with rotary positions": (
+        "GPT2LMHeadModel",
+        GPT2,
+        {"rope_theta": 10000.0},
+        "rope_theta is 10000.0",
+    ),
+    "gpt2 with one key head": (
+        "GPT2LMHeadModel",
+        GPT2,
+        {"multi_query": True},
+        "multi_query is True",
+    ),
     "bert as a decoder": ("BertForMaskedLM", BERT, {"is_decoder": True}, "is_decoder is True"),
-    "bert with relative positions": ("BertForMaskedLM", BERT, {"position_embedding_type": "relative_key"}, "position_embedding_type is"),
+    "bert with relative positions": (
+        "BertForMaskedLM",
+        BERT,
+        {"position_embedding_type": "relative_key"},
+        "position_embedding_type is",
+    ),
     "pruned heads": ("BertForMaskedLM", BERT, {"pruned_heads": {"0": [1]}}, "pruned_heads is"),
 }
 
@@ -141,7 +239,9 @@ def test_every_option_of_the_reference_s_configuration_is_known(kind: str) -> No
     keys = Keys(written | {"num_key_value_heads": None} if kind in ("gemma", "gemma2") else written)
     family = FAMILIES[kind]
     family.config(keys, next(iter(family.heads.values())))
-    names = {name for name in vars(config) if not name.startswith("_")} | set(type(config).attribute_map)
+    names = {name for name in vars(config) if not name.startswith("_")} | set(
+        type(config).attribute_map
+    )
     assert sorted(names - keys.read - BOOKKEEPING - set(NEUTRAL)) == []
 
 
@@ -155,16 +255,27 @@ MEANT = {
 
 @pytest.mark.parametrize("meant", MEANT)
 def test_typing_errors_are_recognised(meant: str) -> None:
-    assert [misspelling_of(typed, FAMILIES) for typed in MEANT[meant]] == [meant] * len(MEANT[meant])
+    assert [misspelling_of(typed, FAMILIES) for typed in MEANT[meant]] == [meant] * len(
+        MEANT[meant]
+    )
 
 
-@pytest.mark.parametrize("name", ["mamba", "qwen4", "t4", "gpt3", "vbert", "albert", "", "l" * 100_000, "sightlin"])
+@pytest.mark.parametrize(
+    "name", ["mamba", "qwen4", "t4", "gpt3", "vbert", "albert", "", "l" * 100_000, "sightlin"]
+)
 def test_what_is_not_a_typing_error_is_left_alone(name: str) -> None:
     assert misspelling_of(name, [kind for kind in FAMILIES if kind != "sightline"]) is None
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "distance"), [("", "abc", 3), ("abc", "abc", 0), ("abc", "acb", 1), ("kitten", "sitting", 3), ("ab", "b", 1)]
+    ("a", "b", "distance"),
+    [
+        ("", "abc", 3),
+        ("abc", "abc", 0),
+        ("abc", "acb", 1),
+        ("kitten", "sitting", 3),
+        ("ab", "b", 1),
+    ],
 )
 def test_edits(a: str, b: str, distance: int) -> None:
     assert edits(a, b) == edits(b, a) == distance

@@ -1,4 +1,5 @@
-"""GPT-NeoX, BLOOM, Gemma, OLMo 2 and Phi-3 against transformers, with every option that they read varied."""
+"""GPT-NeoX, BLOOM, Gemma, OLMo 2 and Phi-3 against transformers, with every option that they read
+varied."""
 
 from __future__ import annotations
 
@@ -19,48 +20,109 @@ from tests.families import oracle
 from tests.families.oracle import back, compare, ours, reference, source_of, tokens, transformers
 
 LARGE = {"initializer_range": 0.2}  # weights large enough to tell the two forms of GELU apart
-SIZES = LARGE | {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 40}
+SIZES = LARGE | {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 40,
+}
 BLOOM = LARGE | {"hidden_size": 24, "n_layer": 2, "n_head": 4, "vocab_size": 40}
-NEOX = SIZES | {"intermediate_size": 40, "max_position_embeddings": 64, "rope_parameters": {"partial_rotary_factor": 0.34}}
-LLAMA = SIZES | {"intermediate_size": 40, "max_position_embeddings": 64, "num_key_value_heads": 2, "pad_token_id": 0, "eos_token_id": 1}
+NEOX = SIZES | {
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "rope_parameters": {"partial_rotary_factor": 0.34},
+}
+LLAMA = SIZES | {
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+}
 GEMMA = LLAMA | {"head_dim": 10}
-GEMMA2 = GEMMA | {"sliding_window": 5, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 0.5, "final_logit_softcapping": 2.0}
+GEMMA2 = GEMMA | {
+    "sliding_window": 5,
+    "query_pre_attn_scalar": 7,
+    "attn_logit_softcapping": 0.5,
+    "final_logit_softcapping": 2.0,
+}
 PLAIN = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
 ROTARY = {"rope_type": "default", "rope_theta": 500.0}
 LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "rope_theta": 10000.0,
+}
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "neox": ("GPTNeoXForCausalLM", NEOX),
     "neox one after the other": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": False}),
-    "neox without attention biases, tied": ("GPTNeoXForCausalLM", NEOX | {"attention_bias": False, "tie_word_embeddings": True}),
+    "neox without attention biases, tied": (
+        "GPTNeoXForCausalLM",
+        NEOX | {"attention_bias": False, "tie_word_embeddings": True},
+    ),
     "neox fast gelu, epsilon, dropout": (
         "GPTNeoXForCausalLM",
-        NEOX | {"hidden_act": "gelu_fast", "layer_norm_eps": 1e-2, "hidden_dropout": 0.2, "attention_dropout": 0.3},
+        NEOX
+        | {
+            "hidden_act": "gelu_fast",
+            "layer_norm_eps": 1e-2,
+            "hidden_dropout": 0.2,
+            "attention_dropout": 0.3,
+        },
     ),
     "neox relu": ("GPTNeoXForCausalLM", NEOX | {"hidden_act": "relu"}),
-    "neox whole heads, base": ("GPTNeoXForCausalLM", NEOX | {"rope_parameters": ROTARY | {"partial_rotary_factor": 1.0}}),
-    "neox linear": ("GPTNeoXForCausalLM", NEOX | {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.67}}),
-    "neox yarn": ("GPTNeoXForCausalLM", NEOX | {"rope_parameters": YARN | {"partial_rotary_factor": 0.67}}),
+    "neox whole heads, base": (
+        "GPTNeoXForCausalLM",
+        NEOX | {"rope_parameters": ROTARY | {"partial_rotary_factor": 1.0}},
+    ),
+    "neox linear": (
+        "GPTNeoXForCausalLM",
+        NEOX | {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.67}},
+    ),
+    "neox yarn": (
+        "GPTNeoXForCausalLM",
+        NEOX | {"rope_parameters": YARN | {"partial_rotary_factor": 0.67}},
+    ),
     "neox bare": ("GPTNeoXModel", NEOX),
-    "neox sequence": ("GPTNeoXForSequenceClassification", NEOX | {"num_labels": 3, "pad_token_id": 0}),
+    "neox sequence": (
+        "GPTNeoXForSequenceClassification",
+        NEOX | {"num_labels": 3, "pad_token_id": 0},
+    ),
     "neox tokens": ("GPTNeoXForTokenClassification", NEOX | {"num_labels": 5}),
     "neox answers": ("GPTNeoXForQuestionAnswering", NEOX),
     "bloom": ("BloomForCausalLM", BLOOM),
     "bloom untied, epsilon, dropout": (
         "BloomForCausalLM",
-        BLOOM | {"tie_word_embeddings": False, "layer_norm_epsilon": 1e-2, "hidden_dropout": 0.2, "attention_dropout": 0.3},
+        BLOOM
+        | {
+            "tie_word_embeddings": False,
+            "layer_norm_epsilon": 1e-2,
+            "hidden_dropout": 0.2,
+            "attention_dropout": 0.3,
+        },
     ),
     "bloom six heads": ("BloomForCausalLM", BLOOM | {"n_head": 6}),
     "bloom bare": ("BloomModel", BLOOM),
-    "bloom sequence": ("BloomForSequenceClassification", BLOOM | {"num_labels": 3, "pad_token_id": 0}),
+    "bloom sequence": (
+        "BloomForSequenceClassification",
+        BLOOM | {"num_labels": 3, "pad_token_id": 0},
+    ),
     "bloom tokens": ("BloomForTokenClassification", BLOOM | {"num_labels": 5}),
     "bloom answers": ("BloomForQuestionAnswering", BLOOM),
     "gemma": ("GemmaForCausalLM", GEMMA),
     "gemma untied, biases, all heads": (
         "GemmaForCausalLM",
-        GEMMA | {"tie_word_embeddings": False, "attention_bias": True, "num_key_value_heads": 4, "head_dim": 6},
+        GEMMA
+        | {
+            "tie_word_embeddings": False,
+            "attention_bias": True,
+            "num_key_value_heads": 4,
+            "head_dim": 6,
+        },
     ),
     "gemma silu, epsilon, one kv head": (
         "GemmaForCausalLM",
@@ -76,25 +138,43 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2 three layers": ("Gemma2ForCausalLM", GEMMA2 | {"num_hidden_layers": 3}),
     "gemma2 without caps": ("Gemma2ForCausalLM", GEMMA2 | PLAIN),
     "gemma2 scores capped": ("Gemma2ForCausalLM", GEMMA2 | {"final_logit_softcapping": None}),
-    "gemma2 logits capped": ("Gemma2ForCausalLM", GEMMA2 | {"attn_logit_softcapping": None, "query_pre_attn_scalar": 10}),
+    "gemma2 logits capped": (
+        "Gemma2ForCausalLM",
+        GEMMA2 | {"attn_logit_softcapping": None, "query_pre_attn_scalar": 10},
+    ),
     "gemma2 full, then sliding": ("Gemma2ForCausalLM", GEMMA2 | {"layer_types": [FULL, SLIDING]}),
     "gemma2 all sliding": ("Gemma2ForCausalLM", GEMMA2 | {"layer_types": [SLIDING, SLIDING]}),
     "gemma2 all full": ("Gemma2ForCausalLM", GEMMA2 | {"layer_types": [FULL, FULL]}),
     "gemma2 exact gelu, untied, biases, one kv head": (
         "Gemma2ForCausalLM",
-        GEMMA2 | {"hidden_activation": "gelu", "tie_word_embeddings": False, "attention_bias": True, "num_key_value_heads": 1},
+        GEMMA2
+        | {
+            "hidden_activation": "gelu",
+            "tie_word_embeddings": False,
+            "attention_bias": True,
+            "num_key_value_heads": 1,
+        },
     ),
-    "gemma2 epsilon, linear": ("Gemma2ForCausalLM", GEMMA2 | {"rms_norm_eps": 1e-2, "rope_parameters": LINEAR}),
+    "gemma2 epsilon, linear": (
+        "Gemma2ForCausalLM",
+        GEMMA2 | {"rms_norm_eps": 1e-2, "rope_parameters": LINEAR},
+    ),
     "gemma2 bare": ("Gemma2Model", GEMMA2),
     "gemma2 sequence": ("Gemma2ForSequenceClassification", GEMMA2 | {"num_labels": 3}),
     "gemma2 tokens": ("Gemma2ForTokenClassification", GEMMA2 | {"num_labels": 5}),
     "olmo2": ("Olmo2ForCausalLM", LLAMA),
-    "olmo2 all heads, tied": ("Olmo2ForCausalLM", LLAMA | {"num_key_value_heads": 4, "tie_word_embeddings": True}),
+    "olmo2 all heads, tied": (
+        "Olmo2ForCausalLM",
+        LLAMA | {"num_key_value_heads": 4, "tie_word_embeddings": True},
+    ),
     "olmo2 biases, one kv head, head_dim": (
         "Olmo2ForCausalLM",
         LLAMA | {"attention_bias": True, "num_key_value_heads": 1, "head_dim": 10},
     ),
-    "olmo2 gelu, epsilon, base": ("Olmo2ForCausalLM", LLAMA | {"hidden_act": "gelu", "rms_norm_eps": 1e-2, "rope_parameters": ROTARY}),
+    "olmo2 gelu, epsilon, base": (
+        "Olmo2ForCausalLM",
+        LLAMA | {"hidden_act": "gelu", "rms_norm_eps": 1e-2, "rope_parameters": ROTARY},
+    ),
     "olmo2 yarn": ("Olmo2ForCausalLM", LLAMA | {"rope_parameters": YARN}),
     "olmo2 bare": ("Olmo2Model", LLAMA),
     "olmo2 sequence": ("Olmo2ForSequenceClassification", LLAMA | {"num_labels": 3}),
@@ -103,12 +183,25 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Phi3ForCausalLM",
         LLAMA | {"sliding_window": 5, "num_key_value_heads": 4, "tie_word_embeddings": True},
     ),
-    "phi3 partial rotary": ("Phi3ForCausalLM", LLAMA | {"rope_parameters": ROTARY | {"partial_rotary_factor": 0.67}}),
+    "phi3 partial rotary": (
+        "Phi3ForCausalLM",
+        LLAMA | {"rope_parameters": ROTARY | {"partial_rotary_factor": 0.67}},
+    ),
     "phi3 gelu, epsilon, dropout": (
         "Phi3ForCausalLM",
-        LLAMA | {"hidden_act": "gelu", "rms_norm_eps": 1e-2, "resid_pdrop": 0.2, "embd_pdrop": 0.1, "attention_dropout": 0.3},
+        LLAMA
+        | {
+            "hidden_act": "gelu",
+            "rms_norm_eps": 1e-2,
+            "resid_pdrop": 0.2,
+            "embd_pdrop": 0.1,
+            "attention_dropout": 0.3,
+        },
     ),
-    "phi3 one kv head, head_dim": ("Phi3ForCausalLM", LLAMA | {"num_key_value_heads": 1, "head_dim": 10}),
+    "phi3 one kv head, head_dim": (
+        "Phi3ForCausalLM",
+        LLAMA | {"num_key_value_heads": 1, "head_dim": 10},
+    ),
     "phi3 bare": ("Phi3Model", LLAMA),
     "phi3 sequence": ("Phi3ForSequenceClassification", LLAMA | {"num_labels": 3}),
     "phi3 tokens": ("Phi3ForTokenClassification", LLAMA | {"num_labels": 5}),
@@ -117,10 +210,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def names_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers calls GPT-NeoX's head `lm_head` in memory and `embed_out` in files; we write what files have."""
+    """transformers calls GPT-NeoX's head `lm_head` in memory and `embed_out` in files; we write
+    what files have."""
 
     def renamed(loaded: Loaded) -> dict[str, torch.Tensor]:
-        return {name.replace("embed_out", "lm_head"): tensor for name, tensor in back(loaded).items()}
+        return {
+            name.replace("embed_out", "lm_head"): tensor for name, tensor in back(loaded).items()
+        }
 
     monkeypatch.setattr(oracle, "back", renamed)
 
@@ -131,7 +227,7 @@ def test_ours_is_the_reference(name: str) -> None:
     compare(reference(class_name, options))
 
 
-# ------------------------------------------------------------------------------------ config.json as it was published
+# ---------------------------------------------------------------- config.json as it was published
 
 
 OLD_ROTARY = {"rope_theta": 500.0, "rope_scaling": None}
@@ -139,27 +235,76 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "pythia": (
         "GPTNeoXForCausalLM",
         SIZES
-        | {"hidden_act": "gelu", "intermediate_size": 40, "max_position_embeddings": 64, "rotary_emb_base": 500, "rotary_pct": 0.67}
-        | {"layer_norm_eps": 1e-05, "tie_word_embeddings": False, "use_cache": True, "use_parallel_residual": True},
+        | {
+            "hidden_act": "gelu",
+            "intermediate_size": 40,
+            "max_position_embeddings": 64,
+            "rotary_emb_base": 500,
+            "rotary_pct": 0.67,
+        }
+        | {
+            "layer_norm_eps": 1e-05,
+            "tie_word_embeddings": False,
+            "use_cache": True,
+            "use_parallel_residual": True,
+        },
     ),
     "gpt-neox-20b": (
         "GPTNeoXForCausalLM",
         SIZES
-        | {"attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0, "hidden_act": "gelu_fast", "intermediate_size": 40}
-        | {"max_position_embeddings": 64, "rotary_emb_base": 10000, "rotary_pct": 0.34, "use_parallel_residual": True},
+        | {
+            "attention_probs_dropout_prob": 0,
+            "hidden_dropout_prob": 0,
+            "hidden_act": "gelu_fast",
+            "intermediate_size": 40,
+        }
+        | {
+            "max_position_embeddings": 64,
+            "rotary_emb_base": 10000,
+            "rotary_pct": 0.34,
+            "use_parallel_residual": True,
+        },
     ),
     "neox linear, version 4": (
         "GPTNeoXForCausalLM",
         SIZES
-        | {"intermediate_size": 40, "max_position_embeddings": 64, "rotary_pct": 0.5, "rotary_emb_base": 10000, "hidden_size": 32}
+        | {
+            "intermediate_size": 40,
+            "max_position_embeddings": 64,
+            "rotary_pct": 0.5,
+            "rotary_emb_base": 10000,
+            "hidden_size": 32,
+        }
         | {"rope_scaling": {"type": "linear", "factor": 2.0}},
     ),
     "bloom-560m": (
         "BloomForCausalLM",
-        {"apply_residual_connection_post_layernorm": False, "attention_dropout": 0.0, "attention_softmax_in_fp32": True}
-        | {"bias_dropout_fusion": True, "hidden_dropout": 0.0, "layer_norm_epsilon": 1e-05, "masked_softmax_fusion": True}
-        | {"n_embed": 24, "n_inner": None, "n_layer": 2, "num_attention_heads": 4, "offset_alibi": 100, "pretraining_tp": 2}
-        | {"seq_length": 64, "skip_bias_add": True, "skip_bias_add_qkv": False, "unk_token_id": 0, "vocab_size": 40},
+        {
+            "apply_residual_connection_post_layernorm": False,
+            "attention_dropout": 0.0,
+            "attention_softmax_in_fp32": True,
+        }
+        | {
+            "bias_dropout_fusion": True,
+            "hidden_dropout": 0.0,
+            "layer_norm_epsilon": 1e-05,
+            "masked_softmax_fusion": True,
+        }
+        | {
+            "n_embed": 24,
+            "n_inner": None,
+            "n_layer": 2,
+            "num_attention_heads": 4,
+            "offset_alibi": 100,
+            "pretraining_tp": 2,
+        }
+        | {
+            "seq_length": 64,
+            "skip_bias_add": True,
+            "skip_bias_add_qkv": False,
+            "unk_token_id": 0,
+            "vocab_size": 40,
+        },
     ),
     "gemma-2b": (
         "GemmaForCausalLM",
@@ -171,29 +316,52 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
             "hidden_act": "gelu",
             "hidden_activation": "gelu_pytorch_tanh",
         }
-        | {"intermediate_size": 40, "max_position_embeddings": 64, "num_key_value_heads": 1, "rms_norm_eps": 1e-06}
+        | {
+            "intermediate_size": 40,
+            "max_position_embeddings": 64,
+            "num_key_value_heads": 1,
+            "rms_norm_eps": 1e-06,
+        }
         | OLD_ROTARY,
     ),
     "gemma-2-9b": (
         "Gemma2ForCausalLM",
         GEMMA2
-        | {"cache_implementation": "hybrid", "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
+        | {
+            "cache_implementation": "hybrid",
+            "hidden_act": "gelu_pytorch_tanh",
+            "hidden_activation": "gelu_pytorch_tanh",
+        }
         | {"rms_norm_eps": 1e-06, "sliding_window_size": 5, "rope_theta": 500.0},
     ),
-    "OLMo-2-1124-7B": ("Olmo2ForCausalLM", LLAMA | {"attention_bias": False, "rms_norm_eps": 1e-06, "hidden_act": "silu"} | OLD_ROTARY),
+    "OLMo-2-1124-7B": (
+        "Olmo2ForCausalLM",
+        LLAMA | {"attention_bias": False, "rms_norm_eps": 1e-06, "hidden_act": "silu"} | OLD_ROTARY,
+    ),
     "Phi-3-mini-4k": (
         "Phi3ForCausalLM",
         LLAMA
-        | {"attention_bias": False, "auto_map": {}, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "sliding_window": 5}
+        | {
+            "attention_bias": False,
+            "auto_map": {},
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "sliding_window": 5,
+        }
         | {"original_max_position_embeddings": 64, "rms_norm_eps": 1e-05}
         | OLD_ROTARY,
     ),
-    "Phi-4": ("Phi3ForCausalLM", LLAMA | {"sliding_window": None, "partial_rotary_factor": 0.67} | OLD_ROTARY),
+    "Phi-4": (
+        "Phi3ForCausalLM",
+        LLAMA | {"sliding_window": None, "partial_rotary_factor": 0.67} | OLD_ROTARY,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_keys_are_read_as_transformers_reads_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_keys_are_read_as_transformers_reads_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class_name, keys = PUBLISHED[name]
     model = reference(class_name, deepcopy(keys))  # which transformers changes
     raw = keys | {"model_type": model.config.model_type, "architectures": [class_name]}
@@ -204,7 +372,10 @@ def test_published_keys_are_read_as_transformers_reads_them(name: str, monkeypat
 DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "neox": ("GPTNeoXForCausalLM", SIZES | {"intermediate_size": 40, "hidden_size": 32}),
     "bloom": ("BloomForCausalLM", BLOOM),
-    "gemma": ("GemmaForCausalLM", SIZES | {"num_attention_heads": 16, "hidden_size": 32, "intermediate_size": 40}),
+    "gemma": (
+        "GemmaForCausalLM",
+        SIZES | {"num_attention_heads": 16, "hidden_size": 32, "intermediate_size": 40},
+    ),
     "gemma2": ("Gemma2ForCausalLM", SIZES | {"intermediate_size": 40}),
     "olmo2": ("Olmo2ForCausalLM", SIZES | {"intermediate_size": 40}),
     "phi3": ("Phi3ForCausalLM", SIZES | {"intermediate_size": 40, "pad_token_id": 0}),
@@ -221,15 +392,29 @@ def test_keys_that_are_not_there_mean_what_they_mean_to_transformers(name: str) 
 
 
 def test_dropout_is_kept_for_training() -> None:
-    neox = ours(reference("GPTNeoXForCausalLM", NEOX | {"hidden_dropout": 0.2, "attention_dropout": 0.3})).transformer.config.last
-    assert (neox.embedding.dropout, neox.blocks[0].dropout, neox.blocks[0].attention.dropout) == (0.2, 0.2, 0.3)
-    bloom = ours(reference("BloomForCausalLM", BLOOM | {"hidden_dropout": 0.2, "attention_dropout": 0.3})).transformer.config.last
-    assert (bloom.embedding.dropout, bloom.blocks[0].dropout, bloom.blocks[0].attention.dropout) == (0.0, 0.2, 0.3)
-    phi3 = ours(reference("Phi3ForCausalLM", LLAMA | {"resid_pdrop": 0.2, "embd_pdrop": 0.1})).transformer.config.last
+    neox = ours(
+        reference("GPTNeoXForCausalLM", NEOX | {"hidden_dropout": 0.2, "attention_dropout": 0.3})
+    ).transformer.config.last
+    assert (neox.embedding.dropout, neox.blocks[0].dropout, neox.blocks[0].attention.dropout) == (
+        0.2,
+        0.2,
+        0.3,
+    )
+    bloom = ours(
+        reference("BloomForCausalLM", BLOOM | {"hidden_dropout": 0.2, "attention_dropout": 0.3})
+    ).transformer.config.last
+    assert (
+        bloom.embedding.dropout,
+        bloom.blocks[0].dropout,
+        bloom.blocks[0].attention.dropout,
+    ) == (0.0, 0.2, 0.3)
+    phi3 = ours(
+        reference("Phi3ForCausalLM", LLAMA | {"resid_pdrop": 0.2, "embd_pdrop": 0.1})
+    ).transformer.config.last
     assert (phi3.embedding.dropout, phi3.blocks[0].dropout) == (0.0, 0.2)
 
 
-# ------------------------------------------------------------------------------------------------- names in the files
+# ----------------------------------------------------------------------------- names in the files
 
 
 def test_neox_is_written_as_files_have_it(tmp_path: Path) -> None:
@@ -257,7 +442,9 @@ def test_bloom_without_its_prefix() -> None:
     """bigscience's files hold the body's names alone."""
     model = reference("BloomForCausalLM", BLOOM)
     source = source_of(model)
-    source.tensors = {name.removeprefix("transformer."): entry for name, entry in source.tensors.items()}
+    source.tensors = {
+        name.removeprefix("transformer."): entry for name, entry in source.tensors.items()
+    }
     ids = tokens(40)
     with torch.no_grad():
         oracle.close("logits", model(input_ids=ids).logits, load(source).transformer(ids))
@@ -267,5 +454,7 @@ def test_bloom_without_its_prefix() -> None:
 def test_gemma2_scores_divided_by_the_root_of_no_positive_number_are_refused(scalar: float) -> None:
     """transformers divides by zero, or makes complex scores."""
     keys = Keys({"model_type": "gemma2", **GEMMA2, "query_pre_attn_scalar": scalar})
-    with pytest.raises(CheckpointError, match=rf"query_pre_attn_scalar is {scalar:g}; expected a number above 0"):
+    with pytest.raises(
+        CheckpointError, match=rf"query_pre_attn_scalar is {scalar:g}; expected a number above 0"
+    ):
         gemma2_config(keys, "language")

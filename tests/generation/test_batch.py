@@ -1,4 +1,5 @@
-"""Continuous batching: a request's tokens are the same alone or in company, whoever joins, leaves, fails or began alike."""
+"""Continuous batching: a request's tokens are the same alone or in company, whoever joins, leaves,
+fails or began alike."""
 
 from __future__ import annotations
 
@@ -105,7 +106,11 @@ def test_slots_give_the_logits_of_each_row_alone() -> None:
         for length, source in ((5, 3), (2, 8), (9, 4)):
             for cache in (Cache.growing(model.config), Cache.growing(model.config)):
                 torch.manual_seed(length)
-                model(torch.randint(0, 29, (1, length)), source=torch.randint(0, 29, (1, source)), cache=cache)
+                model(
+                    torch.randint(0, 29, (1, length)),
+                    source=torch.randint(0, 29, (1, source)),
+                    cache=cache,
+                )
                 if cache.length and len(own) < len(slots) + 1:
                     own.append(cache)
                 else:
@@ -114,7 +119,10 @@ def test_slots_give_the_logits_of_each_row_alone() -> None:
             tokens = torch.randint(0, 29, (len(own), 1), generator=generator)
             together = model(tokens, cache=slots)
             for row, cache in enumerate(own):
-                assert distance(model(tokens[row : row + 1], cache=cache), together[row : row + 1]) < 1e-5
+                assert (
+                    distance(model(tokens[row : row + 1], cache=cache), together[row : row + 1])
+                    < 1e-5
+                )
             if step == 2:
                 slots.remove(0)
                 own[0] = own.pop()
@@ -128,7 +136,11 @@ def test_a_row_read_back_goes_on_as_before() -> None:
         slots.add(cache, capacity=9)
         back = slots.read(0, 2)
         assert (
-            distance(model(torch.tensor([[3]]), cache=back), model(torch.tensor([[1, 2, 3]]), source=torch.tensor([[4, 5]]))[:, -1:]) < 1e-5
+            distance(
+                model(torch.tensor([[3]]), cache=back),
+                model(torch.tensor([[1, 2, 3]]), source=torch.tensor([[4, 5]]))[:, -1:],
+            )
+            < 1e-5
         )
 
 
@@ -152,9 +164,16 @@ def test_a_nan_in_one_row_stays_there() -> None:
 
 def test_one_request_fails_the_others_go_on() -> None:
     model = make(GENERATORS["rotary"])
-    wanted = [replace(request, max_tokens=8, end=()) for request in requests(model.config, 4, seed=2)]
+    wanted = [
+        replace(request, max_tokens=8, end=()) for request in requests(model.config, 4, seed=2)
+    ]
     wanted[1] = replace(
-        wanted[1], changes=(lambda logits, history: banned(range(29 if len(history) > len(wanted[1].prompt) + 2 else 1))(logits, history),)
+        wanted[1],
+        changes=(
+            lambda logits, history: banned(
+                range(29 if len(history) > len(wanted[1].prompt) + 2 else 1)
+            )(logits, history),
+        ),
     )
     batch = Batch(model)
     found: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
@@ -168,7 +187,9 @@ def test_one_request_fails_the_others_go_on() -> None:
 
 def test_a_change_with_a_fault_of_its_own_ends_its_request_only() -> None:
     model = make(GENERATORS["rotary"])
-    wanted = [replace(request, max_tokens=4, end=()) for request in requests(model.config, 2, seed=3)]
+    wanted = [
+        replace(request, max_tokens=4, end=()) for request in requests(model.config, 2, seed=3)
+    ]
     wanted[0] = replace(wanted[0], changes=(lambda logits, history: logits / (1 // 0),))
     batch = Batch(model)
     found: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
@@ -181,7 +202,9 @@ def test_a_change_with_a_fault_of_its_own_ends_its_request_only() -> None:
 
 def test_cancelling_ends_a_request_at_once_wherever_it_stands() -> None:
     model = make(GENERATORS["rotary"])
-    wanted = [replace(request, max_tokens=9, end=()) for request in requests(model.config, 5, seed=6)]
+    wanted = [
+        replace(request, max_tokens=9, end=()) for request in requests(model.config, 5, seed=6)
+    ]
     batch = Batch(model, rows=3, chunk=4)
     sequences = [batch.submit(request) for request in wanted]
     told: dict[Sequence, list[int]] = {sequence: [] for sequence in sequences}
@@ -201,12 +224,17 @@ def test_cancelling_ends_a_request_at_once_wherever_it_stands() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rotary", "learned", "window", "transformer"])
-def test_prefix_reuse_changes_nothing_and_saves_the_work(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefix_reuse_changes_nothing_and_saves_the_work(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sightline.generation.prefixes.SHORTEST", 1)
     model = make(GENERATORS[kind])
     two = model.config.encoder is not None
     start = [5, 7, 11, 2, 3, 9, 1, 4]
-    wanted = [Request(prompt=[*start, n], max_tokens=6, source=[1, 2, 3] if two else None) for n in range(5)]
+    wanted = [
+        Request(prompt=[*start, n], max_tokens=6, source=[1, 2, 3] if two else None)
+        for n in range(5)
+    ]
     batch = Batch(model)
     first = gathered(batch, wanted[:1])
     rest = gathered(batch, wanted[1:])
@@ -246,7 +274,11 @@ def test_one_of_a_group_may_end_with_its_first_token(kind: str) -> None:
     model = make(GENERATORS[kind])
     two = model.config.encoder is not None
     wanted = [
-        Request(prompt=[n] if two else [n, 2, 3, 4, 5], max_tokens=1 if n in (0, 2) else 8, source=[n, 7, 9] if two else None)
+        Request(
+            prompt=[n] if two else [n, 2, 3, 4, 5],
+            max_tokens=1 if n in (0, 2) else 8,
+            source=[n, 7, 9] if two else None,
+        )
         for n in range(6)
     ]
     found = gathered(Batch(model), wanted)
@@ -289,10 +321,15 @@ def test_a_budget_refuses_what_never_fits_and_lets_the_rest_wait(rows: int) -> N
     per_token = 4 * batching.numbers_per_token(model.config)
     budget = (rows + 1) * 10 * per_token  # so many rows of ten tokens, and one prompt beside them
     batch = Batch(model, budget=budget)
-    with pytest.raises(InputError, match=r"a request of 999 tokens needs .* expected at most .* Fix: ask for fewer tokens"):
+    with pytest.raises(
+        InputError,
+        match=r"a request of 999 tokens needs .* expected at most .* Fix: ask for fewer tokens",
+    ):
         batch.scheduler.add(Sequence(Request(prompt=[1] * 900, max_tokens=99)))
     wanted = [Request(prompt=[n, 2, 3, 4, 5], max_tokens=5) for n in range(2 * rows)]
-    wanted += [Request(prompt=[5, 6, 7, n, 9, 4, 3, 2, 1, 8, 9], max_tokens=4) for n in range(2)]  # longer ones after many short
+    wanted += [
+        Request(prompt=[5, 6, 7, n, 9, 4, 3, 2, 1, 8, 9], max_tokens=4) for n in range(2)
+    ]  # longer ones after many short
     found: dict[Sequence, list[int]] = {batch.submit(request): [] for request in wanted}
     while batch.busy:
         for sequence, event in batch.step():

@@ -34,7 +34,8 @@ Toy = Callable[[tuple[int, ...]], list[float]]
 
 @cache
 def toy(name: str, seed: int) -> tuple[sl.Transformer, dict[str, Tensor], Toy]:
-    """A model with pronounced opinions, its source, and the log-probabilities of what follows, without a cache."""
+    """A model with pronounced opinions, its source, and the log-probabilities of what follows,
+    without a cache."""
     model = make(TOYS[name], seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -55,18 +56,24 @@ def every_sequence(after: Toy, vocab_size: int, longest: int) -> dict[tuple[int,
     for length in range(1, longest + 1):
         for sequence in itertools.product(range(vocab_size), repeat=length):
             if END not in sequence[:-1] and (sequence[-1] == END or length == longest):
-                found[sequence] = sum(after(sequence[:n])[token] for n, token in enumerate(sequence))
+                found[sequence] = sum(
+                    after(sequence[:n])[token] for n, token in enumerate(sequence)
+                )
     return found
 
 
 @pytest.mark.parametrize("penalty", [1.0, 2.0, -0.5])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", TOYS)
-def test_with_a_beam_for_everything_it_is_the_best_of_all_sequences(name: str, seed: int, penalty: float) -> None:
+def test_with_a_beam_for_everything_it_is_the_best_of_all_sequences(
+    name: str, seed: int, penalty: float
+) -> None:
     model, source, after = toy(name, seed)
     vocab_size = model.config.last.embedding.vocab_size
     totals = every_sequence(after, vocab_size, 4)
-    ranked = sorted(((total / len(tokens) ** penalty, tokens) for tokens, total in totals.items()), reverse=True)
+    ranked = sorted(
+        ((total / len(tokens) ** penalty, tokens) for tokens, total in totals.items()), reverse=True
+    )
     (found,) = search(
         model,
         torch.tensor([[1, 0]]),
@@ -84,14 +91,22 @@ def test_with_a_beam_for_everything_it_is_the_best_of_all_sequences(name: str, s
     assert all(h.finished == (h.tokens[-1] == END) for h in found)
 
 
-def textbook(after: Toy, *, beams: int, longest: int, penalty: float, early: bool) -> list[tuple[float, tuple[int, ...]]]:
-    """Slow and plain: every continuation of every beginning, sorted; an end among the best `beams` is done."""
+def textbook(
+    after: Toy, *, beams: int, longest: int, penalty: float, early: bool
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Slow and plain: every continuation of every beginning, sorted; an end among the best `beams`
+    is done."""
     running: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     done: list[tuple[float, tuple[int, ...]]] = []
     for length in range(1, longest + 1):
-        everything = sorted(((t + lp, (*s, token)) for t, s in running for token, lp in enumerate(after(s))), reverse=True)
+        everything = sorted(
+            ((t + lp, (*s, token)) for t, s in running for token, lp in enumerate(after(s))),
+            reverse=True,
+        )
         complete = [(t, s) for t, s in everything[:beams] if s[-1] == END or length == longest]
-        done = sorted(done + [(t / len(s) ** penalty, s) for t, s in complete], reverse=True)[:beams]
+        done = sorted(done + [(t / len(s) ** penalty, s) for t, s in complete], reverse=True)[
+            :beams
+        ]
         running = [(t, s) for t, s in everything if s[-1] != END][:beams]
         if len(done) == beams and (early or running[0][0] / length**penalty <= done[-1][0]):
             break
@@ -102,7 +117,9 @@ def textbook(after: Toy, *, beams: int, longest: int, penalty: float, early: boo
 @pytest.mark.parametrize(("beams", "penalty"), [(1, 1.0), (2, 0.3), (3, 1.7)])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", TOYS)
-def test_with_few_beams_it_is_the_textbook(name: str, seed: int, beams: int, penalty: float, early: bool) -> None:
+def test_with_few_beams_it_is_the_textbook(
+    name: str, seed: int, beams: int, penalty: float, early: bool
+) -> None:
     model, source, after = toy(name, seed)
     expected = textbook(after, beams=beams, longest=6, penalty=penalty, early=early)
     (found,) = search(
@@ -120,7 +137,7 @@ def test_with_few_beams_it_is_the_textbook(name: str, seed: int, beams: int, pen
     assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-5)
 
 
-# ---------------------------------------------------------------------------------------------------------- transformers
+# ----------------------------------------------------------------------------------- transformers
 
 MODELS = {
     "gpt2": ("GPT2LMHeadModel", GPT2),
@@ -146,7 +163,9 @@ def pair(name: str) -> tuple[Any, sl.Transformer]:
     return model, ours(model).transformer
 
 
-def theirs(model: Any, prompt: Tensor, *, end: tuple[int, ...], count: int = 1, **options: Any) -> tuple[list[list[int]], list[float]]:
+def theirs(
+    model: Any, prompt: Tensor, *, end: tuple[int, ...], count: int = 1, **options: Any
+) -> tuple[list[list[int]], list[float]]:
     """`generate` as it is, without the forced tokens of a checkpoint's defaults."""
     model.generation_config = __import__("transformers").GenerationConfig(
         num_beams=4,
@@ -158,7 +177,12 @@ def theirs(model: Any, prompt: Tensor, *, end: tuple[int, ...], count: int = 1, 
         **options,
     )
     with torch.no_grad():
-        out = model.generate(**_words(model, prompt), max_new_tokens=LONGEST, return_dict_in_generate=True, output_scores=True)
+        out = model.generate(
+            **_words(model, prompt),
+            max_new_tokens=LONGEST,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
     begun = 2 if model.config.is_encoder_decoder else prompt.shape[1]
     return out.sequences[:, begun:].tolist(), out.sequences_scores.tolist()
 
@@ -167,7 +191,11 @@ def _words(model: Any, prompt: Tensor) -> dict[str, Tensor]:
     mask = (prompt != 0).long()
     if not model.config.is_encoder_decoder:
         return {"input_ids": prompt, "attention_mask": mask}
-    return {"input_ids": prompt, "attention_mask": mask, "decoder_input_ids": torch.tensor([[3, 7]]).expand(len(prompt), -1)}
+    return {
+        "input_ids": prompt,
+        "attention_mask": mask,
+        "decoder_input_ids": torch.tensor([[3, 7]]).expand(len(prompt), -1),
+    }
 
 
 def mine(transformer: sl.Transformer, prompt: Tensor, **options: Any) -> list[Hypothesis]:
@@ -187,7 +215,9 @@ def test_it_is_what_transformers_generates(name: str, way: str) -> None:
     model, transformer = pair(name)
     padded = way in ("plain", "long", "two ends")
     prompt = tokens(40, 8, seed=3)
-    if padded:  # where transformers expects it: a decoder's prompt on the left, a source on the right
+    if (
+        padded
+    ):  # where transformers expects it: a decoder's prompt on the left, a source on the right
         prompt[1, slice(5, 8) if model.config.is_encoder_decoder else slice(3)] = 0
     options = {"end": likely_end(name)} | WAYS[way]
     expected, scores = theirs(model, prompt, **options)
@@ -195,24 +225,34 @@ def test_it_is_what_transformers_generates(name: str, way: str) -> None:
     assert len(found) == len(expected)
     for hypothesis, row in zip(found, expected, strict=True):
         assert list(hypothesis.tokens) == row[: len(hypothesis.tokens)]
-        assert all(token in (0, *options["end"]) for token in row[len(hypothesis.tokens) :]), "only padding follows"
+        assert all(token in (0, *options["end"]) for token in row[len(hypothesis.tokens) :]), (
+            "only padding follows"
+        )
     assert [h.score for h in found] == pytest.approx(scores, abs=1e-4)
 
 
 @cache
 def likely_end(name: str) -> tuple[int, ...]:
-    """A token that the search would otherwise use often, so that some beams end early and others do not."""
+    """A token that the search would otherwise use often, so that some beams end early and others do
+    not."""
     found = mine(pair(name)[1], tokens(40, 8, seed=3), end=(), count=4)
-    return (Counter(token for h in found for token in h.tokens[3:] if token != 0).most_common(1)[0][0],)
+    return (
+        Counter(token for h in found for token in h.tokens[3:] if token != 0).most_common(1)[0][0],
+    )
 
 
-# ----------------------------------------------------------------------------------------------- groups, changes, refusals
+# ---------------------------------------------------------------------- groups, changes, refusals
 
 
-def diverse(after: Toy, *, beams: int, groups: int, longest: int, diversity: float) -> list[tuple[float, tuple[int, ...]]]:
-    """Slow and plain: rank = Σ log p − diversity · (earlier groups' beams with this token at this step); no text ends."""
+def diverse(
+    after: Toy, *, beams: int, groups: int, longest: int, diversity: float
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Slow and plain: rank = Σ log p − diversity · (earlier groups' beams with this token at this
+    step); no text ends."""
     width = beams // groups
-    state: list[list[tuple[float, float, tuple[int, ...]]]] = [[(0.0, 0.0, ())] for _ in range(groups)]
+    state: list[list[tuple[float, float, tuple[int, ...]]]] = [
+        [(0.0, 0.0, ())] for _ in range(groups)
+    ]
     for _ in range(longest):
         for g in range(groups):
             used = [s[-1] for earlier in state[:g] for _, _, s in earlier]
@@ -230,7 +270,16 @@ def diverse(after: Toy, *, beams: int, groups: int, longest: int, diversity: flo
 def test_groups_keep_away_from_each_other(seed: int, diversity: float) -> None:
     model, _, after = toy("llama", seed)
     expected = diverse(after, beams=6, groups=3, longest=4, diversity=diversity)
-    (found,) = search(model, torch.tensor([[1, 0]]), beams=6, max_tokens=4, end=(), groups=3, diversity=diversity, count=6)
+    (found,) = search(
+        model,
+        torch.tensor([[1, 0]]),
+        beams=6,
+        max_tokens=4,
+        end=(),
+        groups=3,
+        diversity=diversity,
+        count=6,
+    )
     assert sorted(h.tokens for h in found) == sorted(tokens for _, tokens in expected)
     assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-5)
     if diversity == 5.0:
@@ -242,7 +291,15 @@ def test_plain_beams_are_those_with_a_change_that_changes_nothing(words: int) ->
     """One looks at the likeliest tokens alone, the other at all of them."""
     model = make(sl.llama(**SMALL, vocab_size=words, tied=False))
     (plain,), (changed,) = (
-        search(model, torch.tensor([[1, 0]]), beams=4, max_tokens=6, end=(END,), count=4, changes=changes)
+        search(
+            model,
+            torch.tensor([[1, 0]]),
+            beams=4,
+            max_tokens=6,
+            end=(END,),
+            count=4,
+            changes=changes,
+        )
         for changes in ((), (lambda logs, _: logs,))
     )
     for one, other in zip(plain, changed, strict=True):
@@ -277,11 +334,32 @@ def test_a_change_sees_the_text_and_can_forbid() -> None:
         seen.append(tuple(history))
         return logs.index_fill(0, torch.tensor(history), -torch.inf)
 
-    prompt, padding = torch.tensor([[4, 4, 1], [1, 2, 0]]), torch.tensor([[True, True, False], [False] * 3])
-    rows = search(model, prompt, beams=3, max_tokens=9, end=(), count=3, padding=padding, changes=[never_twice])
+    prompt, padding = (
+        torch.tensor([[4, 4, 1], [1, 2, 0]]),
+        torch.tensor([[True, True, False], [False] * 3]),
+    )
+    rows = search(
+        model,
+        prompt,
+        beams=3,
+        max_tokens=9,
+        end=(),
+        count=3,
+        padding=padding,
+        changes=[never_twice],
+    )
     assert {(1,), (1, 2, 0)} <= set(seen), "the real tokens only"
     assert rows == [[], []], "after five different tokens nothing is left to say"
-    shorter = search(model, prompt, beams=3, max_tokens=2, end=(), count=3, padding=padding, changes=[never_twice])
+    shorter = search(
+        model,
+        prompt,
+        beams=3,
+        max_tokens=2,
+        end=(),
+        count=3,
+        padding=padding,
+        changes=[never_twice],
+    )
     assert all(len({*h.tokens, 1}) == 3 for h in shorter[0])
     assert sorted(h.tokens for h in shorter[1]) == [(3, 4), (4, 3)]
 
@@ -308,17 +386,28 @@ def test_a_reordered_cache_is_the_cache_of_reordered_rows(kind: str, padded: boo
     config = replace(TOYS["transformer"])
     if kind == "windowed":
         config = sl.llama(**SMALL, vocab_size=4, window=2)
-    make_cache = {"preallocated": lambda config: sl.Cache.preallocated(config, 9)}.get(kind) or getattr(sl.Cache, kind)
+    make_cache = {"preallocated": lambda config: sl.Cache.preallocated(config, 9)}.get(
+        kind
+    ) or getattr(sl.Cache, kind)
     model, rows = make(config), torch.tensor([2, 0, 0, 1])
     text = torch.tensor([[1, 0, 3, 1, 2], [2, 2, 1, 3, 0], [0, 3, 3, 2, 1]])
-    padding = torch.tensor([[True, True, False], [False] * 3, [True, False, False]]) if padded else None
+    padding = (
+        torch.tensor([[True, True, False], [False] * 3, [True, False, False]]) if padded else None
+    )
     source = (
-        {"source": text.flip(1), "source_padding": None if padding is None else torch.zeros_like(text).bool()} if config.encoder else {}
+        {
+            "source": text.flip(1),
+            "source_padding": None if padding is None else torch.zeros_like(text).bool(),
+        }
+        if config.encoder
+        else {}
     )
     moved = {name: x if x is None else x[rows] for name, x in source.items()}
     found, expected = make_cache(config), make_cache(config)
     model(text[:, :3], padding=padding, cache=found, **source)
-    model(text[rows, :3], padding=None if padding is None else padding[rows], cache=expected, **moved)
+    model(
+        text[rows, :3], padding=None if padding is None else padding[rows], cache=expected, **moved
+    )
     found.reorder(rows)
     again = [model(text[rows, 3:], cache=cache) for cache in (found, expected)]
     assert torch.allclose(*again, atol=1e-6)

@@ -1,4 +1,5 @@
-"""Text that must have a form: a model that wants something else writes it nevertheless, and wants are otherwise respected."""
+"""Text that must have a form: a model that wants something else writes it nevertheless, and wants
+are otherwise respected."""
 
 from __future__ import annotations
 
@@ -22,7 +23,16 @@ import sightline as sl
 from sightline.errors import InputError
 from sightline.generation import constrained
 from sightline.generation.beam import search
-from sightline.generation.constrained import Bound, Constraint, bind, choice, grammar, json_object, json_schema, regex
+from sightline.generation.constrained import (
+    Bound,
+    Constraint,
+    bind,
+    choice,
+    grammar,
+    json_object,
+    json_schema,
+    regex,
+)
 from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Sampling, choose
 from sightline.text.engines.rust import RustEngine
@@ -37,7 +47,10 @@ PADDING = 20  # ids that the model has and the tokenizer has not
 @cache
 def model(vocab_size: int, seed: int = 0) -> sl.Transformer:
     """An untrained model with pronounced opinions about everything."""
-    made = make(sl.llama(width=16, layers=1, heads=2, vocab_size=vocab_size, max_positions=256, tied=False), seed)
+    made = make(
+        sl.llama(width=16, layers=1, heads=2, vocab_size=vocab_size, max_positions=256, tied=False),
+        seed,
+    )
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.mul_(2.0)
@@ -46,14 +59,17 @@ def model(vocab_size: int, seed: int = 0) -> sl.Transformer:
 
 @cache
 def opinions(vocab_size: int) -> Tensor:
-    """Logits after each token: what that model says when a text of one token is all it sees, which takes no time."""
+    """Logits after each token: what that model says when a text of one token is all it sees, which
+    takes no time."""
     with torch.no_grad():
         return model(vocab_size)(torch.arange(vocab_size)[:, None])[:, 0]
 
 
 def bound(constraint: Constraint, kind: str, end: tuple[int, ...]) -> Bound:
     made = tokenizer(kind)
-    return bind(constraint, made, prompt_length=len(PROMPT), end=end, vocab_size=made.vocab_size + PADDING)
+    return bind(
+        constraint, made, prompt_length=len(PROMPT), end=end, vocab_size=made.vocab_size + PADDING
+    )
 
 
 def end_of(made: Tokenizer) -> tuple[int, ...]:
@@ -61,14 +77,23 @@ def end_of(made: Tokenizer) -> tuple[int, ...]:
     return (min(made.special_ids), made.vocab_size + 1)
 
 
-def generated(constraint: Constraint, kind: str, seed: int, *, most: int = 900, with_end: bool = True) -> str:
+def generated(
+    constraint: Constraint, kind: str, seed: int, *, most: int = 900, with_end: bool = True
+) -> str:
     """A finished text."""
     made = tokenizer(kind)
     end = end_of(made) if with_end else ()
     change, history = bound(constraint, kind, end), list(PROMPT)
     for step in range(most):
         logits = opinions(made.vocab_size + PADDING)[history[-1]]
-        token = choose(logits, history, Sampling(temperature=1.0, seed=seed), step, prompt_length=3, extra=(change,)).token
+        token = choose(
+            logits,
+            history,
+            Sampling(temperature=1.0, seed=seed),
+            step,
+            prompt_length=3,
+            extra=(change,),
+        ).token
         if token in end:
             break
         history.append(token)
@@ -87,7 +112,12 @@ PERSON: dict[str, Any] = {
         "name": {"type": "string", "maxLength": 6},
         "age": {"type": "integer", "minimum": 0, "maximum": 120},
         "tags": {"type": "array", "items": {"enum": ["cat", "dog"]}, "minItems": 1, "maxItems": 3},
-        "born": {"type": "object", "properties": {"in": {"type": ["boolean", "null"]}}, "required": ["in"], "additionalProperties": False},
+        "born": {
+            "type": "object",
+            "properties": {"in": {"type": ["boolean", "null"]}},
+            "required": ["in"],
+            "additionalProperties": False,
+        },
     },
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
@@ -106,7 +136,10 @@ def is_person(value: Any) -> bool:
         and 0 <= value["age"] <= 120
         and 1 <= len(value["tags"]) <= 3
         and set(value["tags"]) <= {"cat", "dog"}
-        and ("born" not in value or (set(value["born"]) == {"in"} and value["born"]["in"] in (True, False, None)))
+        and (
+            "born" not in value
+            or (set(value["born"]) == {"in"} and value["born"]["in"] in (True, False, None))
+        )
     )
 
 
@@ -120,7 +153,15 @@ def test_json_of_a_schema(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["bytes", "sentencepiece", "sentencepiece json"])
 @pytest.mark.parametrize(
-    "pattern", [r"(yes|no)!{0,3}", r"\d{3}-[a-f]{2,5}", "(?i)caf[é猫]", r"[^a-z\n]{1,4}x", " two  spaces|the", r"/\\\[\.]"]
+    "pattern",
+    [
+        r"(yes|no)!{0,3}",
+        r"\d{3}-[a-f]{2,5}",
+        "(?i)caf[é猫]",
+        r"[^a-z\n]{1,4}x",
+        " two  spaces|the",
+        r"/\\\[\.]",
+    ],
 )
 def test_a_regular_expression(pattern: str, kind: str) -> None:
     for seed in range(6):
@@ -149,7 +190,10 @@ def test_one_of_the_choices(kind: str, choices: list[str]) -> None:
 
 def test_a_context_free_grammar() -> None:
     """Brackets that close as deep as they opened: no regular expression can say that."""
-    texts = {generated(grammar('start: item\nitem: "(" item ")" | "-"'), "bytes", seed) for seed in range(12)}
+    texts = {
+        generated(grammar('start: item\nitem: "(" item ")" | "-"'), "bytes", seed)
+        for seed in range(12)
+    }
     assert len(texts) > 1
     for text in texts:
         depth = text.index("-")
@@ -158,7 +202,9 @@ def test_a_context_free_grammar() -> None:
 
 def test_a_grammar_may_name_control_tokens() -> None:
     made = tokenizer("bytes")
-    change = bind(grammar('start: "a" <|end|> "b"'), made, prompt_length=0, end=(), vocab_size=made.vocab_size)
+    change = bind(
+        grammar('start: "a" <|end|> "b"'), made, prompt_length=0, end=(), vocab_size=made.vocab_size
+    )
     ids = [*made.encode("a"), *made.special_ids, *made.encode("b")]
     assert [change.finished(ids[:n]) for n in range(4)] == [False, False, False, True]
     assert allowed(change, ids[:1], made.vocab_size) == made.special_ids
@@ -184,22 +230,31 @@ def bytes_of_letters() -> Tokenizer:
 
 def pieces_of_letters() -> Tokenizer:
     """The same as Llama 2 has it: the space that opens a text is not written."""
-    made = tokenizers.Tokenizer(models.BPE(vocab={piece.replace("Ġ", "▁"): id for piece, id in LETTERS.items()}, merges=[]))
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made = tokenizers.Tokenizer(
+        models.BPE(vocab={piece.replace("Ġ", "▁"): id for piece, id in LETTERS.items()}, merges=[])
+    )
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     return Tokenizer(RustEngine(Path("test"), made))
 
 
 def language(pattern: str) -> set[str]:
     """Every text of a pattern, found by trying all up to seven characters."""
     known = re.compile(pattern)
-    texts = ("".join(text) for length in range(8) for text in itertools.product("abc ", repeat=length))
+    texts = (
+        "".join(text) for length in range(8) for text in itertools.product("abc ", repeat=length)
+    )
     return {text for text in texts if known.fullmatch(text)}
 
 
 @pytest.mark.parametrize("make_tokenizer", [bytes_of_letters, pieces_of_letters])
 @pytest.mark.parametrize("pattern", FINITE)
-def test_exactly_the_tokens_after_which_the_form_can_still_be_reached(pattern: str, make_tokenizer: Callable[[], Tokenizer]) -> None:
-    """For every beginning there is, against all texts of the language; and p′ = p over these, divided by their sum."""
+def test_exactly_the_tokens_after_which_the_form_can_still_be_reached(
+    pattern: str, make_tokenizer: Callable[[], Tokenizer]
+) -> None:
+    """For every beginning there is, against all texts of the language; and p′ = p over these,
+    divided by their sum."""
     made, texts = make_tokenizer(), language(pattern)
     end, size = len(LETTERS), len(LETTERS) + 3
     change = bind(regex(pattern), made, prompt_length=2, end=(end,), vocab_size=size)
@@ -207,11 +262,19 @@ def test_exactly_the_tokens_after_which_the_form_can_still_be_reached(pattern: s
     beginnings: list[tuple[int, ...]] = [()]
     for new in beginnings:
         text = made.decode(new)
-        right = {token for token in LETTERS.values() if any(whole.startswith(made.decode([*new, token])) for whole in texts)}
+        right = {
+            token
+            for token in LETTERS.values()
+            if any(whole.startswith(made.decode([*new, token])) for whole in texts)
+        }
         right |= {end} if text in texts else set()
         found = change(logits, [5, 5, *new]).softmax(0)
-        wanted = torch.tensor([float(logits[token].exp()) if token in right else 0.0 for token in range(size)])
-        torch.testing.assert_close(found, wanted / wanted.sum(), msg=lambda text, new=new: f"{new}: {text}")
+        wanted = torch.tensor(
+            [float(logits[token].exp()) if token in right else 0.0 for token in range(size)]
+        )
+        torch.testing.assert_close(
+            found, wanted / wanted.sum(), msg=lambda text, new=new: f"{new}: {text}"
+        )
         assert change.finished([5, 5, *new]) == (right == {end})
         beginnings += [(*new, token) for token in sorted(right - {end})]
     assert len(beginnings) > 10
@@ -220,9 +283,18 @@ def test_exactly_the_tokens_after_which_the_form_can_still_be_reached(pattern: s
 def test_in_any_order_the_same() -> None:
     made = tokenizer("sentencepiece")
     size, end = made.vocab_size + PADDING, end_of(tokenizer("sentencepiece"))
-    whole = [PROMPT + made.encode(text) for text in ('{"age": 12, "name": "a"}', '{"name": "日", "age": 1}', '{ "b')]
-    broken = [[*PROMPT, *made.encode("yes")], [*PROMPT, size - 1, 5], [*PROMPT, *made.encode("{}"), end[0], 7]]
-    histories = [history[:n] for history in whole for n in range(len(PROMPT), len(history) + 1)] + broken
+    whole = [
+        PROMPT + made.encode(text)
+        for text in ('{"age": 12, "name": "a"}', '{"name": "日", "age": 1}', '{ "b')
+    ]
+    broken = [
+        [*PROMPT, *made.encode("yes")],
+        [*PROMPT, size - 1, 5],
+        [*PROMPT, *made.encode("{}"), end[0], 7],
+    ]
+    histories = [
+        history[:n] for history in whole for n in range(len(PROMPT), len(history) + 1)
+    ] + broken
     logits = torch.randn(size)
     alone = [bound(json_object(), "sentencepiece", end)(logits, history) for history in histories]
     shared = bound(json_object(), "sentencepiece", end)
@@ -250,8 +322,14 @@ def test_a_text_that_has_the_form_anyway_stays(seed: int) -> None:
     request: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 25, "end": (0,)}
     free = [event.token for event in decode(transformer, Request(**request))]
     text = made.decode(free)
-    for constraint in (regex(f"(?s:.{{0,{len(text)}}}|x)"), choice([*{text, "the cat", text[:1] + "z"} - {""}])) if text else ():
-        change = bind(constraint, made, prompt_length=len(PROMPT), end=(0,), vocab_size=made.vocab_size)
+    for constraint in (
+        (regex(f"(?s:.{{0,{len(text)}}}|x)"), choice([*{text, "the cat", text[:1] + "z"} - {""}]))
+        if text
+        else ()
+    ):
+        change = bind(
+            constraint, made, prompt_length=len(PROMPT), end=(0,), vocab_size=made.vocab_size
+        )
         held = [event.token for event in decode(transformer, Request(**request, changes=(change,)))]
         assert held == free
 
@@ -264,18 +342,33 @@ def test_beams_find_the_best_text_of_the_form() -> None:
     made = Tokenizer.from_characters("abcdef", special=("<s>",))
     transformer, prompt = model(made.vocab_size, 2), torch.tensor([PROMPT])
     texts = language("[abc]{1,2}(ca|b{2,3})")
-    change = bind(choice(sorted(texts)), made, prompt_length=len(PROMPT), end=(0,), vocab_size=made.vocab_size)
-    (found,) = search(transformer, prompt, beams=64, max_tokens=7, end=(0,), count=10, early_stopping="never", changes=(change,))
+    change = bind(
+        choice(sorted(texts)), made, prompt_length=len(PROMPT), end=(0,), vocab_size=made.vocab_size
+    )
+    (found,) = search(
+        transformer,
+        prompt,
+        beams=64,
+        max_tokens=7,
+        end=(0,),
+        count=10,
+        early_stopping="never",
+        changes=(change,),
+    )
 
     def score(text: str) -> float:
         ids = [*made.encode(text), 0]
         with torch.no_grad():
-            logs = transformer(torch.tensor([[*PROMPT, *ids]]))[0].log_softmax(-1)[len(PROMPT) - 1 : -1]
+            logs = transformer(torch.tensor([[*PROMPT, *ids]]))[0].log_softmax(-1)[
+                len(PROMPT) - 1 : -1
+            ]
         return float(sum(row[id] for row, id in zip(logs, ids, strict=True))) / len(ids)
 
     best = sorted(texts, key=score, reverse=True)[:10]
     assert [made.decode(hypothesis.tokens) for hypothesis in found] == best
-    assert [hypothesis.score for hypothesis in found] == pytest.approx([score(text) for text in best], abs=1e-4)
+    assert [hypothesis.score for hypothesis in found] == pytest.approx(
+        [score(text) for text in best], abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -287,7 +380,13 @@ def test_without_end_token_a_text_is_finished_when_nothing_can_follow(seed: int)
 def test_decoding_as_users_do(seed: int) -> None:
     made = tokenizer("bytes")
     end, sampling = end_of(made), Sampling(temperature=1.0, seed=seed)
-    request = Request(prompt=PROMPT, max_tokens=40, end=end, sampling=sampling, changes=(bound(regex(r"\d{1,9} (猫|é)!"), "bytes", end),))
+    request = Request(
+        prompt=PROMPT,
+        max_tokens=40,
+        end=end,
+        sampling=sampling,
+        changes=(bound(regex(r"\d{1,9} (猫|é)!"), "bytes", end),),
+    )
     events = list(decode(model(made.vocab_size + PADDING), request))
     assert events[-1].finish == "stop"
     assert re.fullmatch(r"\d{1,9} (猫|é)!", made.decode([event.token for event in events]))
@@ -299,7 +398,9 @@ def test_masks_are_counted_and_timed() -> None:
     made = change.masks
     for n in (0, 1, 2, 3, 3, 3):
         change(torch.zeros(tokenizer("bytes").vocab_size + PADDING), [*PROMPT, *ids[:n]])
-    assert change.masks - made == len(ids)  # the beginning was looked at when it was bound, and the same tokens need no second mask
+    assert change.masks - made == len(
+        ids
+    )  # the beginning was looked at when it was bound, and the same tokens need no second mask
     assert 0 < change.slowest <= change.seconds < 1
 
 
@@ -313,7 +414,10 @@ def test_masks_are_counted_and_timed() -> None:
         (lambda: json_schema("[1]"), "the JSON schema is [1]; expected a JSON object"),
         (lambda: json_schema({"type": {1, 2}}), "the JSON schema is no JSON"),
         (lambda: json_schema({"type": "objct"}), "Invalid type: objct"),
-        (lambda: json_schema({"uniqueItems": True, "type": "array"}), 'Unimplemented keys: ["uniqueItems"]'),
+        (
+            lambda: json_schema({"uniqueItems": True, "type": "array"}),
+            'Unimplemented keys: ["uniqueItems"]',
+        ),
         (lambda: json_schema({"type": "string", "pattern": "("}), "unclosed group"),
         (lambda: json_schema({"$ref": "#/nowhere"}), "Pointer '/nowhere' does not exist"),
         (lambda: json_schema({"$ref": "#"}), "no text satisfies it"),
@@ -342,7 +446,9 @@ def test_mistakes_are_one_line(constraint: Callable[[], Constraint], message: st
 
 
 def test_what_the_vocabulary_cannot_write_is_refused_when_bound() -> None:
-    with pytest.raises(InputError, match="no token of this model begins a text of this JSON schema"):
+    with pytest.raises(
+        InputError, match="no token of this model begins a text of this JSON schema"
+    ):
         bound(json_object(), "characters", ())
     with pytest.raises(InputError, match=r"the end tokens are \(900,\)"):
         bound(regex("a"), "bytes", (900,))
@@ -358,11 +464,20 @@ HOSTILE: dict[str, Callable[[], Constraint]] = {
     "deep JSON": lambda: json_schema('{"a":' * 10_000),
     "deep schema": lambda: json_schema('{"items":' * 300 + "{}" + "}" * 300),
     "rules that overflow the stack": lambda: grammar(rules(5000)),
-    "patterns that must hold together": lambda: grammar("start: A\nA: " + " & ".join(f"/(.*a){{{n}}}.*/" for n in range(60))),
-    "words that double": lambda: grammar("start: R0\n" + "".join(f"R{n}: R{n + 1} R{n + 1}\n" for n in range(60)) + 'R60: "a"'),
+    "patterns that must hold together": lambda: grammar(
+        "start: A\nA: " + " & ".join(f"/(.*a){{{n}}}.*/" for n in range(60))
+    ),
+    "words that double": lambda: grammar(
+        "start: R0\n" + "".join(f"R{n}: R{n + 1} R{n + 1}\n" for n in range(60)) + 'R60: "a"'
+    ),
     "nested groups": lambda: regex("(" * 5000 + "a" + ")" * 5000),
     "all of any of": lambda: json_schema(
-        {"allOf": [{"anyOf": [{"type": "string", "minLength": n * m} for n in range(1, 12)]} for m in range(1, 12)]}
+        {
+            "allOf": [
+                {"anyOf": [{"type": "string", "minLength": n * m} for n in range(1, 12)]}
+                for m in range(1, 12)
+            ]
+        }
     ),
 }
 
@@ -405,11 +520,18 @@ def test_a_dead_end_is_impossible_and_forgotten() -> None:
 
 def test_white_space_in_json_is_bounded_and_ones_own() -> None:
     made = tokenizer("bytes")
-    size, loose, tight = made.vocab_size + PADDING, {"type": "object"}, {"type": "object", "x-guidance": {"whitespace_flexible": False}}
+    size, loose, tight = (
+        made.vocab_size + PADDING,
+        {"type": "object"},
+        {"type": "object", "x-guidance": {"whitespace_flexible": False}},
+    )
     space = made.encode(" ")[0]
     for schema, most in ((loose, 32), (tight, 0)):
         change = bound(json_schema(schema), "bytes", ())
-        spaces = [space in allowed(change, [*PROMPT, *made.encode("{"), *[space] * n], size) for n in range(most + 1)]
+        spaces = [
+            space in allowed(change, [*PROMPT, *made.encode("{"), *[space] * n], size)
+            for n in range(most + 1)
+        ]
         assert spaces == [True] * most + [False]
 
 

@@ -1,4 +1,5 @@
-"""Decoding: the same tokens however the prompt is fed, however it is watched, and as transformers makes them."""
+"""Decoding: the same tokens however the prompt is fed, however it is watched, and as transformers
+makes them."""
 
 from __future__ import annotations
 
@@ -66,25 +67,44 @@ def test_the_same_seed_gives_the_same_text_and_another_another() -> None:
     model = make(GENERATORS["rotary"])
 
     def sampled(seed: int) -> list[int]:
-        return [event.token for event in decode(model, request("rotary", sampling=Sampling(temperature=1.5, seed=seed), max_tokens=20))]
+        return [
+            event.token
+            for event in decode(
+                model,
+                request("rotary", sampling=Sampling(temperature=1.5, seed=seed), max_tokens=20),
+            )
+        ]
 
     assert sampled(1) == sampled(1) != sampled(2)
 
 
-@pytest.mark.parametrize(("class_name", "options"), [("GPT2LMHeadModel", GPT2), ("LlamaForCausalLM", LLAMA)])
+@pytest.mark.parametrize(
+    ("class_name", "options"), [("GPT2LMHeadModel", GPT2), ("LlamaForCausalLM", LLAMA)]
+)
 def test_greedy_is_transformers_greedy(class_name: str, options: dict[str, object]) -> None:
     theirs = reference(class_name, options)
-    expected = theirs.generate(torch.tensor([PROMPT]), max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0)[
-        0, len(PROMPT) :
+    expected = theirs.generate(
+        torch.tensor([PROMPT]),
+        max_new_tokens=32,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )[0, len(PROMPT) :]
+    found = [
+        event.token
+        for event in decode(ours(theirs).transformer, Request(prompt=PROMPT, max_tokens=32))
     ]
-    found = [event.token for event in decode(ours(theirs).transformer, Request(prompt=PROMPT, max_tokens=32))]
     assert found == expected.tolist()
 
 
 REFUSED = {
     "an empty prompt": ("rotary", {"prompt": []}, "an empty prompt"),
     "no tokens": ("rotary", {"max_tokens": 0}, "max_tokens is 0"),
-    "a prompt past the context": ("rotary", {"prompt": [1] * 48}, "a prompt of 48 tokens for a context of 48; expected at most 47"),
+    "a prompt past the context": (
+        "rotary",
+        {"prompt": [1] * 48},
+        "a prompt of 48 tokens for a context of 48; expected at most 47",
+    ),
     "more than there is room for": ("rotary", {"max_tokens": 42}, "Fix: max_tokens=41"),
 }
 
@@ -114,9 +134,15 @@ def test_who_looks_on_is_asked_before_each_pass_and_changes_nothing() -> None:
 
     events = list(decode(model, request("transformer"), chunk=3, watch=watch))
     quiet = list(decode(model, request("transformer"), chunk=3))
-    assert [(event.token, event.logprob) for event in events] == [(event.token, event.logprob) for event in quiet]
-    assert [recorder["decoder", 1, "query"].shape[2] for recorder in handed] == [3, 3, 1] + [1] * 11, "three chunks, then token by token"
-    assert [event.recording for event in events] == handed[2:], "each event with the pass that made its token"
+    assert [(event.token, event.logprob) for event in events] == [
+        (event.token, event.logprob) for event in quiet
+    ]
+    assert [recorder["decoder", 1, "query"].shape[2] for recorder in handed] == [3, 3, 1] + [
+        1
+    ] * 11, "three chunks, then token by token"
+    assert [event.recording for event in events] == handed[2:], (
+        "each event with the pass that made its token"
+    )
     assert {event.recording for event in quiet} == {None}
     assert ("encoder", 0, "query") in handed[0].kept, "the source is read in the first pass"
     assert ("encoder", 0, "query") not in handed[1].kept

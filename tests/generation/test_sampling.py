@@ -1,7 +1,8 @@
 """Each change against `transformers`, the definitions where it has none, and the refusals.
 
-Ties differ by definition: `transformers` keeps every tie of top-k, top-p and typical, ours keep the shortest start of the stable
-order. The comparisons therefore run on logits without ties; the ties have tests of their own.
+Ties differ by definition: `transformers` keeps every tie of top-k, top-p and typical, ours keep the
+shortest start of the stable order. The comparisons therefore run on logits without ties; the ties
+have tests of their own.
 """
 
 from __future__ import annotations
@@ -27,9 +28,15 @@ INFINITY = math.inf
 VOCABULARY = 97
 
 PAIRS: dict[str, tuple[Callable[[], Change], Callable[[], reference.LogitsProcessor]]] = {
-    "temperature 0.3": (lambda: ours.temperature(0.3), lambda: reference.TemperatureLogitsWarper(0.3)),
+    "temperature 0.3": (
+        lambda: ours.temperature(0.3),
+        lambda: reference.TemperatureLogitsWarper(0.3),
+    ),
     "temperature 1": (lambda: ours.temperature(1), lambda: reference.TemperatureLogitsWarper(1.0)),
-    "temperature 7": (lambda: ours.temperature(7.0), lambda: reference.TemperatureLogitsWarper(7.0)),
+    "temperature 7": (
+        lambda: ours.temperature(7.0),
+        lambda: reference.TemperatureLogitsWarper(7.0),
+    ),
     "top_k 1": (lambda: ours.top_k(1), lambda: reference.TopKLogitsWarper(1)),
     "top_k 10": (lambda: ours.top_k(10), lambda: reference.TopKLogitsWarper(10)),
     "top_k 1000": (lambda: ours.top_k(1000), lambda: reference.TopKLogitsWarper(1000)),
@@ -42,12 +49,30 @@ PAIRS: dict[str, tuple[Callable[[], Change], Callable[[], reference.LogitsProces
     "min_p 1": (lambda: ours.min_p(1.0), lambda: reference.MinPLogitsWarper(1.0)),
     "typical 0.2": (lambda: ours.typical(0.2), lambda: reference.TypicalLogitsWarper(0.2)),
     "typical 0.95": (lambda: ours.typical(0.95), lambda: reference.TypicalLogitsWarper(0.95)),
-    "repetition 1.3": (lambda: ours.repetition_penalty(1.3), lambda: reference.RepetitionPenaltyLogitsProcessor(1.3)),
-    "repetition 0.7": (lambda: ours.repetition_penalty(0.7), lambda: reference.RepetitionPenaltyLogitsProcessor(0.7)),
-    "n-gram 1": (lambda: ours.no_repeat_ngram(1), lambda: reference.NoRepeatNGramLogitsProcessor(1)),
-    "n-gram 2": (lambda: ours.no_repeat_ngram(2), lambda: reference.NoRepeatNGramLogitsProcessor(2)),
-    "n-gram 3": (lambda: ours.no_repeat_ngram(3), lambda: reference.NoRepeatNGramLogitsProcessor(3)),
-    "bias": (lambda: ours.logit_bias({3: 2.5, 90: -4.0}), lambda: reference.SequenceBiasLogitsProcessor([[[3], 2.5], [[90], -4.0]])),
+    "repetition 1.3": (
+        lambda: ours.repetition_penalty(1.3),
+        lambda: reference.RepetitionPenaltyLogitsProcessor(1.3),
+    ),
+    "repetition 0.7": (
+        lambda: ours.repetition_penalty(0.7),
+        lambda: reference.RepetitionPenaltyLogitsProcessor(0.7),
+    ),
+    "n-gram 1": (
+        lambda: ours.no_repeat_ngram(1),
+        lambda: reference.NoRepeatNGramLogitsProcessor(1),
+    ),
+    "n-gram 2": (
+        lambda: ours.no_repeat_ngram(2),
+        lambda: reference.NoRepeatNGramLogitsProcessor(2),
+    ),
+    "n-gram 3": (
+        lambda: ours.no_repeat_ngram(3),
+        lambda: reference.NoRepeatNGramLogitsProcessor(3),
+    ),
+    "bias": (
+        lambda: ours.logit_bias({3: 2.5, 90: -4.0}),
+        lambda: reference.SequenceBiasLogitsProcessor([[[3], 2.5], [[90], -4.0]]),
+    ),
 }
 
 CHANGES: list[Change] = [pair[0]() for pair in PAIRS.values()] + [
@@ -87,12 +112,17 @@ def possible(logits: Tensor) -> list[int]:
 @pytest.mark.parametrize("seed", range(20))
 def test_each_change_equals_transformers_token_for_token(name: str, seed: int) -> None:
     make, make_reference = PAIRS[name]
-    logits, history = row(seed), tokens(seed, length=(0, 1, 2, 60)[seed % 4], size=(5, VOCABULARY)[seed % 2])
+    logits, history = (
+        row(seed),
+        tokens(seed, length=(0, 1, 2, 60)[seed % 4], size=(5, VOCABULARY)[seed % 2]),
+    )
     found = make()(logits, history)
     wanted = make_reference()(torch.tensor([history], dtype=torch.long), logits[None])[0]
     assert possible(found) == possible(wanted)
     torch.testing.assert_close(torch.log_softmax(found, 0), torch.log_softmax(wanted, 0))
-    if not name.startswith("temperature"):  # ours subtracts the maximum first, which softmax does not see
+    if not name.startswith(
+        "temperature"
+    ):  # ours subtracts the maximum first, which softmax does not see
         assert torch.equal(found, wanted)
 
 
@@ -100,7 +130,14 @@ def test_each_change_equals_transformers_token_for_token(name: str, seed: int) -
 def test_the_whole_chain_equals_transformers(seed: int) -> None:
     logits, history = row(seed, scale=1.5), tokens(seed, length=30, size=8)
     sampling = Sampling(
-        temperature=1.4, top_k=40, top_p=0.97, min_p=0.01, typical=0.9, repetition_penalty=1.2, logit_bias={5: 3.0}, no_repeat_ngram=2
+        temperature=1.4,
+        top_k=40,
+        top_p=0.97,
+        min_p=0.01,
+        typical=0.9,
+        repetition_penalty=1.2,
+        logit_bias={5: 3.0},
+        no_repeat_ngram=2,
     )
     wanted = logits[None]
     for processor in (
@@ -121,10 +158,31 @@ def test_the_whole_chain_equals_transformers(seed: int) -> None:
 
 def test_openai_penalties_count_generated_tokens_only() -> None:
     logits, history = torch.zeros(6), [0, 0, 1, 2, 2, 2, 3]
-    assert ours.presence_penalty(0.5, start=2)(logits, history).tolist() == [0.0, -0.5, -0.5, -0.5, 0.0, 0.0]
-    assert ours.frequency_penalty(0.5, start=2)(logits, history).tolist() == [0.0, -0.5, -1.5, -0.5, 0.0, 0.0]
+    assert ours.presence_penalty(0.5, start=2)(logits, history).tolist() == [
+        0.0,
+        -0.5,
+        -0.5,
+        -0.5,
+        0.0,
+        0.0,
+    ]
+    assert ours.frequency_penalty(0.5, start=2)(logits, history).tolist() == [
+        0.0,
+        -0.5,
+        -1.5,
+        -0.5,
+        0.0,
+        0.0,
+    ]
     both = Sampling(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.25).changes(2)
-    assert ours.apply(both, logits, history=history).tolist() == [0.0, -1.25, -1.75, -1.25, 0.0, 0.0]
+    assert ours.apply(both, logits, history=history).tolist() == [
+        0.0,
+        -1.25,
+        -1.75,
+        -1.25,
+        0.0,
+        0.0,
+    ]
 
 
 def test_penalties_on_an_empty_history_are_the_identity() -> None:
@@ -180,7 +238,10 @@ def test_cold_is_greedy_without_overflow(cold: float) -> None:
     logits = torch.tensor([3e38, -3e38, 3.1e38, 3.1e38])
     sampling = Sampling(temperature=cold, typical=0.1)
     assert sampling.greedy
-    assert all(choose(logits, [], replace(sampling, seed=seed), seed, prompt_length=0).token == 2 for seed in range(20))
+    assert all(
+        choose(logits, [], replace(sampling, seed=seed), seed, prompt_length=0).token == 2
+        for seed in range(20)
+    )
     assert not Sampling(temperature=1e-5).greedy
     assert choose(logits, [], Sampling(temperature=1e-5), 0, prompt_length=0).token in (2, 3)
 
@@ -201,7 +262,9 @@ def test_changes_do_not_write_into_their_input(change: Change) -> None:
     assert history == [1, 2, 1, 2, 3]
 
 
-EXTREME = st.floats(width=32, allow_nan=False) | st.sampled_from([INFINITY, -INFINITY, 0.0, -0.0, 3.4e38, -3.4e38, 1e-45])
+EXTREME = st.floats(width=32, allow_nan=False) | st.sampled_from(
+    [INFINITY, -INFINITY, 0.0, -0.0, 3.4e38, -3.4e38, 1e-45]
+)
 ROWS = (
     st.lists(EXTREME, min_size=91, max_size=91)
     | st.floats(width=32, allow_nan=False).map(lambda x: [x] * 91)
@@ -213,7 +276,9 @@ ROWS = (
 
 @settings(max_examples=60, deadline=None)
 @given(values=ROWS, history=st.lists(st.integers(0, 90), max_size=8))
-def test_any_logits_never_nan_and_impossible_stays_impossible(values: list[float], history: list[int]) -> None:
+def test_any_logits_never_nan_and_impossible_stays_impossible(
+    values: list[float], history: list[int]
+) -> None:
     logits = torch.tensor(values)
     for change in CHANGES:
         changed = change(logits, history)
@@ -234,11 +299,18 @@ def test_filters_always_leave_a_choice(values: list[float], t: float, seed: int)
 
 
 def test_draws_follow_the_distribution() -> None:
-    """χ² over 2,000 choices and 50,000 draws of 6 tokens: 5 degrees of freedom, 20.5 is the 99.9th percentile."""
+    """χ² over 2,000 choices and 50,000 draws of 6 tokens: 5 degrees of freedom, 20.5 is the 99.9th
+    percentile."""
     logits = torch.tensor([0.3, -1.0, 1.2, 0.0, -0.5, 0.8])
     p = torch.softmax(logits.double() / 0.8, 0)
-    chosen = [choose(logits, [], Sampling(temperature=0.8, seed=11), step, prompt_length=0).token for step in range(2000)]
-    drawn = draws(logits / 0.8, torch.tensor([uniform(12, step) for step in range(50_000)], dtype=torch.float64))
+    chosen = [
+        choose(logits, [], Sampling(temperature=0.8, seed=11), step, prompt_length=0).token
+        for step in range(2000)
+    ]
+    drawn = draws(
+        logits / 0.8,
+        torch.tensor([uniform(12, step) for step in range(50_000)], dtype=torch.float64),
+    )
     for found in (torch.tensor(chosen), drawn):
         seen, wanted = torch.bincount(found, minlength=6), p * len(found)
         assert ((seen - wanted) ** 2 / wanted).sum() < 20.5
@@ -247,9 +319,15 @@ def test_draws_follow_the_distribution() -> None:
 def test_the_same_seed_and_step_is_the_same_draw() -> None:
     logits, sampling = row(2), Sampling(temperature=1.0, seed=2**64 - 1)
     first = [choose(logits, [], sampling, step, prompt_length=0) for step in range(50)]
-    assert [choose(logits, [], sampling, step, prompt_length=0) for step in reversed(range(50))] == first[::-1]
-    assert [choose(logits, [], replace(sampling, seed=1), step, prompt_length=0) for step in range(50)] != first
-    assert [choose(logits, [], sampling, step, prompt_length=0, lane=1) for step in range(50)] != first
+    assert [
+        choose(logits, [], sampling, step, prompt_length=0) for step in reversed(range(50))
+    ] == first[::-1]
+    assert [
+        choose(logits, [], replace(sampling, seed=1), step, prompt_length=0) for step in range(50)
+    ] != first
+    assert [
+        choose(logits, [], sampling, step, prompt_length=0, lane=1) for step in range(50)
+    ] != first
 
 
 def test_logprob_is_of_the_unmodified_logits() -> None:
@@ -262,7 +340,14 @@ def test_logprob_is_of_the_unmodified_logits() -> None:
 
 def test_extra_changes_come_first() -> None:
     """A grammar's mask, then top-k among what it allows."""
-    chosen = choose(torch.tensor([3.0, 2.0, 1.0]), [], Sampling(temperature=1.0, top_k=1), 0, prompt_length=0, extra=[ours.banned([0])])
+    chosen = choose(
+        torch.tensor([3.0, 2.0, 1.0]),
+        [],
+        Sampling(temperature=1.0, top_k=1),
+        0,
+        prompt_length=0,
+        extra=[ours.banned([0])],
+    )
     assert chosen.token == 1
 
 
@@ -278,7 +363,8 @@ def test_alternatives_are_the_most_probable_first() -> None:
 
 
 def sorted_whole(logits: Tensor, sampling: Sampling, u: float) -> tuple[Tensor, int]:
-    """The filters and the draw as they are defined: everything is sorted, and added up in that order."""
+    """The filters and the draw as they are defined: everything is sorted, and added up in that
+    order."""
 
     def order_of(key: Tensor) -> Tensor:
         possible = torch.nonzero(logits > -INFINITY).flatten()
@@ -286,7 +372,9 @@ def sorted_whole(logits: Tensor, sampling: Sampling, u: float) -> tuple[Tensor, 
 
     def keep_start(order: Tensor, weights: Tensor, mass: float) -> Tensor:
         share = weights[order].cumsum(0) / weights[order].sum()
-        return torch.full_like(logits, -INFINITY).index_copy(0, kept := order[: int((share < mass - 1e-9).sum()) + 1], logits[kept])
+        return torch.full_like(logits, -INFINITY).index_copy(
+            0, kept := order[: int((share < mass - 1e-9).sum()) + 1], logits[kept]
+        )
 
     if sampling.temperature != 1.0:
         logits = ours.temperature(sampling.temperature)(logits, [])
@@ -308,7 +396,9 @@ def sorted_whole(logits: Tensor, sampling: Sampling, u: float) -> tuple[Tensor, 
     order = order_of(logits)
     weights = relative(logits[order]).exp()
     share = weights.cumsum(0)
-    found = torch.searchsorted(share, torch.tensor([u * float(share[-1])], dtype=torch.float64), right=True)
+    found = torch.searchsorted(
+        share, torch.tensor([u * float(share[-1])], dtype=torch.float64), right=True
+    )
     return logits, int(order[found.clamp(max=(weights > 0).sum() - 1)])
 
 
@@ -322,7 +412,9 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "constant": lambda x: 0 * x + 5,
     "huge": lambda x: 1e37 * x,
     "certain": lambda x: torch.where(x > 2, INFINITY, x),
-    "tiny": lambda x: torch.where(x > 0, 1e-45 * x.abs().round(), 0.0).index_fill(0, torch.tensor([7]), 1.0),
+    "tiny": lambda x: torch.where(x > 0, 1e-45 * x.abs().round(), 0.0).index_fill(
+        0, torch.tensor([7]), 1.0
+    ),
 }
 
 
@@ -334,10 +426,12 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     seed=st.integers(0, 2**32),
     temperature=st.sampled_from([0.3, 1.0, 1.7]),
     top_k=st.sampled_from([None, None, 3, 1200]),
-    top_p=st.sampled_from([None, 0.0, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9, 1 - 1e-12]) | st.floats(0.0, 1.0),
+    top_p=st.sampled_from([None, 0.0, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9, 1 - 1e-12])
+    | st.floats(0.0, 1.0),
     min_p=st.sampled_from([None, None, 1e-6, 0.05]),
     typical=st.sampled_from([None, None, 0.2, 0.95]),
-    u=st.sampled_from([5e-324, 2.0**-53, 0.25, 0.5, 1.0 - 2.0**-53]) | st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
+    u=st.sampled_from([5e-324, 2.0**-53, 0.25, 0.5, 1.0 - 2.0**-53])
+    | st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
 )
 def test_slices_give_what_sorting_everything_gives(
     shape: str,
@@ -355,12 +449,17 @@ def test_slices_give_what_sorting_everything_gives(
     logits = SHAPES[shape](torch.randn(size, generator=generator))
     logits = logits.masked_fill(torch.rand(size, generator=generator) < masked, -INFINITY)
     logits[size // 2] = max(float(logits[size // 2]), 0.0)
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical=typical, seed=seed)
+    sampling = Sampling(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical=typical, seed=seed
+    )
     wanted, token = sorted_whole(logits, sampling, u)
     found = ours.apply(sampling.changes(0), logits, history=[])
     assert torch.equal(found, wanted)
     assert draw(found, u) == token
-    assert choose(logits, [], sampling, 3, prompt_length=0).token == sorted_whole(logits, sampling, uniform(seed, 3))[1]
+    assert (
+        choose(logits, [], sampling, 3, prompt_length=0).token
+        == sorted_whole(logits, sampling, uniform(seed, 3))[1]
+    )
 
 
 @pytest.mark.parametrize("shape", ["natural", "flat", "ties", "peaky"])
@@ -371,7 +470,11 @@ def test_the_slices_are_used(shape: str) -> None:
     for share in (0.3, 0.9):
         head = start(logits, share, weights=weights)
         assert head is not None
-        assert float(weights[head].sum() / weights.sum()) >= share > float(weights[head[:-1]].sum() / weights.sum())
+        assert (
+            float(weights[head].sum() / weights.sum())
+            >= share
+            > float(weights[head[:-1]].sum() / weights.sum())
+        )
 
 
 BAD = [
@@ -384,14 +487,29 @@ BAD = [
     *[("repetition_penalty", bad) for bad in (0, -1.0, math.nan, INFINITY)],
     *[("presence_penalty", bad) for bad in (math.nan, INFINITY, None, 1e39)],
     *[("frequency_penalty", bad) for bad in (math.nan, -INFINITY, "x\ny")],
-    *[("logit_bias", bad) for bad in ({-1: 1.0}, {"5": 1.0}, {1.5: 1.0}, {True: 1.0}, {5: math.nan}, {5: INFINITY}, {5: "a"}, [5], None)],
+    *[
+        ("logit_bias", bad)
+        for bad in (
+            {-1: 1.0},
+            {"5": 1.0},
+            {1.5: 1.0},
+            {True: 1.0},
+            {5: math.nan},
+            {5: INFINITY},
+            {5: "a"},
+            [5],
+            None,
+        )
+    ],
     *[("seed", bad) for bad in (-1, 2**64, 0.5, None)],
 ]
 
 
 @pytest.mark.parametrize(("name", "bad"), BAD)
 def test_every_bad_argument_is_refused_in_one_line(name: str, bad: object) -> None:
-    with pytest.raises(InputError, match=rf"^(a token of )?{name}.* is .+; expected .+\. Fix: .+$") as caught:
+    with pytest.raises(
+        InputError, match=rf"^(a token of )?{name}.* is .+; expected .+\. Fix: .+$"
+    ) as caught:
         Sampling(**{name: bad})
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 140
@@ -400,12 +518,20 @@ def test_every_bad_argument_is_refused_in_one_line(name: str, bad: object) -> No
 def test_the_refusals_read_well() -> None:
     with pytest.raises(InputError) as caught:
         Sampling(top_p=2)
-    assert str(caught.value) == "top_p is 2; expected a number from 0 to 1. Fix: leave it out for the default"
+    assert (
+        str(caught.value)
+        == "top_p is 2; expected a number from 0 to 1. Fix: leave it out for the default"
+    )
 
 
-@pytest.mark.parametrize("make", [lambda: ours.logit_bias({9: 1.0}), lambda: ours.banned([0, 9]), lambda: ours.allowed([9])])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: ours.logit_bias({9: 1.0}), lambda: ours.banned([0, 9]), lambda: ours.allowed([9])],
+)
 def test_ids_beyond_the_vocabulary_are_refused_when_applied(make: Callable[[], Change]) -> None:
-    with pytest.raises(InputError, match=r"^\w+ names token 9; expected ids below the vocabulary size 4\. Fix: .+$"):
+    with pytest.raises(
+        InputError, match=r"^\w+ names token 9; expected ids below the vocabulary size 4\. Fix: .+$"
+    ):
         make()(torch.zeros(4), [])
 
 
@@ -421,15 +547,29 @@ def test_ids_that_are_no_ids_are_refused_when_made(make: Callable[[Sequence[int]
 def test_unusable_logits_are_an_error_of_that_request(t: float) -> None:
     sampling = Sampling(temperature=t, top_k=2, top_p=0.5, typical=0.5)
 
-    def refused(logits: Tensor, message: str, *, by: Sampling = sampling, extra: Sequence[Change] = ()) -> None:
+    def refused(
+        logits: Tensor, message: str, *, by: Sampling = sampling, extra: Sequence[Change] = ()
+    ) -> None:
         with pytest.raises(InputError, match=message):
             choose(logits, [0, 1], by, 0, prompt_length=0, extra=extra)
 
     refused(torch.tensor([1.0, math.nan]), "^the model gave 1 NaN logits")
     refused(torch.full((3,), -INFINITY), "^every token is impossible after the model")
-    refused(torch.zeros(2), "^every token is impossible after the extra changes", extra=[ours.banned([0, 1])])
-    refused(torch.zeros(2), "^the extra changes gave 2 NaN logits", extra=[lambda logits, history: logits * math.nan])
-    refused(torch.zeros(2), "^every token is impossible after bias and n-gram", by=replace(sampling, no_repeat_ngram=1))
+    refused(
+        torch.zeros(2),
+        "^every token is impossible after the extra changes",
+        extra=[ours.banned([0, 1])],
+    )
+    refused(
+        torch.zeros(2),
+        "^the extra changes gave 2 NaN logits",
+        extra=[lambda logits, history: logits * math.nan],
+    )
+    refused(
+        torch.zeros(2),
+        "^every token is impossible after bias and n-gram",
+        by=replace(sampling, no_repeat_ngram=1),
+    )
     refused(torch.zeros(2), "^logit_bias names token 5", by=replace(sampling, logit_bias={5: 1.0}))
     refused(torch.zeros(1, 2), r"^logits have shape \(1, 2\)")
     refused(torch.zeros(0), r"^logits have shape \(0,\)")

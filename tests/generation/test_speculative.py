@@ -1,4 +1,5 @@
-"""Speculation changes the cost, never the text: greedy token by token, sampling by enumerating everything that can happen."""
+"""Speculation changes the cost, never the text: greedy token by token, sampling by enumerating
+everything that can happen."""
 
 from __future__ import annotations
 
@@ -49,10 +50,14 @@ def near(model: sl.Transformer, noise: float) -> sl.Transformer:
 
 
 @torch.no_grad()
-def greedy(model: sl.Transformer, prompt: Tensor, count: int, end: tuple[int, ...] = (), **source: Tensor) -> list[int]:
+def greedy(
+    model: sl.Transformer, prompt: Tensor, count: int, end: tuple[int, ...] = (), **source: Tensor
+) -> list[int]:
     """Plain: the whole text again for every token, without a cache."""
     text = prompt
-    while text.shape[1] < prompt.shape[1] + count and (text.shape[1] == prompt.shape[1] or int(text[0, -1]) not in end):
+    while text.shape[1] < prompt.shape[1] + count and (
+        text.shape[1] == prompt.shape[1] or int(text[0, -1]) not in end
+    ):
         text = torch.cat((text, model(text, **source)[:, -1:].argmax(-1)), dim=1)
     return text[0, prompt.shape[1] :].tolist()
 
@@ -79,11 +84,15 @@ def test_lookup_says_what_greedy_says(name: str, most: int) -> None:
 def test_a_draft_says_what_greedy_says(name: str, noise: float) -> None:
     model, prompt, source = case(name)
     expected = greedy(model, prompt, 16, **source)
-    found = decode_with_draft(model, prompt, draft=near(model, noise), max_tokens=16, most=3, **source)
+    found = decode_with_draft(
+        model, prompt, draft=near(model, noise), max_tokens=16, most=3, **source
+    )
     assert found.tokens == expected
     assert found.passes + found.accepted == 16
     if noise == 0:
-        assert found == Speculation(expected, proposed=12, accepted=12, passes=4), "3 kept and 1 more in every pass"
+        assert found == Speculation(expected, proposed=12, accepted=12, passes=4), (
+            "3 kept and 1 more in every pass"
+        )
 
 
 @pytest.mark.parametrize("name", ["rotary", "t5"])
@@ -109,29 +118,39 @@ def test_a_repetition_costs_few_passes() -> None:
 
 def test_a_draft_whose_positions_end_guesses_less() -> None:
     model, prompt, _ = case("learned")
-    short = replace(GENERATORS["learned"], decoder=replace(GENERATORS["learned"].decoder, max_positions=16))
+    short = replace(
+        GENERATORS["learned"], decoder=replace(GENERATORS["learned"].decoder, max_positions=16)
+    )
     found = decode_with_draft(model, prompt, draft=sharpened(short, 1), max_tokens=30)
     assert found.tokens == greedy(model, prompt, 30)
     assert 0 < found.proposed <= 6 * 4
 
 
-# ---------------------------------------------------------------------------------------------------------------- lookup
+# ----------------------------------------------------------------------------------------- lookup
 
 
 def test_lookup_finds_the_longest_and_latest_ending() -> None:
     assert prompt_lookup([1, 2, 3, 9, 9, 1, 2, 3], most=2) == [9, 9]
-    assert prompt_lookup([1, 2, 3, 4, 7, 2, 3, 5, 1, 2, 3], most=2) == [4, 7], "three tokens before two"
+    assert prompt_lookup([1, 2, 3, 4, 7, 2, 3, 5, 1, 2, 3], most=2) == [4, 7], (
+        "three tokens before two"
+    )
     assert prompt_lookup([1, 2, 4, 1, 2, 5, 1, 2], 2, most=1) == [5], "the later of two"
     assert prompt_lookup([6, 1, 2, 1, 2], most=5) == [1, 2, 1, 2, 1], "a repetition goes on"
     assert prompt_lookup([3, 3], most=3) == [3, 3, 3]
-    assert prompt_lookup([1, 2, 3], most=3) == prompt_lookup([1], most=3) == prompt_lookup([], most=3) == []
+    assert (
+        prompt_lookup([1, 2, 3], most=3)
+        == prompt_lookup([1], most=3)
+        == prompt_lookup([], most=3)
+        == []
+    )
 
 
-# ------------------------------------------------------------------------------------------------- the distribution, exactly
+# ---------------------------------------------------------------------- the distribution, exactly
 
 
 class Script(Chance):
-    """Instead of throwing dice: follow a script of outcomes, then always the first; remember what else could have been."""
+    """Instead of throwing dice: follow a script of outcomes, then always the first; remember what
+    else could have been."""
 
     def __init__(self, outcomes: list[int]) -> None:
         self.outcomes, self.weight, self.choices = list(outcomes), 1.0, list[list[float]]()
@@ -145,7 +164,11 @@ class Script(Chance):
 
     def _next(self, weights: list[float]) -> int:
         n = len(self.choices)
-        outcome = self.outcomes[n] if n < len(self.outcomes) else next(n for n, weight in enumerate(weights) if weight > 0)
+        outcome = (
+            self.outcomes[n]
+            if n < len(self.outcomes)
+            else next(n for n, weight in enumerate(weights) if weight > 0)
+        )
         self.outcomes[n:] = [outcome, *self.outcomes[n + 1 :]]
         self.choices.append(weights)
         self.weight *= weights[outcome]
@@ -153,7 +176,8 @@ class Script(Chance):
 
 
 def every_outcome(run: Callable[[Chance], Speculation]) -> Iterator[tuple[Speculation, float]]:
-    """Each thing that can happen, with its probability: an odometer over the possible outcomes of every throw."""
+    """Each thing that can happen, with its probability: an odometer over the possible outcomes of
+    every throw."""
     outcomes: list[int] | None = []
     while outcomes is not None:
         script = Script(outcomes)
@@ -163,13 +187,18 @@ def every_outcome(run: Callable[[Chance], Speculation]) -> Iterator[tuple[Specul
 
 def _following(script: Script) -> list[int] | None:
     for n in reversed(range(len(script.choices))):
-        later = [k for k, weight in enumerate(script.choices[n]) if k > script.outcomes[n] and weight > 0]
+        later = [
+            k for k, weight in enumerate(script.choices[n]) if k > script.outcomes[n] and weight > 0
+        ]
         if later:
             return [*script.outcomes[:n], later[0]]
     return None
 
 
-TOY = replace(sl.gpt(width=8, layers=1, heads=2, vocab_size=3, max_positions=16), head=sl.LanguageHead(bias=True))
+TOY = replace(
+    sl.gpt(width=8, layers=1, heads=2, vocab_size=3, max_positions=16),
+    head=sl.LanguageHead(bias=True),
+)
 PROMPT = torch.tensor([[0, 1, 2, 0, 1]])
 DISTRIBUTIONS = {
     "warm": (temperature(1.3),),
@@ -178,7 +207,9 @@ DISTRIBUTIONS = {
 }
 
 
-def target(model: sl.Transformer, distribution: Any, length: int, end: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+def target(
+    model: sl.Transformer, distribution: Any, length: int, end: tuple[int, ...]
+) -> dict[tuple[int, ...], float]:
     """p(y₁) p(y₂ | y₁) … for every text, from the model alone."""
     found: dict[tuple[int, ...], float] = defaultdict(float)
     for new in itertools.product(range(3), repeat=length):
@@ -195,12 +226,27 @@ def target(model: sl.Transformer, distribution: Any, length: int, end: tuple[int
 @pytest.mark.parametrize(("way", "end"), [("warm", ()), ("sampling", (2,)), ("two tokens", ())])
 @pytest.mark.parametrize("by", ["draft", "lookup"])
 def test_sampling_keeps_the_distribution_exactly(by: str, way: str, end: tuple[int, ...]) -> None:
-    model, draft, distribution = sharpened(TOY, 0), sharpened(TOY, 4), after_changes(DISTRIBUTIONS[way])
+    model, draft, distribution = (
+        sharpened(TOY, 0),
+        sharpened(TOY, 4),
+        after_changes(DISTRIBUTIONS[way]),
+    )
 
     def run(chance: Chance) -> Speculation:
         if by == "lookup":
-            return decode_lookup(model, PROMPT, max_tokens=3, end=end, distribution=distribution, chance=chance)
-        return decode_with_draft(model, PROMPT, draft=draft, max_tokens=3, most=2, end=end, distribution=distribution, chance=chance)
+            return decode_lookup(
+                model, PROMPT, max_tokens=3, end=end, distribution=distribution, chance=chance
+            )
+        return decode_with_draft(
+            model,
+            PROMPT,
+            draft=draft,
+            max_tokens=3,
+            most=2,
+            end=end,
+            distribution=distribution,
+            chance=chance,
+        )
 
     found: dict[tuple[int, ...], float] = defaultdict(float)
     for speculation, weight in every_outcome(run):
@@ -216,7 +262,14 @@ def test_the_same_seed_says_the_same() -> None:
     model, prompt, _ = case("rotary")
     warm = after_changes((temperature(2.0),))
     said = [
-        decode_with_draft(model, prompt, draft=near(model, 0.05), max_tokens=20, distribution=warm, chance=Chance(seed)).tokens
+        decode_with_draft(
+            model,
+            prompt,
+            draft=near(model, 0.05),
+            max_tokens=20,
+            distribution=warm,
+            chance=Chance(seed),
+        ).tokens
         for seed in (1, 1, 2)
     ]
     assert said[0] == said[1] != said[2]

@@ -1,4 +1,5 @@
-"""Text in, text out: streamed = whole, stop strings never shown, mistakes in one line; by Python and by command."""
+"""Text in, text out: streamed = whole, stop strings never shown, mistakes in one line; by Python
+and by command."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "text.txt").write_text(TEXT, encoding="utf-8")
     tokens = save(train([place / "text.txt"], vocab_size=300), place / "tokenizer")
     torch.manual_seed(3)
-    config = sl.gpt(width=32, layers=2, heads=4, vocab_size=300, max_positions=64, positions="rotary")
+    config = sl.gpt(
+        width=32, layers=2, heads=4, vocab_size=300, max_positions=64, positions="rotary"
+    )
     transformer = sl.build(config).eval()
     with torch.no_grad():
         for parameter in transformer.parameters():
@@ -45,7 +48,11 @@ def test_streamed_is_whole_is_decoded(model: sl.Model) -> None:
         options = {"temperature": 2.0, "seed": seed, "max_tokens": 30, "ignore_eos": True}
         whole = model.generate("the cat", **options)
         pieces = list(model.stream("the cat", **options))
-        assert "".join(piece.text for piece in pieces) == whole.text == model.tokenizer.decode(whole.tokens)
+        assert (
+            "".join(piece.text for piece in pieces)
+            == whole.text
+            == model.tokenizer.decode(whole.tokens)
+        )
         assert [piece.event.token for piece in pieces] == whole.tokens
         assert whole.finish_reason == "length"
         assert len(whole.logprobs) == 30
@@ -61,7 +68,9 @@ def test_a_stop_string_is_never_shown(model: sl.Model) -> None:
 
 def test_token_ids_are_a_prompt_too(model: sl.Model) -> None:
     ids = model.tokenizer.encode("the cat", special=True)
-    assert model.generate(ids, max_tokens=9).tokens == model.generate("the cat", max_tokens=9).tokens
+    assert (
+        model.generate(ids, max_tokens=9).tokens == model.generate("the cat", max_tokens=9).tokens
+    )
 
 
 def test_a_long_prompt_can_be_cut_on_the_left(model: sl.Model) -> None:
@@ -71,16 +80,29 @@ def test_a_long_prompt_can_be_cut_on_the_left(model: sl.Model) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"temperature": -1.0}, {"top_p": 2.0}, {"top_k": -3}, {"min_p": 7.0}, {"max_tokens": 0}, {"stop": [""]}]
+    "options",
+    [
+        {"temperature": -1.0},
+        {"top_p": 2.0},
+        {"top_k": -3},
+        {"min_p": 7.0},
+        {"max_tokens": 0},
+        {"stop": [""]},
+    ],
 )
-def test_mistakes_are_said_before_anything_runs(options: dict[str, object], model: sl.Model) -> None:
+def test_mistakes_are_said_before_anything_runs(
+    options: dict[str, object], model: sl.Model
+) -> None:
     with pytest.raises(sl.InputError) as refusal:
         model.generate("the", **options)
     assert "\n" not in str(refusal.value)
 
 
 def test_a_model_without_tokenizer(model: sl.Model) -> None:
-    with pytest.raises(sl.InputError, match=r"a text for a model without tokenizer.*Fix: .*model\.generate\(\[5, 6, 7\]\)\.tokens"):
+    with pytest.raises(
+        sl.InputError,
+        match=r"a text for a model without tokenizer.*Fix: .*model\.generate\(\[5, 6, 7\]\)\.tokens",
+    ):
         sl.Model(model.transformer).generate("the")
 
 
@@ -89,15 +111,21 @@ def test_a_model_without_tokenizer_continues_ids_with_ids(model: sl.Model) -> No
     expected = model.generate(ids, max_tokens=9, ignore_eos=True).tokens
     found = bare.generate(ids, max_tokens=9, ignore_eos=True)
     assert (found.tokens, found.text, found.finish_reason) == (expected, "", "length")
-    assert [piece.event.token for piece in bare.stream(ids, max_tokens=9, ignore_eos=True)] == expected
+    assert [
+        piece.event.token for piece in bare.stream(ids, max_tokens=9, ignore_eos=True)
+    ] == expected
     assert bare.generate_many([ids, ids[:2]], max_tokens=9, ignore_eos=True)[0].tokens == expected
     beams = bare.generate(ids, max_tokens=5, beams=2)
     assert (beams.tokens, beams.text) == (model.generate(ids, max_tokens=5, beams=2).tokens, "")
-    with pytest.raises(sl.InputError, match=r"stop strings for a model without tokenizer.*Fix: leave stop out"):
+    with pytest.raises(
+        sl.InputError, match=r"stop strings for a model without tokenizer.*Fix: leave stop out"
+    ):
         bare.generate(ids, stop=["x"])
 
 
-def test_the_command_streams_and_counts(folder: Path, capsys: pytest.CaptureFixture[str], model: sl.Model) -> None:
+def test_the_command_streams_and_counts(
+    folder: Path, capsys: pytest.CaptureFixture[str], model: sl.Model
+) -> None:
     assert main(["generate", str(folder), "the cat", "--max-tokens", "12"]) == 0
     captured = capsys.readouterr()
     assert captured.out == model.generate("the cat", max_tokens=12).text + "\n"
@@ -108,18 +136,42 @@ def test_the_command_streams_and_counts(folder: Path, capsys: pytest.CaptureFixt
     assert found["finish_reason"] == "length"
 
 
-def test_the_command_reads_files(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: sl.Model) -> None:
+def test_the_command_reads_files(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: sl.Model
+) -> None:
     (tmp_path / "prompt.txt").write_text("the dog", encoding="utf-8")
-    assert main(["generate", str(folder), "--file", str(tmp_path / "prompt.txt"), "--max-tokens", "6", "--show", "alternatives"]) == 0
+    assert (
+        main(
+            [
+                "generate",
+                str(folder),
+                "--file",
+                str(tmp_path / "prompt.txt"),
+                "--max-tokens",
+                "6",
+                "--show",
+                "alternatives",
+            ]
+        )
+        == 0
+    )
     out, found = capsys.readouterr().out, model.generate("the dog", max_tokens=6)
-    assert out.startswith(found.text + "\n")  # a line's end that a file ends in would be no part of the prompt
+    assert out.startswith(
+        found.text + "\n"
+    )  # a line's end that a file ends in would be no part of the prompt
     lines = out[len(found.text) + 1 :].splitlines()
     assert len(lines) == len(found.tokens)  # without colours, a line for each token
-    assert float(lines[0].split()[0].removesuffix("%")) == pytest.approx(100 * math.exp(found.logprobs[0]), abs=0.06)
+    assert float(lines[0].split()[0].removesuffix("%")) == pytest.approx(
+        100 * math.exp(found.logprobs[0]), abs=0.06
+    )
 
 
 def test_a_file_and_a_pipe_give_the_same_prompt(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: sl.Model
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    model: sl.Model,
 ) -> None:
     (tmp_path / "prompt.txt").write_text("the dog\n", encoding="utf-8")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the dog\n")))
@@ -134,7 +186,9 @@ def test_the_commands_forms_and_beams(folder: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out in ("cat\n", "dog\n")
     assert main(["generate", str(folder), "the", "--regex", "[0-9]{9}", "--max-tokens", "2"]) == 0
     assert "before its form was complete" in capsys.readouterr().err
-    assert main(["generate", str(folder), "the", "--beams", "3", "--max-tokens", "4", "--json"]) == 0
+    assert (
+        main(["generate", str(folder), "the", "--beams", "3", "--max-tokens", "4", "--json"]) == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["score"] >= max(other["score"] for other in found["others"])
 
@@ -152,7 +206,9 @@ def test_the_commands_forms_and_beams(folder: Path, capsys: pytest.CaptureFixtur
         (["--beams", "2", "--stop", "x"], "2 beams with stop strings"),
     ],
 )
-def test_the_commands_mistakes(line: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_mistakes(
+    line: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["generate", str(folder), "the cat", *line]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
@@ -164,7 +220,9 @@ def test_many_at_once_are_what_each_is_alone(model: sl.Model) -> None:
     options = {"temperature": 1.5, "seed": 4, "max_tokens": 12, "stop": ["t"]}
     found = model.generate_many(prompts, **options)
     assert [g.text for g in found] == [model.generate(prompt, **options).text for prompt in prompts]
-    assert [g.finish_reason for g in found] == [model.generate(prompt, **options).finish_reason for prompt in prompts]
+    assert [g.finish_reason for g in found] == [
+        model.generate(prompt, **options).finish_reason for prompt in prompts
+    ]
     assert [g.prompt_tokens for g in found] == [len(model.ids(prompt)) for prompt in prompts]
     assert model.generate_many([], max_tokens=3) == []
 
@@ -184,7 +242,10 @@ def test_a_form_is_kept_to_by_every_way_of_decoding(model: sl.Model) -> None:
     form = choice(["cat", "dog"])
     assert model.generate("the ", constraint=form).text in ("cat", "dog")
     assert model.generate("the ", constraint=form, ignore_eos=True).text in ("cat", "dog")
-    assert all(g.text in ("cat", "dog") for g in model.generate_many(["a", "b"], constraint=form, temperature=2.0))
+    assert all(
+        g.text in ("cat", "dog")
+        for g in model.generate_many(["a", "b"], constraint=form, temperature=2.0)
+    )
     assert model.generate("the ", constraint=form, beams=2).text in ("cat", "dog")
 
 
@@ -204,7 +265,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "message"), BAD)
-def test_options_that_cannot_be_obeyed_are_refused(model: sl.Model, options: dict[str, object], message: str) -> None:
+def test_options_that_cannot_be_obeyed_are_refused(
+    model: sl.Model, options: dict[str, object], message: str
+) -> None:
     with pytest.raises(sl.InputError, match=message):
         model.generate("the cat", **({"max_tokens": 5} | options))
 
@@ -224,7 +287,9 @@ def test_a_prompt_cut_on_the_left_still_leaves_room_for_an_answer(model: sl.Mode
 def test_a_model_in_training_answers_without_dropout() -> None:
     torch.manual_seed(0)
     config = sl.bert(width=16, layers=1, heads=2, vocab_size=29, dropout=0.5)
-    model = sl.Model(sl.build(config).train(), Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy"))
+    model = sl.Model(
+        sl.build(config).train(), Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy")
+    )
     assert torch.equal(model.embed(["abc"]), model.embed(["abc"]))
     assert model.transformer.training
 
@@ -235,7 +300,9 @@ def test_a_cache_of_inference_mode_goes_on_outside_it(model: sl.Model) -> None:
     cache.truncate(len(prompt))
     with torch.no_grad():
         step = model.transformer(torch.tensor([[7]]), cache=cache)
-        assert torch.allclose(step, model.transformer(torch.tensor([[*prompt, 7]]))[:, -1:], atol=1e-5)
+        assert torch.allclose(
+            step, model.transformer(torch.tensor([[*prompt, 7]]))[:, -1:], atol=1e-5
+        )
 
 
 def test_nan_logits_end_a_beam_search_in_one_line(model: sl.Model) -> None:
@@ -248,7 +315,10 @@ def test_nan_logits_end_a_beam_search_in_one_line(model: sl.Model) -> None:
 
 def test_each_piece_says_where_its_token_looked(model: sl.Model) -> None:
     options = {"temperature": 2.0, "seed": 1, "max_tokens": 6, "ignore_eos": True}
-    pieces, quiet = list(model.stream("the cat", **options, trace=True)), list(model.stream("the cat", **options))
+    pieces, quiet = (
+        list(model.stream("the cat", **options, trace=True)),
+        list(model.stream("the cat", **options)),
+    )
     assert [(piece.text, piece.event.token, piece.event.logprob) for piece in pieces] == [
         (piece.text, piece.event.token, piece.event.logprob) for piece in quiet
     ]
@@ -258,7 +328,14 @@ def test_each_piece_says_where_its_token_looked(model: sl.Model) -> None:
         assert [token.id for token in piece.trace.tokens] == read
         whole = model.trace(read)
         for layer in range(2):
-            torch.testing.assert_close(piece.trace.weights(layer, rows=-1), whole.weights(layer, rows=-1), atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                piece.trace.weights(layer, rows=-1),
+                whole.weights(layer, rows=-1),
+                atol=1e-5,
+                rtol=0,
+            )
         read.append(piece.event.token)
     assert len(pieces[0].trace.rows) == len(model.ids("the cat"))
-    assert [list(piece.trace.rows) for piece in pieces[1:]] == [[len(piece.trace.tokens) - 1] for piece in pieces[1:]]
+    assert [list(piece.trace.rows) for piece in pieces[1:]] == [
+        [len(piece.trace.tokens) - 1] for piece in pieces[1:]
+    ]

@@ -17,7 +17,10 @@ def copies(step: int) -> Batch:
 def test_a_drill_is_learned_and_is_the_same_each_time() -> None:
     task = Drill(copies, [copies(10**6)])
     once, again = (learned(CONFIG, task, steps=120, lr=1e-2, seed=3) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(once.transformer.parameters(), again.transformer.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(once.transformer.parameters(), again.transformer.parameters(), strict=True)
+    )
     assert loss_of(once, task) < 0.2 < loss_of(learned(CONFIG, task, steps=1, lr=1e-6), task)
 
 
@@ -26,6 +29,9 @@ def test_events_come_one_by_one() -> None:
 
 
 def test_places_have_their_own_random_numbers() -> None:
-    drawn = [float(torch.rand((), generator=random_of(*path))) for path in ((0,), (1,), (0, 0), (0, 1), (0, 1, 0), (0, 0, 1))]
+    drawn = [
+        float(torch.rand((), generator=random_of(*path)))
+        for path in ((0,), (1,), (0, 0), (0, 1), (0, 1, 0), (0, 0, 1))
+    ]
     assert len(set(drawn)) == len(drawn)
     assert not torch.equal(next(made(CONFIG, 0).parameters()), next(made(CONFIG, 1).parameters()))

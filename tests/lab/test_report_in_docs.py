@@ -1,4 +1,5 @@
-"""The report in docs/laboratory: every verdict is computed again from the saved numbers, and the page says the same."""
+"""The report in docs/laboratory: every verdict is computed again from the saved numbers, and the
+page says the same."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ PAGES = {"en": PLACE / "README.md", "ja": PLACE / "ja.md"}
 @pytest.fixture(scope="module")
 def findings() -> dict[str, Finding]:
     [seed] = seeds_in(NUMBERS)
-    found = {name: finding(one, NUMBERS, tier="default", seed=seed) for name, one in EXPERIMENTS.items()}
+    found = {
+        name: finding(one, NUMBERS, tier="default", seed=seed) for name, one in EXPERIMENTS.items()
+    }
     return {name: one for name, one in found.items() if one is not None}
 
 
@@ -30,14 +33,18 @@ def section(page: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_all_of_an_experiment_was_measured_in_its_default_tier(findings: dict[str, Finding], name: str) -> None:
+def test_all_of_an_experiment_was_measured_in_its_default_tier(
+    findings: dict[str, Finding], name: str
+) -> None:
     assert findings[name].complete
     assert findings[name].tier == "default"
 
 
 @pytest.mark.parametrize("language", PAGES)
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_the_page_says_what_the_numbers_say(findings: dict[str, Finding], name: str, language: str) -> None:
+def test_the_page_says_what_the_numbers_say(
+    findings: dict[str, Finding], name: str, language: str
+) -> None:
     found = findings[name]
     page = PAGES[language].read_text(encoding="utf-8")
     text = section(page, name)
@@ -52,7 +59,7 @@ def test_the_page_says_what_the_numbers_say(findings: dict[str, Finding], name: 
         assert (PLACE / "figures" / f"lab-{picture}.svg").is_file()
 
 
-# ------------------------------------------------------------------------------------------------------------ known results
+# ---------------------------------------------------------------------------------- known results
 
 
 def check_of(found: Finding, *words: str) -> Check:

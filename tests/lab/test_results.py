@@ -20,8 +20,31 @@ from sightline.lab.experiment import Finding
 from sightline.lab.results import place_of, read, write
 
 NUMBERS = Path(__file__).parents[2] / "docs" / "laboratory" / "numbers"
-SMALL = ("three-words", "kv-cache", "gpt-vs-bert", "softmax-saturation", "why-attention", "single-vs-multi-head")
-STRANGE: list[Any] = [None, True, -1, 0, 10**19, 1e308, "", "x", [], [[]], {}, {"a": 1}, [None], ["x"], [1, 2]]
+SMALL = (
+    "three-words",
+    "kv-cache",
+    "gpt-vs-bert",
+    "softmax-saturation",
+    "why-attention",
+    "single-vs-multi-head",
+)
+STRANGE: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    10**19,
+    1e308,
+    "",
+    "x",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    [None],
+    ["x"],
+    [1, 2],
+]
 
 
 def saved(name: str, folder: Path) -> Path:
@@ -76,7 +99,9 @@ def test_the_layout_of_the_file_does_not_matter_and_form_1_had_no_checksum(tmp_p
         ({"parts": {"by-hand": "\ud800"}}, "half of a surrogate pair"),
     ],
 )
-def test_values_of_other_types_are_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_values_of_other_types_are_refused(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     path = saved("three-words", tmp_path)
     fields = json.loads(path.read_text()) | changes
     del fields["sum"]
@@ -90,7 +115,12 @@ def test_values_of_other_types_are_refused(changes: dict[str, Any], said: str, t
 def test_deep_json_a_fifo_and_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     path = saved("three-words", tmp_path)
     text = path.read_text()
-    for bad in ("[" * 100_000, '{"a":' * 5000 + "1" + "}" * 5000, text.replace("0.", "1e999", 1), text.replace("0.", "NaN", 1)):
+    for bad in (
+        "[" * 100_000,
+        '{"a":' * 5000 + "1" + "}" * 5000,
+        text.replace("0.", "1e999", 1),
+        text.replace("0.", "NaN", 1),
+    ):
         path.write_text(bad)
         with pytest.raises(InputError, match="is no result of an experiment"):
             read(path)
@@ -124,7 +154,9 @@ def refusal(found: Finding) -> str:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_numbers_of_another_shape_are_judged_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
+def test_numbers_of_another_shape_are_judged_or_refused_in_one_line(
+    name: str, tmp_path: Path
+) -> None:
     """Written with a right checksum, as a forger would."""
     path = saved(name, tmp_path)
     sound = read(path)
@@ -139,12 +171,16 @@ def test_numbers_of_another_shape_are_judged_or_refused_in_one_line(name: str, t
         assert found is not None
         line = refusal(found)
         refused += bool(line)
-        assert not line or line.startswith(f"{path}: the saved numbers are not what {name} measures")
+        assert not line or line.startswith(
+            f"{path}: the saved numbers are not what {name} measures"
+        )
         assert "\n" not in line
     assert refused > 5
 
 
-def test_a_report_of_numbers_that_cannot_be_drawn_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_of_numbers_that_cannot_be_drawn_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = saved("three-words", tmp_path)
     result = read(path)
     result.parts["by-hand"]["weights"] = [[1.0], "x"]
@@ -152,5 +188,7 @@ def test_a_report_of_numbers_that_cannot_be_drawn_is_one_line(tmp_path: Path, ca
     for file in ("a.html", "a.md"):
         assert main(["lab", "report", str(tmp_path), "--out", str(tmp_path / file)]) == 2
         line = capsys.readouterr().err.strip()
-        assert line.startswith(f"error: {path}: the saved numbers are not what three-words measures")
+        assert line.startswith(
+            f"error: {path}: the saved numbers are not what three-words measures"
+        )
         assert "\n" not in line

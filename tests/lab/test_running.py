@@ -22,7 +22,12 @@ def counting(calls: list[str], *, limit: float = 6) -> Experiment:
     """Three parts, each one number."""
 
     def parts(tier: Tier, seed: int) -> Sequence[Part]:
-        return [Part(f"part-{n}", lambda n=n: calls.append(str(n)) or {"value": n, "none": float("nan")}) for n in (1, 2, 3)]
+        return [
+            Part(
+                f"part-{n}", lambda n=n: calls.append(str(n)) or {"value": n, "none": float("nan")}
+            )
+            for n in (1, 2, 3)
+        ]
 
     def judge(numbers: Numbers) -> Sequence[Check]:
         total = sum(row["value"] for row in numbers.values())
@@ -79,16 +84,26 @@ def test_the_verdict_is_computed_from_the_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("holds", "verdict"),
-    [((True, True), "supported"), ((True, None), "inconclusive"), ((None, False), "not supported"), ((), "inconclusive")],
+    [
+        ((True, True), "supported"),
+        ((True, None), "inconclusive"),
+        ((None, False), "not supported"),
+        ((), "inconclusive"),
+    ],
 )
 def test_the_rule(holds: tuple[bool | None, ...], verdict: str) -> None:
     assert verdict_of([Check(SAID, one, "") for one in holds]) == verdict
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"form": 2}', '{"form": 1, "tier": "slow", "parts": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"form": 2}', '{"form": 1, "tier": "slow", "parts": {}}']
+)
 def test_a_broken_result_is_named_with_the_fix(text: str, tmp_path: Path) -> None:
     place_of(tmp_path, "counting", "default", 0).write_text(text)
-    for use in (lambda: list(steps(counting([]), tmp_path)), lambda: finding(counting([]), tmp_path)):
+    for use in (
+        lambda: list(steps(counting([]), tmp_path)),
+        lambda: finding(counting([]), tmp_path),
+    ):
         with pytest.raises(InputError, match="is no result of an experiment") as refusal:
             use()
         assert "rm " in str(refusal.value)
@@ -140,5 +155,11 @@ def test_parts_run_side_by_side_and_give_what_they_give_alone(tmp_path: Path) ->
 def test_what_measures_time_is_alone() -> None:
     from sightline.lab.catalogue import EXPERIMENTS
 
-    parts = [part for name in ("kv-cache", "why-attention") for part in EXPERIMENTS[name].parts("quick", 0)]
-    assert all(part.alone == ("time" in part.name or part.name.startswith("memory")) for part in parts)
+    parts = [
+        part
+        for name in ("kv-cache", "why-attention")
+        for part in EXPERIMENTS[name].parts("quick", 0)
+    ]
+    assert all(
+        part.alone == ("time" in part.name or part.name.startswith("memory")) for part in parts
+    )

@@ -28,7 +28,11 @@ def test_a_run_that_lacks_its_data_offline_ends_in_one_line_and_keeps_what_was_m
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "empty"))
     workers.stop_workers()  # the next ones see these variables
     path = place_of(tmp_path, SATURATION.name, "quick", 0)
-    before = {part.name: {"value": 1} for part in SATURATION.parts("quick", 0) if part.name.startswith("width")}
+    before = {
+        part.name: {"value": 1}
+        for part in SATURATION.parts("quick", 0)
+        if part.name.startswith("width")
+    }
     write(path, Result(SATURATION.name, "quick", 0, parts=dict(before)))
     assert main(["lab", "run", SATURATION.name, "--quick", "--out", str(tmp_path)]) == 2
     workers.stop_workers()
@@ -40,7 +44,9 @@ def test_a_run_that_lacks_its_data_offline_ends_in_one_line_and_keeps_what_was_m
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals")
-def test_a_worker_killed_by_sigkill_ends_the_run_in_one_line_and_keeps_what_was_measured(tmp_path: Path) -> None:
+def test_a_worker_killed_by_sigkill_ends_the_run_in_one_line_and_keeps_what_was_measured(
+    tmp_path: Path,
+) -> None:
     running = steps(SATURATION, tmp_path, tier="quick")
     done = [next(running).part]
     children = multiprocessing.active_children()
@@ -48,7 +54,10 @@ def test_a_worker_killed_by_sigkill_ends_the_run_in_one_line_and_keeps_what_was_
     for child in children:
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
-    with pytest.raises(PartError, match=r"softmax-saturation: the process that measured width-\S+ was killed by SIGKILL") as refusal:
+    with pytest.raises(
+        PartError,
+        match=r"softmax-saturation: the process that measured width-\S+ was killed by SIGKILL",
+    ) as refusal:
         done += [step.part for step in running]
     assert "what was measured is kept" in str(refusal.value)
     assert list(read(place_of(tmp_path, SATURATION.name, "quick", 0)).parts) == done
@@ -59,12 +68,23 @@ def broken(error: Exception) -> Experiment:
     def fail() -> None:
         raise error
 
-    fields = {name: getattr(SATURATION, name) for name in ("title", "claim", "source", "equation", "look_for", "judge", "draw")}
-    return Experiment(name="broken", parts=lambda tier, seed: [Part("one", lambda: 1), Part("two", fail)], **fields)
+    fields = {
+        name: getattr(SATURATION, name)
+        for name in ("title", "claim", "source", "equation", "look_for", "judge", "draw")
+    }
+    return Experiment(
+        name="broken",
+        parts=lambda tier, seed: [Part("one", lambda: 1), Part("two", fail)],
+        **fields,
+    )
 
 
-@pytest.mark.parametrize(("error", "said"), [(MemoryError(), "MemoryError: "), (TypeError("a\nb"), "TypeError: a b")])
-def test_an_exception_of_a_part_is_one_line_that_names_the_part(error: Exception, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"), [(MemoryError(), "MemoryError: "), (TypeError("a\nb"), "TypeError: a b")]
+)
+def test_an_exception_of_a_part_is_one_line_that_names_the_part(
+    error: Exception, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(PartError, match="broken, part two failed with " + said) as refusal:
         list(steps(broken(error), tmp_path))
     assert "\n" not in str(refusal.value)

@@ -1,4 +1,5 @@
-"""Run by test_learning: models and the brick under torch.compile, whole graph, forward and backward."""
+"""Run by test_learning: models and the brick under torch.compile, whole graph, forward and
+backward."""
 
 from __future__ import annotations
 
@@ -7,7 +8,17 @@ import torch
 import sightline as sl
 from tests.tiny import ALL, distance, inputs, make
 
-NAMES = ["learned", "grouped", "alibi", "relative", "window-alternating", "ngpt", "bert", "transformer", "t5"]
+NAMES = [
+    "learned",
+    "grouped",
+    "alibi",
+    "relative",
+    "window-alternating",
+    "ngpt",
+    "bert",
+    "transformer",
+    "t5",
+]
 
 
 def main() -> None:
@@ -19,8 +30,13 @@ def main() -> None:
         assert distance(expected, found) < 1e-5, name
         found.square().mean().backward()
         assert all(p.grad is not None for p in model.parameters() if p.requires_grad), name
-    brick, x = sl.MultiHeadAttention(16, heads=4, positions=sl.Rotary(), kv_heads=2), torch.randn(2, 7, 16)
-    assert torch.compile(brick, backend="aot_eager", fullgraph=True)(x, causal=True).allclose(brick(x, causal=True), atol=1e-6)
+    brick, x = (
+        sl.MultiHeadAttention(16, heads=4, positions=sl.Rotary(), kv_heads=2),
+        torch.randn(2, 7, 16),
+    )
+    assert torch.compile(brick, backend="aot_eager", fullgraph=True)(x, causal=True).allclose(
+        brick(x, causal=True), atol=1e-6
+    )
     print(f"{len(NAMES) + 1} models compiled")
 
 

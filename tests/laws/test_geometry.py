@@ -25,10 +25,20 @@ def test_without_positions_attention_is_permutation_equivariant() -> None:
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi", "relative", "sinusoidal"])
 def test_with_positions_order_matters(positions: str) -> None:
-    size = {"width": 24, "layers": 2, "heads": 4, "vocab_size": 29, "max_positions": 48, "head": "none"}
+    size = {
+        "width": 24,
+        "layers": 2,
+        "heads": 4,
+        "vocab_size": 29,
+        "max_positions": 48,
+        "head": "none",
+    }
     order = torch.arange(11).roll(4)  # a reversal would not do: distances are symmetric
     tokens = inputs(ENCODERS["bert"])["tokens"]
-    plain, placed = make(sl.bert(**size, positions="none")), make(sl.bert(**size, positions=positions))
+    plain, placed = (
+        make(sl.bert(**size, positions="none")),
+        make(sl.bert(**size, positions=positions)),
+    )
     assert distance(plain(tokens)[:, order], plain(tokens[:, order])) < 1e-5
     assert distance(placed(tokens)[:, order], placed(tokens[:, order])) > 1e-3
 
@@ -39,11 +49,17 @@ def test_rotary_scores_depend_on_distance_only(shift: int, seed: int) -> None:
     torch.manual_seed(seed)
     query, key = torch.randn(1, 2, 7, 16), torch.randn(1, 2, 7, 16)
     at = torch.arange(7)[None]
-    forms = [sl.Rotary(), sl.Rotary(dim=8), sl.Rotary(scaling=sl.YaRNScaling(factor=4.0, original_positions=32))]
+    forms = [
+        sl.Rotary(),
+        sl.Rotary(dim=8),
+        sl.Rotary(scaling=sl.YaRNScaling(factor=4.0, original_positions=32)),
+    ]
     for form in forms:
         here, there = (rotation(form, 16, at + s) for s in (0, shift))
         scores = [rotate(query, by) @ rotate(key, by).transpose(-1, -2) for by in (here, there)]
-        torch.testing.assert_close(scores[0], scores[1], atol=2e-2 if shift > 500 else 2e-3, rtol=1e-3)
+        torch.testing.assert_close(
+            scores[0], scores[1], atol=2e-2 if shift > 500 else 2e-3, rtol=1e-3
+        )
 
 
 def test_rotation_keeps_length() -> None:
@@ -85,7 +101,12 @@ def test_a_sinusoidal_shift_is_one_linear_map(shift: int) -> None:
     for pair in range(width // 2):
         c, s = angle[pair].cos(), angle[pair].sin()
         turn[2 * pair : 2 * pair + 2, 2 * pair : 2 * pair + 2] = torch.tensor([[c, s], [-s, c]])
-    torch.testing.assert_close(sinusoidal(at + shift, width, form), sinusoidal(at, width, form) @ turn.T, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        sinusoidal(at + shift, width, form),
+        sinusoidal(at, width, form) @ turn.T,
+        atol=1e-4,
+        rtol=1e-4,
+    )
 
 
 @pytest.mark.parametrize("name", ["cosine", "cosine-fixed"])
@@ -106,7 +127,9 @@ def test_ngpt_stays_on_the_sphere_through_training() -> None:
     tokens = inputs(DECODERS["ngpt"])["tokens"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.0)
     for _ in range(5):
-        torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        torch.nn.functional.cross_entropy(
+            model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+        ).backward()
         optimizer.step()
         optimizer.zero_grad()
         model.normalize_weights()
@@ -129,7 +152,10 @@ def test_ngpt_stays_on_the_sphere_through_training() -> None:
 
 def test_a_mask_is_its_predicate() -> None:
     """Brute force over positions, for every combination."""
-    query_at, key_at = torch.tensor([[-1, 0, 1, 5], [2, 3, 4, 5]]), torch.tensor([[-1, 0, 1, 2, 5], [0, 3, -1, 4, 9]])
+    query_at, key_at = (
+        torch.tensor([[-1, 0, 1, 5], [2, 3, 4, 5]]),
+        torch.tensor([[-1, 0, 1, 2, 5], [0, 3, -1, 4, 9]]),
+    )
     for causal in (False, True):
         for window in (None, 1, 2, 4):
             allowed = Mask(query_at, key_at, causal, window).allowed()[:, 0]
@@ -137,5 +163,9 @@ def test_a_mask_is_its_predicate() -> None:
                 for i in range(4):
                     for j in range(5):
                         q, k = int(query_at[b, i]), int(key_at[b, j])
-                        expected = k >= 0 and (not causal or k <= q) and (window is None or abs(q - k) < window)
+                        expected = (
+                            k >= 0
+                            and (not causal or k <= q)
+                            and (window is None or abs(q - k) < window)
+                        )
                         assert bool(allowed[b, i, j]) == expected

@@ -1,4 +1,5 @@
-"""One place where the mathematics is written, one where speed is chosen, and this law that holds them equal."""
+"""One place where the mathematics is written, one where speed is chosen, and this law that holds
+them equal."""
 
 from __future__ import annotations
 
@@ -13,13 +14,19 @@ from tests.tiny import ALL, distance, inputs, left_padding, make
 
 
 def gradients(model: sl.Transformer, loss: torch.Tensor) -> list[torch.Tensor]:
-    return list(torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad], allow_unused=True))
+    return list(
+        torch.autograd.grad(
+            loss, [p for p in model.parameters() if p.requires_grad], allow_unused=True
+        )
+    )
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("name", ALL)
-def test_fused_is_the_equation_forward_and_backward(name: str, padded: bool, training: bool) -> None:
+def test_fused_is_the_equation_forward_and_backward(
+    name: str, padded: bool, training: bool
+) -> None:
     model = make(ALL[name]).train(training)
     arguments = inputs(ALL[name]) | ({"padding": left_padding()} if padded else {})
     found = {}
@@ -35,7 +42,9 @@ def test_fused_is_the_equation_forward_and_backward(name: str, padded: bool, tra
             assert (ours - theirs).abs().max() <= 1e-5 * max(1.0, float(ours.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["rotary", "alibi", "relative", "grouped", "window", "soft-cap", "ngpt", "bert", "t5"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "alibi", "relative", "grouped", "window", "soft-cap", "ngpt", "bert", "t5"]
+)
 def test_fused_is_the_equation_in_bfloat16(name: str) -> None:
     model = make(ALL[name]).bfloat16()
     a, b = (model(**inputs(ALL[name]), kernel=kernel).float() for kernel in ("equation", "fused"))
@@ -55,7 +64,10 @@ def test_any_shape_any_mask(
 ) -> None:  # fmt: skip
     torch.manual_seed(seed)
     query = torch.randn(batch, groups * kv_heads, queries, head_dim)
-    key, value = torch.randn(batch, kv_heads, keys, head_dim), torch.randn(batch, kv_heads, keys, value_dim)
+    key, value = (
+        torch.randn(batch, kv_heads, keys, head_dim),
+        torch.randn(batch, kv_heads, keys, value_dim),
+    )
     options = {
         "causal": causal,
         "window": window,
@@ -69,31 +81,45 @@ def test_any_shape_any_mask(
     torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(weights, rebuilt)
     sums = weights.sum(-1)
-    assert bool(((sums - 1).abs() < 1e-5).logical_or(sums == 0).all()), "rows sum to 1, or to 0 where nothing is allowed"
+    assert bool(((sums - 1).abs() < 1e-5).logical_or(sums == 0).all()), (
+        "rows sum to 1, or to 0 where nothing is allowed"
+    )
     assert bool((b[sums == 0] == 0).all())
 
 
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
-def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch, window: int | None, causal: bool, biased: bool) -> None:
+def test_tiles_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, window: int | None, causal: bool, biased: bool
+) -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 4, 200, 8) for _ in range(3))
-    options = {"causal": causal, "window": window, "bias": torch.randn(1, 4, 200, 200) if biased else None}
+    options = {
+        "causal": causal,
+        "window": window,
+        "bias": torch.randn(1, 4, 200, 200) if biased else None,
+    }
     whole = sl.attention(query, key, value, **options, kernel="equation")
     monkeypatch.setattr(kernels, "TILE", 1000)
-    torch.testing.assert_close(sl.attention(query, key, value, **options), whole, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        sl.attention(query, key, value, **options), whole, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_a_fully_masked_row_is_zero_with_finite_gradients() -> None:
     for kernel in ("equation", "fused"):
         query, key, value = (torch.randn(2, 2, 4, 8, requires_grad=True) for _ in range(3))
         padding = torch.tensor([[True] * 4, [False, True, True, False]])
-        output, weights = sl.attention(query, key, value, key_padding=padding, kernel=kernel, return_weights=True)
+        output, weights = sl.attention(
+            query, key, value, key_padding=padding, kernel=kernel, return_weights=True
+        )
         assert bool((output[0] == 0).all())
         assert bool((weights[0] == 0).all())
         output.sum().backward()
-        assert all(bool(torch.isfinite(x.grad).all()) for x in (query, key, value) if x.grad is not None)
+        assert all(
+            bool(torch.isfinite(x.grad).all()) for x in (query, key, value) if x.grad is not None
+        )
 
 
 @pytest.mark.parametrize("kernel", ["equation", "fused"])
@@ -106,7 +132,9 @@ def test_a_row_that_a_mask_empties_is_zero_with_finite_gradients(kernel: str) ->
     assert bool((output[:, 1, 2] == 0).all())
     assert bool((weights[:, 1, 2] == 0).all())
     output.square().sum().backward()
-    assert all(bool(torch.isfinite(x.grad).all()) for x in (query, key, value) if x.grad is not None)
+    assert all(
+        bool(torch.isfinite(x.grad).all()) for x in (query, key, value) if x.grad is not None
+    )
     brick = sl.MultiHeadAttention(16, heads=2)
     x = torch.randn(2, 4, 16, requires_grad=True)
     empty = brick(x, mask=torch.zeros(4, 4, dtype=torch.bool), kernel=kernel)
@@ -118,9 +146,18 @@ def test_a_row_that_a_mask_empties_is_zero_with_finite_gradients(kernel: str) ->
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
-    "options", [{"value_dim": 3}, {"value_dim": 9, "kv_heads": 2}, {"window": 3}, {"window": 2, "value_dim": 6}], ids=str
+    "options",
+    [
+        {"value_dim": 3},
+        {"value_dim": 9, "kv_heads": 2},
+        {"window": 3},
+        {"window": 2, "value_dim": 6},
+    ],
+    ids=str,
 )
-def test_a_brick_with_its_own_value_size_and_window_learns_the_same_by_both_kernels(options: dict[str, int], masked: bool) -> None:
+def test_a_brick_with_its_own_value_size_and_window_learns_the_same_by_both_kernels(
+    options: dict[str, int], masked: bool
+) -> None:
     torch.manual_seed(0)
     brick = sl.MultiHeadAttention(16, heads=4, **options)
     x, mask = torch.randn(2, 7, 16), torch.rand(2, 4, 7, 7) < 0.6 if masked else None
@@ -140,7 +177,9 @@ def test_new_queries_behind_cached_keys_see_what_they_see_in_the_whole_sequence(
     mask = torch.rand(2, 4, 9, 9) < 0.7
     whole = sl.attention(query, key, value, causal=True, window=4, mask=mask)
     for count in (1, 3):
-        last = sl.attention(query[:, :, -count:], key, value, causal=True, window=4, mask=mask[:, :, -count:])
+        last = sl.attention(
+            query[:, :, -count:], key, value, causal=True, window=4, mask=mask[:, :, -count:]
+        )
         torch.testing.assert_close(last, whole[:, :, -count:])
 
 
@@ -161,9 +200,19 @@ def test_nan_behind_a_mask_never_leaks(kernel: str, how: str, poison: float) -> 
     key, value = key.clone(), value.clone()
     key[:, :, spot], value[:, :, spot] = poison, poison
     dirty = sl.attention(query, key, value, **options, kernel=kernel)
-    blind = {"padding": slice(0, 6), "mask": slice(0, 6), "causal": slice(0, 5), "window": slice(2, 6)}[how]
+    blind = {
+        "padding": slice(0, 6),
+        "mask": slice(0, 6),
+        "causal": slice(0, 5),
+        "window": slice(2, 6),
+    }[how]
     torch.testing.assert_close(dirty[:, :, blind], clean[:, :, blind])
-    seeing = {"padding": slice(0, 0), "mask": slice(0, 0), "causal": slice(5, 6), "window": slice(0, 2)}[how]
+    seeing = {
+        "padding": slice(0, 0),
+        "mask": slice(0, 0),
+        "causal": slice(5, 6),
+        "window": slice(0, 2),
+    }[how]
     assert bool(dirty[:, :, seeing].isnan().all()), "a query that may look at it must not hide it"
 
 

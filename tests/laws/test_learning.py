@@ -59,7 +59,10 @@ def test_copies_and_saved_weights_are_the_same_model(name: str) -> None:
     assert torch.equal(expected, other(**arguments))
 
 
-@pytest.mark.parametrize("name", ["learned", "grouped", "alibi", "relative", "window", "ngpt", "bert", "transformer", "t5"])
+@pytest.mark.parametrize(
+    "name",
+    ["learned", "grouped", "alibi", "relative", "window", "ngpt", "bert", "transformer", "t5"],
+)
 def test_autocast_runs_and_is_near(name: str) -> None:
     model, arguments = make(ALL[name]), inputs(ALL[name])
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -68,9 +71,16 @@ def test_autocast_runs_and_is_near(name: str) -> None:
 
 
 def test_torch_compile_gives_the_same_in_one_graph() -> None:
-    """In a process of its own: the shape checks that tests put into the core are not for compilers."""
+    """In a process of its own: the shape checks that tests put into the core are not for
+    compilers."""
     script = Path(__file__).with_name("compiled.py")
-    done = subprocess.run([sys.executable, "-m", "tests.laws.compiled"], cwd=script.parents[2], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.laws.compiled"],
+        cwd=script.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "10 models compiled" in done.stdout
 

@@ -41,7 +41,10 @@ def test_121_a_row_with_nothing_to_see_is_zero_with_finite_gradients(kernel: str
     options: dict[str, Any] = {
         "padding": {"key_padding": torch.tensor([[True] * 5, [False] * 5])},
         "bias": {"bias": torch.zeros(2, 1, 5, 5).index_fill(0, torch.tensor([0]), -INFINITY)},
-        "left of everything": {"causal": True, "key_padding": torch.tensor([[True, True, False, False, False], [False] * 5])},
+        "left of everything": {
+            "causal": True,
+            "key_padding": torch.tensor([[True, True, False, False, False], [False] * 5]),
+        },
     }[how]
     output = sl.attention(query, key, value, **options, kernel=kernel)
     empty = output[0, :, :2] if how == "left of everything" else output[0]
@@ -53,24 +56,34 @@ def test_121_a_row_with_nothing_to_see_is_zero_with_finite_gradients(kernel: str
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", SOME)
-def test_121_a_padded_row_of_a_model_is_finite_with_finite_gradients(name: str, kernel: str) -> None:
+def test_121_a_padded_row_of_a_model_is_finite_with_finite_gradients(
+    name: str, kernel: str
+) -> None:
     model = make(DECODERS[name])
     tokens = inputs(DECODERS[name])["tokens"]
     padding = left_padding().index_fill(0, torch.tensor([0]), True)  # row 0 is padding throughout
     logits = model(tokens, padding=padding, kernel=kernel)
     assert bool(logits.isfinite().all())
     logits.sum().backward()
-    assert all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters() if parameter.grad is not None)
+    assert all(
+        bool(parameter.grad.isfinite().all())
+        for parameter in model.parameters()
+        if parameter.grad is not None
+    )
 
 
 def poisoned(cache: sl.Cache, spot: Callable[[Tensor], Tensor], poison: float) -> sl.Cache:
-    """The cache, except that what it hands out is poisoned where `spot` of the positions [batch, key] says."""
+    """The cache, except that what it hands out is poisoned where `spot` of the positions [batch,
+    key] says."""
 
     def changed(update: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def of(new: Any) -> Any:
             stored = update(new)
             hidden = spot(stored.at.expand(stored.key.shape[0], -1))[:, None, :, None]
-            return stored._replace(key=stored.key.masked_fill(hidden, poison), value=stored.value.masked_fill(hidden, poison))
+            return stored._replace(
+                key=stored.key.masked_fill(hidden, poison),
+                value=stored.value.masked_fill(hidden, poison),
+            )
 
         return of
 
@@ -86,7 +99,11 @@ def test_122_what_stands_behind_the_padding_never_leaks(name: str, poison: float
     tokens = inputs(DECODERS[name])["tokens"]
     with torch.inference_mode():
         clean = model(tokens, padding=padding, cache=sl.Cache.growing(model.config))
-        dirty = model(tokens, padding=padding, cache=poisoned(sl.Cache.growing(model.config), lambda at: at < 0, poison))
+        dirty = model(
+            tokens,
+            padding=padding,
+            cache=poisoned(sl.Cache.growing(model.config), lambda at: at < 0, poison),
+        )
     assert distance(clean[~padding], dirty[~padding]) < 1e-5
 
 
@@ -111,12 +128,18 @@ def test_123_the_lowest_number_added_twice_is_minus_infinity(kernel: str) -> Non
     hidden = torch.tensor([[False, True, False, False, True], [True] * 5])
     once = torch.zeros(2, 1, 5, 5).masked_fill(hidden[:, None, None, :], LOWEST)
     assert bool((once + once).isneginf().any())
-    ways = [{"key_padding": hidden}, {"bias": once + once}, {"bias": torch.where(once < 0, -INFINITY, 0.0)}]
+    ways = [
+        {"key_padding": hidden},
+        {"bias": once + once},
+        {"bias": torch.where(once < 0, -INFINITY, 0.0)},
+    ]
     results = [sl.attention(query, key, value, **way, kernel=kernel) for way in ways]
     for result in results:
         torch.testing.assert_close(result, results[0])
         assert bool((result[1] == 0).all())
-    torch.testing.assert_close(sl.attention(query, key, value, bias=once, kernel=kernel)[0], results[0][0])
+    torch.testing.assert_close(
+        sl.attention(query, key, value, bias=once, kernel=kernel)[0], results[0][0]
+    )
 
 
 # ── 124 to 128: choosing ──
@@ -133,15 +156,28 @@ def test_123_the_lowest_number_added_twice_is_minus_infinity(kernel: str) -> Non
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_124_no_possible_token_is_one_line_for_that_request(logits: Tensor, options: Any, extra: Any, temperature: float) -> None:
+def test_124_no_possible_token_is_one_line_for_that_request(
+    logits: Tensor, options: Any, extra: Any, temperature: float
+) -> None:
     with pytest.raises(InputError, match=r"^every token is impossible after [^\n]+$"):
-        choose(logits, [0, 1], Sampling(temperature=temperature, **options), 0, prompt_length=0, extra=extra)
+        choose(
+            logits,
+            [0, 1],
+            Sampling(temperature=temperature, **options),
+            0,
+            prompt_length=0,
+            extra=extra,
+        )
 
 
 def test_124_grammars_that_allow_nothing_end_the_generator_and_leave_the_model_usable() -> None:
     model = make(DECODERS["rotary"])
     with pytest.raises(InputError, match="every token is impossible"):
-        list(decode(model, Request(prompt=[1, 2], max_tokens=3, changes=(changes.banned(range(29)),))))
+        list(
+            decode(
+                model, Request(prompt=[1, 2], max_tokens=3, changes=(changes.banned(range(29)),))
+            )
+        )
     assert len(list(decode(model, Request(prompt=[1, 2], max_tokens=3)))) == 3
 
 
@@ -149,9 +185,16 @@ def test_124_grammars_that_allow_nothing_end_the_generator_and_leave_the_model_u
 @pytest.mark.parametrize("kernel", ["equation", "fused"])
 def test_125_scores_beyond_float16_are_the_float64_result(dtype: torch.dtype, kernel: str) -> None:
     """q·k is 640,000; float16 ends at 65,504, and bfloat16 counts in steps of 4,096 there."""
-    query, key, value = (x.to(dtype) for x in (100 + qkv(dim=64)[0], 100 + qkv(dim=64)[1], qkv(dim=64)[2]))
+    query, key, value = (
+        x.to(dtype) for x in (100 + qkv(dim=64)[0], 100 + qkv(dim=64)[1], qkv(dim=64)[2])
+    )
     wanted = sl.attention(query.double(), key.double(), value.double(), causal=True)
-    torch.testing.assert_close(sl.attention(query, key, value, causal=True, kernel=kernel).double(), wanted, atol=0.02, rtol=0.02)
+    torch.testing.assert_close(
+        sl.attention(query, key, value, causal=True, kernel=kernel).double(),
+        wanted,
+        atol=0.02,
+        rtol=0.02,
+    )
 
 
 def test_125_ties_that_bfloat16_makes_go_to_the_lowest_id() -> None:
@@ -160,7 +203,9 @@ def test_125_ties_that_bfloat16_makes_go_to_the_lowest_id() -> None:
     assert choose(logits, [], Sampling(), 0, prompt_length=0).token == 1
     assert [token for token, _ in alternatives(logits, 3)] == [1, 2, 3]
     large = torch.tensor([6e4, -6e4, 6e4]).half()
-    assert choose(large, [], Sampling(temperature=0.01), 0, prompt_length=0).logprob == pytest.approx(-math.log(2))
+    assert choose(
+        large, [], Sampling(temperature=0.01), 0, prompt_length=0
+    ).logprob == pytest.approx(-math.log(2))
 
 
 @pytest.mark.parametrize("size", [7, 10, 30, 3000])
@@ -192,16 +237,35 @@ def test_127_a_masked_token_is_never_drawn_and_u_is_never_0_or_1(size: int) -> N
 
 @pytest.mark.parametrize("cold", [1e-6, 1e-30, 5e-324])
 def test_128_almost_no_temperature_is_greedy(cold: float) -> None:
-    for logits in (torch.tensor([1.0, 3e38, -3e38, 2.9e38]), torch.tensor([1.0, 1.0 + 1e-6, 1.0]), torch.tensor([-1e-45, 0.0])):
+    for logits in (
+        torch.tensor([1.0, 3e38, -3e38, 2.9e38]),
+        torch.tensor([1.0, 1.0 + 1e-6, 1.0]),
+        torch.tensor([-1e-45, 0.0]),
+    ):
         greedy = choose(logits, [], Sampling(), 0, prompt_length=0)
         for step in range(20):
-            assert choose(logits, [], Sampling(temperature=cold, seed=step), step, prompt_length=0) == greedy
+            assert (
+                choose(logits, [], Sampling(temperature=cold, seed=step), step, prompt_length=0)
+                == greedy
+            )
 
 
 # ── 129 and 130: positions and caches ──
 
 
-@pytest.mark.parametrize("name", ["rotary", "alibi", "relative", "learned", "window-alternating", "grouped", "ngpt", "transformer"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rotary",
+        "alibi",
+        "relative",
+        "learned",
+        "window-alternating",
+        "grouped",
+        "ngpt",
+        "transformer",
+    ],
+)
 def test_129_the_tokens_do_not_depend_on_cache_chunks_or_neighbours(name: str) -> None:
     model = make(GENERATORS[name])
     source = {"source": [3, 1, 4, 1, 5]} if model.config.encoder is not None else {}
@@ -220,13 +284,17 @@ def test_129_the_tokens_do_not_depend_on_cache_chunks_or_neighbours(name: str) -
     assert beside_a_longer_row(model, list(request.prompt), alone) == wanted
 
 
-def beside_a_longer_row(model: sl.Transformer, prompt: list[int], source: Tensor | None) -> list[int]:
+def beside_a_longer_row(
+    model: sl.Transformer, prompt: list[int], source: Tensor | None
+) -> list[int]:
     """Greedy tokens of a row that is padded on the left by three, beside another row."""
     tokens = torch.tensor([[0, 0, 0, *prompt], [5, 5, 6, *prompt[::-1]]])
     padding = torch.zeros_like(tokens, dtype=torch.bool)
     padding[0, :3] = True
     cache, found = sl.Cache.growing(model.config), list[int]()
-    given: dict[str, Any] = {"padding": padding} | ({} if source is None else {"source": source.expand(2, -1)})
+    given: dict[str, Any] = {"padding": padding} | (
+        {} if source is None else {"source": source.expand(2, -1)}
+    )
     with torch.inference_mode():
         for _ in range(8):
             best = model(tokens, cache=cache, **given)[:, -1].argmax(-1)
@@ -239,7 +307,10 @@ def test_130_a_learned_table_ends_and_says_so() -> None:
     model = make(DECODERS["learned"])
     long = torch.zeros(1, SIZE["max_positions"] + 1, dtype=torch.long)
     model(long[:, :-1])
-    with pytest.raises(InputError, match=r"^tokens reach position 48; expected at most 47, the end of the learned table\. Fix: [^\n]+$"):
+    with pytest.raises(
+        InputError,
+        match=r"^tokens reach position 48; expected at most 47, the end of the learned table\. Fix: [^\n]+$",
+    ):
         model(long)
     cache = sl.Cache.growing(model.config)
     model(long[:, :-1], cache=cache)
@@ -247,7 +318,9 @@ def test_130_a_learned_table_ends_and_says_so() -> None:
         model(long[:, :1], cache=cache)
 
 
-@pytest.mark.parametrize("name", ["rotary", "rotary-yarn", "rotary-llama3", "alibi", "relative", "sinusoidal", "none"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "rotary-yarn", "rotary-llama3", "alibi", "relative", "sinusoidal", "none"]
+)
 def test_130_other_positions_go_on_and_generation_stops_at_the_trained_length(name: str) -> None:
     model, limit = make(DECODERS[name]), SIZE["max_positions"]
     tokens = torch.randint(0, 29, (1, 3 * limit), generator=torch.Generator().manual_seed(0))
@@ -258,11 +331,17 @@ def test_130_other_positions_go_on_and_generation_stops_at_the_trained_length(na
 
 
 def test_130_rotary_at_a_million_keeps_lengths_and_distances() -> None:
-    """float32 angles of 2^20 are off by up to 2^−4 each: the scores drift by so much, and by no more."""
-    query, key = (torch.nn.functional.normalize(x, dim=-1) for x in qkv(batch=1, time=1, dim=64)[:2])
+    """float32 angles of 2^20 are off by up to 2^−4 each: the scores drift by so much, and by no
+    more."""
+    query, key = (
+        torch.nn.functional.normalize(x, dim=-1) for x in qkv(batch=1, time=1, dim=64)[:2]
+    )
 
     def score(at: int, distance: int) -> float:
-        turned = [rotate(x, rotation(sl.Rotary(), 64, torch.tensor([[place]]))) for x, place in ((query, at), (key, at - distance))]
+        turned = [
+            rotate(x, rotation(sl.Rotary(), 64, torch.tensor([[place]])))
+            for x, place in ((query, at), (key, at - distance))
+        ]
         assert all(float(x.norm(dim=-1).sub(1).abs().max()) < 1e-5 for x in turned)
         return float((turned[0] * turned[1]).sum())
 
@@ -296,6 +375,16 @@ def test_132_the_least_log_probability_is_what_openai_writes() -> None:
     chosen = choose(certain, [], Sampling(), 0, prompt_length=0, extra=[changes.banned([0])])
     assert (chosen.token, chosen.logprob) == (2, -9999.0)
     assert alternatives(certain, 3) == [(0, 0.0), (2, -9999.0), (1, -9999.0)]
-    assert choose(torch.tensor([0.0, -3e38]), [], Sampling(), 0, prompt_length=0, extra=[changes.banned([0])]).logprob == -9999.0
+    assert (
+        choose(
+            torch.tensor([0.0, -3e38]),
+            [],
+            Sampling(),
+            0,
+            prompt_length=0,
+            extra=[changes.banned([0])],
+        ).logprob
+        == -9999.0
+    )
     written = json.dumps([chosen.logprob, *alternatives(certain, 3)], allow_nan=False)
     assert "Infinity" not in written

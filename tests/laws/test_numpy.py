@@ -1,4 +1,5 @@
-"""Law: whole models and bricks give what the NumPy oracle gives, for every choice together with every other one."""
+"""Law: whole models and bricks give what the NumPy oracle gives, for every choice together with
+every other one."""
 
 from __future__ import annotations
 
@@ -24,13 +25,16 @@ WIDTH, LAYERS, VOCAB = 24, 2, 30
 CLOSE = 1e-5  # of the largest number, in float32
 KERNELS = ("fused", "equation")
 
-# --- what there is to choose from ---------------------------------------------------------------------------------------------------
+# --- what there is to choose from
+# ---------------------------------------------------------------------------------------------------
 
 SCALINGS = {
     "linear": sl.LinearScaling(factor=4.0),
     "ntk": sl.NTKScaling(factor=4.0),
     "yarn": sl.YaRNScaling(factor=4.0, original_positions=64, beta_fast=8.0),
-    "yarn, whole ramp": sl.YaRNScaling(factor=2.0, original_positions=64, beta_fast=8.0, attention_factor=1.2, truncate=False),
+    "yarn, whole ramp": sl.YaRNScaling(
+        factor=2.0, original_positions=64, beta_fast=8.0, attention_factor=1.2, truncate=False
+    ),
     "llama 3": sl.Llama3Scaling(factor=4.0, original_positions=64),
 }
 POSITIONS = {
@@ -44,7 +48,10 @@ POSITIONS = {
     "relative near": sl.RelativeBias(buckets=8, max_distance=8),
     "rotary": sl.Rotary(),
     "rotary 6 of 8": sl.Rotary(base=50.0, dim=6),
-    **{f"rotary {name}": sl.Rotary(base=100.0, scaling=scaling) for name, scaling in SCALINGS.items()},
+    **{
+        f"rotary {name}": sl.Rotary(base=100.0, scaling=scaling)
+        for name, scaling in SCALINGS.items()
+    },
 }
 AXES: dict[str, dict[str, Any]] = {
     "positions": POSITIONS,
@@ -57,7 +64,18 @@ AXES: dict[str, dict[str, Any]] = {
     },
     "placement": {name: name for name in ("pre", "post", "sandwich", "output", "parallel")},
     "feed_forward": {
-        name: name for name in ("relu", "gelu", "gelu_tanh", "silu", "relu_squared", "reglu", "geglu", "geglu_tanh", "swiglu")
+        name: name
+        for name in (
+            "relu",
+            "gelu",
+            "gelu_tanh",
+            "silu",
+            "relu_squared",
+            "reglu",
+            "geglu",
+            "geglu_tanh",
+            "swiglu",
+        )
     },
     "attention": {
         "dot": sl.Dot(),
@@ -89,7 +107,11 @@ HEADS: dict[str, dict[str, Any]] = {
     "encoder": {
         "masked": sl.MaskedHead(),
         "masked, own matrix": sl.MaskedHead(
-            tied=False, bias=False, activation="relu_squared", norm=sl.RMSNorm(plus_one=True), transform_bias=False
+            tied=False,
+            bias=False,
+            activation="relu_squared",
+            norm=sl.RMSNorm(plus_one=True),
+            transform_bias=False,
         ),
         "pooled": sl.Pooler(),
         "first": sl.Pooler(how="first"),
@@ -105,7 +127,15 @@ WITHOUT: dict[str, dict[str, set[str]]] = {  # what a maker cannot take, or need
     "bert": ELSEWHERE,
     "encoder_decoder": {**ELSEWHERE, "placement": {"parallel"}},
     "ngpt": {
-        "positions": {"learned", "learned + 2", "sinusoidal", "sinusoidal halves", "rotary linear", "rotary ntk", "rotary llama 3"},
+        "positions": {
+            "learned",
+            "learned + 2",
+            "sinusoidal",
+            "sinusoidal halves",
+            "rotary linear",
+            "rotary ntk",
+            "rotary llama 3",
+        },
         "feed_forward": {"relu", "gelu", "gelu_tanh", "silu", "relu_squared"},
     },
 }
@@ -119,19 +149,38 @@ def axes_of(maker: str) -> dict[str, dict[str, Any]]:
     if maker == "encoder_decoder":
         axes["share_embeddings"] = {"shared": True, "apart": False}
     if maker == "ngpt":
-        axes = {name: axes[name] for name in ("positions", "feed_forward", "heads", "window", "softcap", "sinks", "value_dim", "head")}
+        axes = {
+            name: axes[name]
+            for name in (
+                "positions",
+                "feed_forward",
+                "heads",
+                "window",
+                "softcap",
+                "sinks",
+                "value_dim",
+                "head",
+            )
+        }
     without = WITHOUT.get(maker, {})
-    return {axis: {k: v for k, v in values.items() if k not in without.get(axis, ())} for axis, values in axes.items()}
+    return {
+        axis: {k: v for k, v in values.items() if k not in without.get(axis, ())}
+        for axis, values in axes.items()
+    }
 
 
 def all_pairs(axes: dict[str, dict[str, Any]], seed: int = 0) -> Iterator[dict[str, str]]:
-    """Choices such that any two values of any two axes meet at least once: each time the best of twenty random ones."""
+    """Choices such that any two values of any two axes meet at least once: each time the best of
+    twenty random ones."""
     rng = random.Random(seed)
     missing = {((a, x), (b, y)) for a, b in combinations(axes, 2) for x in axes[a] for y in axes[b]}
     for pair in rng.sample(sorted(missing), len(missing)):
         if pair not in missing:
             continue
-        tries = [{axis: dict(pair).get(axis) or rng.choice(list(axes[axis])) for axis in axes} for _ in range(20)]
+        tries = [
+            {axis: dict(pair).get(axis) or rng.choice(list(axes[axis])) for axis in axes}
+            for _ in range(20)
+        ]
         best = max(tries, key=lambda choice: len(missing & set(combinations(choice.items(), 2))))
         missing -= set(combinations(best.items(), 2))
         yield best
@@ -146,7 +195,15 @@ def configure(maker: str, choice: dict[str, str]) -> sl.ModelConfig:
     if picked.get("placement") == "parallel":
         picked |= {"placement": "pre", "parallel": True}
     config = getattr(sl, maker)(
-        width=WIDTH, layers=LAYERS, vocab_size=VOCAB, max_positions=16, heads=heads, kv_heads=kv_heads, head_dim=8, hidden=20, **picked
+        width=WIDTH,
+        layers=LAYERS,
+        vocab_size=VOCAB,
+        max_positions=16,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=8,
+        hidden=20,
+        **picked,
     )
     return replace(with_attention(config, **later), head=head)
 
@@ -156,7 +213,9 @@ def with_attention(config: sl.ModelConfig, **fields: Any) -> sl.ModelConfig:
 
     def changed(stack: sl.StackConfig) -> sl.StackConfig:
         def block(old: sl.BlockConfig) -> sl.BlockConfig:
-            cross = old.cross_attention and replace(old.cross_attention, **{k: v for k, v in fields.items() if k != "window"})
+            cross = old.cross_attention and replace(
+                old.cross_attention, **{k: v for k, v in fields.items() if k != "window"}
+            )
             return replace(old, attention=replace(old.attention, **fields), cross_attention=cross)
 
         return replace(stack, blocks=tuple(map(block, stack.blocks)))
@@ -164,11 +223,13 @@ def with_attention(config: sl.ModelConfig, **fields: Any) -> sl.ModelConfig:
     return replace(config, **{name: changed(stack) for name, stack in config.stacks.items()})
 
 
-# --- running both -------------------------------------------------------------------------------------------------------------------
+# --- running both
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def randomise(model: torch.nn.Module, seed: int = 0) -> Any:
-    """Parameters of a noticeable size: no gain is 1, no bias is 0, token vectors are as large as the positions added to them."""
+    """Parameters of a noticeable size: no gain is 1, no bias is 0, token vectors are as large as
+    the positions added to them."""
     generator = torch.Generator().manual_seed(seed)
     scale = model.config.last.embedding.scale if isinstance(model, sl.Transformer) else 1.0
     for name, parameter in model.named_parameters():
@@ -212,7 +273,8 @@ def inputs_for(config: sl.ModelConfig, seed: int = 0) -> dict[str, Tensor]:
 
 
 def assert_close(ours: Tensor, wanted: np.ndarray, what: object = "") -> None:
-    """Within CLOSE of the largest wanted number, wherever the oracle has one (it has none at padding)."""
+    """Within CLOSE of the largest wanted number, wherever the oracle has one (it has none at
+    padding)."""
     seen, real = ours.detach().numpy(), ~np.isnan(wanted)
     assert seen.shape == wanted.shape, what
     assert real.any()
@@ -222,7 +284,8 @@ def assert_close(ours: Tensor, wanted: np.ndarray, what: object = "") -> None:
 
 
 def compare(config: sl.ModelConfig, seed: int = 0) -> None:
-    """The model and the oracle: three rows with padding by both kernels, and one row without, for which `fused` takes shorter ways."""
+    """The model and the oracle: three rows with padding by both kernels, and one row without, for
+    which `fused` takes shorter ways."""
     model, inputs = randomise(sl.build(config), seed), inputs_for(config, seed)
     padding = {"padding": padded(8)}
     if "source" in inputs:
@@ -235,15 +298,24 @@ def compare(config: sl.ModelConfig, seed: int = 0) -> None:
                 assert_close(model(**fed, kernel=kernel), wanted, (kernel, "padding" in fed))
 
 
-CASES = [(maker, choice) for maker in ("gpt", "bert", "encoder_decoder", "ngpt") for choice in all_pairs(axes_of(maker))]
+CASES = [
+    (maker, choice)
+    for maker in ("gpt", "bert", "encoder_decoder", "ngpt")
+    for choice in all_pairs(axes_of(maker))
+]
 
 
-@pytest.mark.parametrize(("maker", "choice"), CASES, ids=lambda part: part if isinstance(part, str) else ", ".join(part.values()))
+@pytest.mark.parametrize(
+    ("maker", "choice"),
+    CASES,
+    ids=lambda part: part if isinstance(part, str) else ", ".join(part.values()),
+)
 def test_every_pair_of_choices(maker: str, choice: dict[str, str]) -> None:
     compare(configure(maker, choice))
 
 
-# --- whole models that the pairs do not hold ----------------------------------------------------------------------------------------
+# --- whole models that the pairs do not hold
+# ----------------------------------------------------------------------------------------
 
 SMALL = {"width": WIDTH, "layers": LAYERS, "heads": 4, "vocab_size": VOCAB}
 
@@ -262,7 +334,8 @@ def test_ngpt_tied() -> None:
 
 
 def test_blocks_that_alternate() -> None:
-    """Gemma's habit: every other layer has a window and another base, here another norm and grouping too."""
+    """Gemma's habit: every other layer has a window and another base, here another norm and
+    grouping too."""
     config = sl.llama(**SMALL | {"layers": 5})
     one = config.decoder.blocks[0]
     other = replace(one.attention, kv_heads=2, window=2, positions=sl.Rotary(base=7.0))
@@ -279,7 +352,9 @@ def test_relative_bias_in_some_layers() -> None:
 
 def test_encoder_of_another_width() -> None:
     config = sl.encoder_decoder(**SMALL, share_embeddings=False)
-    wide = sl.encoder_decoder(**SMALL | {"width": 32, "layers": 3}, placement="pre", norm="rms", share_embeddings=False)
+    wide = sl.encoder_decoder(
+        **SMALL | {"width": 32, "layers": 3}, placement="pre", norm="rms", share_embeddings=False
+    )
     compare(replace(config, encoder=wide.encoder))
 
 
@@ -306,21 +381,29 @@ def test_types_left_out_are_type_0() -> None:
 
 
 def test_ngpt_matrices_are_unit_along_the_width() -> None:
-    """Rows of what reads the stream, columns of what writes to it, both embeddings (Loshchilov et al. 2024, 2.6)."""
+    """Rows of what reads the stream, columns of what writes to it, both embeddings (Loshchilov et
+    al. 2024, 2.6)."""
     state = numbers(randomise(sl.build(sl.ngpt(**SMALL, positions="relative"))))
     for name, matrix in state.items():
         if matrix.ndim == 2 and "relative" not in name:
             axis = 0 if "attention.output" in name or "down" in name else 1
             assert matrix.shape[axis] == WIDTH
-            np.testing.assert_allclose(np.linalg.norm(matrix, axis=axis), 1, atol=1e-6, err_msg=name)
-    assert np.abs(np.linalg.norm(state["decoder.relative.weight"], axis=1) - 1).max() > 0.1  # a table of biases is no direction
+            np.testing.assert_allclose(
+                np.linalg.norm(matrix, axis=axis), 1, atol=1e-6, err_msg=name
+            )
+    assert (
+        np.abs(np.linalg.norm(state["decoder.relative.weight"], axis=1) - 1).max() > 0.1
+    )  # a table of biases is no direction
 
 
 def test_ngpt_scales_start_where_the_paper_starts_them() -> None:
-    """s_qk = s_u = s_v = s_z = 1 and α = 0.05, so the fresh model is the oracle with those written out."""
+    """s_qk = s_u = s_v = s_z = 1 and α = 0.05, so the fresh model is the oracle with those written
+    out."""
     state = numbers(sl.build(sl.ngpt(**SMALL)))
     root = math.sqrt(WIDTH)
-    assert np.allclose(state["decoder.0.attention_step.weight"] * root, 1)  # the oracle's 0.05 stands before it
+    assert np.allclose(
+        state["decoder.0.attention_step.weight"] * root, 1
+    )  # the oracle's 0.05 stands before it
     assert np.allclose(state["decoder.0.attention.measure.scale.weight"] * root, 1)
     assert np.allclose(state["output.logit_scale.weight"] * root, 1)
     assert np.allclose(state["decoder.0.feed_forward.gate_scale.weight"], 1)
@@ -328,28 +411,45 @@ def test_ngpt_scales_start_where_the_paper_starts_them() -> None:
 
 def test_recorded_weights_are_the_oracles() -> None:
     """Asking for the weights shows those of the equation, per layer and head."""
-    config = with_attention(sl.gpt(**SMALL, positions="alibi", kv_heads=2, window=4), softcap=2.0, sinks=True)
+    config = with_attention(
+        sl.gpt(**SMALL, positions="alibi", kv_heads=2, window=4), softcap=2.0, sinks=True
+    )
     model, inputs = randomise(sl.build(config)), inputs_for(config)
     seen = sl.Recorder({"weights", "residual"})
     model(**inputs, record=seen)
-    attention, params = config.decoder.blocks[0].attention, reference.under(numbers(model), "decoder.1")
-    block, before = config.decoder.blocks[0], seen["decoder", 1, "residual"].detach().double().numpy()
+    attention, params = (
+        config.decoder.blocks[0].attention,
+        reference.under(numbers(model), "decoder.1"),
+    )
+    block, before = (
+        config.decoder.blocks[0],
+        seen["decoder", 1, "residual"].detach().double().numpy(),
+    )
     for row in range(3):
-        x = reference.norm(block.norm, reference.under(params, "attention_residual.before"), before[row])
+        x = reference.norm(
+            block.norm, reference.under(params, "attention_residual.before"), before[row]
+        )
         bias = reference.position_bias(attention, None, 8, causal=True)
         may = reference.allowed(8, 8, causal=True, window=4)
-        _, wanted = reference.multi_head(attention, reference.under(params, "attention"), x, x, may=may, bias=bias)
+        _, wanted = reference.multi_head(
+            attention, reference.under(params, "attention"), x, x, may=may, bias=bias
+        )
         assert_close(seen["decoder", 1, "weights"][row], wanted)
         assert wanted.sum(-1).max() < 1  # the sinks take their share
 
 
-# --- bricks -------------------------------------------------------------------------------------------------------------------------
+# --- bricks
+# -------------------------------------------------------------------------------------------------------------------------
 
 
 @st.composite
 def attention_cases(draw: st.DrawFn) -> SimpleNamespace:
     """Shapes and options of `sl.attention`."""
-    kv_heads, group, batch = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    kv_heads, group, batch = (
+        draw(st.integers(1, 3)),
+        draw(st.integers(1, 3)),
+        draw(st.integers(1, 3)),
+    )
     queries, keys = draw(st.integers(1, 7)), draw(st.integers(1, 7))
     dim, value_dim = draw(st.integers(1, 9)), draw(st.integers(1, 9))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
@@ -379,16 +479,24 @@ def check_attention(case: SimpleNamespace, kernel: str) -> None:
     keys = case.key.shape[2]
     ours, weights = sl.attention(**vars(case), kernel=kernel, return_weights=True)
     offset = keys - queries if case.causal or case.window is not None else 0
-    bias = None if case.bias is None else case.bias.expand(batch, heads, queries, keys).double().numpy()
+    bias = (
+        None
+        if case.bias is None
+        else case.bias.expand(batch, heads, queries, keys).double().numpy()
+    )
     for row in range(batch):
-        may = reference.allowed(queries, keys, causal=case.causal, window=case.window, offset=offset)
+        may = reference.allowed(
+            queries, keys, causal=case.causal, window=case.window, offset=offset
+        )
         if case.key_padding is not None:
             may &= ~case.key_padding[row].numpy()
         may = np.repeat(may[None], heads, axis=0)
         if case.mask is not None:
             may &= case.mask.expand(batch, heads, queries, keys)[row].numpy()
         query, key, value = (x[row].double().numpy() for x in (case.query, case.key, case.value))
-        wanted, wanted_weights = reference.attention(query, key, value, scale=case.scale, may=may, bias=None if bias is None else bias[row])
+        wanted, wanted_weights = reference.attention(
+            query, key, value, scale=case.scale, may=may, bias=None if bias is None else bias[row]
+        )
         np.testing.assert_allclose(ours[row].numpy(), wanted, atol=1e-5, rtol=1e-5)
         np.testing.assert_allclose(weights[row].numpy(), wanted_weights, atol=1e-5, rtol=1e-5)
         assert not ours[row].numpy()[~may.any(-1)].any()  # nothing to look at: exactly 0
@@ -402,18 +510,34 @@ def test_attention(case: SimpleNamespace, kernel: str) -> None:
 
 
 @pytest.mark.parametrize("more", ["", "bias", "mask", "a mask for each head"])
-@pytest.mark.parametrize(("causal", "window"), [(True, None), (True, 20), (False, 20), (False, None)])
+@pytest.mark.parametrize(
+    ("causal", "window"), [(True, None), (True, 20), (False, 20), (False, None)]
+)
 @pytest.mark.parametrize("keys", [150, 190])
-def test_attention_in_bands(monkeypatch: pytest.MonkeyPatch, causal: bool, window: int | None, keys: int, more: str) -> None:
-    """A mask too large for one tile is built band by band; the tile is made small here, so that 150 queries need three."""
+def test_attention_in_bands(
+    monkeypatch: pytest.MonkeyPatch, causal: bool, window: int | None, keys: int, more: str
+) -> None:
+    """A mask too large for one tile is built band by band; the tile is made small here, so that 150
+    queries need three."""
     monkeypatch.setattr("sightline.core.attention.TILE", 1)
     generator = torch.Generator().manual_seed(keys)
-    query, key, value = (torch.randn(1, heads, time, 4, generator=generator) for heads, time in ((2, 150), (1, keys), (1, keys)))
+    query, key, value = (
+        torch.randn(1, heads, time, 4, generator=generator)
+        for heads, time in ((2, 150), (1, keys), (1, keys))
+    )
     bias = torch.randn(1, 2, 150, keys, generator=generator) if more == "bias" else None
     masks = {"mask": (150, keys), "a mask for each head": (1, 2, 150, keys)}
     mask = torch.rand(masks[more], generator=generator) < 0.5 if more in masks else None
     case = SimpleNamespace(
-        query=query, key=key, value=value, causal=causal, window=window, bias=bias, mask=mask, key_padding=None, scale=None
+        query=query,
+        key=key,
+        value=value,
+        causal=causal,
+        window=window,
+        bias=bias,
+        mask=mask,
+        key_padding=None,
+        scale=None,
     )
     check_attention(case, "fused")
 
@@ -435,10 +559,26 @@ BRICKS = {
 
 
 def check_brick(
-    brick: Any, x: Tensor, context: Tensor | None, *, causal: bool, padding: Tensor | None, mask: Tensor | None, kernel: str
+    brick: Any,
+    x: Tensor,
+    context: Tensor | None,
+    *,
+    causal: bool,
+    padding: Tensor | None,
+    mask: Tensor | None,
+    kernel: str,
 ) -> None:
-    """`MultiHeadAttention` against the oracle. Its relative bias looks both ways, for it does not know who will call it."""
-    ours, weights = brick(x, context, causal=causal, key_padding=padding, mask=mask, kernel=kernel, return_weights=True)
+    """`MultiHeadAttention` against the oracle. Its relative bias looks both ways, for it does not
+    know who will call it."""
+    ours, weights = brick(
+        x,
+        context,
+        causal=causal,
+        key_padding=padding,
+        mask=mask,
+        kernel=kernel,
+        return_weights=True,
+    )
     params, time = numbers(brick), x.shape[1]
     for row in range(len(x)):
         seen = (x if context is None else context)[row].double().numpy()
@@ -447,8 +587,14 @@ def check_brick(
             may &= ~padding[row].numpy()
         if mask is not None:
             may = may[None] & mask.expand(len(x), 4, *may.shape)[row].numpy()
-        bias = reference.position_bias(brick.config, params.get("relative.weight"), time, causal=False) if context is None else None
-        wanted, wanted_weights = reference.multi_head(brick.config, params, x[row].double().numpy(), seen, may=may, bias=bias)
+        bias = (
+            reference.position_bias(brick.config, params.get("relative.weight"), time, causal=False)
+            if context is None
+            else None
+        )
+        wanted, wanted_weights = reference.multi_head(
+            brick.config, params, x[row].double().numpy(), seen, may=may, bias=bias
+        )
         assert_close(ours[row], wanted)
         assert_close(weights[row], wanted_weights)
 
@@ -463,7 +609,9 @@ def check_brick(
     masked=st.sampled_from(("", "pairs", "heads")),
     kernel=st.sampled_from(KERNELS),
 )
-def test_multi_head_attention_to_itself(name: str, batch: int, time: int, causal: bool, pad: bool, masked: str, kernel: str) -> None:
+def test_multi_head_attention_to_itself(
+    name: str, batch: int, time: int, causal: bool, pad: bool, masked: str, kernel: str
+) -> None:
     brick = randomise(sl.MultiHeadAttention(24, heads=4, **BRICKS[name]), seed=time)
     generator = torch.Generator().manual_seed(batch)
     x = torch.randn(batch, time, 24, generator=generator)
@@ -489,19 +637,27 @@ def test_multi_head_attention_to_another_sequence(
 ) -> None:
     brick = randomise(sl.MultiHeadAttention(24, heads=4, **BRICKS[name]), seed=time)
     generator = torch.Generator().manual_seed(keys)
-    x, context = torch.randn(batch, time, 24, generator=generator), torch.randn(batch, keys, 24, generator=generator)
+    x, context = (
+        torch.randn(batch, time, 24, generator=generator),
+        torch.randn(batch, keys, 24, generator=generator),
+    )
     padding = torch.rand(batch, keys, generator=generator) < 0.4 if pad else None
     mask = torch.rand(batch, 1, time, keys, generator=generator) < 0.6 if masked else None
     with torch.no_grad():
         check_brick(brick, x, context, causal=False, padding=padding, mask=mask, kernel=kernel)
 
 
-# --- the oracle and the core against Hugging Face's conventions ---------------------------------------------------------------------
+# --- the oracle and the core against Hugging Face's conventions
+# ---------------------------------------------------------------------
 
 BASES, DIMS = (10000.0, 500000.0), (64, 128)
 PUBLISHED_SCALINGS: list[tuple[str, sl.config.RotaryScaling, dict[str, Any]]] = [
     ("linear", sl.LinearScaling(factor=4.0), {"factor": 4.0}),
-    ("yarn", sl.YaRNScaling(factor=4.0, original_positions=4096), {"factor": 4.0, "original_max_position_embeddings": 4096}),
+    (
+        "yarn",
+        sl.YaRNScaling(factor=4.0, original_positions=4096),
+        {"factor": 4.0, "original_max_position_embeddings": 4096},
+    ),
     (
         "yarn",
         sl.YaRNScaling(factor=32.0, original_positions=4096, truncate=False),  # gpt-oss
@@ -509,21 +665,42 @@ PUBLISHED_SCALINGS: list[tuple[str, sl.config.RotaryScaling, dict[str, Any]]] = 
     ),
     (
         "yarn",
-        sl.YaRNScaling(factor=8.0, original_positions=2048, beta_fast=16.0, beta_slow=2.0, attention_factor=1.1),
-        {"factor": 8.0, "original_max_position_embeddings": 2048, "beta_fast": 16.0, "beta_slow": 2.0, "attention_factor": 1.1},
+        sl.YaRNScaling(
+            factor=8.0, original_positions=2048, beta_fast=16.0, beta_slow=2.0, attention_factor=1.1
+        ),
+        {
+            "factor": 8.0,
+            "original_max_position_embeddings": 2048,
+            "beta_fast": 16.0,
+            "beta_slow": 2.0,
+            "attention_factor": 1.1,
+        },
     ),
     (
         "llama3",
         sl.Llama3Scaling(factor=8.0, original_positions=8192),
-        {"factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        {
+            "factor": 8.0,
+            "original_max_position_embeddings": 8192,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
     ),
-    ("dynamic", sl.NTKScaling(factor=4.0), {"factor": 1.0}),  # at four times the length, its base is that of a fixed factor 4
+    (
+        "dynamic",
+        sl.NTKScaling(factor=4.0),
+        {"factor": 1.0},
+    ),  # at four times the length, its base is that of a fixed factor 4
 ]
 
 
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize(("kind", "scaling", "keys"), PUBLISHED_SCALINGS, ids=lambda part: part if isinstance(part, str) else "")
+@pytest.mark.parametrize(
+    ("kind", "scaling", "keys"),
+    PUBLISHED_SCALINGS,
+    ids=lambda part: part if isinstance(part, str) else "",
+)
 def test_rotary_frequencies_are_those_of_transformers(
     kind: str, scaling: sl.config.RotaryScaling, keys: dict[str, Any], base: float, dim: int
 ) -> None:
@@ -540,7 +717,9 @@ def test_rotary_frequencies_are_those_of_transformers(
         rope_parameters={"rope_type": kind, "rope_theta": base, **keys},
         standardize_rope_params=lambda: None,
     )
-    theirs, their_factor = ROPE_INIT_FUNCTIONS[kind](config, device="cpu", seq_len=4 * 4096 if kind == "dynamic" else None)
+    theirs, their_factor = ROPE_INIT_FUNCTIONS[kind](
+        config, device="cpu", seq_len=4 * 4096 if kind == "dynamic" else None
+    )
     rotary = sl.Rotary(base=base, scaling=scaling)
     wanted, factor = reference.rotary_frequencies(rotary, dim)
     ours, our_factor = rotary_frequencies(rotary, dim)
@@ -558,13 +737,25 @@ def test_t5_buckets_are_those_of_transformers() -> None:
     distance = torch.arange(-300, 301)
     for buckets, farthest in ((32, 128), (8, 8), (16, 20), (4, 100)):
         for both in (True, False):
-            theirs = T5Attention._relative_position_bucket(distance, bidirectional=both, num_buckets=buckets, max_distance=farthest)
-            wanted = [reference.t5_bucket(int(d), buckets=buckets, max_distance=farthest, bidirectional=both) for d in distance]
-            assert theirs.tolist() == wanted == relative_bucket(distance, buckets, farthest, causal=not both).tolist()
+            theirs = T5Attention._relative_position_bucket(
+                distance, bidirectional=both, num_buckets=buckets, max_distance=farthest
+            )
+            wanted = [
+                reference.t5_bucket(
+                    int(d), buckets=buckets, max_distance=farthest, bidirectional=both
+                )
+                for d in distance
+            ]
+            assert (
+                theirs.tolist()
+                == wanted
+                == relative_bucket(distance, buckets, farthest, causal=not both).tolist()
+            )
 
 
 def test_alibi_slopes_are_those_of_the_paper() -> None:
-    """Twelve heads: the eight of H = 8, then the first, third, fifth and seventh of H = 16 (Press et al. 2022)."""
+    """Twelve heads: the eight of H = 8, then the first, third, fifth and seventh of H = 16 (Press
+    et al. 2022)."""
     from sightline.core.positions import alibi_slopes
 
     eight, sixteen = [2.0**-h for h in range(1, 9)], [2 ** (-h / 2) for h in range(1, 17)]

@@ -1,4 +1,5 @@
-"""Where the source notes print a wrong value (SPEC, section Z): the right one, computed by this software."""
+"""Where the source notes print a wrong value (SPEC, section Z): the right one, computed by this
+software."""
 
 from __future__ import annotations
 
@@ -24,13 +25,16 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @KERNELS
 def test_three_words(kernel: str) -> None:
-    """ "I", "love", "Transformers" look at each other; the notes print 0.348 0.325 0.327 / 0.32 0.36 0.32 / 0.309 0.314 0.377."""
+    """ "I", "love", "Transformers" look at each other; the notes print 0.348 0.325 0.327 / 0.32
+    0.36 0.32 / 0.309 0.314 0.377."""
     words = torch.tensor([[1.0, 0.5, 0.2, 0.1], [0.3, 1.0, 0.4, 0.2], [0.2, 0.3, 1.0, 0.5]])
     x = words[None, None]
     output, weights = sl.attention(x, x, x, kernel=kernel, return_weights=True)
     right = [[0.396, 0.324, 0.279], [0.313, 0.380, 0.307], [0.277, 0.315, 0.408]]
     np.testing.assert_allclose(weights[0, 0].numpy(), right, atol=5.1e-4)
-    np.testing.assert_allclose(output[0, 0].numpy(), weights[0, 0].numpy() @ words.numpy(), atol=1e-6)
+    np.testing.assert_allclose(
+        output[0, 0].numpy(), weights[0, 0].numpy() @ words.numpy(), atol=1e-6
+    )
 
 
 SOFTMAX = [0.0900, 0.2447, 0.0, 0.6652]  # of 1, 2, −∞, 3; the notes print 0.0116 0.0315 0 0.8569
@@ -39,10 +43,20 @@ SOFTMAX = [0.0900, 0.2447, 0.0, 0.6652]  # of 1, 2, −∞, 3; the notes print 0
 @KERNELS
 @pytest.mark.parametrize("hidden_by", ["padding", "infinity"])
 def test_softmax_with_a_hidden_score(hidden_by: str, kernel: str) -> None:
-    query, key, value = torch.ones(1, 1, 1, 1), torch.tensor([1.0, 2.0, 9.0, 3.0]).view(1, 1, 4, 1), torch.eye(4)[None, None]
+    query, key, value = (
+        torch.ones(1, 1, 1, 1),
+        torch.tensor([1.0, 2.0, 9.0, 3.0]).view(1, 1, 4, 1),
+        torch.eye(4)[None, None],
+    )
     third = torch.tensor([[False, False, True, False]])
-    how = {"key_padding": third} if hidden_by == "padding" else {"bias": torch.zeros(1, 1, 1, 4).masked_fill(third, -math.inf)}
-    output, weights = sl.attention(query, key, value, scale=1.0, kernel=kernel, return_weights=True, **how)
+    how = (
+        {"key_padding": third}
+        if hidden_by == "padding"
+        else {"bias": torch.zeros(1, 1, 1, 4).masked_fill(third, -math.inf)}
+    )
+    output, weights = sl.attention(
+        query, key, value, scale=1.0, kernel=kernel, return_weights=True, **how
+    )
     for seen in (output, weights):
         np.testing.assert_allclose(seen.flatten().numpy(), SOFTMAX, atol=5e-5)
         assert seen.flatten()[2] == 0
@@ -57,17 +71,22 @@ def test_masked_softmax() -> None:
 def test_sinusoidal_positions() -> None:
     """Width 8, position 1; the notes print 0.841 0.541 0.01 1 0 1 0 1."""
     right = [0.841, 0.540, 0.100, 0.995, 0.010, 1.000, 0.001, 1.000]
-    np.testing.assert_allclose(sinusoidal(torch.tensor(1), 8, sl.Sinusoidal()).numpy(), right, atol=5.1e-4)
+    np.testing.assert_allclose(
+        sinusoidal(torch.tensor(1), 8, sl.Sinusoidal()).numpy(), right, atol=5.1e-4
+    )
     model = sl.build(sl.gpt(width=8, layers=1, heads=2, vocab_size=5, positions="sinusoidal"))
     model.decoder.embedding.tokens.weight.data.zero_()
     seen = sl.Recorder({"embedding"})
     model(torch.tensor([[3, 4]]), record=seen)
-    np.testing.assert_allclose(seen["decoder", None, "embedding"][0, 1].detach().numpy(), right, atol=5.1e-4)
+    np.testing.assert_allclose(
+        seen["decoder", None, "embedding"][0, 1].detach().numpy(), right, atol=5.1e-4
+    )
 
 
 @KERNELS
 def test_attention_is_equivariant_and_not_invariant(kernel: str) -> None:
-    """Without positions, permuted inputs give permuted outputs, which are not the outputs as they were."""
+    """Without positions, permuted inputs give permuted outputs, which are not the outputs as they
+    were."""
     order = torch.tensor([3, 0, 4, 1, 2])
     layer, x = sl.MultiHeadAttention(16, heads=4), normal(2, 5, 16)
     y, weights = layer(x, kernel=kernel, return_weights=True)
@@ -77,10 +96,16 @@ def test_attention_is_equivariant_and_not_invariant(kernel: str) -> None:
     assert (z - y).abs().max() > 0.01
 
 
-@pytest.mark.parametrize(("positions", "equivariant"), [("none", True), ("learned", False), ("rotary", False), ("alibi", False)])
+@pytest.mark.parametrize(
+    ("positions", "equivariant"),
+    [("none", True), ("learned", False), ("rotary", False), ("alibi", False)],
+)
 def test_positions_are_what_breaks_the_equivariance(positions: str, equivariant: bool) -> None:
     order = torch.tensor([3, 0, 4, 1, 2])
-    model, tokens = sl.build(sl.bert(**SMALL, positions=positions, head="none")).eval(), torch.tensor([[5, 9, 2, 7, 11]])
+    model, tokens = (
+        sl.build(sl.bert(**SMALL, positions=positions, head="none")).eval(),
+        torch.tensor([[5, 9, 2, 7, 11]]),
+    )
     difference = (model(tokens[:, order]) - model(tokens)[:, order]).abs().max()
     assert (difference < 1e-5) == equivariant, difference
 
@@ -113,12 +138,15 @@ def test_swiglu_has_a_third_matrix() -> None:
     y = layer(x)
     assert y.shape == x.shape
     params = {name: value.double().numpy() for name, value in layer.state_dict().items()}
-    wanted = reference.feed_forward(config.decoder.blocks[0].feed_forward, params, x.double().numpy())
+    wanted = reference.feed_forward(
+        config.decoder.blocks[0].feed_forward, params, x.double().numpy()
+    )
     np.testing.assert_allclose(y.detach().numpy(), wanted, atol=1e-6)
 
 
 def test_layer_norm_has_epsilon_inside_the_root() -> None:
-    """√(variance + ε) with the biased variance: of 1 2 3 4 it is 1.25. The notes divide by (std + ε)."""
+    """√(variance + ε) with the biased variance: of 1 2 3 4 it is 1.25. The notes divide by (std +
+    ε)."""
     x, eps = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), 1.0
     right = [(n - 2.5) / math.sqrt(1.25 + eps) for n in (1, 2, 3, 4)]
     notes = [(n - 2.5) / (math.sqrt(1.25) + eps) for n in (1, 2, 3, 4)]
@@ -135,20 +163,29 @@ def test_layer_norm_has_epsilon_inside_the_root() -> None:
 def test_cross_attention_has_the_keys_own_length(kernel: str) -> None:
     """The notes' sample takes one `seq_len` for q, k and v."""
     layer = sl.MultiHeadAttention(16, heads=4)
-    y, weights = layer(normal(2, 3, 16), normal(2, 7, 16, seed=1), kernel=kernel, return_weights=True)
+    y, weights = layer(
+        normal(2, 3, 16), normal(2, 7, 16, seed=1), kernel=kernel, return_weights=True
+    )
     assert y.shape == (2, 3, 16)
     assert weights.shape == (2, 4, 3, 7)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 3))
     model = sl.build(sl.encoder_decoder(**SMALL))
-    assert model(torch.ones(2, 3).long(), source=torch.ones(2, 7).long(), kernel=kernel).shape == (2, 3, 30)
+    assert model(torch.ones(2, 3).long(), source=torch.ones(2, 7).long(), kernel=kernel).shape == (
+        2,
+        3,
+        30,
+    )
 
 
 @KERNELS
 def test_a_row_with_nothing_to_look_at_is_zero(kernel: str) -> None:
-    """−∞ everywhere makes softmax NaN; here the row is 0, and so are the gradients that pass through it."""
+    """−∞ everywhere makes softmax NaN; here the row is 0, and so are the gradients that pass
+    through it."""
     query, key, value = (normal(2, 4, 3, 8, seed=seed).requires_grad_() for seed in range(3))
     padding = torch.tensor([[True, True, True], [False, True, False]])
-    output, weights = sl.attention(query, key, value, key_padding=padding, kernel=kernel, return_weights=True)
+    output, weights = sl.attention(
+        query, key, value, key_padding=padding, kernel=kernel, return_weights=True
+    )
     assert (output[0] == 0).all()
     assert (weights[0] == 0).all()
     torch.testing.assert_close(weights[1].sum(-1), torch.ones(4, 3))
@@ -160,7 +197,13 @@ def test_a_row_with_nothing_to_look_at_is_zero(kernel: str) -> None:
 
 @KERNELS
 def test_a_sequence_of_padding_only_is_finite(kernel: str) -> None:
-    for config in (sl.gpt(**SMALL), sl.llama(**SMALL), sl.bert(**SMALL), sl.bert(**SMALL, head="mean"), sl.ngpt(**SMALL)):
+    for config in (
+        sl.gpt(**SMALL),
+        sl.llama(**SMALL),
+        sl.bert(**SMALL),
+        sl.bert(**SMALL, head="mean"),
+        sl.ngpt(**SMALL),
+    ):
         model, tokens = sl.build(config), torch.ones(2, 4).long()
         seen = model(tokens, padding=torch.tensor([[True] * 4, [False] * 4]), kernel=kernel)
         assert seen.isfinite().all()

@@ -25,20 +25,27 @@ def test_recording_everything_changes_no_bit(name: str) -> None:
 def test_weights_rebuilt_beside_the_fused_kernel_are_the_equations(name: str) -> None:
     model, arguments = make(ALL[name]), inputs(ALL[name])
     crossed = name in ENCODER_DECODERS
-    beside, inside = sl.Recorder(SEEN_BESIDE_THE_KERNEL), sl.Recorder({"weights"} | ({"cross_weights"} if crossed else set()))
+    beside, inside = (
+        sl.Recorder(SEEN_BESIDE_THE_KERNEL),
+        sl.Recorder({"weights"} | ({"cross_weights"} if crossed else set())),
+    )
     fused, slow = model(**arguments, record=beside), model(**arguments, record=inside)
     assert distance(fused, slow) < 1e-5
     stacks = {"encoder": model.encoder, "decoder": model.decoder}
     found = 0
     for (stack, layer, what), weights in inside.kept.items():
         prefix = what.removesuffix("weights")
-        query, key, mask, bias = (beside[stack, layer, prefix + part] for part in ("query", "key", "mask", "bias"))
+        query, key, mask, bias = (
+            beside[stack, layer, prefix + part] for part in ("query", "key", "mask", "bias")
+        )
         block = stacks[stack][layer]
         attention = block.cross_attention if prefix else block.attention
         rebuilt = attention_weights(query, key, attention.scoring(mask, bias))
         assert float((rebuilt - weights).detach().abs().max()) < 1e-5
         found += 1
-    assert found == sum(s.layers for s in model.config.stacks.values()) + (model.config.decoder.layers if crossed else 0)
+    assert found == sum(s.layers for s in model.config.stacks.values()) + (
+        model.config.decoder.layers if crossed else 0
+    )
     assert len(inside.equation_layers) == sum(s.layers for s in model.config.stacks.values())
 
 
@@ -63,13 +70,18 @@ def test_the_stream_is_the_sum_of_what_was_added() -> None:
     seen = sl.Recorder({"residual", "attention", "feed_forward"})
     model(**arguments, record=seen)
     first, second = seen["decoder", 0, "residual"], seen["decoder", 1, "residual"]
-    torch.testing.assert_close(first + seen["decoder", 0, "attention"] + seen["decoder", 0, "feed_forward"], second)
+    torch.testing.assert_close(
+        first + seen["decoder", 0, "attention"] + seen["decoder", 0, "feed_forward"], second
+    )
 
 
 def test_two_recorders_do_not_meet() -> None:
     model = make(GENERATORS["rotary"])
     one, two = sl.Recorder({"query"}), sl.Recorder({"query"}, layers={1})
-    a, b = inputs(GENERATORS["rotary"], seed=5)["tokens"], inputs(GENERATORS["rotary"], seed=6)["tokens"]
+    a, b = (
+        inputs(GENERATORS["rotary"], seed=5)["tokens"],
+        inputs(GENERATORS["rotary"], seed=6)["tokens"],
+    )
     model(a, record=one)
     model(b, record=two)
     again = sl.Recorder({"query"})
@@ -80,21 +92,33 @@ def test_two_recorders_do_not_meet() -> None:
 
 def test_an_edit_is_a_function_of_the_value() -> None:
     model, arguments = make(GENERATORS["rotary"]), inputs(GENERATORS["rotary"])
-    ablate = sl.Recorder({"heads"}, edits={("decoder", 0, "heads"): lambda heads: torch.cat((heads[:, :1] * 0, heads[:, 1:]), dim=1)})
+    ablate = sl.Recorder(
+        {"heads"},
+        edits={
+            ("decoder", 0, "heads"): lambda heads: torch.cat(
+                (heads[:, :1] * 0, heads[:, 1:]), dim=1
+            )
+        },
+    )
     edited = model(**arguments, record=ablate)
     ablate.finish()
     assert distance(model(**arguments), edited) > 1e-4
     assert bool((ablate["decoder", 0, "heads"][:, 0] == 0).all())
     same = sl.Recorder(edits={("decoder", 1, "weights"): lambda weights: weights})
     assert distance(model(**arguments), model(**arguments, record=same)) < 1e-5
-    assert same.equation_layers == {("decoder", 1)}, "only the edited layer leaves the fused kernel, and the recording says so"
+    assert same.equation_layers == {("decoder", 1)}, (
+        "only the edited layer leaves the fused kernel, and the recording says so"
+    )
 
 
 def test_silence_is_not_an_answer() -> None:
     with pytest.raises(sl.RecordError, match=r"nothing named 'qeury'.*did you mean 'query'"):
         sl.Recorder({"qeury"})
     model, arguments = make(GENERATORS["rotary"]), inputs(GENERATORS["rotary"])
-    for wrong in (sl.Recorder({"cross_query"}), sl.Recorder(edits={("decoder", 9, "query"): lambda x: x})):
+    for wrong in (
+        sl.Recorder({"cross_query"}),
+        sl.Recorder(edits={("decoder", 9, "query"): lambda x: x}),
+    ):
         model(**arguments, record=wrong)
         with pytest.raises(sl.RecordError, match="never computed it"):
             wrong.finish()

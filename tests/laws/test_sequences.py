@@ -6,7 +6,18 @@ import pytest
 import torch
 
 import sightline as sl
-from tests.tiny import ALL, BATCH, DECODERS, ENCODER_DECODERS, GENERATORS, TIME, distance, inputs, left_padding, make
+from tests.tiny import (
+    ALL,
+    BATCH,
+    DECODERS,
+    ENCODER_DECODERS,
+    GENERATORS,
+    TIME,
+    distance,
+    inputs,
+    left_padding,
+    make,
+)
 
 CACHES = {
     "growing": sl.Cache.growing,
@@ -15,18 +26,28 @@ CACHES = {
 }
 
 
-def run(model: sl.Transformer, arguments: dict[str, torch.Tensor], cuts: list[int], cache: sl.Cache) -> torch.Tensor:
+def run(
+    model: sl.Transformer, arguments: dict[str, torch.Tensor], cuts: list[int], cache: sl.Cache
+) -> torch.Tensor:
     """The tokens in pieces; the source only in the first call."""
     found, start = [], 0
     for stop in [*cuts, arguments["tokens"].shape[1]]:
-        piece = {name: x[:, start:stop] for name, x in arguments.items() if name in ("tokens", "padding")}
-        first = {name: x for name, x in arguments.items() if name.startswith("source")} if start == 0 else {}
+        piece = {
+            name: x[:, start:stop] for name, x in arguments.items() if name in ("tokens", "padding")
+        }
+        first = (
+            {name: x for name, x in arguments.items() if name.startswith("source")}
+            if start == 0
+            else {}
+        )
         found.append(model(**piece, **first, cache=cache))
         start = stop
     return torch.cat(found, dim=1)
 
 
-@pytest.mark.parametrize("cuts", [list(range(1, TIME)), [4, 9], [7]], ids=["steps", "chunks", "two"])
+@pytest.mark.parametrize(
+    "cuts", [list(range(1, TIME)), [4, 9], [7]], ids=["steps", "chunks", "two"]
+)
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("name", GENERATORS)
@@ -49,7 +70,9 @@ def test_a_ring_forgets_what_no_window_sees() -> None:
     model, cache = make(config), sl.Cache.windowed(config)
     for _ in range(20):
         model(torch.zeros(1, 1, dtype=torch.long), cache=cache)
-    assert cache.bytes == 2 * config.decoder.layers * 24 * 4 * 4, "2 · layers · width · window · bytes"
+    assert cache.bytes == 2 * config.decoder.layers * 24 * 4 * 4, (
+        "2 · layers · width · window · bytes"
+    )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -62,7 +85,9 @@ def test_a_left_padded_row_is_the_row_alone(name: str) -> None:
         alone = {key: x[row : row + 1] for key, x in arguments.items()}
         alone["tokens"] = alone["tokens"][:, real]
         expected = model(**alone)[0]
-        assert distance(expected, together[row] if together.dim() == 2 else together[row, real]) < 1e-5
+        assert (
+            distance(expected, together[row] if together.dim() == 2 else together[row, real]) < 1e-5
+        )
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
@@ -108,5 +133,9 @@ def test_an_interrupted_pass_leaves_the_cache_as_it_was() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        model(tokens[:, 5:9], cache=cache, record=sl.Recorder(edits={("decoder", 1, "residual"): interrupt}))
+        model(
+            tokens[:, 5:9],
+            cache=cache,
+            record=sl.Recorder(edits={("decoder", 1, "residual"): interrupt}),
+        )
     assert distance(model(tokens)[:, 5:], model(tokens[:, 5:], cache=cache)) < 1e-5

@@ -1,6 +1,8 @@
-"""Law: with the same weights, the layers of `torch.nn` and ours give the same outputs, gradients of inputs and gradients of weights.
+"""Law: with the same weights, the layers of `torch.nn` and ours give the same outputs, gradients of
+inputs and gradients of weights.
 
-Our models take tokens where torch's take vectors, so each vector becomes a token of its own: row n of the embedding matrix is vector n.
+Our models take tokens where torch's take vectors, so each vector becomes a token of its own: row n
+of the embedding matrix is vector n.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def randomise(module: nn.Module) -> Any:
     """Every parameter of a noticeable size, biases and gains too."""
     for seed, parameter in enumerate(module.parameters()):
         noise = normal(*parameter.shape, seed=seed)
-        parameter.data = noise / WIDTH**0.5 if parameter.dim() == 2 else parameter.data + 0.3 * noise
+        parameter.data = (
+            noise / WIDTH**0.5 if parameter.dim() == 2 else parameter.data + 0.3 * noise
+        )
     return module
 
 
@@ -37,12 +41,16 @@ def right_padded(batch: int, time: int) -> Tensor:
     return torch.arange(time)[None] >= time - torch.arange(batch)[:, None]
 
 
-# --- whose weight is whose ----------------------------------------------------------------------------------------------------------
+# --- whose weight is whose
+# ----------------------------------------------------------------------------------------------------------
 
 
 def attention_names(theirs: nn.MultiheadAttention, read: Read, path: str = "") -> dict[str, Tensor]:
     """`nn.MultiheadAttention` keeps q, k and v in one matrix, one after the other."""
-    names = {f"{path}output.weight": read(theirs.out_proj.weight), f"{path}output.bias": read(theirs.out_proj.bias)}
+    names = {
+        f"{path}output.weight": read(theirs.out_proj.weight),
+        f"{path}output.bias": read(theirs.out_proj.bias),
+    }
     weights, biases = read(theirs.in_proj_weight).chunk(3), read(theirs.in_proj_bias).chunk(3)
     for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
         names |= {f"{path}{name}.weight": weight, f"{path}{name}.bias": bias}
@@ -53,9 +61,20 @@ def layer_names(theirs: Any, read: Read, path: str, placement: str) -> dict[str,
     """A `TransformerEncoderLayer` or `TransformerDecoderLayer`, by our names."""
     where = "before" if placement == "pre" else "after"
     parts = {f"{path}.feed_forward.up": theirs.linear1, f"{path}.feed_forward.down": theirs.linear2}
-    residuals = ["attention", "cross", "feed_forward"] if hasattr(theirs, "multihead_attn") else ["attention", "feed_forward"]
-    parts |= {f"{path}.{name}_residual.{where}": getattr(theirs, f"norm{n}") for n, name in enumerate(residuals, 1)}
-    names = {f"{name}.{kind}": read(getattr(part, kind)) for name, part in parts.items() for kind in ("weight", "bias")}
+    residuals = (
+        ["attention", "cross", "feed_forward"]
+        if hasattr(theirs, "multihead_attn")
+        else ["attention", "feed_forward"]
+    )
+    parts |= {
+        f"{path}.{name}_residual.{where}": getattr(theirs, f"norm{n}")
+        for n, name in enumerate(residuals, 1)
+    }
+    names = {
+        f"{name}.{kind}": read(getattr(part, kind))
+        for name, part in parts.items()
+        for kind in ("weight", "bias")
+    }
     names |= attention_names(theirs.self_attn, read, f"{path}.attention.")
     if hasattr(theirs, "multihead_attn"):
         names |= attention_names(theirs.multihead_attn, read, f"{path}.cross_attention.")
@@ -67,7 +86,10 @@ def transformer_names(theirs: nn.Transformer, read: Read, placement: str) -> dic
     names: dict[str, Tensor] = {}
     for stack in ("encoder", "decoder"):
         part = getattr(theirs, stack)
-        names |= {f"{stack}.norm.weight": read(part.norm.weight), f"{stack}.norm.bias": read(part.norm.bias)}
+        names |= {
+            f"{stack}.norm.weight": read(part.norm.weight),
+            f"{stack}.norm.bias": read(part.norm.bias),
+        }
         for n, layer in enumerate(part.layers):
             names |= layer_names(layer, read, f"{stack}.{n}", placement)
     return names
@@ -85,11 +107,14 @@ def copy(names: dict[str, Tensor], ours: nn.Module) -> None:
 def assert_same(ours: Tensor, theirs: Tensor, what: str) -> None:
     largest = float(theirs.detach().abs().max())
     assert largest > 1e-3, what
-    torch.testing.assert_close(ours, theirs, atol=1e-5 * largest, rtol=1e-4, msg=lambda text: f"{what}: {text}")
+    torch.testing.assert_close(
+        ours, theirs, atol=1e-5 * largest, rtol=1e-4, msg=lambda text: f"{what}: {text}"
+    )
 
 
 def assert_same_gradients(ours: nn.Module, names: dict[str, Tensor]) -> None:
-    """The gradient of every weight. A key's bias moves all scores of a row alike, so its gradient is 0 but for rounding."""
+    """The gradient of every weight. A key's bias moves all scores of a row alike, so its gradient
+    is 0 but for rounding."""
     parameters = dict(ours.named_parameters())
     for name, gradient in names.items():
         if name.endswith("key.bias"):
@@ -98,7 +123,8 @@ def assert_same_gradients(ours: nn.Module, names: dict[str, Tensor]) -> None:
             assert_same(parameters[name].grad, gradient, name)
 
 
-# --- attention ----------------------------------------------------------------------------------------------------------------------
+# --- attention
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -109,18 +135,34 @@ def test_multi_head_attention(case: str, pad: bool, kernel: str) -> None:
     ours = sl.MultiHeadAttention(WIDTH, heads=HEADS)
     copy(attention_names(theirs, lambda p: p), ours)
     keys = SOURCE if case == "cross" else TIME
-    padding, future = right_padded(BATCH, keys) if pad else None, torch.ones(TIME, TIME, dtype=torch.bool).triu(1)
+    padding, future = (
+        right_padded(BATCH, keys) if pad else None,
+        torch.ones(TIME, TIME, dtype=torch.bool).triu(1),
+    )
     results = []
     for who in ("ours", "theirs"):
-        x, context = normal(BATCH, TIME, WIDTH, seed=1).requires_grad_(), normal(BATCH, SOURCE, WIDTH, seed=2).requires_grad_()
+        x, context = (
+            normal(BATCH, TIME, WIDTH, seed=1).requires_grad_(),
+            normal(BATCH, SOURCE, WIDTH, seed=2).requires_grad_(),
+        )
         if who == "ours":
             y, weights = ours(
-                x, context if case == "cross" else None, causal=case == "causal", key_padding=padding, kernel=kernel, return_weights=True
+                x,
+                context if case == "cross" else None,
+                causal=case == "causal",
+                key_padding=padding,
+                kernel=kernel,
+                return_weights=True,
             )
         else:
             seen = context if case == "cross" else x
             y, weights = theirs(
-                x, seen, seen, key_padding_mask=padding, attn_mask=future if case == "causal" else None, average_attn_weights=False
+                x,
+                seen,
+                seen,
+                key_padding_mask=padding,
+                attn_mask=future if case == "causal" else None,
+                average_attn_weights=False,
             )
         (y * normal(*y.shape, seed=3)).sum().backward()
         results.append((y, weights, x.grad, context.grad))
@@ -133,7 +175,9 @@ def test_multi_head_attention(case: str, pad: bool, kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("axes", ["pairs", "heads"])
-def test_a_mask_is_true_where_torchs_scaled_dot_product_attention_looks_and_its_layer_does_not(axes: str, kernel: str) -> None:
+def test_a_mask_is_true_where_torchs_scaled_dot_product_attention_looks_and_its_layer_does_not(
+    axes: str, kernel: str
+) -> None:
     theirs = randomise(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True))
     ours = sl.MultiHeadAttention(WIDTH, heads=HEADS)
     copy(attention_names(theirs, lambda p: p), ours)
@@ -144,7 +188,11 @@ def test_a_mask_is_true_where_torchs_scaled_dot_product_attention_looks_and_its_
     for who in ("ours", "theirs"):
         x = normal(BATCH, TIME, WIDTH, seed=1).requires_grad_()
         hidden = ~mask if axes == "pairs" else ~mask.flatten(0, 1)
-        y = ours(x, mask=mask, kernel=kernel) if who == "ours" else theirs(x, x, x, attn_mask=hidden, need_weights=False)[0]
+        y = (
+            ours(x, mask=mask, kernel=kernel)
+            if who == "ours"
+            else theirs(x, x, x, attn_mask=hidden, need_weights=False)[0]
+        )
         (y * normal(*y.shape, seed=3)).sum().backward()
         results.append((y, x.grad))
     for what, mine, other in zip(("output", "x"), *results, strict=True):
@@ -152,10 +200,15 @@ def test_a_mask_is_true_where_torchs_scaled_dot_product_attention_looks_and_its_
     assert_same_gradients(ours, attention_names(theirs, lambda p: p.grad))
     query, key, value = (normal(BATCH, HEADS, TIME, size, seed=size) for size in (4, 4, 4))
     mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    assert_same(sl.attention(query, key, value, mask=mask, kernel=kernel), mixed, "scaled_dot_product_attention")
+    assert_same(
+        sl.attention(query, key, value, mask=mask, kernel=kernel),
+        mixed,
+        "scaled_dot_product_attention",
+    )
 
 
-# --- layers -------------------------------------------------------------------------------------------------------------------------
+# --- layers
+# -------------------------------------------------------------------------------------------------------------------------
 
 
 def choices(placement: str, activation: str, layers: int, vectors: int) -> dict[str, Any]:
@@ -184,9 +237,19 @@ BY_KERNEL = pytest.mark.parametrize("kernel", KERNELS)
 @PLACEMENTS
 @ACTIVATIONS
 def test_encoder_layer(placement: str, activation: str, kernel: str) -> None:
-    theirs = randomise(nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, activation, norm_first=placement == "pre", batch_first=True))
-    config = sl.bert(**choices(placement, activation, 1, BATCH * TIME), norm="layer", types=0, head="none")
-    bare = replace(config.encoder, embedding=sl.EmbeddingConfig(vocab_size=BATCH * TIME), final_norm=sl.NoNorm())
+    theirs = randomise(
+        nn.TransformerEncoderLayer(
+            WIDTH, HEADS, HIDDEN, 0.0, activation, norm_first=placement == "pre", batch_first=True
+        )
+    )
+    config = sl.bert(
+        **choices(placement, activation, 1, BATCH * TIME), norm="layer", types=0, head="none"
+    )
+    bare = replace(
+        config.encoder,
+        embedding=sl.EmbeddingConfig(vocab_size=BATCH * TIME),
+        final_norm=sl.NoNorm(),
+    )
     ours = sl.build(replace(config, encoder=bare))
     copy(layer_names(theirs, lambda p: p, "encoder.0", placement), ours)
     x, padding = normal(BATCH, TIME, WIDTH, seed=1).requires_grad_(), right_padded(BATCH, TIME)
@@ -202,10 +265,16 @@ def test_encoder_layer(placement: str, activation: str, kernel: str) -> None:
 
 def decoder_alone(placement: str, activation: str) -> sl.ModelConfig:
     """An encoder–decoder whose encoder can be made the identity: no norms, so x + 0 + 0."""
-    pair = sl.encoder_decoder(**choices(placement, activation, 1, BATCH * TIME), share_embeddings=False)
-    through = sl.encoder_decoder(**choices("pre", "relu", 1, BATCH * SOURCE), share_embeddings=False, norm="none").encoder
+    pair = sl.encoder_decoder(
+        **choices(placement, activation, 1, BATCH * TIME), share_embeddings=False
+    )
+    through = sl.encoder_decoder(
+        **choices("pre", "relu", 1, BATCH * SOURCE), share_embeddings=False, norm="none"
+    ).encoder
     encoder = replace(through, embedding=sl.EmbeddingConfig(vocab_size=BATCH * SOURCE))
-    decoder = replace(pair.decoder, embedding=sl.EmbeddingConfig(vocab_size=BATCH * TIME), final_norm=sl.NoNorm())
+    decoder = replace(
+        pair.decoder, embedding=sl.EmbeddingConfig(vocab_size=BATCH * TIME), final_norm=sl.NoNorm()
+    )
     return sl.ModelConfig(encoder=encoder, decoder=decoder)
 
 
@@ -213,12 +282,26 @@ def decoder_alone(placement: str, activation: str) -> sl.ModelConfig:
 @PLACEMENTS
 @ACTIVATIONS
 def test_decoder_layer(placement: str, activation: str, kernel: str) -> None:
-    theirs = randomise(nn.TransformerDecoderLayer(WIDTH, HEADS, HIDDEN, 0.0, activation, norm_first=placement == "pre", batch_first=True))
+    theirs = randomise(
+        nn.TransformerDecoderLayer(
+            WIDTH, HEADS, HIDDEN, 0.0, activation, norm_first=placement == "pre", batch_first=True
+        )
+    )
     ours = sl.build(decoder_alone(placement, activation))
-    nothing = {name: torch.zeros_like(p) for name, p in ours.named_parameters() if name.startswith("encoder.0")}
+    nothing = {
+        name: torch.zeros_like(p)
+        for name, p in ours.named_parameters()
+        if name.startswith("encoder.0")
+    }
     copy(nothing | layer_names(theirs, lambda p: p, "decoder.0", placement), ours)
-    x, memory = normal(BATCH, TIME, WIDTH, seed=1).requires_grad_(), normal(BATCH, SOURCE, WIDTH, seed=2).requires_grad_()
-    padding, memory_padding = right_padded(BATCH, TIME), right_padded(BATCH, SOURCE).flip(0, 1)  # the source on the left
+    x, memory = (
+        normal(BATCH, TIME, WIDTH, seed=1).requires_grad_(),
+        normal(BATCH, SOURCE, WIDTH, seed=2).requires_grad_(),
+    )
+    padding, memory_padding = (
+        right_padded(BATCH, TIME),
+        right_padded(BATCH, SOURCE).flip(0, 1),
+    )  # the source on the left
     y = ours(
         as_tokens(ours, "decoder", x),
         padding=padding,
@@ -227,7 +310,13 @@ def test_decoder_layer(placement: str, activation: str, kernel: str) -> None:
         kernel=kernel,
     )
     future = torch.ones(TIME, TIME, dtype=torch.bool).triu(1)
-    z = theirs(x, memory, tgt_mask=future, tgt_key_padding_mask=padding, memory_key_padding_mask=memory_padding)
+    z = theirs(
+        x,
+        memory,
+        tgt_mask=future,
+        tgt_key_padding_mask=padding,
+        memory_key_padding_mask=memory_padding,
+    )
     for out in (y, z):
         (out * normal(*z.shape, seed=3) * ~padding[..., None]).sum().backward()
     assert_same(y[~padding], z[~padding], "output")
@@ -241,15 +330,34 @@ def test_decoder_layer(placement: str, activation: str, kernel: str) -> None:
 @ACTIVATIONS
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_transformer(placement: str, activation: str, kernel: str) -> None:
-    theirs = randomise(nn.Transformer(WIDTH, HEADS, 2, 2, HIDDEN, 0.0, activation, norm_first=placement == "pre", batch_first=True))
-    config = sl.encoder_decoder(**choices(placement, activation, 2, BATCH * TIME), share_embeddings=False)
+    theirs = randomise(
+        nn.Transformer(
+            WIDTH,
+            HEADS,
+            2,
+            2,
+            HIDDEN,
+            0.0,
+            activation,
+            norm_first=placement == "pre",
+            batch_first=True,
+        )
+    )
+    config = sl.encoder_decoder(
+        **choices(placement, activation, 2, BATCH * TIME), share_embeddings=False
+    )
     stacks = {
-        name: replace(stack, embedding=sl.EmbeddingConfig(vocab_size=BATCH * time), final_norm=sl.LayerNorm())
+        name: replace(
+            stack, embedding=sl.EmbeddingConfig(vocab_size=BATCH * time), final_norm=sl.LayerNorm()
+        )
         for (name, stack), time in zip(config.stacks.items(), (SOURCE, TIME), strict=True)
     }
     ours = sl.build(sl.ModelConfig(**stacks))
     copy(transformer_names(theirs, lambda p: p, placement), ours)
-    source, x = normal(BATCH, SOURCE, WIDTH, seed=1).requires_grad_(), normal(BATCH, TIME, WIDTH, seed=2).requires_grad_()
+    source, x = (
+        normal(BATCH, SOURCE, WIDTH, seed=1).requires_grad_(),
+        normal(BATCH, TIME, WIDTH, seed=2).requires_grad_(),
+    )
     source_padding, padding = right_padded(BATCH, SOURCE), right_padded(BATCH, TIME)
     y = ours(
         as_tokens(ours, "decoder", x),

@@ -1,7 +1,8 @@
-"""Models whose attention is written by hand: each head does one thing, so that a detector has something certain to find.
+"""Models whose attention is written by hand: each head does one thing, so that a detector has
+something certain to find.
 
-The stream has three parts: the token as one-hot, the position as one-hot, and room for the token before. There are no norms, and the
-feed-forward layers add nothing.
+The stream has three parts: the token as one-hot, the position as one-hot, and room for the token
+before. There are no norms, and the feed-forward layers add nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def induction() -> Head:
 def duplicate() -> Head:
     """Asks for the same token at another place."""
     head = Head()
-    head.query[TOKEN, TOKEN], head.query[PLACE, PLACE] = STRONG * torch.eye(V), -2 * STRONG * torch.eye(P)
+    head.query[TOKEN, TOKEN], head.query[PLACE, PLACE] = (
+        STRONG * torch.eye(V),
+        -2 * STRONG * torch.eye(P),
+    )
     head.key[TOKEN, TOKEN], head.key[PLACE, PLACE] = torch.eye(V), torch.eye(P)
     return head
 
@@ -106,10 +110,25 @@ def plant(attention: Attention, heads: Sequence[Head]) -> None:
     attention.output.weight.copy_(torch.eye(WIDTH).repeat(1, len(heads)))
 
 
-def planted(make: Callable[..., sl.ModelConfig], *layers: Sequence[Head], cross: Sequence[Sequence[Head]] = (), **more: object) -> sl.Model:
-    """A model of these heads; for an encoder–decoder both stacks have them, and `cross` are the decoder's."""
-    size = {"width": WIDTH, "layers": len(layers), "heads": len(layers[0]), "head_dim": WIDTH, "hidden": 4, "vocab_size": V}
-    config = make(**size, max_positions=P, norm="none", placement="pre", positions="learned", **more)
+def planted(
+    make: Callable[..., sl.ModelConfig],
+    *layers: Sequence[Head],
+    cross: Sequence[Sequence[Head]] = (),
+    **more: object,
+) -> sl.Model:
+    """A model of these heads; for an encoder–decoder both stacks have them, and `cross` are the
+    decoder's."""
+    size = {
+        "width": WIDTH,
+        "layers": len(layers),
+        "heads": len(layers[0]),
+        "head_dim": WIDTH,
+        "hidden": 4,
+        "vocab_size": V,
+    }
+    config = make(
+        **size, max_positions=P, norm="none", placement="pre", positions="learned", **more
+    )
     model = sl.build(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -18,22 +18,33 @@ from tests.tiny import ALL, make
 @pytest.mark.parametrize("name", SPEAKING)
 def test_the_parts_add_up(name: str) -> None:
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
-    logits = subject.running(torch.tensor([ids]), **{key: torch.tensor([value]) for key, value in source.items()})[0].detach()
+    logits = subject.running(
+        torch.tensor([ids]), **{key: torch.tensor([value]) for key, value in source.items()}
+    )[0].detach()
     own = attribution(subject, ids, **source, positions=None)
     torch.testing.assert_close(own.total, logits.max(-1).values.double(), atol=1e-5, rtol=0)
     assert own.gap < 1e-5
     two = attribution(subject, ids, **source, token=3, against=7, by_key=True)
-    torch.testing.assert_close(two.total, (logits[-1:, 3] - logits[-1:, 7]).double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        two.total, (logits[-1:, 3] - logits[-1:, 7]).double(), atol=1e-5, rtol=0
+    )
     torch.testing.assert_close(two.by_key.sum(-1), two.heads[..., 0], atol=1e-6, rtol=0)
     if source:
-        torch.testing.assert_close(two.cross_by_key.sum(-1), two.cross_heads[..., 0], atol=1e-6, rtol=0)
+        torch.testing.assert_close(
+            two.cross_by_key.sum(-1), two.cross_heads[..., 0], atol=1e-6, rtol=0
+        )
     layers = subject.running.last_stack.config.layers
-    assert own.heads.shape == (layers, subject.running.last_stack.config.block(0).attention.heads, len(ids))
+    assert own.heads.shape == (
+        layers,
+        subject.running.last_stack.config.block(0).attention.heads,
+        len(ids),
+    )
 
 
 @pytest.mark.parametrize("name", ["rms-pre", "layer-pre", "parallel", "grouped", "transformer-pre"])
 def test_a_head_is_worth_what_its_removal_takes_when_the_norm_is_held(name: str) -> None:
-    """Brute force: the last layer's head is cut out of the stream, and the final norm applied with the scale it had."""
+    """Brute force: the last layer's head is cut out of the stream, and the final norm applied with
+    the scale it had."""
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
     model, stack = subject.running, subject.running.last_stack.name
     found = attribution(subject, ids, **source, token=5)
@@ -42,28 +53,51 @@ def test_a_head_is_worth_what_its_removal_takes_when_the_norm_is_held(name: str)
 
     def stream(head: int | None) -> torch.Tensor:
         """The stream before the final norm, at the last token, without what the head wrote."""
-        seen = sl.Recorder({"residual", "attention", "feed_forward", "heads", *(("cross_attention",) if source else ())})
+        seen = sl.Recorder(
+            {
+                "residual",
+                "attention",
+                "feed_forward",
+                "heads",
+                *(("cross_attention",) if source else ()),
+            }
+        )
         with torch.no_grad():
             model(torch.tensor([ids]), **given, record=seen)
-            names = ["residual", "attention", "feed_forward", *(["cross_attention"] if source else [])]
+            names = [
+                "residual",
+                "attention",
+                "feed_forward",
+                *(["cross_attention"] if source else []),
+            ]
             x = sum(seen[stack, last, part] for part in names)[0, -1].double()
             if head is not None:
                 dim = seen[stack, last, "heads"].shape[-1]
-                matrix = model.last_stack[last].attention.output.weight[:, head * dim : (head + 1) * dim].double()
+                matrix = (
+                    model.last_stack[last]
+                    .attention.output.weight[:, head * dim : (head + 1) * dim]
+                    .double()
+                )
                 x = x - matrix @ seen[stack, last, "heads"][0, head, -1].double()
         return x
 
     norm, whole = model.last_stack.norm, stream(None)
     layered = isinstance(model.last_stack.config.final_norm, sl.LayerNorm)
     scale = ((whole.var(correction=0) if layered else whole.square().mean()) + norm.eps).sqrt()
-    weight = model.last_stack.embedding.tokens.weight if model.output.vocabulary.weight is None else model.output.vocabulary.weight
+    weight = (
+        model.last_stack.embedding.tokens.weight
+        if model.output.vocabulary.weight is None
+        else model.output.vocabulary.weight
+    )
 
     def logit(x: torch.Tensor) -> float:
         x = (x - x.mean() if layered else x) / scale * norm.weight.double()
         return float(x.detach() @ weight[5].detach().double())
 
     for head in range(4):
-        assert float(found.heads[last, head, 0]) == pytest.approx(logit(whole) - logit(stream(head)), abs=1e-6)
+        assert float(found.heads[last, head, 0]) == pytest.approx(
+            logit(whole) - logit(stream(head)), abs=1e-6
+        )
 
 
 def test_a_model_of_embeddings_alone() -> None:
@@ -71,11 +105,19 @@ def test_a_model_of_embeddings_alone() -> None:
     model = make(ALL["layer-pre"])
     with torch.no_grad():
         for layer in range(2):
-            for part in (model.decoder[layer].attention.output, model.decoder[layer].feed_forward.down):
+            for part in (
+                model.decoder[layer].attention.output,
+                model.decoder[layer].feed_forward.down,
+            ):
                 part.weight.zero_()
                 part.bias.zero_()
     found = attribution(Tiny(model), ids_of("layer-pre"))
-    assert float(found.heads.abs().max()) == float(found.feed_forward.abs().max()) == float(found.attention_bias.abs().max()) == 0
+    assert (
+        float(found.heads.abs().max())
+        == float(found.feed_forward.abs().max())
+        == float(found.attention_bias.abs().max())
+        == 0
+    )
     assert float(found.embedding + found.output_bias) == pytest.approx(float(found.logit), abs=1e-6)
 
 
@@ -111,11 +153,21 @@ def test_layers_may_have_other_numbers_of_heads() -> None:
 
 
 def test_names_and_json() -> None:
-    found = attribution(tiny("transformer"), ids_of("transformer"), **source_of("transformer"), positions=[2, -1])
+    found = attribution(
+        tiny("transformer"), ids_of("transformer"), **source_of("transformer"), positions=[2, -1]
+    )
     ranked = found.ranked()
     assert sum(value for _, value in ranked) == pytest.approx(float(found.total[-1]))
-    assert {"embedding", "output bias", "layer 0 head 3", "layer 1 cross head 0", "layer 1 feed-forward"} <= {name for name, _ in ranked}
-    assert [abs(value) for _, value in ranked] == sorted((abs(value) for _, value in ranked), reverse=True)
+    assert {
+        "embedding",
+        "output bias",
+        "layer 0 head 3",
+        "layer 1 cross head 0",
+        "layer 1 feed-forward",
+    } <= {name for name, _ in ranked}
+    assert [abs(value) for _, value in ranked] == sorted(
+        (abs(value) for _, value in ranked), reverse=True
+    )
     read = json.loads(json.dumps(found.to_dict()))
     assert read["positions"] == [2, 6]
     assert len(read["cross_heads"]) == 2

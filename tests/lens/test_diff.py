@@ -16,7 +16,15 @@ from torch import Tensor
 import sightline as sl
 from sightline.lens.heads.matching import HeadChange
 from sightline.lens.interventions.diff import Diff, LayerChange, diff
-from sightline.lens.interventions.edits import Edits, ablate, logits_with, mask_cell, patch, scale, steer
+from sightline.lens.interventions.edits import (
+    Edits,
+    ablate,
+    logits_with,
+    mask_cell,
+    patch,
+    scale,
+    steer,
+)
 from sightline.lens.trace.trace import trace_of
 from sightline.text.tokenizer import Tokenizer
 from tests.tiny import ALL, SIZE, distance, make
@@ -31,7 +39,9 @@ class Tiny:
     name: str = "tiny"
 
 
-def changed(subject: Tiny, change: Callable[[sl.Transformer], object], name: str = "changed") -> Tiny:
+def changed(
+    subject: Tiny, change: Callable[[sl.Transformer], object], name: str = "changed"
+) -> Tiny:
     """A copy with other weights."""
     twin = copy.deepcopy(subject.running)
     with torch.no_grad():
@@ -45,11 +55,24 @@ def began(found: Diff) -> list[tuple[str, int, int]]:
     return [(head.stack, head.layer, head.head) for head in found.begins]
 
 
-# ------------------------------------------------------------------------------------------------------------- the same
+# --------------------------------------------------------------------------------------- the same
 
 
 @pytest.mark.parametrize(
-    "name", ["rotary", "grouped", "sinks", "parallel", "ngpt", "value-dim", "bert", "bert-pooled", "transformer", "t5", "tagger"]
+    "name",
+    [
+        "rotary",
+        "grouped",
+        "sinks",
+        "parallel",
+        "ngpt",
+        "value-dim",
+        "bert",
+        "bert-pooled",
+        "transformer",
+        "t5",
+        "tagger",
+    ],
 )
 def test_a_model_against_itself_is_nothing(name: str) -> None:
     subject = Tiny(make(ALL[name]))
@@ -58,12 +81,16 @@ def test_a_model_against_itself_is_nothing(name: str) -> None:
         assert found.same
         assert found.begins is None
         assert all(head.divergence == 0 == head.answer and not head.moved for head in found.heads)
-        assert all((layer.cosine, layer.norm_ratio, layer.distance) == (1, 1, 0) for layer in found.layers)
+        assert all(
+            (layer.cosine, layer.norm_ratio, layer.distance) == (1, 1, 0) for layer in found.layers
+        )
         assert all(bits == 0 for text in found.predictions for bits in text)
         assert set(found.weights.values()) == {0.0}
         assert found.summary()[1] == "no difference"
     stacks = ALL[name].stacks.values()
-    sites = sum(stack.layers * (1 + (stack.block(0).cross_attention is not None)) for stack in stacks)
+    sites = sum(
+        stack.layers * (1 + (stack.block(0).cross_attention is not None)) for stack in stacks
+    )
     assert len(found.heads) == 4 * sites
     assert len(found.predictions) == (0 if name in ("bert-pooled", "tagger") else 3)
 
@@ -99,7 +126,7 @@ def test_permuted_heads_are_found_again(name: str, where: Callable[[Any], Any]) 
     assert "4 found at another place" in " ".join(found.summary())
 
 
-# ---------------------------------------------------------------------------------------------------------- the changed
+# ------------------------------------------------------------------------------------ the changed
 
 
 @pytest.mark.parametrize("name", ["rotary", "bert", "transformer"])
@@ -115,7 +142,9 @@ def test_the_head_whose_queries_were_changed_is_the_one_reported(name: str) -> N
     most = found.changed(1)[0]
     assert (most.stack, most.layer, most.head) == (stack, 0, 2)
     assert most.divergence > 1e-3
-    assert {name for name, far in found.weights.items() if far > 0} == {f"{stack}.0.attention.query.weight"}
+    assert {name for name, far in found.weights.items() if far > 0} == {
+        f"{stack}.0.attention.query.weight"
+    }
     assert found.summary()[1] == f"begins at {stack} layer 0 head 2"
 
 
@@ -130,13 +159,17 @@ def test_the_head_whose_queries_were_changed_is_the_one_reported(name: str) -> N
         (mask_cell(1, 1, 4, 2, cross=True), "decoder", 1, 1),
     ],
 )
-def test_an_edited_head_is_the_one_reported(edits: Edits, stack: str, layer: int, head: int) -> None:
+def test_an_edited_head_is_the_one_reported(
+    edits: Edits, stack: str, layer: int, head: int
+) -> None:
     subject = Tiny(make(ALL["transformer"]))
     found = diff(subject, subject, [IDS], sources=[SOURCE], edits_b=edits)
     assert began(found) == [(stack, layer, head)]
     assert isinstance(found.begins, list)
     assert found.begins[0].cross == next(iter(edits))[2].startswith("cross_")
-    assert (found.begins[0].divergence > 1e-4) == next(iter(edits))[2].endswith("weights"), "only a masked cell changes the map itself"
+    assert (found.begins[0].divergence > 1e-4) == next(iter(edits))[2].endswith("weights"), (
+        "only a masked cell changes the map itself"
+    )
     assert found.b == "tiny, edited"
     assert set(found.weights.values()) == {0.0}
 
@@ -145,14 +178,20 @@ def test_an_ablated_head_says_nothing_and_a_halved_one_half() -> None:
     subject = Tiny(make(ALL["rotary"]))
     found = diff(subject, subject, [IDS], edits_b=ablate(0, 0) | scale(0, 2, 0.5))
     assert isinstance(found.begins, list)
-    assert {head.head: head.answer for head in found.begins} == {0: pytest.approx(1.0), 2: pytest.approx(0.5)}
+    assert {head.head: head.answer for head in found.begins} == {
+        0: pytest.approx(1.0),
+        2: pytest.approx(0.5),
+    }
     assert found.summary()[1] == "begins at decoder layer 0 heads 0, 2"
 
 
 def test_a_difference_may_begin_elsewhere_than_in_a_head() -> None:
     subject = Tiny(make(ALL["rotary"]))
     other = changed(subject, lambda model: model.decoder[0].feed_forward.down.weight.mul_(1.5))
-    fed, steered = diff(subject, other).begins, diff(subject, subject, edits_b=steer(1, torch.randn(24))).begins
+    fed, steered = (
+        diff(subject, other).begins,
+        diff(subject, subject, edits_b=steer(1, torch.randn(24))).begins,
+    )
     assert isinstance(fed, LayerChange)
     assert (fed.layer, fed.name) == (0, "feed_forward")
     assert isinstance(steered, LayerChange)
@@ -165,27 +204,42 @@ def test_a_difference_may_begin_elsewhere_than_in_a_head() -> None:
 def test_the_numbers_are_those_of_numpy() -> None:
     a, b = Tiny(make(ALL["rotary"])), Tiny(make(ALL["rotary"], seed=3))
     found = diff(a, b, [IDS, OTHER])
-    logits = [[logits_with(x, ids, Edits()).double().numpy() for ids in (IDS, OTHER)] for x in (a, b)]
+    logits = [
+        [logits_with(x, ids, Edits()).double().numpy() for ids in (IDS, OTHER)] for x in (a, b)
+    ]
     for n in range(2):
         p, q = (np.exp(side[n]) / np.exp(side[n]).sum(-1, keepdims=True) for side in logits)
         np.testing.assert_allclose(found.predictions[n], (p * np.log2(p / q)).sum(-1), rtol=1e-5)
-    streams = [[trace_of(x, ids, what=("residual",))["residual", 1].double().numpy() for ids in (IDS, OTHER)] for x in (a, b)]
+    streams = [
+        [
+            trace_of(x, ids, what=("residual",))["residual", 1].double().numpy()
+            for ids in (IDS, OTHER)
+        ]
+        for x in (a, b)
+    ]
     x, y = (np.concatenate(side) for side in streams)
     lengths = np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1)
     change = next(layer for layer in found.layers if (layer.layer, layer.name) == (1, "residual"))
-    assert change.cosine == pytest.approx(((x * y).sum(-1) / (lengths[0] * lengths[1])).mean(), rel=1e-6)
+    assert change.cosine == pytest.approx(
+        ((x * y).sum(-1) / (lengths[0] * lengths[1])).mean(), rel=1e-6
+    )
     assert change.norm_ratio == pytest.approx(lengths[1].sum() / lengths[0].sum(), rel=1e-6)
     name = "decoder.0.attention.query.weight"
     weights = [dict(side.running.named_parameters())[name].detach().numpy() for side in (a, b)]
-    far = np.linalg.norm(weights[1] - weights[0]) / max(np.linalg.norm(weight) for weight in weights)
+    far = np.linalg.norm(weights[1] - weights[0]) / max(
+        np.linalg.norm(weight) for weight in weights
+    )
     assert found.weights[name] == pytest.approx(float(far), rel=1e-5)
 
 
-# --------------------------------------------------------------------------------------------------- shapes, texts, output
+# -------------------------------------------------------------------------- shapes, texts, output
 
 
 def test_models_of_other_shapes_are_compared_as_far_as_they_go() -> None:
-    large, small = Tiny(make(ALL["rotary"])), Tiny(make(sl.gpt(**(SIZE | {"layers": 3, "heads": 2}), positions=sl.Rotary())))
+    large, small = (
+        Tiny(make(ALL["rotary"])),
+        Tiny(make(sl.gpt(**(SIZE | {"layers": 3, "heads": 2}), positions=sl.Rotary()))),
+    )
     found = diff(large, small)
     assert len(found.heads) == 6
     assert len(found.only_a) == 2
@@ -203,14 +257,18 @@ def test_texts_may_be_traces_and_the_tokens_are_shown() -> None:
     letters = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy")
     subject = Tiny(make(ALL["transformer"]), letters)
     trace = trace_of(subject, IDS, source=SOURCE)
-    found = diff(subject, subject, [trace], edits_b=patch(("decoder", 1, "residual"), torch.zeros(7, 24)))
+    found = diff(
+        subject, subject, [trace], edits_b=patch(("decoder", 1, "residual"), torch.zeros(7, 24))
+    )
     assert found.tokens == (("b", "f", "k", "<unk>", "s", "e", "n"),)
     assert found.summary()[0] == "tiny → tiny, edited: 1 text, 7 tokens"
     line = next(line for line in found.summary() if line.startswith("predictions"))
     assert line.split("after ")[1] in [repr(token) for token in found.tokens[0]]
     own = diff(subject, subject)
     assert own.same
-    assert [len(text) for text in own.tokens] == [48, 48, 48], "sentences of its own, cut to the 48 tokens that it can read"
+    assert [len(text) for text in own.tokens] == [48, 48, 48], (
+        "sentences of its own, cut to the 48 tokens that it can read"
+    )
 
 
 def test_everything_as_json() -> None:
@@ -224,13 +282,25 @@ def test_everything_as_json() -> None:
 
 
 def test_mistakes_are_one_line_with_the_fix() -> None:
-    one, two = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy"), Tokenizer.from_characters("bacdefghijklmnopqrstuvwxy")
+    one, two = (
+        Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy"),
+        Tokenizer.from_characters("bacdefghijklmnopqrstuvwxy"),
+    )
     model = make(ALL["rotary"])
     subject, encoder = Tiny(model), Tiny(make(ALL["bert"]), name="bert")
     for mistake, message in (
-        (lambda: diff(Tiny(model, one), Tiny(model, two, "two"), ["ab"]), r"'ab'.*2 tokens for tiny and 2 other ones for two.*Fix: "),
-        (lambda: diff(Tiny(model, one), Tiny(model, two, "two")), "expected models that read the same tokens"),
-        (lambda: diff(subject, encoder), "tiny, which has decoder only, and bert, which has encoder only"),
+        (
+            lambda: diff(Tiny(model, one), Tiny(model, two, "two"), ["ab"]),
+            r"'ab'.*2 tokens for tiny and 2 other ones for two.*Fix: ",
+        ),
+        (
+            lambda: diff(Tiny(model, one), Tiny(model, two, "two")),
+            "expected models that read the same tokens",
+        ),
+        (
+            lambda: diff(subject, encoder),
+            "tiny, which has decoder only, and bert, which has encoder only",
+        ),
         (lambda: diff(subject, subject, "abc"), "texts='abc'; expected a list of texts"),
         (lambda: diff(subject, subject, []), r"texts=\[\]; expected a list"),
         (lambda: diff(subject, subject, ["abc"]), "for a model without tokenizer"),

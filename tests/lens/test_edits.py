@@ -1,4 +1,5 @@
-"""Interventions: edits that change nothing change nothing, and the others do what the same change of the weights would do."""
+"""Interventions: edits that change nothing change nothing, and the others do what the same change
+of the weights would do."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from torch import Tensor
 
 import sightline as sl
 from sightline.core.attention import masked_softmax
-from sightline.lens.interventions.edits import Edits, ablate, logits_with, mask_cell, patch, replace, scale, steer
+from sightline.lens.interventions.edits import (
+    Edits,
+    ablate,
+    logits_with,
+    mask_cell,
+    patch,
+    replace,
+    scale,
+    steer,
+)
 from sightline.lens.trace.trace import trace_of
 from tests.tiny import ALL, ENCODER_DECODERS, ENCODERS, distance, inputs, make
 
@@ -62,11 +72,15 @@ def plain(subject: Tiny, ids: list[int], source: list[int] | None) -> Tensor:
 def recorded(subject: Tiny, ids: list[int], source: list[int] | None, *names: str) -> sl.Recorder:
     recorder = sl.Recorder(names)
     with torch.inference_mode():
-        subject.running(torch.tensor([ids]), source=None if source is None else torch.tensor([source]), record=recorder)
+        subject.running(
+            torch.tensor([ids]),
+            source=None if source is None else torch.tensor([source]),
+            record=recorder,
+        )
     return recorder
 
 
-# ------------------------------------------------------------------------------------------------ what changes nothing
+# --------------------------------------------------------------------------- what changes nothing
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -76,13 +90,21 @@ def test_edits_that_change_nothing_change_no_bit(name: str) -> None:
     own = recorded(subject, ids, source, "residual", "heads", "query", "value", "feed_forward")
     whole = plain(subject, ids, source)
     with torch.no_grad():
-        assert torch.equal(whole, subject.running(torch.tensor([ids]), source=None if source is None else torch.tensor([source]))[0])
+        assert torch.equal(
+            whole,
+            subject.running(
+                torch.tensor([ids]), source=None if source is None else torch.tensor([source])
+            )[0],
+        )
     for edits in (
         scale(1, 2, 1.0, stack=stack),
         steer(1, torch.zeros(width), stack=stack),
         steer(0, torch.randn(len(ids), width), scale=0.0, positions=[0, -1], stack=stack),
         replace(0, 1, own[stack, 0, "heads"][0, 1], stack=stack),
-        *(patch((stack, 1, what), own[stack, 1, what]) for what in ("residual", "heads", "query", "value", "feed_forward")),
+        *(
+            patch((stack, 1, what), own[stack, 1, what])
+            for what in ("residual", "heads", "query", "value", "feed_forward")
+        ),
         patch((stack, 1, "heads"), own[stack, 1, "heads"][0], head=-1, positions=[3, -1]),
         patch((stack, 0, "residual"), own[stack, 0, "residual"][0], positions=2),
     ):
@@ -96,12 +118,14 @@ def test_masking_what_could_not_be_seen_changes_nothing(name: str) -> None:
     assert distance(plain(subject, ids, source), found) < 1e-6
 
 
-# ------------------------------------------------------------------------------- what is the same change of the weights
+# --------------------------------------------------------- what is the same change of the weights
 
 
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("head", [0, -1])
-def test_ablating_a_head_is_zeroing_its_columns_of_the_output_projection(name: str, head: int) -> None:
+def test_ablating_a_head_is_zeroing_its_columns_of_the_output_projection(
+    name: str, head: int
+) -> None:
     subject, ids, source = tiny(name)
     stack = stack_of(name)
     without = copy.deepcopy(subject.running)
@@ -110,8 +134,16 @@ def test_ablating_a_head_is_zeroing_its_columns_of_the_output_projection(name: s
     with torch.no_grad():
         columns[:, head] = 0
     expected = plain(Tiny(without), ids, source)
-    assert distance(expected, logits_with(subject, ids, ablate(1, head, stack=stack), source=source)) < 1e-6
-    assert distance(expected, logits_with(subject, ids, scale(1, head, 0.0, stack=stack), source=source)) < 1e-6
+    assert (
+        distance(expected, logits_with(subject, ids, ablate(1, head, stack=stack), source=source))
+        < 1e-6
+    )
+    assert (
+        distance(
+            expected, logits_with(subject, ids, scale(1, head, 0.0, stack=stack), source=source)
+        )
+        < 1e-6
+    )
     nothing = replace(1, head, torch.zeros(layer.config.value_width), stack=stack)
     assert distance(expected, logits_with(subject, ids, nothing, source=source)) < 1e-6
     assert distance(expected, plain(subject, ids, source)) > 1e-5
@@ -141,7 +173,10 @@ def test_scaling_a_head_is_scaling_its_columns(factor: float) -> None:
     scaled = copy.deepcopy(subject.running)
     with torch.no_grad():
         scaled.decoder[0].attention.output.weight.view(24, 4, 6)[:, 2] *= factor
-    assert distance(plain(Tiny(scaled), ids, None), logits_with(subject, ids, scale(0, 2, factor))) < 1e-6
+    assert (
+        distance(plain(Tiny(scaled), ids, None), logits_with(subject, ids, scale(0, 2, factor)))
+        < 1e-6
+    )
 
 
 @pytest.mark.parametrize("name", ["layer-pre", "transformer-pre"])
@@ -158,7 +193,10 @@ def test_steering_is_adding_a_bias_where_the_layer_before_writes(name: str) -> N
 
 def test_steering_some_positions_leaves_the_causal_past_alone() -> None:
     subject, ids, _ = tiny("rotary")
-    whole, found = plain(subject, ids, None), logits_with(subject, ids, steer(1, torch.randn(24), positions=[6]))
+    whole, found = (
+        plain(subject, ids, None),
+        logits_with(subject, ids, steer(1, torch.randn(24), positions=[6])),
+    )
     assert torch.equal(whole[:6], found[:6])
     assert distance(whole[6:], found[6:]) > 1e-3
 
@@ -172,10 +210,12 @@ def test_the_mean_hides_where_a_head_looked() -> None:
     assert distance(plain(subject, ids, None), found) > 1e-5
 
 
-# ----------------------------------------------------------------------------------------------------- patching, masking
+# ------------------------------------------------------------------------------ patching, masking
 
 
-@pytest.mark.parametrize("name", [*ENCODERS, "rotary", "layer-post", "parallel", "ngpt", "learned", "relative"])
+@pytest.mark.parametrize(
+    "name", [*ENCODERS, "rotary", "layer-post", "parallel", "ngpt", "learned", "relative"]
+)
 def test_the_whole_stream_of_another_run_gives_the_other_runs_logits(name: str) -> None:
     subject, ids, _ = tiny(name)
     stack, other = stack_of(name), list(reversed(ids))
@@ -199,24 +239,35 @@ def test_a_longer_run_may_lend_some_of_its_positions() -> None:
     subject, ids, _ = tiny("rotary")
     longer = recorded(subject, [*ids, 4, 9], None, "residual")["decoder", 0, "residual"]
     found = logits_with(subject, ids, patch(("decoder", 0, "residual"), longer, positions=[-1]))
-    assert torch.equal(found, plain(subject, [*ids[:-1], 9], None)), "the last position of one run goes to the last of the other"
+    assert torch.equal(found, plain(subject, [*ids[:-1], 9], None)), (
+        "the last position of one run goes to the last of the other"
+    )
 
 
-@pytest.mark.parametrize("name", ["rotary", "grouped", "sinks", "soft-cap", "alibi", "bert", "transformer"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "grouped", "sinks", "soft-cap", "alibi", "bert", "transformer"]
+)
 def test_a_masked_cell_is_a_score_of_minus_infinity(name: str) -> None:
     subject, ids, source = tiny(name)
     stack = stack_of(name)
     edited = sl.Recorder(
-        {"weights", "query", "key", "mask", "bias"}, edits=mask_cell(0, 2, 8, 3, stack=stack) | mask_cell(0, 2, -3, 5, stack=stack)
+        {"weights", "query", "key", "mask", "bias"},
+        edits=mask_cell(0, 2, 8, 3, stack=stack) | mask_cell(0, 2, -3, 5, stack=stack),
     )
     with torch.inference_mode():
-        subject.running(torch.tensor([ids]), source=None if source is None else torch.tensor([source]), record=edited)
+        subject.running(
+            torch.tensor([ids]),
+            source=None if source is None else torch.tensor([source]),
+            record=edited,
+        )
     edited.finish()
     trace = trace_of(subject, ids, source=source)
     scores = trace.scores(0, 2, stack=stack)
     scores[8, [3, 5]] = -torch.inf
     sinks = trace.look(0, stack=stack).scoring.sinks
-    expected = masked_softmax(scores[None, None], ~scores.isneginf()[None, None], None if sinks is None else sinks[2:3])[0, 0]
+    expected = masked_softmax(
+        scores[None, None], ~scores.isneginf()[None, None], None if sinks is None else sinks[2:3]
+    )[0, 0]
     assert float((edited[stack, 0, "weights"][0, 2] - expected).detach().abs().max()) < 1e-6
     assert edited[stack, 0, "weights"][0, 2, 8, 3] == 0 == edited[stack, 0, "weights"][0, 2, 8, 5]
     assert (stack, 0) in edited.equation_layers
@@ -243,11 +294,13 @@ def test_cross_attention_can_be_blinded_to_a_source_token() -> None:
     subject.running(torch.tensor([ids]), source=expected, record=seen)
     memory = seen["encoder", None, "output"]
     hidden = sl.Recorder(edits={("encoder", None, "output"): lambda _: memory})
-    blind = subject.running(torch.tensor([ids]), source=expected, source_padding=padding, record=hidden)[0]
+    blind = subject.running(
+        torch.tensor([ids]), source=expected, source_padding=padding, record=hidden
+    )[0]
     assert distance(blind, logits_with(subject, ids, edits, source=source)) < 1e-5
 
 
-# ---------------------------------------------------------------------------------------------------- merging, mistakes
+# ------------------------------------------------------------------------------ merging, mistakes
 
 
 def test_edits_of_one_place_are_composed_in_order() -> None:
@@ -265,7 +318,12 @@ def test_edits_of_one_place_are_composed_in_order() -> None:
 
 def test_an_edit_of_what_is_not_there_raises() -> None:
     subject, ids, _ = tiny("rotary")
-    for edits in (ablate(7, 0), ablate(0, 0, stack="encoder"), ablate(0, 0, cross=True), steer(2, torch.zeros(24))):
+    for edits in (
+        ablate(7, 0),
+        ablate(0, 0, stack="encoder"),
+        ablate(0, 0, cross=True),
+        steer(2, torch.zeros(24)),
+    ):
         with pytest.raises(sl.RecordError, match="never computed it"):
             logits_with(subject, ids, edits)
         with pytest.raises(sl.RecordError, match="never computed it"):
@@ -276,11 +334,23 @@ def test_wrong_arguments_are_refused_when_the_edit_is_made() -> None:
     for mistake, message in (
         (lambda: ablate(-1, 0), "layer -1 of an edit; expected 0 or more"),
         (lambda: ablate(0, 0, by="median"), "by='median'; expected zero or mean"),  # pyright: ignore[reportArgumentType]
-        (lambda: replace(0, 0, torch.zeros(1, 2, 3)), r"shape \[1, 2, 3\]; expected \[query, value_dim\]"),
+        (
+            lambda: replace(0, 0, torch.zeros(1, 2, 3)),
+            r"shape \[1, 2, 3\]; expected \[query, value_dim\]",
+        ),
         (lambda: steer(0, torch.zeros(1, 2, 3)), r"shape \[1, 2, 3\]; expected \[width\]"),
-        (lambda: patch(("decoder", 0, "residual"), torch.zeros(2, 3, 4)), r"\[2, 3, 4\]; expected \[time, width\]"),
-        (lambda: patch(("decoder", 0, "heads"), torch.zeros(3)), r"\[3\]; expected \[heads, query, value_dim\]"),
-        (lambda: patch(("decoder", 0, "residual"), torch.zeros(3, 4), head=1), "which has no heads"),
+        (
+            lambda: patch(("decoder", 0, "residual"), torch.zeros(2, 3, 4)),
+            r"\[2, 3, 4\]; expected \[time, width\]",
+        ),
+        (
+            lambda: patch(("decoder", 0, "heads"), torch.zeros(3)),
+            r"\[3\]; expected \[heads, query, value_dim\]",
+        ),
+        (
+            lambda: patch(("decoder", 0, "residual"), torch.zeros(3, 4), head=1),
+            "which has no heads",
+        ),
         (lambda: patch(("decoder", 0, "mask"), torch.zeros(3, 4)), "no tensor.*mask_cell"),
     ):
         with pytest.raises(sl.InputError, match=message):
@@ -293,14 +363,32 @@ def test_wrong_shapes_are_refused_when_the_edit_fires() -> None:
     subject, ids, _ = tiny("rotary")
     for edits, message in (
         (ablate(0, 4), "head 4; expected 0 to 3"),
-        (replace(0, 0, torch.zeros(5)), r"shape \[5\] for what the head says; expected \[6\]. Fix: take it"),
-        (replace(0, 0, torch.zeros(9, 6)), r"shape \[9, 6\] .*expected \[11, 6\]. Fix: use the same number"),
+        (
+            replace(0, 0, torch.zeros(5)),
+            r"shape \[5\] for what the head says; expected \[6\]. Fix: take it",
+        ),
+        (
+            replace(0, 0, torch.zeros(9, 6)),
+            r"shape \[9, 6\] .*expected \[11, 6\]. Fix: use the same number",
+        ),
         (steer(0, torch.zeros(23)), r"shape \[23\] for the residual stream; expected \[24\]"),
         (steer(0, torch.zeros(24), positions=[11]), "position 11; expected 0 to 10"),
-        (patch(("decoder", 0, "residual"), torch.zeros(9, 24)), r"shape \[9, 24\] for residual; expected \[11, 24\]. Fix: .*positions="),
-        (patch(("decoder", 0, "residual"), torch.zeros(11, 20), positions=[1]), r"\[11, 20\] for residual; expected \[11, 24\]"),
-        (patch(("decoder", 0, "heads"), torch.zeros(3, 11, 6), head=0), r"\[3, 11, 6\] for heads; expected \[4, 11, 6\]"),
-        (patch(("decoder", 0, "residual"), torch.zeros(9, 24), positions=[9]), "position 9; expected 0 to 8"),
+        (
+            patch(("decoder", 0, "residual"), torch.zeros(9, 24)),
+            r"shape \[9, 24\] for residual; expected \[11, 24\]. Fix: .*positions=",
+        ),
+        (
+            patch(("decoder", 0, "residual"), torch.zeros(11, 20), positions=[1]),
+            r"\[11, 20\] for residual; expected \[11, 24\]",
+        ),
+        (
+            patch(("decoder", 0, "heads"), torch.zeros(3, 11, 6), head=0),
+            r"\[3, 11, 6\] for heads; expected \[4, 11, 6\]",
+        ),
+        (
+            patch(("decoder", 0, "residual"), torch.zeros(9, 24), positions=[9]),
+            "position 9; expected 0 to 8",
+        ),
         (mask_cell(0, 0, 11, 0), "query 11; expected 0 to 10"),
         (mask_cell(0, 0, 0, 11), "key 11; expected 0 to 10"),
     ):
@@ -315,14 +403,19 @@ def test_the_model_is_left_as_it_was() -> None:
     assert torch.equal(before, plain(subject, ids, None))
 
 
-# ---------------------------------------------------------------------------------------- what a trace shows of an edit
+# ------------------------------------------------------------------ what a trace shows of an edit
 
 
 def test_a_trace_shows_the_map_that_an_edit_made(tmp_path: Path) -> None:
     subject, ids, _ = tiny("rotary")
     before, after = trace_of(subject, ids), trace_of(subject, ids, edits=mask_cell(1, 2, 5, 3))
     assert float(before.weights(1, 2)[5, 3]) > 0
-    assert float(after.weights(1, 2)[5, 3]) == float(after.weights(1, 2, 5)[3]) == float(after.weights(1, rows=5)[2, 3]) == 0
+    assert (
+        float(after.weights(1, 2)[5, 3])
+        == float(after.weights(1, 2, 5)[3])
+        == float(after.weights(1, rows=5)[2, 3])
+        == 0
+    )
     torch.testing.assert_close(after.weights(1, 2).sum(-1), torch.ones(len(ids)))
     torch.testing.assert_close(after.weights(1, 3), before.weights(1, 3))
     again = sl.Trace.open(after.save(tmp_path / "edited.trace"))

@@ -10,7 +10,13 @@ from sightline.core.norms import make_norm
 from sightline.lens.attributions.frozen import affine, ratio, streams_of, through_head, through_norm
 from tests.lens.asked import ids_of, tiny
 
-FORMS = [sl.LayerNorm(), sl.LayerNorm(bias=False), sl.RMSNorm(), sl.RMSNorm(plus_one=True), sl.NoNorm()]
+FORMS = [
+    sl.LayerNorm(),
+    sl.LayerNorm(bias=False),
+    sl.RMSNorm(),
+    sl.RMSNorm(plus_one=True),
+    sl.NoNorm(),
+]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -22,7 +28,9 @@ def test_a_direction_read_before_the_norm_is_that_read_after(form: object) -> No
     x, g = torch.randn(5, 12) * 3, torch.randn(5, 12, dtype=torch.float64)
     with torch.no_grad():
         pulled = through_norm(norm, x, g)
-        torch.testing.assert_close((x * pulled.g).sum(-1) + pulled.bias, (norm(x) * g).sum(-1), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            (x * pulled.g).sum(-1) + pulled.bias, (norm(x) * g).sum(-1), atol=1e-5, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", ["swiglu", "logit-cap", "ngpt", "bert", "t5", "free-output"])
@@ -32,10 +40,14 @@ def test_the_head_likewise(name: str) -> None:
     with torch.no_grad():
         pulled = through_head(model, hidden, tokens)
         logits = model.head(hidden[None])[0].gather(-1, tokens[:, None])[:, 0]
-        torch.testing.assert_close((hidden * pulled.g).sum(-1) + pulled.bias, logits.double(), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            (hidden * pulled.g).sum(-1) + pulled.bias, logits.double(), atol=1e-5, rtol=1e-5
+        )
 
 
-@pytest.mark.parametrize("name", ["layer-pre", "layer-post", "parallel", "rms-sandwich", "ngpt", "bert"])
+@pytest.mark.parametrize(
+    "name", ["layer-pre", "layer-post", "parallel", "rms-sandwich", "ngpt", "bert"]
+)
 def test_streams_are_what_the_next_block_reads(name: str) -> None:
     model, seen = tiny(name).running, sl.Recorder({"residual", "attention", "feed_forward"})
     model(torch.tensor([ids_of(name)]), record=seen)

@@ -1,4 +1,5 @@
-"""Lengths and angles of whole models: they multiply back to the scores, and say what they should of models that are all direction."""
+"""Lengths and angles of whole models: they multiply back to the scores, and say what they should of
+models that are all direction."""
 
 from __future__ import annotations
 
@@ -11,17 +12,30 @@ import torch.nn.functional as F
 
 import sightline as sl
 from sightline.core.cache.kv_cache import Cache
-from sightline.lens.geometry.decompose import Shares, geometry_of, measured, named, sentence, summary
+from sightline.lens.geometry.decompose import (
+    Shares,
+    geometry_of,
+    measured,
+    named,
+    sentence,
+    summary,
+)
 from sightline.lens.trace.layer import look_at
 from sightline.lens.trace.trace import Trace, trace_of
 from tests.tiny import ALL, ENCODER_DECODERS, SIZE, inputs, make
 
 
-def traced(config: sl.ModelConfig, model: sl.Transformer | None = None, ids: list[int] | None = None) -> Trace:
+def traced(
+    config: sl.ModelConfig, model: sl.Transformer | None = None, ids: list[int] | None = None
+) -> Trace:
     arguments = inputs(config, batch=1)
     source = arguments["source"][0].tolist() if "source" in arguments else None
     model = make(config) if model is None else model
-    return trace_of(SimpleNamespace(running=model, tokenizer=None, name="tiny"), ids or arguments["tokens"][0].tolist(), source=source)
+    return trace_of(
+        SimpleNamespace(running=model, tokenizer=None, name="tiny"),
+        ids or arguments["tokens"][0].tolist(),
+        source=source,
+    )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -30,7 +44,10 @@ def test_the_parts_multiply_back_to_the_scores(name: str) -> None:
     for stack, layer, cross in trace.looks:
         look = trace.looks[stack, layer, cross]
         for head in (0, look.heads - 1):
-            found, scores = geometry_of(trace, layer, head, stack=stack, cross=cross), look.scores(head)
+            found, scores = (
+                geometry_of(trace, layer, head, stack=stack, cross=cross),
+                look.scores(head),
+            )
             torch.testing.assert_close(found.scores(), scores, atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(found.scores(centred=True), scores, atol=1e-5, rtol=1e-5)
             assert torch.equal(found.allowed, scores.isfinite())
@@ -42,9 +59,14 @@ def test_lengths_and_angles_one_pair_at_a_time(name: str) -> None:
     look, found = trace.look(1), geometry_of(trace, 1, 3)
     query, key = look.query[0, 3].double().numpy(), look.keys[0, 3].double().numpy()
     for i, q in enumerate(query):
-        assert float(found.query_length[i]) == pytest.approx(math.sqrt(sum(x * x for x in q)), rel=1e-5)
+        assert float(found.query_length[i]) == pytest.approx(
+            math.sqrt(sum(x * x for x in q)), rel=1e-5
+        )
         for j, k in enumerate(key):
-            dot, norms = sum(a * b for a, b in zip(q, k, strict=True)), math.sqrt(sum(x * x for x in q) * sum(x * x for x in k))
+            dot, norms = (
+                sum(a * b for a, b in zip(q, k, strict=True)),
+                math.sqrt(sum(x * x for x in q) * sum(x * x for x in k)),
+            )
             assert float(found.cosine[i, j]) == pytest.approx(dot / norms, abs=1e-6)
             assert float(found.products()[i, j]) == pytest.approx(dot * found.scale, abs=1e-5)
     assert (found.bias is not None) == (name == "alibi")
@@ -64,7 +86,10 @@ def test_in_cosine_attention_all_is_direction(name: str) -> None:
             assert found.shares.norms_equalised == pytest.approx(0, abs=1e-9)
             assert found.shares.attention_length == pytest.approx(0, abs=1e-5)
             assert summary(trace)[layer].shares.length == pytest.approx(0, abs=1e-5)
-            assert found.line() == f"In layer {layer}, head {head}, 100% of what tells keys apart is direction, 0% length."
+            assert (
+                found.line()
+                == f"In layer {layer}, head {head}, 100% of what tells keys apart is direction, 0% length."
+            )
 
 
 def fresh(config: sl.ModelConfig) -> sl.Transformer:
@@ -92,14 +117,24 @@ def train_to_repeat(model: sl.Transformer, steps: int) -> float:
 def test_in_ngpt_all_is_direction_until_training_moves_s_qk() -> None:
     config = sl.ngpt(**SIZE)
     model = fresh(config)
-    before = [traced(config, model).geometry(layer, head) for layer in range(2) for head in range(4)]
+    before = [
+        traced(config, model).geometry(layer, head) for layer in range(2) for head in range(4)
+    ]
     assert all(found.on_sphere for found in before)
     assert all(found.length == pytest.approx(0, abs=1e-5) for found in before)
     assert train_to_repeat(model, 200) < 1
-    after = [traced(config, model.eval()).geometry(layer, head) for layer in range(2) for head in range(4)]
-    assert not any(found.on_sphere for found in after), "s_qk has moved: it is learned per dimension"
+    after = [
+        traced(config, model.eval()).geometry(layer, head)
+        for layer in range(2)
+        for head in range(4)
+    ]
+    assert not any(found.on_sphere for found in after), (
+        "s_qk has moved: it is learned per dimension"
+    )
     raw = [found.raw.shares.length for found in after]
-    assert 1e-4 < max(abs(share) for share in raw) < 0.1, "keys differ in length by s_qk alone, and little of the choice is length"
+    assert 1e-4 < max(abs(share) for share in raw) < 0.1, (
+        "keys differ in length by s_qk alone, and little of the choice is length"
+    )
 
 
 def test_a_dot_product_model_uses_length() -> None:
@@ -115,14 +150,28 @@ def test_the_summary_is_the_mean_over_heads(name: str) -> None:
     for layer in found:
         stack, number, cross = layer.site
         heads = [trace.geometry(number, head, stack=stack, cross=cross) for head in range(4)]
-        assert layer.query_length == pytest.approx(sum(float(head.query_length.mean()) for head in heads) / 4)
-        assert layer.key_length == pytest.approx(sum(float(head.key_length.mean()) for head in heads) / 4)
+        assert layer.query_length == pytest.approx(
+            sum(float(head.query_length.mean()) for head in heads) / 4
+        )
+        assert layer.key_length == pytest.approx(
+            sum(float(head.key_length.mean()) for head in heads) / 4
+        )
         seen = [float(head.cosine[head.allowed].mean()) for head in heads]
         assert layer.cosine == pytest.approx(sum(seen) / 4)
-        for part in ("direction", "length", "attention_direction", "norms_equalised", "angles_flattened"):
-            assert getattr(layer.raw, part) == pytest.approx(sum(getattr(head.raw.shares, part) for head in heads) / 4)
+        for part in (
+            "direction",
+            "length",
+            "attention_direction",
+            "norms_equalised",
+            "angles_flattened",
+        ):
+            assert getattr(layer.raw, part) == pytest.approx(
+                sum(getattr(head.raw.shares, part) for head in heads) / 4
+            )
             assert getattr(layer.shares, part) == getattr(layer.centred, part)
-            assert getattr(layer.centred, part) == pytest.approx(sum(getattr(head.centred.shares, part) for head in heads) / 4)
+            assert getattr(layer.centred, part) == pytest.approx(
+                sum(getattr(head.centred.shares, part) for head in heads) / 4
+            )
 
 
 def test_one_head_at_a_time_is_in_memory() -> None:
@@ -154,13 +203,18 @@ def test_a_trace_of_some_rows_is_measured() -> None:
     model(tokens[:, -1:], cache=cache, record=last)
     short, long = measured(look_at(last, model, ("decoder", 1, False)), 2), measured(look, 2)
     torch.testing.assert_close(short.scores()[0], long.scores()[-1], atol=1e-5, rtol=1e-5)
-    assert float(short.centred.rows.direction[0]) == pytest.approx(float(long.centred.rows.direction[-1]), rel=1e-3)
+    assert float(short.centred.rows.direction[0]) == pytest.approx(
+        float(long.centred.rows.direction[-1]), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("name", ["none", "rotary"])
 def test_one_token_has_nothing_to_tell_apart(name: str) -> None:
     trace = traced(ALL[name], ids=[3])
-    assert trace.geometry(0, 1).line() == "In layer 0, head 1, no token sees two keys that differ, so there is nothing to tell apart."
+    assert (
+        trace.geometry(0, 1).line()
+        == "In layer 0, head 1, no token sees two keys that differ, so there is nothing to tell apart."
+    )
     assert math.isnan(summary(trace)[0].centred.direction)
 
 
@@ -175,8 +229,14 @@ def shares(direction: float) -> Shares:
 def test_the_sentence() -> None:
     assert sentence(shares(0.834)) == "83% of what tells keys apart is direction, 17% length"
     assert sentence(shares(1.0)) == "100% of what tells keys apart is direction, 0% length"
-    assert sentence(shares(1.12)) == "what tells keys apart is direction (112%), and length works against it (−12%)"
-    assert sentence(shares(-0.3)) == "what tells keys apart is length (130%), and direction works against it (−30%)"
+    assert (
+        sentence(shares(1.12))
+        == "what tells keys apart is direction (112%), and length works against it (−12%)"
+    )
+    assert (
+        sentence(shares(-0.3))
+        == "what tells keys apart is length (130%), and direction works against it (−30%)"
+    )
     assert named(("decoder", 5, False), of_several=False) == "layer 5"
     assert named(("encoder", 5, False), of_several=True) == "the encoder's layer 5"
     assert named(("decoder", 5, True), of_several=True) == "the decoder's layer 5, cross-attention"

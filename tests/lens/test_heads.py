@@ -1,4 +1,5 @@
-"""Every detector finds the head that was planted for it, and nothing in a model that has learned nothing."""
+"""Every detector finds the head that was planted for it, and nothing in a model that has learned
+nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +25,15 @@ IDS = [5, 9, 7, 20, 11, 8, 6, 28, 12, 9, 10, 22]
 
 @pytest.fixture(scope="module")
 def decoder() -> HeadMap:
-    first = [p.previous_that_writes(), p.offset(0), p.offset(-3), p.duplicate(), p.sink(), p.diffuse(), p.punctuation()]
+    first = [
+        p.previous_that_writes(),
+        p.offset(0),
+        p.offset(-3),
+        p.duplicate(),
+        p.sink(),
+        p.diffuse(),
+        p.punctuation(),
+    ]
     second = [p.induction(), *(p.diffuse() for _ in range(6))]
     return heads_of(p.planted(sl.gpt, first, second), TEXT)
 
@@ -38,7 +47,15 @@ def test_each_head_of_a_decoder_is_what_was_planted(decoder: HeadMap) -> None:
 
 
 def test_scores_are_near_one_where_they_should_be(decoder: HeadMap) -> None:
-    for place, role in ((0, "previous"), (1, "self"), (2, "offset"), (3, "duplicate"), (4, "sink"), (5, "broad"), (6, "punctuation")):
+    for place, role in (
+        (0, "previous"),
+        (1, "self"),
+        (2, "offset"),
+        (3, "duplicate"),
+        (4, "sink"),
+        (5, "broad"),
+        (6, "punctuation"),
+    ):
         assert decoder.score(decoder.heads[place], role) > 0.95
         assert decoder.top(role, 1)[0] == decoder.heads[place]
     assert decoder.top("induction", 1) == [decoder.heads[7]]
@@ -59,7 +76,9 @@ def test_an_encoder_looks_ahead_too() -> None:
 
 
 def test_cross_attention_that_walks_stands_or_spreads() -> None:
-    model = p.planted(sl.encoder_decoder, [p.offset(-1)] * 3, cross=[[p.offset(0), p.diffuse(), p.sink()]])
+    model = p.planted(
+        sl.encoder_decoder, [p.offset(-1)] * 3, cross=[[p.offset(0), p.diffuse(), p.sink()]]
+    )
     ids = p.tokenizer().encode(TEXT[:50])
     found = heads_of(model, trace_of(model, [1, *ids], source=ids))
     assert [head.role for head in found.grid("encoder")[0]] == ["previous"] * 3
@@ -89,7 +108,21 @@ def test_a_fixed_offset_of_the_probes_length_is_no_repetition() -> None:
         assert head.role not in ("induction", "duplicate")
 
 
-@pytest.mark.parametrize("name", ["learned", "rotary", "alibi", "grouped", "window", "sinks", "ngpt", "bert", "transformer", "t5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "learned",
+        "rotary",
+        "alibi",
+        "grouped",
+        "window",
+        "sinks",
+        "ngpt",
+        "bert",
+        "transformer",
+        "t5",
+    ],
+)
 def test_an_untrained_model_does_nothing_in_particular(name: str) -> None:
     transformer = tiny.make(tiny.ALL[name])
     given = None
@@ -102,12 +135,19 @@ def test_an_untrained_model_does_nothing_in_particular(name: str) -> None:
 
 
 def test_without_tokenizer_the_probes_are_enough() -> None:
-    model = p.planted(sl.gpt, [p.previous_that_writes(), p.diffuse()], [p.induction(), p.duplicate()])
+    model = p.planted(
+        sl.gpt, [p.previous_that_writes(), p.diffuse()], [p.induction(), p.duplicate()]
+    )
     model.tokenizer = None
     found = heads_of(model)
     assert list(found.texts) == ["probe", "short probe"]
     assert [head.role for head in found.heads] == ["previous", "broad", "induction", "duplicate"]
-    assert [head.role for head in heads_of(model, IDS).heads] == ["previous", "broad", "induction", "duplicate"]
+    assert [head.role for head in heads_of(model, IDS).heads] == [
+        "previous",
+        "broad",
+        "induction",
+        "duplicate",
+    ]
 
 
 def test_a_seed_draws_other_tokens_and_the_same_seed_the_same() -> None:
@@ -122,8 +162,16 @@ def test_json_has_every_number(decoder: HeadMap) -> None:
     assert plain["texts"]["text"] == TEXT
     assert len(plain["heads"]) == 14
     head = plain["heads"][7]
-    assert (head["stack"], head["layer"], head["head"], head["cross"], head["role"]) == ("decoder", 1, 0, False, "induction")
-    assert head["scores"]["induction"]["probe"] == pytest.approx(float(decoder.scores[7, 4, 1]), abs=1e-6)
+    assert (head["stack"], head["layer"], head["head"], head["cross"], head["role"]) == (
+        "decoder",
+        1,
+        0,
+        False,
+        "induction",
+    )
+    assert head["scores"]["induction"]["probe"] == pytest.approx(
+        float(decoder.scores[7, 4, 1]), abs=1e-6
+    )
     assert head["scores"]["next"]["probe"] is None
 
 
@@ -133,7 +181,9 @@ def test_mistakes_say_the_fix(decoder: HeadMap) -> None:
         heads_of(model, "  ")
     with pytest.raises(InputError, match=r"an empty text.*Fix"):
         heads_of(model, [])
-    with pytest.raises(InputError, match=r"a text of 100 tokens; expected at most 64\. Fix: give a part"):
+    with pytest.raises(
+        InputError, match=r"a text of 100 tokens; expected at most 64\. Fix: give a part"
+    ):
         heads_of(model, "a" * 100)
     with pytest.raises(InputError, match="did you mean 'induction'"):
         decoder.top("inductoin")

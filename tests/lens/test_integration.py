@@ -26,7 +26,9 @@ class Known:
         return {"x": torch.autograd.grad(values.sum(), x)[0]}, values.detach()
 
 
-def path_of(f: Callable[[Tensor], Tensor], x: Tensor, tolerance: float = 1e-4, most: int = 400) -> Path:
+def path_of(
+    f: Callable[[Tensor], Tensor], x: Tensor, tolerance: float = 1e-4, most: int = 400
+) -> Path:
     path = Path(Known(f, x), {"x": torch.zeros_like(x)})
     path.refine(tolerance, most)
     return path
@@ -37,7 +39,9 @@ def test_a_polynomial_is_exact_at_once() -> None:
     path = path_of(lambda x: (x**5).sum(-1) + (x[:, 0] * x[:, 1]) ** 2, x)
     torch.testing.assert_close((path.integral()["x"] * x)[1], x[1] ** 5)
     assert path.gradients == 24
-    assert path.difference == pytest.approx(float(Known(lambda x: (x**5).sum(-1) + (x[:, 0] * x[:, 1]) ** 2, x)({"x": x[None]})))
+    assert path.difference == pytest.approx(
+        float(Known(lambda x: (x**5).sum(-1) + (x[:, 0] * x[:, 1]) ** 2, x)({"x": x[None]}))
+    )
 
 
 def test_a_step_is_found_by_cutting() -> None:
@@ -58,7 +62,9 @@ def test_what_is_too_wild_near_zero_is_left_out_and_said() -> None:
 
 
 def test_gradients_are_not_spent_beyond_the_limit() -> None:
-    path = path_of(lambda x: torch.sin(1000 * x[:, 0]), torch.ones(1, 1, dtype=torch.float64), most=60)
+    path = path_of(
+        lambda x: torch.sin(1000 * x[:, 0]), torch.ones(1, 1, dtype=torch.float64), most=60
+    )
     assert path.gradients <= 60
     assert sum(part.gap for part in path.stretches) > path.allowed(1e-4)
 

@@ -7,7 +7,15 @@ from collections import Counter
 import pytest
 
 from sightline.errors import InputError
-from sightline.lens.heads.links import RELATIONS, Link, lookup, lookups_in, sentences, span_of, tokens_in
+from sightline.lens.heads.links import (
+    RELATIONS,
+    Link,
+    lookup,
+    lookups_in,
+    sentences,
+    span_of,
+    tokens_in,
+)
 from sightline.lens.trace.subject import Token, read_tokens
 from sightline.text.tokenizer import Tokenizer
 
@@ -24,7 +32,9 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def test_there_are_enough_of_them() -> None:
-    links = Counter((sentence.language, link.relation) for sentence in sentences() for link in sentence.links)
+    links = Counter(
+        (sentence.language, link.relation) for sentence in sentences() for link in sentence.links
+    )
     assert all(links["en", relation] >= 12 for relation in RELATIONS)
     assert all(links["ja", relation] >= 8 for relation in RELATIONS)
     assert len(sentences("ja")) >= 8
@@ -111,7 +121,10 @@ def test_japanese_by_letters() -> None:
     for sentence in sentences("ja"):
         tokens = read_tokens(tokenizer, tokenizer.encode(sentence.text), sentence.text)
         for link in sentence.links:
-            assert "".join(tokens[place].text for place in tokens_in(tokens, link.source)) == sentence.text[slice(*link.source)]
+            assert (
+                "".join(tokens[place].text for place in tokens_in(tokens, link.source))
+                == sentence.text[slice(*link.source)]
+            )
         found, skipped = lookups_in(tokens, sentence.links, causal=False, unknown=tokenizer.unknown)
         assert (len(found), skipped) == (len(sentence.links), [])
 

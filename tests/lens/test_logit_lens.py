@@ -16,7 +16,11 @@ from sightline.lens.trace.trace import trace_of
 from tests.lens.asked import ids_of, source_of, tiny
 from tests.tiny import ALL, CLASSIFIERS, distance
 
-SPEAKING = [name for name in ALL if name not in CLASSIFIERS and name not in ("bert-pooled", "bert-mean", "bert-hidden")]
+SPEAKING = [
+    name
+    for name in ALL
+    if name not in CLASSIFIERS and name not in ("bert-pooled", "bert-mean", "bert-hidden")
+]
 SOME = ["layer-pre", "rms-post", "parallel", "ngpt", "logit-cap", "bert", "transformer-pre", "t5"]
 
 
@@ -28,7 +32,9 @@ def test_the_last_row_is_the_model(name: str) -> None:
     assert distance(trace.logits, logits_of_row(subject.running, trace, layers)) < 1e-5
     lens = logit_lens(subject, ids, **source, top_k=3)
     probabilities = trace.logits.softmax(-1)
-    torch.testing.assert_close(lens.top_probability[-1], probabilities.topk(3).values, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        lens.top_probability[-1], probabilities.topk(3).values, atol=1e-5, rtol=0
+    )
     assert [token.id for token in lens.answers] == trace.logits.argmax(-1).tolist()
     assert bool((lens.rank[-1] == 1).all())
     assert float(lens.divergence[-1].abs().max()) < 1e-6
@@ -48,12 +54,20 @@ def numpy_rms_lens(model: sl.Transformer, stream: np.ndarray) -> np.ndarray:
 def test_each_row_is_the_formula_by_hand() -> None:
     subject, ids = tiny("free-output"), ids_of("free-output")
     seen = sl.Recorder({"residual"})
-    final = subject.running(torch.tensor([ids]), record=seen)[0].softmax(-1).detach().numpy().astype(np.float64)
+    final = (
+        subject.running(torch.tensor([ids]), record=seen)[0]
+        .softmax(-1)
+        .detach()
+        .numpy()
+        .astype(np.float64)
+    )
     lens = logit_lens(subject, ids, token=4)
     for layer in range(2):
         p = numpy_rms_lens(subject.running, seen["decoder", layer, "residual"][0].detach().numpy())
         np.testing.assert_allclose(lens.probability[layer].numpy(), p[:, 4], atol=1e-6)
-        np.testing.assert_allclose(lens.divergence[layer].numpy(), (final * np.log(final / p)).sum(-1), atol=1e-5)
+        np.testing.assert_allclose(
+            lens.divergence[layer].numpy(), (final * np.log(final / p)).sum(-1), atol=1e-5
+        )
         assert lens.rank[layer].tolist() == [int((row > row[4]).sum()) + 1 for row in p]
         assert lens.top[layer, :, 0].tolist() == p.argmax(-1).tolist()
 
@@ -74,9 +88,16 @@ def test_bands_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_it_says_what_was_applied() -> None:
-    said = {name: logit_lens(tiny(name), ids_of(name)).applied for name in ("layer-pre", "layer-post", "no-norm", "ngpt", "bert")}
+    said = {
+        name: logit_lens(tiny(name), ids_of(name)).applied
+        for name in ("layer-pre", "layer-post", "no-norm", "ngpt", "bert")
+    }
     assert said["layer-pre"] == "its final norm, then its head"
-    assert said["layer-post"] == said["ngpt"] == "its head alone: the stream is normed by every block already"
+    assert (
+        said["layer-post"]
+        == said["ngpt"]
+        == "its head alone: the stream is normed by every block already"
+    )
     assert said["no-norm"] == "its head alone: the model has no final norm"
     assert "masked-token head alone" in said["bert"]
 
@@ -101,7 +122,11 @@ def test_bad_questions() -> None:
     for name in ("bert-mean", "classifier", "bert-hidden"):
         with pytest.raises(sl.InputError, match="expected a language model"):
             logit_lens(tiny(name), [1, 2])
-    for wrong, said in ({"top_k": 0}, "top_k is 0"), ({"token": 29}, "token 29"), ({"positions": 9}, "row 9"):
+    for wrong, said in (
+        ({"top_k": 0}, "top_k is 0"),
+        ({"token": 29}, "token 29"),
+        ({"positions": 9}, "row 9"),
+    ):
         with pytest.raises(sl.InputError, match=said):
             logit_lens(tiny("rotary"), [1, 2], **wrong)
 

@@ -1,4 +1,5 @@
-"""Maps rebuilt beside the fused kernel are the equation's: for every model, mask, batch and cache, and in any part."""
+"""Maps rebuilt beside the fused kernel are the equation's: for every model, mask, batch and cache,
+and in any part."""
 
 from __future__ import annotations
 
@@ -16,16 +17,45 @@ from sightline.core.masks import Mask
 from sightline.core.packed import packed
 from sightline.core.positions import GivenBias
 from sightline.lens.trace import layer as looking
-from sightline.lens.trace.layer import HeadBias, Look, attention_at, checked, checked_rows, look_at, sites_of
+from sightline.lens.trace.layer import (
+    HeadBias,
+    Look,
+    attention_at,
+    checked,
+    checked_rows,
+    look_at,
+    sites_of,
+)
 from tests.families import test_decoders, test_encoder_decoders, test_encoders, test_more_decoders
 from tests.families.oracle import ours, tokens
 from tests.tiny import ALL, ENCODER_DECODERS, inputs, left_padding, make
 
 Q_K_V = {"query", "key", "value", "mask", "bias"}
-CASES = test_decoders.CASES | test_more_decoders.CASES | test_encoders.CASES | test_encoder_decoders.CASES
-HEADLESS = ("bare", "sequence", "tokens", "answers", "one number", "gelu", "relu", "epsilon", "untied", "silu", "activation")
-FAMILIES = {name: case for name, case in CASES.items() if not any(word in name for word in HEADLESS)}  # attention is the same in those
-pytestmark = pytest.mark.usefixtures("as_users_run_it")  # the shapes are checked elsewhere; here they would take half of the time
+CASES = (
+    test_decoders.CASES
+    | test_more_decoders.CASES
+    | test_encoders.CASES
+    | test_encoder_decoders.CASES
+)
+HEADLESS = (
+    "bare",
+    "sequence",
+    "tokens",
+    "answers",
+    "one number",
+    "gelu",
+    "relu",
+    "epsilon",
+    "untied",
+    "silu",
+    "activation",
+)
+FAMILIES = {
+    name: case for name, case in CASES.items() if not any(word in name for word in HEADLESS)
+}  # attention is the same in those
+pytestmark = pytest.mark.usefixtures(
+    "as_users_run_it"
+)  # the shapes are checked elsewhere; here they would take half of the time
 NEAR = 1e-5
 
 
@@ -51,14 +81,20 @@ def equations(model: sl.Transformer, **arguments: Any) -> dict[Any, torch.Tensor
     seen = sl.Recorder({"weights"} | ({"cross_weights"} if crossed else set()))
     model.hidden(**arguments, record=seen)
     assert seen.equation_layers
-    return {(stack, layer, cross): seen[stack, layer, "cross_weights" if cross else "weights"] for stack, layer, cross in sites_of(model)}
+    return {
+        (stack, layer, cross): seen[stack, layer, "cross_weights" if cross else "weights"]
+        for stack, layer, cross in sites_of(model)
+    }
 
 
 def equal(found: dict[Any, Look], expected: dict[Any, torch.Tensor]) -> None:
     assert found.keys() == expected.keys()
     for site, look in found.items():
         for text in range(expected[site].shape[0]):
-            assert float((look.of(text).weights() - expected[site][text]).abs().max()) < NEAR, (site, text)
+            assert float((look.of(text).weights() - expected[site][text]).abs().max()) < NEAR, (
+                site,
+                text,
+            )
 
 
 def paddings(name: str) -> Iterator[dict[str, torch.Tensor]]:
@@ -82,14 +118,31 @@ def test_weights_are_the_equations_for_every_family(name: str) -> None:
     theirs, changes = test_encoder_decoders.example(*FAMILIES[name])
     model = ours(theirs, **changes).transformer
     both = model.config.encoder is not None and model.config.decoder is not None
-    arguments = {"tokens": tokens(model.config.last.embedding.vocab_size)} | ({"source": tokens(40, 9, seed=2)} if both else {})
+    arguments = {"tokens": tokens(model.config.last.embedding.vocab_size)} | (
+        {"source": tokens(40, 9, seed=2)} if both else {}
+    )
     padding = torch.zeros(2, 12, dtype=torch.bool)
     padding[1, 8:] = True
     for said in ({}, {"padding": padding}):
         equal(looks(model, **arguments, **said), equations(model, **arguments, **said))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "bloom", "neox", "bert", "modernbert", "t5", "bart", "marian"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2",
+        "llama",
+        "mistral",
+        "gemma2",
+        "bloom",
+        "neox",
+        "bert",
+        "modernbert",
+        "t5",
+        "bart",
+        "marian",
+    ],
+)
 def test_weights_are_what_transformers_shows(name: str) -> None:
     """An oracle that shares no line with us: eager attention with `output_attentions`."""
     theirs, _ = test_encoder_decoders.example(*CASES[name])
@@ -98,7 +151,9 @@ def test_weights_are_what_transformers_shows(name: str) -> None:
     said = {"input_ids": source, "decoder_input_ids": ids} if both else {"input_ids": ids}
     with torch.no_grad():
         maps = theirs(**said, output_attentions=True)
-    for (stack, layer, cross), look in looks(model, tokens=ids, **({"source": source} if both else {})).items():
+    for (stack, layer, cross), look in looks(
+        model, tokens=ids, **({"source": source} if both else {})
+    ).items():
         kind = "cross_attentions" if cross else f"{stack}_attentions" if both else "attentions"
         assert float((look.weights() - getattr(maps, kind)[layer][0]).abs().max()) < 1e-4
 
@@ -106,15 +161,22 @@ def test_weights_are_what_transformers_shows(name: str) -> None:
 @pytest.mark.parametrize("positions", ["none", "learned", "rotary", "alibi", "relative"])
 @pytest.mark.parametrize("maker", [sl.gpt, sl.bert])
 def test_documents_that_share_a_row_stay_apart(maker: Any, positions: str) -> None:
-    model = make(maker(width=24, layers=2, heads=4, vocab_size=29, max_positions=48, positions=positions))
-    row, documents = inputs(model.config, batch=2)["tokens"], torch.tensor([[0] * 4 + [1] * 7, [0] * 9 + [1] * 2])
+    model = make(
+        maker(width=24, layers=2, heads=4, vocab_size=29, max_positions=48, positions=positions)
+    )
+    row, documents = (
+        inputs(model.config, batch=2)["tokens"],
+        torch.tensor([[0] * 4 + [1] * 7, [0] * 9 + [1] * 2]),
+    )
     found = looks(model, tokens=row, documents=documents)
     equal(found, equations(model, tokens=row, documents=documents))
     whole = found[sites_of(model)[0]].of(0).weights()
     assert bool((whole[:, 4:, :4] == 0).all())
     alone = looks(model, tokens=row[:1, 4:])
     for site, look in found.items():
-        torch.testing.assert_close(look.of(0).weights()[:, 4:, 4:], alone[site].weights(), atol=NEAR, rtol=0)
+        torch.testing.assert_close(
+            look.of(0).weights()[:, 4:, 4:], alone[site].weights(), atol=NEAR, rtol=0
+        )
 
 
 CACHES = {
@@ -127,7 +189,18 @@ CACHES = {
 
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize(
-    "name", ["learned", "alibi", "window", "window-alternating", "sinks", "soft-cap", "relative", "t5", "ngpt-grouped"]
+    "name",
+    [
+        "learned",
+        "alibi",
+        "window",
+        "window-alternating",
+        "sinks",
+        "soft-cap",
+        "relative",
+        "t5",
+        "ngpt-grouped",
+    ],
 )
 def test_weights_are_the_equations_with_a_cache(name: str, kind: str) -> None:
     model, arguments = make(ALL[name]), inputs(ALL[name])
@@ -136,7 +209,10 @@ def test_weights_are_the_equations_with_a_cache(name: str, kind: str) -> None:
     pieces = arguments["tokens"].split([5, 1, 3, 1, 1], dim=1)
     for n, piece in enumerate(pieces):
         said = {"tokens": piece} | (source if n == 0 else {})
-        recorders = [sl.Recorder(names_of(model)), sl.Recorder({"weights"} | ({"cross_weights"} if source else set()))]
+        recorders = [
+            sl.Recorder(names_of(model)),
+            sl.Recorder({"weights"} | ({"cross_weights"} if source else set())),
+        ]
         with torch.no_grad():
             for cache, recorder in zip(caches, recorders, strict=True):
                 model.hidden(**said, cache=cache, record=recorder)
@@ -154,7 +230,9 @@ def test_the_packed_twin_is_seen_as_exactly(monkeypatch: pytest.MonkeyPatch) -> 
         assert any(isinstance(part, packing.Packed) for part in fast.modules())
         equal(looks(fast, **arguments), equations(fast, **arguments))
         for site, look in looks(model, **arguments).items():
-            torch.testing.assert_close(look.weights(), looks(fast, **arguments)[site].weights(), atol=NEAR, rtol=0)
+            torch.testing.assert_close(
+                look.weights(), looks(fast, **arguments)[site].weights(), atol=NEAR, rtol=0
+            )
 
 
 PARTS: dict[str, Any] = {
@@ -174,8 +252,12 @@ PARTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("tile", [60, looking.TILE])
-@pytest.mark.parametrize("name", ["grouped", "alibi-grouped", "sinks", "soft-cap", "window", "t5", "bert-relative"])
-def test_a_head_and_some_rows_are_parts_of_the_whole(name: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["grouped", "alibi-grouped", "sinks", "soft-cap", "window", "t5", "bert-relative"]
+)
+def test_a_head_and_some_rows_are_parts_of_the_whole(
+    name: str, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, arguments = make(ALL[name]), inputs(ALL[name], batch=1)
     found = looks(model, **arguments)
     whole = {site: (look.weights(), look.scores()) for site, look in found.items()}
@@ -187,36 +269,61 @@ def test_a_head_and_some_rows_are_parts_of_the_whole(name: str, tile: int, monke
                 np.testing.assert_allclose(kind(head=head), expected[head], atol=1e-6)
             for rows in PARTS.values():
                 plain = rows.numpy() if isinstance(rows, torch.Tensor) else rows
-                picked = np.arange(look.queries)[rows if isinstance(rows, slice) else np.array(plain, dtype=int)]
+                picked = np.arange(look.queries)[
+                    rows if isinstance(rows, slice) else np.array(plain, dtype=int)
+                ]
                 np.testing.assert_allclose(kind(rows=rows), expected.numpy()[:, picked], atol=1e-6)
                 np.testing.assert_allclose(kind(1, rows), expected.numpy()[1][picked], atol=1e-6)
 
 
 def test_bands_are_no_larger_than_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = looks(make(ALL["rotary"]), tokens=inputs(ALL["rotary"], batch=1)["tokens"])["decoder", 0, False]
+    look = looks(make(ALL["rotary"]), tokens=inputs(ALL["rotary"], batch=1)["tokens"])[
+        "decoder", 0, False
+    ]
     monkeypatch.setattr(looking, "TILE", 3 * 4 * 11)
     assert look.bands(range(11)) == [slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 11)]
     assert look.only(1).bands(range(11)) == [slice(0, 11)]
     assert look.bands([5, 6, 2, 2, 3]) == [slice(5, 7), slice(2, 3), slice(2, 4)]
 
 
-@pytest.mark.parametrize("name", ["grouped", "value-dim", "sinks", "alibi", "bert", "t5", "transformer-rotary", "ngpt"])
-def test_weights_times_values_through_the_output_is_what_attention_added(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", ["grouped", "value-dim", "sinks", "alibi", "bert", "t5", "transformer-rotary", "ngpt"]
+)
+def test_weights_times_values_through_the_output_is_what_attention_added(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(looking, "TILE", 100)
     model, arguments = make(ALL[name]), inputs(ALL[name], batch=1)
     crossed = any(cross for _, _, cross in sites_of(model))
-    seen = sl.Recorder(names_of(model) | {"heads", "attention"} | ({"cross_heads"} if crossed else set()))
+    seen = sl.Recorder(
+        names_of(model) | {"heads", "attention"} | ({"cross_heads"} if crossed else set())
+    )
     with torch.no_grad():
         model(**arguments, record=seen)
         for site in sites_of(model):
             look, part = look_at(seen, model, site), attention_at(model, site)
-            by_hand = torch.einsum("hqk,hkd->hqd", look.weights(), look.value[0].repeat_interleave(look.heads // look.key.shape[1], 0))
+            by_hand = torch.einsum(
+                "hqk,hkd->hqd",
+                look.weights(),
+                look.value[0].repeat_interleave(look.heads // look.key.shape[1], 0),
+            )
             torch.testing.assert_close(look.mixed(), by_hand, atol=NEAR, rtol=NEAR)
             torch.testing.assert_close(look.mixed(head=1), by_hand[1], atol=NEAR, rtol=NEAR)
-            torch.testing.assert_close(by_hand, seen[site[0], site[1], "cross_heads" if site[2] else "heads"][0], atol=NEAR, rtol=NEAR)
-            if not site[2] and name in ("grouped", "value-dim", "sinks"):  # pre-norm: nothing stands between W_O and the stream
+            torch.testing.assert_close(
+                by_hand,
+                seen[site[0], site[1], "cross_heads" if site[2] else "heads"][0],
+                atol=NEAR,
+                rtol=NEAR,
+            )
+            if not site[2] and name in (
+                "grouped",
+                "value-dim",
+                "sinks",
+            ):  # pre-norm: nothing stands between W_O and the stream
                 added = part.output(by_hand.transpose(0, 1).flatten(1))
-                torch.testing.assert_close(added, seen[site[0], site[1], "attention"][0], atol=NEAR, rtol=NEAR)
+                torch.testing.assert_close(
+                    added, seen[site[0], site[1], "attention"][0], atol=NEAR, rtol=NEAR
+                )
 
 
 def test_scores_are_the_formula_by_hand() -> None:
@@ -224,13 +331,20 @@ def test_scores_are_the_formula_by_hand() -> None:
     look = looks(model, tokens=inputs(model.config, batch=1)["tokens"])["decoder", 1, False]
     slopes = [2 ** (-2 * h) for h in range(1, 5)] + [2**-1, 2**-3]
     for head in range(6):
-        q, k = look.query[0, head].numpy().astype(np.float64), look.key[0, head // 3].numpy().astype(np.float64)
+        q, k = (
+            look.query[0, head].numpy().astype(np.float64),
+            look.key[0, head // 3].numpy().astype(np.float64),
+        )
         at = np.arange(11)
         far = at[:, None] - at[None]
-        scores = np.where((far < 0) | (far >= 6), -np.inf, q @ k.T / np.sqrt(4) - slopes[head] * np.abs(far))
+        scores = np.where(
+            (far < 0) | (far >= 6), -np.inf, q @ k.T / np.sqrt(4) - slopes[head] * np.abs(far)
+        )
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         np.testing.assert_allclose(look.scores(head).numpy(), scores, atol=1e-5)
-        np.testing.assert_allclose(look.weights(head).numpy(), weights / weights.sum(-1, keepdims=True), atol=1e-6)
+        np.testing.assert_allclose(
+            look.weights(head).numpy(), weights / weights.sum(-1, keepdims=True), atol=1e-6
+        )
 
 
 def test_a_given_bias_may_hide_keys_and_belongs_to_its_head() -> None:
@@ -238,7 +352,13 @@ def test_a_given_bias_may_hide_keys_and_belongs_to_its_head() -> None:
     values[0, 2, :, 1] = -torch.inf
     query, key = torch.randn(1, 4, 5, 6), torch.randn(1, 2, 5, 6)
     at = torch.arange(5)[None]
-    look = Look(("decoder", 0, False), query, key, None, Scoring(Mask(at, at, causal=True), 0.4, GivenBias(values)))
+    look = Look(
+        ("decoder", 0, False),
+        query,
+        key,
+        None,
+        Scoring(Mask(at, at, causal=True), 0.4, GivenBias(values)),
+    )
     assert isinstance(look.only(2).scoring.bias, HeadBias)
     torch.testing.assert_close(look.weights(2), look.weights()[2])
     assert bool((look.weights(2)[:, 1] == 0).all())
@@ -247,7 +367,8 @@ def test_a_given_bias_may_hide_keys_and_belongs_to_its_head() -> None:
 
 
 def test_a_map_is_plain_to_use() -> None:
-    """For NumPy, for a plot, for a gradient later: no graph, no inference tensor, even where a parameter is in the formula."""
+    """For NumPy, for a plot, for a gradient later: no graph, no inference tensor, even where a
+    parameter is in the formula."""
     for name in ("sinks", "relative", "t5"):
         model, arguments = make(ALL[name]), inputs(ALL[name], batch=1)
         model.requires_grad_(True)
@@ -269,12 +390,21 @@ def test_training_later_changes_no_look() -> None:
         assert torch.equal(look.weights(), before)
 
 
-@pytest.mark.parametrize(("dtype", "wide"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)])
+@pytest.mark.parametrize(
+    ("dtype", "wide"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]
+)
 def test_other_precisions(dtype: torch.dtype, wide: torch.dtype) -> None:
     model = make(ALL["rotary"]).to(dtype)
-    found, expected = looks(model, **inputs(ALL["rotary"])), equations(model, **inputs(ALL["rotary"]))
+    found, expected = (
+        looks(model, **inputs(ALL["rotary"])),
+        equations(model, **inputs(ALL["rotary"])),
+    )
     assert found["decoder", 0, False].of(0).weights().dtype == wide
-    first = "decoder", 0, False  # in bfloat16 the kernels differ, and with them what the next layer reads
+    first = (
+        "decoder",
+        0,
+        False,
+    )  # in bfloat16 the kernels differ, and with them what the next layer reads
     equal({first: found[first]}, {first: expected[first].to(wide)})
 
 
@@ -291,14 +421,25 @@ def test_other_precisions(dtype: torch.dtype, wide: torch.dtype) -> None:
         (lambda look: look.weights(rows=True), r"row True; expected"),
         (lambda look: look.weights(rows=2.5), r"rows 2\.5; expected a number, a slice or a list"),
         (lambda look: look.weights(rows="all"), r"rows 'all'; expected a number"),
-        (lambda look: look.weights(rows=slice(0, 1.5)), r"rows slice\(0, 1\.5, None\); expected a slice of whole numbers"),
-        (lambda look: look.weights(rows=slice(0, 5, 0)), r"rows slice\(0, 5, 0\); expected a slice"),
+        (
+            lambda look: look.weights(rows=slice(0, 1.5)),
+            r"rows slice\(0, 1\.5, None\); expected a slice of whole numbers",
+        ),
+        (
+            lambda look: look.weights(rows=slice(0, 5, 0)),
+            r"rows slice\(0, 5, 0\); expected a slice",
+        ),
         (lambda look: look.of(1), r"text 1; expected 0 to 0"),
-        (lambda look: looking.replace(look, value=None).mixed(), r"a trace without values.*Fix: trace again and keep the values"),
+        (
+            lambda look: looking.replace(look, value=None).mixed(),
+            r"a trace without values.*Fix: trace again and keep the values",
+        ),
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(ask: Any, words: str) -> None:
-    look = looks(make(ALL["rotary"]), tokens=inputs(ALL["rotary"], batch=1)["tokens"])["decoder", 0, False]
+    look = looks(make(ALL["rotary"]), tokens=inputs(ALL["rotary"], batch=1)["tokens"])[
+        "decoder", 0, False
+    ]
     with pytest.raises(sl.InputError, match=words) as refusal:
         ask(look)
     assert "\n" not in str(refusal.value)
@@ -309,6 +450,12 @@ def test_numbers_and_sites_that_there_are() -> None:
         *(("encoder", layer, False) for layer in range(2)),
         *(("decoder", layer, cross) for layer in range(2) for cross in (False, True)),
     ]
-    assert [checked("layer", number, 5) for number in (0, 4, -1, -5, np.int32(2))] == [0, 4, 4, 0, 2]
+    assert [checked("layer", number, 5) for number in (0, 4, -1, -5, np.int32(2))] == [
+        0,
+        4,
+        4,
+        0,
+        2,
+    ]
     assert list(checked_rows(None, 3)) == [0, 1, 2]
     assert list(checked_rows(range(1, 3), 5)) == [1, 2]

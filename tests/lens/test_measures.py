@@ -32,7 +32,9 @@ def traced(name: str) -> Trace:
 @pytest.mark.parametrize("tile", [1 << 21, 60])
 def test_by_hand(name: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = traced(name)
-    weights = np.stack([trace.weights(layer).double().numpy() for layer in range(trace.config.last.layers)])
+    weights = np.stack(
+        [trace.weights(layer).double().numpy() for layer in range(trace.config.last.layers)]
+    )
     monkeypatch.setattr(module, "TILE", tile)
     found = attention_measures(trace)
     logs = np.log(np.where(weights > 0, weights, 1))
@@ -81,9 +83,15 @@ def test_sinks_are_taken_out_and_one_token_is_no_trouble() -> None:
     weights = trace.weights(0)
     assert float(weights.sum(-1).max()) < 1
     weights = weights / weights.sum(-1, keepdim=True)
-    torch.testing.assert_close(attention_measures(trace).entropy[0], -torch.xlogy(weights, weights).sum(-1).mean(-1))
+    torch.testing.assert_close(
+        attention_measures(trace).entropy[0], -torch.xlogy(weights, weights).sum(-1).mean(-1)
+    )
     alone = attention_measures(trace_of(tiny("rotary"), [4]))
-    assert (float(alone.entropy.max()), float(alone.first.min()), float(alone.span.max())) == (0, 1, 0)
+    assert (float(alone.entropy.max()), float(alone.first.min()), float(alone.span.max())) == (
+        0,
+        1,
+        0,
+    )
 
 
 def test_some_layers_only_and_json() -> None:
@@ -94,25 +102,40 @@ def test_some_layers_only_and_json() -> None:
     assert json.loads(json.dumps(uneven.to_dict(), allow_nan=False))["cross"] is False
 
 
-@pytest.mark.parametrize("name", ["layer-pre", "rms-post", "parallel", "ngpt", "bert", "transformer"])
+@pytest.mark.parametrize(
+    "name", ["layer-pre", "rms-post", "parallel", "ngpt", "bert", "transformer"]
+)
 def test_norms_of_the_stream(name: str) -> None:
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
     found = norm_growth(subject, ids, **source)
     seen = sl.Recorder({"residual", "feed_forward", "output"})
-    subject.running(torch.tensor([ids]), **{key: torch.tensor([value]) for key, value in source.items()}, record=seen)
+    subject.running(
+        torch.tensor([ids]),
+        **{key: torch.tensor([value]) for key, value in source.items()},
+        record=seen,
+    )
     stack = subject.running.last_stack
     for layer in range(2):
-        torch.testing.assert_close(found.stream[layer], seen[stack.name, layer, "residual"][0].norm(dim=-1).detach())
-        torch.testing.assert_close(found.feed_forward[layer], seen[stack.name, layer, "feed_forward"][0].norm(dim=-1).detach())
+        torch.testing.assert_close(
+            found.stream[layer], seen[stack.name, layer, "residual"][0].norm(dim=-1).detach()
+        )
+        torch.testing.assert_close(
+            found.feed_forward[layer],
+            seen[stack.name, layer, "feed_forward"][0].norm(dim=-1).detach(),
+        )
     if isinstance(stack.config.final_norm, sl.NoNorm):
-        torch.testing.assert_close(found.stream[-1], seen[stack.name, None, "output"][0].norm(dim=-1).detach())
+        torch.testing.assert_close(
+            found.stream[-1], seen[stack.name, None, "output"][0].norm(dim=-1).detach()
+        )
     torch.testing.assert_close(found.growth, found.stream.mean(-1)[1:] / found.stream.mean(-1)[:-1])
     assert (found.cross_attention is not None) == bool(source)
     assert len(json.loads(json.dumps(found.to_dict()))["growth"]) == 2
 
 
 def test_the_encoders_norms_and_the_sphere() -> None:
-    encoder = norm_growth(tiny("transformer"), ids_of("transformer"), **source_of("transformer"), stack="encoder")
+    encoder = norm_growth(
+        tiny("transformer"), ids_of("transformer"), **source_of("transformer"), stack="encoder"
+    )
     assert encoder.stream.shape == (3, 7)
     assert encoder.cross_attention is None
     sphere = norm_growth(tiny("ngpt"), ids_of("ngpt"))

@@ -14,7 +14,9 @@ from sightline.lens.interventions.metrics import logit_difference, measured, nam
 from sightline.text.tokenizer import Tokenizer
 from tests.tiny import ALL, make
 
-LETTERS = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy")  # 4 special ids before them: 29 in all
+LETTERS = Tokenizer.from_characters(
+    "abcdefghijklmnopqrstuvwxy"
+)  # 4 special ids before them: 29 in all
 
 
 @dataclass
@@ -31,15 +33,23 @@ def subject() -> Tiny:
 
 def test_a_difference_of_logits(subject: Tiny) -> None:
     logits = torch.randn(5, 29)
-    assert logit_difference(subject, "a", "c")(logits) == pytest.approx(float(logits[4, 4] - logits[4, 6]))
-    assert logit_difference(subject, 7, "c", position=1)(logits) == pytest.approx(float(logits[1, 7] - logits[1, 6]))
+    assert logit_difference(subject, "a", "c")(logits) == pytest.approx(
+        float(logits[4, 4] - logits[4, 6])
+    )
+    assert logit_difference(subject, 7, "c", position=1)(logits) == pytest.approx(
+        float(logits[1, 7] - logits[1, 6])
+    )
 
 
 def test_a_probability(subject: Tiny) -> None:
     logits = torch.randn(5, 29)
     exponent = np.exp(logits[2].double().numpy())
-    assert probability(subject, "b", position=2)(logits) == pytest.approx(exponent[5] / exponent.sum(), rel=1e-5)
-    assert probability(subject, "b", position=-3)(logits.bfloat16()) == pytest.approx(exponent[5] / exponent.sum(), rel=0.05)
+    assert probability(subject, "b", position=2)(logits) == pytest.approx(
+        exponent[5] / exponent.sum(), rel=1e-5
+    )
+    assert probability(subject, "b", position=-3)(logits.bfloat16()) == pytest.approx(
+        exponent[5] / exponent.sum(), rel=0.05
+    )
 
 
 def test_a_metric_says_what_it_is(subject: Tiny) -> None:
@@ -48,7 +58,9 @@ def test_a_metric_says_what_it_is(subject: Tiny) -> None:
 
 
 def test_a_word_must_be_one_token(subject: Tiny) -> None:
-    with pytest.raises(sl.InputError, match=r"'abc', which is 3 tokens: 'a', 'b', 'c'; expected one token. Fix: "):
+    with pytest.raises(
+        sl.InputError, match=r"'abc', which is 3 tokens: 'a', 'b', 'c'; expected one token. Fix: "
+    ):
         logit_difference(subject, "abc", "c")
     with pytest.raises(sl.InputError, match="which is 0 tokens: none"):
         probability(subject, "")

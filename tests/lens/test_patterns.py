@@ -24,7 +24,9 @@ from sightline.lens.heads.patterns import (
 TIME, HEADS = 13, 3
 
 
-def scene(*, causal: bool, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def scene(
+    *, causal: bool, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Random attention, who sees whom, the sinks, who is asked."""
     drawn = torch.Generator().manual_seed(seed)
     visible = torch.ones(TIME, TIME, dtype=torch.bool)
@@ -35,7 +37,9 @@ def scene(*, causal: bool, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, t
     return scores.masked_fill(~visible, -math.inf).softmax(-1), visible, sink, ~sink
 
 
-def by_loops(weights: np.ndarray, visible: np.ndarray, sink: np.ndarray, pattern: np.ndarray) -> list[tuple[float, float]]:
+def by_loops(
+    weights: np.ndarray, visible: np.ndarray, sink: np.ndarray, pattern: np.ndarray
+) -> list[tuple[float, float]]:
     """Value and chance of each head."""
     found = list[tuple[float, float]]()
     for head in weights:
@@ -68,7 +72,12 @@ def test_patterns_are_sums_over_rows(causal: bool) -> None:
         same(at_offset(left, by), by_loops(*arrays, pattern))
     pattern = np.array([[i != j and ids[i] == ids[j] for j in range(TIME)] for i in range(TIME)])
     same(on_pattern(left, duplicates(ids)), by_loops(*arrays, pattern))
-    pattern = np.array([[j > 0 and j not in (i, i + 1) and bool(ids[j - 1] == ids[i]) for j in range(TIME)] for i in range(TIME)])
+    pattern = np.array(
+        [
+            [j > 0 and j not in (i, i + 1) and bool(ids[j - 1] == ids[i]) for j in range(TIME)]
+            for i in range(TIME)
+        ]
+    )
     same(on_pattern(left, inductions(ids)), by_loops(*arrays, pattern))
     marked = ids == 6
     pattern = np.array([[bool(marked[j]) and i != j for j in range(TIME)] for i in range(TIME)])
@@ -79,7 +88,9 @@ def test_sink_and_breadth() -> None:
     weights, visible, sink, asked = scene(causal=False)
     left = without_sink(weights, visible, sink, asked)
     rows = weights[:, 1:-1].double().numpy()
-    np.testing.assert_allclose(left.sink.value.numpy(), (rows[..., 0] + rows[..., -1]).mean(-1), rtol=1e-6)
+    np.testing.assert_allclose(
+        left.sink.value.numpy(), (rows[..., 0] + rows[..., -1]).mean(-1), rtol=1e-6
+    )
     assert left.sink.chance.tolist() == pytest.approx([2 / TIME] * HEADS)
     kept = rows[..., 1:-1] / rows[..., 1:-1].sum(-1, keepdims=True)
     share = np.exp(-(kept * np.log(kept)).sum(-1)) / (TIME - 2)
@@ -115,7 +126,12 @@ def test_a_head_that_only_rests_says_nothing() -> None:
 def cross(weights: torch.Tensor) -> Left:
     queries, keys = weights.shape[1:]
     nothing = torch.zeros(keys, dtype=torch.bool)
-    return without_sink(weights, torch.ones(queries, keys, dtype=torch.bool), nothing, torch.ones(queries, dtype=torch.bool))
+    return without_sink(
+        weights,
+        torch.ones(queries, keys, dtype=torch.bool),
+        nothing,
+        torch.ones(queries, dtype=torch.bool),
+    )
 
 
 def test_monotone_is_rank_correlation_times_reach() -> None:
@@ -136,7 +152,9 @@ def test_only_a_walk_ahead_is_monotone() -> None:
     still, even = torch.zeros(10, 10), torch.full((10, 10), 0.1)
     still[:, 4] = 1
     mixed = ahead[torch.randperm(10, generator=torch.Generator().manual_seed(5))]
-    sure = monotone(cross(torch.stack([ahead, ahead.flip(0), still, even, mixed]))).confidence.tolist()
+    sure = monotone(
+        cross(torch.stack([ahead, ahead.flip(0), still, even, mixed]))
+    ).confidence.tolist()
     assert sure[0] == pytest.approx(1, abs=1e-6)
     assert sure[1:4] == pytest.approx([0, 0, 0], abs=1e-6)
     assert sure[4] < 0.5

@@ -29,12 +29,19 @@ def test_two_lengths_by_seed() -> None:
     assert probes_for(model, seed=3) != probes_for(model, seed=4)
 
 
-def test_special_tokens_stand_around_it_and_never_in_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_special_tokens_stand_around_it_and_never_in_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     folder = tmp_path_factory.mktemp("pieces")
     word_pieces(folder)
     tokenizer = Tokenizer.from_folder(folder)
     assert tokenizer is not None
-    model = sl.Model(sl.build(sl.bert(width=8, layers=1, heads=2, vocab_size=tokenizer.vocab_size, max_positions=64)).eval(), tokenizer)
+    model = sl.Model(
+        sl.build(
+            sl.bert(width=8, layers=1, heads=2, vocab_size=tokenizer.vocab_size, max_positions=64)
+        ).eval(),
+        tokenizer,
+    )
     for probe in probes_for(model).values():
         assert (probe.ids[0], probe.ids[-1]) == (tokenizer.id_of("[CLS]"), tokenizer.id_of("[SEP]"))
         assert not set(probe.ids[1:-1]) & (tokenizer.special_ids | {tokenizer.unknown})
@@ -49,11 +56,16 @@ def test_an_encoder_decoder_reads_what_it_writes() -> None:
 
 
 def test_a_vocabulary_smaller_than_the_models_is_kept_to() -> None:
-    model = sl.Model(sl.build(sl.gpt(width=8, layers=1, heads=1, vocab_size=99, max_positions=64)).eval(), p.tokenizer())
+    model = sl.Model(
+        sl.build(sl.gpt(width=8, layers=1, heads=1, vocab_size=99, max_positions=64)).eval(),
+        p.tokenizer(),
+    )
     assert usable_tokens(model) == list(range(4, p.V))
 
 
 def test_a_model_too_small_is_told() -> None:
-    model = sl.Model(sl.build(sl.gpt(width=8, layers=1, heads=1, vocab_size=99, max_positions=7)).eval())
+    model = sl.Model(
+        sl.build(sl.gpt(width=8, layers=1, heads=1, vocab_size=99, max_positions=7)).eval()
+    )
     with pytest.raises(InputError, match="Fix: take a larger model"):
         probes_for(model)

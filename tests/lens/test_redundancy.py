@@ -41,7 +41,9 @@ def test_similarity_is_one_minus_the_mean_distance_of_rows() -> None:
             if rows[a, i] and rows[b, i]:
                 one, other = maps[a, i].double().numpy(), maps[b, i].double().numpy()
                 middle = (one + other) / 2
-                divergence = sum((x * np.log2(x / m)).sum() / 2 for x, m in ((one, middle), (other, middle)))
+                divergence = sum(
+                    (x * np.log2(x / m)).sum() / 2 for x, m in ((one, middle), (other, middle))
+                )
                 distances.append(float(np.sqrt(divergence)))
         assert found[a, b] == found[b, a] == pytest.approx(1 - np.mean(distances), abs=1e-4)
 
@@ -78,7 +80,9 @@ def test_every_kind_of_stack(name: str) -> None:
 
 
 def test_cross_attention() -> None:
-    model = p.planted(sl.encoder_decoder, [p.diffuse()] * 3, cross=[[p.offset(0), p.diffuse(), p.offset(0)]])
+    model = p.planted(
+        sl.encoder_decoder, [p.diffuse()] * 3, cross=[[p.offset(0), p.diffuse(), p.offset(0)]]
+    )
     trace = trace_of(model, [1, 5, 6, 7, 8, 9], source=[5, 6, 7, 8, 9, 10, 11])
     assert redundancy_of(model, trace, cross=True).clusters == (((0, 0), (0, 2)),)
     assert len(redundancy_of(model, trace, stack="encoder").places) == 3

@@ -1,4 +1,5 @@
-"""A head that was planted to know the words finds the relation; one of a fixed offset and one that looks everywhere do not."""
+"""A head that was planted to know the words finds the relation; one of a fixed offset and one that
+looks everywhere do not."""
 
 from __future__ import annotations
 
@@ -27,39 +28,67 @@ P = 40
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """A token for each English word of the sentences."""
     split = pre_tokenizers.Whitespace()
-    words = {word for sentence in sentences("en") for word, _ in split.pre_tokenize_str(sentence.text)}
-    made = tokenizers.Tokenizer(models.WordLevel({word: id for id, word in enumerate(["[UNK]", *sorted(words)])}, unk_token="[UNK]"))
+    words = {
+        word for sentence in sentences("en") for word, _ in split.pre_tokenize_str(sentence.text)
+    }
+    made = tokenizers.Tokenizer(
+        models.WordLevel(
+            {word: id for id, word in enumerate(["[UNK]", *sorted(words)])}, unk_token="[UNK]"
+        )
+    )
     made.pre_tokenizer = split
     place: Path = tmp_path_factory.mktemp("words")
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]").save_pretrained(place)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]").save_pretrained(
+        place
+    )
     found = Tokenizer.from_folder(place)
     assert found is not None
     return found
 
 
 def planted(tokenizer: Tokenizer, *, causal: bool) -> sl.Model:
-    """One layer of four heads: knows all pairs of words, looks one back, looks one ahead, looks everywhere."""
+    """One layer of four heads: knows all pairs of words, looks one back, looks one ahead, looks
+    everywhere."""
     size, width = tokenizer.vocab_size, tokenizer.vocab_size + P
     make = sl.gpt if causal else sl.bert
     model = sl.build(
-        make(width=width, layers=1, heads=4, head_dim=width, hidden=4, vocab_size=size, max_positions=P, norm="none", positions="learned")
+        make(
+            width=width,
+            layers=1,
+            heads=4,
+            head_dim=width,
+            hidden=4,
+            vocab_size=size,
+            max_positions=P,
+            norm="none",
+            positions="learned",
+        )
     ).eval()
     pairs = torch.zeros(size, size)
     for sentence in sentences("en"):
         for link in sentence.links:
-            one, other = (int(tokenizer.encode(sentence.text[slice(*span)])[0]) for span in (link.source, link.target))
+            one, other = (
+                int(tokenizer.encode(sentence.text[slice(*span)])[0])
+                for span in (link.source, link.target)
+            )
             turned = causal and link.relation == "adjective"
             pairs[(one, other) if turned else (other, one)] = 1.0
     query, key = torch.zeros(4, width, width), torch.zeros(4, width, width)
     query[0, :size, :size], key[0, :size, :size] = pairs, torch.eye(size)
     for head, by in ((1, 1), (2, -1)):
-        query[head, size:, size:], key[head, size:, size:] = torch.diag(torch.ones(P - 1), by), torch.eye(P)
+        query[head, size:, size:], key[head, size:, size:] = (
+            torch.diag(torch.ones(P - 1), by),
+            torch.eye(P),
+        )
     stack = model.decoder if causal else model.encoder
     assert stack is not None
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        stack.embedding.tokens.weight[:, :size], stack.embedding.positions.weight[:, size:] = torch.eye(size), torch.eye(P)
+        stack.embedding.tokens.weight[:, :size], stack.embedding.positions.weight[:, size:] = (
+            torch.eye(size),
+            torch.eye(P),
+        )
         stack[0].attention.query.weight.copy_(p.STRONG * width**0.5 * query.flatten(0, 1))
         stack[0].attention.key.weight.copy_(key.flatten(0, 1))
     return sl.Model(model, tokenizer, name="planted")
@@ -92,19 +121,26 @@ def test_rates_are_those_of_the_strongest_key(tokenizer: Tokenizer) -> None:
     """Counted again from the traces, head by head and link by link."""
     torch.manual_seed(0)
     size = tokenizer.vocab_size
-    model = sl.Model(sl.build(sl.gpt(width=16, layers=2, heads=4, vocab_size=size, max_positions=P)).eval(), tokenizer)
+    model = sl.Model(
+        sl.build(sl.gpt(width=16, layers=2, heads=4, vocab_size=size, max_positions=P)).eval(),
+        tokenizer,
+    )
     found = relations_of(model, language="en")
     hits, counts, chances = np.zeros((3, 2, 4)), np.zeros(3), np.zeros(3)
     for sentence in sentences("en"):
         trace = model.trace(sentence.text)
-        for one in lookups_in(trace.tokens, sentence.links, causal=True, unknown=tokenizer.unknown)[0]:
+        for one in lookups_in(trace.tokens, sentence.links, causal=True, unknown=tokenizer.unknown)[
+            0
+        ]:
             kind = ["pronoun", "verb", "adjective"].index(one.relation)
             counts[kind] += 1
             chances[kind] += len(one.targets) / len(one.candidates)
             for layer in range(2):
                 rows = trace.weights(layer)[:, one.query].numpy()
                 for head in range(4):
-                    hits[kind, layer, head] += max(one.candidates, key=lambda key, row=rows[head]: row[key]) in one.targets
+                    hits[kind, layer, head] += (
+                        max(one.candidates, key=lambda key, row=rows[head]: row[key]) in one.targets
+                    )
     for kind, one in enumerate(found.relations):
         assert one.links == counts[kind]
         assert one.chance == pytest.approx(chances[kind] / counts[kind])
@@ -117,7 +153,9 @@ def test_rates_are_those_of_the_strongest_key(tokenizer: Tokenizer) -> None:
 def test_the_tail_of_the_binomial() -> None:
     stats = pytest.importorskip("scipy.stats")
     for count, hits, rate in ((20, 7, 0.2), (5, 0, 0.3), (12, 12, 0.5), (9, 4, 0.0), (9, 9, 1.0)):
-        assert tail(count, hits, rate) == pytest.approx(float(stats.binom.sf(hits - 1, count, rate)), abs=1e-12)
+        assert tail(count, hits, rate) == pytest.approx(
+            float(stats.binom.sf(hits - 1, count, rate)), abs=1e-12
+        )
 
 
 def test_p_is_corrected_by_the_number_of_heads(tokenizer: Tokenizer) -> None:
@@ -138,7 +176,12 @@ def test_the_best_offset_is_the_most_frequent() -> None:
 
 def test_an_encoder_decoder_is_asked_for_its_encoder(tokenizer: Tokenizer) -> None:
     size = tokenizer.vocab_size
-    model = sl.Model(sl.build(sl.encoder_decoder(width=16, layers=1, heads=2, vocab_size=size, max_positions=P)).eval(), tokenizer)
+    model = sl.Model(
+        sl.build(
+            sl.encoder_decoder(width=16, layers=1, heads=2, vocab_size=size, max_positions=P)
+        ).eval(),
+        tokenizer,
+    )
     found = relations_of(model, language="en")
     assert (found.stack, found.causal) == ("encoder", False)
     assert found.relations[0].rates.shape == (1, 2)
@@ -146,7 +189,11 @@ def test_an_encoder_decoder_is_asked_for_its_encoder(tokenizer: Tokenizer) -> No
 
 def test_progress_and_json(tokenizer: Tokenizer) -> None:
     seen = list[tuple[int, int]]()
-    found = relations_of(planted(tokenizer, causal=True), language="en", progress=lambda done, total: seen.append((done, total)))
+    found = relations_of(
+        planted(tokenizer, causal=True),
+        language="en",
+        progress=lambda done, total: seen.append((done, total)),
+    )
     assert seen == [(n, len(sentences("en"))) for n in range(1, len(sentences("en")) + 1)]
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert plain["relations"][0]["top"][0]["found"] is True
@@ -162,6 +209,11 @@ def test_mistakes_say_the_fix(tokenizer: Tokenizer) -> None:
     bare: Subject = sl.Model(model.transformer)
     with pytest.raises(InputError, match=r"a model without tokenizer.*Fix"):
         relations_of(bare)
-    small = sl.Model(sl.build(sl.gpt(width=8, layers=1, heads=1, vocab_size=tokenizer.vocab_size, max_positions=8)).eval(), tokenizer)
+    small = sl.Model(
+        sl.build(
+            sl.gpt(width=8, layers=1, heads=1, vocab_size=tokenizer.vocab_size, max_positions=8)
+        ).eval(),
+        tokenizer,
+    )
     with pytest.raises(InputError, match=r"for a model of 8.*Fix: take a larger model"):
         relations_of(small, language="en")

@@ -7,7 +7,17 @@ import math
 import pytest
 import torch
 
-from sightline.lens.heads.roles import CLEAR, MEANING, PATTERNS, ROLES, gathered, is_punctuation, label, offsets_within, scene_of
+from sightline.lens.heads.roles import (
+    CLEAR,
+    MEANING,
+    PATTERNS,
+    ROLES,
+    gathered,
+    is_punctuation,
+    label,
+    offsets_within,
+    scene_of,
+)
 from sightline.lens.trace.subject import Token
 
 
@@ -37,13 +47,30 @@ def test_sinks_of_a_text_and_of_a_source() -> None:
     assert scene.sink.tolist() == [True, False, False, True]
     assert scene.asked.tolist() == [False, True, True, False]
     assert scene.punctuation.tolist() == [False, False, True, False]
-    assert scene_of(tokens[1:], tokens[1:], frozenset(), cross=False).sink.tolist() == [True, False, False]
-    assert scene_of(tokens[1:], tokens[1:], frozenset(), cross=True).sink.tolist() == [False, False, False]
+    assert scene_of(tokens[1:], tokens[1:], frozenset(), cross=False).sink.tolist() == [
+        True,
+        False,
+        False,
+    ]
+    assert scene_of(tokens[1:], tokens[1:], frozenset(), cross=True).sink.tolist() == [
+        False,
+        False,
+        False,
+    ]
     assert scene.ids.dtype == torch.int64
 
 
 @pytest.mark.parametrize(
-    ("text", "is_one"), [(",", True), (" .", True), ("。", True), ("「", True), ("##;", True), ("a.", False), ("  ", False)]
+    ("text", "is_one"),
+    [
+        (",", True),
+        (" .", True),
+        ("。", True),
+        ("「", True),
+        ("##;", True),
+        ("a.", False),
+        ("  ", False),
+    ],
 )
 def test_punctuation(text: str, is_one: bool) -> None:
     assert is_punctuation(text) is is_one

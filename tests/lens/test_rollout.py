@@ -58,7 +58,9 @@ def test_rollout_of_an_encoder_decoder_by_hand() -> None:
     for layer in range(2):
         encoder = (np.eye(source) + mean(trace, layer, stack="encoder")) / 2 @ encoder
     np.testing.assert_allclose(rollout(trace, stack="encoder").maps[-1].numpy(), encoder, atol=1e-6)
-    state = np.concatenate((np.zeros((time, source)), np.eye(time)), axis=1)  # each target token over all inputs
+    state = np.concatenate(
+        (np.zeros((time, source)), np.eye(time)), axis=1
+    )  # each target token over all inputs
     below = np.concatenate((encoder, np.zeros((source, time))), axis=1)
     found = rollout(trace)
     for layer in range(2):
@@ -68,7 +70,9 @@ def test_rollout_of_an_encoder_decoder_by_hand() -> None:
         np.testing.assert_allclose(found.maps[layer].numpy(), state[:, source:], atol=1e-6)
 
 
-def networkx_flow(trace: Trace, stack: str, layers: int, position: int, *, crossed: bool) -> tuple[list[float], list[float]]:
+def networkx_flow(
+    trace: Trace, stack: str, layers: int, position: int, *, crossed: bool
+) -> tuple[list[float], list[float]]:
     graph = nx.DiGraph()
 
     def pipes(upper: tuple[object, ...], lower: tuple[object, ...], capacity: np.ndarray) -> None:
@@ -89,7 +93,11 @@ def networkx_flow(trace: Trace, stack: str, layers: int, position: int, *, cross
             pipes(("x", layer + 1), ("e", 2), mean(trace, layer, cross=True) / 2)
 
     def to(name: str, j: int) -> float:
-        return nx.maximum_flow_value(graph, ("x", layers, position), (name, 0, j)) if (name, 0, j) in graph else 0.0
+        return (
+            nx.maximum_flow_value(graph, ("x", layers, position), (name, 0, j))
+            if (name, 0, j) in graph
+            else 0.0
+        )
 
     return [to("x", j) for j in range(6)], [to("e", j) for j in range(7)] if crossed else []
 
@@ -99,16 +107,22 @@ def test_flow_is_networkx_maximum_flow(name: str) -> None:
     trace, crossed = traced(name), name == "transformer"
     for position, layer in (-1, -1), (3, -1), (-1, 0):
         found = attention_flow(trace, position=position, layer=layer)
-        target, source = networkx_flow(trace, found.stack, found.layer + 1, found.position, crossed=crossed)
+        target, source = networkx_flow(
+            trace, found.stack, found.layer + 1, found.position, crossed=crossed
+        )
         np.testing.assert_allclose(found.flows.numpy(), target, atol=1e-6)
-        np.testing.assert_allclose([] if found.source_flows is None else found.source_flows.numpy(), source, atol=1e-6)
+        np.testing.assert_allclose(
+            [] if found.source_flows is None else found.source_flows.numpy(), source, atol=1e-6
+        )
     assert json.loads(json.dumps(found.to_dict()))["layer"] == 0
 
 
 def test_the_first_layers_flow_is_its_attention() -> None:
     trace = traced("rotary")
     expected = (torch.eye(6) + trace.weights(0).mean(0))[4] / 2
-    torch.testing.assert_close(attention_flow(trace, layer=0, position=4).flows.float(), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        attention_flow(trace, layer=0, position=4).flows.float(), expected, atol=1e-6, rtol=0
+    )
 
 
 @pytest.mark.parametrize("name", ["rotary", "grouped", "value-dim", "bert", "transformer"])
@@ -123,7 +137,13 @@ def test_value_weighted_is_the_length_of_each_vector(name: str) -> None:
     matrix = module.output.weight.detach().numpy().T.reshape(heads, -1, 24)
     vectors = np.stack(
         [
-            [[weights[h, i, j] * value[h * len(value) // heads, j] @ matrix[h] for j in range(keys)] for i in range(queries)]
+            [
+                [
+                    weights[h, i, j] * value[h * len(value) // heads, j] @ matrix[h]
+                    for j in range(keys)
+                ]
+                for i in range(queries)
+            ]
             for h in range(heads)
         ]
     )
@@ -132,7 +152,9 @@ def test_value_weighted_is_the_length_of_each_vector(name: str) -> None:
     together = value_weighted(subject, trace, layer=1, cross=crossed, together=True)
     np.testing.assert_allclose(together.numpy(), np.linalg.norm(vectors.sum(0), axis=-1), atol=1e-5)
     assert torch.equal(value_weighted(subject, trace, layer=1, cross=crossed, head=2), found[2])
-    torch.testing.assert_close(value_weighted(subject, trace, layer=1, cross=crossed, rows=-1), found[:, -1])
+    torch.testing.assert_close(
+        value_weighted(subject, trace, layer=1, cross=crossed, rows=-1), found[:, -1]
+    )
     total = value_weighted(subject, trace, layer=1, cross=crossed, normalise=True).sum(-1)
     torch.testing.assert_close(total, torch.ones_like(total))
 

@@ -22,12 +22,22 @@ from tests.tiny import ALL, inputs, make
 def traced(name: str) -> Trace:
     arguments = inputs(ALL[name], batch=1)
     source = arguments["source"][0].tolist() if "source" in arguments else None
-    return trace_of(SimpleNamespace(running=make(ALL[name]), tokenizer=None, name="tiny"), arguments["tokens"][0].tolist(), source=source)
+    return trace_of(
+        SimpleNamespace(running=make(ALL[name]), tokenizer=None, name="tiny"),
+        arguments["tokens"][0].tolist(),
+        source=source,
+    )
 
 
 def rotary_sites(config: sl.ModelConfig) -> list[tuple[str, int]]:
-    found = [(name, layer) for name, stack in config.stacks.items() for layer in range(stack.layers)]
-    return [(name, layer) for name, layer in found if isinstance(config.stacks[name].block(layer).attention.positions, sl.Rotary)]
+    found = [
+        (name, layer) for name, stack in config.stacks.items() for layer in range(stack.layers)
+    ]
+    return [
+        (name, layer)
+        for name, layer in found
+        if isinstance(config.stacks[name].block(layer).attention.positions, sl.Rotary)
+    ]
 
 
 ROTARY = [name for name, config in ALL.items() if rotary_sites(config)]
@@ -41,28 +51,43 @@ def test_pairs_and_rest_sum_to_the_scores(name: str) -> None:
         look = trace.look(layer, stack=stack)
         plain = replace(look, scoring=replace(look.scoring, softcap=None))
         for head in (0, look.heads - 1):
-            parts, scores = rotation_of(trace, layer, head, stack=stack), plain.scores(head).double()
+            parts, scores = (
+                rotation_of(trace, layer, head, stack=stack),
+                plain.scores(head).double(),
+            )
             hidden = ~parts.allowed
-            torch.testing.assert_close(parts.scores().masked_fill(hidden, -torch.inf), scores, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                parts.scores().masked_fill(hidden, -torch.inf), scores, atol=1e-4, rtol=1e-4
+            )
             assert float(parts.shares.sum()) + parts.rest_share == pytest.approx(1)
 
 
-def content_by_hand(trace: Trace, name: str, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-    """x W_Q and x W_K of one head, before anything is rotated, from the recorded input of the layer."""
+def content_by_hand(
+    trace: Trace, name: str, layer: int, head: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """x W_Q and x W_K of one head, before anything is rotated, from the recorded input of the
+    layer."""
     model, tokens = make(ALL[name]), inputs(ALL[name], batch=1)["tokens"]
     block, seen = model.decoder[layer], sl.Recorder({"residual"})
     with torch.no_grad():
         model(tokens, record=seen)
         x = block.attention_residual.before(seen["decoder", layer, "residual"])
         attention = block.attention
-        query = split_heads(attention.query_norm(attention.query(x)), attention.config.heads)[0, head]
+        query = split_heads(attention.query_norm(attention.query(x)), attention.config.heads)[
+            0, head
+        ]
         key = split_heads(attention.key_norm(attention.key(x)), attention.config.kv_heads)[0]
-    return query.double().numpy(), key[head * attention.config.kv_heads // attention.config.heads].double().numpy()
+    return query.double().numpy(), key[
+        head * attention.config.kv_heads // attention.config.heads
+    ].double().numpy()
 
 
-@pytest.mark.parametrize("name", ["rotary", "rotary-partial", "rotary-linear", "grouped", "qk-norm", "window"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "rotary-partial", "rotary-linear", "grouped", "qk-norm", "window"]
+)
 def test_content_is_what_was_there_before_the_rotation(name: str) -> None:
-    """Length and angle of every pair, and its part of every score, with complex numbers and loops."""
+    """Length and angle of every pair, and its part of every score, with complex numbers and
+    loops."""
     trace = traced(name)
     parts = rotation_of(trace, 1, 3)
     query, key = content_by_hand(trace, name, 1, 3)
@@ -71,14 +96,24 @@ def test_content_is_what_was_there_before_the_rotation(name: str) -> None:
         for m, q in enumerate(query):
             mine = complex(q[pair], q[pair + parts.pairs])
             assert float(parts.query_amplitude[m, pair]) == pytest.approx(abs(mine), abs=1e-5)
-            assert cmath.rect(1, float(parts.query_phase[m, pair])) == pytest.approx(mine / abs(mine), abs=1e-3)
+            assert cmath.rect(1, float(parts.query_phase[m, pair])) == pytest.approx(
+                mine / abs(mine), abs=1e-3
+            )
             for n, k in enumerate(key):
                 theirs = complex(k[pair], k[pair + parts.pairs])
-                turned = mine * cmath.exp(1j * m * wave) * (theirs * cmath.exp(1j * n * wave)).conjugate()
+                turned = (
+                    mine
+                    * cmath.exp(1j * m * wave)
+                    * (theirs * cmath.exp(1j * n * wave)).conjugate()
+                )
                 assert float(scores[m, n]) == pytest.approx(turned.real * parts.scale, abs=1e-5)
     past = 2 * parts.pairs
-    np.testing.assert_allclose(parts.rest.numpy(), query[:, past:] @ key[:, past:].T * parts.scale, atol=1e-5)
-    np.testing.assert_allclose(parts.scores(turned=False).numpy(), query @ key.T * parts.scale, atol=1e-5)
+    np.testing.assert_allclose(
+        parts.rest.numpy(), query[:, past:] @ key[:, past:].T * parts.scale, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        parts.scores(turned=False).numpy(), query @ key.T * parts.scale, atol=1e-5
+    )
 
 
 def test_the_score_is_amplitude_times_cosine() -> None:
@@ -93,10 +128,16 @@ def test_the_score_is_amplitude_times_cosine() -> None:
 def test_frequencies_and_wavelengths() -> None:
     parts = rotation_of(traced("rotary"), 0, 0)
     assert parts.frequencies.tolist() == pytest.approx([10000 ** (-2 * p / 6) for p in range(3)])
-    assert parts.wavelengths.tolist() == pytest.approx([2 * math.pi * 10000 ** (2 * p / 6) for p in range(3)])
+    assert parts.wavelengths.tolist() == pytest.approx(
+        [2 * math.pi * 10000 ** (2 * p / 6) for p in range(3)]
+    )
     halved = rotation_of(traced("rotary-linear"), 0, 0)
-    assert halved.wavelengths.tolist() == pytest.approx([2 * wave for wave in parts.wavelengths.tolist()])
-    near, far = (rotation_of(traced("window-alternating"), layer, 0).frequencies for layer in (0, 1))
+    assert halved.wavelengths.tolist() == pytest.approx(
+        [2 * wave for wave in parts.wavelengths.tolist()]
+    )
+    near, far = (
+        rotation_of(traced("window-alternating"), layer, 0).frequencies for layer in (0, 1)
+    )
     assert float(near[1]) == pytest.approx(500 ** (-1 / 3))
     assert float(far[1]) == pytest.approx(10000 ** (-1 / 3))
 
@@ -118,11 +159,15 @@ def shares_by_hand(parts: RotaryParts) -> list[float]:
         total += float(np.var(whole[i][row]))
         for pair in range(parts.pairs):
             mine = parts.scores_of(pair)[i].numpy()[row]
-            sums[pair] += float(np.mean((mine - mine.mean()) * (whole[i][row] - whole[i][row].mean())))
+            sums[pair] += float(
+                np.mean((mine - mine.mean()) * (whole[i][row] - whole[i][row].mean()))
+            )
     return [x / total for x in sums]
 
 
-@pytest.mark.parametrize("name", ["rotary", "rotary-partial", "window", "cosine", "ngpt", "bert-rotary-window"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "rotary-partial", "window", "cosine", "ngpt", "bert-rotary-window"]
+)
 def test_shares_are_covariances(name: str) -> None:
     parts = rotation_of(traced(name), 1, 0)
     assert parts.shares.tolist() == pytest.approx(shares_by_hand(parts), abs=1e-6)
@@ -134,8 +179,16 @@ def test_a_text_later_on_has_the_same_content() -> None:
     look, form = trace.look(0), sl.Rotary()
     later, mask = rotation(form, look.query.shape[-1], torch.full((1, 11), 20)), look.scoring.mask
     moved = replace(mask, query_at=mask.query_at + 20, key_at=mask.key_at + 20)
-    there = replace(look, query=rotate(look.query, later), key=rotate(look.key, later), scoring=replace(look.scoring, mask=moved))
-    here, away = rotation_of(trace, 0, 2), rotation_of(replace(trace, looks={look.site: there}), 0, 2)
+    there = replace(
+        look,
+        query=rotate(look.query, later),
+        key=rotate(look.key, later),
+        scoring=replace(look.scoring, mask=moved),
+    )
+    here, away = (
+        rotation_of(trace, 0, 2),
+        rotation_of(replace(trace, looks={look.site: there}), 0, 2),
+    )
     assert not torch.allclose(look.query, there.query)
     torch.testing.assert_close(away.query_phase.cos(), here.query_phase.cos(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(away.key_amplitude, here.key_amplitude, atol=1e-5, rtol=1e-5)
@@ -145,7 +198,8 @@ def test_a_text_later_on_has_the_same_content() -> None:
 @pytest.mark.parametrize("name", WITHOUT)
 def test_a_model_without_rope_says_so(name: str) -> None:
     with pytest.raises(
-        sl.InputError, match=r"layer 0 of the \w+ has no RoPE: its attention has \w+; expected Rotary\. Fix: trace\.geometry"
+        sl.InputError,
+        match=r"layer 0 of the \w+ has no RoPE: its attention has \w+; expected Rotary\. Fix: trace\.geometry",
     ):
         rotation_of(traced(name), 0, 0)
 

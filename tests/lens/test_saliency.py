@@ -27,7 +27,15 @@ SOME = [
 ]
 
 
-def answer_with(subject: Tiny, ids: list[int], stack: str, x: torch.Tensor, position: int, token: int, **source: list[int]) -> torch.Tensor:
+def answer_with(
+    subject: Tiny,
+    ids: list[int],
+    stack: str,
+    x: torch.Tensor,
+    position: int,
+    token: int,
+    **source: list[int],
+) -> torch.Tensor:
     """The logit with these embeddings, in float64."""
     record = sl.Recorder(edits={(stack, None, "embedding"): lambda _: x[None]})
     given = {key: torch.tensor([value]) for key, value in source.items()}
@@ -53,8 +61,12 @@ def test_gradient_times_input_is_the_slope_along_each_token(name: str) -> None:
         up, down = x.clone(), x.clone()
         up[t], down[t] = x[t] * (1 + step), x[t] * (1 - step)
         with torch.no_grad():
-            values = [float(answer_with(subject, ids, stack, y, -1, 2, **source)) for y in (up, down)]
-        assert float(found.scores[t]) == pytest.approx((values[0] - values[1]) / (2 * step), abs=1e-6)
+            values = [
+                float(answer_with(subject, ids, stack, y, -1, 2, **source)) for y in (up, down)
+            ]
+        assert float(found.scores[t]) == pytest.approx(
+            (values[0] - values[1]) / (2 * step), abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("name", ["layer-pre", "bert", "layer-post"])
@@ -74,10 +86,16 @@ def test_integrated_gradients_are_the_long_even_sum(name: str) -> None:
 def test_the_scores_add_up(name: str) -> None:
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
     found = integrated_gradients(subject, ids, **source, baseline=3 if name == "ngpt" else None)
-    total = float(found.scores.sum()) + (0.0 if found.source_scores is None else float(found.source_scores.sum()))
+    total = float(found.scores.sum()) + (
+        0.0 if found.source_scores is None else float(found.source_scores.sum())
+    )
     assert abs(total - (found.value - found.baseline_value)) == pytest.approx(found.gap, abs=1e-5)
     assert found.complete
-    assert found.gap <= found.allowed == pytest.approx(0.05 * max(1, abs(found.value - found.baseline_value)))
+    assert (
+        found.gap
+        <= found.allowed
+        == pytest.approx(0.05 * max(1, abs(found.value - found.baseline_value)))
+    )
     assert (found.source_scores is None) == (not source)
 
 
@@ -99,7 +117,9 @@ def test_a_tokens_embeddings_as_baseline() -> None:
     found = integrated_gradients(subject, ids, baseline=6, token=1, tolerance=1e-3)
     assert found.complete
     assert float(found.scores[2]) == 0, "where the text has the baseline's token, nothing changes"
-    assert found.baseline_value == pytest.approx(float(trace_of(subject, [6] * len(ids)).logits[-1, 1]), abs=1e-5)
+    assert found.baseline_value == pytest.approx(
+        float(trace_of(subject, [6] * len(ids)).logits[-1, 1]), abs=1e-5
+    )
 
 
 def test_nothing_is_left_behind() -> None:
@@ -107,7 +127,10 @@ def test_nothing_is_left_behind() -> None:
     before = trace_of(subject, ids).logits
     with torch.inference_mode():
         found = integrated_gradients(subject, ids)
-    assert all(parameter.grad is None and parameter.requires_grad for parameter in subject.running.parameters())
+    assert all(
+        parameter.grad is None and parameter.requires_grad
+        for parameter in subject.running.parameters()
+    )
     assert not found.scores.requires_grad
     assert torch.equal(before, trace_of(subject, ids).logits)
     assert json.loads(json.dumps(found.to_dict()))["complete"] is True

@@ -12,7 +12,16 @@ import torch
 import sightline as sl
 from sightline.core.attention import Scoring, attention_weights
 from sightline.core.masks import Mask
-from sightline.lens.geometry.shares import Shares, Split, band_of, centred, divergence, joined, mean_shares, raw
+from sightline.lens.geometry.shares import (
+    Shares,
+    Split,
+    band_of,
+    centred,
+    divergence,
+    joined,
+    mean_shares,
+    raw,
+)
 from sightline.lens.trace.layer import Look
 from sightline.lens.trace.trace import Trace, trace_of
 from tests.tiny import ALL, each_block, inputs, make
@@ -21,7 +30,11 @@ from tests.tiny import ALL, each_block, inputs, make
 def traced(config: sl.ModelConfig) -> Trace:
     arguments = inputs(config, batch=1)
     source = arguments["source"][0].tolist() if "source" in arguments else None
-    return trace_of(SimpleNamespace(running=make(config), tokenizer=None, name="tiny"), arguments["tokens"][0].tolist(), source=source)
+    return trace_of(
+        SimpleNamespace(running=make(config), tokenizer=None, name="tiny"),
+        arguments["tokens"][0].tolist(),
+        source=source,
+    )
 
 
 def whole(look: Look, head: int) -> tuple[Split, Split]:
@@ -44,10 +57,17 @@ def kl(p: list[float], q: list[float]) -> float:
 def by_hand(look: Look, head: int, *, centre: bool) -> Shares:
     """Row by row and key by key."""
     scoring, shared = look.scoring, head * look.key.shape[1] // look.heads
-    queries, keys = look.query[0, head].detach().double().numpy(), look.key[0, shared].detach().double().numpy()
+    queries, keys = (
+        look.query[0, head].detach().double().numpy(),
+        look.key[0, shared].detach().double().numpy(),
+    )
     scores = look.scores(head).detach().double().numpy()
     sink = None if scoring.sinks is None else float(scoring.sinks[head])
-    cap = (lambda x: x) if scoring.softcap is None else (lambda x: scoring.softcap * math.tanh(x / scoring.softcap))
+    cap = (
+        (lambda x: x)
+        if scoring.softcap is None
+        else (lambda x: scoring.softcap * math.tanh(x / scoring.softcap))
+    )
     sums, rows = np.zeros(6), 0
     for i, q in enumerate(queries):
         seen = [j for j in range(len(keys)) if scores[i, j] > -math.inf]
@@ -57,9 +77,15 @@ def by_hand(look: Look, head: int, *, centre: bool) -> Shares:
         mu = sum(keys[j] for j in seen) / len(seen) if centre else np.zeros_like(q)
         offset = float(q @ mu) * scoring.scale
         lengths = [float(np.linalg.norm(keys[j] - mu)) for j in seen]
-        cosines = [float(q @ (keys[j] - mu)) / float(np.linalg.norm(q)) / n for j, n in zip(seen, lengths, strict=True)]
+        cosines = [
+            float(q @ (keys[j] - mu)) / float(np.linalg.norm(q)) / n
+            for j, n in zip(seen, lengths, strict=True)
+        ]
         bias = [scores[i, j] - cap(float(q @ keys[j]) * scoring.scale) for j in seen]
-        flat_n, flat_c = [sum(lengths) / len(seen)] * len(seen), [sum(cosines) / len(seen)] * len(seen)
+        flat_n, flat_c = (
+            [sum(lengths) / len(seen)] * len(seen),
+            [sum(cosines) / len(seen)] * len(seen),
+        )
         products, weights = {}, {}
         for name, ns, cs in (
             ("both", lengths, cosines),
@@ -67,9 +93,16 @@ def by_hand(look: Look, head: int, *, centre: bool) -> Shares:
             ("length", lengths, flat_c),
             ("none", flat_n, flat_c),
         ):
-            products[name] = [float(np.linalg.norm(q)) * n * c * scoring.scale + offset for n, c in zip(ns, cs, strict=True)]
-            weights[name] = softmax([cap(x) + b for x, b in zip(products[name], bias, strict=True)], sink)
-        v, v_direction, v_length = (float(np.var(products[name])) for name in ("both", "direction", "length"))
+            products[name] = [
+                float(np.linalg.norm(q)) * n * c * scoring.scale + offset
+                for n, c in zip(ns, cs, strict=True)
+            ]
+            weights[name] = softmax(
+                [cap(x) + b for x, b in zip(products[name], bias, strict=True)], sink
+            )
+        v, v_direction, v_length = (
+            float(np.var(products[name])) for name in ("both", "direction", "length")
+        )
         # Shapley: each comes first half of the time
         sums += [
             (v_direction - 0) / 2 + (v - v_length) / 2,
@@ -116,7 +149,12 @@ def test_the_shares_are_those_of_the_loops(name: str) -> None:
     trace = traced(ALL[name])
     for look in trace.looks.values():
         for split, centre in zip(whole(look, 2), (False, True), strict=True):
-            np.testing.assert_allclose(numbers(split.shares), numbers(by_hand(look, 2, centre=centre)), atol=2e-5, rtol=2e-4)
+            np.testing.assert_allclose(
+                numbers(split.shares),
+                numbers(by_hand(look, 2, centre=centre)),
+                atol=2e-5,
+                rtol=2e-4,
+            )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -125,10 +163,14 @@ def test_shares_sum_to_one(name: str) -> None:
         for split in whole(look, 1):
             shares = split.shares
             assert shares.direction + shares.length == pytest.approx(1, abs=1e-9)
-            assert shares.attention_direction + shares.attention_length == pytest.approx(1, abs=1e-9)
+            assert shares.attention_direction + shares.attention_length == pytest.approx(
+                1, abs=1e-9
+            )
             assert shares.norms_equalised >= 0
             assert shares.angles_flattened >= 0
-            torch.testing.assert_close(split.rows.direction + split.rows.length, split.rows.variance)
+            torch.testing.assert_close(
+                split.rows.direction + split.rows.length, split.rows.variance
+            )
 
 
 def shifted(look: Look, by: torch.Tensor) -> Look:
@@ -145,7 +187,9 @@ def test_one_vector_on_all_keys_changes_neither_the_weights_nor_what_is_centred(
         moved = shifted(look, 2 * torch.randn(look.key.shape[-1]))
         torch.testing.assert_close(moved.weights(), look.weights(), atol=2e-6, rtol=1e-4)
         (before_raw, before), (after_raw, after) = whole(look, 0), whole(moved, 0)
-        np.testing.assert_allclose(numbers(after.shares), numbers(before.shares), atol=2e-5, rtol=1e-4)
+        np.testing.assert_allclose(
+            numbers(after.shares), numbers(before.shares), atol=2e-5, rtol=1e-4
+        )
         torch.testing.assert_close(after.key_length, before.key_length, atol=1e-5, rtol=1e-4)
         assert abs(after_raw.shares.direction - before_raw.shares.direction) > 1e-4
 
@@ -160,12 +204,15 @@ def test_a_soft_cap_and_a_sink_see_such_a_vector(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_weights_of_centred_keys_are_the_weights(name: str) -> None:
-    """Each row's keys without their mean, put through the model's own softmax; the offset counts only for a soft-cap and a sink."""
+    """Each row's keys without their mean, put through the model's own softmax; the offset counts
+    only for a soft-cap and a sink."""
     for look in traced(ALL[name]).looks.values():
         one, kept = look.only(3), look.scoring.softcap is not None or look.scoring.sinks is not None
         band = band_of(one, slice(0, look.queries))
         split = centred(band)
-        products = band.query_length * split.key_length * split.cosine * look.scoring.scale + (split.offset[:, None] if kept else 0)
+        products = band.query_length * split.key_length * split.cosine * look.scoring.scale + (
+            split.offset[:, None] if kept else 0
+        )
         weights = band.log_weights(products).exp()[:, : look.key.shape[2]]
         torch.testing.assert_close(weights.float(), look.weights(3), atol=1e-5, rtol=1e-4)
 
@@ -173,17 +220,27 @@ def test_weights_of_centred_keys_are_the_weights(name: str) -> None:
 def test_under_a_causal_mask_a_row_does_not_depend_on_what_comes_after() -> None:
     trace = traced(ALL["rotary"])
     ids = [token.id for token in trace.tokens]
-    prefix = trace_of(SimpleNamespace(running=make(ALL["rotary"]), tokenizer=None, name="tiny"), ids[:6])
+    prefix = trace_of(
+        SimpleNamespace(running=make(ALL["rotary"]), tokenizer=None, name="tiny"), ids[:6]
+    )
     for site in trace.looks:
-        for long, short in zip(whole(trace.looks[site], 1), whole(prefix.looks[site], 1), strict=True):
-            torch.testing.assert_close(long.rows.direction[:6], short.rows.direction, atol=1e-5, rtol=1e-4)
-            torch.testing.assert_close(long.cosine[:6, :6].tril(-1), short.cosine.tril(-1), atol=1e-5, rtol=1e-4)
+        for long, short in zip(
+            whole(trace.looks[site], 1), whole(prefix.looks[site], 1), strict=True
+        ):
+            torch.testing.assert_close(
+                long.rows.direction[:6], short.rows.direction, atol=1e-5, rtol=1e-4
+            )
+            torch.testing.assert_close(
+                long.cosine[:6, :6].tril(-1), short.cosine.tril(-1), atol=1e-5, rtol=1e-4
+            )
 
 
 def planted(keys: torch.Tensor, query: torch.Tensor) -> Look:
     at = torch.arange(len(keys))[None]
     mask = Mask(at[:, : len(query)], at)
-    return Look(("encoder", 0, False), query[None, None], keys[None, None], None, Scoring(mask, 1.0))
+    return Look(
+        ("encoder", 0, False), query[None, None], keys[None, None], None, Scoring(mask, 1.0)
+    )
 
 
 def test_keys_along_one_line_differ_by_length_alone() -> None:
@@ -196,7 +253,9 @@ def test_keys_along_one_line_differ_by_length_alone() -> None:
 
 def test_keys_on_a_circle_differ_by_direction_alone() -> None:
     angle = torch.tensor([0.1, 0.9, 2.0, 4.0])
-    shares = whole(planted(torch.stack((angle.cos(), angle.sin()), -1), torch.tensor([[1.0, 0.3]])), 0)[0].shares
+    shares = whole(
+        planted(torch.stack((angle.cos(), angle.sin()), -1), torch.tensor([[1.0, 0.3]])), 0
+    )[0].shares
     assert shares.direction == pytest.approx(1)
     assert shares.norms_equalised == pytest.approx(0, abs=1e-9)
 
@@ -212,7 +271,10 @@ def test_a_long_key_that_points_away_makes_a_share_negative() -> None:
 def test_the_length_of_a_query_is_only_its_row_s_weight() -> None:
     torch.manual_seed(0)
     keys, query = torch.randn(6, 4), torch.randn(1, 4)
-    once, thrice = whole(planted(keys, query), 0)[0].shares, whole(planted(keys, 3 * query), 0)[0].shares
+    once, thrice = (
+        whole(planted(keys, query), 0)[0].shares,
+        whole(planted(keys, 3 * query), 0)[0].shares,
+    )
     assert once.direction == pytest.approx(thrice.direction)
     two = whole(planted(keys, torch.cat((query, torch.randn(1, 4)))), 0)[0]
     longer = whole(planted(keys, torch.cat((3 * query, torch.randn(1, 4)))), 0)[0]
@@ -228,7 +290,9 @@ def test_equal_keys_leave_nothing_to_tell_apart() -> None:
 
 
 def test_zero_vectors_have_no_direction() -> None:
-    for split in whole(planted(torch.tensor([[0.0, 0.0], [1.0, 2.0]]), torch.tensor([[0.0, 0.0], [1.0, 1.0]])), 0):
+    for split in whole(
+        planted(torch.tensor([[0.0, 0.0], [1.0, 2.0]]), torch.tensor([[0.0, 0.0], [1.0, 1.0]])), 0
+    ):
         assert bool(split.cosine.isfinite().all())
         assert not math.isnan(split.shares.direction)
 
@@ -247,7 +311,10 @@ def test_bands_are_the_whole() -> None:
     look = traced(each_block(ALL["alibi"], softcap=3.0)).look(1)
     one = look.only(2)
     for part, together in zip((raw, centred), whole(look, 2), strict=True):
-        banded = joined([part(band_of(one, rows)) for rows in (slice(0, 4), slice(4, 5), slice(5, 11))], one_length=part is raw)
+        banded = joined(
+            [part(band_of(one, rows)) for rows in (slice(0, 4), slice(4, 5), slice(5, 11))],
+            one_length=part is raw,
+        )
         torch.testing.assert_close(banded.cosine, together.cosine)
         torch.testing.assert_close(banded.key_length, together.key_length)
         np.testing.assert_allclose(numbers(banded.shares), numbers(together.shares), rtol=1e-9)
@@ -258,7 +325,11 @@ def test_divergence_is_scipys() -> None:
 
     torch.manual_seed(0)
     p, q = torch.randn(3, 7).double().softmax(-1), torch.randn(3, 7).double().softmax(-1)
-    np.testing.assert_allclose(divergence(p.log(), q.log()).numpy(), [entropy(a, b) for a, b in zip(p, q, strict=True)], rtol=1e-12)
+    np.testing.assert_allclose(
+        divergence(p.log(), q.log()).numpy(),
+        [entropy(a, b) for a, b in zip(p, q, strict=True)],
+        rtol=1e-12,
+    )
 
 
 def test_a_head_that_tells_nothing_apart_is_left_out_of_the_mean() -> None:

@@ -1,4 +1,5 @@
-"""Tokens as a reader finds them in the text: offsets, whole characters, special ones by name, and none without a tokenizer."""
+"""Tokens as a reader finds them in the text: offsets, whole characters, special ones by name, and
+none without a tokenizer."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def by_bytes(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """Byte-level and trained on English only, so that everything else falls into bytes."""
     place = tmp_path_factory.mktemp("bytes")
     (place / "text.txt").write_text(TEXT, encoding="utf-8")
-    found = Tokenizer.from_folder(save(train([place / "text.txt"], vocab_size=280), place / "tokenizer"))
+    found = Tokenizer.from_folder(
+        save(train([place / "text.txt"], vocab_size=280), place / "tokenizer")
+    )
     assert found is not None
     return found
 
@@ -51,7 +54,9 @@ def test_bytes_that_are_no_character_stay_bytes(by_bytes: Tokenizer) -> None:
     assert "".join(token.text for token in read_tokens(by_bytes, by_bytes.encode(typed))) == typed
 
 
-def test_a_long_run_of_bytes_takes_no_square_of_time(by_bytes: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_of_bytes_takes_no_square_of_time(
+    by_bytes: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     byte, asked = by_bytes.encode("猫")[1], list[int]()
     decode = by_bytes.decode
     monkeypatch.setattr(by_bytes, "decode", lambda ids: asked.append(len(ids)) or decode(ids))
@@ -75,7 +80,9 @@ def test_special_tokens_are_named_and_stand_nowhere(tmp_path: Path) -> None:
 def test_ids_that_are_not_the_texts_have_no_place(by_bytes: Tokenizer) -> None:
     tokens = read_tokens(by_bytes, by_bytes.encode("the dog"), "the cat")
     assert {token.start for token in tokens} == {None}
-    inside = read_tokens(by_bytes, [*by_bytes.encode("on "), *by_bytes.encode("the cat")], "the cat")
+    inside = read_tokens(
+        by_bytes, [*by_bytes.encode("on "), *by_bytes.encode("the cat")], "the cat"
+    )
     assert next(token.start for token in inside if token.start is not None) == 0
 
 
@@ -88,7 +95,13 @@ def test_an_id_past_the_tokenizer_and_no_tokenizer(by_bytes: Tokenizer) -> None:
 def test_what_is_read_and_what_is_written_may_be_spelt_apart() -> None:
     """Letters to sounds: id 1 is read as "a" and written as "ア"."""
     pieces, written = ["</s>", "a", "b"], ["</s>", "ア", "ブ"]
-    vocabulary = Vocabulary(where=Path("x"), kind="characters", pieces=pieces, written=written, kinds=[CONTROL, NORMAL, NORMAL])
+    vocabulary = Vocabulary(
+        where=Path("x"),
+        kind="characters",
+        pieces=pieces,
+        written=written,
+        kinds=[CONTROL, NORMAL, NORMAL],
+    )
     tokenizer = Tokenizer.from_vocabulary(vocabulary)
     assert [token.text for token in read_tokens(tokenizer, [1, 2], "ab", source=True)] == ["a", "b"]
     assert [token.text for token in read_tokens(tokenizer, [1, 2])] == ["ア", "ブ"]

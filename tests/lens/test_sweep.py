@@ -43,10 +43,12 @@ def other(logits: Tensor) -> float:
     return float(logits.flatten()[-3] + 2 * logits.flatten()[1])
 
 
-# ------------------------------------------------------------------------------------------ one at a time, by hand
+# ------------------------------------------------------------------------- one at a time, by hand
 
 
-@pytest.mark.parametrize("name", ["rotary", "grouped", "ngpt", "bert", "bert-pooled", "tagger", "window-alternating"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "grouped", "ngpt", "bert", "bert-pooled", "tagger", "window-alternating"]
+)
 @pytest.mark.parametrize("what", ["heads", "residual", "feed_forward"])
 def test_a_sweep_is_each_patch_alone(name: str, what: Any) -> None:
     subject, stack = Tiny(make(ALL[name])), stacks(name)[-1]
@@ -58,7 +60,11 @@ def test_a_sweep_is_each_patch_alone(name: str, what: Any) -> None:
     for layer in range(layers):
         for column in range(columns):
             value = seen.kept[stack, layer, what]
-            alone = patch((stack, layer, what), value, **({"head": column} if what == "heads" else {"positions": column}))
+            alone = patch(
+                (stack, layer, what),
+                value,
+                **({"head": column} if what == "heads" else {"positions": column}),
+            )
             expected = other(logits_with(subject, CORRUPTED, alone))
             assert float(found.raw[layer, column]) == pytest.approx(expected, abs=1e-5)
     clean, corrupted = (other(logits_with(subject, ids, {})) for ids in (CLEAN, CORRUPTED))
@@ -67,7 +73,13 @@ def test_a_sweep_is_each_patch_alone(name: str, what: Any) -> None:
 
 @pytest.mark.parametrize("name", ["transformer", "t5"])
 @pytest.mark.parametrize(
-    ("what", "stack"), [("heads", "decoder"), ("cross_heads", "decoder"), ("heads", "encoder"), ("residual", "encoder")]
+    ("what", "stack"),
+    [
+        ("heads", "decoder"),
+        ("cross_heads", "decoder"),
+        ("heads", "encoder"),
+        ("residual", "encoder"),
+    ],
 )
 def test_an_encoder_decoder(name: str, what: Any, stack: str) -> None:
     subject, target = Tiny(make(ALL[name])), CLEAN
@@ -77,7 +89,9 @@ def test_an_encoder_decoder(name: str, what: Any, stack: str) -> None:
     torch.testing.assert_close(found.raw, again.raw, rtol=1e-5, atol=1e-5)
     seen = trace_of(subject, target, source=SOURCES[0], what=(what,)).kept
     where = {"head": 2} if "heads" in what else {"positions": 2}
-    alone = logits_with(subject, target, patch((stack, 1, what), seen[stack, 1, what], **where), source=SOURCES[1])
+    alone = logits_with(
+        subject, target, patch((stack, 1, what), seen[stack, 1, what], **where), source=SOURCES[1]
+    )
     assert float(found.raw[1, 2]) == pytest.approx(metric(alone), abs=1e-5)
     assert found.raw.shape == (2, 4 if "heads" in what else 5)
 
@@ -85,17 +99,22 @@ def test_an_encoder_decoder(name: str, what: Any, stack: str) -> None:
 @pytest.mark.parametrize("batch", [1, 3, None])
 def test_the_size_of_the_batch_changes_nothing(batch: int | None) -> None:
     subject = Tiny(make(ALL["rotary"]))
-    one, more = sweep(subject, CLEAN, CORRUPTED, metric, batch=1), sweep(subject, CLEAN, CORRUPTED, metric, batch=batch)
+    one, more = (
+        sweep(subject, CLEAN, CORRUPTED, metric, batch=1),
+        sweep(subject, CLEAN, CORRUPTED, metric, batch=batch),
+    )
     torch.testing.assert_close(one.raw, more.raw, rtol=1e-5, atol=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------ what must come out
+# ----------------------------------------------------------------------------- what must come out
 
 
 @pytest.mark.parametrize("name", ["rotary", "alibi", "parallel", "bert"])
 def test_at_the_first_layer_only_the_token_that_differs_matters(name: str) -> None:
     values = sweep(Tiny(make(ALL[name])), CLEAN, CORRUPTED, metric, what="residual").values
-    torch.testing.assert_close(values[0], torch.tensor([0.0, 0, 1, 0, 0, 0, 0]), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        values[0], torch.tensor([0.0, 0, 1, 0, 0, 0, 0]), rtol=1e-4, atol=1e-4
+    )
 
 
 def only_head(layer: int, head: int) -> Tiny:
@@ -121,7 +140,9 @@ def test_the_only_head_that_carries_the_difference_is_found(layer: int, head: in
     last = sweep(subject, CLEAN, CORRUPTED, metric, positions=[-1]).values
     early = sweep(subject, CLEAN, CORRUPTED, metric, positions=[0, 1]).values
     assert float(early.abs().max()) < 1e-4, "before the token that differs there is nothing to lend"
-    assert float(last[layer, head]) == pytest.approx(1 if layer == 1 else float(last[0, 1]), abs=1e-4)
+    assert float(last[layer, head]) == pytest.approx(
+        1 if layer == 1 else float(last[0, 1]), abs=1e-4
+    )
 
 
 def test_the_positions_of_the_stream_are_columns() -> None:
@@ -141,18 +162,29 @@ def test_an_ablation_sweep_is_each_ablation_alone(by: Any) -> None:
         intact = metric(logits_with(subject, CLEAN, {}, source=SOURCES[0]))
         for layer in range(2):
             for head in range(4):
-                alone = metric(logits_with(subject, CLEAN, ablate(layer, head, cross=cross, by=by), source=SOURCES[0]))
+                alone = metric(
+                    logits_with(
+                        subject, CLEAN, ablate(layer, head, cross=cross, by=by), source=SOURCES[0]
+                    )
+                )
                 assert float(found.values[layer, head]) == pytest.approx(alone - intact, abs=1e-5)
         assert found.corrupted is None
         assert found.summary()[0].startswith(f"tiny decoder {what}: metric, intact")
 
 
-# --------------------------------------------------------------------------------------------------- on the way, and after
+# -------------------------------------------------------------------------- on the way, and after
 
 
 def test_progress_is_told_and_control_c_keeps_what_was_measured() -> None:
     subject, told = Tiny(make(ALL["rotary"])), list[tuple[int, int]]()
-    whole = sweep(subject, CLEAN, CORRUPTED, metric, batch=3, progress=lambda done, of: told.append((done, of)))
+    whole = sweep(
+        subject,
+        CLEAN,
+        CORRUPTED,
+        metric,
+        batch=3,
+        progress=lambda done, of: told.append((done, of)),
+    )
     assert told == [(3, 8), (6, 8), (8, 8)]
 
     def stop(done: int, of: int) -> None:
@@ -175,7 +207,9 @@ def test_what_was_found_as_lines_and_as_json() -> None:
     assert isinstance(found, Sweep)
     values = [abs(value) for _, _, value in found.top(8)]
     assert values == sorted(values, reverse=True)
-    assert found.summary(2)[0].startswith("tiny decoder heads: logit 'a' − logit 'b' at -1, corrupted ")
+    assert found.summary(2)[0].startswith(
+        "tiny decoder heads: logit 'a' − logit 'b' at -1, corrupted "
+    )
     layer, head, value = found.top(1)[0]
     assert found.summary(1)[1] == f"layer {layer:2d} head {head}  {value:+.3f}"
     facts = json.loads(json.dumps(found.to_dict()))
@@ -184,23 +218,52 @@ def test_what_was_found_as_lines_and_as_json() -> None:
     assert facts["complete"] is True
 
 
-# -------------------------------------------------------------------------------------------------------------- mistakes
+# --------------------------------------------------------------------------------------- mistakes
 
 
 def test_mistakes_are_one_line_with_the_fix() -> None:
     subject = Tiny(make(ALL["rotary"]), LETTERS)
     pair = Tiny(make(ALL["transformer"]))
     for mistake, message in (
-        (lambda: sweep(subject, "abc", "abcd", metric), r"3 clean tokens \('a' 'b' 'c'\) and 4 corrupted \('a' 'b' 'c' 'd'\).*Fix: "),
-        (lambda: sweep(subject, "abc", "abc", metric), "for the clean and the corrupted text; expected two numbers"),
-        (lambda: sweep(subject, "abc", "abd", metric, what="haeds"), "what='haeds'; expected heads, "),  # pyright: ignore[reportArgumentType]
-        (lambda: sweep(subject, "abc", "abd", metric, stack="encoder"), "a stack named 'encoder'; expected decoder"),
-        (lambda: sweep(subject, "abc", "abd", metric, what="cross_heads"), "has no cross-attention.*Fix: what='heads'"),
-        (lambda: sweep(pair, CLEAN, CORRUPTED, metric, what="cross_heads", stack="encoder", sources=SOURCES), "no cross-attention"),
-        (lambda: sweep(subject, "abc", "abd", metric, positions=[3], what="residual"), "position 3; expected 0 to 2"),
-        (lambda: sweep(subject, "abc", "abd", metric, positions=[3]), "position 3; expected 0 to 2"),
+        (
+            lambda: sweep(subject, "abc", "abcd", metric),
+            r"3 clean tokens \('a' 'b' 'c'\) and 4 corrupted \('a' 'b' 'c' 'd'\).*Fix: ",
+        ),
+        (
+            lambda: sweep(subject, "abc", "abc", metric),
+            "for the clean and the corrupted text; expected two numbers",
+        ),
+        (
+            lambda: sweep(subject, "abc", "abd", metric, what="haeds"),
+            "what='haeds'; expected heads, ",
+        ),  # pyright: ignore[reportArgumentType]
+        (
+            lambda: sweep(subject, "abc", "abd", metric, stack="encoder"),
+            "a stack named 'encoder'; expected decoder",
+        ),
+        (
+            lambda: sweep(subject, "abc", "abd", metric, what="cross_heads"),
+            "has no cross-attention.*Fix: what='heads'",
+        ),
+        (
+            lambda: sweep(
+                pair, CLEAN, CORRUPTED, metric, what="cross_heads", stack="encoder", sources=SOURCES
+            ),
+            "no cross-attention",
+        ),
+        (
+            lambda: sweep(subject, "abc", "abd", metric, positions=[3], what="residual"),
+            "position 3; expected 0 to 2",
+        ),
+        (
+            lambda: sweep(subject, "abc", "abd", metric, positions=[3]),
+            "position 3; expected 0 to 2",
+        ),
         (lambda: sweep(pair, CLEAN, CORRUPTED, metric), "for an encoder–decoder"),
-        (lambda: ablation_sweep(subject, "abc", metric, what="residual"), "expected heads or cross_heads"),  # pyright: ignore[reportArgumentType]
+        (
+            lambda: ablation_sweep(subject, "abc", metric, what="residual"),
+            "expected heads or cross_heads",
+        ),  # pyright: ignore[reportArgumentType]
         (lambda: sweep(subject, "abc", "abd", lambda _: math.inf), "a metric of inf"),
     ):
         with pytest.raises(sl.InputError, match=message):

@@ -1,4 +1,5 @@
-"""Saved and opened, a trace is the same bit for bit; a file that is not whole, or no trace, is refused in one line."""
+"""Saved and opened, a trace is the same bit for bit; a file that is not whole, or no trace, is
+refused in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from sightline.lens.trace.trace import Trace, trace_of
 from sightline.text.tokenizer import Tokenizer
 from tests.tiny import ALL, ENCODER_DECODERS, make
 
-pytestmark = pytest.mark.usefixtures("as_users_run_it")  # the shapes are checked elsewhere; here they would take half of the time
+pytestmark = pytest.mark.usefixtures(
+    "as_users_run_it"
+)  # the shapes are checked elsewhere; here they would take half of the time
 IDS, SOURCE = [3, 7, 1, 4, 9, 2, 8], [5, 6, 7, 8, 2]
 LETTERS = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy")
 
@@ -70,10 +73,16 @@ def test_texts_of_every_kind_and_a_second_time_in_the_same_place(tmp_path: Path)
 
 
 def test_what_was_watched_while_it_was_written(tmp_path: Path) -> None:
-    found = model_of("window", LETTERS).generate("abcab", max_tokens=4, ignore_eos=True, trace=True).trace
+    found = (
+        model_of("window", LETTERS)
+        .generate("abcab", max_tokens=4, ignore_eos=True, trace=True)
+        .trace
+    )
     assert found is not None
     equal(found, sl.Trace.open(found.save(tmp_path / "x")))
-    *_, piece = model_of("window", LETTERS).stream("abcab", max_tokens=4, ignore_eos=True, trace=True)
+    *_, piece = model_of("window", LETTERS).stream(
+        "abcab", max_tokens=4, ignore_eos=True, trace=True
+    )
     assert piece.trace is not None
     equal(piece.trace, sl.Trace.open(piece.trace.save(tmp_path / "x")))
 
@@ -84,8 +93,17 @@ def test_an_edited_pass_with_a_bias_of_its_own(tmp_path: Path) -> None:
     found = trace_of(model_of("rotary"), IDS, edits=edits)
     equal(found, sl.Trace.open(found.save(tmp_path / "x")))
     look = found.look(0)
-    strange = replace(found, looks={look.site: replace(look, scoring=replace(look.scoring, bias=HeadBias(GivenBias(bias), 1)))})
-    with pytest.raises(sl.InputError, match=r"a bias of kind HeadBias; expected ALiBi's, T5's or a given one"):
+    strange = replace(
+        found,
+        looks={
+            look.site: replace(
+                look, scoring=replace(look.scoring, bias=HeadBias(GivenBias(bias), 1))
+            )
+        },
+    )
+    with pytest.raises(
+        sl.InputError, match=r"a bias of kind HeadBias; expected ALiBi's, T5's or a given one"
+    ):
         strange.save(tmp_path / "y")
     assert not (tmp_path / "y").exists()
 
@@ -114,7 +132,7 @@ def test_opening_needs_no_model_and_leaves_the_dice_alone(tmp_path: Path) -> Non
     assert opened.bytes > 0
 
 
-# -------------------------------------------------------------------------------------------------------- what is no trace
+# ------------------------------------------------------------------------------- what is no trace
 
 
 def head_of(file: Path) -> dict[str, Any]:
@@ -122,7 +140,9 @@ def head_of(file: Path) -> dict[str, Any]:
     return json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"]
 
 
-def rewritten(file: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]) -> None:
+def rewritten(
+    file: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
+) -> None:
     """The same file with another head, or other tensors."""
     said, tensors = json.loads(head_of(file)["trace"]), load_file(file)
     change(said, tensors)
@@ -174,17 +194,43 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "broken JSON": (no_json, "is a damaged trace: JSONDecodeError"),
     "no JSON": (no_head, "is a damaged trace: KeyError: 'trace'"),
     "another JSON": (only_a_list, "is a damaged trace: TypeError"),
-    "no logits": (lambda file: rewritten(file, lambda _, tensors: tensors.__delitem__("logits")), "the tensor logits is missing"),
-    "no query": (lambda file: rewritten(file, lambda _, tensors: tensors.__delitem__("look.1.query")), "look.1.query is missing"),
-    "no sinks": (lambda file: rewritten(file, lambda _, tensors: tensors.__delitem__("look.0.sinks")), "look.0.sinks is missing"),
-    "no looks": (lambda file: rewritten(file, lambda said, _: said.__delitem__("looks")), "KeyError: 'looks'"),
+    "no logits": (
+        lambda file: rewritten(file, lambda _, tensors: tensors.__delitem__("logits")),
+        "the tensor logits is missing",
+    ),
+    "no query": (
+        lambda file: rewritten(file, lambda _, tensors: tensors.__delitem__("look.1.query")),
+        "look.1.query is missing",
+    ),
+    "no sinks": (
+        lambda file: rewritten(file, lambda _, tensors: tensors.__delitem__("look.0.sinks")),
+        "look.0.sinks is missing",
+    ),
+    "no looks": (
+        lambda file: rewritten(file, lambda said, _: said.__delitem__("looks")),
+        "KeyError: 'looks'",
+    ),
     "fewer keys": (
-        lambda file: rewritten(file, lambda _, tensors: tensors.update({"look.0.key": tensors["look.0.key"][:, :, 1:].clone()})),
+        lambda file: rewritten(
+            file,
+            lambda _, tensors: tensors.update(
+                {"look.0.key": tensors["look.0.key"][:, :, 1:].clone()}
+            ),
+        ),
         "shapes that do not fit",
     ),
-    "another config": (lambda file: rewritten(file, lambda said, _: said["config"].update(width=-1)), "is a damaged trace: "),
-    "other rows": (lambda file: rewritten(file, lambda said, _: said.update(rows=["a", "b"])), "is a damaged trace: TypeError"),
-    "other tokens": (lambda file: rewritten(file, lambda said, _: said.update(tokens=[{"sound": 3}])), "is a damaged trace: TypeError"),
+    "another config": (
+        lambda file: rewritten(file, lambda said, _: said["config"].update(width=-1)),
+        "is a damaged trace: ",
+    ),
+    "other rows": (
+        lambda file: rewritten(file, lambda said, _: said.update(rows=["a", "b"])),
+        "is a damaged trace: TypeError",
+    ),
+    "other tokens": (
+        lambda file: rewritten(file, lambda said, _: said.update(tokens=[{"sound": 3}])),
+        "is a damaged trace: TypeError",
+    ),
 }
 
 
@@ -202,10 +248,14 @@ def test_a_file_that_is_no_whole_trace_is_refused_in_one_line(what: str, tmp_pat
 
 
 @pytest.mark.parametrize("place", ["none/x", "file/x", "", "."])
-def test_a_place_that_cannot_be_written_to(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_cannot_be_written_to(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("here before")
-    with pytest.raises(sl.InputError, match=r"cannot be written: .*Fix: give a place that can be written to") as refusal:
+    with pytest.raises(
+        sl.InputError, match=r"cannot be written: .*Fix: give a place that can be written to"
+    ) as refusal:
         trace("rotary").save(place)
     assert "\n" not in str(refusal.value)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
@@ -237,7 +287,23 @@ def test_any_changed_byte_of_a_trace_is_noticed_or_changes_nothing(tmp_path: Pat
     assert refused > 280
 
 
-JUNK: list[Any] = [None, True, -1, 0, 3, 2**70, 0.5, -1e308, float("nan"), "", "x", [], {}, [1, 2], {"kind": "given", "values": "logits"}]
+JUNK: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    3,
+    2**70,
+    0.5,
+    -1e308,
+    float("nan"),
+    "",
+    "x",
+    [],
+    {},
+    [1, 2],
+    {"kind": "given", "values": "logits"},
+]
 
 
 def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -252,7 +318,13 @@ def vary(said: dict[str, Any], tensors: dict[str, torch.Tensor], draws: random.R
     if draws.random() < 0.3:
         name = draws.choice(sorted(tensors))
         tensors[name] = draws.choice(
-            [torch.ones(2), torch.ones(0), tensors[name].flatten(), tensors[name].long(), tensors[name][..., :1].clone()]
+            [
+                torch.ones(2),
+                torch.ones(0),
+                tensors[name].flatten(),
+                tensors[name].long(),
+                tensors[name][..., :1].clone(),
+            ]
         )
         return
     parent, index = draws.choice(list(places_in(said)))

@@ -1,4 +1,5 @@
-"""A text that was watched while it was written: each step is the last row of a whole trace, all steps together are that trace."""
+"""A text that was watched while it was written: each step is the last row of a whole trace, all
+steps together are that trace."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from sightline.lens.trace.trace import Trace, trace_of
 from sightline.lens.trace.watch import Watch, aligned
 from tests.tiny import ALL, ENCODER_DECODERS, GENERATORS, make
 
-pytestmark = pytest.mark.usefixtures("as_users_run_it")  # the shapes are checked elsewhere; here they would take half of the time
+pytestmark = pytest.mark.usefixtures(
+    "as_users_run_it"
+)  # the shapes are checked elsewhere; here they would take half of the time
 PROMPT, SOURCE, NEW = [3, 7, 1, 4, 9, 2, 8], [5, 6, 7, 8], 4
 NEAR = 1e-5
 CACHES: dict[str, Callable[[sl.ModelConfig], sl.Cache]] = {
@@ -36,9 +39,16 @@ def request(name: str, **changes: Any) -> Request:
     return Request(**({"prompt": PROMPT, "max_tokens": NEW, "source": source} | changes))
 
 
-def written(model: sl.Model, wanted: Request, **options: Any) -> tuple[list[TokenEvent], list[Trace], Trace]:
+def written(
+    model: sl.Model, wanted: Request, **options: Any
+) -> tuple[list[TokenEvent], list[Trace], Trace]:
     """Events, the trace of each step, and the trace of all."""
-    watch, events, steps, read = Watch(model.transformer), list[TokenEvent](), list[Trace](), list(wanted.prompt)
+    watch, events, steps, read = (
+        Watch(model.transformer),
+        list[TokenEvent](),
+        list[Trace](),
+        list(wanted.prompt),
+    )
     for event in decode(model.transformer, wanted, watch=watch, **options):
         events.append(event)
         steps.append(watch.step(read, source=wanted.source))
@@ -54,7 +64,9 @@ def same(found: Trace, expected: Trace, rows: Sequence[int] | slice = slice(None
         for kind in (Look.weights, Look.scores):
             a, b = kind(look), kind(other)[:, part]
             assert a.shape == b.shape, site
-            torch.testing.assert_close(a, b, atol=NEAR * (1 if kind is Look.weights else 10), rtol=1e-5)
+            torch.testing.assert_close(
+                a, b, atol=NEAR * (1 if kind is Look.weights else 10), rtol=1e-5
+            )
 
 
 @pytest.mark.parametrize("name", GENERATORS)
@@ -68,14 +80,18 @@ def test_all_steps_together_are_the_whole_traced_at_once(name: str) -> None:
     assert found.rows == whole.rows == range(len(ids))
     same(found, whole)
     for look in found.looks.values():
-        torch.testing.assert_close(look.mixed(), whole.looks[look.site].mixed(), atol=NEAR, rtol=1e-4)
+        torch.testing.assert_close(
+            look.mixed(), whole.looks[look.site].mixed(), atol=NEAR, rtol=1e-4
+        )
     for n, step in enumerate(steps):  # the first step is the last chunk of the prompt
         first = 6 if n == 0 else 6 + n
         so_far = trace_of(model, ids[: 7 + n], source=wanted.source)
         assert step.rows == range(first, 7 + n)
         same(step, so_far, rows=slice(first, None))
     quiet = list(decode(model.transformer, wanted, chunk=3))
-    assert [(event.token, event.logprob) for event in events] == [(event.token, event.logprob) for event in quiet], "to the bit"
+    assert [(event.token, event.logprob) for event in events] == [
+        (event.token, event.logprob) for event in quiet
+    ], "to the bit"
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 512])
@@ -89,7 +105,9 @@ def test_whatever_remembers_the_keys(name: str, kind: str, chunk: int) -> None:
     same(found, trace_of(model, ids, source=wanted.source))
     same(steps[-1], trace_of(model, ids, source=wanted.source), rows=slice(-1, None))
     quiet = list(decode(model.transformer, wanted, chunk=chunk, cache=caches[1]))
-    assert [(event.token, event.logprob) for event in events] == [(event.token, event.logprob) for event in quiet], "to the bit"
+    assert [(event.token, event.logprob) for event in events] == [
+        (event.token, event.logprob) for event in quiet
+    ], "to the bit"
 
 
 def test_a_cache_that_holds_the_beginning_leaves_fewer_rows() -> None:
@@ -114,7 +132,9 @@ def test_what_is_forgotten_in_8_bits_is_seen_as_it_was_used() -> None:
             model.transformer(torch.tensor([ids]), cache=cache, record=seen)
             rows = slice(0, 7) if n == 0 else slice(6 + n, 7 + n)
             expected = seen["decoder", 1, "weights"][0]
-            torch.testing.assert_close(found.weights(1)[:, rows, : expected.shape[-1]], expected, atol=1e-4, rtol=0)
+            torch.testing.assert_close(
+                found.weights(1)[:, rows, : expected.shape[-1]], expected, atol=1e-4, rtol=0
+            )
 
 
 def test_sampled_and_ended_texts() -> None:
@@ -122,7 +142,9 @@ def test_sampled_and_ended_texts() -> None:
     wanted = request("grouped", sampling=Sampling(temperature=1.5, seed=3))
     events, _, found = written(model, wanted)
     same(found, trace_of(model, [*PROMPT, *(event.token for event in events[:-1])]))
-    ended, steps, found = written(model, request("grouped", sampling=wanted.sampling, end=(events[0].token,)))
+    ended, steps, found = written(
+        model, request("grouped", sampling=wanted.sampling, end=(events[0].token,))
+    )
     assert len(ended) == len(steps) == 1
     same(found, trace_of(model, PROMPT))
 
@@ -130,21 +152,37 @@ def test_sampled_and_ended_texts() -> None:
 def held(watch: Watch) -> int:
     """Numbers in all tensors that a watch keeps of passes that are over."""
     looks = [look for of_site in watch.passed.values() for look in of_site]
-    parts = [(x.query, x.key, x.value, x.scoring.mask.query_at, x.scoring.mask.key_at) for x in looks]
-    return sum(x.untyped_storage().nbytes() // x.element_size() for part in parts for x in part if x is not None)
+    parts = [
+        (x.query, x.key, x.value, x.scoring.mask.query_at, x.scoring.mask.key_at) for x in looks
+    ]
+    return sum(
+        x.untyped_storage().nbytes() // x.element_size()
+        for part in parts
+        for x in part
+        if x is not None
+    )
 
 
 @pytest.mark.parametrize("kind", ["growing", "ring"])
 def test_of_each_pass_only_its_queries_stay(kind: str) -> None:
     """As many numbers for every token, not more the longer the text is."""
-    model = sl.Model(make(sl.llama(width=16, layers=2, heads=2, vocab_size=29, max_positions=100, window=4)))
+    model = sl.Model(
+        make(sl.llama(width=16, layers=2, heads=2, vocab_size=29, max_positions=100, window=4))
+    )
     counts = []
     for count in (15, 30, 60):
         watch = Watch(model.transformer)
-        for _ in decode(model.transformer, Request(prompt=[3], max_tokens=count), watch=watch, cache=CACHES[kind](model.config)):
+        for _ in decode(
+            model.transformer,
+            Request(prompt=[3], max_tokens=count),
+            watch=watch,
+            cache=CACHES[kind](model.config),
+        ):
             pass
         counts.append(held(watch) / count)
-    assert max(counts) <= 2 * (16 + 1 if kind == "growing" else 3 * 16 + 2), "two layers, and for each token its query (in a ring k and v)"
+    assert max(counts) <= 2 * (16 + 1 if kind == "growing" else 3 * 16 + 2), (
+        "two layers, and for each token its query (in a ring k and v)"
+    )
 
 
 def test_a_whole_trace_is_its_own() -> None:
@@ -157,7 +195,9 @@ def test_a_whole_trace_is_its_own() -> None:
     list(decode(model.transformer, request("rotary", prompt=[1, 2, 3]), cache=cache))
     assert torch.equal(found.weights(1), before)
     for look in found.looks.values():
-        assert not any(x.is_inference() or x.requires_grad for x in (look.query, look.key, look.value))
+        assert not any(
+            x.is_inference() or x.requires_grad for x in (look.query, look.key, look.value)
+        )
 
 
 def test_some_layers_and_more_than_attention() -> None:
@@ -168,7 +208,10 @@ def test_some_layers_and_more_than_attention() -> None:
         step = watch.step(read)
         assert set(step.looks) == {("decoder", 1, False)}
         torch.testing.assert_close(
-            step["residual", 1], trace_of(model, read, what=("residual",))["residual", 1][list(step.rows)], atol=1e-5, rtol=1e-5
+            step["residual", 1],
+            trace_of(model, read, what=("residual",))["residual", 1][list(step.rows)],
+            atol=1e-5,
+            rtol=1e-5,
         )
         read.append(event.token)
     found = watch.trace(read[:-1])

@@ -1,4 +1,5 @@
-"""Many sequences on the engine: each text is what it is alone, bit for bit, and whoever leaves leaves nothing."""
+"""Many sequences on the engine: each text is what it is alone, bit for bit, and whoever leaves
+leaves nothing."""
 
 import threading
 from dataclasses import replace
@@ -94,8 +95,12 @@ def test_each_text_is_what_it_is_alone(precision, rows, chunk) -> None:
 @pytest.mark.parametrize("name", ["window-alternating", "learned", "alibi", "ngpt"])
 def test_it_is_what_torch_writes(name) -> None:
     model = sharpened(name)
-    ours, theirs = (together(Batch(one, chunk=5), requests(6)) for one in (native_twin(model), model))
-    tokens = [[[token for token, *_ in events] for events in found.values()] for found in (ours, theirs)]
+    ours, theirs = (
+        together(Batch(one, chunk=5), requests(6)) for one in (native_twin(model), model)
+    )
+    tokens = [
+        [[token for token, *_ in events] for events in found.values()] for found in (ours, theirs)
+    ]
     assert tokens[0] == tokens[1]
 
 
@@ -130,7 +135,11 @@ def test_a_beginning_is_computed_once(monkeypatch) -> None:
     assert calls[:2] == [[22], [1, 2, 2]]  # the others wait for the first, then all go on together
     monkeypatch.undo()
     assert list(found.values()) == [alone(twin, request) for request in wanted]
-    (answer,) = [[token for token, *_ in events] for sequence, events in found.items() if sequence.request is wanted[1]]
+    (answer,) = [
+        [token for token, *_ in events]
+        for sequence, events in found.items()
+        if sequence.request is wanted[1]
+    ]
     turn = Request(prompt=[*wanted[1].prompt, *answer, 9], max_tokens=3)
     ((sequence, events),) = together(batch, [turn]).items()
     assert sequence.reused == len(wanted[1].prompt) + len(answer) - 1
@@ -140,7 +149,9 @@ def test_a_beginning_is_computed_once(monkeypatch) -> None:
 def test_equal_prompts_and_very_short_ones_do_not_wait_for_ever() -> None:
     twin = native_twin(MODEL)
     wanted = [Request(prompt=[7] * length, max_tokens=3) for length in (1, 1, 12, 12, 40, 40)]
-    assert list(together(Batch(twin, chunk=6), wanted).values()) == [alone(twin, request) for request in wanted]
+    assert list(together(Batch(twin, chunk=6), wanted).values()) == [
+        alone(twin, request) for request in wanted
+    ]
 
 
 def test_cancelling_gives_the_memory_back_wherever_it_stands() -> None:
@@ -153,7 +164,11 @@ def test_cancelling_gives_the_memory_back_wherever_it_stands() -> None:
             told.setdefault(sequence, []).append(said(event))
         if step == 1:
             before = twin.engine.cache_bytes
-            for sequence in (sequences[0], sequences[2], sequences[4]):  # one writes, one reads, one waits
+            for sequence in (
+                sequences[0],
+                sequences[2],
+                sequences[4],
+            ):  # one writes, one reads, one waits
                 batch.cancel(sequence)
             assert before - twin.engine.cache_bytes == 2 * bytes_for(twin.engine, 32)
     assert [len(told.get(sequence, [])) for sequence in sequences] == [2, 9, 0, 9, 0]
@@ -164,9 +179,15 @@ def test_cancelling_gives_the_memory_back_wherever_it_stands() -> None:
 
 
 def test_an_error_is_its_own_and_leaves_nothing() -> None:
-    twin, wanted = native_twin(MODEL), [replace(request, max_tokens=8, end=()) for request in requests(3, seed=2)]
+    twin, wanted = (
+        native_twin(MODEL),
+        [replace(request, max_tokens=8, end=()) for request in requests(3, seed=2)],
+    )
     length = len(wanted[1].prompt) + 2
-    wanted[1] = replace(wanted[1], changes=(lambda x, history: banned(range(29 if len(history) > length else 1))(x, history),))
+    wanted[1] = replace(
+        wanted[1],
+        changes=(lambda x, history: banned(range(29 if len(history) > length else 1))(x, history),),
+    )
     batch = Batch(twin)
     first, broken, third = together(batch, wanted).values()
     assert isinstance(broken[-1], InputError)
@@ -199,7 +220,10 @@ def test_a_call_that_fails_is_tried_for_each(monkeypatch) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupted_step_is_made_again(when, monkeypatch) -> None:
-    twin, wanted = native_twin(MODEL), [replace(request, max_tokens=9, end=()) for request in requests(3, seed=4)]
+    twin, wanted = (
+        native_twin(MODEL),
+        [replace(request, max_tokens=9, end=()) for request in requests(3, seed=4)],
+    )
     batch, run = Batch(twin), twin.engine.run
     found = {batch.submit(request): [] for request in wanted}
 
@@ -238,7 +262,9 @@ def test_a_budget_counts_blocks_and_lets_the_rest_wait() -> None:
 def test_a_stream_beside_a_batch_takes_turns_with_it() -> None:
     twin, wanted = native_twin(MODEL, "int8"), requests(8, seed=5)
     expected, found = [alone(twin, request) for request in wanted], []
-    beside = threading.Thread(target=lambda: found.extend(alone(twin, request) for request in wanted))
+    beside = threading.Thread(
+        target=lambda: found.extend(alone(twin, request) for request in wanted)
+    )
     beside.start()
     ours = together(Batch(twin), wanted)
     beside.join(60)
@@ -254,8 +280,12 @@ def test_who_runs_a_model() -> None:
 def saved(tmp_path_factory):
     """A tiny model with a tokenizer, in a folder."""
     place = tmp_path_factory.mktemp("many")
-    (place / "text.txt").write_text("the cat sat on the mat and the dog sat on the log. " * 40, encoding="utf-8")
-    tokenizer = Tokenizer.from_folder(save(train([place / "text.txt"], vocab_size=280), place / "tokenizer"))
+    (place / "text.txt").write_text(
+        "the cat sat on the mat and the dog sat on the log. " * 40, encoding="utf-8"
+    )
+    tokenizer = Tokenizer.from_folder(
+        save(train([place / "text.txt"], vocab_size=280), place / "tokenizer")
+    )
     torch.manual_seed(3)
     config = sl.llama(width=32, layers=2, heads=4, kv_heads=2, vocab_size=280, max_positions=64)
     return sl.Model(sl.build(config).eval(), tokenizer).save(place / "model")
@@ -263,17 +293,26 @@ def saved(tmp_path_factory):
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.5, "seed": 4}])
-def test_generate_many_runs_on_the_engine_and_leaves_nothing(saved, dtype, options, monkeypatch) -> None:
+def test_generate_many_runs_on_the_engine_and_leaves_nothing(
+    saved, dtype, options, monkeypatch
+) -> None:
     model = sl.load(saved, engine="native", dtype=dtype)
-    prompts, options = ["the cat", "the dog sat on", "a", "the dog sat on"], {"max_tokens": 12, **options}
+    prompts, options = (
+        ["the cat", "the dog sat on", "a", "the dog sat on"],
+        {"max_tokens": 12, **options},
+    )
     wanted = [model.generate(prompt, **options) for prompt in prompts]
     calls = counted(model.runner.engine, monkeypatch)
     found = model.generate_many(prompts, **options)
     assert len(calls[0]) == 4
-    assert [(one.text, one.tokens, one.logprobs) for one in found] == [(one.text, one.tokens, one.logprobs) for one in wanted]
+    assert [(one.text, one.tokens, one.logprobs) for one in found] == [
+        (one.text, one.tokens, one.logprobs) for one in wanted
+    ]
     stop = wanted[1].text[4:6]
     stopped = model.generate_many(prompts, stop=[stop], **options)
-    assert [one.text for one in stopped] == [model.generate(prompt, stop=[stop], **options).text for prompt in prompts]
+    assert [one.text for one in stopped] == [
+        model.generate(prompt, stop=[stop], **options).text for prompt in prompts
+    ]
     assert model.runner.engine.cache_bytes == 0
 
 
@@ -297,7 +336,9 @@ REPEATING = [1, 5, 2, 7, 3] * 4
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 @pytest.mark.parametrize("most", [1, 8])
-def test_lookup_writes_the_same_and_checks_all_guesses_in_one_call(precision, most, monkeypatch) -> None:
+def test_lookup_writes_the_same_and_checks_all_guesses_in_one_call(
+    precision, most, monkeypatch
+) -> None:
     twin = native_twin(MODEL, precision)
     plain = [event.token for event in decode(twin, Request(prompt=REPEATING, max_tokens=24))]
     calls = counted(twin.engine, monkeypatch)
@@ -324,5 +365,8 @@ def test_a_draft_on_the_engine_changes_nothing(precision, monkeypatch) -> None:
 
 def test_sampled_speculation_throws_cores_dice() -> None:
     given = {"max_tokens": 24, "distribution": after_changes((temperature(1.2),))}
-    ours, theirs = (decode_lookup(one, torch.tensor([REPEATING]), chance=Chance(3), **given) for one in (native_twin(MODEL), MODEL))
+    ours, theirs = (
+        decode_lookup(one, torch.tensor([REPEATING]), chance=Chance(3), **given)
+        for one in (native_twin(MODEL), MODEL)
+    )
     assert ours == theirs

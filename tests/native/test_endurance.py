@@ -1,4 +1,5 @@
-"""What goes on for long or ends badly: memory that must not grow, children of fork, Ctrl-C in the middle, errors beside other threads."""
+"""What goes on for long or ends badly: memory that must not grow, children of fork, Ctrl-C in the
+middle, errors beside other threads."""
 
 import multiprocessing
 import os
@@ -19,7 +20,9 @@ from sightline.kernels import library as kernels
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
-LINUX = pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="memory and threads are counted in /proc")
+LINUX = pytest.mark.skipif(
+    not Path("/proc/self/statm").is_file(), reason="memory and threads are counted in /proc"
+)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
@@ -28,7 +31,9 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def random_step(engine: NativeEngine, alive: dict[int, int], dice: random.Random, most: int) -> None:
+def random_step(
+    engine: NativeEngine, alive: dict[int, int], dice: random.Random, most: int
+) -> None:
     """One of all that can happen to an engine's sequences; `alive` holds their lengths."""
     what = dice.random()
     if not alive or (what < 0.05 and len(alive) < 12):
@@ -49,7 +54,9 @@ def random_step(engine: NativeEngine, alive: dict[int, int], dice: random.Random
         for one in dice.sample(list(alive), dice.randint(1, len(alive))):
             count = min(dice.choice([1, 1, 1, 2, 9]), most - alive[one])
             if count:
-                rows.append(Rows(one, [dice.randrange(8) for _ in range(count)], dice.randint(0, count)))
+                rows.append(
+                    Rows(one, [dice.randrange(8) for _ in range(count)], dice.randint(0, count))
+                )
                 alive[one] += count
         if rows:
             engine.run(rows, queries=dice.random() < 0.1)
@@ -58,7 +65,8 @@ def random_step(engine: NativeEngine, alive: dict[int, int], dice: random.Random
 @LINUX
 @pytest.mark.parametrize("precision", ["float32", "int8", "int4"])
 def test_ten_thousand_random_steps_leave_nothing(precision) -> None:
-    """All memory of sequences comes back, the process does not grow, and what is left gives what a new sequence gives."""
+    """All memory of sequences comes back, the process does not grow, and what is left gives what a
+    new sequence gives."""
     model = tiny.make(tiny.DECODERS["grouped"])
     engine, dice, alive = NativeEngine.of(model, precision), random.Random(1), dict[int, int]()
     sizes = list[int]()
@@ -83,13 +91,19 @@ def step_in_a_child(engine: NativeEngine, sequence: int, pipe) -> None:
 
 def test_children_of_fork_go_on_where_their_parent_was() -> None:
     before = torch.get_num_threads()
-    context, engine = multiprocessing.get_context("fork"), NativeEngine.of(tiny.make(tiny.DECODERS["grouped"]), "int8")
+    context, engine = (
+        multiprocessing.get_context("fork"),
+        NativeEngine.of(tiny.make(tiny.DECODERS["grouped"]), "int8"),
+    )
     try:
         torch.set_num_threads(3)
         sequence = engine.begin()
         engine.run([Rows(sequence, PROMPT)])
         ends = [context.Pipe() for _ in range(3)]
-        children = [context.Process(target=step_in_a_child, args=(engine, sequence, theirs)) for _, theirs in ends]
+        children = [
+            context.Process(target=step_in_a_child, args=(engine, sequence, theirs))
+            for _, theirs in ends
+        ]
         for child in children:
             child.start()
         here = engine.run([Rows(sequence, [7])]).tolist()
@@ -155,7 +169,10 @@ print("interrupted", interrupted, "same", same, flush=True)
 @LINUX
 def test_ctrl_c_in_the_middle_leaves_an_engine_that_works_and_a_process_that_ends() -> None:
     program = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "4"}
+        [sys.executable, "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "4"},
     )
     try:
         assert program.stdout is not None

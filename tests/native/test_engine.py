@@ -1,4 +1,5 @@
-"""The native engine against core: every decoder, every way to cut the work, bit for bit where the law says so."""
+"""The native engine against core: every decoder, every way to cut the work, bit for bit where the
+law says so."""
 
 import pytest
 import torch
@@ -26,7 +27,9 @@ ERRORS = {
 def tokens_for(model, length: int = LENGTH) -> list[int]:
     config = model.config.decoder
     random = torch.Generator().manual_seed(1)
-    return torch.randint(config.embedding.vocab_size, (min(length, config.max_positions),), generator=random).tolist()
+    return torch.randint(
+        config.embedding.vocab_size, (min(length, config.max_positions),), generator=random
+    ).tolist()
 
 
 @torch.no_grad()
@@ -48,7 +51,9 @@ def test_float32_is_core(name) -> None:
 
 
 @pytest.mark.parametrize("precision", matrices.PRECISIONS)
-@pytest.mark.parametrize("name", ["swiglu", "grouped", "window", "alibi", "ngpt", "parallel", "sinks"])
+@pytest.mark.parametrize(
+    "name", ["swiglu", "grouped", "window", "alibi", "ngpt", "parallel", "sinks"]
+)
 def test_steps_chunks_and_company_change_no_bit(name, precision) -> None:
     model = tiny.make(tiny.DECODERS[name])
     tokens, engine = tokens_for(model), NativeEngine.of(model, precision)
@@ -57,9 +62,17 @@ def test_steps_chunks_and_company_change_no_bit(name, precision) -> None:
     step, chunked, early = engine.begin(), engine.begin(), engine.begin()
     assert torch.equal(whole, torch.cat([engine.run([Rows(step, [token])]) for token in tokens]))
     cut = [tokens[:3], tokens[3:20], tokens[20:]]
-    assert torch.equal(whole, torch.cat([engine.run([Rows(chunked, part, len(part))]) for part in cut]))
+    assert torch.equal(
+        whole, torch.cat([engine.run([Rows(chunked, part, len(part))]) for part in cut])
+    )
     engine.run([Rows(early, tokens[:9])])
-    mixed = engine.run([Rows(engine.begin(), tokens[::-1], 2), Rows(early, tokens[9:30], 21), Rows(engine.begin(), tokens[:1])])
+    mixed = engine.run(
+        [
+            Rows(engine.begin(), tokens[::-1], 2),
+            Rows(early, tokens[9:30], 21),
+            Rows(engine.begin(), tokens[:1]),
+        ]
+    )
     assert torch.equal(mixed[2:23], whole[9:30])
     assert torch.equal(mixed[23:], whole[:1])
 
@@ -73,7 +86,14 @@ def test_the_number_of_threads_changes_no_bit(precision) -> None:
             torch.set_num_threads(threads)
             engine = NativeEngine.of(model, precision)
             sequence = engine.begin()
-            found.append(torch.cat((engine.run([Rows(sequence, tokens, len(tokens))]), engine.run([Rows(sequence, [3])]))))
+            found.append(
+                torch.cat(
+                    (
+                        engine.run([Rows(sequence, tokens, len(tokens))]),
+                        engine.run([Rows(sequence, [3])]),
+                    )
+                )
+            )
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(found[0], other) for other in found[1:])
@@ -91,7 +111,10 @@ def test_plain_cpp_gives_the_same(precision) -> None:
             found[kind] = engine.run([Rows(engine.begin(), tokens, len(tokens))])
     finally:
         native.choose(before)
-    assert all(off(found["portable"], other) < (2e-5 if precision.startswith("float") else 3e-2) for other in found.values())
+    assert all(
+        off(found["portable"], other) < (2e-5 if precision.startswith("float") else 3e-2)
+        for other in found.values()
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 17, 100])
@@ -106,7 +129,14 @@ def test_what_is_packed_is_near_what_was_given(rows, inputs, precision) -> None:
     back = torch.empty_like(weight)
     for row in range(rows):
         engine.unpack_row(0, row, back[row].data_ptr())
-    worst = {"float32": 0.0, "float16": 5e-4, "int8": 0.6 / 127, "int8_groups": 0.6 / 127, "int4": 0.12, "int4_min": 0.08}[precision]
+    worst = {
+        "float32": 0.0,
+        "float16": 5e-4,
+        "int8": 0.6 / 127,
+        "int8_groups": 0.6 / 127,
+        "int4": 0.12,
+        "int4_min": 0.08,
+    }[precision]
     assert float((back - weight).abs().max()) <= worst * float(weight.abs().max()) + 1e-7
     assert not back[0].any()
 
@@ -141,7 +171,9 @@ def test_queries_and_keys_leave_the_step_as_core_has_them(name) -> None:
         model(torch.tensor([tokens]), record=record)
     for layer in range(model.config.decoder.layers):
         keys, values = engine.remembered(sequence, layer)
-        query = engine.queries[layer].unflatten(-1, (-1, engine.program.dims[layer])).transpose(0, 1)
+        query = (
+            engine.queries[layer].unflatten(-1, (-1, engine.program.dims[layer])).transpose(0, 1)
+        )
         for ours, what in ((query, "query"), (keys, "key"), (values, "value")):
             assert off(ours, record["decoder", layer, what][0]) < 1e-5
 
@@ -154,8 +186,14 @@ def test_sequences_that_begin_alike_share_their_memory() -> None:
     before = engine.cache_bytes
     second = engine.copy(first)
     assert engine.cache_bytes == before
-    ours = [engine.run([Rows(first, [1])]), engine.run([Rows(second, [2])]), engine.run([Rows(first, [3]), Rows(second, [3])])]
-    assert engine.cache_bytes == before * 3 // 2  # the first block is shared, the second is not any more
+    ours = [
+        engine.run([Rows(first, [1])]),
+        engine.run([Rows(second, [2])]),
+        engine.run([Rows(first, [3]), Rows(second, [3])]),
+    ]
+    assert (
+        engine.cache_bytes == before * 3 // 2
+    )  # the first block is shared, the second is not any more
     for n, token in ((0, 1), (1, 2)):
         alone = engine.begin()
         engine.run([Rows(alone, tokens[:50])])
@@ -179,7 +217,10 @@ def test_what_is_truncated_is_forgotten() -> None:
 
 def test_two_models_at_once_and_ten_thousand_steps() -> None:
     models = [tiny.make(tiny.DECODERS[name]) for name in ("swiglu", "alibi")]
-    engines, random = [NativeEngine.of(model, "int8") for model in models], torch.Generator().manual_seed(0)
+    engines, random = (
+        [NativeEngine.of(model, "int8") for model in models],
+        torch.Generator().manual_seed(0),
+    )
     sequences = [engine.begin() for engine in engines]
     for engine, sequence in zip(engines, sequences, strict=True):
         engine.run([Rows(sequence, [1, 2, 3])])
@@ -210,7 +251,8 @@ def test_what_it_does_not_know_it_refuses() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_one_more_token_is_a_run_of_one_row(precision) -> None:
-    """The short way gives the bits of the long one, counts the same positions, and refuses the same ids."""
+    """The short way gives the bits of the long one, counts the same positions, and refuses the same
+    ids."""
     engine = NativeEngine.of(tiny.make(tiny.DECODERS["grouped"]), precision)
     one, other = engine.begin(), engine.begin()
     for token in (3, 1, 4, 1, 5):

@@ -12,7 +12,9 @@ from sightline.engine.forks import new_lock
 from sightline.kernels import library as kernels
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or not kernels.available(), reason="no fork, or no kernels")
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "fork") or not kernels.available(), reason="no fork, or no kernels"
+)
 
 CHILDREN = """
 import os, signal, threading, time
@@ -55,7 +57,9 @@ print(ends == [0] * 20 and write() == wanted, ends, flush=True)
 
 def test_twenty_children_forked_while_a_thread_generates_all_generate() -> None:
     """Of twenty, four waited for ever for a lock whose thread had stayed with their parent."""
-    done = subprocess.run([sys.executable, "-c", CHILDREN], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILDREN], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
     assert done.stdout.startswith("True"), (done.stdout, done.stderr[-2000:])
 
 

@@ -1,4 +1,5 @@
-"""What a caller names that is not there: sequences, positions, tokens, rows. Each is refused in a line, and nothing is changed."""
+"""What a caller names that is not there: sequences, positions, tokens, rows. Each is refused in a
+line, and nothing is changed."""
 
 import threading
 
@@ -185,7 +186,8 @@ def test_a_decoder_refuses_sources_that_are_not_there() -> None:
 
 
 def test_a_cache_that_is_dropped_while_the_engine_works_waits_for_nobody(engine) -> None:
-    """`__del__` runs in any thread: one that waited for a lock could wait for a thread that waits for its own."""
+    """`__del__` runs in any thread: one that waited for a lock could wait for a thread that waits
+    for its own."""
     sequence = engine.begin()
     engine.run([Rows(sequence, PROMPT)])
     with engine.alone:

@@ -1,4 +1,5 @@
-"""Weights that a precision has no room for: refused by name, or noted where a scale destroys a row."""
+"""Weights that a precision has no room for: refused by name, or noted where a scale destroys a
+row."""
 
 import pytest
 import torch
@@ -29,7 +30,9 @@ def model_with(value: float, name: str = "grouped"):
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_integers_refuse_what_is_not_finite(value, precision) -> None:
     """It was packed as some number, and text was written where float32 refuses."""
-    with pytest.raises(InputError, match=r"^0.feed_forward.down holds NaN or infinity, packed as int"):
+    with pytest.raises(
+        InputError, match=r"^0.feed_forward.down holds NaN or infinity, packed as int"
+    ):
         NativeEngine.of(model_with(value), precision)
 
 
@@ -46,7 +49,9 @@ def test_encoders_and_pairs_refuse_it_too() -> None:
 
 @pytest.mark.parametrize("precision", ["float16", "int8_groups", "int4", "int4_min"])
 def test_what_a_float16_cannot_hold_is_refused(precision) -> None:
-    with pytest.raises(InputError, match=r"0.feed_forward.down holds 1e.20, packed as .*dtype='float32'"):
+    with pytest.raises(
+        InputError, match=r"0.feed_forward.down holds 1e.20, packed as .*dtype='float32'"
+    ):
         NativeEngine.of(model_with(1e20), precision)
 
 
@@ -61,12 +66,16 @@ def test_a_huge_weight_in_int8_is_noted() -> None:
 @pytest.mark.parametrize("name", ["grouped", "parallel", "ngpt"])
 def test_ordinary_weights_are_packed_without_a_note(name, precision) -> None:
     assert not NativeEngine.of(tiny.make(tiny.DECODERS[name]), precision).notes
-    assert not NativeEngine.of(model_with(0.5, name), precision).notes  # some times as large as the others
+    assert not NativeEngine.of(
+        model_with(0.5, name), precision
+    ).notes  # some times as large as the others
 
 
 @pytest.mark.parametrize("precision", INTEGERS)
 @pytest.mark.parametrize("tail", [1.0, 30.0, 3000.0])
-def test_destroyed_is_a_row_of_which_nine_numbers_in_ten_are_off_by_more_than_half(tail, precision) -> None:
+def test_destroyed_is_a_row_of_which_nine_numbers_in_ten_are_off_by_more_than_half(
+    tail, precision
+) -> None:
     """The rows that packing reports, against what the packed rows still hold."""
     random = torch.Generator().manual_seed(int(tail))
     weight = 0.1 * torch.randn(40, 64, generator=random)
@@ -91,7 +100,10 @@ def test_loading_tells_it_each_time(tmp_path, monkeypatch, smallest) -> None:
     for _ in range(2):
         model = sl.load(tmp_path / "huge", engine="native", dtype="int8")
         assert sum("0.feed_forward.down, row 3" in note for note in model.notes) == 1
-        assert packing_notes(model.runner) in ([], [note for note in model.notes if note.startswith("warning")])
+        assert packing_notes(model.runner) in (
+            [],
+            [note for note in model.notes if note.startswith("warning")],
+        )
     sl.Model(model_with(torch.nan)).save(tmp_path / "nan")
     with pytest.raises(InputError, match=r"0.feed_forward.down holds NaN"):
         sl.load(tmp_path / "nan", engine="native", dtype="int8")

@@ -59,7 +59,9 @@ def by_hand(model, tokens: list[int]):
 
 def made(shape: dict[str, int], count: int = 19):
     model = tiny.make(sl.llama(**({"layers": 2, "vocab_size": 31, "max_positions": 64} | shape)))
-    return model, np.random.default_rng(0).integers(model.config.decoder.embedding.vocab_size, size=count).tolist()
+    return model, np.random.default_rng(0).integers(
+        model.config.decoder.embedding.vocab_size, size=count
+    ).tolist()
 
 
 def error(found, wanted) -> float:
@@ -67,19 +69,28 @@ def error(found, wanted) -> float:
 
 
 def allowed(shape: dict[str, int], precision: matrices.Precision) -> float:
-    return EXACT if precision == "float32" else min(MOST, TIMES[precision] * from_half_a_step(tuple(shape.items()), STEPS[precision]))
+    return (
+        EXACT
+        if precision == "float32"
+        else min(MOST, TIMES[precision] * from_half_a_step(tuple(shape.items()), STEPS[precision]))
+    )
 
 
 @functools.cache
 def from_half_a_step(shape: tuple[tuple[str, int], ...], steps: int | None) -> float:
-    """The error of the oracle itself, in float64, when each weight is off by up to half a step: what rounding costs at these sizes. Some
-    cost much more than others, because a norm makes a vector that is nearly 0 as large as all others, with its errors."""
+    """The error of the oracle itself, in float64, when each weight is off by up to half a step:
+    what rounding costs at these sizes. Some cost much more than others, because a norm makes a
+    vector that is nearly 0 as large as all others, with its errors."""
     model, tokens = made(dict(shape))
     wanted, errors = by_hand(model, tokens), []
     for seed in range(3):
         chance, moved = torch.Generator().manual_seed(seed), copy.deepcopy(model)
         for weight in (one.data for one in moved.parameters() if one.ndim == 2):
-            step = weight.abs() * 2**-10 if steps is None else weight.abs().amax(1, keepdim=True) / steps
+            step = (
+                weight.abs() * 2**-10
+                if steps is None
+                else weight.abs().amax(1, keepdim=True) / steps
+            )
             weight += step * (torch.rand(weight.shape, generator=chance) - 0.5)
         errors.append(error(by_hand(moved, tokens), wanted))
     return float(np.sqrt(np.mean(np.square(errors))))

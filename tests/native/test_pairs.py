@@ -15,7 +15,11 @@ from sightline.kernels import library as kernels
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
-READERS = {name: config for name, config in (tiny.ENCODERS | tiny.CLASSIFIERS).items() if config.decoder is None}
+READERS = {
+    name: config
+    for name, config in (tiny.ENCODERS | tiny.CLASSIFIERS).items()
+    if config.decoder is None
+}
 ERRORS = {
     "float32": 1e-5,
     "float16": 5e-3,
@@ -31,7 +35,10 @@ def off(ours: Tensor, theirs: Tensor) -> float:
 
 
 def right_padding(tokens: Tensor) -> Tensor:
-    return torch.arange(tokens.shape[1])[None] >= tokens.shape[1] - 2 * torch.arange(len(tokens))[:, None]
+    return (
+        torch.arange(tokens.shape[1])[None]
+        >= tokens.shape[1] - 2 * torch.arange(len(tokens))[:, None]
+    )
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -59,7 +66,9 @@ def test_a_sentence_is_the_same_alone_and_in_company(precision: Precision) -> No
     lengths = [1, 7, 32, 3, 17]
     together, start = encoder.run(x, lengths), 0
     for length in lengths:
-        assert torch.equal(encoder.run(x[start : start + length], [length]), together[start : start + length])
+        assert torch.equal(
+            encoder.run(x[start : start + length], [length]), together[start : start + length]
+        )
         start += length
     assert encoder.engine.cache_bytes == 0
 
@@ -90,7 +99,9 @@ def test_beams_are_those_of_core(name: str) -> None:
     twin = pair_twin(model)
     asked = {"beams": 3, "max_tokens": 8, "end": (0,), "count": 3}
     ours, theirs = (search(one, start, source=source[:2], **asked) for one in (twin, model))
-    assert [[path.tokens for path in row] for row in ours] == [[path.tokens for path in row] for row in theirs]
+    assert [[path.tokens for path in row] for row in ours] == [
+        [path.tokens for path in row] for row in theirs
+    ]
     assert twin.engine.cache_bytes == twin.native.engine.cache_bytes == 0
 
 
@@ -110,4 +121,6 @@ def test_sources_are_given_back() -> None:
 
 def test_groups_of_sentences() -> None:
     assert groups([2000, 40, 9, 3000, 1]) == [[2000, 40], [9], [3000], [1]]
-    assert [length for group in groups(list(range(1, 200))) for length in group] == list(range(1, 200))
+    assert [length for group in groups(list(range(1, 200))) for length in group] == list(
+        range(1, 200)
+    )

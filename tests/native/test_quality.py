@@ -1,4 +1,5 @@
-"""The quality report against the same figures, made by hand from core and from the engine's logits."""
+"""The quality report against the same figures, made by hand from core and from the engine's
+logits."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def ids(length: int) -> list[int]:
 
 
 @torch.no_grad()
-def logits(model: Transformer, precision: str, windows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+def logits(
+    model: Transformer, precision: str, windows: list[list[int]]
+) -> tuple[np.ndarray, np.ndarray]:
     """Core's and the engine's, in float64."""
     engine = NativeEngine.of(model, precision)  # type: ignore[arg-type]
     ours = [engine.run([Rows(engine.begin(), window, len(window))]) for window in windows]
@@ -60,9 +63,15 @@ def test_the_figures_are_those_of_the_logits(precision: str) -> None:
     p, q, coming = log_softmax(theirs), log_softmax(ours), np.array(text[1:97])[:, None]
     assert found.precision == precision
     assert found.tokens == 96
-    assert found.perplexity == pytest.approx(math.exp(-np.take_along_axis(q, coming, 1).mean()), rel=1e-4)
-    assert found.float32_perplexity == pytest.approx(math.exp(-np.take_along_axis(p, coming, 1).mean()), rel=1e-4)
-    assert found.divergence == pytest.approx((np.exp(p) * (p - q)).sum(-1).mean(), rel=1e-3, abs=1e-6)
+    assert found.perplexity == pytest.approx(
+        math.exp(-np.take_along_axis(q, coming, 1).mean()), rel=1e-4
+    )
+    assert found.float32_perplexity == pytest.approx(
+        math.exp(-np.take_along_axis(p, coming, 1).mean()), rel=1e-4
+    )
+    assert found.divergence == pytest.approx(
+        (np.exp(p) * (p - q)).sum(-1).mean(), rel=1e-3, abs=1e-6
+    )
     assert found.agreement == pytest.approx((theirs.argmax(-1) == ours.argmax(-1)).mean())
     assert found.largest == pytest.approx(np.abs(theirs - ours).max(), rel=1e-3, abs=1e-5)
     assert found.bytes == NativeEngine.of(model, precision).bytes == packed_bytes(model, precision)  # type: ignore[arg-type]
@@ -70,12 +79,15 @@ def test_the_figures_are_those_of_the_logits(precision: str) -> None:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_the_states_after_each_block_are_cores(name: str) -> None:
-    """In float32 the engine's are core's; in int4 they are what one engine has that runs the whole program."""
+    """In float32 the engine's are core's; in int4 they are what one engine has that runs the whole
+    program."""
     model, text, record = tiny.make(tiny.DECODERS[name]), ids(20), Recorder({"residual", "output"})
     with torch.no_grad():
         model.hidden(torch.tensor([text]), record=record)
     layers = model.config.decoder.layers
-    wanted = [record["decoder", n, "residual"][0] for n in range(1, layers)] + [record["decoder", None, "output"][0]]
+    wanted = [record["decoder", n, "residual"][0] for n in range(1, layers)] + [
+        record["decoder", None, "output"][0]
+    ]
     found = list(states(NativeEngine.of(model), text))
     assert len(found) == layers
     for ours, theirs in zip(found, wanted, strict=True):
@@ -91,11 +103,16 @@ def test_errors_of_matrices_and_blocks() -> None:
     assert all(one.error == 0 for one in exact.matrices)
     assert max(exact.blocks) < 1e-6
     engine = NativeEngine.of(model, "int4")
-    for number, (one, matrix) in enumerate(zip(four.matrices, engine.program.matrices, strict=True)):
+    for number, (one, matrix) in enumerate(
+        zip(four.matrices, engine.program.matrices, strict=True)
+    ):
         back, weight = torch.empty(matrix.rows, matrix.inputs), matrix.make().detach()
         for row in range(matrix.rows):
             engine.engine.unpack_row(number, row, back[row].data_ptr())
-        assert (one.name, one.error) == (matrix.name, pytest.approx(float((weight - back).norm() / weight.norm()), rel=1e-4))
+        assert (one.name, one.error) == (
+            matrix.name,
+            pytest.approx(float((weight - back).norm() / weight.norm()), rel=1e-4),
+        )
         assert 1e-3 < one.error < 0.2
     assert len(four.blocks) == 2
     assert all(1e-3 < error < 0.5 for error in four.blocks)
@@ -104,14 +121,28 @@ def test_errors_of_matrices_and_blocks() -> None:
 
 def test_more_bits_are_nearer() -> None:
     found = report(Held(tiny.make(tiny.DECODERS["grouped"])), ids(49))
-    assert [one.precision for one in found] == ["float16", "int8", "int8_groups", "int4", "int4_min"]
+    assert [one.precision for one in found] == [
+        "float16",
+        "int8",
+        "int8_groups",
+        "int4",
+        "int4_min",
+    ]
     assert found[0].divergence < found[2].divergence < found[3].divergence
     assert found[0].bytes > found[1].bytes > found[3].bytes
 
 
 @pytest.mark.parametrize(
     ("length", "limit", "sizes"),
-    [(97, 4096, [48, 48]), (96, 4096, [48]), (20, 4096, [19]), (97, 50, [48]), (97, 30, [30]), (2, 4096, [1]), (500, 144, [48] * 3)],
+    [
+        (97, 4096, [48, 48]),
+        (96, 4096, [48]),
+        (20, 4096, [19]),
+        (97, 50, [48]),
+        (97, 30, [30]),
+        (2, 4096, [1]),
+        (500, 144, [48] * 3),
+    ],
 )
 def test_whole_windows_of_the_context(length: int, limit: int, sizes: list[int]) -> None:
     """Every token that is read has the one that comes after it, in the next window too."""
@@ -128,14 +159,19 @@ def test_one_window_has_the_perplexity_of_score() -> None:
 
     model, text = tiny.make(tiny.DECODERS["swiglu"]), ids(40)
     (found,) = report(Held(model), text, precisions=["float32"])
-    logs = [log for some in logprobs_of(model, Parts(before=[], tokens=text, bytes=1)) for log in some]
+    logs = [
+        log for some in logprobs_of(model, Parts(before=[], tokens=text, bytes=1)) for log in some
+    ]
     assert found.perplexity == pytest.approx(math.exp(-sum(logs) / len(logs)), rel=1e-5)
 
 
 def test_progress_and_one_after_the_other() -> None:
     told = list[tuple[str, int, int]]()
     running = reports(
-        Held(tiny.make(tiny.DECODERS["swiglu"])), ids(30), precisions=["int8", "int4"], progress=lambda *said: told.append(said)
+        Held(tiny.make(tiny.DECODERS["swiglu"])),
+        ids(30),
+        precisions=["int8", "int4"],
+        progress=lambda *said: told.append(said),
     )
     assert isinstance(next(running), Quality)
     assert not any(what.startswith("int4") for what, _, _ in told)
@@ -158,7 +194,11 @@ def test_progress_and_one_after_the_other() -> None:
     ],
 )
 def test_mistakes(given: dict[str, Any], said: str) -> None:
-    model = tiny.make(tiny.ENCODERS["bert"]) if given.get("model") == "bert" else tiny.make(tiny.DECODERS["swiglu"])
+    model = (
+        tiny.make(tiny.ENCODERS["bert"])
+        if given.get("model") == "bert"
+        else tiny.make(tiny.DECODERS["swiglu"])
+    )
     if given.pop("model", "") == "half":
         model = model.half()
     with pytest.raises(InputError, match=said):

@@ -1,4 +1,5 @@
-"""Threads of one process that use the engine and the kernels at the same time, each with a number of threads of its own."""
+"""Threads of one process that use the engine and the kernels at the same time, each with a number
+of threads of its own."""
 
 import subprocess
 import sys
@@ -17,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_another_threads_count_is_not_ours() -> None:
-    """The count was global: a step sized its buffers by one number and started as many threads as another thread had just asked for."""
+    """The count was global: a step sized its buffers by one number and started as many threads as
+    another thread had just asked for."""
     before, seen = torch.get_num_threads(), []
 
     def other() -> None:
@@ -36,8 +38,19 @@ def test_another_threads_count_is_not_ours() -> None:
 
 
 def test_models_race_with_changing_counts_and_write_what_they_write_alone() -> None:
-    """A second of the long race, in a process of its own: what goes wrong there is a crash or a hang."""
-    command = [sys.executable, "-m", "tools.race", "--seconds", "1", "--only", "int8", "float32", "changes"]
+    """A second of the long race, in a process of its own: what goes wrong there is a crash or a
+    hang."""
+    command = [
+        sys.executable,
+        "-m",
+        "tools.race",
+        "--seconds",
+        "1",
+        "--only",
+        "int8",
+        "float32",
+        "changes",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
 

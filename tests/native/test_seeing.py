@@ -1,4 +1,5 @@
-"""What the engine shows of itself is what core would show: every kind of attention, at once and while a text is written."""
+"""What the engine shows of itself is what core would show: every kind of attention, at once and
+while a text is written."""
 
 from __future__ import annotations
 
@@ -44,7 +45,17 @@ KINDS = [
     "qk-norm-joined",
     "cosine-fixed",
 ]
-KINDS += ["ngpt-grouped", "ngpt-alibi", "sinks", "soft-cap", "rotary-partial", "rotary-yarn", "unscaled", "parallel", "learned"]
+KINDS += [
+    "ngpt-grouped",
+    "ngpt-alibi",
+    "sinks",
+    "soft-cap",
+    "rotary-partial",
+    "rotary-yarn",
+    "unscaled",
+    "parallel",
+    "learned",
+]
 
 
 def model_of(name: str, precision: Any = "float32") -> sl.Model:
@@ -62,7 +73,9 @@ def far(ours: Trace, theirs: Trace, rows: slice = slice(None)) -> float:
     for site, look in ours.looks.items():
         a, b = look.weights(), theirs.looks[site].weights()[:, rows]
         assert a.shape == b.shape
-        assert torch.equal(look.scores().isneginf(), theirs.looks[site].scores()[:, rows].isneginf())
+        assert torch.equal(
+            look.scores().isneginf(), theirs.looks[site].scores()[:, rows].isneginf()
+        )
         worst = max(worst, float((a - b).abs().max()))
     return worst
 
@@ -86,7 +99,7 @@ class Counted:
         self.engine.next(*given)
 
 
-# ---------------------------------------------------------------------------------------------------------- a whole text
+# ----------------------------------------------------------------------------------- a whole text
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -101,7 +114,12 @@ def test_a_text_is_seen_as_core_sees_it(name: str) -> None:
         other = expected.looks[site]
         torch.testing.assert_close(look.mixed(), other.mixed(), atol=1e-5, rtol=1e-4)
         for head in (0, -1):
-            torch.testing.assert_close(look.weights(head, rows=[-1, 3]), other.weights(head, rows=[-1, 3]), atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                look.weights(head, rows=[-1, 3]),
+                other.weights(head, rows=[-1, 3]),
+                atol=1e-5,
+                rtol=0,
+            )
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -115,9 +133,13 @@ def test_a_cache_of_half_floats_is_seen_to_a_thousandth(name: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_what_is_seen_is_what_was_used(precision: str) -> None:
-    """Whatever the weights were rounded to: the cache's own keys and values, and the bits of an unwatched pass."""
+    """Whatever the weights were rounded to: the cache's own keys and values, and the bits of an
+    unwatched pass."""
     model = model_of("grouped", precision)
-    found, twin = model.trace(ids(), what=("query", "key", "value", "heads", "weights", "output", "logits")), model.runner
+    found, twin = (
+        model.trace(ids(), what=("query", "key", "value", "heads", "weights", "output", "logits")),
+        model.runner,
+    )
     cache = twin.new_cache()
     with torch.inference_mode():
         hidden = twin.hidden(torch.tensor([ids()]), cache=cache)
@@ -128,7 +150,12 @@ def test_what_is_seen_is_what_was_used(precision: str) -> None:
         keys, values = twin.engine.remembered(cache.sequences[0], layer)
         assert torch.equal(found["key", layer], keys)
         assert torch.equal(found["value", layer], values)
-        torch.testing.assert_close(found["heads", layer], found.weights(layer) @ values.repeat_interleave(2, dim=0), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            found["heads", layer],
+            found.weights(layer) @ values.repeat_interleave(2, dim=0),
+            atol=1e-5,
+            rtol=1e-5,
+        )
         assert torch.equal(found["weights", layer], found.weights(layer))
 
 
@@ -140,7 +167,12 @@ def test_the_first_layer_by_hand() -> None:
         for row in range(9):
             scores = key[head // 2, : row + 1] @ query[head, row] / query.shape[-1] ** 0.5
             expected = (scores - scores.max()).exp()
-            torch.testing.assert_close(found.weights(1, head, row)[: row + 1].double(), expected / expected.sum(), atol=1e-6, rtol=0)
+            torch.testing.assert_close(
+                found.weights(1, head, row)[: row + 1].double(),
+                expected / expected.sum(),
+                atol=1e-6,
+                rtol=0,
+            )
 
 
 def test_one_pass_and_no_more() -> None:
@@ -155,7 +187,10 @@ def test_one_pass_and_no_more() -> None:
 
 
 def test_memory_is_that_of_q_and_k() -> None:
-    model = sl.Model(tiny.make(sl.llama(width=16, layers=3, heads=2, vocab_size=29, max_positions=2100)), precision="float32")
+    model = sl.Model(
+        tiny.make(sl.llama(width=16, layers=3, heads=2, vocab_size=29, max_positions=2100)),
+        precision="float32",
+    )
     short, long = (model.trace([1, 2, 3, 4] * (count // 4)) for count in (500, 2000))
     assert long.bytes == 4 * short.bytes == 2000 * 3 * (16 + 2 * 16) * 4
     assert model.runner.engine.cache_bytes <= 2.1 * (short.bytes + long.bytes)
@@ -167,7 +202,12 @@ def test_memory_is_that_of_q_and_k() -> None:
 
 
 def test_longer_than_one_call() -> None:
-    model = sl.Model(tiny.make(sl.llama(width=16, layers=2, heads=2, vocab_size=29, max_positions=700, window=50)), precision="float32")
+    model = sl.Model(
+        tiny.make(
+            sl.llama(width=16, layers=2, heads=2, vocab_size=29, max_positions=700, window=50)
+        ),
+        precision="float32",
+    )
     text = ids() * 27
     found, expected = model.trace(text), trace_of(model, text)
     assert far(found, expected) < 1e-5
@@ -180,7 +220,10 @@ def test_some_layers_and_more_than_attention() -> None:
     expected = trace_of(model, ids(), what=("residual", "hidden"))
     assert set(found.looks) == {("decoder", 1, False)}
     assert torch.equal(found["residual", 1], expected["residual", 1])
-    assert found.notes[0] == "queries, keys, values and logits are the native engine's: int8 weights, a float16 cache"
+    assert (
+        found.notes[0]
+        == "queries, keys, values and logits are the native engine's: int8 weights, a float16 cache"
+    )
     assert found.notes[1] == "residual, hidden: recorded by torch, with the weights before packing"
     assert torch.equal(found.weights(1), model.trace(ids()).weights(1))
     with pytest.raises(sl.InputError, match="layer 0 of the decoder was not traced"):
@@ -205,10 +248,13 @@ def test_a_trace_outlives_its_model_and_its_file(tmp_path) -> None:
     assert again.notes == found.notes
     assert torch.equal(again.logits, found.logits)
     for trace in (found, again):
-        assert all(torch.equal(look.weights(), old) for look, old in zip(trace.looks.values(), before, strict=True))
+        assert all(
+            torch.equal(look.weights(), old)
+            for look, old in zip(trace.looks.values(), before, strict=True)
+        )
 
 
-# --------------------------------------------------------------------------------------------- while a text is written
+# ------------------------------------------------------------------------ while a text is written
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -235,7 +281,9 @@ def test_watching_changes_no_bit(precision: str) -> None:
         quiet = model.generate(TEXT, max_tokens=20, **options)
         seen = model.generate(TEXT, max_tokens=20, trace=True, **options)
         assert (seen.tokens, seen.logprobs, seen.text) == (quiet.tokens, quiet.logprobs, quiet.text)
-        streamed = [piece.event.token for piece in model.stream(TEXT, max_tokens=20, trace=True, **options)]
+        streamed = [
+            piece.event.token for piece in model.stream(TEXT, max_tokens=20, trace=True, **options)
+        ]
         assert streamed == quiet.tokens
         whole = model.trace([*model.ids(TEXT), *quiet.tokens[:-1]])
         for site, look in seen.trace.looks.items():
@@ -247,7 +295,9 @@ def test_any_recorder_changes_no_bit() -> None:
     twin, request = model_of("grouped", "int8").runner, Request(prompt=ids(7), max_tokens=12)
     seen = list(decode(twin, request, watch=lambda: Recorder({"query", "key", "logits"})))
     quiet = list(decode(twin, request))
-    assert [(event.token, event.logprob) for event in seen] == [(event.token, event.logprob) for event in quiet]
+    assert [(event.token, event.logprob) for event in seen] == [
+        (event.token, event.logprob) for event in quiet
+    ]
     assert seen[-1].recording["decoder", 1, "key"].shape == (1, 2, 18, 6)
 
 
@@ -255,7 +305,9 @@ def test_two_that_are_written_at_once_are_seen_apart() -> None:
     model, found = model_of("grouped", "int8"), dict[int, list[torch.Tensor]]()
 
     def write(count: int) -> None:
-        found[count] = [piece.trace.weights(1) for piece in model.stream(ids(count), max_tokens=12, trace=True)]
+        found[count] = [
+            piece.trace.weights(1) for piece in model.stream(ids(count), max_tokens=12, trace=True)
+        ]
 
     threads = [threading.Thread(target=write, args=(count,)) for count in (5, 9, 13)]
     for thread in threads:
@@ -290,12 +342,16 @@ def test_of_each_pass_only_its_queries_stay() -> None:
 
 def test_tokens_are_read_once_but_bytes_of_a_character_together(tmp_path) -> None:
     (tmp_path / "text.txt").write_text("the cat sat on the mat; " * 40, encoding="utf-8")
-    reader = Tokenizer.from_folder(save(train([tmp_path / "text.txt"], vocab_size=272), tmp_path / "tokenizer"))
+    reader = Tokenizer.from_folder(
+        save(train([tmp_path / "text.txt"], vocab_size=272), tmp_path / "tokenizer")
+    )
     assert reader is not None
     twin = native_twin(tiny.make(sl.llama(**(tiny.SIZE | {"vocab_size": 300}))))
     written, watch = reader.encode("the né→x 猫🙂 sat"), NativeWatch(twin, reader)
     for count in [*range(1, len(written) + 1), 3]:
-        assert watch._read(written[:count], source=True) == read_tokens(reader, written[:count], source=True)
+        assert watch._read(written[:count], source=True) == read_tokens(
+            reader, written[:count], source=True
+        )
 
 
 def test_what_a_cache_forgets_is_still_seen() -> None:
@@ -310,12 +366,18 @@ def test_what_a_cache_forgets_is_still_seen() -> None:
     cache.truncate(3)
     assert cache.length == engine.length(cache.sequences[0]) == 3
     other = list(model.stream([*ids(3), 9, 9, 9, 9, 9, 9], cache=cache, max_tokens=5, trace=True))
-    assert [piece.event.token for piece in other] == model.generate([*ids(3), 9, 9, 9, 9, 9, 9], max_tokens=5).tokens
+    assert [piece.event.token for piece in other] == model.generate(
+        [*ids(3), 9, 9, 9, 9, 9, 9], max_tokens=5
+    ).tokens
     assert other[0].trace.rows == range(3, 9), "the beginning was in the cache"
-    assert all(torch.equal(piece.trace.weights(1), old) for piece, old in zip(pieces, before, strict=True))
+    assert all(
+        torch.equal(piece.trace.weights(1), old) for piece, old in zip(pieces, before, strict=True)
+    )
     last = other[-1].trace
     cache.reorder(torch.tensor([0, 0]))
-    assert far(last, trace_of(model, [token.id for token in last.tokens]), rows=slice(-1, None)) < 1e-5
+    assert (
+        far(last, trace_of(model, [token.id for token in last.tokens]), rows=slice(-1, None)) < 1e-5
+    )
     del cache, pieces, piece, other, last
     gc.collect()
     assert engine.cache_bytes == 0, "and then given back"
@@ -323,10 +385,15 @@ def test_what_a_cache_forgets_is_still_seen() -> None:
 
 def test_another_kind_of_cache_runs_and_is_watched_on_torch() -> None:
     model = model_of("grouped", "int8")
-    quiet = [piece.event.token for piece in model.stream(TEXT, cache=Cache.growing(model.config), max_tokens=6)]
+    quiet = [
+        piece.event.token
+        for piece in model.stream(TEXT, cache=Cache.growing(model.config), max_tokens=6)
+    ]
     pieces = list(model.stream(TEXT, cache=Cache.growing(model.config), max_tokens=6, trace=True))
     assert [piece.event.token for piece in pieces] == quiet
-    assert pieces[-1].trace.notes == ("all of it is torch's, with the weights before they were packed for the native engine",)
+    assert pieces[-1].trace.notes == (
+        "all of it is torch's, with the weights before they were packed for the native engine",
+    )
     assert far(pieces[0].trace, trace_of(model, model.ids(TEXT))) < 1e-5
 
 
@@ -346,7 +413,7 @@ def test_torch_has_nothing_to_note() -> None:
     assert model.generate(TEXT, max_tokens=2, trace=True).trace.notes == ()
 
 
-# ---------------------------------------------------------------------------------------------------------- any recorder
+# ----------------------------------------------------------------------------------- any recorder
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -354,7 +421,10 @@ def test_torch_has_nothing_to_note() -> None:
 def test_a_recorder_is_given_what_core_gives_it(name: str) -> None:
     model = tiny.make(tiny.DECODERS[name])
     twin, tokens = native_twin(model), torch.tensor([ids(9), ids(9)[::-1]])
-    names, caches = {"query", "key", "value", "mask", "bias", "output", "logits"}, (twin.new_cache(), Cache.growing(model.config))
+    names, caches = (
+        {"query", "key", "value", "mask", "bias", "output", "logits"},
+        (twin.new_cache(), Cache.growing(model.config)),
+    )
     for part in tokens.split(5, dim=1):
         ours, theirs = Recorder(names), Recorder(names)
         for transformer, cache, record in ((twin, caches[0], ours), (model, caches[1], theirs)):
@@ -362,14 +432,24 @@ def test_a_recorder_is_given_what_core_gives_it(name: str) -> None:
         assert ours.kept.keys() == theirs.kept.keys()
         for place, value in theirs.kept.items():
             if isinstance(value, torch.Tensor):
-                torch.testing.assert_close(ours.kept[place], value, atol=1e-4 if place[2] == "logits" else 1e-5, rtol=1e-4)
+                torch.testing.assert_close(
+                    ours.kept[place], value, atol=1e-4 if place[2] == "logits" else 1e-5, rtol=1e-4
+                )
         for layer in range(model.config.decoder.layers):
             scorings = [
-                model.decoder[layer].attention.scoring(one["decoder", layer, "mask"], one["decoder", layer, "bias"])
+                model.decoder[layer].attention.scoring(
+                    one["decoder", layer, "mask"], one["decoder", layer, "bias"]
+                )
                 for one in (ours, theirs)
             ]
             looks = [
-                Look(("decoder", layer, False), one["decoder", layer, "query"][:1], one["decoder", layer, "key"][:1], None, scoring)
+                Look(
+                    ("decoder", layer, False),
+                    one["decoder", layer, "query"][:1],
+                    one["decoder", layer, "key"][:1],
+                    None,
+                    scoring,
+                )
                 for one, scoring in zip((ours, theirs), scorings, strict=True)
             ]
             torch.testing.assert_close(looks[0].weights(), looks[1].weights(), atol=1e-5, rtol=0)
@@ -379,8 +459,13 @@ def test_a_recorder_is_given_what_core_gives_it(name: str) -> None:
 def test_what_the_engine_cannot_show_or_change_is_refused() -> None:
     model = tiny.make(tiny.DECODERS["rotary"])
     twin, tokens = twin_with(model, NativeEngine.of(model)), torch.tensor([ids(5)])
-    for record in (Recorder({"residual"}), Recorder({"query"}, edits={("decoder", 0, "query"): lambda x: x * 2})):
-        with pytest.raises(sl.InputError, match=r"of a pass of the native engine|an edit in a pass") as refusal:
+    for record in (
+        Recorder({"residual"}),
+        Recorder({"query"}, edits={("decoder", 0, "query"): lambda x: x * 2}),
+    ):
+        with pytest.raises(
+            sl.InputError, match=r"of a pass of the native engine|an edit in a pass"
+        ) as refusal:
             twin.hidden(tokens, cache=twin.new_cache(), record=record)
         assert "\n" not in str(refusal.value)
         twin.hidden(tokens, cache=Cache.growing(model.config), record=record)

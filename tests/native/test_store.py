@@ -1,4 +1,5 @@
-"""Packed weights on disk: what comes back is what was packed, and what is not whole or not of this checkpoint is made anew."""
+"""Packed weights on disk: what comes back is what was packed, and what is not whole or not of this
+checkpoint is made anew."""
 
 import os
 import threading
@@ -30,7 +31,9 @@ KEY = {"files": [], "of": "a test"}
 
 def logits(engine: NativeEngine) -> torch.Tensor:
     sequence = engine.begin()
-    return torch.cat([engine.run([Rows(sequence, PROMPT, len(PROMPT))]), engine.run([Rows(sequence, [4])])])
+    return torch.cat(
+        [engine.run([Rows(sequence, PROMPT, len(PROMPT))]), engine.run([Rows(sequence, [4])])]
+    )
 
 
 def stack_of(name: str) -> StackConfig:
@@ -47,12 +50,17 @@ def read_back(path: Path, engine: NativeEngine, name: str) -> NativeEngine:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", ["swiglu", "learned", "alibi", "ngpt", "sinks", "rms-sandwich", "qk-norm-joined", "logit-cap"])
+@pytest.mark.parametrize(
+    "name",
+    ["swiglu", "learned", "alibi", "ngpt", "sinks", "rms-sandwich", "qk-norm-joined", "logit-cap"],
+)
 def test_what_comes_back_is_what_was_packed(name, precision, tmp_path) -> None:
     engine = NativeEngine.of(tiny.make(tiny.DECODERS[name]), precision)
     again = read_back(tmp_path / "entry", engine, name)
     assert again.half_cache == engine.half_cache
-    assert [(one.data.data_ptr() % 64, one.scales.data_ptr() % 64) for one in again.packed] == [(0, 0)] * len(engine.packed)
+    assert [(one.data.data_ptr() % 64, one.scales.data_ptr() % 64) for one in again.packed] == [
+        (0, 0)
+    ] * len(engine.packed)
     assert torch.equal(logits(again), logits(engine))
 
 
@@ -61,12 +69,16 @@ def test_every_program_is_plain_values(name, tmp_path) -> None:
     engine = NativeEngine.of(tiny.make(tiny.DECODERS[name]))
     again = read_back(tmp_path / "entry", engine, name)
     assert again.program.operations == engine.program.operations
-    assert all(torch.equal(a, b) for a, b in zip(again.program.kept, engine.program.kept, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.program.kept, engine.program.kept, strict=True)
+    )
 
 
 def test_another_key_is_another_entry(tmp_path) -> None:
     store.write(tmp_path / "entry", KEY, NativeEngine.of(tiny.make(tiny.DECODERS["swiglu"])))
-    assert store.read(tmp_path / "entry", KEY | {"of": "something else"}, stack_of("swiglu")) is None
+    assert (
+        store.read(tmp_path / "entry", KEY | {"of": "something else"}, stack_of("swiglu")) is None
+    )
     assert store.read(tmp_path / "nothing", KEY, stack_of("swiglu")) is None
 
 
@@ -154,13 +166,17 @@ def test_tidying_removes_what_nobody_needs(tmp_path) -> None:
     (tmp_path / "model").write_text("a checkpoint")
     engine = NativeEngine.of(tiny.make(tiny.DECODERS["swiglu"]))
     for name, where in (("there", "model"), ("gone", "no model")):
-        store.write(tmp_path / f"{name}{store.SUFFIX}", {"files": [[str(tmp_path / where), 1, 1]]}, engine)
+        store.write(
+            tmp_path / f"{name}{store.SUFFIX}", {"files": [[str(tmp_path / where), 1, 1]]}, engine
+        )
     for name, age in (("new", 0), ("old", 2 * store.HOUR)):
         (tmp_path / f"{name}{store.UNFINISHED}").write_bytes(b"half")
         os.utime(tmp_path / f"{name}{store.UNFINISHED}", (time.time() - age, time.time() - age))
     (tmp_path / f"foreign{store.SUFFIX}").write_bytes(b"something else")
     store.tidy(tmp_path)
-    assert sorted(os.listdir(tmp_path)) == sorted(["model", "there.packed", "new.unfinished", "foreign.packed"])
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        ["model", "there.packed", "new.unfinished", "foreign.packed"]
+    )
     assert store.size(tmp_path) == (2, 14 + (tmp_path / "there.packed").stat().st_size)
 
 
@@ -214,7 +230,10 @@ def test_the_second_load_does_not_read_the_weights(precision, home, tmp_path, mo
     assert again.generate("abc", max_tokens=8).text == text
     assert "".join(piece.text for piece in again.stream("abc", max_tokens=8)) == text
     assert again.generate_many(["abc", "b"], max_tokens=8)[0].text == text
-    assert again.generate("abc", max_tokens=8, beams=3).text == first.generate("abc", max_tokens=8, beams=3).text
+    assert (
+        again.generate("abc", max_tokens=8, beams=3).text
+        == first.generate("abc", max_tokens=8, beams=3).text
+    )
     assert again.config == first.config
     assert again.notes == first.notes
     assert sleeps(again)
@@ -244,7 +263,9 @@ def test_every_way_to_ask_wakes_it(folder) -> None:
     ways = (
         lambda model: sum(p.numel() for p in model.transformer.parameters()),
         lambda model: sum(p.numel() for p in model.runner.parameters()),
-        lambda model: sum(p.numel() for part in model.transformer.children() for p in part.parameters()),
+        lambda model: sum(
+            p.numel() for part in model.transformer.children() for p in part.parameters()
+        ),
         lambda model: sum(p.numel() for p in model.transformer.train().parameters()),
         lambda model: sum(p.numel() for p in model.fast.parameters()),
         lambda model: sum(p.numel() for p in model.running.parameters()),
@@ -259,11 +280,16 @@ def test_every_way_to_ask_wakes_it(folder) -> None:
 def test_all_that_needs_the_weights_has_them(folder, tmp_path) -> None:
     loaded(folder)
     plain = loaded(folder, "float32", engine="torch")
-    assert torch.allclose(loaded(folder, "float32").trace("abc").weights(layer=1, head=0), plain.trace("abc").weights(layer=1, head=0))
+    assert torch.allclose(
+        loaded(folder, "float32").trace("abc").weights(layer=1, head=0),
+        plain.trace("abc").weights(layer=1, head=0),
+    )
     assert torch.equal(loaded(folder).embed(["abc", "b"]), plain.embed(["abc", "b"]))
     assert loaded(folder).score("abcabc").perplexity == plain.score("abcabc").perplexity
     loaded(folder).save(tmp_path / "copy")
-    assert (tmp_path / "copy" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert (tmp_path / "copy" / "model.safetensors").read_bytes() == (
+        folder / "model.safetensors"
+    ).read_bytes()
     one, two = loaded(folder).runner, native_runner(plain)
     tokens = torch.tensor([PROMPT])
     with torch.inference_mode():
@@ -314,7 +340,9 @@ def test_threads_that_wake_it_together_read_once(folder, monkeypatch) -> None:
         return read(source, **options)
 
     monkeypatch.setattr(packed, "load_source", slow)
-    threads = [threading.Thread(target=getattr, args=(model.transformer, "decoder")) for _ in range(2)]
+    threads = [
+        threading.Thread(target=getattr, args=(model.transformer, "decoder")) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -328,7 +356,9 @@ def test_a_changed_checkpoint_is_packed_anew(folder, home) -> None:
     saved(folder, seed=1)
     model = loaded(folder)
     assert not torch.equal(logits(model.runner.engine), before)
-    assert torch.equal(logits(model.runner.engine), logits(NativeEngine.of(sl.load(folder).transformer, "int8")))
+    assert torch.equal(
+        logits(model.runner.engine), logits(NativeEngine.of(sl.load(folder).transformer, "int8"))
+    )
     assert len(os.listdir(home)) == 1  # in the place of the old one
 
 
@@ -344,7 +374,9 @@ def test_a_checkpoint_that_is_gone_when_it_is_needed_is_one_clear_line(folder) -
     assert model.transformer.decoder is not None  # it was not left half there
 
 
-@pytest.mark.parametrize("spoil", [lambda data: data[: len(data) // 2], lambda data: b"nonsense" * 100, spoil_at(60)])
+@pytest.mark.parametrize(
+    "spoil", [lambda data: data[: len(data) // 2], lambda data: b"nonsense" * 100, spoil_at(60)]
+)
 def test_a_spoilt_entry_is_made_anew_with_a_note(spoil, folder, home) -> None:
     wanted = logits(loaded(folder).runner.engine)
     (entry,) = home.iterdir()
@@ -406,7 +438,10 @@ def test_auto_is_native_for_a_decoder_and_says_so(folder) -> None:
     model = loaded(folder, "float32", engine="auto")
     assert model.precision == "float32"
     assert any(note.startswith("engine: native") for note in model.notes)
-    assert model.generate("abc", max_tokens=12).tokens == loaded(folder, "float32", engine="torch").generate("abc", max_tokens=12).tokens
+    assert (
+        model.generate("abc", max_tokens=12).tokens
+        == loaded(folder, "float32", engine="torch").generate("abc", max_tokens=12).tokens
+    )
     assert sl.load(folder, engine="auto", dtype="int4").precision == "int4"
 
 
@@ -431,7 +466,9 @@ def test_auto_without_kernels_is_torch(folder, monkeypatch) -> None:
     monkeypatch.setattr(kernels, "missing", "not compiled on this machine")
     model = sl.load(folder, engine="auto")
     assert model.precision is None
-    assert "engine: torch, because the native kernels are not compiled on this machine" in model.notes
+    assert (
+        "engine: torch, because the native kernels are not compiled on this machine" in model.notes
+    )
     with pytest.raises(InputError, match="not compiled"):
         sl.load(folder, engine="auto", dtype="int8")
 

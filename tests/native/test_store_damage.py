@@ -1,4 +1,5 @@
-"""Packed weights that were damaged or forged: what runs is what was packed, or the file is refused."""
+"""Packed weights that were damaged or forged: what runs is what was packed, or the file is
+refused."""
 
 from __future__ import annotations
 
@@ -26,7 +27,21 @@ from tests import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 KEY = {"files": [], "of": "a test"}
-NUMBERS = [-1, 0, 1, 7, 2**31, 2**40, 2**63, 2**70, -(2**70), 0.5, -1e300, float("nan"), float("inf")]
+NUMBERS = [
+    -1,
+    0,
+    1,
+    7,
+    2**31,
+    2**40,
+    2**63,
+    2**70,
+    -(2**70),
+    0.5,
+    -1e300,
+    float("nan"),
+    float("inf"),
+]
 REFERENCES = [{"kept": 0}, {"kept": -1}, {"kept": 10**6}, {"kept": "x"}, {"matrix": 10**9}]
 JUNK = [None, True, "", "x", [], [[]], {}, [1, 2, 3], *NUMBERS, *REFERENCES]
 
@@ -39,19 +54,30 @@ def stack_of(name: str) -> StackConfig:
 
 def logits(engine: NativeEngine) -> torch.Tensor:
     sequence = engine.begin()
-    return torch.cat([engine.run([Rows(sequence, [1, 5, 2, 7], 4)]), engine.run([Rows(sequence, [4])])])
+    return torch.cat(
+        [engine.run([Rows(sequence, [1, 5, 2, 7], 4)]), engine.run([Rows(sequence, [4])])]
+    )
 
 
 @pytest.fixture
 def entry(tmp_path: Path) -> Path:
-    store.write(tmp_path / "entry", KEY, NativeEngine.of(tiny.make(tiny.DECODERS["swiglu"]), "int8"), notes=["a note"])
+    store.write(
+        tmp_path / "entry",
+        KEY,
+        NativeEngine.of(tiny.make(tiny.DECODERS["swiglu"]), "int8"),
+        notes=["a note"],
+    )
     return tmp_path / "entry"
 
 
 def test_every_flipped_bit_is_noticed_in_header_padding_and_data(entry: Path) -> None:
     whole = entry.read_bytes()
     draws = random.Random(0)
-    places = {*range(80), *range(80, len(whole), len(whole) // 300), *range(len(whole) - 20, len(whole))}
+    places = {
+        *range(80),
+        *range(80, len(whole), len(whole) // 300),
+        *range(len(whole) - 20, len(whole)),
+    }
     for place in sorted(places):
         data = bytearray(whole)
         data[place] ^= 1 << draws.randrange(8)
@@ -103,7 +129,9 @@ def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutate(header: dict[str, Any], draws: random.Random) -> None:
-    said, index = draws.choice([(said, index) for said, index in places_in(header) if said is not header.get("key")])
+    said, index = draws.choice(
+        [(said, index) for said, index in places_in(header) if said is not header.get("key")]
+    )
     way = draws.randrange(4)
     if way == 0:
         del said[index]
@@ -118,7 +146,9 @@ def mutate(header: dict[str, Any], draws: random.Random) -> None:
 @pytest.mark.parametrize("name", ["swiglu", "learned", "alibi", "ngpt", "sinks", "qk-norm-joined"])
 def test_a_forged_header_is_refused_or_can_be_run(name: str, tmp_path: Path) -> None:
     path = tmp_path / "entry"
-    store.write(path, KEY, NativeEngine.of(tiny.make(tiny.DECODERS[name]), "int8_groups"), notes=["a note"])
+    store.write(
+        path, KEY, NativeEngine.of(tiny.make(tiny.DECODERS[name]), "int8_groups"), notes=["a note"]
+    )
     whole = path.read_bytes()
     draws = random.Random(name)
     refused = 0
@@ -132,11 +162,25 @@ def test_a_forged_header_is_refused_or_can_be_run(name: str, tmp_path: Path) -> 
         except store.BrokenError:
             refused += 1
         else:
-            assert found is None or logits(found.engine).shape == (5, stack_of(name).embedding.vocab_size)
+            assert found is None or logits(found.engine).shape == (
+                5,
+                stack_of(name).embedding.vocab_size,
+            )
     assert refused > 60
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"[" * 100_000, b'{"key": ' + b"9" * 5000 + b"}", b"\xff", b'{"size": NaN}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"key": ' + b"9" * 5000 + b"}",
+        b"\xff",
+        b'{"size": NaN}',
+    ],
+)
 def test_a_header_that_is_no_description_is_refused(text: bytes, entry: Path) -> None:
     entry.write_bytes(forged(entry.read_bytes(), text))
     with pytest.raises(store.BrokenError):
@@ -171,7 +215,9 @@ def change(entry: Path, path: list[Any], value: Any) -> None:
         (["notes"], [1], "notes are no text"),
     ],
 )
-def test_what_is_wrong_with_a_header_is_said(path: list[Any], value: Any, message: str, entry: Path) -> None:
+def test_what_is_wrong_with_a_header_is_said(
+    path: list[Any], value: Any, message: str, entry: Path
+) -> None:
     change(entry, path, value)
     with pytest.raises(store.BrokenError, match=message):
         store.read(entry, KEY, stack_of("swiglu"))
@@ -200,7 +246,9 @@ def engine_of(model: sl.Model) -> NativeEngine:
     return engine
 
 
-def test_a_store_that_is_cut_short_or_rewritten_while_it_is_in_use_changes_nothing(folder: Path, tmp_path: Path) -> None:
+def test_a_store_that_is_cut_short_or_rewritten_while_it_is_in_use_changes_nothing(
+    folder: Path, tmp_path: Path
+) -> None:
     load(folder)
     model = load(folder)
     wanted = logits(engine_of(model))
@@ -211,7 +259,9 @@ def test_a_store_that_is_cut_short_or_rewritten_while_it_is_in_use_changes_nothi
     assert torch.equal(logits(engine_of(model)), wanted)
 
 
-def test_a_flipped_bit_in_the_weights_is_made_anew_with_a_note(folder: Path, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_the_weights_is_made_anew_with_a_note(
+    folder: Path, tmp_path: Path
+) -> None:
     wanted = logits(engine_of(load(folder)))
     (entry,) = (tmp_path / "home" / "packed").iterdir()
     whole = bytearray(entry.read_bytes())
@@ -229,7 +279,9 @@ def test_other_weights_of_the_same_size_and_time_are_noticed_tensor_by_tensor(fo
     assert source is not None
     before = weights.stat()
     seen = [packed.key_of(source, "int8")]
-    start = weights.stat().st_size - sum(entry.numbers * 4 for entry in open_safetensors(weights).values())
+    start = weights.stat().st_size - sum(
+        entry.numbers * 4 for entry in open_safetensors(weights).values()
+    )
     for entry in open_safetensors(weights).values():
         with weights.open("r+b") as file:
             file.seek(start)
@@ -241,7 +293,9 @@ def test_other_weights_of_the_same_size_and_time_are_noticed_tensor_by_tensor(fo
     assert weights.stat().st_size == before.st_size
     assert all(one != other for n, one in enumerate(seen) for other in seen[:n])
     model = load(folder)
-    assert torch.equal(logits(engine_of(model)), logits(NativeEngine.of(sl.load(folder).transformer, "int8")))
+    assert torch.equal(
+        logits(engine_of(model)), logits(NativeEngine.of(sl.load(folder).transformer, "int8"))
+    )
 
 
 def test_samples_reach_from_the_first_byte_to_the_last(tmp_path: Path) -> None:
@@ -255,5 +309,9 @@ def test_samples_reach_from_the_first_byte_to_the_last(tmp_path: Path) -> None:
         path.write_bytes(data)
         seen.add(packed.sampled(path))
     assert len(seen) == 5
-    small = [packed.sampled(path) for place in range(50) if path.write_bytes(bytes(place) + b"\1" + bytes(49 - place))]
+    small = [
+        packed.sampled(path)
+        for place in range(50)
+        if path.write_bytes(bytes(place) + b"\1" + bytes(49 - place))
+    ]
     assert len(set(small)) == 50

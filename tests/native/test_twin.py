@@ -50,7 +50,10 @@ def test_hidden_states_and_logits_are_cores_row_by_row() -> None:
 @torch.inference_mode()
 def test_other_caches_run_on_core() -> None:
     twin, tokens = native_twin(MODEL, "int4"), torch.tensor([PROMPT])
-    assert torch.equal(twin.hidden(tokens, cache=Cache.growing(MODEL.config)), MODEL.hidden(tokens, cache=Cache.growing(MODEL.config)))
+    assert torch.equal(
+        twin.hidden(tokens, cache=Cache.growing(MODEL.config)),
+        MODEL.hidden(tokens, cache=Cache.growing(MODEL.config)),
+    )
     assert torch.equal(twin.hidden(tokens), MODEL.hidden(tokens))
 
 
@@ -64,9 +67,15 @@ def test_speculation_writes_the_same_with_fewer_passes() -> None:
 def test_beams_find_what_they_find_on_core(name) -> None:
     model = tiny.make(tiny.DECODERS[name])
     twin, prompt = native_twin(model), torch.tensor([PROMPT, PROMPT[::-1]])
-    ours, theirs = (search(one, prompt, beams=4, max_tokens=12, count=4, end=(3,)) for one in (twin, model))
+    ours, theirs = (
+        search(one, prompt, beams=4, max_tokens=12, count=4, end=(3,)) for one in (twin, model)
+    )
     assert [[h.tokens for h in row] for row in ours] == [[h.tokens for h in row] for row in theirs]
-    assert all(abs(a.score - b.score) < 1e-4 for mine, other in zip(ours, theirs, strict=True) for a, b in zip(mine, other, strict=True))
+    assert all(
+        abs(a.score - b.score) < 1e-4
+        for mine, other in zip(ours, theirs, strict=True)
+        for a, b in zip(mine, other, strict=True)
+    )
     assert twin.engine.cache_bytes == 0
 
 
@@ -75,7 +84,9 @@ def test_a_pass_that_never_ended_leaves_nothing() -> None:
     cache = twin.new_cache()
     with torch.inference_mode():
         twin.hidden(torch.tensor([PROMPT]), cache=cache)
-        twin.engine.hidden(cache.sequences, torch.tensor([[4, 4]]))  # as if interrupted before its end
+        twin.engine.hidden(
+            cache.sequences, torch.tensor([[4, 4]])
+        )  # as if interrupted before its end
         found = twin.hidden(torch.tensor([[2]]), cache=cache)
         assert torch.allclose(found, MODEL.hidden(torch.tensor([[*PROMPT, 2]]))[:, -1:], atol=1e-5)
 
@@ -117,7 +128,10 @@ def test_bad_input_is_refused_before_the_engine_sees_it() -> None:
     short = tiny.make(tiny.DECODERS["learned"])
     twin = native_twin(short)
     with pytest.raises(InputError, match="learned table"):
-        twin.hidden(torch.ones(1, short.config.decoder.max_positions + 1, dtype=torch.long), cache=twin.new_cache())
+        twin.hidden(
+            torch.ones(1, short.config.decoder.max_positions + 1, dtype=torch.long),
+            cache=twin.new_cache(),
+        )
 
 
 def test_a_model_is_loaded_with_it(tmp_path) -> None:
@@ -125,7 +139,10 @@ def test_a_model_is_loaded_with_it(tmp_path) -> None:
     wanted = sl.load(tmp_path / "m").runner
     ours = sl.load(tmp_path / "m", engine="native").runner
     assert written(ours) == written(wanted)
-    assert sl.load(tmp_path / "m", engine="native", dtype="int4").runner.engine.bytes < ours.engine.bytes / 2
+    assert (
+        sl.load(tmp_path / "m", engine="native", dtype="int4").runner.engine.bytes
+        < ours.engine.bytes / 2
+    )
     for said, match in (
         ({"engine": "nativ"}, "native"),
         ({"engine": "native", "dtype": "int9"}, "int9"),

@@ -54,12 +54,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
     chance = np.random.default_rng(0)
-    (tmp_path / "text.txt").write_text("\n".join(" ".join(chance.choice(WORDS, 12)) for _ in range(400)))
+    (tmp_path / "text.txt").write_text(
+        "\n".join(" ".join(chance.choice(WORDS, 12)) for _ in range(400))
+    )
     return tmp_path / "text.txt"
 
 
 def small(**told: Any) -> BertTiny:
-    usual = {"steps": 30, "warmup": 3, "eval_every": 30, "save_every": 30, "batch": 8, "context": 32, "vocab": 280}
+    usual = {
+        "steps": 30,
+        "warmup": 3,
+        "eval_every": 30,
+        "save_every": 30,
+        "batch": 8,
+        "context": 32,
+        "vocab": 280,
+    }
     return BertTiny(**usual | {"width": 16, "layers": 1, "heads": 2, "adam_lr": 0.02} | told)
 
 
@@ -92,11 +102,12 @@ def test_hugging_face_opens_it_and_fill_fills(masking: Any, text: Path, tmp_path
     assert gap.candidates[0].token == int(logits[0, place].argmax())
 
 
-# ----------------------------------------------------------------------------------------------------------- bigram filler
+# ---------------------------------------------------------------------------------- bigram filler
 
 
 class Bigrams:
-    """argmax over x of p(x | left) p(right | x), from counts: p(x | l) = (c(l, x) + k p(x)) / (c(l) + k)."""
+    """argmax over x of p(x | left) p(right | x), from counts: p(x | l) = (c(l, x) + k p(x)) / (c(l)
+    + k)."""
 
     def __init__(self, ids: np.ndarray, vocab_size: int, *, mask: int, k: float = 1.0) -> None:
         self.mask = mask
@@ -109,7 +120,8 @@ class Bigrams:
         self.log_alone = np.log(self.alone + 1e-30)
 
     def fill(self, row: np.ndarray, at: int) -> int:
-        """The best token at a place, from its neighbours as they are shown; a hidden neighbour says nothing."""
+        """The best token at a place, from its neighbours as they are shown; a hidden neighbour says
+        nothing."""
         left = row[at - 1] if at > 0 else self.mask
         right = row[at + 1] if at + 1 < len(row) else self.mask
         score = self.log_alone if left == self.mask else self.log_next[left]
@@ -124,7 +136,8 @@ def test_the_filler_by_hand() -> None:
 
 
 def accuracies(task: MaskedText, model: sl.Transformer, filler: Bigrams) -> tuple[float, float]:
-    """Of BERT and of the filler, over the hidden tokens of the held-out text; both see the same rows."""
+    """Of BERT and of the filler, over the hidden tokens of the held-out text; both see the same
+    rows."""
     right, guessed, total = 0, 0, 0
     for batch in task.validation():
         hidden = (batch.targets != IGNORED) & (batch.tokens == task.mask)

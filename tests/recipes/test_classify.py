@@ -16,7 +16,13 @@ from tests.families.oracle import transformers
 from tests.recipes.tiny_models import close, goes_down, opened, run
 from tests.tasks.tiny_folders import bert
 
-ROWS = ["a good film,good", "a bad film,bad", "so good!,good", "what a bad cat,bad", "neither here nor there,so so"] * 12
+ROWS = [
+    "a good film,good",
+    "a bad film,bad",
+    "so good!,good",
+    "what a bad cat,bad",
+    "neither here nor there,so so",
+] * 12
 
 
 @pytest.fixture
@@ -26,8 +32,18 @@ def data(tmp_path: Path) -> Path:
 
 
 def small(**told: Any) -> Classify:
-    usual = {"steps": 60, "warmup": 4, "eval_every": 20, "save_every": 20, "batch": 128, "context": 24, "vocab": 300}
-    return Classify(**usual | {"width": 16, "layers": 1, "heads": 2, "lr": 0.01, "dropout": 0.0} | told)
+    usual = {
+        "steps": 60,
+        "warmup": 4,
+        "eval_every": 20,
+        "save_every": 20,
+        "batch": 128,
+        "context": 24,
+        "vocab": 300,
+    }
+    return Classify(
+        **usual | {"width": 16, "layers": 1, "heads": 2, "lr": 0.01, "dropout": 0.0} | told
+    )
 
 
 @pytest.mark.parametrize("start", ["scratch", "model"])
@@ -41,14 +57,24 @@ def test_a_classifier(start: str, data: Path, tmp_path: Path) -> None:
     assert min(event.loss for event in events if isinstance(event, Evaluated)) < 0.5
     found = sl.load(out / "model")
     assert found.labels == ["bad", "good", "so so"]
-    assert [one.label for one in found.classify(["a good film", "what a bad cat"])] == ["good", "bad"]
+    assert [one.label for one in found.classify(["a good film", "what a bad cat"])] == [
+        "good",
+        "bad",
+    ]
     theirs = opened(out / "model", "AutoModelForSequenceClassification")
     tokenizer = transformers.AutoTokenizer.from_pretrained(out / "model")
-    given = tokenizer(["a good film", "so good!", "neither here"], return_tensors="pt", padding=True)
+    given = tokenizer(
+        ["a good film", "so good!", "neither here"], return_tensors="pt", padding=True
+    )
     assert found.tokenizer is not None
-    assert given["input_ids"][0].tolist()[: int(given["attention_mask"][0].sum())] == found.tokenizer.encode("a good film", special=True)
+    assert given["input_ids"][0].tolist()[
+        : int(given["attention_mask"][0].sum())
+    ] == found.tokenizer.encode("a good film", special=True)
     with torch.no_grad():
-        close(found.transformer(given["input_ids"], padding=given["attention_mask"] == 0), theirs(**given).logits)
+        close(
+            found.transformer(given["input_ids"], padding=given["attention_mask"] == 0),
+            theirs(**given).logits,
+        )
     pipe = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer)
     assert pipe("a good film")[0]["label"] == "good"
 

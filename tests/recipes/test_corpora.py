@@ -1,4 +1,5 @@
-"""What recipes get: prepared texts, folders that are what their datasheet says, and pairs of which every line is one."""
+"""What recipes get: prepared texts, folders that are what their datasheet says, and pairs of which
+every line is one."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ import pytest
 
 from sightline.errors import CheckpointError, InputError
 from sightline.recipes import corpora
-from sightline.recipes.corpora import prepared_characters, prepared_folder, prepared_text, read_pairs
+from sightline.recipes.corpora import (
+    prepared_characters,
+    prepared_folder,
+    prepared_text,
+    read_pairs,
+)
 from sightline.text.tokenizer import Tokenizer
 from tests.training.test_packed import Trap
 
@@ -37,7 +43,7 @@ def written(name: str, data: str | bytes) -> Path:
 BOOK = "The cat sat on the mat, and the dog lay by the door. " * 40 + "Zebras: naïve 猫!\n"
 
 
-# --------------------------------------------------------------------------------------------------------------- texts
+# ------------------------------------------------------------------------------------------ texts
 
 
 def test_characters_of_a_text() -> None:
@@ -62,7 +68,10 @@ def test_characters_of_a_text() -> None:
 
 def test_shakespeare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole plays are held out, each a document; a character that only they have is known."""
-    train = [written("hamlet.txt", "To be, or not to be\n"), written("lear.txt", "Howl, howl, howl\n")]
+    train = [
+        written("hamlet.txt", "To be, or not to be\n"),
+        written("lear.txt", "Howl, howl, howl\n"),
+    ]
     held = [written("macbeth.txt", "Is this a dagger? Zounds\n")]
     monkeypatch.setattr(corpora, "works", lambda progress: (train, held))
     found = prepared_characters(None, progress=quiet)
@@ -70,7 +79,10 @@ def test_shakespeare(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.train.ids == found.end).sum() == 2
     assert (found.validation.ids == found.end).sum() == 1
     assert len(found.validation.ids) == 26
-    assert found.vocab_size == len(set("To be, or not to be\nHowl, howl, howl\nIs this a dagger? Zounds\n")) + 2
+    assert (
+        found.vocab_size
+        == len(set("To be, or not to be\nHowl, howl, howl\nIs this a dagger? Zounds\n")) + 2
+    )
     assert [file["part"] for file in found.sheet["files"]] == ["train", "train", "validation"]
 
 
@@ -81,7 +93,9 @@ def test_bytes_of_a_text() -> None:
     again = prepared_text(Path("book.txt"), 270, progress=quiet)
     assert again.train.path == found.train.path
     assert prepared_text(Path("book.txt"), 271, progress=quiet).train.path != found.train.path
-    with pytest.raises(InputError, match=r"the texts have only \d+ tokens to learn, 8,000 were asked for"):
+    with pytest.raises(
+        InputError, match=r"the texts have only \d+ tokens to learn, 8,000 were asked for"
+    ):
         prepared_text(Path("book.txt"), 8000, progress=quiet)
     with pytest.raises(InputError, match=r"empty.txt: is empty"):
         prepared_text(written("empty.txt", ""), 270, progress=quiet)
@@ -95,7 +109,7 @@ def test_a_harmed_cache_is_made_again() -> None:
     assert path.read_bytes() == right
 
 
-# -------------------------------------------------------------------------------------------------------------- folders
+# ---------------------------------------------------------------------------------------- folders
 
 
 @pytest.fixture
@@ -116,12 +130,18 @@ def test_a_folder_that_was_changed(folder: Path) -> None:
     tokens = np.fromfile(folder / "train.tokens", dtype="uint16")
     tokens[3] += 1
     tokens.tofile(folder / "train.tokens")
-    with pytest.raises(InputError, match=r"train.tokens was changed or cut short; expected the files as they were made. Fix: prepare it"):
+    with pytest.raises(
+        InputError,
+        match=r"train.tokens was changed or cut short; expected the files as they were made. Fix: prepare it",
+    ):
         prepared_folder(folder)
     (folder / "train.tokens").unlink()
     with pytest.raises(InputError, match=r"train.tokens cannot be opened: No such file"):
         prepared_folder(folder)
-    with pytest.raises(InputError, match=r"has no data.json; expected a folder of prepared data. Fix: sightline data prepare FILES"):
+    with pytest.raises(
+        InputError,
+        match=r"has no data.json; expected a folder of prepared data. Fix: sightline data prepare FILES",
+    ):
         prepared_folder(Path("nowhere"))
 
 
@@ -140,7 +160,9 @@ def test_a_folder_that_was_changed(folder: Path) -> None:
 )
 def test_a_datasheet_that_is_none(folder: Path, change: dict[str, Any]) -> None:
     sheet = json.loads((folder / "data.json").read_text()) | change
-    (folder / "data.json").write_text(json.dumps({name: value for name, value in sheet.items() if value is not ...}))
+    (folder / "data.json").write_text(
+        json.dumps({name: value for name, value in sheet.items() if value is not ...})
+    )
     with pytest.raises(InputError, match=r"data.json: is no datasheet"):
         prepared_folder(folder)
 
@@ -151,7 +173,7 @@ def test_a_datasheet_that_is_no_json(folder: Path) -> None:
         prepared_folder(folder)
 
 
-# ---------------------------------------------------------------------------------------------------------------- pairs
+# ------------------------------------------------------------------------------------------ pairs
 
 
 def test_pairs_of_either_kind() -> None:
@@ -168,7 +190,10 @@ def test_pairs_of_either_kind() -> None:
         ("a\tb\nc\n", r"pairs.tsv: line 2 has 1 column; expected two, with one tab between them"),
         ("a\tb\tc\n", r"pairs.tsv: line 1 has 3 columns; expected two"),
         ("a\tb\n\nc\td\n", r"pairs.tsv: line 2 has 1 column;"),
-        ("a\tb\nc\t \n", r"pairs.tsv: line 2 has an empty side; expected a sentence on both. Fix: take the pair out"),
+        (
+            "a\tb\nc\t \n",
+            r"pairs.tsv: line 2 has an empty side; expected a sentence on both. Fix: take the pair out",
+        ),
         ("\tb\n", r"pairs.tsv: line 1 has an empty side"),
         ("", r"pairs.tsv: is empty"),
         (b"a\tb\0\n", r"pairs.tsv: byte 3 is zero"),
@@ -190,5 +215,7 @@ def test_bad_columns() -> None:
         read_pairs(None, three, hole)
     with pytest.raises(InputError, match=r"nowhere: cannot be read \(No such file"):
         read_pairs(None, three, Path("nowhere"))
-    with pytest.raises(InputError, match=r"one side of the pairs is missing.*Fix: source=FILE and target=FILE"):
+    with pytest.raises(
+        InputError, match=r"one side of the pairs is missing.*Fix: source=FILE and target=FILE"
+    ):
         read_pairs(None, three, None)

@@ -14,7 +14,9 @@ from sightline.recipes.translate import Translate
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_sizes_are_the_models(ema: float, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        (tmp_path / f"{name}.txt").write_text("".join(f"{name} sentence number {n} .\n" for n in range(300)))
+        (tmp_path / f"{name}.txt").write_text(
+            "".join(f"{name} sentence number {n} .\n" for n in range(300))
+        )
     recipe = Translate(
         source=tmp_path / "a.txt",
         target=tmp_path / "b.txt",
@@ -32,10 +34,19 @@ def test_sizes_are_the_models(ema: float, tmp_path: Path) -> None:
     found = estimate(job, timed=1)
     parameters = dict(job.make().named_parameters())
     count = sum(p.numel() for p in parameters.values())
-    assert (found.parameters, found.trained, found.weights, found.gradients) == (count, count, 4 * count, 4 * count)
-    matrices = sum(p.numel() for name, p in parameters.items() if p.ndim == 2 and "embedding" not in name)
+    assert (found.parameters, found.trained, found.weights, found.gradients) == (
+        count,
+        count,
+        4 * count,
+        4 * count,
+    )
+    matrices = sum(
+        p.numel() for name, p in parameters.items() if p.ndim == 2 and "embedding" not in name
+    )
     others = [p for name, p in parameters.items() if p.ndim != 2 or "embedding" in name]
-    assert found.optimizer == 4 * (matrices + sum(2 * p.numel() + 1 for p in others))  # one momentum; two moments and a counter
+    assert found.optimizer == 4 * (
+        matrices + sum(2 * p.numel() + 1 for p in others)
+    )  # one momentum; two moments and a counter
     assert found.average == (4 * count if ema else 0)
     assert found.checkpoint == found.weights + found.optimizer + found.average
     assert found.model == count * torch.float32.itemsize

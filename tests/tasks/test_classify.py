@@ -15,25 +15,40 @@ from tests.families.oracle import ours, reference, transformers
 from tests.tasks.tiny_folders import TEXTS, bert, roberta
 
 PLAIN = [text for text in TEXTS if "[" not in text]
-LABELS = {"id2label": {0: "bad", 1: "good", 2: "neither"}, "label2id": {"bad": 0, "good": 1, "neither": 2}}
+LABELS = {
+    "id2label": {0: "bad", 1: "good", 2: "neither"},
+    "label2id": {"bad": 0, "good": 1, "neither": 2},
+}
 ONE = {"id2label": {0: "spam"}, "label2id": {"spam": 0}}
 
 
 @pytest.mark.parametrize("make", [bert, roberta])
 @pytest.mark.parametrize(
-    ("options", "problem"), [(LABELS, None), (ONE, None), (LABELS, "multi_label_classification"), (LABELS, "regression")]
+    ("options", "problem"),
+    [(LABELS, None), (ONE, None), (LABELS, "multi_label_classification"), (LABELS, "regression")],
 )
-def test_ours_is_the_pipeline(make: Any, options: dict[str, Any], problem: str | None, tmp_path: Path) -> None:
+def test_ours_is_the_pipeline(
+    make: Any, options: dict[str, Any], problem: str | None, tmp_path: Path
+) -> None:
     name = "BertForSequenceClassification" if make is bert else "RobertaForSequenceClassification"
     theirs, tokenizer = make(tmp_path, name, **options, problem_type=problem)
-    pipe = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer, top_k=None)
+    pipe = transformers.pipeline(
+        "text-classification", model=theirs, tokenizer=tokenizer, top_k=None
+    )
     texts = PLAIN if make is bert else [text for text in PLAIN if len(text) < 60]
     model = sl.load(tmp_path)
     assert model.tokenizer is not None
-    found = classify(model.transformer, model.tokenizer, texts, labels=model.labels, problem=problem)
+    found = classify(
+        model.transformer, model.tokenizer, texts, labels=model.labels, problem=problem
+    )
     for mine, expected in zip(found, pipe(texts), strict=True):
-        assert mine.probabilities == pytest.approx({row["label"]: row["score"] for row in expected}, abs=1e-5)
-        assert (mine.label, mine.probability) == (expected[0]["label"], pytest.approx(expected[0]["score"], abs=1e-5))
+        assert mine.probabilities == pytest.approx(
+            {row["label"]: row["score"] for row in expected}, abs=1e-5
+        )
+        assert (mine.label, mine.probability) == (
+            expected[0]["label"],
+            pytest.approx(expected[0]["score"], abs=1e-5),
+        )
 
 
 def test_the_models_own_labels(tmp_path: Path) -> None:
@@ -47,7 +62,9 @@ def test_the_models_own_labels(tmp_path: Path) -> None:
 
 def test_taggers_give_spans(tmp_path: Path) -> None:
     theirs, tokenizer = bert(tmp_path, "BertForTokenClassification", **LABELS)
-    pipe = transformers.pipeline("token-classification", model=theirs, tokenizer=tokenizer, ignore_labels=[])
+    pipe = transformers.pipeline(
+        "token-classification", model=theirs, tokenizer=tokenizer, ignore_labels=[]
+    )
     found = sl.load(tmp_path).classify(PLAIN)
     for text, mine in zip(PLAIN, found, strict=True):
         expected = pipe(text) if text else []
@@ -55,30 +72,65 @@ def test_taggers_give_spans(tmp_path: Path) -> None:
         assert [(token.start, token.end, token.label) for token in mine.tokens] == [
             (row["start"], row["end"], row["entity"]) for row in expected
         ]
-        assert [token.probability for token in mine.tokens] == pytest.approx([float(row["score"]) for row in expected], abs=1e-5)
+        assert [token.probability for token in mine.tokens] == pytest.approx(
+            [float(row["score"]) for row in expected], abs=1e-5
+        )
         assert all(token.text == text[token.start : token.end] for token in mine.tokens)
 
 
 def test_a_decoder_labels_by_its_last_token() -> None:
-    sizes = {"vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "num_labels": 3, "pad_token_id": 0}
-    theirs, tokenizer = reference("GPT2ForSequenceClassification", sizes), Tokenizer.from_characters("abcdefghijklmnopqrstuvwxyz ")
+    sizes = {
+        "vocab_size": 40,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 64,
+        "num_labels": 3,
+        "pad_token_id": 0,
+    }
+    theirs, tokenizer = (
+        reference("GPT2ForSequenceClassification", sizes),
+        Tokenizer.from_characters("abcdefghijklmnopqrstuvwxyz "),
+    )
     texts = ["the cat", "a much longer text of many words", "the dogs"]
     with torch.no_grad():
-        expected = [theirs(torch.tensor([tokenizer.encode(text)])).logits[0].softmax(-1).tolist() for text in texts]
+        expected = [
+            theirs(torch.tensor([tokenizer.encode(text)])).logits[0].softmax(-1).tolist()
+            for text in texts
+        ]
     found = classify(ours(theirs).transformer, tokenizer, texts, labels=["a", "b", "c"])
     for mine, row in zip(found, expected, strict=True):
         assert list(mine.probabilities.values()) == pytest.approx(row, abs=1e-5)
 
 
 def test_bart_reads_the_text_twice() -> None:
-    sizes = {"vocab_size": 40, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 64}
-    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    sizes = {
+        "vocab_size": 40,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "max_position_embeddings": 64,
+    }
+    heads = {
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+    }
     theirs = reference("BartForSequenceClassification", sizes | heads | {"num_labels": 3})
-    tokenizer = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxyz", special=("<pad>", "<s>", "</s>", "<unk>"))
+    tokenizer = Tokenizer.from_characters(
+        "abcdefghijklmnopqrstuvwxyz", special=("<pad>", "<s>", "</s>", "<unk>")
+    )
     tokenizer.engine.around = ((1,), (2,))  # pyright: ignore[reportAttributeAccessIssue]
     texts = ["cat", "longertext", "dogs", "abcdefghij"]
     with torch.no_grad():
-        expected = [theirs(torch.tensor([tokenizer.encode(text, special=True)])).logits[0].softmax(-1).tolist() for text in texts]
+        expected = [
+            theirs(torch.tensor([tokenizer.encode(text, special=True)]))
+            .logits[0]
+            .softmax(-1)
+            .tolist()
+            for text in texts
+        ]
     found = classify(ours(theirs).transformer, tokenizer, texts, labels=["a", "b", "c"])
     for mine, row in zip(found, expected, strict=True):
         assert list(mine.probabilities.values()) == pytest.approx(row, abs=1e-5)
@@ -86,7 +138,10 @@ def test_bart_reads_the_text_twice() -> None:
 
 def test_what_is_no_classifier_names_the_command_that_fits() -> None:
     tokenizer = Tokenizer.from_characters("abc")
-    kinds = {"generate": sl.gpt(width=16, layers=1, heads=2, vocab_size=9), "fill": sl.bert(width=16, layers=1, heads=2, vocab_size=9)}
+    kinds = {
+        "generate": sl.gpt(width=16, layers=1, heads=2, vocab_size=9),
+        "fill": sl.bert(width=16, layers=1, heads=2, vocab_size=9),
+    }
     for command, config in kinds.items():
         with pytest.raises(sl.InputError, match=f"Fix: sightline {command} MODEL"):
             classify(sl.build(config), tokenizer, ["a"], labels=[])

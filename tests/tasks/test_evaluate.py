@@ -15,7 +15,16 @@ import sightline as sl
 from sightline.checkpoints.defaults import Defaults
 from sightline.errors import InputError
 from sightline.tasks import score as scoring
-from sightline.tasks.evaluate import accuracy, bleu_with, chrf, corpus_bleu, known_label, perplexity, quality, translations
+from sightline.tasks.evaluate import (
+    accuracy,
+    bleu_with,
+    chrf,
+    corpus_bleu,
+    known_label,
+    perplexity,
+    quality,
+    translations,
+)
 from sightline.tasks.score import score
 from sightline.tasks.translate import translate
 from tests.tasks.test_score import tokenizer
@@ -50,7 +59,8 @@ def test_what_is_right_has_a_hundred_and_what_is_wrong_nothing() -> None:
 
 
 def test_by_hand() -> None:
-    """Five words, four right, in place: precisions 4/5, 3/4, 2/3, 1/2, and no penalty for the length."""
+    """Five words, four right, in place: precisions 4/5, 3/4, 2/3, 1/2, and no penalty for the
+    length."""
     found = corpus_bleu(["a b c d x"], ["a b c d e"], tokenize="none")
     assert found.score == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
 
@@ -69,7 +79,9 @@ def test_a_tokenizer_that_is_not_there() -> None:
 def test_without_what_a_tokenizer_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "MeCab", None)
     monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
-    with pytest.raises(InputError, match=r"sacrebleu cannot use ja-mecab: .*pip install 'sacrebleu\[ja\]'") as refusal:
+    with pytest.raises(
+        InputError, match=r"sacrebleu cannot use ja-mecab: .*pip install 'sacrebleu\[ja\]'"
+    ) as refusal:
         bleu_with("ja-mecab")
     assert "\n" not in str(refusal.value)
 
@@ -88,7 +100,9 @@ def test_without_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("before", [(), (1,)])
-def test_perplexity_grows_into_the_score(before: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_perplexity_grows_into_the_score(
+    before: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scoring, "CHUNK", 10)
     model, words = make(sl.gpt(**SIZE)), tokenizer(before=before)
     running = list(perplexity(model, words, TEXT))
@@ -102,30 +116,46 @@ def test_perplexity_grows_into_the_score(before: tuple[int, ...], monkeypatch: p
     for part in running[:-1]:
         begun = part.done + (0 if before else 1)
         assert part.nats == pytest.approx(sum(x for x in whole.logprobs[:begun] if x is not None))
-        assert part.bytes == len(TEXT[:begun].encode()) - (0 if before else 1), "the bytes of what was scored so far"
+        assert part.bytes == len(TEXT[:begun].encode()) - (0 if before else 1), (
+            "the bytes of what was scored so far"
+        )
 
 
 def test_translations_are_translated_and_compared() -> None:
     model, words = make(sl.encoder_decoder(**SIZE)), tokenizer(after=(2,))
-    defaults, pairs = Defaults(decoder_start=1, end=(2,)), [("the cat", "die katze"), ("a dog", "ein hund")]
+    defaults, pairs = (
+        Defaults(decoder_start=1, end=(2,)),
+        [("the cat", "die katze"), ("a dog", "ein hund")],
+    )
     samples = list(translations(model, words, defaults, pairs, beams=2, max_tokens=5))
     assert [(sample.source, sample.reference) for sample in samples] == pairs
     assert [sample.hypothesis for sample in samples] == [
         translate(model, words, defaults, source, beams=2, max_tokens=5).text for source, _ in pairs
     ]
     found = quality(samples, tokenize="char")
-    assert found.bleu == corpus_bleu([s.hypothesis for s in samples], ["die katze", "ein hund"], tokenize="char")
+    assert found.bleu == corpus_bleu(
+        [s.hypothesis for s in samples], ["die katze", "ein hund"], tokenize="char"
+    )
     assert found.chrf == chrf([s.hypothesis for s in samples], ["die katze", "ein hund"])
     assert found.done == 2
 
 
 def test_accuracy_is_counted() -> None:
-    model, words = make(replace(sl.bert(**SIZE), head=sl.Classifier(labels=3, activation="tanh"))), tokenizer(before=(1,))
+    model, words = (
+        make(replace(sl.bert(**SIZE), head=sl.Classifier(labels=3, activation="tanh"))),
+        tokenizer(before=(1,)),
+    )
     labels, texts = ["cold", "warm", "hot"], [TEXT[n : n + 9 + n % 5] for n in range(40)]
     with torch.no_grad():
-        best = [int(model(torch.tensor([words.encode(text, special=True)]))[0].argmax()) for text in texts]
+        best = [
+            int(model(torch.tensor([words.encode(text, special=True)]))[0].argmax())
+            for text in texts
+        ]
     assert len(set(best)) > 1, "so that the test can fail"
-    rows = [(text, labels[id] if n % 4 else labels[id - 1]) for n, (text, id) in enumerate(zip(texts, best, strict=True))]
+    rows = [
+        (text, labels[id] if n % 4 else labels[id - 1])
+        for n, (text, id) in enumerate(zip(texts, best, strict=True))
+    ]
     running = list(accuracy(model, words, rows, labels=labels))
     assert [(part.done, part.total) for part in running] == [(16, 40), (32, 40), (40, 40)]
     assert [part.right for part in running] == [12, 24, 30]

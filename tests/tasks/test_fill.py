@@ -22,7 +22,12 @@ TEXTS = [
     "the {} sat on  {} and {}.",
     "a\n{} b",
 ]
-MAKERS = {"BertForMaskedLM": bert, "RobertaForMaskedLM": roberta, "XLMRobertaForMaskedLM": roberta, "CamembertForMaskedLM": roberta}
+MAKERS = {
+    "BertForMaskedLM": bert,
+    "RobertaForMaskedLM": roberta,
+    "XLMRobertaForMaskedLM": roberta,
+    "CamembertForMaskedLM": roberta,
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, A
     for name, make in MAKERS.items():
         place = tmp_path_factory.mktemp(name)
         model, tokenizer = make(place, name)
-        made[name] = place, transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=7)
+        made[name] = (
+            place,
+            transformers.pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=7),
+        )
     return made
 
 
@@ -43,7 +51,9 @@ def model(folders: dict[str, tuple[Path, Any]]) -> sl.Model:
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("mask", ["[MASK]", "<mask>", "___", "______"])
-def test_ours_is_fill_mask_however_the_mask_is_written(name: str, mask: str, folders: dict[str, tuple[Path, Any]]) -> None:
+def test_ours_is_fill_mask_however_the_mask_is_written(
+    name: str, mask: str, folders: dict[str, tuple[Path, Any]]
+) -> None:
     place, pipe = folders[name]
     loaded = sl.load(place)
     for text in TEXTS:
@@ -54,7 +64,9 @@ def test_ours_is_fill_mask_however_the_mask_is_written(name: str, mask: str, fol
         for filling, rows in zip(found, expected, strict=True):
             assert written[filling.start : filling.end] == mask
             assert [one.token for one in filling.candidates] == [row["token"] for row in rows]
-            assert [one.probability for one in filling.candidates] == pytest.approx([row["score"] for row in rows], rel=1e-4)
+            assert [one.probability for one in filling.candidates] == pytest.approx(
+                [row["score"] for row in rows], rel=1e-4
+            )
 
 
 def test_the_whole_text_is_written_as_the_user_wrote_it(model: sl.Model) -> None:
@@ -91,7 +103,10 @@ def test_counts_that_cannot_be(top_k: int, model: sl.Model) -> None:
 
 def test_mistakes_are_one_line(model: sl.Model) -> None:
     assert model.tokenizer is not None
-    with pytest.raises(sl.InputError, match=r"no mask in 'the cat'; expected .*Fix: \"The capital of France is \[MASK\]"):
+    with pytest.raises(
+        sl.InputError,
+        match=r"no mask in 'the cat'; expected .*Fix: \"The capital of France is \[MASK\]",
+    ):
         model.fill("the cat")
     with pytest.raises(sl.InputError, match="a text of 93 tokens; expected at most 64"):
         model.fill("the " * 90 + "[MASK]")

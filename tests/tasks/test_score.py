@@ -1,4 +1,5 @@
-"""Scores against transformers' loss, against its recipe for long texts, and against arithmetic by hand."""
+"""Scores against transformers' loss, against its recipe for long texts, and against arithmetic by
+hand."""
 
 from __future__ import annotations
 
@@ -30,7 +31,16 @@ def tokenizer(*, before: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> T
     """Forty pieces: three special ones and characters."""
     pieces = ["<pad>", "<s>", "</s>", *LETTERS][:40]
     kinds = [CONTROL] * 3 + [NORMAL] * (len(pieces) - 3)
-    vocabulary = Vocabulary(where=Path("letters"), kind="characters", pieces=pieces, kinds=kinds, bos=1, eos=2, before=before, after=after)
+    vocabulary = Vocabulary(
+        where=Path("letters"),
+        kind="characters",
+        pieces=pieces,
+        kinds=kinds,
+        bos=1,
+        eos=2,
+        before=before,
+        after=after,
+    )
     return Tokenizer.from_vocabulary(vocabulary)
 
 
@@ -57,12 +67,15 @@ def test_a_short_text_is_transformers_loss(name: str) -> None:
     assert -found.total / found.scored == pytest.approx(loss, rel=1e-5)
     assert found.perplexity == pytest.approx(math.exp(loss), rel=1e-5)
     assert found.bytes == len(TEXT.encode()) - 1, "all but the first letter, which nothing predicts"
-    assert found.bits_per_byte == pytest.approx(loss * found.scored / math.log(2) / found.bytes, rel=1e-5)
+    assert found.bits_per_byte == pytest.approx(
+        loss * found.scored / math.log(2) / found.bytes, rel=1e-5
+    )
 
 
 @torch.no_grad()
 def recipe(model: Any, ids: list[int], context: int, stride: int) -> dict[int, float]:
-    """transformers' own for texts of any length: windows a stride apart, labels −100 for what an earlier window had."""
+    """transformers' own for texts of any length: windows a stride apart, labels −100 for what an
+    earlier window had."""
     found, previous = {}, 0
     for begin in range(0, len(ids), stride):
         end = min(begin + context, len(ids))
@@ -95,8 +108,12 @@ def test_a_long_text_is_transformers_recipe(stride: int, length: int) -> None:
 def test_half_the_context_is_the_default() -> None:
     ids = ids_of(200, seed=2)
     _, mine = pair("llama")
-    assert score(mine, tokenizer(), ids).logprobs == score(mine, tokenizer(), ids, stride=32).logprobs
-    assert score(mine, tokenizer(), ids).logprobs != score(mine, tokenizer(), ids, stride=31).logprobs
+    assert (
+        score(mine, tokenizer(), ids).logprobs == score(mine, tokenizer(), ids, stride=32).logprobs
+    )
+    assert (
+        score(mine, tokenizer(), ids).logprobs != score(mine, tokenizer(), ids, stride=31).logprobs
+    )
 
 
 def test_with_stride_one_each_token_has_the_whole_context_before_it() -> None:
@@ -109,7 +126,10 @@ def test_with_stride_one_each_token_has_the_whole_context_before_it() -> None:
         assert found.logprobs[n] == pytest.approx(float(logits.log_softmax(-1)[ids[n]]), abs=1e-5)
 
 
-@pytest.mark.parametrize(("length", "context", "stride"), [(2, 8, 1), (8, 8, 3), (9, 8, 3), (30, 8, 7), (31, 8, 4), (17, 2, 1)])
+@pytest.mark.parametrize(
+    ("length", "context", "stride"),
+    [(2, 8, 1), (8, 8, 3), (9, 8, 3), (30, 8, 7), (31, 8, 4), (17, 2, 1)],
+)
 def test_windows_hold_each_token_once(length: int, context: int, stride: int) -> None:
     seen = list[int]()
     for begin, first, end in windows(length, context, stride=stride):
@@ -127,7 +147,9 @@ def test_chunks_and_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "CHUNK", 5)
     monkeypatch.setattr(module, "ROWS", 2)
     told = list[int]()
-    assert score(mine, tokenizer(), ids, stride=11, progress=told.append).logprobs[1:] == pytest.approx(whole, abs=1e-5)
+    assert score(mine, tokenizer(), ids, stride=11, progress=told.append).logprobs[
+        1:
+    ] == pytest.approx(whole, abs=1e-5)
     assert sum(told) == 69
     assert max(told) <= 5
 
@@ -140,7 +162,9 @@ def test_a_begin_token_makes_the_first_token_likely_or_not() -> None:
     assert found.logprobs == pytest.approx(bare.logprobs[1:])
     assert found.bytes == len(TEXT.encode())
     two = score(mine, tokenizer(before=(2, 1)), TEXT)
-    assert two.logprobs == pytest.approx(score(mine, tokenizer(), [2, 1, *found.tokens]).logprobs[2:])
+    assert two.logprobs == pytest.approx(
+        score(mine, tokenizer(), [2, 1, *found.tokens]).logprobs[2:]
+    )
 
 
 def test_by_hand() -> None:
@@ -162,7 +186,9 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> No
 
 @torch.no_grad()
 def test_a_target_is_what_transformers_teaches() -> None:
-    theirs = reference("BartForConditionalGeneration", BART | {"decoder_start_token_id": 2, "pad_token_id": 0})
+    theirs = reference(
+        "BartForConditionalGeneration", BART | {"decoder_start_token_id": 2, "pad_token_id": 0}
+    )
     words = tokenizer(before=(1,), after=(2,))
     source, labels = words.encode("the cat", special=True), words.encode("die katze", special=True)
     loss = float(theirs(input_ids=torch.tensor([source]), labels=torch.tensor([labels])).loss)
@@ -187,11 +213,21 @@ def test_a_target_is_what_transformers_teaches() -> None:
         ("decoder-classifier", {}, "without a language head"),
         ("bart", {}, "no source for an encoder–decoder"),
         ("bart", {"source": "the cat"}, "no start token"),
-        ("bart", {"source": "the cat" * 20, "start": 2}, "a source of 140 tokens; expected at most 48"),
-        ("bart", {"text": "cat" * 20, "source": "the cat", "start": 2}, "a target of 60 tokens; expected at most 48"),
+        (
+            "bart",
+            {"source": "the cat" * 20, "start": 2},
+            "a source of 140 tokens; expected at most 48",
+        ),
+        (
+            "bart",
+            {"text": "cat" * 20, "source": "the cat", "start": 2},
+            "a target of 60 tokens; expected at most 48",
+        ),
     ],
 )
-def test_refusals(which: str, arguments: dict[str, Any], message: str, as_users_run_it: None) -> None:
+def test_refusals(
+    which: str, arguments: dict[str, Any], message: str, as_users_run_it: None
+) -> None:
     if which == "bart":
         model = ours(reference("BartForConditionalGeneration", BART)).transformer
     else:
@@ -204,7 +240,11 @@ def test_refusals(which: str, arguments: dict[str, Any], message: str, as_users_
 def test_a_tokenizer_that_writes_other_letters_than_it_reads_cuts_no_target() -> None:
     pieces = ["<pad>", "<s>", "</s>", *LETTERS][:40]
     other = Vocabulary(
-        where=Path("x"), kind="characters", pieces=pieces, kinds=[CONTROL] * 3 + [NORMAL] * 37, written=[*pieces[:3], *pieces[:2:-1]]
+        where=Path("x"),
+        kind="characters",
+        pieces=pieces,
+        kinds=[CONTROL] * 3 + [NORMAL] * 37,
+        written=[*pieces[:3], *pieces[:2:-1]],
     )
     model = ours(reference("BartForConditionalGeneration", BART)).transformer
     with pytest.raises(InputError, match="reads the source's language only"):

@@ -1,4 +1,5 @@
-"""What a model is asked to be seen doing: texts, ids, a source, a translation; and what cannot be asked."""
+"""What a model is asked to be seen doing: texts, ids, a source, a translation; and what cannot be
+asked."""
 
 from __future__ import annotations
 
@@ -16,13 +17,17 @@ from tests.tasks.test_score import tokenizer
 from tests.tasks.test_translate import WORDS, defaults_of, pair
 from tests.tiny import ALL, SIZE, make
 
-pytestmark = pytest.mark.usefixtures("as_users_run_it")  # the shapes are checked elsewhere; here they would take half of the time
+pytestmark = pytest.mark.usefixtures(
+    "as_users_run_it"
+)  # the shapes are checked elsewhere; here they would take half of the time
 LETTERS = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy")
 FORTY = SIZE | {"vocab_size": 40}
 
 
 def model_of(name: str, reader: Tokenizer | None = LETTERS) -> sl.Model:
-    return sl.Model(make(ALL[name]), reader, defaults=Defaults(decoder_start=1, end=(2,)), name=name)
+    return sl.Model(
+        make(ALL[name]), reader, defaults=Defaults(decoder_start=1, end=(2,)), name=name
+    )
 
 
 def translator(name: str = "bart", **said: Any) -> sl.Model:
@@ -70,46 +75,98 @@ def test_one_text_is_translated_first(name: str, beams: int) -> None:
     model = translator(name, num_beams=beams)
     found, expected = model.trace("the cat sat"), model.translate("the cat sat")
     start = defaults_of(name).decoder_start
-    assert [token.id for token in found.tokens] == [start, *expected.tokens[:-1]], "as the checkpoint recommends"
+    assert [token.id for token in found.tokens] == [start, *expected.tokens[:-1]], (
+        "as the checkpoint recommends"
+    )
     assert found.text == expected.text
     layer = max(0, model.config.decoder.layers - 2)
-    torch.testing.assert_close(found.cross_weights(layer).mean(0), expected.alignment, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        found.cross_weights(layer).mean(0), expected.alignment, atol=1e-5, rtol=0
+    )
     again = model.trace(expected.tokens[:-1], source="the cat sat")
     assert torch.equal(found.logits, again.logits)
 
 
 REFUSED: list[tuple[Any, Any, str]] = [
-    (lambda: model_of("rotary"), lambda m: m.trace(""), r"an empty text; expected at least one token"),
+    (
+        lambda: model_of("rotary"),
+        lambda m: m.trace(""),
+        r"an empty text; expected at least one token",
+    ),
     (lambda: model_of("rotary"), lambda m: m.trace([]), r"an empty text"),
     (
         lambda: model_of("rotary"),
         lambda m: m.trace("abc" * 20),
         r"a text of 60 tokens for a context of 48; expected at most 48\. Fix: .*\[:48\]",
     ),
-    (lambda: model_of("learned"), lambda m: m.trace("abc" * 20), r"a text of 60 tokens for a context of 48"),
-    (lambda: model_of("bert"), lambda m: m.trace("abc" * 20), r"a text of 60 tokens for a context of 48"),
-    (lambda: model_of("rotary"), lambda m: m.trace("abc", source="b"), r"a source for a model with one stack; expected an encoder–decoder"),
-    (lambda: model_of("rotary"), lambda m: m.trace([3, 29]), r"the text holds 29; expected token ids below 29"),
+    (
+        lambda: model_of("learned"),
+        lambda m: m.trace("abc" * 20),
+        r"a text of 60 tokens for a context of 48",
+    ),
+    (
+        lambda: model_of("bert"),
+        lambda m: m.trace("abc" * 20),
+        r"a text of 60 tokens for a context of 48",
+    ),
+    (
+        lambda: model_of("rotary"),
+        lambda m: m.trace("abc", source="b"),
+        r"a source for a model with one stack; expected an encoder–decoder",
+    ),
+    (
+        lambda: model_of("rotary"),
+        lambda m: m.trace([3, 29]),
+        r"the text holds 29; expected token ids below 29",
+    ),
     (lambda: model_of("rotary"), lambda m: m.trace([3, -1]), r"the text holds -1"),
     (lambda: model_of("rotary"), lambda m: m.trace([3, 2.5]), r"the text holds 2\.5"),
     (lambda: model_of("rotary"), lambda m: m.trace([True]), r"the text holds True"),
     (lambda: model_of("rotary"), lambda m: m.trace(["a"]), r"the text holds 'a'"),
     (lambda: model_of("rotary"), lambda m: m.trace([[3, 4]]), r"the text holds \[3, 4\]"),
-    (lambda: model_of("rotary"), lambda m: m.trace(torch.tensor([[3, 4]])), r"the text holds \[3, 4\]"),
-    (lambda: model_of("rotary"), lambda m: m.trace(5), r"the text is 5; expected a text, or a list of token ids"),
+    (
+        lambda: model_of("rotary"),
+        lambda m: m.trace(torch.tensor([[3, 4]])),
+        r"the text holds \[3, 4\]",
+    ),
+    (
+        lambda: model_of("rotary"),
+        lambda m: m.trace(5),
+        r"the text is 5; expected a text, or a list of token ids",
+    ),
     (lambda: model_of("rotary"), lambda m: m.trace(None), r"the text is None"),
-    (lambda: model_of("rotary", None), lambda m: m.trace("abc"), r"a text for a model without tokenizer; expected token ids"),
-    (lambda: model_of("t5", None), lambda m: m.trace("abc", source=[3]), r"a text for a model without tokenizer"),
+    (
+        lambda: model_of("rotary", None),
+        lambda m: m.trace("abc"),
+        r"a text for a model without tokenizer; expected token ids",
+    ),
+    (
+        lambda: model_of("t5", None),
+        lambda m: m.trace("abc", source=[3]),
+        r"a text for a model without tokenizer",
+    ),
     (
         lambda: model_of("t5"),
         lambda m: m.trace([3, 4]),
         r"token ids for an encoder–decoder, without their source.*trace\(target, source=source\)",
     ),
     (lambda: model_of("t5"), lambda m: m.trace([3, 4], source=[]), r"an empty source"),
-    (lambda: model_of("transformer"), lambda m: m.trace([3], source="abc" * 20), r"a source of 60 tokens for a context of 48"),
-    (lambda: model_of("transformer"), lambda m: m.trace("a" * 48, source="abc"), r"a text of 49 tokens for a context of 48"),
+    (
+        lambda: model_of("transformer"),
+        lambda m: m.trace([3], source="abc" * 20),
+        r"a source of 60 tokens for a context of 48",
+    ),
+    (
+        lambda: model_of("transformer"),
+        lambda m: m.trace("a" * 48, source="abc"),
+        r"a text of 49 tokens for a context of 48",
+    ),
     (lambda: model_of("t5"), lambda m: m.trace([3], source=[99]), r"the source holds 99"),
-    (lambda: sl.Model(make(ALL["t5"])), lambda m: m.trace([3], source=[3]), r"does not say how its decoder starts"),
+    (
+        lambda: sl.Model(make(ALL["t5"])),
+        lambda m: m.trace([3], source=[3]),
+        r"does not say how its decoder starts",
+    ),
 ]
 
 

@@ -19,7 +19,10 @@ from tests.tiny import DECODERS, ENCODERS, make
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("BartForConditionalGeneration", BART | {"decoder_start_token_id": 2}),
-    "bart, one layer": ("BartForConditionalGeneration", BART | {"decoder_layers": 1, "decoder_start_token_id": 2}),
+    "bart, one layer": (
+        "BartForConditionalGeneration",
+        BART | {"decoder_layers": 1, "decoder_start_token_id": 2},
+    ),
     "bart, uneven": ("BartForConditionalGeneration", BART | UNEVEN | {"decoder_start_token_id": 2}),
     "marian": ("MarianMTModel", MARIAN),
     "t5": ("T5ForConditionalGeneration", T5 | {"n_positions": 48, "decoder_start_token_id": 0}),
@@ -40,14 +43,18 @@ def pair(name: str, seed: int = 0) -> tuple[Any, sl.Transformer]:
     model = reference(*MODELS[name], seed=seed)
     with torch.no_grad():
         for part in model.modules():
-            if hasattr(part, "create_weight"):  # Marian's sines, to which the noise was added as well
+            if hasattr(
+                part, "create_weight"
+            ):  # Marian's sines, to which the noise was added as well
                 part.weight.copy_(part.create_weight())
         model.get_output_embeddings().weight[2] *= 1.5  # so that some texts end
     return model, ours(model).transformer
 
 
 def defaults_of(name: str, **said: Any) -> Defaults:
-    return Defaults(decoder_start=MODELS[name][1]["decoder_start_token_id"], end=(2,), pad=0, **said)
+    return Defaults(
+        decoder_start=MODELS[name][1]["decoder_start_token_id"], end=(2,), pad=0, **said
+    )
 
 
 @torch.no_grad()
@@ -56,7 +63,10 @@ def theirs(
 ) -> tuple[list[list[int]], list[float] | None]:
     """`generate`, told the same in its own words."""
     model, _ = pair(name, seed)
-    said = {"forced_bos_token_id": defaults.forced_begin, "forced_eos_token_id": defaults.forced_end}
+    said = {
+        "forced_bos_token_id": defaults.forced_begin,
+        "forced_eos_token_id": defaults.forced_end,
+    }
     if beams > 1:
         said |= {"num_return_sequences": beams, "length_penalty": penalty, "early_stopping": False}
     model.generation_config = transformers.GenerationConfig(
@@ -69,7 +79,9 @@ def theirs(
         **said,
     )
     source = torch.tensor([WORDS.encode(text, special=True)])
-    out = model.generate(input_ids=source, max_new_tokens=LONGEST, return_dict_in_generate=True, output_scores=True)
+    out = model.generate(
+        input_ids=source, max_new_tokens=LONGEST, return_dict_in_generate=True, output_scores=True
+    )
     return out.sequences[:, 1:].tolist(), out.sequences_scores.tolist() if beams > 1 else None
 
 
@@ -80,13 +92,17 @@ def test_it_is_what_transformers_generates(name: str, way: str, beams: int) -> N
     for seed, text in enumerate(("the cat sat", "猫! the dog, ok?")):
         defaults = defaults_of(name, **WAYS[way])
         _, mine = pair(name, seed)
-        found = translate(mine, WORDS, defaults, text, beams=beams, max_tokens=LONGEST, length_penalty=0.8)
+        found = translate(
+            mine, WORDS, defaults, text, beams=beams, max_tokens=LONGEST, length_penalty=0.8
+        )
         expected, scores = theirs(name, text, defaults, beams=beams, seed=seed, penalty=0.8)
         assert expected[0][: len(found.tokens)] == found.tokens
         assert found.text == WORDS.decode(found.tokens)
         assert [other for other, _ in found.others] == [WORDS.decode(row) for row in expected[1:]]
         if scores is not None:
-            assert [found.score, *(score for _, score in found.others)] == pytest.approx(scores, abs=1e-4)
+            assert [found.score, *(score for _, score in found.others)] == pytest.approx(
+                scores, abs=1e-4
+            )
         assert not (set(defaults.banned) - {2}) & set(found.tokens)
         if defaults.forced_begin is not None:
             assert found.tokens[0] == WAYS[way]["forced_begin"]
@@ -101,13 +117,17 @@ def test_the_alignment_is_transformers_attention(name: str) -> None:
     source = torch.tensor([WORDS.encode("the cat sat on", special=True)])
     fed = torch.tensor([[MODELS[name][1]["decoder_start_token_id"], *found.tokens[:-1]]])
     with torch.no_grad():
-        attention = model(input_ids=source, decoder_input_ids=fed, output_attentions=True).cross_attentions
+        attention = model(
+            input_ids=source, decoder_input_ids=fed, output_attentions=True
+        ).cross_attentions
     layer = max(0, len(attention) - 2)
     torch.testing.assert_close(found.alignment, attention[layer][0].mean(0), atol=1e-5, rtol=0)
     assert found.alignment.shape == (len(found.target_tokens), len(found.source_tokens))
     torch.testing.assert_close(found.alignment.sum(-1), torch.ones(len(found.tokens)))
     if len(attention) > 1:
-        assert not torch.allclose(found.alignment, attention[-1][0].mean(0), atol=1e-3), "the layers differ, so the test can fail"
+        assert not torch.allclose(found.alignment, attention[-1][0].mean(0), atol=1e-3), (
+            "the layers differ, so the test can fail"
+        )
 
 
 def test_the_alignment_is_the_attention_that_was_paid_while_decoding() -> None:
@@ -118,7 +138,12 @@ def test_the_alignment_is_the_attention_that_was_paid_while_decoding() -> None:
     with torch.no_grad():
         for n, token in enumerate(target[:-1]):
             seen = sl.Recorder({"cross_weights"}, layers={0})
-            mine(torch.tensor([[token]]), cache=cache, source=torch.tensor([source]) if n == 0 else None, record=seen)
+            mine(
+                torch.tensor([[token]]),
+                cache=cache,
+                source=torch.tensor([source]) if n == 0 else None,
+                record=seen,
+            )
             rows.append(seen["decoder", 0, "cross_weights"][0].mean(0)[0])
     torch.testing.assert_close(align(mine, source, target), torch.stack(rows), atol=1e-5, rtol=0)
 
@@ -143,7 +168,9 @@ def test_none_is_what_the_checkpoint_recommends() -> None:
     assert len(run(said, beams=None).others) == 1
     assert len(run(plain, beams=None).others) == 3
     assert len(run(said).others) == 3
-    assert run(said, beams=None, length_penalty=None).score == pytest.approx(run(plain, beams=2, length_penalty=0.0).score)
+    assert run(said, beams=None, length_penalty=None).score == pytest.approx(
+        run(plain, beams=2, length_penalty=0.0).score
+    )
     assert run(said, beams=2, length_penalty=None).score != pytest.approx(run(plain, beams=2).score)
 
 
@@ -164,7 +191,14 @@ def test_a_translation_that_does_not_end_is_cut_and_says_so() -> None:
         found = translate(mine, WORDS, endless, "the cat", beams=beams, max_tokens=4)
         assert (len(found.tokens), found.finished) == (4, 0 in found.tokens)
     assert most_tokens(mine, 5, None) == 47, "what the decoder has room for"
-    assert most_tokens(make(sl.encoder_decoder(width=8, layers=1, heads=2, vocab_size=40, max_positions=512)), 5, None) == 65
+    assert (
+        most_tokens(
+            make(sl.encoder_decoder(width=8, layers=1, heads=2, vocab_size=40, max_positions=512)),
+            5,
+            None,
+        )
+        == 65
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,7 +209,11 @@ def test_a_translation_that_does_not_end_is_cut_and_says_so() -> None:
         ("bart", {"max_tokens": 0}, "max_tokens is 0; expected 1 to 47"),
         ("bart", {"max_tokens": 48}, "max_tokens is 48; expected 1 to 47"),
         ("bart", {"beams": 0}, "beams is 0"),
-        ("bart", {"beams": 3, "defaults": Defaults(decoder_start=2, banned=tuple(range(40)))}, "no translation is possible"),
+        (
+            "bart",
+            {"beams": 3, "defaults": Defaults(decoder_start=2, banned=tuple(range(40)))},
+            "no translation is possible",
+        ),
         ("rotary", {}, "translation with a decoder alone.*use generate"),
         ("bert", {}, "translation with an encoder alone.*fill, classify or embed"),
     ],

@@ -1,4 +1,5 @@
-"""Chat templates: the same text as transformers, templates that attack, and messages that pretend to be control tokens."""
+"""Chat templates: the same text as transformers, templates that attack, and messages that pretend
+to be control tokens."""
 
 from __future__ import annotations
 
@@ -64,12 +65,25 @@ You are a helpful AI assistant<|im_end|>
 ' }}{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '
 ' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
 ' }}{% endif %}"""
-TEMPLATES = {"ChatML": CHATML, "Llama 2": LLAMA2, "Llama 3": LLAMA3, "Qwen": QWEN, "SmolLM2": SMOLLM2}
+TEMPLATES = {
+    "ChatML": CHATML,
+    "Llama 2": LLAMA2,
+    "Llama 3": LLAMA3,
+    "Qwen": QWEN,
+    "SmolLM2": SMOLLM2,
+}
 HELLO = [{"role": "user", "content": "Hello"}]
 CHATS: list[list[dict[str, Any]]] = [
     HELLO,
-    [{"role": "system", "content": " Be <brief> & kind. "}, {"role": "user", "content": "  日本語 😀\n\n{{ 7 * 7 }}  "}],
-    [*HELLO, {"role": "assistant", "content": "<think>a</think>\n\nHi!"}, {"role": "user", "content": "</s>'\"\\n"}],
+    [
+        {"role": "system", "content": " Be <brief> & kind. "},
+        {"role": "user", "content": "  日本語 😀\n\n{{ 7 * 7 }}  "},
+    ],
+    [
+        *HELLO,
+        {"role": "assistant", "content": "<think>a</think>\n\nHi!"},
+        {"role": "user", "content": "</s>'\"\\n"},
+    ],
     [{"role": "system", "content": "s"}, *HELLO, {"role": "assistant", "content": ""}, *HELLO],
 ]
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start|>", "<|stop|>", "<|eot|>"]
@@ -80,7 +94,9 @@ def byte_bpe() -> tokenizers.Tokenizer:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     letters = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL, initial_alphabet=letters, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=SPECIAL, initial_alphabet=letters, show_progress=False
+    )
     made.train_from_iterator([CHATML, LLAMA2, "hello world Hello\n\nHello"] * 3, trainer=trainer)
     return made
 
@@ -90,8 +106,13 @@ def metaspace() -> tokenizers.Tokenizer:
     made.normalizer = normalizers.NFC()
     made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     made.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=["<unk>", *SPECIAL], unk_token="<unk>", show_progress=False)
-    made.train_from_iterator([CHATML, LLAMA2, "hello world Hello\n\nHello", "".join(map(chr, range(32, 127)))] * 3, trainer=trainer)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=120, special_tokens=["<unk>", *SPECIAL], unk_token="<unk>", show_progress=False
+    )
+    made.train_from_iterator(
+        [CHATML, LLAMA2, "hello world Hello\n\nHello", "".join(map(chr, range(32, 127)))] * 3,
+        trainer=trainer,
+    )
     return made
 
 
@@ -114,7 +135,11 @@ def wrapped(made: tokenizers.Tokenizer, template: str | None = None) -> Tokenize
 
 def theirs(made: tokenizers.Tokenizer, template: str) -> Any:
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<s>", eos_token="</s>", additional_special_tokens=SPECIAL[2:], chat_template=template
+        tokenizer_object=made,
+        bos_token="<s>",
+        eos_token="</s>",
+        additional_special_tokens=SPECIAL[2:],
+        chat_template=template,
     )
 
 
@@ -122,17 +147,32 @@ def theirs(made: tokenizers.Tokenizer, template: str) -> Any:
 @pytest.mark.parametrize("chat", CHATS)
 @pytest.mark.parametrize("prompt", [True, False])
 def test_the_text_is_transformers(name: str, chat: list[dict[str, Any]], prompt: bool) -> None:
-    expected = theirs(copy(byte_bpe), TEMPLATES[name]).apply_chat_template(chat, tokenize=False, add_generation_prompt=prompt)
+    expected = theirs(copy(byte_bpe), TEMPLATES[name]).apply_chat_template(
+        chat, tokenize=False, add_generation_prompt=prompt
+    )
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
-    assert render(TEMPLATES[name], chat, add_generation_prompt=prompt, special_tokens=tokens) == expected
+    assert (
+        render(TEMPLATES[name], chat, add_generation_prompt=prompt, special_tokens=tokens)
+        == expected
+    )
     assert expected
 
 
 def test_parts_of_a_content() -> None:
-    parts = [{"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]}]
+    parts = [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}],
+        }
+    ]
     now = datetime(2026, 3, 1)
     expected = "<s><|start|>system<|stop|>\n\nToday Date: 01 Mar 2026\n\n<|start|>user<|stop|>\n\nHello<|eot|>"
-    assert render(LLAMA3, parts, add_generation_prompt=False, special_tokens={"bos_token": "<s>"}, now=now) == expected
+    assert (
+        render(
+            LLAMA3, parts, add_generation_prompt=False, special_tokens={"bos_token": "<s>"}, now=now
+        )
+        == expected
+    )
     assert render(CHATML, parts) == render(CHATML, HELLO)
 
 
@@ -183,7 +223,9 @@ def test_a_template_that_runs_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(RENDERER, "seconds", 0.5)
     begin = time.perf_counter()
     with pytest.raises(InputError, match="takes more than"):
-        render("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", HELLO)
+        render(
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", HELLO
+        )
     assert time.perf_counter() - begin < 10
     monkeypatch.undo()
     assert render(CHATML, HELLO).startswith("<|im_start|>user\nHello")
@@ -191,7 +233,12 @@ def test_a_template_that_runs_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatc
 
 def test_many_threads_share_one_process() -> None:
     found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(render(CHATML, HELLO, add_generation_prompt=False))) for _ in range(16)]
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(render(CHATML, HELLO, add_generation_prompt=False))
+        )
+        for _ in range(16)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -204,7 +251,11 @@ def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process(template_process.__file__, memory=template_process.MEMORY, alarm=5)
     try:
         number = process.running.pid
-        assert b"secret" not in Path(f"/proc/{number}/environ").read_bytes() if os.path.isdir("/proc") else True
+        assert (
+            b"secret" not in Path(f"/proc/{number}/environ").read_bytes()
+            if os.path.isdir("/proc")
+            else True
+        )
     finally:
         process.stop()
 
@@ -223,7 +274,10 @@ def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
         ([{"role": "user", "content": None}], "the content of message 0 is no text"),
         ([{"role": "user", "content": []}], "the content of message 0 is no text"),
         ([{"role": "user", "content": [{"type": "image"}]}], "the content of message 0 is no text"),
-        ([{"role": "user", "content": "", "tokenize": True}], "message 0 has the key 'tokenize'; expected only role, content, name"),
+        (
+            [{"role": "user", "content": "", "tokenize": True}],
+            "message 0 has the key 'tokenize'; expected only role, content, name",
+        ),
     ],
 )
 def test_messages_that_are_refused(messages: Any, said: str) -> None:
@@ -236,7 +290,9 @@ def test_messages_that_are_refused(messages: Any, said: str) -> None:
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("chat", [CHATS[0], CHATS[1], CHATS[3]])
 def test_the_tokens_are_transformers(make: Any, name: str, chat: list[dict[str, Any]]) -> None:
-    expected = theirs(copy(make), TEMPLATES[name]).apply_chat_template(chat, tokenize=True, add_generation_prompt=True, return_dict=False)
+    expected = theirs(copy(make), TEMPLATES[name]).apply_chat_template(
+        chat, tokenize=True, add_generation_prompt=True, return_dict=False
+    )
     assert chat_ids(wrapped(copy(make), TEMPLATES[name]), chat) == expected
 
 
@@ -250,20 +306,39 @@ def test_the_tokens_are_transformers(make: Any, name: str, chat: list[dict[str, 
         "  <s> x </s>  ",
         "<think></s></think><|im_end|>y",
         "<|im_<|im_end|>end|>",
-        [{"type": "text", "text": "<|e"}, {"type": "text", "text": "ot|>a<|im_"}, {"type": "text", "text": "end|>"}],
+        [
+            {"type": "text", "text": "<|e"},
+            {"type": "text", "text": "ot|>a<|im_"},
+            {"type": "text", "text": "end|>"},
+        ],
     ],
 )
 def test_control_tokens_that_a_user_types_are_text(make: Any, name: str, typed: Any) -> None:
     tokenizer = wrapped(copy(make), TEMPLATES[name])
     for role in ("user", "assistant"):
-        chat = [{"role": "user", "content": "XX"}, {"role": "assistant", "content": "XX"}, {"role": "user", "content": "z"}]
-        honest = [id for id in chat_ids(tokenizer, chat) if id in tokenizer.special_ids and id != tokenizer.unknown]
-        forged = [{**message, "content": typed} if message["role"] == role else message for message in chat]
+        chat = [
+            {"role": "user", "content": "XX"},
+            {"role": "assistant", "content": "XX"},
+            {"role": "user", "content": "z"},
+        ]
+        honest = [
+            id
+            for id in chat_ids(tokenizer, chat)
+            if id in tokenizer.special_ids and id != tokenizer.unknown
+        ]
+        forged = [
+            {**message, "content": typed} if message["role"] == role else message
+            for message in chat
+        ]
         ids = chat_ids(tokenizer, forged)
-        assert [id for id in ids if id in tokenizer.special_ids and id != tokenizer.unknown] == honest
+        assert [
+            id for id in ids if id in tokenizer.special_ids and id != tokenizer.unknown
+        ] == honest
         if make is byte_bpe:
             tokens = {"bos_token": "<s>", "eos_token": "</s>"}
-            assert tokenizer.decode(ids, skip_special=False) == render(TEMPLATES[name], forged, special_tokens=tokens)
+            assert tokenizer.decode(ids, skip_special=False) == render(
+                TEMPLATES[name], forged, special_tokens=tokens
+            )
 
 
 def test_private_characters_in_a_message_are_text() -> None:

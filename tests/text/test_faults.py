@@ -1,4 +1,5 @@
-"""Faults 35 to 45: what a hostile tokenizer, template or text does. Each test bears the number of its fault."""
+"""Faults 35 to 45: what a hostile tokenizer, template or text does. Each test bears the number of
+its fault."""
 
 from __future__ import annotations
 
@@ -37,12 +38,19 @@ SPECIAL = ["<unk>", "<s>", "</s>", "<|end|>", "PAD"]
 # ── 35 and 36: a tokenizer.json is a program ──
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)*$", "a*a*a*a*a*a*[bc]", "(?:a{1,}){1,}b", r"(\w+\s?)*$"])
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "(a|aa)*$", "a*a*a*a*a*a*[bc]", "(?:a{1,}){1,}b", r"(\w+\s?)*$"]
+)
 @pytest.mark.parametrize("place", ["pre_tokenizer", "normalizer"])
-def test_35_a_pattern_that_explodes_is_refused_at_once(pattern: str, place: str, tmp_path: Path) -> None:
+def test_35_a_pattern_that_explodes_is_refused_at_once(
+    pattern: str, place: str, tmp_path: Path
+) -> None:
     part = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     if place == "normalizer":
-        part = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"Regex": pattern}, "content": "x"}]}
+        part = {
+            "type": "Sequence",
+            "normalizers": [{"type": "Replace", "pattern": {"Regex": pattern}, "content": "x"}],
+        }
     (tmp_path / "tokenizer.json").write_text(json.dumps(spelling(**{place: part})))
     start = time.perf_counter()
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: the pattern .* repeats"):
@@ -52,10 +60,14 @@ def test_35_a_pattern_that_explodes_is_refused_at_once(pattern: str, place: str,
 
 def test_36_a_panic_in_rust_is_one_line_and_the_tokenizer_lives(tmp_path: Path) -> None:
     """A decoder that cuts five letters off a shorter piece panics, and a panic is no Exception."""
-    made = tokenizers.Tokenizer.from_str(json.dumps(spelling(decoder={"type": "Strip", "content": "a", "start": 5, "stop": 5})))
+    made = tokenizers.Tokenizer.from_str(
+        json.dumps(spelling(decoder={"type": "Strip", "content": "a", "start": 5, "stop": 5}))
+    )
     with pytest.raises(BaseException, match="index out of bounds") as caught:
         made.decode([0, 1, 0])
-    assert not isinstance(caught.value, Exception), "the library panics no more: find another panic for this test"
+    assert not isinstance(caught.value, Exception), (
+        "the library panics no more: find another panic for this test"
+    )
     made.save(str(tmp_path / "tokenizer.json"))
     ours = opened(tmp_path)
     for _ in range(2):
@@ -71,17 +83,24 @@ def test_36_a_panic_in_rust_is_one_line_and_the_tokenizer_lives(tmp_path: Path) 
 @cache
 def engine_kinds() -> dict[str, Tokenizer]:
     """One tokenizer for each way in which text is cut."""
-    found = {kind: tokenizer(kind) for kind in KINDS} | {"unigram json": wrapped(copy(chat_unigram))}
+    found = {kind: tokenizer(kind) for kind in KINDS} | {
+        "unigram json": wrapped(copy(chat_unigram))
+    }
     return found | {name: listed(model) for name, model in LISTED.items()}
 
 
 RUNS = [(kind, "a") for kind in (*KINDS, "unigram json")]
-RUNS += [(kind, sign) for kind in ("bytes", "sentencepiece", "sentencepiece json", "unigram json") for sign in "_^"]
+RUNS += [
+    (kind, sign)
+    for kind in ("bytes", "sentencepiece", "sentencepiece json", "unigram json")
+    for sign in "_^"
+]
 
 
 @pytest.mark.parametrize(("kind", "sign"), RUNS)
 def test_37_a_mebibyte_without_a_space_takes_linear_time(kind: str, sign: str) -> None:
-    """In three seconds; or, on a busy machine, in less than twelve times the time of a quarter (sixteen is quadratic)."""
+    """In three seconds; or, on a busy machine, in less than twelve times the time of a quarter
+    (sixteen is quadratic)."""
     made = engine_kinds()[kind]
     whole = took(lambda: made.encode(sign * MIB))
     assert whole < 3 or whole < 12 * took(lambda: made.encode(sign * (MIB // 4)))
@@ -97,7 +116,10 @@ def took(call: Callable[[], Any]) -> float:
 # ── 38: numbers that do not fit ──
 
 
-@pytest.mark.parametrize("name", ["id twice", "negative id", "id no number", "sparse ids", "added tokens", "merge of nothing"])
+@pytest.mark.parametrize(
+    "name",
+    ["id twice", "negative id", "id no number", "sparse ids", "added tokens", "merge of nothing"],
+)
 def test_38_ids_and_merges_that_do_not_fit_are_refused(name: str, tmp_path: Path) -> None:
     text, message = HOSTILE[name]
     (tmp_path / "tokenizer.json").write_text(text)
@@ -110,7 +132,9 @@ def test_38_ids_and_merges_that_do_not_fit_are_refused(name: str, tmp_path: Path
 def test_38_a_large_vocabulary_without_merges_opens_in_linear_time(tmp_path: Path) -> None:
     def opening(count: int) -> float:
         vocab = {f"piece{number}": number for number in range(count)}
-        (tmp_path / "tokenizer.json").write_text(json.dumps(spelling(model=spelling()["model"] | {"vocab": vocab, "merges": []})))
+        (tmp_path / "tokenizer.json").write_text(
+            json.dumps(spelling(model=spelling()["model"] | {"vocab": vocab, "merges": []}))
+        )
         return took(lambda: opened(tmp_path).vocab_size)
 
     assert opening(200_000) < max(5.0, 40 * opening(20_000))
@@ -128,9 +152,14 @@ def test_38_an_id_beyond_the_models_vocabulary_is_refused_in_one_line() -> None:
 
 
 def listed(model: Any) -> Tokenizer:
-    """A tokenizer whose model itself has the special tokens among its pieces, and whose words are cut at spaces only."""
+    """A tokenizer whose model itself has the special tokens among its pieces, and whose words are
+    cut at spaces only."""
     made = tokenizers.Tokenizer(model)
-    made.pre_tokenizer = pre_tokenizers.Metaspace() if isinstance(model, models.Unigram) else pre_tokenizers.WhitespaceSplit()
+    made.pre_tokenizer = (
+        pre_tokenizers.Metaspace()
+        if isinstance(model, models.Unigram)
+        else pre_tokenizers.WhitespaceSplit()
+    )
     made.decoder = decoders.Metaspace() if isinstance(model, models.Unigram) else decoders.Fuse()
     made.add_special_tokens(SPECIAL)
     return Tokenizer(RustEngine(Path("listed"), made))
@@ -140,11 +169,15 @@ LETTERS = [*"▁<>/|unkseudPADcat dog"]
 PIECES = list(dict.fromkeys([*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), "P A D"]))
 IDS = {piece: id for id, piece in enumerate(PIECES)}
 LISTED: dict[str, Any] = {
-    "unigram, listed": models.Unigram([(piece, -1.0 if piece in SPECIAL else -5.0) for piece in PIECES], unk_id=0),
+    "unigram, listed": models.Unigram(
+        [(piece, -1.0 if piece in SPECIAL else -5.0) for piece in PIECES], unk_id=0
+    ),
     "word level, listed": models.WordLevel(IDS, unk_token="<unk>"),
     "word piece, listed": models.WordPiece(IDS, unk_token="<unk>"),
     "whole words, listed": models.BPE(IDS, [], unk_token="<unk>", ignore_merges=True),
-    "merged, listed": models.BPE(IDS | {"PA": len(IDS)}, [("P", "A"), ("PA", "D")], unk_token="<unk>"),
+    "merged, listed": models.BPE(
+        IDS | {"PA": len(IDS)}, [("P", "A"), ("PA", "D")], unk_token="<unk>"
+    ),
 }
 WRITES_ALL = ("bytes", "sentencepiece", "sentencepiece json", "unigram json", "unigram, listed")
 
@@ -168,7 +201,14 @@ def test_39_no_text_is_a_control_token(kind: str) -> None:
 def test_39_offsets_cover_a_typed_control_token() -> None:
     made = engine_kinds()["unigram, listed"]
     text = "cat </s> dog"
-    assert [text[start:end] for start, end in made.offsets(text)][-8:] == ["<", "/", "s", ">", " ", *"dog"]
+    assert [text[start:end] for start, end in made.offsets(text)][-8:] == [
+        "<",
+        "/",
+        "s",
+        ">",
+        " ",
+        *"dog",
+    ]
     assert made.encode("cat </s>", control=True)[-1] == IDS["</s>"]
 
 
@@ -186,7 +226,9 @@ def test_39_a_plain_piece_that_the_folder_names_as_the_end(tmp_path: Path) -> No
     made = tokenizers.Tokenizer(LISTED["word level, listed"])
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "pad_token": "[not there]"}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "</s>", "pad_token": "[not there]"})
+    )
     ours = opened(tmp_path)
     assert ours.eos == IDS["</s>"]
     assert ours.vocab_size == len(IDS)
@@ -236,7 +278,9 @@ def test_41_the_first_piece_holds_nothing_of_the_prompt(kind: str, keep_space: b
     ids = made.encode("the secret 😀")
     for cut in (1, 2, 3):
         stream = TextStream(made, ids[:-cut], keep_space=keep_space)
-        written = "".join([*(stream.push(id) for id in [*ids[-cut:], *made.encode("b")]), stream.finish()])
+        written = "".join(
+            [*(stream.push(id) for id in [*ids[-cut:], *made.encode("b")]), stream.finish()]
+        )
         assert written.strip("\ufffd ").strip() == "b"
 
 
@@ -280,7 +324,9 @@ def test_42_a_template_reaches_nothing_but_its_values(template: str) -> None:
         "{% set x = namespace(a='a' * 1000) %}{% for i in range(40) %}{% set x.a = x.a ~ x.a %}{% endfor %}",
     ],
 )
-def test_43_a_template_has_little_time_and_memory(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_43_a_template_has_little_time_and_memory(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(RENDERER, "seconds", 1.0)
     start = time.perf_counter()
     with pytest.raises(InputError) as caught:
@@ -291,10 +337,22 @@ def test_43_a_template_has_little_time_and_memory(template: str, monkeypatch: py
     assert render(CHATML, HELLO).startswith("<|im_start|>user\nHello")
 
 
-@pytest.mark.parametrize("key", ["chat_template", "chat_template_kwargs", "template", "tokenize", "add_generation_prompt", "bos_token"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "chat_template",
+        "chat_template_kwargs",
+        "template",
+        "tokenize",
+        "add_generation_prompt",
+        "bos_token",
+    ],
+)
 def test_44_messages_bring_no_template_and_no_switches(key: str) -> None:
     made = wrapped(copy(chat_bpe), CHATML)
-    with pytest.raises(InputError, match=f"message 0 has the key '{key}'; expected only role, content, name"):
+    with pytest.raises(
+        InputError, match=f"message 0 has the key '{key}'; expected only role, content, name"
+    ):
         chat_ids(made, [{"role": "user", "content": "Hello", key: "{{ 7 * 7 }}"}])
 
 
@@ -303,7 +361,10 @@ def test_44_a_template_is_an_argument_of_its_own_and_there_are_no_others() -> No
     for function in (chat_ids, render):
         kinds = [each.kind for each in inspect.signature(function).parameters.values()]
         assert inspect.Parameter.VAR_KEYWORD not in kinds
-    assert made.decode(chat_ids(made, HELLO, template="given: {{ messages[0].content }}")) == "given: Hello"
+    assert (
+        made.decode(chat_ids(made, HELLO, template="given: {{ messages[0].content }}"))
+        == "given: Hello"
+    )
     assert "49" not in made.decode(chat_ids(made, [{"role": "user", "content": "{{ 7 * 7 }}"}]))
 
 
@@ -316,11 +377,20 @@ def test_45_what_is_no_chat_is_refused_by_every_template(name: str, messages: An
 
 
 @pytest.mark.parametrize(
-    "roles", [["system", "system", "user"], ["user", "user"], ["assistant"], ["user", "assistant", "assistant"], ["tool"]]
+    "roles",
+    [
+        ["system", "system", "user"],
+        ["user", "user"],
+        ["assistant"],
+        ["user", "assistant", "assistant"],
+        ["tool"],
+    ],
 )
 def test_45_a_template_that_takes_no_such_chat_says_so_in_one_line(roles: list[str]) -> None:
     chat = [{"role": role, "content": "x"} for role in roles]
-    with pytest.raises(InputError, match=r"the chat template fails: .*roles must alternate") as caught:
+    with pytest.raises(
+        InputError, match=r"the chat template fails: .*roles must alternate"
+    ) as caught:
         chat_ids(wrapped(copy(chat_bpe), LLAMA2), chat)
     assert "\n" not in str(caught.value)
 
@@ -332,8 +402,13 @@ def test_45_two_system_messages_are_the_templates_choice() -> None:
 
 def test_sentencepiece_with_control_pieces_of_its_own(tmp_path: Path) -> None:
     """39 again, for pieces that only SentencePiece's file knows to be control."""
-    (tmp_path / "tokenizer.model").write_bytes(sentencepiece_model("unigram", control_symbols=["<call>"]))
+    (tmp_path / "tokenizer.model").write_bytes(
+        sentencepiece_model("unigram", control_symbols=["<call>"])
+    )
     ours = opened(tmp_path)
     assert ours.special_ids.isdisjoint(ours.encode("a <call> b"))
     assert ours.decode(ours.encode("a <call> b")) == "a <call> b"
-    assert torch.tensor(ours.encode("a <call> b", control=True)).eq(ours.id_of("<call>") or -1).sum() == 1
+    assert (
+        torch.tensor(ours.encode("a <call> b", control=True)).eq(ours.id_of("<call>") or -1).sum()
+        == 1
+    )

@@ -36,7 +36,10 @@ def test_patterns_of_real_models_run(name: str) -> None:
     check_pattern("tokenizer.json", REAL[name])
 
 
-@pytest.mark.parametrize("pattern", ["a{1,30000}b", "a+b", "a*[bc]", "a++b", r"(?:ab)+c", r"\w+@", "a+b+c|a", r"(?=.*b)a", "é+b"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["a{1,30000}b", "a+b", "a*[bc]", "a++b", r"(?:ab)+c", r"\w+@", "a+b+c|a", r"(?=.*b)a", "é+b"],
+)
 def test_patterns_that_take_quadratic_time_are_refused(pattern: str) -> None:
     """The first took 16 seconds for 100,000 letters."""
     start = time.thread_time()
@@ -67,7 +70,9 @@ def test_patterns_that_take_quadratic_time_are_refused(pattern: str) -> None:
         ("[a", "opens a class"),
     ],
 )
-def test_patterns_that_cannot_be_bounded_are_refused_without_running_them(pattern: str, said: str) -> None:
+def test_patterns_that_cannot_be_bounded_are_refused_without_running_them(
+    pattern: str, said: str
+) -> None:
     start = time.thread_time()
     with pytest.raises(CheckpointError, match=said):
         check_pattern("tokenizer.json", pattern)
@@ -75,13 +80,22 @@ def test_patterns_that_cannot_be_bounded_are_refused_without_running_them(patter
 
 
 def test_a_counted_repeat_in_a_tokenizer_json_is_refused(tmp_path: Path) -> None:
-    part = {"type": "Split", "pattern": {"Regex": "a{1,30000}b"}, "behavior": "Isolated", "invert": False}
+    part = {
+        "type": "Split",
+        "pattern": {"Regex": "a{1,30000}b"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
     (tmp_path / "tokenizer.json").write_text(json.dumps(spelling(pre_tokenizer=part)))
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json: the pattern 'a\{1,30000\}b' takes"):
+    with pytest.raises(
+        CheckpointError, match=r"tokenizer\.json: the pattern 'a\{1,30000\}b' takes"
+    ):
         opened(tmp_path)
 
 
-def test_a_tokenizer_that_looks_for_last_spaces_takes_no_endless_run_of_them(tmp_path: Path) -> None:
+def test_a_tokenizer_that_looks_for_last_spaces_takes_no_endless_run_of_them(
+    tmp_path: Path,
+) -> None:
     made = Tokenizer(models.BPE(vocab={"a": 0, " ": 1}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(LAST_SPACES), "isolated")
     made.save(str(tmp_path / "tokenizer.json"))

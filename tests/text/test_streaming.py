@@ -1,4 +1,5 @@
-"""Text while it is being written: whole characters, nothing of the prompt, no stop string; the pieces joined are `decode`."""
+"""Text while it is being written: whole characters, nothing of the prompt, no stop string; the
+pieces joined are `decode`."""
 
 from __future__ import annotations
 
@@ -23,10 +24,41 @@ from sightline.text.streaming import StopStrings, TextStream
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary.sentencepiece_model import parse
 
-CORPUS = ["the cat sat on the mat, didn't it?", "hello world 2024!", "日本語の猫です", "naïve café"] * 10
-SIGNS = st.sampled_from([*"abc the.\n\t", "日", "猫", "é", "e\u0301", "😀", "👨‍👩‍👧", "\u200d", "\ufffd", "\x00", "\u202e", "▁", "क्षि"])
+CORPUS = [
+    "the cat sat on the mat, didn't it?",
+    "hello world 2024!",
+    "日本語の猫です",
+    "naïve café",
+] * 10
+SIGNS = st.sampled_from(
+    [
+        *"abc the.\n\t",
+        "日",
+        "猫",
+        "é",
+        "e\u0301",
+        "😀",
+        "👨‍👩‍👧",
+        "\u200d",
+        "\ufffd",
+        "\x00",
+        "\u202e",
+        "▁",
+        "क्षि",
+    ]
+)
 TEXTS = st.lists(SIGNS, max_size=12).map("".join)
-KINDS = ("bytes", "wordpiece", "sentencepiece", "sentencepiece json", "metaspace", "suffix", "no decoder", "marian", "characters")
+KINDS = (
+    "bytes",
+    "wordpiece",
+    "sentencepiece",
+    "sentencepiece json",
+    "metaspace",
+    "suffix",
+    "no decoder",
+    "marian",
+    "characters",
+)
 
 
 def trained(model: object, trainer: object, pre: object, decoder: object) -> Tokenizer:
@@ -48,12 +80,24 @@ def sentencepiece_bpe() -> bytes:
 
 
 def sentencepiece_json() -> Tokenizer:
-    """Llama 2's tokenizer.json: byte fallback by the Rust library, whose runs of bytes are whole or U+FFFD throughout."""
+    """Llama 2's tokenizer.json: byte fallback by the Rust library, whose runs of bytes are whole or
+    U+FFFD throughout."""
     vocabulary = parse(Path("test"), sentencepiece_bpe())
     ids = {piece: id for id, piece in enumerate(vocabulary.pieces)}
-    made = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=[], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    made = tokenizers.Tokenizer(
+        models.BPE(vocab=ids, merges=[], unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
     made.add_special_tokens(["<s>", "</s>"])
     return Tokenizer(RustEngine(Path("test"), made))
 
@@ -62,7 +106,11 @@ def marian() -> Tokenizer:
     pieces = [
         "</s>",
         "<unk>",
-        *(piece for piece in parse(Path("test"), sentencepiece_bpe()).pieces if piece not in ("<s>", "</s>", "<unk>")),
+        *(
+            piece
+            for piece in parse(Path("test"), sentencepiece_bpe()).pieces
+            if piece not in ("<s>", "</s>", "<unk>")
+        ),
     ]
     ids = {piece: id for id, piece in enumerate([*pieces, "▁▁", "<pad>"])}
     return Tokenizer(MarianEngine(Path("test"), ids, sentencepiece_bpe(), sentencepiece_bpe()))
@@ -72,31 +120,69 @@ def marian() -> Tokenizer:
 def tokenizer(kind: str) -> Tokenizer:
     if kind == "bytes":
         trainer = trainers.BpeTrainer(
-            vocab_size=300, show_progress=False, special_tokens=["<|end|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+            vocab_size=300,
+            show_progress=False,
+            special_tokens=["<|end|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         )
-        return trained(models.BPE(), trainer, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
+        return trained(
+            models.BPE(),
+            trainer,
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+        )
     if kind == "wordpiece":
-        trainer = trainers.WordPieceTrainer(vocab_size=120, show_progress=False, special_tokens=["[UNK]", "[CLS]"])
-        return trained(models.WordPiece(unk_token="[UNK]"), trainer, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece())
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=120, show_progress=False, special_tokens=["[UNK]", "[CLS]"]
+        )
+        return trained(
+            models.WordPiece(unk_token="[UNK]"),
+            trainer,
+            pre_tokenizers.BertPreTokenizer(),
+            decoders.WordPiece(),
+        )
     if kind == "metaspace":
-        trainer = trainers.UnigramTrainer(vocab_size=80, show_progress=False, special_tokens=["<unk>"], unk_token="<unk>")
+        trainer = trainers.UnigramTrainer(
+            vocab_size=80, show_progress=False, special_tokens=["<unk>"], unk_token="<unk>"
+        )
         return trained(models.Unigram(), trainer, pre_tokenizers.Metaspace(), decoders.Metaspace())
     if kind == "suffix":
-        trainer = trainers.BpeTrainer(vocab_size=120, show_progress=False, special_tokens=["<unk>"], end_of_word_suffix="</w>")
+        trainer = trainers.BpeTrainer(
+            vocab_size=120, show_progress=False, special_tokens=["<unk>"], end_of_word_suffix="</w>"
+        )
         return trained(
-            models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"), trainer, pre_tokenizers.Whitespace(), decoders.BPEDecoder()
+            models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"),
+            trainer,
+            pre_tokenizers.Whitespace(),
+            decoders.BPEDecoder(),
         )
     if kind == "no decoder":
-        trainer = trainers.WordLevelTrainer(vocab_size=40, show_progress=False, special_tokens=["<unk>"])
-        return trained(models.WordLevel(unk_token="<unk>"), trainer, pre_tokenizers.Whitespace(), None)
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=40, show_progress=False, special_tokens=["<unk>"]
+        )
+        return trained(
+            models.WordLevel(unk_token="<unk>"), trainer, pre_tokenizers.Whitespace(), None
+        )
     if kind == "sentencepiece":
-        return Tokenizer(SentencePieceEngine(parse(Path("test"), sentencepiece_bpe()), sentencepiece_bpe()))
+        return Tokenizer(
+            SentencePieceEngine(parse(Path("test"), sentencepiece_bpe()), sentencepiece_bpe())
+        )
     if kind == "marian":
         return marian()
-    return sentencepiece_json() if kind == "sentencepiece json" else Tokenizer.from_characters("abc the日é\n")
+    return (
+        sentencepiece_json()
+        if kind == "sentencepiece json"
+        else Tokenizer.from_characters("abc the日é\n")
+    )
 
 
-def streamed(tokenizer: Tokenizer, ids: Iterable[int], prompt: Iterable[int] = (), *, keep_space: bool = False) -> list[str]:
+def streamed(
+    tokenizer: Tokenizer,
+    ids: Iterable[int],
+    prompt: Iterable[int] = (),
+    *,
+    keep_space: bool = False,
+) -> list[str]:
     stream = TextStream(tokenizer, list(prompt), keep_space=keep_space)
     return [*(stream.push(id) for id in ids), stream.finish()]
 
@@ -106,7 +192,9 @@ def test_the_pieces_joined_are_decode(kind: str) -> None:
     made = tokenizer(kind)
 
     @settings(max_examples=150, deadline=None)
-    @given(text=TEXTS, ids=st.lists(st.integers(-1, made.vocab_size + 1), max_size=14), prompt=TEXTS)
+    @given(
+        text=TEXTS, ids=st.lists(st.integers(-1, made.vocab_size + 1), max_size=14), prompt=TEXTS
+    )
     def check(text: str, ids: list[int], prompt: str) -> None:
         for new in (ids, made.encode(text), [*made.encode(text), *ids]):
             assert "".join(streamed(made, new, made.encode(prompt))) == made.decode(new)
@@ -141,19 +229,31 @@ def test_a_prompt_that_ends_within_a_character_is_not_shown(kind: str, keep_spac
     assert written.replace("\ufffd", "").strip() == "b"
 
 
-@pytest.mark.parametrize("kind", ["bytes", "sentencepiece", "sentencepiece json", "wordpiece", "metaspace"])
+@pytest.mark.parametrize(
+    "kind", ["bytes", "sentencepiece", "sentencepiece json", "wordpiece", "metaspace"]
+)
 def test_the_space_after_the_prompt_can_be_kept(kind: str) -> None:
     made = tokenizer(kind)
     ids = made.encode("the cat sat")
     cut = next(place for place, (begin, _) in enumerate(made.offsets("the cat sat")) if begin >= 3)
-    assert made.decode(ids[:cut]) + "".join(streamed(made, ids[cut:], ids[:cut], keep_space=True)) == "the cat sat"
+    assert (
+        made.decode(ids[:cut]) + "".join(streamed(made, ids[cut:], ids[:cut], keep_space=True))
+        == "the cat sat"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_token_costs_the_same(kind: str) -> None:
     made = tokenizer(kind)
-    ids = made.encode("the cat sat\n") * 50 + made.encode("a 😀" if kind != "characters" else "a") * 200
-    for many in (ids, [made.encode("a the")[0]] * 4000, made.encode("\n" if kind != "characters" else "a")[-1:] * 4000):
+    ids = (
+        made.encode("the cat sat\n") * 50
+        + made.encode("a 😀" if kind != "characters" else "a") * 200
+    )
+    for many in (
+        ids,
+        [made.encode("a the")[0]] * 4000,
+        made.encode("\n" if kind != "characters" else "a")[-1:] * 4000,
+    ):
         begin = time.perf_counter()
         assert "".join(streamed(made, many)) == made.decode(many)
         assert (time.perf_counter() - begin) / max(len(many), 1) < 0.0005
@@ -193,11 +293,17 @@ def shown(stops: list[str], pieces: Iterable[str]) -> tuple[str, bool]:
 def test_stop_strings(stops: list[str], text: str, left: str) -> None:
     met = left != text
     for size in (1, 2, 3, len(text)):
-        assert shown(stops, [text[at : at + size] for at in range(0, len(text), size)]) == (left, met)
+        assert shown(stops, [text[at : at + size] for at in range(0, len(text), size)]) == (
+            left,
+            met,
+        )
 
 
 @settings(max_examples=400, deadline=None)
-@given(stops=st.lists(st.text("ab日", min_size=1, max_size=4), max_size=5), pieces=st.lists(st.text("ab日", max_size=4), max_size=10))
+@given(
+    stops=st.lists(st.text("ab日", min_size=1, max_size=4), max_size=5),
+    pieces=st.lists(st.text("ab日", max_size=4), max_size=10),
+)
 def test_no_stop_string_is_ever_shown(stops: list[str], pieces: list[str]) -> None:
     whole, watch, sofar = "".join(pieces), StopStrings(stops), ""
     ends = [(whole.find(stop) + len(stop), -len(stop)) for stop in stops if stop in whole]

@@ -85,7 +85,10 @@ def test_each_kind_by_hand() -> None:
         made = tokenizer(kind)
         id, found = made.id_of(piece), written(made)
         assert id is not None, (kind, piece)
-        assert (found.within[id], found.opening.get(id, found.within[id])) == (within, opening), (kind, piece)
+        assert (found.within[id], found.opening.get(id, found.within[id])) == (within, opening), (
+            kind,
+            piece,
+        )
 
 
 @pytest.mark.parametrize("kind", KNOWN)
@@ -97,11 +100,15 @@ def test_control_tokens_write_nothing(kind: str) -> None:
 
 
 def test_ids_without_a_piece_write_nothing() -> None:
-    engine = RustEngine(Path("test"), tokenizers.Tokenizer(models.WordLevel(vocab={"a": 0, "b": 4}, unk_token="a")))
+    engine = RustEngine(
+        Path("test"), tokenizers.Tokenizer(models.WordLevel(vocab={"a": 0, "b": 4}, unk_token="a"))
+    )
     assert token_bytes(Tokenizer(engine)) == [b" a", b"", b"", b"", b" b"]
 
 
-@pytest.mark.parametrize("decoder", [decoders.BPEDecoder(), decoders.CTC(), decoders.Sequence([decoders.ByteLevel()])])
+@pytest.mark.parametrize(
+    "decoder", [decoders.BPEDecoder(), decoders.CTC(), decoders.Sequence([decoders.ByteLevel()])]
+)
 def test_a_decoder_that_looks_around_is_refused(decoder: object) -> None:
     vocab = {"a": 0, "b</w>": 1, "c": 2, "<pad>": 3, "|": 4, "æ": 5, "Ĺ": 6}
     made = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))

@@ -1,4 +1,5 @@
-"""Tokenizers: every kind of file against the library it comes from, and the inputs that break tokenizers."""
+"""Tokenizers: every kind of file against the library it comes from, and the inputs that break
+tokenizers."""
 
 from __future__ import annotations
 
@@ -48,10 +49,18 @@ TEXTS = [
 def byte_bpe(folder: Path) -> Path:
     """GPT-2's two files, from a small text."""
     tokenizer = tokenizers.ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(CORPUS, vocab_size=400, special_tokens=["<|endoftext|>"], show_progress=False)
+    tokenizer.train_from_iterator(
+        CORPUS, vocab_size=400, special_tokens=["<|endoftext|>"], show_progress=False
+    )
     tokenizer.save_model(str(folder))
     (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"})
+        json.dumps(
+            {
+                "tokenizer_class": "GPT2Tokenizer",
+                "bos_token": "<|endoftext|>",
+                "eos_token": "<|endoftext|>",
+            }
+        )
     )
     return folder
 
@@ -62,7 +71,9 @@ def word_piece(folder: Path, *, lower: bool) -> Path:
     tokenizer.train_from_iterator(CORPUS, vocab_size=300, show_progress=False)
     tokenizer.save_model(str(folder))
     (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": lower, "mask_token": "[MASK]"})
+        json.dumps(
+            {"tokenizer_class": "BertTokenizer", "do_lower_case": lower, "mask_token": "[MASK]"}
+        )
     )
     return folder
 
@@ -70,7 +81,11 @@ def word_piece(folder: Path, *, lower: bool) -> Path:
 def sentencepiece_model(kind: str, **options: Any) -> bytes:
     """A SentencePiece model of 340 pieces."""
     stream = io.BytesIO()
-    settings: dict[str, Any] = {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False} | options
+    settings: dict[str, Any] = {
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+    } | options
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS),
         model_writer=stream,
@@ -98,11 +113,33 @@ def test_a_folder_without_a_tokenizer_has_none(tmp_path: Path) -> None:
 
 def test_berts_vocabulary_alone_knows_its_special_tokens(tmp_path: Path) -> None:
     """vocab.txt without tokenizer.json, special_tokens_map.json and tokenizer_config.json."""
-    words = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", ".", "é", "e", "on"]
+    words = [
+        "[PAD]",
+        "[unused0]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "the",
+        "cat",
+        "sat",
+        "##s",
+        ".",
+        "é",
+        "e",
+        "on",
+    ]
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
-    ours, theirs = Tokenizer.from_folder(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
+    ours, theirs = (
+        Tokenizer.from_folder(tmp_path),
+        transformers.BertTokenizer.from_pretrained(tmp_path),
+    )
     assert ours is not None
-    assert (ours.pad, ours.unknown, ours.mask) == (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id) == (0, 2, 5)
+    assert (
+        (ours.pad, ours.unknown, ours.mask)
+        == (theirs.pad_token_id, theirs.unk_token_id, theirs.mask_token_id)
+        == (0, 2, 5)
+    )
     assert (ours.bos, ours.eos) == (theirs.bos_token_id, theirs.eos_token_id)
     for text in ("the cats sat.", "The [MASK] sat on é", "[CLS] the [SEP] zzz [PAD] [UNK]", ""):
         assert ours.encode(text, special=True, control=True) == theirs(text)["input_ids"], text
@@ -113,7 +150,10 @@ def test_berts_vocabulary_alone_knows_its_special_tokens(tmp_path: Path) -> None
 
 
 def test_gpt2s_files(tmp_path: Path) -> None:
-    ours, theirs = opened(byte_bpe(tmp_path)), transformers.GPT2TokenizerFast.from_pretrained(tmp_path)
+    ours, theirs = (
+        opened(byte_bpe(tmp_path)),
+        transformers.GPT2TokenizerFast.from_pretrained(tmp_path),
+    )
     for text in TEXTS:
         assert ours.encode(text) == theirs.encode(text), text
         assert ours.decode(ours.encode(text)) == text
@@ -123,7 +163,10 @@ def test_gpt2s_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lower", [True, False])
 def test_berts_file(lower: bool, tmp_path: Path) -> None:
-    ours, theirs = opened(word_piece(tmp_path, lower=lower)), transformers.BertTokenizer.from_pretrained(tmp_path)
+    ours, theirs = (
+        opened(word_piece(tmp_path, lower=lower)),
+        transformers.BertTokenizer.from_pretrained(tmp_path),
+    )
     for text in TEXTS:
         assert ours.encode(text, special=True) == theirs.encode(text), text
     assert ours.token(ours.encode("x", special=True)[0]) == "[CLS]"
@@ -133,12 +176,19 @@ def test_berts_file(lower: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["bytes", "unigram", "wordpiece"])
 def test_tokenizer_json(kind: str, tmp_path: Path) -> None:
     """With a template around the text, and truncation and padding that must not act."""
-    tokenizer = {"bytes": _bytes_json, "unigram": _unigram_json, "wordpiece": _wordpiece_json}[kind]()
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
+    tokenizer = {"bytes": _bytes_json, "unigram": _unigram_json, "wordpiece": _wordpiece_json}[
+        kind
+    ]()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=9)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    ours, theirs = opened(tmp_path), transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    ours, theirs = (
+        opened(tmp_path),
+        transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json")),
+    )
     for text in TEXTS:
         assert ours.encode(text, special=True) == theirs.encode(text), text
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), text
@@ -151,7 +201,13 @@ def _bytes_json() -> tokenizers.Tokenizer:
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
-        CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"], show_progress=False)
+        CORPUS,
+        trainers.BpeTrainer(
+            vocab_size=400,
+            initial_alphabet=alphabet,
+            special_tokens=["<s>", "</s>"],
+            show_progress=False,
+        ),
     )
     return tokenizer
 
@@ -163,7 +219,10 @@ def _unigram_json() -> tokenizers.Tokenizer:
     tokenizer.decoder = tokenizers.decoders.Metaspace()
     specials = ["<s>", "</s>", "<unk>"]
     tokenizer.train_from_iterator(
-        CORPUS, trainers.UnigramTrainer(vocab_size=200, special_tokens=specials, unk_token="<unk>", show_progress=False)
+        CORPUS,
+        trainers.UnigramTrainer(
+            vocab_size=200, special_tokens=specials, unk_token="<unk>", show_progress=False
+        ),
     )
     return tokenizer
 
@@ -173,14 +232,20 @@ def _wordpiece_json() -> tokenizers.Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = tokenizers.decoders.WordPiece()
     specials = ["<s>", "</s>", "<unk>"]
-    tokenizer.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=300, special_tokens=specials, show_progress=False))
+    tokenizer.train_from_iterator(
+        CORPUS,
+        trainers.WordPieceTrainer(vocab_size=300, special_tokens=specials, show_progress=False),
+    )
     return tokenizer
 
 
 SENTENCEPIECE: dict[str, tuple[str, dict[str, Any]]] = {
     "bpe": ("bpe", {}),
     "unigram": ("unigram", {}),
-    "unigram, normalised": ("unigram", {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True}),
+    "unigram, normalised": (
+        "unigram",
+        {"normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": True},
+    ),
     "no bytes": ("unigram", {"byte_fallback": False}),
     "no prefix": ("bpe", {"add_dummy_prefix": False}),
     "own pieces": ("bpe", {"user_defined_symbols": ["<tag>"], "control_symbols": ["<call>"]}),
@@ -204,9 +269,12 @@ def test_sentencepieces_file(name: str, tmp_path: Path) -> None:
 
 
 def test_a_part_after_a_special_token_gets_no_space_of_its_own(tmp_path: Path) -> None:
-    """With a self-test sample in the model that was written with the space: sentencepiece 0.2.0 loads no model that fails its samples."""
+    """With a self-test sample in the model that was written with the space: sentencepiece 0.2.0
+    loads no model that fails its samples."""
     model = sentencepiece_model("bpe")
-    pieces = " ".join(sentencepiece.SentencePieceProcessor(model_proto=model).encode_as_pieces("the cat")).encode()
+    pieces = " ".join(
+        sentencepiece.SentencePieceProcessor(model_proto=model).encode_as_pieces("the cat")
+    ).encode()
     sample = b"\x0a\x07the cat\x12" + bytes([len(pieces)]) + pieces
     model += b"\x22" + bytes([len(sample) + 2]) + b"\x0a" + bytes([len(sample)]) + sample
     (tmp_path / "tokenizer.model").write_bytes(model)
@@ -220,7 +288,8 @@ def test_a_part_after_a_special_token_gets_no_space_of_its_own(tmp_path: Path) -
 
 
 def test_what_we_use_of_sentencepiece_beyond_its_readme(tmp_path: Path) -> None:
-    """Offsets come from `serialized_proto`, which no README of 0.2 names; if this fails, `encoded_spans` has to find them elsewhere."""
+    """Offsets come from `serialized_proto`, which no README of 0.2 names; if this fails,
+    `encoded_spans` has to find them elsewhere."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model("bpe"))
     text = "the 猫"
     spans = encoded_spans(processor, text)
@@ -239,7 +308,10 @@ def test_sentencepiece_goes_through_gguf(name: str, tmp_path: Path) -> None:
     again = from_metadata(tmp_path, metadata)
     assert again is not None
     assert serialise(again) == serialise(first)
-    theirs, ours = sentencepiece.SentencePieceProcessor(model_proto=model), Tokenizer.from_gguf(again)
+    theirs, ours = (
+        sentencepiece.SentencePieceProcessor(model_proto=model),
+        Tokenizer.from_gguf(again),
+    )
     for text in TEXTS:
         assert ours.encode(text) == theirs.encode(text), text
 
@@ -260,9 +332,21 @@ def test_marians_files(tmp_path: Path) -> None:
     pieces = ["</s>", "<unk>", ">>fra<<"]
     for name, data in models.items():
         (tmp_path / name).write_bytes(data)
-        pieces += [piece for piece in parse(tmp_path, data).pieces if piece not in pieces and piece != "<s>"]
-    (tmp_path / "vocab.json").write_text(json.dumps({piece: id for id, piece in enumerate([*pieces, "<pad>"])}))
-    config = {"source_lang": "en", "target_lang": "fr", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+        pieces += [
+            piece
+            for piece in parse(tmp_path, data).pieces
+            if piece not in pieces and piece != "<s>"
+        ]
+    (tmp_path / "vocab.json").write_text(
+        json.dumps({piece: id for id, piece in enumerate([*pieces, "<pad>"])})
+    )
+    config = {
+        "source_lang": "en",
+        "target_lang": "fr",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     ours, theirs = opened(tmp_path), transformers.MarianTokenizer.from_pretrained(tmp_path)
     for text in ["hello world", "the cat didn't sit", "猫です", ">>fra<<the mat", "😀 two  spaces"]:
@@ -278,7 +362,10 @@ def test_added_tokens_follow_sentencepieces_own(tmp_path: Path) -> None:
     model = sentencepiece_model("bpe")
     size = sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size()
     (tmp_path / "tokenizer.model").write_bytes(model)
-    added = {str(size): {"content": "<|end|>", "special": True}, "1": {"content": "<s>", "special": True}}
+    added = {
+        str(size): {"content": "<|end|>", "special": True},
+        "1": {"content": "<s>", "special": True},
+    }
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"added_tokens_decoder": added, "eos_token": "<|end|>", "add_bos_token": False})
     )
@@ -289,10 +376,18 @@ def test_added_tokens_follow_sentencepieces_own(tmp_path: Path) -> None:
 
 
 def test_plain_characters(tmp_path: Path) -> None:
-    vocab = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, **{sign: 4 + place for place, sign in enumerate("0123456789+= ")}}
+    vocab = {
+        "<pad>": 0,
+        "<s>": 1,
+        "</s>": 2,
+        "<unk>": 3,
+        **{sign: 4 + place for place, sign in enumerate("0123456789+= ")},
+    }
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
     (tmp_path / "special_tokens_map.json").write_text(
-        json.dumps({"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"})
+        json.dumps(
+            {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        )
     )
     tokenizer = opened(tmp_path)
     assert tokenizer.encode("7 + 8=?") == [11, 16, 14, 16, 12, 15, 3]
@@ -316,7 +411,10 @@ def test_special_tokens_in_a_text_are_text(kind: str, tmp_path: Path) -> None:
         byte_bpe(tmp_path) if kind == "bytes" else word_piece(tmp_path, lower=False)
     tokenizer = opened(tmp_path)
     special = {"bytes": "<|endoftext|>", "sentencepiece": "</s>", "wordpiece": "[SEP]"}[kind]
-    plain, control = tokenizer.encode(f"cat {special} dog"), tokenizer.encode(f"cat {special} dog", control=True)
+    plain, control = (
+        tokenizer.encode(f"cat {special} dog"),
+        tokenizer.encode(f"cat {special} dog", control=True),
+    )
     assert not set(plain) & tokenizer.special_ids - {tokenizer.unknown, tokenizer.id_of("[UNK]")}
     assert tokenizer.id_of(special) in control
     assert tokenizer.id_of(special) in tokenizer.special_ids
@@ -383,20 +481,37 @@ def test_words_are_cut_as_the_models_cut_them(name: str, pieces: list[str]) -> N
 
 @pytest.mark.parametrize("name", sorted(set(NAMES.values())))
 def test_every_name_has_its_rule_and_comes_back(name: str, tmp_path: Path) -> None:
-    """Two that cut alike differ in what the model does besides: merges that are skipped, a normal form."""
-    tokenizer = Tokenizer.from_vocabulary(Vocabulary(where=tmp_path, kind="bytes", pieces=["a"], split=name))
+    """Two that cut alike differ in what the model does besides: merges that are skipped, a normal
+    form."""
+    tokenizer = Tokenizer.from_vocabulary(
+        Vocabulary(where=tmp_path, kind="bytes", pieces=["a"], split=name)
+    )
     assert tokenizer.vocabulary().split == name
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(a|a)*b", "(.*)*x", r"(\s*a?)+", "((ab)*)*", r"(a)\1", "(?:x+y?){2,}", "(" * 5 + "a+" + ")+" * 5, "a*a*a*[bc]"]
+    "pattern",
+    [
+        "(a+)+$",
+        "(a|a)*b",
+        "(.*)*x",
+        r"(\s*a?)+",
+        "((ab)*)*",
+        r"(a)\1",
+        "(?:x+y?){2,}",
+        "(" * 5 + "a+" + ")+" * 5,
+        "a*a*a*[bc]",
+    ],
 )
 def test_patterns_that_explode_are_refused(pattern: str) -> None:
     with pytest.raises(CheckpointError, match=r"repeats a group|refers back|repeats three times"):
         check_pattern("tokenizer.json", pattern)
 
 
-@pytest.mark.parametrize("pattern", [QWEN2, r"(?i:'s|'t)?\p{L}+", r"[(+)]+", r"\(+", " {2,}", r"(?:\r?\n)+(?!\r?\n)", "[^]a(+]*"])
+@pytest.mark.parametrize(
+    "pattern",
+    [QWEN2, r"(?i:'s|'t)?\p{L}+", r"[(+)]+", r"\(+", " {2,}", r"(?:\r?\n)+(?!\r?\n)", "[^]a(+]*"],
+)
 def test_patterns_of_real_models_are_not(pattern: str) -> None:
     check_pattern("tokenizer.json", pattern)
 
@@ -406,7 +521,9 @@ def test_patterns_of_real_models_are_not(pattern: str) -> None:
 
 def spelling(**changes: Any) -> dict[str, Any]:
     """A small tokenizer.json with changes."""
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")]))
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")])
+    )
     return json.loads(tokenizer.to_str()) | changes
 
 
@@ -452,7 +569,9 @@ def test_hostile_tokenizer_json_is_refused_in_one_line(name: str, tmp_path: Path
 
 def test_a_panic_in_rust_is_one_line(tmp_path: Path) -> None:
     """PanicException is a BaseException: `except Exception` would let it end the server."""
-    (tmp_path / "tokenizer.json").write_text(json.dumps(spelling(decoder={"type": "Strip", "content": "a", "start": 5, "stop": 5})))
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps(spelling(decoder={"type": "Strip", "content": "a", "start": 5, "stop": 5}))
+    )
     with pytest.raises(CheckpointError, match="the tokenizer cannot decode"):
         opened(tmp_path).decode([0, 1, 0])
 
@@ -460,8 +579,14 @@ def test_a_panic_in_rust_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"vocab.json": '{"a": 0, "b": 1}', "merges.txt": "#version: 0.2\na c\n"}, "the tokenizer cannot be built"),
-        ({"vocab.json": '{"a": 0, "b": 1}', "merges.txt": "a b c\n"}, "the merge 'a b c' has 3 sides"),
+        (
+            {"vocab.json": '{"a": 0, "b": 1}', "merges.txt": "#version: 0.2\na c\n"},
+            "the tokenizer cannot be built",
+        ),
+        (
+            {"vocab.json": '{"a": 0, "b": 1}', "merges.txt": "a b c\n"},
+            "the merge 'a b c' has 3 sides",
+        ),
         ({"vocab.json": '{"a": 0, "b": 1}', "merges.txt": f"a {'x' * 5000} c\n"}, "x… has 3 sides"),
         ({"vocab.json": '{"a": 0, "b": 9999}', "merges.txt": ""}, "2 tokens have ids up to 9999"),
         ({"vocab.json": '{"hello": 0, "b": 1}'}, "are no single characters"),
@@ -470,10 +595,18 @@ def test_a_panic_in_rust_is_one_line(tmp_path: Path) -> None:
         ({"tokenizer.model": "not a model"}, "is not a SentencePiece model"),
         ({"tokenizer.model": ""}, "is not a SentencePiece model"),
         ({"vocab.txt": "[UNK]\n[CLS]\n[SEP]\na\n", "tokenizer_config.json": "[]"}, "holds a list"),
-        ({"tokenizer.json": json.dumps(spelling()), "tokenizer_config.json": '{"bos_token": "\\ud800"}'}, "surrogates not allowed"),
+        (
+            {
+                "tokenizer.json": json.dumps(spelling()),
+                "tokenizer_config.json": '{"bos_token": "\\ud800"}',
+            },
+            "surrogates not allowed",
+        ),
     ],
 )
-def test_other_broken_files_are_refused(files: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_other_broken_files_are_refused(
+    files: dict[str, str], message: str, tmp_path: Path
+) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(CheckpointError) as caught:
@@ -503,7 +636,11 @@ def test_a_truncated_sentencepiece_model_is_refused_or_smaller(tmp_path: Path) -
     ],
 )
 def test_ggufs_keys_are_checked(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "ab"], "tokenizer.ggml.merges": ["a b"]}
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": ["a", "b", "ab"],
+        "tokenizer.ggml.merges": ["a b"],
+    }
     assert from_metadata(tmp_path, metadata) is not None
     with pytest.raises(CheckpointError, match=message):
         from_metadata(tmp_path, metadata | changes)
@@ -511,7 +648,9 @@ def test_ggufs_keys_are_checked(changes: dict[str, Any], message: str, tmp_path:
 
 def test_a_piece_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="the piece 'a' comes twice"):
-        Tokenizer.from_vocabulary(Vocabulary(where=tmp_path, kind="bytes", pieces=["a", "a"], split="gpt-2"))
+        Tokenizer.from_vocabulary(
+            Vocabulary(where=tmp_path, kind="bytes", pieces=["a", "a"], split="gpt-2")
+        )
 
 
 def test_word_pieces_go_through_gguf(tmp_path: Path) -> None:
@@ -520,13 +659,17 @@ def test_word_pieces_go_through_gguf(tmp_path: Path) -> None:
     again = from_metadata(tmp_path, metadata)
     assert again is not None
     for text in TEXTS:
-        assert Tokenizer.from_gguf(again).encode(text, special=True) == ours.encode(text, special=True), text
+        assert Tokenizer.from_gguf(again).encode(text, special=True) == ours.encode(
+            text, special=True
+        ), text
 
 
 def test_the_chat_template_is_found(tmp_path: Path) -> None:
     byte_bpe(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": [{"name": "default", "template": "A"}]}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(config | {"chat_template": [{"name": "default", "template": "A"}]})
+    )
     assert opened(tmp_path).chat_template == "A"
     (tmp_path / "chat_template.jinja").write_text("B")
     assert opened(tmp_path).chat_template == "B"

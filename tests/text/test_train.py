@@ -1,4 +1,5 @@
-"""Training a tokenizer: what comes out opens everywhere and loses nothing; what goes in wrong is one line."""
+"""Training a tokenizer: what comes out opens everywhere and loses nothing; what goes in wrong is
+one line."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ KINDS: tuple[Kind, ...] = ("bpe", "unigram")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some ten thousand words, a few hundred different ones."""
     draw = random.Random(0)
-    words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 9))) for _ in range(400)] + ["日本語", "猫", "naïve"]
+    words = [
+        "".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 9))) for _ in range(400)
+    ] + ["日本語", "猫", "naïve"]
     path = tmp_path_factory.mktemp("book") / "book.txt"
     path.write_text(" ".join(draw.choices(words, k=10_000)), encoding="utf-8")
     return path
@@ -37,7 +40,11 @@ def test_ours_and_theirs_open_it(folder: Path) -> None:
     ours, theirs = Tokenizer.from_folder(folder), transformers.AutoTokenizer.from_pretrained(folder)
     assert ours is not None
     assert ours.vocab_size == len(theirs) == 500
-    assert (ours.bos, ours.eos, ours.pad) == (theirs.bos_token_id, theirs.eos_token_id, theirs.pad_token_id) == (0, 0, 1)
+    assert (
+        (ours.bos, ours.eos, ours.pad)
+        == (theirs.bos_token_id, theirs.eos_token_id, theirs.pad_token_id)
+        == (0, 0, 1)
+    )
     assert [ours.id_of(piece) for piece in SPECIAL] == [0, 1, 2, 3]
     for text in ("abc 日本 😀\n\n x", "<|im_start|>user"):
         assert ours.encode(text, control=True) == theirs.encode(text, add_special_tokens=False)
@@ -48,7 +55,9 @@ def test_nothing_is_lost(folder: Path) -> None:
     tokenizer = Tokenizer.from_folder(folder)
     assert tokenizer is not None
 
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(
+        max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
     @given(st.text(max_size=40))
     def check(text: str) -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -77,7 +86,10 @@ def test_files_are_read_in_parts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_tokens_than_there_are(book: Path, kind: Kind) -> None:
-    with pytest.raises(InputError, match=r"the texts have only [\d,]+ tokens to learn, 90,000 were asked for.*Fix: --vocab \d+$") as error:
+    with pytest.raises(
+        InputError,
+        match=r"the texts have only [\d,]+ tokens to learn, 90,000 were asked for.*Fix: --vocab \d+$",
+    ) as error:
         train([book], vocab_size=90_000, kind=kind)
     possible = int(str(error.value).split()[-1])
     assert train([book], vocab_size=possible, kind=kind).get_vocab_size() == possible
@@ -104,7 +116,9 @@ def test_the_smallest(book: Path, kind: Kind) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_that_are_refused(tmp_path: Path, book: Path, content: bytes | None, said: str, kind: Kind) -> None:
+def test_files_that_are_refused(
+    tmp_path: Path, book: Path, content: bytes | None, said: str, kind: Kind
+) -> None:
     path = tmp_path / "text.txt"
     if content is not None:
         path.write_bytes(content)
@@ -132,8 +146,13 @@ def test_very_little_text(tmp_path: Path, kind: Kind) -> None:
 def test_another_tokenizer_is_not_overwritten(book: Path, tmp_path: Path) -> None:
     made = train([book], vocab_size=300)
     save(made, tmp_path)
-    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
+    assert (
+        json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
     with pytest.raises(InputError, match=r"has a tokenizer.json already"):
         save(made, tmp_path)
     with pytest.raises(InputError, match="is a file"):

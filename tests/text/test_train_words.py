@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.words import BEGIN, END, END_OF_TEXT, PAD, UNKNOWN, bilingual, characters, lines_of, tokenizer_config
+from sightline.text.training.words import (
+    BEGIN,
+    END,
+    END_OF_TEXT,
+    PAD,
+    UNKNOWN,
+    bilingual,
+    characters,
+    lines_of,
+    tokenizer_config,
+)
 
 SENTENCES = [
     "the cat sat on the mat .",
@@ -42,7 +52,9 @@ def test_each_character_is_a_token(text: str) -> None:
 
 
 def test_characters_that_never_occurred(tmp_path: Path) -> None:
-    tokenizer = saved(tmp_path, characters(["abc\n"]), tokenizer_config(END_OF_TEXT, END_OF_TEXT, unknown=UNKNOWN))
+    tokenizer = saved(
+        tmp_path, characters(["abc\n"]), tokenizer_config(END_OF_TEXT, END_OF_TEXT, unknown=UNKNOWN)
+    )
     assert tokenizer.encode("aïb") == [3, 1, 4]
     assert tokenizer.encode(END_OF_TEXT)[:2] == [1, 1]
     assert (tokenizer.eos, tokenizer.bos, tokenizer.unknown, tokenizer.pad) == (0, 0, 1, None)
@@ -67,11 +79,17 @@ def test_english_is_read_as_people_write_it(both: Tokenizer) -> None:
 
 
 def test_japanese_is_written_without_spaces(both: Tokenizer) -> None:
-    assert both.decode(both.encode("猫 が マット の 上 に 座っ た 。")) == "猫がマットの上に座った。"
+    assert (
+        both.decode(both.encode("猫 が マット の 上 に 座っ た 。")) == "猫がマットの上に座った。"
+    )
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=20))
+@given(
+    st.text(
+        st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=20
+    )
+)
 def test_nothing_is_unknown(text: str) -> None:
     """What no piece writes is written in bytes."""
     tokenizer = bilingual(SENTENCES, vocab_size=400, lower=False, join=True)

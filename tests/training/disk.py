@@ -17,7 +17,11 @@ Before = Callable[[str, Path, Callable[[], Any]], None]
 @contextmanager
 def watching(before: Before) -> Iterator[None]:
     """`before(call, path, half)` runs before each call; for a write, `half()` does half of it."""
-    real, real_open, real_os_open = {name: getattr(os, name) for name in CHANGES}, builtins.open, os.open
+    real, real_open, real_os_open = (
+        {name: getattr(os, name) for name in CHANGES},
+        builtins.open,
+        os.open,
+    )
 
     def watched(name: str) -> Callable[..., Any]:
         def call(first: Any, *args: Any, **named: Any) -> Any:
@@ -29,10 +33,16 @@ def watching(before: Before) -> Iterator[None]:
     class Written(io.FileIO):
         def write(self, data: Any) -> int:
             data = bytes(data)
-            before("write", Path(str(self.name)), lambda: super(Written, self).write(data[: len(data) // 2]))
+            before(
+                "write",
+                Path(str(self.name)),
+                lambda: super(Written, self).write(data[: len(data) // 2]),
+            )
             return super().write(data)
 
-    def opened(path: Any, mode: str = "r", *args: Any, encoding: str | None = None, **named: Any) -> Any:
+    def opened(
+        path: Any, mode: str = "r", *args: Any, encoding: str | None = None, **named: Any
+    ) -> Any:
         if not set(mode) & set("wxa"):
             return real_open(path, mode, *args, encoding=encoding, **named)
         before("open", Path(path), lambda: None)
@@ -60,14 +70,19 @@ def where(subject: Any) -> Path:
     return Path(os.readlink(f"/proc/self/fd/{subject}") if isinstance(subject, int) else subject)
 
 
-def failing_at(number: int, code: int, *, only: Callable[[str, Path], bool] = lambda call, path: True) -> Before:
-    """The `number`-th call that `only` names fails with this error, after half of it if it is a write, and so do all calls that
-    need room on the disk from then on; to remove and to rename is possible even on a full one."""
+def failing_at(
+    number: int, code: int, *, only: Callable[[str, Path], bool] = lambda call, path: True
+) -> Before:
+    """The `number`-th call that `only` names fails with this error, after half of it if it is a
+    write, and so do all calls that need room on the disk from then on; to remove and to rename is
+    possible even on a full one."""
     left = [number]
 
     def before(call: str, path: Path, half: Callable[[], Any]) -> None:
         left[0] -= only(call, path)
-        if (left[0] == 0 and only(call, path)) or (left[0] < 0 and call in ("open", "write", "mkdir")):
+        if (left[0] == 0 and only(call, path)) or (
+            left[0] < 0 and call in ("open", "write", "mkdir")
+        ):
             half()
             raise OSError(code, os.strerror(code), str(path))
 

@@ -1,4 +1,5 @@
-"""A run that takes milliseconds: a tiny model, random tokens, and what the tests of training look at."""
+"""A run that takes milliseconds: a tiny model, random tokens, and what the tests of training look
+at."""
 
 from __future__ import annotations
 
@@ -21,12 +22,19 @@ from sightline.training.state import checkpoint as state
 from sightline.training.state.export import Export
 
 VOCAB = 13
-SIZE: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "vocab_size": VOCAB, "max_positions": 8}
+SIZE: dict[str, Any] = {
+    "width": 16,
+    "layers": 1,
+    "heads": 2,
+    "vocab_size": VOCAB,
+    "max_positions": 8,
+}
 
 
 @dataclass
 class Numbers:
-    """Next-token prediction on random tokens, three batches of them held out. `before` sees each step's batch and may change it."""
+    """Next-token prediction on random tokens, three batches of them held out. `before` sees each
+    step's batch and may change it."""
 
     rows: int = 3
     time: int = 6
@@ -36,8 +44,14 @@ class Numbers:
     before_validation: Callable[[int], None] = lambda number: None
 
     def made(self, *place: int) -> Batch:
-        tokens = torch.from_numpy(np.random.default_rng([5, *place]).integers(0, VOCAB, (self.rows, self.time + 1)))
-        return Batch(tokens=tokens[:, :-1].contiguous(), targets=tokens[:, 1:].contiguous(), count=self.rows * self.time)
+        tokens = torch.from_numpy(
+            np.random.default_rng([5, *place]).integers(0, VOCAB, (self.rows, self.time + 1))
+        )
+        return Batch(
+            tokens=tokens[:, :-1].contiguous(),
+            targets=tokens[:, 1:].contiguous(),
+            count=self.rows * self.time,
+        )
 
     def batch(self, step: int) -> Batch:
         return self.before(step, self.made(0, step))
@@ -50,7 +64,13 @@ class Numbers:
 
 def config(**changes: Any) -> TrainingConfig:
     schedule = Schedule(shape="cosine", warmup=2)
-    values: dict[str, Any] = {"steps": 6, "save_every": 2, "eval_every": 3, "schedule": schedule, "optimizer": AdamW(lr=0.01)}
+    values: dict[str, Any] = {
+        "steps": 6,
+        "save_every": 2,
+        "eval_every": 3,
+        "schedule": schedule,
+        "optimizer": AdamW(lr=0.01),
+    }
     return TrainingConfig(**(values | changes))
 
 
@@ -60,8 +80,15 @@ def model(**changes: Any) -> Transformer:
     return sl.build(sl.llama(**(SIZE | changes)))
 
 
-def job(task: Numbers | None = None, *, make: Callable[[], Transformer] = lambda: model(dropout=0.1), **changes: Any) -> Job:
-    return Job(name="small", make=make, task=task or Numbers(), config=config(**changes), export=Export())
+def job(
+    task: Numbers | None = None,
+    *,
+    make: Callable[[], Transformer] = lambda: model(dropout=0.1),
+    **changes: Any,
+) -> Job:
+    return Job(
+        name="small", make=make, task=task or Numbers(), config=config(**changes), export=Export()
+    )
 
 
 def train_all(what: Job, folder: Path, **how: Any) -> list[Event]:
@@ -78,18 +105,26 @@ def weights(folder: Path) -> dict[str, Tensor]:
 def checkpoint(path: Path) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for file in sorted(path.glob("*.safetensors")):
-        found |= {f"{file.stem} {name}": entry.read() for name, entry in open_safetensors(file).items()}
+        found |= {
+            f"{file.stem} {name}": entry.read() for name, entry in open_safetensors(file).items()
+        }
     return found
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     """Bit for bit."""
-    return a.keys() == b.keys() and all(a[name].numpy().tobytes() == b[name].numpy().tobytes() for name in a)
+    return a.keys() == b.keys() and all(
+        a[name].numpy().tobytes() == b[name].numpy().tobytes() for name in a
+    )
 
 
 def files(folder: Path) -> dict[str, bytes]:
     """Every file below, hidden ones too, but for the lock."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p.name != ".lock"}
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and p.name != ".lock"
+    }
 
 
 class Poison:
@@ -130,6 +165,8 @@ def saved(events: list[Event]) -> list[int]:
 def stopping(what: Job, folder: Path, step: int) -> list[Event]:
     """Until an event of this step was seen."""
     seen: list[Event] = []
-    for event in train(what, folder, stop=lambda: any(getattr(event, "step", 0) >= step for event in seen)):
+    for event in train(
+        what, folder, stop=lambda: any(getattr(event, "step", 0) >= step for event in seen)
+    ):
         seen.append(event)  # noqa: PERF402
     return seen

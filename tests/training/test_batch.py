@@ -20,7 +20,9 @@ def made(rows: int, seed: int = 0) -> Batch:
     texts = [list(map(int, draw.integers(0, 11, draw.integers(1, 7)))) for _ in range(rows)]
     tokens, padding = padded(texts, 0)
     targets, _ = padded([[*text[1:], 5] for text in texts], IGNORED)
-    return Batch(tokens=tokens, targets=targets, count=int((targets != IGNORED).sum()), padding=padding)
+    return Batch(
+        tokens=tokens, targets=targets, count=int((targets != IGNORED).sum()), padding=padding
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -35,7 +37,8 @@ def test_parts_are_the_rows_in_order(rows: int, many: int, seed: int) -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
 def test_shares_add_up_to_the_whole(world: int) -> None:
-    """The losses of all processes are the loss of one, also where there are more processes than rows."""
+    """The losses of all processes are the loss of one, also where there are more processes than
+    rows."""
     torch.manual_seed(0)
     objective, whole = Objective(sl.build(sl.llama(**SIZE))), made(5)
     shares = [whole.share(rank, world) for rank in range(world)]
@@ -50,7 +53,12 @@ def test_what_is_read() -> None:
     batch = made(4, 3)
     assert batch.padding is not None
     assert batch.read == int((~batch.padding).sum())
-    both = Batch(tokens=torch.zeros(2, 3, dtype=torch.long), targets=torch.zeros(2), count=2, source=torch.zeros(2, 4, dtype=torch.long))
+    both = Batch(
+        tokens=torch.zeros(2, 3, dtype=torch.long),
+        targets=torch.zeros(2),
+        count=2,
+        source=torch.zeros(2, 4, dtype=torch.long),
+    )
     assert both.read == 6 + 8
 
 

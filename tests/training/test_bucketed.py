@@ -19,7 +19,9 @@ def test_every_row_once_an_epoch_within_the_budget() -> None:
         batches = made.plan(epoch)
         assert sorted(np.concatenate(batches)) == list(range(20, 500))
         assert all(len(batch) * made.sizes[batch].max() <= 200 for batch in batches)
-    padding = sum(len(batch) * made.sizes[batch].max() for batch in made.plan(0)) / made.sizes[20:].sum()
+    padding = (
+        sum(len(batch) * made.sizes[batch].max() for batch in made.plan(0)) / made.sizes[20:].sum()
+    )
     assert padding < 1.1
 
 

@@ -23,7 +23,13 @@ FORGETFUL = (
     "{% for m in messages %}{% if m.role == 'user' or loop.last %}{{ {'user': 'U', 'assistant': 'A'}[m.role] + ':' + m.content }}</s>\n"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
 )
-TALK = [("system", "be kind"), ("user", "hi"), ("assistant", "hello!"), ("user", "bye"), ("assistant", "so long.")]
+TALK = [
+    ("system", "be kind"),
+    ("user", "hi"),
+    ("assistant", "hello!"),
+    ("user", "bye"),
+    ("assistant", "so long."),
+]
 
 
 def tokenizer(template: str | None = TEMPLATE) -> Tokenizer:
@@ -44,7 +50,11 @@ def read(place: Path, *lines: str, template: str | None = TEMPLATE) -> list[Conv
 def asked(one: Conversation) -> str:
     """What is asked for, as text; the end of a turn as |."""
     made = tokenizer()
-    return "".join("|" if id == made.eos else made.token(id) for id, answer in zip(one.ids, one.answers, strict=True) if answer)
+    return "".join(
+        "|" if id == made.eos else made.token(id)
+        for id, answer in zip(one.ids, one.answers, strict=True)
+        if answer
+    )
 
 
 def whole(one: Conversation) -> str:
@@ -82,7 +92,10 @@ def test_a_typed_end_ends_nothing(tmp_path: Path) -> None:
 
 def test_a_template_that_forgets_gives_a_row_for_each_answer(tmp_path: Path) -> None:
     found = read(tmp_path, messages(TALK[1:]), template=FORGETFUL)
-    assert [whole(one) for one in found] == ["U:hi</s>\nA:hello!</s>\n", "U:hi</s>\nU:bye</s>\nA:so long.</s>\n"]
+    assert [whole(one) for one in found] == [
+        "U:hi</s>\nA:hello!</s>\n",
+        "U:hi</s>\nU:bye</s>\nA:so long.</s>\n",
+    ]
     assert [asked(one) for one in found] == ["hello!|", "so long.|"]
 
 
@@ -92,10 +105,22 @@ def test_a_template_that_forgets_gives_a_row_for_each_answer(tmp_path: Path) -> 
         ("[]", "line 2: no JSON object"),
         ("{}", "line 2: no list of messages"),
         ('{"messages": "hi"}', "line 2: no list of messages"),
-        ('{"messages": [{"role": "user", "content": "hi"}]}', "line 2: nothing that the assistant answers"),
-        ('{"messages": [{"role": "assistant", "content": "hi"}]}', "line 2: nothing that the assistant answers"),
-        ('{"messages": [{"role": "user"}, {"role": "assistant", "content": "hi"}]}', "line 2: message 0 has no role and content"),
-        ('{"messages": [{"role": "judge", "content": "a"}, {"role": "assistant", "content": "hi"}]}', "line 2: message 0 has the role"),
+        (
+            '{"messages": [{"role": "user", "content": "hi"}]}',
+            "line 2: nothing that the assistant answers",
+        ),
+        (
+            '{"messages": [{"role": "assistant", "content": "hi"}]}',
+            "line 2: nothing that the assistant answers",
+        ),
+        (
+            '{"messages": [{"role": "user"}, {"role": "assistant", "content": "hi"}]}',
+            "line 2: message 0 has no role and content",
+        ),
+        (
+            '{"messages": [{"role": "judge", "content": "a"}, {"role": "assistant", "content": "hi"}]}',
+            "line 2: message 0 has the role",
+        ),
     ],
 )
 def test_bad_lines_are_named(line: str, message: str, tmp_path: Path) -> None:
@@ -127,7 +152,9 @@ def test_batches_pad_and_cut() -> None:
         seen += [int(row[0]) - 1 for row in batch.tokens]
     assert sorted(seen) == list(range(60))
     assert sum(batch.rows for batch in made.validation()) == 5
-    assert torch.equal(made.batch(100).tokens, Chats(conversations(60), 0, 40, 0, longest=7).batch(100).tokens)
+    assert torch.equal(
+        made.batch(100).tokens, Chats(conversations(60), 0, 40, 0, longest=7).batch(100).tokens
+    )
 
 
 def test_answers_beyond_the_context_are_left_out() -> None:

@@ -25,7 +25,11 @@ BAD: list[tuple[type, str, Any]] = [
     *((Schedule, "decay", value) for value in (0, 1.1, NAN)),
     (Schedule, "shape", "cosin"),
     *((TrainingConfig, "steps", value) for value in (0, -1, 1e99, 2.0, NAN, "many", True)),
-    *((TrainingConfig, name, value) for name in ("accumulate", "save_every", "eval_every") for value in (0, -1, 1.5, NAN)),
+    *(
+        (TrainingConfig, name, value)
+        for name in ("accumulate", "save_every", "eval_every")
+        for value in (0, -1, 1.5, NAN)
+    ),
     *((TrainingConfig, "clip", value) for value in (-1, NAN, INF)),
     *((TrainingConfig, "label_smoothing", value) for value in (-0.1, 1.0, NAN)),
     *((TrainingConfig, "z_loss", value) for value in (-1, NAN, INF)),
@@ -40,7 +44,9 @@ BAD: list[tuple[type, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "value"), BAD, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(
+    ("kind", "name", "value"), BAD, ids=lambda value: getattr(value, "__name__", str(value))
+)
 def test_what_is_refused(kind: type, name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         kind(**({"steps": 1} if kind is TrainingConfig else {}) | {name: value})
@@ -58,9 +64,18 @@ def test_the_fix_is_accepted() -> None:
         except ConfigError as error:
             if found := re.fullmatch(rf"{name}=([\d.e-]+)", error.fix):
                 text = found[1]
-                kind(**({"steps": 1} if kind is TrainingConfig else {}) | {name: float(text) if "." in text or "e" in text else int(text)})
+                kind(
+                    **({"steps": 1} if kind is TrainingConfig else {})
+                    | {name: float(text) if "." in text or "e" in text else int(text)}
+                )
 
 
 def test_defaults_and_edges() -> None:
     assert TrainingConfig(steps=1).keep == 2
-    TrainingConfig(steps=10**12, clip=0, ema=0.999999, minutes=0.001, optimizer=Muon(rest=AdamW(betas=(0, 0.9999))))
+    TrainingConfig(
+        steps=10**12,
+        clip=0,
+        ema=0.999999,
+        minutes=0.001,
+        optimizer=Muon(rest=AdamW(betas=(0, 0.9999))),
+    )

@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.training.distributed.process_group import ALONE, Crew, checksum, held_like, in_parts, whole
+from sightline.training.distributed.process_group import (
+    ALONE,
+    Crew,
+    checksum,
+    held_like,
+    in_parts,
+    whole,
+)
 
 
 def test_one_process_alone_agrees_with_itself() -> None:

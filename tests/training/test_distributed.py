@@ -1,4 +1,5 @@
-"""Two processes on this machine, by gloo: they learn what one would, and end together (rows H95, H97, H100, H103)."""
+"""Two processes on this machine, by gloo: they learn what one would, and end together (rows H95,
+H97, H100, H103)."""
 
 from __future__ import annotations
 
@@ -45,14 +46,21 @@ MODELS = {
 
 
 def learner(crew: Crew, model: str = "tied", **changes: Any) -> Trainee:
-    settings: dict[str, Any] = {"steps": 4, "optimizer": AdamW(), "schedule": Schedule(warmup=0), "clip": 0.5}
+    settings: dict[str, Any] = {
+        "steps": 4,
+        "optimizer": AdamW(),
+        "schedule": Schedule(warmup=0),
+        "clip": 0.5,
+    }
     torch.manual_seed(0)
     return trainee(sl.build(MODELS[model]), TrainingConfig(**(settings | changes)), crew)
 
 
 def weights(self: Trainee) -> dict[str, Tensor]:
     """The last ones and the averaged."""
-    both = dict(self.transformer.named_parameters()) | {f"average of {name}": t for name, t in self.ema.items()}
+    both = dict(self.transformer.named_parameters()) | {
+        f"average of {name}": t for name, t in self.ema.items()
+    }
     return {name: whole(t.detach()).clone() for name, t in both.items()}
 
 
@@ -61,7 +69,7 @@ def farthest(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
-# -------------------------------------------------------------------------------------------------------- the crew
+# --------------------------------------------------------------------------------------- the crew
 
 
 def test_without_torchrun_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,19 +79,36 @@ def test_without_torchrun_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_wrong_with_the_environment_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"strategy 'fspd'. Fix: did you mean 'fsdp'\?"), crew_here("fspd"):
+    with (
+        pytest.raises(ConfigError, match=r"strategy 'fspd'. Fix: did you mean 'fsdp'\?"),
+        crew_here("fspd"),
+    ):
         pass
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="RANK='first' in the environment; expected a whole number"), crew_here():
+    with (
+        pytest.raises(InputError, match="RANK='first' in the environment; expected a whole number"),
+        crew_here(),
+    ):
         pass
 
 
 def questions(crew: Crew) -> list[Any]:
     crew.meet()
     mine = {"a": torch.full((2,), float(crew.rank))}
-    answers = [crew.leads, crew.agree(crew.rank == 1), crew.agree(False), crew.total(crew.rank + 0.5), crew.first(10.0 + crew.rank)]
-    return [*answers, crew.same(2**61), crew.same(2**61 + crew.rank), {name: t.tolist() for name, t in crew.full(mine).items()}]
+    answers = [
+        crew.leads,
+        crew.agree(crew.rank == 1),
+        crew.agree(False),
+        crew.total(crew.rank + 0.5),
+        crew.first(10.0 + crew.rank),
+    ]
+    return [
+        *answers,
+        crew.same(2**61),
+        crew.same(2**61 + crew.rank),
+        {name: t.tolist() for name, t in crew.full(mine).items()},
+    ]
 
 
 def test_a_crew_agrees() -> None:
@@ -91,17 +116,25 @@ def test_a_crew_agrees() -> None:
     assert together(questions) == [[True, *shared, {"a": [0.0, 0.0]}], [False, *shared, {}]]
 
 
-# --------------------------------------------------------------------------------------------------- the same learning
+# ------------------------------------------------------------------------------ the same learning
 
 
 def gradients(crew: Crew) -> dict[str, tuple[float, float, dict[str, Tensor]]]:
-    """Of every model, with the parts of the batch and the chunks of the head as small as they get. Five rows are not shared evenly;
-    with one row, a process has nothing to do but takes part."""
+    """Of every model, with the parts of the batch and the chunks of the head as small as they get.
+    Five rows are not shared evenly; with one row, a process has nothing to do but takes part."""
     found = {}
-    for name, accumulate, rows in [(name, *more) for name in MODELS if name != "dropout" for more in ((1, 5), (2, 5), (1, 1))]:
-        self = learner(crew, name, accumulate=accumulate, clip=0.0, checkpoint_activations=accumulate == 2)
+    for name, accumulate, rows in [
+        (name, *more) for name in MODELS if name != "dropout" for more in ((1, 5), (2, 5), (1, 1))
+    ]:
+        self = learner(
+            crew, name, accumulate=accumulate, clip=0.0, checkpoint_activations=accumulate == 2
+        )
         value, norm = backward(self, Sentences(MODELS[name], rows).batch(0)) or (0.0, 0.0)
-        slopes = {n: whole(p.grad).clone() for n, p in self.transformer.named_parameters() if p.grad is not None}
+        slopes = {
+            n: whole(p.grad).clone()
+            for n, p in self.transformer.named_parameters()
+            if p.grad is not None
+        }
         found[f"{name}, {rows} rows in {accumulate}"] = value, norm, slopes
     return found
 
@@ -123,9 +156,12 @@ def test_gradients_are_those_of_one_process(strategy: str) -> None:
 
 
 def learned(crew: Crew) -> dict[str, tuple[list[Any], bool, dict[str, Tensor]]]:
-    """Losses and gradient norms, whether the weights are in parts, and the weights and averages at the end."""
+    """Losses and gradient norms, whether the weights are in parts, and the weights and averages at
+    the end."""
     found = {}
-    for model, optimizer in [(model, optimizer) for model in ("tied", "sphere") for optimizer in (AdamW(), Muon())]:
+    for model, optimizer in [
+        (model, optimizer) for model in ("tied", "sphere") for optimizer in (AdamW(), Muon())
+    ]:
         self = learner(crew, model, optimizer=optimizer, ema=0.9, accumulate=2)
         events = [(event.loss, event.grad_norm) for event in steps(self, Random(rows=5))]
         parts = all(in_parts(p) for p in self.transformer.parameters())
@@ -143,19 +179,28 @@ def test_two_learn_what_one_learns(strategy: str) -> None:
             assert farthest(found[name][2], final) < 1e-5, name
 
 
-# ----------------------------------------------------------------------------------------------------------- a run
+# ------------------------------------------------------------------------------------------ a run
 
 
 def job(task: Random, model: str = "untied", **changes: Any) -> Job:
-    settings: dict[str, Any] = {"steps": 6, "schedule": Schedule(shape="constant", warmup=0), "save_every": 2, "eval_every": 2, "ema": 0.9}
+    settings: dict[str, Any] = {
+        "steps": 6,
+        "schedule": Schedule(shape="constant", warmup=0),
+        "save_every": 2,
+        "eval_every": 2,
+        "ema": 0.9,
+    }
     config = TrainingConfig(**(settings | changes))
-    return Job(name="test", make=lambda: sl.build(MODELS[model]), task=task, config=config, export=Export())
+    return Job(
+        name="test", make=lambda: sl.build(MODELS[model]), task=task, config=config, export=Export()
+    )
 
 
 def stretch(
     crew: Crew, folder: Path, last: int, optimizer: Any = None, model: str = "untied"
 ) -> tuple[list[Any], list[Any], dict[str, Tensor]]:
-    """A run, or more of it, until step `last`: its losses, the samples it learned from, and the weights it began with."""
+    """A run, or more of it, until step `last`: its losses, the samples it learned from, and the
+    weights it began with."""
     work, found = job(Random(rows=5), model, optimizer=optimizer or AdamW()), []
     begun = restored(crew, work, folder)
     for event in train(work, folder, crew=crew, stop=lambda: bool(found) and found[-1][1] >= last):
@@ -172,7 +217,11 @@ def restored(crew: Crew, work: Job, folder: Path) -> dict[str, Tensor]:
         return {}
     self = trainee(work.make(), work.config, crew)
     state.restore(self, path)
-    return {f"{file}/{name}": t.clone() for file, tensors in state.parts(self).items() for name, t in tensors.items()}
+    return {
+        f"{file}/{name}": t.clone()
+        for file, tensors in state.parts(self).items()
+        for name, t in tensors.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -184,8 +233,11 @@ def restored(crew: Crew, work: Job, folder: Path) -> dict[str, Tensor]:
         pytest.param("fsdp", AdamW(), marks=pytest.mark.long),
     ],
 )
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path, strategy: str, optimizer: Any) -> None:
-    """One, then two, then one again: the same samples and losses as one all along, and every tensor bit for bit as it was saved."""
+def test_a_run_goes_on_with_another_number_of_processes(
+    tmp_path: Path, strategy: str, optimizer: Any
+) -> None:
+    """One, then two, then one again: the same samples and losses as one all along, and every tensor
+    bit for bit as it was saved."""
     plain, samples, _ = stretch(ALONE, tmp_path / "plain", 6, optimizer)
     first = stretch(ALONE, tmp_path / "a", 2, optimizer)
     saved = contents(tmp_path / "a")
@@ -217,7 +269,11 @@ def contents(folder: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     path = folder / "checkpoints" / (folder / "checkpoints" / "LATEST").read_text()
-    return {f"{file.stem}/{name}": tensor for file in path.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    return {
+        f"{file.stem}/{name}": tensor
+        for file in path.glob("*.safetensors")
+        for name, tensor in load_file(file).items()
+    }
 
 
 def model_of(folder: Path) -> dict[str, Tensor]:
@@ -235,7 +291,9 @@ def told_to_stop(crew: Crew, folder: Path) -> int:
     flag: list[bool] = []
     signal.signal(signal.SIGTERM, lambda *_: flag.append(True))
     task, last = Random(), 0
-    for event in train(job(task, steps=100, save_every=100), folder, crew=crew, stop=lambda: bool(flag)):
+    for event in train(
+        job(task, steps=100, save_every=100), folder, crew=crew, stop=lambda: bool(flag)
+    ):
         if crew.rank == 1 and getattr(event, "step", 0) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         last = event.step if isinstance(event, StepEvent) else last
@@ -254,14 +312,25 @@ def audited(crew: Crew, folder: Path) -> list[str]:
     changed: list[str] = []
 
     def look(event: str, args: tuple[Any, ...]) -> None:
-        writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        if (writes or event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir")) and str(folder) in str(args[0]):
+        writes = (
+            event == "open"
+            and isinstance(args[2], int)
+            and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        )
+        if (writes or event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir")) and str(
+            folder
+        ) in str(args[0]):
             changed.append(event)
 
     sys.addaudithook(look)
     for _ in train(job(Random()), folder, crew=crew):
         pass
-    for _ in train(job(Random(), steps=8, optimizer=AdamW(lr=0.1)), folder, crew=crew, accept=frozenset({"settings"})):
+    for _ in train(
+        job(Random(), steps=8, optimizer=AdamW(lr=0.1)),
+        folder,
+        crew=crew,
+        accept=frozenset({"settings"}),
+    ):
         pass
     return changed
 
@@ -274,7 +343,7 @@ def test_only_the_first_process_writes(tmp_path: Path, strategy: str) -> None:
     assert json.loads((tmp_path / "run.json").read_text())["training"]["optimizer"]["lr"] == 0.1
 
 
-# ---------------------------------------------------------------------------------------------------------- faults
+# ----------------------------------------------------------------------------------------- faults
 
 
 def changed_weight(crew: Crew, folder: Path, rank: int) -> None:
@@ -289,15 +358,25 @@ def changed_weight(crew: Crew, folder: Path, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.long)])
-def test_a_process_with_other_weights_is_noticed_before_they_are_saved(tmp_path: Path, rank: int) -> None:
+def test_a_process_with_other_weights_is_noticed_before_they_are_saved(
+    tmp_path: Path, rank: int
+) -> None:
     said = together(changed_weight, tmp_path, rank)
-    assert all(s.startswith("CrewError: the processes no longer have the same weights at step 4; nothing was saved") for s in said)
+    assert all(
+        s.startswith(
+            "CrewError: the processes no longer have the same weights at step 4; nothing was saved"
+        )
+        for s in said
+    )
     assert [path.name for path in state.checkpoints(tmp_path)] == ["step-00000002"]
 
 
 def test_an_exchange_ends_when_no_thread_holds_the_numbers() -> None:
     held: list[Tensor] = []
-    numbers = exchanged(lambda tensor: (held.append(tensor), threading.Timer(0.1, held.clear).start()), torch.zeros(2))
+    numbers = exchanged(
+        lambda tensor: (held.append(tensor), threading.Timer(0.1, held.clear).start()),
+        torch.zeros(2),
+    )
     assert not held
     assert numbers.tolist() == [0, 0]
 
@@ -311,7 +390,9 @@ def test_a_folder_that_is_not_shared_is_noticed_on_resuming(tmp_path: Path) -> N
     for rank, last in enumerate((4, 2)):
         stretch(ALONE, tmp_path / str(rank), last)
     said = together(from_two_folders, tmp_path)
-    assert [s.split(";")[0] for s in said] == [f"CrewError: process {n} is at step {at}, others are not" for n, at in enumerate((4, 2))]
+    assert [s.split(";")[0] for s in said] == [
+        f"CrewError: process {n} is at step {at}, others are not" for n, at in enumerate((4, 2))
+    ]
 
 
 def dying(crew: Crew, how: str) -> float:
@@ -340,7 +421,9 @@ def dying(crew: Crew, how: str) -> float:
 )
 def test_nobody_waits_for_ever(how: str, strategy: str) -> None:
     patience = 5 if how == "hangs" else 300
-    first, second = together(dying, how, strategy=strategy, timeout=patience, need=[0] if how == "hangs" else [0, 1])
+    first, second = together(
+        dying, how, strategy=strategy, timeout=patience, need=[0] if how == "hangs" else [0, 1]
+    )
     gone = f"another process of this run is gone, or has not answered for {patience} seconds"
     assert first.startswith(f"CrewError: {gone}; expected all of them, until the end. Fix: ")
     assert first.endswith("--resume auto")
@@ -377,7 +460,12 @@ class Poisoned:
 def test_what_is_not_finite_in_one_is_left_out_by_all() -> None:
     first, second = together(not_finite)
     assert first == second
-    assert [(step, skipped) for step, skipped, _ in first[0]] == [(1, False), (2, False), (3, True), (4, False)]
+    assert [(step, skipped) for step, skipped, _ in first[0]] == [
+        (1, False),
+        (2, False),
+        (3, True),
+        (4, False),
+    ]
     assert [same for *_, same in first[0]] == [False, False, True, False]
 
 
@@ -390,13 +478,25 @@ with crew_here(device="cpu") as crew:
 
 def test_under_torchrun(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "script.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(tmp_path / "script.py"),
+    ]
     said = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
-    assert sorted(part for part in said.replace("]", "]\n").split() if part) == sorted(["[0", "of", "2:", "3]", "[1", "of", "2:", "3]"])
+    assert sorted(part for part in said.replace("]", "]\n").split() if part) == sorted(
+        ["[0", "of", "2:", "3]", "[1", "of", "2:", "3]"]
+    )
 
 
 @pytest.mark.parametrize("badly", [False, True])
-def test_the_group_of_a_failed_exchange_is_never_freed(badly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_group_of_a_failed_exchange_is_never_freed(
+    badly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Freeing it would wait for gloo's thread, which may wait for us."""
     for name, value in {
         "RANK": "0",

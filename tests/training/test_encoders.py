@@ -22,10 +22,14 @@ from sightline.training.data.chunk_encoders import Encoder, cut, of_bpe, of_char
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw = random.Random(0)
-    words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 9))) for _ in range(300)] + ["日本語", "猫", "naïve", "7", "1984"]
+    words = [
+        "".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 9))) for _ in range(300)
+    ] + ["日本語", "猫", "naïve", "7", "1984"]
     ends = [" ", " ", " ", " ", "  ", "\n", ". ", ", ", "!\n\n", " — "]
     path = tmp_path_factory.mktemp("book") / "book.txt"
-    path.write_text("".join(draw.choice(words) + draw.choice(ends) for _ in range(4000)), encoding="utf-8")
+    path.write_text(
+        "".join(draw.choice(words) + draw.choice(ends) for _ in range(4000)), encoding="utf-8"
+    )
     return path
 
 
@@ -44,7 +48,11 @@ def unigram(book: Path, folder: Path) -> Path:
     """SentencePiece's own."""
     folder.mkdir()
     sentencepiece.SentencePieceTrainer.train(
-        input=str(book), model_prefix=str(folder / "tokenizer"), vocab_size=300, minloglevel=2, max_sentence_length=100_000
+        input=str(book),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=300,
+        minloglevel=2,
+        max_sentence_length=100_000,
     )
     return folder
 
@@ -53,7 +61,13 @@ def unigram(book: Path, folder: Path) -> Path:
 def encoder(book: Path, request: pytest.FixtureRequest) -> Encoder:
     if request.param == "bpe":
         return of_model(str(save(train([book], vocab_size=400), book.parent / "bpe")))
-    return of_model(str({"metaspace": metaspace, "sentencepiece": unigram}[request.param](book, book.parent / request.param)))
+    return of_model(
+        str(
+            {"metaspace": metaspace, "sentencepiece": unigram}[request.param](
+                book, book.parent / request.param
+            )
+        )
+    )
 
 
 @pytest.mark.parametrize("size", [50, 700])
@@ -88,7 +102,8 @@ def test_where_a_cut_is() -> None:
 @settings(max_examples=60, deadline=None)
 @given(learned=st.text(min_size=1, max_size=40), text=st.text(max_size=40))
 def test_characters_are_the_librarys(learned: str, text: str) -> None:
-    """The table gives what the tokenizer beside the data gives, also for characters that it never saw."""
+    """The table gives what the tokenizer beside the data gives, also for characters that it never
+    saw."""
     ours, theirs = of_characters([learned]), characters([learned])
     assert list(ours.part(text, first=True)) == theirs.encode(text, add_special_tokens=False).ids
     assert ours.vocab_size == theirs.get_vocab_size()
@@ -110,5 +125,7 @@ def test_what_a_learned_one_writes(book: Path, tmp_path: Path) -> None:
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has no tokenizer; expected characters, bpe, or a folder"):
+    with pytest.raises(
+        InputError, match=r"has no tokenizer; expected characters, bpe, or a folder"
+    ):
         of_model(str(tmp_path))

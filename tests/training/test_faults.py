@@ -1,4 +1,5 @@
-"""Faults while training: full disks, signals, memory, data that is gone (H94 to H105, D49, D50). Numbers that are not finite are in test_not_finite.py."""
+"""Faults while training: full disks, signals, memory, data that is gone (H94 to H105, D49, D50).
+Numbers that are not finite are in test_not_finite.py."""
 
 from __future__ import annotations
 
@@ -23,12 +24,25 @@ from sightline.training.loop import BatchError, MemoryFullError, StepEvent, Trai
 from sightline.training.run import Evaluated, Event, Job, train
 from sightline.training.state import checkpoint as state
 from tests.training.disk import failing_at, watching
-from tests.training.small import Numbers, Poison, config, files, job, model, notes, same, saved, stopping, train_all, weights
+from tests.training.small import (
+    Numbers,
+    Poison,
+    config,
+    files,
+    job,
+    model,
+    notes,
+    same,
+    saved,
+    stopping,
+    train_all,
+    weights,
+)
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 
-# ------------------------------------------------------------------------------------------------------ a full disk
+# ------------------------------------------------------------------------------------ a full disk
 
 
 @pytest.fixture(name="begun")
@@ -38,9 +52,12 @@ def two_checkpoints(tmp_path: Path) -> Path:
     return tmp_path / "begun"
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=lambda code: errno.errorcode[code]
+)
 def test_a_save_that_fails_at_any_write_leaves_what_was_there(tmp_path: Path, code: int) -> None:
-    """H94: at each call in turn. The checkpoints before are bit-equal, nothing half-written stays, the error says so."""
+    """H94: at each call in turn. The checkpoints before are bit-equal, nothing half-written stays,
+    the error says so."""
     who = trainee(model(), config())
     for step in (1, 2):
         who.step = step
@@ -85,13 +102,18 @@ def saved_with_fault(who: Trainee, folder: Path, number: int, code: int) -> tupl
 
 @pytest.mark.parametrize("part", ["checkpoints", "model", "metrics.jsonl"])
 def test_training_goes_on_when_the_disk_is_full_for_a_while(tmp_path: Path, part: str) -> None:
-    """Everything under one name fails until step 3; then there is room again. The weights are those of a run without a fault."""
+    """Everything under one name fails until step 3; then there is room again. The weights are those
+    of a run without a fault."""
     train_all(job(save_every=1, eval_every=1), tmp_path / "whole")
     seen: list[Event] = []
 
     def full(call: str, path: Path, half: Any) -> None:
         below = part in "/".join(path.parts[-3:])
-        if below and call in ("open", "write", "mkdir") and not any(getattr(event, "step", 0) > 3 for event in seen):
+        if (
+            below
+            and call in ("open", "write", "mkdir")
+            and not any(getattr(event, "step", 0) > 3 for event in seen)
+        ):
             half()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -103,7 +125,9 @@ def test_training_goes_on_when_the_disk_is_full_for_a_while(tmp_path: Path, part
     assert saved(seen)[-1] == 6
     whole, run = (tmp_path / name / "model" / "model.safetensors" for name in ("whole", "run"))
     assert whole.read_bytes() == run.read_bytes()
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [line["step"] for line in lines if line["kind"] == "step"][-2:] == [5, 6]
     if part == "metrics.jsonl":
         assert len([text for text in notes(seen) if "metrics.jsonl" in text]) == 1
@@ -111,7 +135,9 @@ def test_training_goes_on_when_the_disk_is_full_for_a_while(tmp_path: Path, part
 
 def test_a_last_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path, begun: Path) -> None:
     """There is no later one to wait for. The kernel itself refuses to let files grow."""
-    before = {name: data for name, data in files(begun).items() if name.startswith("checkpoints/step")}
+    before = {
+        name: data for name, data in files(begun).items() if name.startswith("checkpoints/step")
+    }
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -121,7 +147,9 @@ def test_a_last_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path, be
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
-    assert {name: data for name, data in files(begun).items() if name.startswith("checkpoints/")} | before == {
+    assert {
+        name: data for name, data in files(begun).items() if name.startswith("checkpoints/")
+    } | before == {
         **before,
         "checkpoints/LATEST": b"step-00000004",
     }
@@ -146,12 +174,13 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         train_all(job(), tmp_path / "file" / "run")
 
 
-# ---------------------------------------------------------------------------------------------------------- signals
+# ---------------------------------------------------------------------------------------- signals
 
 
 @pytest.mark.parametrize("moment", ["step", "part", "evaluation", "save"])
 def test_sigterm_saves_and_ends(tmp_path: Path, moment: str) -> None:
-    """H95: a real signal at a chosen moment sets the flag; nothing else begins, the state is saved, and the rest gives the same bits."""
+    """H95: a real signal at a chosen moment sets the flag; nothing else begins, the state is saved,
+    and the rest gives the same bits."""
     caught: list[int] = []
     handler = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
     asked = {"validation": 0}
@@ -185,14 +214,24 @@ def test_sigterm_saves_and_ends(tmp_path: Path, moment: str) -> None:
 
     try:
         seen: list[Event] = []
-        with watching(lambda call, path, half: terminate() if moment == "save" and ".step-00000002" in str(path) and not caught else None):
-            for event in train(replace(what, make=make), tmp_path / "run", stop=lambda: bool(caught)):
+        with watching(
+            lambda call, path, half: (
+                terminate()
+                if moment == "save" and ".step-00000002" in str(path) and not caught
+                else None
+            )
+        ):
+            for event in train(
+                replace(what, make=make), tmp_path / "run", stop=lambda: bool(caught)
+            ):
                 seen.append(event)  # noqa: PERF402
     finally:
         signal.signal(signal.SIGTERM, handler)
     assert caught
     last = {"step": 3, "part": 3, "evaluation": 3, "save": 2}[moment]
-    assert saved(seen)[-1] == last == max(event.step for event in seen if isinstance(event, StepEvent))
+    assert (
+        saved(seen)[-1] == last == max(event.step for event in seen if isinstance(event, StepEvent))
+    )
     if moment == "evaluation":
         assert asked["validation"] == 2
         assert not [event for event in seen if isinstance(event, Evaluated)]
@@ -200,14 +239,17 @@ def test_sigterm_saves_and_ends(tmp_path: Path, moment: str) -> None:
     train_all(what, tmp_path / "whole")
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
     assert [event.step for event in [*seen, *rest] if isinstance(event, Evaluated)] == [3, 6]
-    assert (tmp_path / "run/model/model.safetensors").read_bytes() == (tmp_path / "whole/model/model.safetensors").read_bytes()
+    assert (tmp_path / "run/model/model.safetensors").read_bytes() == (
+        tmp_path / "whole/model/model.safetensors"
+    ).read_bytes()
 
 
-# ----------------------------------------------------------------------------------------------------------- memory
+# ----------------------------------------------------------------------------------------- memory
 
 
 def test_memory_that_torch_cannot_have(tmp_path: Path) -> None:
-    """H99: a real allocation of 2⁶⁰ bytes at step 3. The state before it is saved; half the batch at a time is what is offered."""
+    """H99: a real allocation of 2⁶⁰ bytes at step 3. The state before it is saved; half the batch
+    at a time is what is offered."""
     poison = Poison()
 
     def hungry(step: int, batch: Batch) -> Batch:
@@ -225,9 +267,15 @@ def test_memory_that_torch_cannot_have(tmp_path: Path) -> None:
 
     small = [False]
     what = job(Numbers(before=hungry), make=make)
-    with pytest.raises(MemoryFullError, match=r"step 3: not enough memory for a batch of 3 × 6 tokens in 1 part; .*Fix: accumulate=2"):
+    with pytest.raises(
+        MemoryFullError,
+        match=r"step 3: not enough memory for a batch of 3 × 6 tokens in 1 part; .*Fix: accumulate=2",
+    ):
         train_all(what, tmp_path / "run")
-    assert state.newest(tmp_path / "run") == (tmp_path / "run" / "checkpoints" / "step-00000003", [])
+    assert state.newest(tmp_path / "run") == (
+        tmp_path / "run" / "checkpoints" / "step-00000003",
+        [],
+    )
     small[0] = True
     events = train_all(replace(what, config=config(accumulate=2)), tmp_path / "run")
     assert "changed: training.accumulate: 1 → 2; sums may round otherwise" in notes(events)
@@ -243,11 +291,12 @@ def test_other_errors_of_torch_are_not_called_memory(tmp_path: Path) -> None:
     assert not isinstance(caught.value, MemoryFullError)
 
 
-# ------------------------------------------------------------------------------------------------------------- data
+# ------------------------------------------------------------------------------------------- data
 
 
 def test_data_that_is_gone(tmp_path: Path) -> None:
-    """D50: the checkpoint first, then the error, which names the step; with the data back, the run goes on as if nothing had been."""
+    """D50: the checkpoint first, then the error, which names the step; with the data back, the run
+    goes on as if nothing had been."""
     shards = tmp_path / "shards"
     shards.mkdir()
     for step in range(6):
@@ -258,7 +307,9 @@ def test_data_that_is_gone(tmp_path: Path) -> None:
 
     what = job(Numbers(before=read))
     (shards / "3.npy").rename(tmp_path / "away.npy")
-    with pytest.raises(BatchError, match=r"step 3: its batch could not be made: FileNotFoundError: .*3\.npy") as caught:
+    with pytest.raises(
+        BatchError, match=r"step 3: its batch could not be made: FileNotFoundError: .*3\.npy"
+    ) as caught:
         train_all(what, tmp_path / "run")
     assert isinstance(caught.value.__cause__, FileNotFoundError)
     assert state.newest(tmp_path / "run")[0] == tmp_path / "run" / "checkpoints" / "step-00000003"
@@ -280,7 +331,10 @@ def test_held_out_data_that_is_gone(tmp_path: Path) -> None:
         train_all(what, tmp_path)
     assert state.newest(tmp_path)[0] == tmp_path / "checkpoints" / "step-00000003"
     gone[0] = False
-    assert [event.step for event in train_all(what, tmp_path) if isinstance(event, Evaluated)] == [3, 6]
+    assert [event.step for event in train_all(what, tmp_path) if isinstance(event, Evaluated)] == [
+        3,
+        6,
+    ]
 
 
 @pytest.mark.parametrize("change", ["data", "lr", "seed", "schedule", "model"])
@@ -308,23 +362,31 @@ def test_a_run_does_not_go_on_otherwise_unnoticed(tmp_path: Path, change: str) -
     assert ("--accept-data-change" if change == "data" else "--accept-changes") in caught.value.fix
     assert "\n" not in str(caught.value)
     assert files(tmp_path) == before
-    events = train_all(changed[change], tmp_path, accept=frozenset({"data" if change == "data" else "settings"}))
+    events = train_all(
+        changed[change], tmp_path, accept=frozenset({"data" if change == "data" else "settings"})
+    )
     assert any(text.startswith("changed: ") for text in notes(events))
     assert saved(events)[-1] == 6
-    assert not any(text.startswith("changed: ") for text in notes(train_all(changed[change], tmp_path)))
+    assert not any(
+        text.startswith("changed: ") for text in notes(train_all(changed[change], tmp_path))
+    )
 
 
 def test_other_versions_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopping(job(), tmp_path, 2)
     monkeypatch.setattr(torch, "__version__", "9.9")
-    assert any(text.startswith("changed: torch: ") and " → 9.9" in text for text in notes(train_all(job(), tmp_path)))
+    assert any(
+        text.startswith("changed: torch: ") and " → 9.9" in text
+        for text in notes(train_all(job(), tmp_path))
+    )
 
 
-# ------------------------------------------------------------------------------------------------------ two trainers
+# ----------------------------------------------------------------------------------- two trainers
 
 
 def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
-    """H104: in this process, and from another; as soon as the first is gone, even killed, the next may begin."""
+    """H104: in this process, and from another; as soon as the first is gone, even killed, the next
+    may begin."""
     first = train(job(), tmp_path)
     next(first)
     with pytest.raises(InputError, match="another trainer is at work here"):

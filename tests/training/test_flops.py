@@ -29,7 +29,12 @@ CONFIGS = {
 
 def batch(source: int | None = None) -> Batch:
     tokens = torch.randint(29, (3, 11))
-    return Batch(tokens=tokens, targets=tokens, count=33, source=None if source is None else torch.randint(29, (3, source)))
+    return Batch(
+        tokens=tokens,
+        targets=tokens,
+        count=33,
+        source=None if source is None else torch.randint(29, (3, source)),
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -45,11 +50,14 @@ def test_as_torch_counts(as_users_run_it: None) -> None:
     counter = FlopCounterMode(display=False)
     with counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         objective(batch())[0].backward()
-    assert counter.get_total_flops() == pytest.approx(step_flops(objective.transformer, batch()), rel=0.08)
+    assert counter.get_total_flops() == pytest.approx(
+        step_flops(objective.transformer, batch()), rel=0.08
+    )
 
 
 def test_the_rule_of_thumb() -> None:
-    """6 N + 12 · layers · width · context for each token, with N the matrices and the head, a tied one too."""
+    """6 N + 12 · layers · width · context for each token, with N the matrices and the head, a tied
+    one too."""
     transformer = sl.build(CONFIGS["tied"])
     matrices = sum(p.numel() for p in transformer.parameters() if p.ndim == 2)
     assert step_flops(transformer, batch()) == 33 * (6 * matrices + 12 * 2 * 24 * 11)
@@ -72,5 +80,7 @@ def test_frozen_matrices_cost_no_gradient_of_their_own() -> None:
 
 def test_mfu_is_the_part_of_the_peak_that_was_used() -> None:
     event = next(steps(trainee(model(), config()), Numbers(), peak_flops=1e9))
-    assert event.mfu == pytest.approx(step_flops(model(), Numbers().made(0, 0)) * event.tokens_per_second / 18 / 1e9)
+    assert event.mfu == pytest.approx(
+        step_flops(model(), Numbers().made(0, 0)) * event.tokens_per_second / 18 / 1e9
+    )
     assert next(steps(trainee(model(), config()), Numbers())).mfu is None

@@ -1,4 +1,5 @@
-"""kill -9 at any instant and at every system call that changes the disk: the run goes on and ends with the same bits (H89, H91, H92)."""
+"""kill -9 at any instant and at every system call that changes the disk: the run goes on and ends
+with the same bits (H89, H91, H92)."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ KILLED = -signal.SIGKILL
 
 @pytest.fixture(name="tmp_path")
 def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, where there is one: what the kernel holds survives kill -9 on any disk, and there fsync costs nothing."""
+    """A folder in memory, where there is one: what the kernel holds survives kill -9 on any disk,
+    and there fsync costs nothing."""
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path
         return
@@ -67,7 +69,8 @@ def dying_at(number: int) -> Before:
 
 
 def killed_at_each_call(tmp_path: Path, what: Job, before: Path | None) -> int:
-    """One child for each call from `before` to the end; each run is finished here. The number of kills."""
+    """One child for each call from `before` to the end; each run is finished here. The number of
+    kills."""
     train_all(what, tmp_path / "whole")
     wanted = weights(tmp_path / "whole")
     number = 0
@@ -88,7 +91,9 @@ def killed_at_each_call(tmp_path: Path, what: Job, before: Path | None) -> int:
         train_all(what, folder)
         assert same(weights(folder), wanted), number
         assert not [name for name in files(folder) if ".partial" in name or ".old" in name]
-        assert (folder / "model" / "model.safetensors").read_bytes() == (tmp_path / "whole/model/model.safetensors").read_bytes()
+        assert (folder / "model" / "model.safetensors").read_bytes() == (
+            tmp_path / "whole/model/model.safetensors"
+        ).read_bytes()
         shutil.rmtree(folder)
         if status == 0:
             return number - 1
@@ -104,11 +109,17 @@ def whole_ones_stay(before: Path, folder: Path) -> None:
 
 def test_at_every_call_of_the_first_save(tmp_path: Path) -> None:
     """From an empty folder: lock, run.json, metrics, model/, the first checkpoint."""
-    assert killed_at_each_call(tmp_path, job(Numbers(held_out=1), steps=1, save_every=1, eval_every=1), None) > 30
+    assert (
+        killed_at_each_call(
+            tmp_path, job(Numbers(held_out=1), steps=1, save_every=1, eval_every=1), None
+        )
+        > 30
+    )
 
 
 def test_at_every_call_of_a_later_save_and_its_pruning(tmp_path: Path) -> None:
-    """The third checkpoint of two that are kept: leftovers go, metrics are cut, model/ is replaced, the oldest goes."""
+    """The third checkpoint of two that are kept: leftovers go, metrics are cut, model/ is replaced,
+    the oldest goes."""
     what = job(Numbers(held_out=1), steps=3, save_every=1, eval_every=1, ema=0.9)
     events = stopped_at(what, tmp_path / "before", 2)
     assert [event.step for event in events if isinstance(event, Saved)] == [1, 2]
@@ -126,7 +137,9 @@ def test_at_every_call_when_a_broken_checkpoint_is_written_again(tmp_path: Path)
 
 def stopped_at(what: Job, folder: Path, step: int) -> list[Event]:
     seen: list[Event] = []
-    for event in train(what, folder, stop=lambda: bool(seen) and max(getattr(e, "step", 0) for e in seen) >= step):
+    for event in train(
+        what, folder, stop=lambda: bool(seen) and max(getattr(e, "step", 0) for e in seen) >= step
+    ):
         seen.append(event)  # noqa: PERF402
     return seen
 

@@ -17,7 +17,11 @@ def written(place: Path, name: str, text: str) -> Path:
 
 
 def test_both_formats_say_the_same(tmp_path: Path) -> None:
-    table = written(tmp_path, "a.csv", '\ufefftext,label,id\r\n"What, a ""film""!\nTruly.",good,1\r\nToo long.,bad,2\r\nWell.,good,3\r\n')
+    table = written(
+        tmp_path,
+        "a.csv",
+        '\ufefftext,label,id\r\n"What, a ""film""!\nTruly.",good,1\r\nToo long.,bad,2\r\nWell.,good,3\r\n',
+    )
     lines = written(
         tmp_path,
         "a.jsonl",
@@ -36,7 +40,11 @@ def test_labels_are_sorted_as_people_would() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "text,label\na,b\n,c\n", r"a.csv, line 3: no text; expected text and label in every row\. Fix: correct the line"),
+        (
+            "a.csv",
+            "text,label\na,b\n,c\n",
+            r"a.csv, line 3: no text; expected text and label in every row\. Fix: correct the line",
+        ),
         ("a.csv", "text,label\na,b\nc\n", "line 3: no label"),
         ("a.csv", 'text,label\n"two\nlines",b\nc,\n', "line 4: no label"),
         ("a.csv", "text,lable\na,b\n", "line 2: no label"),
@@ -44,7 +52,11 @@ def test_labels_are_sorted_as_people_would() -> None:
         ("a.csv", "text,label\n", "has no rows"),
         ("a.csv", "text,label\na,b\nc,b\n", r"every label is 'b'; expected two labels or more"),
         ("a.jsonl", '{"text": "a", "label": 1}\n[]\n', "line 2: no JSON object"),
-        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "a", "label": true}\n', "line 2: no label"),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": 1}\n{"text": "a", "label": true}\n',
+            "line 2: no label",
+        ),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": 3, "label": 2}\n', "line 2: no text"),
         ("a.jsonl", "[" * 100_000, "line 1: no JSON object"),
         ("a.jsonl", "a\0b", "is no text"),

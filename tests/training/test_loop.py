@@ -19,7 +19,9 @@ from tests.training.small import Numbers, config, model
 
 
 def gradients(who: Trainee) -> dict[str, Tensor]:
-    return {name: p.grad.clone() for name, p in who.transformer.named_parameters() if p.grad is not None}
+    return {
+        name: p.grad.clone() for name, p in who.transformer.named_parameters() if p.grad is not None
+    }
 
 
 def after(who: Trainee, many: int, task: Numbers | None = None) -> list[StepEvent]:
@@ -46,7 +48,9 @@ def test_the_loss_is_the_mean_over_targets() -> None:
     batch.targets[0, :4] = -100
     batch = replace(batch, count=14)
     logits = model()(batch.tokens)
-    wanted = nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=-100)
+    wanted = nn.functional.cross_entropy(
+        logits.flatten(0, 1), batch.targets.flatten(), ignore_index=-100
+    )
     found = backward(trainee(model(), config()), batch)
     assert found is not None
     assert found[0] == pytest.approx(wanted.item(), rel=1e-6)
@@ -64,7 +68,9 @@ def test_clipping(clip: float) -> None:
     backward(free, Numbers().batch(0))
     found = backward(clipped, Numbers().batch(0))
     assert found is not None
-    norm = math.sqrt(sum(float(slope.double().square().sum()) for slope in gradients(free).values()))
+    norm = math.sqrt(
+        sum(float(slope.double().square().sum()) for slope in gradients(free).values())
+    )
     assert found[1] == pytest.approx(norm, rel=1e-5)
     shrink = min(1.0, clip / norm) if clip else 1.0
     for name, slope in gradients(free).items():
@@ -95,7 +101,9 @@ def test_label_smoothing_and_z_loss_reach_the_gradient(smoothing: float, z_loss:
     for name, p in by_hand.named_parameters():
         torch.testing.assert_close(gradients(who)[name], p.grad, rtol=1e-4, atol=1e-6)
     assert found is not None
-    assert found[0] == pytest.approx(float(nn.functional.cross_entropy(logits, batch.targets.flatten())), rel=1e-6)
+    assert found[0] == pytest.approx(
+        float(nn.functional.cross_entropy(logits, batch.targets.flatten())), rel=1e-6
+    )
 
 
 CHECKPOINTED = {
@@ -150,7 +158,12 @@ def test_wrapping_blocks_twice_wraps_them_once() -> None:
 def test_bfloat16_learns() -> None:
     """H98: there is no scaler that could overflow; weights and moments stay in float32."""
     task = Numbers(before=lambda step, batch: Numbers().made(0, 0))
-    who = trainee(model(), config(precision="bfloat16", steps=40, optimizer=AdamW(lr=0.02), schedule=Schedule(warmup=1)))
+    who = trainee(
+        model(),
+        config(
+            precision="bfloat16", steps=40, optimizer=AdamW(lr=0.02), schedule=Schedule(warmup=1)
+        ),
+    )
     events = after(who, 40, task)
     assert events[-1].loss < 0.5 * events[0].loss
     assert {p.dtype for p in who.transformer.parameters()} == {torch.float32}
@@ -161,16 +174,31 @@ def test_bfloat16_learns() -> None:
 
 @pytest.mark.parametrize("optimizer", [AdamW(lr=0.1), Muon(lr=0.1)], ids=["adamw", "muon"])
 def test_weights_stay_on_the_sphere(optimizer: Any) -> None:
-    """nGPT: after each step, all rows that read the stream and columns that write to it have length 1."""
-    who = trainee(sl.build(sl.ngpt(width=16, layers=1, heads=2, vocab_size=13, max_positions=8)), config(optimizer=optimizer))
+    """nGPT: after each step, all rows that read the stream and columns that write to it have length
+    1."""
+    who = trainee(
+        sl.build(sl.ngpt(width=16, layers=1, heads=2, vocab_size=13, max_positions=8)),
+        config(optimizer=optimizer),
+    )
     before = weights(who)
     for _ in range(3):
         after(who, 1)
         block = who.transformer.last_stack[0]
-        for rows in (block.attention.query, block.attention.value, block.feed_forward.up, who.transformer.last_stack.embedding.tokens):
+        for rows in (
+            block.attention.query,
+            block.attention.value,
+            block.feed_forward.up,
+            who.transformer.last_stack.embedding.tokens,
+        ):
             torch.testing.assert_close(rows.weight.norm(dim=1), torch.ones(rows.weight.shape[0]))
-        torch.testing.assert_close(block.feed_forward.down.weight.norm(dim=0), torch.ones(block.feed_forward.down.weight.shape[1]))
-    assert not torch.equal(before["decoder.0.attention.query.weight"], who.transformer.last_stack[0].attention.query.weight)
+        torch.testing.assert_close(
+            block.feed_forward.down.weight.norm(dim=0),
+            torch.ones(block.feed_forward.down.weight.shape[1]),
+        )
+    assert not torch.equal(
+        before["decoder.0.attention.query.weight"],
+        who.transformer.last_stack[0].attention.query.weight,
+    )
 
 
 def test_events() -> None:
@@ -188,7 +216,9 @@ def test_dropout_belongs_to_the_step() -> None:
     after(a, 6)
     for _ in steps(b, Numbers()):
         torch.rand(1000)
-    assert all(torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True))
+    assert all(
+        torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True)
+    )
 
 
 def test_stop_is_asked_before_each_step_and_between_parts() -> None:
@@ -208,9 +238,18 @@ def test_update_is_one_step_of_the_optimiser() -> None:
         p.grad = gradients(who)[name]
     who.optimizers.set_factor(1.0)
     update(who)
-    decaying = [p for p in by_hand.parameters() if p.ndim == 2 and p is not by_hand.last_stack.embedding.tokens.weight]
+    decaying = [
+        p
+        for p in by_hand.parameters()
+        if p.ndim == 2 and p is not by_hand.last_stack.embedding.tokens.weight
+    ]
     others = [p for p in by_hand.parameters() if not any(p is q for q in decaying)]
-    torch.optim.AdamW([{"params": decaying}, {"params": others, "weight_decay": 0.0}], lr=0.01, betas=(0.9, 0.99), weight_decay=0.1).step()
+    torch.optim.AdamW(
+        [{"params": decaying}, {"params": others, "weight_decay": 0.0}],
+        lr=0.01,
+        betas=(0.9, 0.99),
+        weight_decay=0.1,
+    ).step()
     for name, p in by_hand.named_parameters():
         torch.testing.assert_close(weights(who)[name], p.detach(), rtol=1e-5, atol=1e-6)
 

@@ -1,4 +1,5 @@
-"""Adapters: nothing at first, the same merged or not, and under Hugging Face's names what Hugging Face would compute."""
+"""Adapters: nothing at first, the same merged or not, and under Hugging Face's names what Hugging
+Face would compute."""
 
 from __future__ import annotations
 
@@ -24,14 +25,34 @@ from sightline.training.state.lora_files import load_adapters, save_adapters
 from tests.families.oracle import ours, reference, tokens
 from tests.tiny import SIZE
 
-SMALL: dict[str, Any] = {"vocab_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 48}
+SMALL: dict[str, Any] = {
+    "vocab_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": SMALL | {"num_key_value_heads": 2, "max_position_embeddings": 64},
-    "GPT2LMHeadModel": {"vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "GPT2LMHeadModel": {
+        "vocab_size": 40,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 64,
+    },
     "GPTNeoXForCausalLM": SMALL | {"max_position_embeddings": 64},
     "BertForMaskedLM": SMALL | {"max_position_embeddings": 64},
-    "Phi3ForCausalLM": SMALL | {"num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0},
-    "T5ForConditionalGeneration": {"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+    "Phi3ForCausalLM": SMALL
+    | {"num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0},
+    "T5ForConditionalGeneration": {
+        "vocab_size": 40,
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 48,
+        "num_layers": 2,
+        "num_heads": 4,
+    },
 }
 
 
@@ -67,14 +88,18 @@ def test_the_formula() -> None:
     made = LowRank(layer, rank=2, alpha=3.0)
     made.lora_b.data.normal_()
     x = torch.randn(4, 6)
-    a, b, w = (value.detach().double().numpy() for value in (made.lora_a, made.lora_b, layer.weight))
+    a, b, w = (
+        value.detach().double().numpy() for value in (made.lora_a, made.lora_b, layer.weight)
+    )
     expected = x.double().numpy() @ (w + 3.0 / 2 * b @ a).T + layer.bias.detach().double().numpy()
     torch.testing.assert_close(made(x).double(), torch.from_numpy(expected), atol=1e-5, rtol=1e-5)
 
 
 def test_merged_is_unmerged_and_back_to_the_bit() -> None:
     torch.manual_seed(0)
-    model = filled(add_adapters(sl.build(sl.encoder_decoder(**SIZE)).eval(), rank=4, matrices="all"))
+    model = filled(
+        add_adapters(sl.build(sl.encoder_decoder(**SIZE)).eval(), rank=4, matrices="all")
+    )
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     apart = model(**inputs(model))
     with merged(model):
@@ -94,7 +119,9 @@ def test_only_the_adapters_learn() -> None:
     torch.manual_seed(0)
     model = filled(add_adapters(sl.build(sl.gpt(**SIZE)), rank=4))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    assert [(group.name, len(group.parameters)) for group in groups(model)] == [("hidden", 2 * 2 * SIZE["layers"])]
+    assert [(group.name, len(group.parameters)) for group in groups(model)] == [
+        ("hidden", 2 * 2 * SIZE["layers"])
+    ]
     optimizers = make_optimizers(model, AdamW(lr=0.1))
     optimizers.set_factor(1.0)
     ids = tokens(SIZE["vocab_size"])
@@ -109,7 +136,8 @@ def test_only_the_adapters_learn() -> None:
 @pytest.mark.parametrize("matrices", ["query_value", "all"])
 @pytest.mark.parametrize("name", MODELS)
 def test_on_the_disk_as_hugging_face_names_it(name: str, matrices: Any, tmp_path: Path) -> None:
-    """What the files say, added to Hugging Face's modules by hand, is what our adapters compute; and we read it back."""
+    """What the files say, added to Hugging Face's modules by hand, is what our adapters compute;
+    and we read it back."""
     theirs = reference(name, MODELS[name])
     loaded = ours(theirs)
     model = filled(add_adapters(loaded.transformer, rank=2, alpha=5.0, matrices=matrices))
@@ -118,27 +146,41 @@ def test_on_the_disk_as_hugging_face_names_it(name: str, matrices: Any, tmp_path
     again = ours(theirs)
     load_adapters(again.transformer, again.family, again.head, tmp_path / "adapter")
     torch.testing.assert_close(again.transformer(**inputs(model)), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(by_hand(theirs, tmp_path / "adapter", inputs(model)), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        by_hand(theirs, tmp_path / "adapter", inputs(model)), expected, atol=1e-4, rtol=1e-4
+    )
 
 
 def by_hand(theirs: Any, folder: Path, given: dict[str, torch.Tensor]) -> torch.Tensor:
-    """PEFT's rule: every module whose name is, or ends in, a target; its own rank and α where a pattern names it."""
+    """PEFT's rule: every module whose name is, or ends in, a target; its own rank and α where a
+    pattern names it."""
     said = json.loads((folder / "adapter_config.json").read_text())
-    stored = {name: entry.read() for name, entry in open_safetensors(folder / "adapter_model.safetensors").items()}
+    stored = {
+        name: entry.read()
+        for name, entry in open_safetensors(folder / "adapter_model.safetensors").items()
+    }
     named = [
         name
         for name, module in theirs.named_modules()
-        if hasattr(module, "weight") and any(name == target or name.endswith(f".{target}") for target in said["target_modules"])
+        if hasattr(module, "weight")
+        and any(name == target or name.endswith(f".{target}") for target in said["target_modules"])
     ]
     assert len(stored) == 2 * len(named)
     for name in named:
         a, b = (stored[f"base_model.model.{name}.lora_{side}.weight"] for side in "AB")
-        rank, alpha = said["rank_pattern"].get(name, said["r"]), said["alpha_pattern"].get(name, said["lora_alpha"])
+        rank, alpha = (
+            said["rank_pattern"].get(name, said["r"]),
+            said["alpha_pattern"].get(name, said["lora_alpha"]),
+        )
         assert (a.shape[0], b.shape[1]) == (rank, rank)
         module = theirs.get_submodule(name)
         delta = alpha / rank * b @ a
         module.weight.data += delta.T if said["fan_in_fan_out"] else delta
-    both = {"decoder_input_ids": given["tokens"], "input_ids": given["source"]} if "source" in given else {"input_ids": given["tokens"]}
+    both = (
+        {"decoder_input_ids": given["tokens"], "input_ids": given["source"]}
+        if "source" in given
+        else {"input_ids": given["tokens"]}
+    )
     with torch.no_grad():
         return theirs(**both).logits
 
@@ -148,7 +190,17 @@ def test_names_and_settings(tmp_path: Path) -> None:
     add_adapters(loaded.transformer, rank=4)
     save_adapters(loaded.transformer, loaded.family, loaded.head, tmp_path, base="owner/model")
     said = json.loads((tmp_path / "adapter_config.json").read_text())
-    chosen = {name: said[name] for name in ("peft_type", "task_type", "r", "lora_alpha", "target_modules", "base_model_name_or_path")}
+    chosen = {
+        name: said[name]
+        for name in (
+            "peft_type",
+            "task_type",
+            "r",
+            "lora_alpha",
+            "target_modules",
+            "base_model_name_or_path",
+        )
+    }
     assert chosen == {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -163,7 +215,9 @@ def test_names_and_settings(tmp_path: Path) -> None:
 
 
 def test_a_new_head_is_saved_whole(tmp_path: Path) -> None:
-    theirs = reference("BertForSequenceClassification", MODELS["BertForMaskedLM"] | {"num_labels": 3})
+    theirs = reference(
+        "BertForSequenceClassification", MODELS["BertForMaskedLM"] | {"num_labels": 3}
+    )
     loaded = ours(theirs)
     model = filled(add_adapters(loaded.transformer, rank=2, matrices="all"))
     assert model.output is not None
@@ -176,7 +230,9 @@ def test_a_new_head_is_saved_whole(tmp_path: Path) -> None:
     assert said["modules_to_save"] == ["bert.pooler.dense", "classifier"]
     again = ours(theirs)
     load_adapters(again.transformer, again.family, again.head, tmp_path)
-    torch.testing.assert_close(again.transformer(**inputs(model)), model(**inputs(model)), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        again.transformer(**inputs(model)), model(**inputs(model)), atol=1e-6, rtol=1e-5
+    )
     assert {name for name, p in again.transformer.named_parameters() if p.requires_grad} == {
         name for name, p in model.named_parameters() if p.requires_grad
     }
@@ -187,7 +243,11 @@ def test_our_own_format(tmp_path: Path) -> None:
     family = FAMILIES["sightline"]
     save_adapters(model, family, "any", tmp_path)
     own = {name: p.detach() for name, p in model.named_parameters()}
-    assert not [name for name, _ in tensors_of(model, family, "any", parameters=merged_tensors(model, own)) if "lora" in name]
+    assert not [
+        name
+        for name, _ in tensors_of(model, family, "any", parameters=merged_tensors(model, own))
+        if "lora" in name
+    ]
     names = open_safetensors(tmp_path / "adapter_model.safetensors")
     assert "base_model.model.decoder.0.attention.query.lora_A.weight" in names
 
@@ -201,7 +261,10 @@ def test_refusals(tmp_path: Path) -> None:
     add_adapters(loaded.transformer, rank=2)
     save_adapters(loaded.transformer, loaded.family, loaded.head, tmp_path)
     other = ours(reference("GPT2LMHeadModel", MODELS["GPT2LMHeadModel"]))
-    with pytest.raises(CheckpointError, match=r"an adapter of model\.layers\.0\.self_attn\.q_proj, which this model does not have"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"an adapter of model\.layers\.0\.self_attn\.q_proj, which this model does not have",
+    ):
         load_adapters(other.transformer, other.family, other.head, tmp_path)
     config = tmp_path / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"use_dora": True}))

@@ -23,10 +23,14 @@ def tokens(rows: int = 3, time: int = 9, seed: int = 0) -> torch.Tensor:
 def asked(seed: int = 1) -> torch.Tensor:
     """Targets, about a third of which nobody is asked for."""
     found = tokens(seed=seed)
-    return found.masked_fill(torch.rand(found.shape, generator=torch.Generator().manual_seed(2)) < 0.3, IGNORED)
+    return found.masked_fill(
+        torch.rand(found.shape, generator=torch.Generator().manual_seed(2)) < 0.3, IGNORED
+    )
 
 
-def by_hand(logits: torch.Tensor, targets: torch.Tensor, smoothing: float, z: float) -> tuple[float, float]:
+def by_hand(
+    logits: torch.Tensor, targets: torch.Tensor, smoothing: float, z: float
+) -> tuple[float, float]:
     """Sums, target by target, in float64."""
     minimised = nll = 0.0
     for row, target in zip(logits.double().flatten(0, -2), targets.flatten(), strict=True):
@@ -63,7 +67,9 @@ def test_the_formula(name: str, smoothing: float, z: float) -> None:
     ids=["tied", "untied", "masked", "capped", "sphere"],
 )
 @pytest.mark.parametrize("frozen", [False, True])
-def test_chunks_change_nothing(config: sl.ModelConfig, frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_change_nothing(
+    config: sl.ModelConfig, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     model = sl.build(config)
     if frozen:  # as with adapters: only some of the body learns
@@ -91,7 +97,9 @@ def test_labels_of_padded_texts() -> None:
     for pool in ("first", "last", "mean"):
         base = sl.bert(**SIZE, head="none") if pool == "first" else sl.gpt(**SIZE)
         torch.manual_seed(0)
-        model = sl.build(replace(base, head=sl.Classifier(labels=4, pool=pool, activation="tanh"))).eval()
+        model = sl.build(
+            replace(base, head=sl.Classifier(labels=4, pool=pool, activation="tanh"))
+        ).eval()
         ids, labels = tokens(rows=2), torch.tensor([3, 1])
         padding = torch.zeros_like(ids, dtype=torch.bool)
         padding[1, 6:] = True
@@ -105,15 +113,23 @@ def test_labels_of_padded_texts() -> None:
 
 def test_a_label_for_each_token() -> None:
     torch.manual_seed(0)
-    model = sl.build(replace(sl.bert(**SIZE, head="none"), head=sl.Classifier(labels=4, pool="tokens"))).eval()
+    model = sl.build(
+        replace(sl.bert(**SIZE, head="none"), head=sl.Classifier(labels=4, pool="tokens"))
+    ).eval()
     targets = (tokens(seed=5) % 4).masked_fill(asked() == IGNORED, IGNORED)
-    minimised, nll = Objective(model, label_smoothing=0.1, z_loss=0.01)(Batch(tokens=tokens(), targets=targets, count=1))
-    assert (minimised.item(), nll.item()) == pytest.approx(by_hand(model(tokens()).detach(), targets, 0.1, 0.01), rel=1e-5)
+    minimised, nll = Objective(model, label_smoothing=0.1, z_loss=0.01)(
+        Batch(tokens=tokens(), targets=targets, count=1)
+    )
+    assert (minimised.item(), nll.item()) == pytest.approx(
+        by_hand(model(tokens()).detach(), targets, 0.1, 0.01), rel=1e-5
+    )
 
 
 def test_nothing_asked_is_nothing_learned() -> None:
     model = sl.build(sl.gpt(**SIZE))
-    minimised, nll = Objective(model)(Batch(tokens=tokens(), targets=torch.full((3, 9), IGNORED), count=1))
+    minimised, nll = Objective(model)(
+        Batch(tokens=tokens(), targets=torch.full((3, 9), IGNORED), count=1)
+    )
     minimised.backward()
     assert minimised.item() == nll.item() == 0
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())

@@ -28,7 +28,9 @@ def tokens(count: int = 2000, seed: int = 0, *, below: int = MASK) -> Tokens:
     return Tokens.open(place, dtype="uint16", vocab_size=VOCAB)
 
 
-def task(unit: str = "token", *, seed: int = 3, share: float = 0.15, context: int = 50) -> MaskedText:
+def task(
+    unit: str = "token", *, seed: int = 3, share: float = 0.15, context: int = 50
+) -> MaskedText:
     begins = np.arange(VOCAB) % 3 != 0  # every third token goes on with the word before it
     text = PackedText(tokens(), tokens(500, 1), context, 4, seed)
     return MaskedText(text, MASK, VOCAB, special=SPECIAL, unit=unit, begins=begins, share=share)  # pyright: ignore[reportArgumentType]
@@ -66,7 +68,10 @@ def test_whole_words() -> None:
     """A token that goes on with a word is asked for if and only if the token before it is."""
     made = task("word")
     for step in range(30):
-        plain, asked = made.text.batch(step).tokens.numpy(), made.batch(step).targets.numpy() != IGNORED
+        plain, asked = (
+            made.text.batch(step).tokens.numpy(),
+            made.batch(step).targets.numpy() != IGNORED,
+        )
         special = np.isin(plain, sorted(SPECIAL))
         goes_on = (plain[:, 1:] % 3 == 0) & ~special[:, 1:] & ~special[:, :-1]
         assert (asked[:, 1:] == asked[:, :-1])[goes_on].all()
@@ -101,12 +106,20 @@ def test_draws_belong_to_seed_and_sample(unit: str) -> None:
 
 
 def test_fingerprints_tell() -> None:
-    marks = {task().fingerprint, task("word").fingerprint, task("span").fingerprint, task(seed=9).fingerprint, task(share=0.3).fingerprint}
+    marks = {
+        task().fingerprint,
+        task("word").fingerprint,
+        task("span").fingerprint,
+        task(seed=9).fingerprint,
+        task(share=0.3).fingerprint,
+    }
     assert len(marks) == 5
 
 
 def test_rows_of_special_tokens_are_left_alone() -> None:
-    made = MaskedText(PackedText(tokens(300, below=1), None, 10, 2, 0), MASK, VOCAB, special=SPECIAL)
+    made = MaskedText(
+        PackedText(tokens(300, below=1), None, 10, 2, 0), MASK, VOCAB, special=SPECIAL
+    )
     batch = made.batch(0)
     assert not batch.tokens.any()
     assert bool((batch.targets == IGNORED).all())
@@ -120,10 +133,14 @@ def test_where_words_begin(tmp_path: Path) -> None:
     assert words is not None
     assert pieces is not None
     begins = word_beginnings(words, words.vocab_size + 2)
-    found = {piece: bool(begins[words.id_of(piece)]) for piece in ("cat", "##ing", "[MASK]", ".", "##a")}  # pyright: ignore[reportArgumentType, reportCallIssue]
+    found = {
+        piece: bool(begins[words.id_of(piece)]) for piece in ("cat", "##ing", "[MASK]", ".", "##a")
+    }  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert found == {"cat": True, "##ing": False, "[MASK]": True, ".": True, "##a": False}
     begins = word_beginnings(pieces, pieces.vocab_size)
-    found = {piece: bool(begins[pieces.id_of(piece)]) for piece in ("Ġcat", "cat", "he", ".", "<mask>")}  # pyright: ignore[reportArgumentType, reportCallIssue]
+    found = {
+        piece: bool(begins[pieces.id_of(piece)]) for piece in ("Ġcat", "cat", "he", ".", "<mask>")
+    }  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert found == {"Ġcat": True, "cat": False, "he": False, ".": True, "<mask>": True}
 
 

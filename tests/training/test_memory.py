@@ -24,10 +24,21 @@ print(int(heard), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(how: str) -> tuple[int, int]:
-    """Whether the allocator listened, and the faults of one step. A threshold that is set does not adapt itself to what was freed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "LD_PRELOAD"))}
+    """Whether the allocator listened, and the faults of one step. A threshold that is set does not
+    adapt itself to what was freed."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GLIBC_", "LD_PRELOAD"))
+    }
     environment |= {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
-    done = subprocess.run([sys.executable, "-c", CODE, how], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, how],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
     heard, count = done.stdout.split()
     return int(heard), int(count)
 

@@ -33,7 +33,11 @@ def test_what_lies_after_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
     with open(tmp_path / "m", "a") as file:
         file.write('{"kind": "step", "st')
     assert metrics.cut(3) == ""
-    assert [json.loads(line)["step"] for line in (tmp_path / "m").read_text().splitlines()] == [1, 2, 3]
+    assert [json.loads(line)["step"] for line in (tmp_path / "m").read_text().splitlines()] == [
+        1,
+        2,
+        3,
+    ]
 
 
 def test_a_line_that_does_not_fit_leaves_no_half_of_it(tmp_path: Path) -> None:
@@ -47,11 +51,16 @@ def test_a_line_that_does_not_fit_leaves_no_half_of_it(tmp_path: Path) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with watching(before):
-        assert "cannot be written (No space left on device); training goes on" in metrics.write("step", Event(2))
+        assert "cannot be written (No space left on device); training goes on" in metrics.write(
+            "step", Event(2)
+        )
         assert metrics.write("step", Event(3)) == ""
         full[0] = False
         assert metrics.write("step", Event(4)) == ""
-    assert [json.loads(line)["step"] for line in (tmp_path / "m").read_text().splitlines()] == [1, 4]
+    assert [json.loads(line)["step"] for line in (tmp_path / "m").read_text().splitlines()] == [
+        1,
+        4,
+    ]
 
 
 def test_a_folder_in_its_place(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A loss, a gradient or a weight that is NaN or infinite (H97, H102): caught before an update, never saved."""
+"""A loss, a gradient or a weight that is NaN or infinite (H97, H102): caught before an update,
+never saved."""
 
 from __future__ import annotations
 
@@ -13,7 +14,20 @@ import torch
 from sightline.training.data.batch import Batch
 from sightline.training.loop import NotFiniteError, StepEvent, backward, trainee
 from sightline.training.state import checkpoint as state
-from tests.training.small import Numbers, Poison, checkpoint, config, job, model, notes, same, saved, stopping, train_all, weights
+from tests.training.small import (
+    Numbers,
+    Poison,
+    checkpoint,
+    config,
+    job,
+    model,
+    notes,
+    same,
+    saved,
+    stopping,
+    train_all,
+    weights,
+)
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
@@ -38,15 +52,29 @@ def test_stop(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_skip(tmp_path: Path, case: str) -> None:
-    """The batch is left out, and only it; the learning rate goes on. By hand: no update at that step."""
+    """The batch is left out, and only it; the learning rate goes on. By hand: no update at that
+    step."""
     events = train_all(Poison(3, **CASES[case]).job(on_bad="skip"), tmp_path / "run")
     assert [event.step for event in events if isinstance(event, StepEvent) and event.skipped] == [4]
     by_hand = trainee(model(dropout=0.1), config())
     run_by_hand(by_hand, without={3})
-    found = {name.removeprefix("model "): tensor for name, tensor in weights(tmp_path / "run").items() if name.startswith("model ")}
+    found = {
+        name.removeprefix("model "): tensor
+        for name, tensor in weights(tmp_path / "run").items()
+        if name.startswith("model ")
+    }
     assert same(found, {name: p.detach() for name, p in by_hand.transformer.named_parameters()})
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["skipped"] for line in lines if line["kind"] == "step"] == [False, False, False, True, False, False]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [line["skipped"] for line in lines if line["kind"] == "step"] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def run_by_hand(who: Any, without: set[int]) -> None:
@@ -70,15 +98,23 @@ def test_rewind(tmp_path: Path) -> None:
     assert "back to step 2, and the batches of steps 2 to 3 are left out" in " ".join(notes(events))
     by_hand = trainee(model(dropout=0.1), config())
     run_by_hand(by_hand, without={2, 3})
-    found = {name.removeprefix("model "): tensor for name, tensor in weights(tmp_path / "run").items() if name.startswith("model ")}
+    found = {
+        name.removeprefix("model "): tensor
+        for name, tensor in weights(tmp_path / "run").items()
+        if name.startswith("model ")
+    }
     assert same(found, {name: p.detach() for name, p in by_hand.transformer.named_parameters()})
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [line["step"] for line in lines if line["kind"] == "step"] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("policy", ["skip", "rewind"])
 @pytest.mark.parametrize("stopped", [3, 4])
-def test_exact_after_leaving_out_and_being_stopped(tmp_path: Path, policy: str, stopped: int) -> None:
+def test_exact_after_leaving_out_and_being_stopped(
+    tmp_path: Path, policy: str, stopped: int
+) -> None:
     """H102: wherever the run was interrupted, also at a step that no regular checkpoint has."""
     train_all(Poison(1, 3).job(on_bad=policy), tmp_path / "whole")
     stopping(Poison(1, 3).job(on_bad=policy), tmp_path / "run", stopped)
@@ -100,7 +136,8 @@ def test_a_run_that_breaks_at_every_step_ends(tmp_path: Path, policy: str) -> No
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "rewind"])
 def test_a_weight_that_is_not_finite_is_never_saved(tmp_path: Path, policy: str) -> None:
-    """H97: the row of a token that no text has becomes NaN at step 3, once. No loss and no gradient shows it."""
+    """H97: the row of a token that no text has becomes NaN at step 3, once. No loss and no gradient
+    shows it."""
     made: list[Any] = []
 
     def make() -> Any:
@@ -116,8 +153,16 @@ def test_a_weight_that_is_not_finite_is_never_saved(tmp_path: Path, policy: str)
 
     what = job(Numbers(before=spoil), make=make, on_bad=policy)
     if policy == "rewind":
-        assert "back to step 2, and the batches of steps 2 to 3 are left out" in " ".join(notes(train_all(what, tmp_path)))
+        assert "back to step 2, and the batches of steps 2 to 3 are left out" in " ".join(
+            notes(train_all(what, tmp_path))
+        )
     else:
-        with pytest.raises(NotFiniteError, match=r"step 4: decoder.embedding.tokens.weight is not finite"):
+        with pytest.raises(
+            NotFiniteError, match=r"step 4: decoder.embedding.tokens.weight is not finite"
+        ):
             train_all(what, tmp_path)
-    assert all(bool(t.isfinite().all()) for path in state.checkpoints(tmp_path) for t in checkpoint(path).values())
+    assert all(
+        bool(t.isfinite().all())
+        for path in state.checkpoints(tmp_path)
+        for t in checkpoint(path).values()
+    )

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 import sightline as sl
 from sightline.errors import InputError
 from sightline.training.config import AdamW, Muon
-from sightline.training.optimizers import MuonOptimizer, groups, make_optimizers, orthogonal, said_groups
+from sightline.training.optimizers import (
+    MuonOptimizer,
+    groups,
+    make_optimizers,
+    orthogonal,
+    said_groups,
+)
 from tests.tiny import SIZE, blocks, encoders, positions
 from tests.training.small import model
 
@@ -24,19 +30,30 @@ def named(transformer: torch.nn.Module) -> dict[str, str]:
 def test_groups_of_a_gpt() -> None:
     found = named(sl.build(sl.gpt(**SIZE, tied=False)))
     assert found["decoder.embedding.tokens.weight"] == "tables"
-    assert found["decoder.0.attention.query.weight"] == found["decoder.1.feed_forward.up.weight"] == "hidden"
+    assert (
+        found["decoder.0.attention.query.weight"]
+        == found["decoder.1.feed_forward.up.weight"]
+        == "hidden"
+    )
     assert found["decoder.0.attention.query.bias"] == found["decoder.norm.weight"] == "vectors"
     assert found["output.vocabulary.weight"] == "head"
 
 
 @pytest.mark.parametrize("name", [*positions(), *blocks(), *encoders()])
 def test_each_parameter_is_in_one_group_by_its_kind(name: str) -> None:
-    """Hidden ones are the weights of linear layers in blocks, and nothing else: no table, no scale of any shape."""
+    """Hidden ones are the weights of linear layers in blocks, and nothing else: no table, no scale
+    of any shape."""
     transformer = sl.build((positions() | blocks() | encoders())[name])
     found = named(transformer)
     assert set(found) == {name for name, p in transformer.named_parameters() if p.requires_grad}
-    linear = {f"{path}.weight" for path, part in transformer.named_modules() if isinstance(part, torch.nn.Linear)}
-    assert {name for name, kind in found.items() if kind == "hidden"} == {name for name in linear if not name.startswith("output.")}
+    linear = {
+        f"{path}.weight"
+        for path, part in transformer.named_modules()
+        if isinstance(part, torch.nn.Linear)
+    }
+    assert {name for name, kind in found.items() if kind == "hidden"} == {
+        name for name in linear if not name.startswith("output.")
+    }
     assert all(group.decays == (group.name in ("hidden", "head")) for group in groups(transformer))
 
 
@@ -60,7 +77,9 @@ def test_groups_can_be_printed() -> None:
 def slopes(transformer: torch.nn.Module, step: int) -> None:
     made = np.random.default_rng(step)
     for p in transformer.parameters():
-        p.grad = torch.from_numpy(made.normal(size=tuple(p.shape))).float() if p.requires_grad else None
+        p.grad = (
+            torch.from_numpy(made.normal(size=tuple(p.shape))).float() if p.requires_grad else None
+        )
 
 
 def test_adamw_is_torchs_plain_one() -> None:
@@ -69,10 +88,15 @@ def test_adamw_is_torchs_plain_one() -> None:
     mine = make_optimizers(ours, config)
     decays = {name for group in groups(theirs) if group.decays for name, _ in group.parameters}
     members = [
-        {"params": [p for name, p in theirs.named_parameters() if (name in decays) == decay], "weight_decay": 0.2 if decay else 0.0}
+        {
+            "params": [p for name, p in theirs.named_parameters() if (name in decays) == decay],
+            "weight_decay": 0.2 if decay else 0.0,
+        }
         for decay in (True, False)
     ]
-    plain = torch.optim.AdamW(members, lr=0.01, betas=(0.8, 0.95), eps=1e-6, fused=False, foreach=False)
+    plain = torch.optim.AdamW(
+        members, lr=0.01, betas=(0.8, 0.95), eps=1e-6, fused=False, foreach=False
+    )
     for step in range(4):
         slopes(ours, step)
         slopes(theirs, step)
@@ -97,7 +121,8 @@ def newton_schulz(x: Array, iterations: int) -> Array:
 
 @pytest.mark.parametrize("shape", [(8, 8), (4, 12), (12, 4)])
 def test_muon_by_hand(shape: tuple[int, int]) -> None:
-    """Three steps of two matrices at once: momentum, Nesterov, five Newton–Schulz steps, √(out/in), decay."""
+    """Three steps of two matrices at once: momentum, Nesterov, five Newton–Schulz steps, √(out/in),
+    decay."""
     made = np.random.default_rng(0)
     weights = [made.normal(size=shape) for _ in range(2)]
     parameters = [torch.nn.Parameter(torch.from_numpy(w).float()) for w in weights]
@@ -109,7 +134,10 @@ def test_muon_by_hand(shape: tuple[int, int]) -> None:
             parameter.grad = torch.from_numpy(slope).float()
             moments[n] = 0.9 * moments[n] + 0.1 * slope
             direction = newton_schulz(0.9 * moments[n] + 0.1 * slope, 5)
-            weights[n] = weights[n] * (1 - 0.02 * 0.1) - 0.02 * max(1, shape[0] / shape[1]) ** 0.5 * direction
+            weights[n] = (
+                weights[n] * (1 - 0.02 * 0.1)
+                - 0.02 * max(1, shape[0] / shape[1]) ** 0.5 * direction
+            )
         ours.step()
     for parameter, weight in zip(parameters, weights, strict=True):
         np.testing.assert_allclose(parameter.detach().numpy(), weight, atol=2e-5)
@@ -124,7 +152,17 @@ def test_orthogonal_directions() -> None:
     assert float(sizes.min()) > 0.5
     assert float(sizes.max()) < 1.3
     u, _, v = torch.linalg.svd(x, full_matrices=False)
-    assert float((u.mT @ found @ v.mT - torch.diag_embed(torch.diagonal(u.mT @ found @ v.mT, dim1=-2, dim2=-1))).abs().max()) < 1e-3
+    assert (
+        float(
+            (
+                u.mT @ found @ v.mT
+                - torch.diag_embed(torch.diagonal(u.mT @ found @ v.mT, dim1=-2, dim2=-1))
+            )
+            .abs()
+            .max()
+        )
+        < 1e-3
+    )
     assert not torch.any(orthogonal(torch.zeros(1, 4, 4), 5).isnan())
 
 
@@ -147,7 +185,9 @@ def test_muon_where_nothing_or_everything_is_hidden() -> None:
     for name, p in matrices.named_parameters():
         p.requires_grad_("attention.query.weight" in name)
     assert [type(part).__name__ for part in make_optimizers(head, Muon()).parts] == ["AdamW"]
-    assert [type(part).__name__ for part in make_optimizers(matrices, Muon()).parts] == ["MuonOptimizer"]
+    assert [type(part).__name__ for part in make_optimizers(matrices, Muon()).parts] == [
+        "MuonOptimizer"
+    ]
 
 
 def test_a_model_that_does_not_learn_is_refused() -> None:

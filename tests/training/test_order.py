@@ -21,7 +21,11 @@ def test_an_epoch_has_everything_once(seed: int, count: int, epoch: int) -> None
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), count=st.integers(1, 40), cuts=st.lists(st.integers(0, 120), max_size=6))
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 40),
+    cuts=st.lists(st.integers(0, 120), max_size=6),
+)
 def test_any_split_gives_the_same_sequence(seed: int, count: int, cuts: list[int]) -> None:
     """Interrupted anywhere, by ranks, or by workers that each take every n-th."""
     whole = samples(seed, 0, 120, count)
@@ -29,7 +33,10 @@ def test_any_split_gives_the_same_sequence(seed: int, count: int, cuts: list[int
     resumed = [one for a, b in itertools.pairwise(edges) for one in samples(seed, a, b - a, count)]
     assert resumed == whole
     for world in (2, 3, 4):
-        shares = [[samples(seed, place, 1, count)[0] for place in range(rank, 120, world)] for rank in range(world)]
+        shares = [
+            [samples(seed, place, 1, count)[0] for place in range(rank, 120, world)]
+            for rank in range(world)
+        ]
         assert [shares[n % world][n // world] for n in range(120)] == whole
 
 

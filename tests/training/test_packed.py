@@ -1,4 +1,5 @@
-"""Packed tokens: windows that are the text, documents that do not see each other, and files that are not what they were."""
+"""Packed tokens: windows that are the text, documents that do not see each other, and files that
+are not what they were."""
 
 from __future__ import annotations
 
@@ -45,10 +46,12 @@ def hundred(tmp_path: Path) -> Tokens:
 
 
 def digest(batch: Batch) -> str:
-    return hashlib.sha256(batch.tokens.numpy().tobytes() + batch.targets.numpy().tobytes()).hexdigest()
+    return hashlib.sha256(
+        batch.tokens.numpy().tobytes() + batch.targets.numpy().tobytes()
+    ).hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------------------- windows
+# ---------------------------------------------------------------------------------------- windows
 
 
 def test_windows_are_the_text(hundred: Tokens) -> None:
@@ -64,7 +67,9 @@ def test_windows_are_the_text(hundred: Tokens) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(length=st.integers(9, 300), context=st.integers(1, 8), seed=st.integers(0, 999))
-def test_an_epoch_has_each_window_once(tmp_path_factory: pytest.TempPathFactory, length: int, context: int, seed: int) -> None:
+def test_an_epoch_has_each_window_once(
+    tmp_path_factory: pytest.TempPathFactory, length: int, context: int, seed: int
+) -> None:
     """An epoch's windows lie end to end, and leave out less than two of them."""
     text = opened(written(tmp_path_factory.mktemp("text") / "train.tokens", list(range(length))))
     task = PackedText(text, None, context=context, rows=1, seed=seed)
@@ -80,15 +85,27 @@ def test_an_epoch_has_each_window_once(tmp_path_factory: pytest.TempPathFactory,
 def test_epochs_cut_elsewhere(hundred: Tokens) -> None:
     """In time every token but the first is a target, the last one too."""
     task = PackedText(hundred, None, context=11, rows=1, seed=0)
-    starts = {min(int(task.batch(epoch * 8 + n).tokens[0, 0]) % 11 for n in range(8)) for epoch in range(60)}
+    starts = {
+        min(int(task.batch(epoch * 8 + n).tokens[0, 0]) % 11 for n in range(8))
+        for epoch in range(60)
+    }
     assert len(starts) > 5
-    assert {int(t) for step in range(800) for t in task.batch(step).targets[0]} == set(range(1, 100))
+    assert {int(t) for step in range(800) for t in task.batch(step).targets[0]} == set(
+        range(1, 100)
+    )
 
 
 def test_validation_is_spread_over_the_text(hundred: Tokens, tmp_path: Path) -> None:
     held = opened(written(tmp_path / "validation.tokens", list(range(50))))
     whole = PackedText(hundred, held, context=8, rows=4, seed=0)
-    assert [int(row[0]) for batch in whole.validation() for row in batch.tokens] == [0, 8, 16, 24, 32, 40]
+    assert [int(row[0]) for batch in whole.validation() for row in batch.tokens] == [
+        0,
+        8,
+        16,
+        24,
+        32,
+        40,
+    ]
     few = PackedText(hundred, held, context=8, rows=4, seed=0, evaluated=3)
     assert [int(row[0]) for batch in few.validation() for row in batch.tokens] == [0, 16, 32]
     short = opened(written(tmp_path / "short.tokens", [1, 2, 3]))
@@ -100,12 +117,17 @@ def test_validation_is_spread_over_the_text(hundred: Tokens, tmp_path: Path) -> 
 def test_a_text_shorter_than_one_window(tmp_path: Path) -> None:
     """D46."""
     text = opened(written(tmp_path / "train.tokens", list(range(8))))
-    with pytest.raises(InputError, match=r"8 tokens for a context of 8; expected at least 9.*Fix: a longer text, or context=3$"):
+    with pytest.raises(
+        InputError,
+        match=r"8 tokens for a context of 8; expected at least 9.*Fix: a longer text, or context=3$",
+    ):
         PackedText(text, None, context=8, rows=1, seed=0)
-    assert PackedText(text, None, context=7, rows=1, seed=0).batch(5).tokens.tolist() == [list(range(7))]
+    assert PackedText(text, None, context=7, rows=1, seed=0).batch(5).tokens.tolist() == [
+        list(range(7))
+    ]
 
 
-# ----------------------------------------------------------------------------------------------------------- documents
+# -------------------------------------------------------------------------------------- documents
 
 
 def test_documents_by_hand(tmp_path: Path) -> None:
@@ -121,7 +143,8 @@ def test_documents_by_hand(tmp_path: Path) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("kernel", ["equation", "fused"])
 def test_a_packed_row_is_its_documents_alone(tmp_path: Path, kernel: str) -> None:
-    """The law of packing: the hidden states and the loss of a row are those of its documents, each read alone."""
+    """The law of packing: the hidden states and the loss of a row are those of its documents, each
+    read alone."""
     torch.manual_seed(0)
     model = sl.build(sl.llama(width=16, layers=2, heads=2, vocab_size=20, max_positions=32)).eval()
     ids = [3, 4, 5, END, 6, 7, END, END, 8, 9, 10, 11, END, 12]
@@ -129,11 +152,19 @@ def test_a_packed_row_is_its_documents_alone(tmp_path: Path, kernel: str) -> Non
     batch = PackedText(text, None, context=13, rows=1, seed=0, end=END).batch(0)
     together = model.hidden(batch.tokens, documents=batch.documents, kernel=kernel)[0]
     total, at = 0.0, 0
-    for document in ([3, 4, 5, END], [END, 6, 7, END], [END, END], [END, 8, 9, 10, 11, END], [END, 12]):
+    for document in (
+        [3, 4, 5, END],
+        [END, 6, 7, END],
+        [END, END],
+        [END, 8, 9, 10, 11, END],
+        [END, 12],
+    ):
         tokens, targets = torch.tensor([document[:-1]]), torch.tensor([document[1:]])
         alone = model.hidden(tokens, kernel=kernel)[0]
         torch.testing.assert_close(together[at : at + len(alone)], alone, rtol=1e-4, atol=1e-5)
-        total += float(torch.nn.functional.cross_entropy(model(tokens)[0], targets[0], reduction="sum"))
+        total += float(
+            torch.nn.functional.cross_entropy(model(tokens)[0], targets[0], reduction="sum")
+        )
         at += len(alone)
     assert at == 13
     assert float(Objective(model)(batch)[1]) == pytest.approx(total, rel=1e-4)
@@ -144,7 +175,7 @@ def test_without_an_end_token_there_is_one_document(hundred: Tokens) -> None:
     assert PackedText(hundred, None, context=8, rows=4, seed=1, end=999).batch(0).documents is None
 
 
-# --------------------------------------------------------------------------------------------------------------- faults
+# ----------------------------------------------------------------------------------------- faults
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
@@ -152,7 +183,10 @@ def test_an_id_beyond_the_vocabulary(tmp_path: Path, dtype: str) -> None:
     """D47: refused when the file is opened, with the place."""
     width = np.dtype(dtype).itemsize
     path = written(tmp_path / "train.tokens", [1, 2, 300, 4, 301], dtype)
-    with pytest.raises(InputError, match=rf"train.tokens: token 300 at place 2 \(byte {2 * width}\); expected ids below 256"):
+    with pytest.raises(
+        InputError,
+        match=rf"train.tokens: token 300 at place 2 \(byte {2 * width}\); expected ids below 256",
+    ):
         opened(path, dtype=dtype, vocab_size=256)
     assert opened(path, dtype=dtype, vocab_size=302).ids.tolist() == [1, 2, 300, 4, 301]
 
@@ -186,13 +220,18 @@ class Trap:
         return os.mkdir, ("unpickled",)
 
 
-def test_a_pickle_beside_the_data_stays_shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_beside_the_data_stays_shut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """D48."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps(Trap()))
     (tmp_path / "data.json").write_text('{"version": 1}', encoding="utf-8")
     assert read_sheet(tmp_path) == {"version": 1}
-    with pytest.raises(InputError, match=r"has no data.json; expected a folder of prepared data. Fix: sightline data prepare FILES"):
+    with pytest.raises(
+        InputError,
+        match=r"has no data.json; expected a folder of prepared data. Fix: sightline data prepare FILES",
+    ):
         read_sheet(tmp_path / "nowhere")
     assert not (tmp_path / "unpickled").exists()
 
@@ -209,7 +248,9 @@ def test_changed_data_is_refused_on_resume(tmp_path: Path) -> None:
         if isinstance(event, StepEvent) and event.step == 3:
             break
     written(path, [(n * 5) % small.VOCAB for n in range(60)])
-    with pytest.raises(InputError, match=r"the data has changed since this run began.*Fix: --accept-data-change"):
+    with pytest.raises(
+        InputError, match=r"the data has changed since this run began.*Fix: --accept-data-change"
+    ):
         list(train(job(path), tmp_path / "run"))
     assert list(train(job(path), tmp_path / "run", accept=frozenset({"data"})))
 
@@ -227,9 +268,15 @@ def replaced(path: Path) -> None:
     other.replace(path)
 
 
-@pytest.mark.parametrize(("harm", "said"), [(gone, "No such file"), (cut_short, "changed while"), (replaced, "changed while")])
-def test_a_file_that_is_lost_in_use(hundred: Tokens, harm: Callable[[Path], None], said: str) -> None:
-    """D50: an error that names it, where a page missing from a mapped file would end the process. D51: put back, nothing was skipped."""
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [(gone, "No such file"), (cut_short, "changed while"), (replaced, "changed while")],
+)
+def test_a_file_that_is_lost_in_use(
+    hundred: Tokens, harm: Callable[[Path], None], said: str
+) -> None:
+    """D50: an error that names it, where a page missing from a mapped file would end the process.
+    D51: put back, nothing was skipped."""
     task = PackedText(hundred, None, context=8, rows=4, seed=0)
     before, after, data = digest(task.batch(0)), digest(task.batch(1)), hundred.path.read_bytes()
     assert before != after
@@ -254,8 +301,11 @@ def test_a_disk_error(hundred: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(rows=st.integers(1, 6), asked=st.permutations(range(12)))
-def test_the_order_of_asking_changes_nothing(tmp_path_factory: pytest.TempPathFactory, rows: int, asked: list[int]) -> None:
-    """D52: batches are made where they are used, and by whoever: no worker's position can be lost, nor their number matter."""
+def test_the_order_of_asking_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, asked: list[int]
+) -> None:
+    """D52: batches are made where they are used, and by whoever: no worker's position can be lost,
+    nor their number matter."""
     path = written(tmp_path_factory.mktemp("text") / "train.tokens", list(range(70)))
     one = PackedText(opened(path), None, context=8, rows=rows, seed=3)
     in_order = [digest(one.batch(step)) for step in range(12)]
@@ -270,7 +320,13 @@ def test_another_process_makes_the_same_batch(hundred: Tokens) -> None:
         "t = PackedText(Tokens.open(Path(sys.argv[1]), dtype='uint16', vocab_size=1000), None, context=8, rows=4, seed=5);"
         "b = t.batch(77); print(hashlib.sha256(b.tokens.numpy().tobytes() + b.targets.numpy().tobytes()).hexdigest())"
     )
-    made = subprocess.run([sys.executable, "-c", said, str(hundred.path)], capture_output=True, text=True, check=True, timeout=120)
+    made = subprocess.run(
+        [sys.executable, "-c", said, str(hundred.path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     task = PackedText(hundred, None, context=8, rows=4, seed=5)
     for step in range(77):
         task.batch(step)

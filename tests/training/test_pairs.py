@@ -21,7 +21,17 @@ def made(many: int, seed: int = 0, *, tokens: int = 40, longest: int = 20, **mor
     draw = np.random.default_rng(seed)
     sources = [[n + 10, *map(int, draw.integers(3, 10, draw.integers(0, 12)))] for n in range(many)]
     targets = [[n + 10, *map(int, draw.integers(3, 10, draw.integers(0, 12)))] for n in range(many)]
-    return Pairs(sources, targets, start=START, end=END, pad=PAD, tokens=tokens, seed=seed, longest=longest, **more)  # pyright: ignore
+    return Pairs(
+        sources,
+        targets,
+        start=START,
+        end=END,
+        pad=PAD,
+        tokens=tokens,
+        seed=seed,
+        longest=longest,
+        **more,
+    )  # pyright: ignore
 
 
 def members(batch: Batch) -> list[int]:
@@ -76,15 +86,29 @@ def test_lengths_are_near_each_other() -> None:
     """Sorting by length within a pool: little of a batch is padding."""
     task = made(2000, tokens=200)
     batches = [task.batch(step) for step in range(task.epoch_batches)]
-    full = sum(batch.tokens.numel() + batch.source.numel() for batch in batches if batch.source is not None)
+    full = sum(
+        batch.tokens.numel() + batch.source.numel() for batch in batches if batch.source is not None
+    )
     assert sum(batch.read for batch in batches) / full > 0.7
 
 
 def test_what_cannot_be_learned_from_is_left_out() -> None:
-    task = Pairs([[5], [], [6] * 30, [7]], [[5], [5], [6], []], start=START, end=END, pad=PAD, tokens=40, seed=0, longest=10)
+    task = Pairs(
+        [[5], [], [6] * 30, [7]],
+        [[5], [5], [6], []],
+        start=START,
+        end=END,
+        pad=PAD,
+        tokens=40,
+        seed=0,
+        longest=10,
+    )
     assert task.left_out == 3
     assert task.epoch_batches == 1
-    with pytest.raises(InputError, match=r"no pair has two sides and fits; expected pairs of at most 9 tokens. Fix: context=31$"):
+    with pytest.raises(
+        InputError,
+        match=r"no pair has two sides and fits; expected pairs of at most 9 tokens. Fix: context=31$",
+    ):
         Pairs([[6] * 30], [[6]], start=START, end=END, pad=PAD, tokens=40, seed=0, longest=10)
     with pytest.raises(InputError, match=r"batches of 8 tokens; expected at least 13"):
         made(100, tokens=8)
@@ -102,5 +126,10 @@ def test_held_out_pairs_fit_the_model_too() -> None:
 
 def test_the_fingerprint_knows_the_data() -> None:
     assert made(20).fingerprint == made(20).fingerprint
-    prints = {made(20).fingerprint, made(20, 1).fingerprint, made(21).fingerprint, made(20, tokens=41).fingerprint}
+    prints = {
+        made(20).fingerprint,
+        made(20, 1).fingerprint,
+        made(21).fingerprint,
+        made(20, tokens=41).fingerprint,
+    }
     assert len(prints) == 4

@@ -1,4 +1,5 @@
-"""Checkpoints that every process writes its part of: read by any other number of processes, bit for bit."""
+"""Checkpoints that every process writes its part of: read by any other number of processes, bit for
+bit."""
 
 from __future__ import annotations
 
@@ -22,11 +23,17 @@ from tests.training.tiny_crews import Random, together
 def learner(crew: Crew, optimizer: Any, seed: int) -> Trainee:
     torch.manual_seed(seed)
     config = TrainingConfig(steps=2, optimizer=optimizer, ema=0.9)
-    return trainee(sl.build(sl.llama(**(SIZE | {"width": 18, "heads": 3, "layers": 1}), tied=False)), config, crew)
+    return trainee(
+        sl.build(sl.llama(**(SIZE | {"width": 18, "heads": 3, "layers": 1}), tied=False)),
+        config,
+        crew,
+    )
 
 
 def everything(self: Trainee) -> dict[str, Tensor]:
-    return {name: whole(tensor).clone() for name, tensor in held(self).items()} | {"step": torch.tensor(self.step)}
+    return {name: whole(tensor).clone() for name, tensor in held(self).items()} | {
+        "step": torch.tensor(self.step)
+    }
 
 
 def saved(crew: Crew, folder: Path, optimizer: Any) -> dict[str, Tensor]:
@@ -54,8 +61,13 @@ def test_two_write_and_one_two_or_three_read(tmp_path: Path, optimizer: Any) -> 
     assert not list(tmp_path.glob(".*"))
     assert any(name.startswith("optimizer/") for name in before)
     assert same(loaded(ALONE, tmp_path / "a", optimizer), before)
-    assert all(same(found, before) for found in together(loaded, tmp_path / "a", optimizer, strategy="ddp"))
-    assert all(same(found, before) for found in together(loaded, tmp_path / "a", optimizer, strategy="fsdp", world=3))
+    assert all(
+        same(found, before) for found in together(loaded, tmp_path / "a", optimizer, strategy="ddp")
+    )
+    assert all(
+        same(found, before)
+        for found in together(loaded, tmp_path / "a", optimizer, strategy="fsdp", world=3)
+    )
 
 
 def test_one_writes_for_itself(tmp_path: Path) -> None:

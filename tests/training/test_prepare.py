@@ -50,7 +50,7 @@ def letters() -> Encoder:
     return of_characters([LETTERS])
 
 
-# -------------------------------------------------------------------------------------------------------------- tokens
+# ----------------------------------------------------------------------------------------- tokens
 
 
 def test_files_are_documents(tmp_path: Path, letters: Encoder) -> None:
@@ -60,11 +60,19 @@ def test_files_are_documents(tmp_path: Path, letters: Encoder) -> None:
     assert not (tmp_path / "out" / "validation.tokens").exists()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(text=st.text(LETTERS, min_size=8, max_size=200), part=st.sampled_from([0.25, 0.3, 0.5]))
-def test_the_end_of_the_text_is_held_out(tmp_path: Path, letters: Encoder, text: str, part: float) -> None:
+def test_the_end_of_the_text_is_held_out(
+    tmp_path: Path, letters: Encoder, text: str, part: float
+) -> None:
     plan = Plan(files=sources([file_of(tmp_path, text)]), separator="\n", validation=part)
-    sheet = prepare(plan, letters, tmp_path / "out", overwrite=True) if (tmp_path / "out").exists() else _made(plan, letters, tmp_path)
+    sheet = (
+        prepare(plan, letters, tmp_path / "out", overwrite=True)
+        if (tmp_path / "out").exists()
+        else _made(plan, letters, tmp_path)
+    )
     if sheet is None:
         return
     train, held = ids(tmp_path / "out", "train.tokens"), ids(tmp_path / "out", "validation.tokens")
@@ -82,7 +90,9 @@ def _made(plan: Plan, letters: Encoder, folder: Path) -> dict[str, Any] | None:
 
 def test_whole_files_are_held_out(tmp_path: Path, letters: Encoder) -> None:
     train, held = file_of(tmp_path, "abcabc"), file_of(tmp_path, "jjj", "held.txt")
-    sheet = prepare(Plan(files=sources([train]), held_out=sources([held])), letters, tmp_path / "out")
+    sheet = prepare(
+        Plan(files=sources([train]), held_out=sources([held])), letters, tmp_path / "out"
+    )
     assert ids(tmp_path / "out", "train.tokens") == expected(letters, "abcabc")
     assert ids(tmp_path / "out", "validation.tokens") == expected(letters, "jjj")
     assert [file["part"] for file in sheet["files"]] == ["train", "validation"]
@@ -90,11 +100,15 @@ def test_whole_files_are_held_out(tmp_path: Path, letters: Encoder) -> None:
 
 
 def test_a_large_vocabulary(tmp_path: Path) -> None:
-    signs = "".join(map(chr, range(0x3400, 0x3400 + 70_000 - 0xA000)))  # beyond the surrogates lie more
+    signs = "".join(
+        map(chr, range(0x3400, 0x3400 + 70_000 - 0xA000))
+    )  # beyond the surrogates lie more
     signs += "".join(map(chr, range(0x20000, 0x20000 + 60_000)))
     encoder = of_characters([signs])
     assert encoder.vocab_size > 1 << 16
-    sheet = prepare(Plan(files=sources([file_of(tmp_path, signs)]), validation=0), encoder, tmp_path / "out")
+    sheet = prepare(
+        Plan(files=sources([file_of(tmp_path, signs)]), validation=0), encoder, tmp_path / "out"
+    )
     assert sheet["dtype"] == "uint32"
     assert ids(tmp_path / "out", "train.tokens", "uint32") == expected(encoder, signs)
 
@@ -104,12 +118,14 @@ def test_a_text_of_many_parts(tmp_path: Path, letters: Encoder) -> None:
     told: list[tuple[str, int, int]] = []
     plan = Plan(files=sources([file_of(tmp_path, text)]))
     prepare(plan, letters, tmp_path / "out", progress=lambda *state: told.append(state))
-    assert ids(tmp_path / "out", "train.tokens") + ids(tmp_path / "out", "validation.tokens") == expected(letters, text)
+    assert ids(tmp_path / "out", "train.tokens") + ids(
+        tmp_path / "out", "validation.tokens"
+    ) == expected(letters, text)
     assert told[-1] == ("making tokens", len(text), len(text))
     assert len(told) >= 3
 
 
-# ----------------------------------------------------------------------------------------------------------- datasheet
+# -------------------------------------------------------------------------------------- datasheet
 
 
 def test_the_datasheet_is_true(tmp_path: Path, letters: Encoder) -> None:
@@ -127,14 +143,21 @@ def test_the_datasheet_is_true(tmp_path: Path, letters: Encoder) -> None:
     assert sheet["versions"].keys() == {"sightline", "tokenizers"}
     for name, said in sheet["sha256"].items():
         assert hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest() == said
-    assert sheet["sha256"].keys() == {"train.tokens", "validation.tokens", "tokenizer.json", "tokenizer_config.json"}
+    assert sheet["sha256"].keys() == {
+        "train.tokens",
+        "validation.tokens",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     opened = Tokenizer.from_folder(tmp_path / "out")
     assert opened is not None
     assert opened.decode(ids(tmp_path / "out", "train.tokens")[:7]) == "abc def"
     assert wrong(tmp_path / "out") == ""
 
 
-@pytest.mark.parametrize("name", ["train.tokens", "validation.tokens", "tokenizer.json", "data.json"])
+@pytest.mark.parametrize(
+    "name", ["train.tokens", "validation.tokens", "tokenizer.json", "data.json"]
+)
 @pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
 def test_harm_is_noticed(tmp_path: Path, letters: Encoder, name: str, harm: str) -> None:
     prepare(Plan(files=sources([file_of(tmp_path, "abc def\n" * 50)])), letters, tmp_path / "out")
@@ -147,18 +170,23 @@ def test_harm_is_noticed(tmp_path: Path, letters: Encoder, name: str, harm: str)
     assert wrong(tmp_path / "out")
 
 
-# ------------------------------------------------------------------------------------------------------ whole or not there
+# ----------------------------------------------------------------------------- whole or not there
 
 
 def test_too_little_text(tmp_path: Path, letters: Encoder) -> None:
     """D46: with the numbers."""
     plan = Plan(files=sources([file_of(tmp_path, "abc")]))
     with pytest.raises(
-        InputError, match=r"text.txt: 0 of 4 tokens would be held out; expected at least 2. Fix: more text, or --validation 0"
+        InputError,
+        match=r"text.txt: 0 of 4 tokens would be held out; expected at least 2. Fix: more text, or --validation 0",
     ):
         prepare(plan, letters, tmp_path / "out")
     with pytest.raises(InputError, match=r"text.txt: 0 tokens to learn from; expected at least 2"):
-        prepare(Plan(files=sources([file_of(tmp_path, "\n\n")]), separator="\n", validation=0), letters, tmp_path / "out")
+        prepare(
+            Plan(files=sources([file_of(tmp_path, "\n\n")]), separator="\n", validation=0),
+            letters,
+            tmp_path / "out",
+        )
     with pytest.raises(InputError, match=r"no text to prepare"):
         Plan(files=())
     for part in (-0.1, 0.6, float("nan")):
@@ -180,7 +208,9 @@ def test_a_folder_that_is_there(tmp_path: Path, letters: Encoder) -> None:
         prepare(plan, letters, tmp_path / "mine", overwrite=True)
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path, letters: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing(
+    tmp_path: Path, letters: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whenever something is forced to the disk: what was there before stays, to the bit."""
     plan = Plan(files=sources([file_of(tmp_path, "abc def\n" * 50)]))
     prepare(plan, letters, tmp_path / "out")
@@ -197,8 +227,13 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, letters: Encoder, monkeypatc
             real(handle)
 
         monkeypatch.setattr(module.os, "fsync", full)
-        with pytest.raises(InputError, match=r"out: cannot be written \(No space left on device\). Fix: free some space"):
-            prepare(Plan(files=plan.files, validation=0.1), letters, tmp_path / "out", overwrite=True)
+        with pytest.raises(
+            InputError,
+            match=r"out: cannot be written \(No space left on device\). Fix: free some space",
+        ):
+            prepare(
+                Plan(files=plan.files, validation=0.1), letters, tmp_path / "out", overwrite=True
+            )
         monkeypatch.setattr(module.os, "fsync", real)
         failures += 1
         assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
@@ -211,11 +246,16 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, letters: Encoder) -> None
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(Plan(files=sources([file_of(tmp_path, "abc")])), letters, tmp_path / "out", progress=interrupt)
+        prepare(
+            Plan(files=sources([file_of(tmp_path, "abc")])),
+            letters,
+            tmp_path / "out",
+            progress=interrupt,
+        )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt"]
 
 
-# --------------------------------------------------------------------------------------------------------------- cache
+# ------------------------------------------------------------------------------------------ cache
 
 
 def test_the_second_time_nothing_is_made(tmp_path: Path) -> None:

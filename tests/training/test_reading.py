@@ -1,4 +1,5 @@
-"""Text files: what is text is read in bounded memory, what is not is one line that names the file."""
+"""Text files: what is text is read in bounded memory, what is not is one line that names the
+file."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from sightline.errors import InputError
 from sightline.training.data import documents as reading
 from sightline.training.data.documents import READ, documents, examine, parts
 
-PLAIN = st.text(st.characters(exclude_characters="\r\0", exclude_categories=["Cs"]), min_size=1, max_size=60)
+PLAIN = st.text(
+    st.characters(exclude_characters="\r\0", exclude_categories=["Cs"]), min_size=1, max_size=60
+)
 
 
 def file_of(folder: Path, data: bytes, name: str = "text.txt") -> Path:
@@ -34,10 +37,19 @@ def whole(path: Path, separator: str = "") -> list[str]:
     return found
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=PLAIN, separator=st.sampled_from(["", "a", "\n\n", "<|endoftext|>", " "]), read=st.integers(1, 40))
-def test_documents_are_those_of_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, separator: str, read: int) -> None:
-    """However small the parts are that it is read in; a separator or a character may lie across two."""
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    text=PLAIN,
+    separator=st.sampled_from(["", "a", "\n\n", "<|endoftext|>", " "]),
+    read=st.integers(1, 40),
+)
+def test_documents_are_those_of_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, separator: str, read: int
+) -> None:
+    """However small the parts are that it is read in; a separator or a character may lie across
+    two."""
     monkeypatch.setattr(reading, "READ", read)
     text = text.lstrip("\ufeff") or "x"
     expected = [one for one in (text.split(separator) if separator else [text]) if one]
@@ -57,22 +69,35 @@ def test_a_mark_and_other_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         (b"", "is empty"),
         (b"\xef\xbb\xbf", "is empty"),
-        ("Häuser".encode("utf-16"), r"is UTF-16; expected text in UTF-8. Fix: iconv -f utf-16 -t utf-8 text.txt"),
-        ("Häuser".encode("utf-16-le"), r"byte 1 is zero: this is binary, or text in UTF-16 or UTF-32"),
+        (
+            "Häuser".encode("utf-16"),
+            r"is UTF-16; expected text in UTF-8. Fix: iconv -f utf-16 -t utf-8 text.txt",
+        ),
+        (
+            "Häuser".encode("utf-16-le"),
+            r"byte 1 is zero: this is binary, or text in UTF-16 or UTF-32",
+        ),
         (gzip.compress(b"text", mtime=0), r"this is a gzip archive"),
         (b"\x7fELF\2\1\1\0", r"byte 7 is zero: this is a program"),
-        ("abc naïve".encode("latin1"), r"byte 6 is no UTF-8; expected text in UTF-8. Fix: iconv -f latin1"),
+        (
+            "abc naïve".encode("latin1"),
+            r"byte 6 is no UTF-8; expected text in UTF-8. Fix: iconv -f latin1",
+        ),
         (b"cut \xe6\x97", r"byte 4 is no UTF-8"),
     ],
 )
 def test_what_is_no_text(tmp_path: Path, data: bytes, said: str) -> None:
     """D46."""
-    with pytest.raises(InputError, match=rf"text\.txt: {said}" if "this is" not in said else said) as error:
+    with pytest.raises(
+        InputError, match=rf"text\.txt: {said}" if "this is" not in said else said
+    ) as error:
         examine(file_of(tmp_path, data))
     assert "\n" not in str(error.value)
 
 
-def test_the_place_of_a_bad_byte_across_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_of_a_bad_byte_across_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reading, "READ", 4)
     with pytest.raises(InputError, match=r"byte 10 is no UTF-8"):
         examine(file_of(tmp_path, "日本日".encode() + b"x\xff"))
@@ -89,7 +114,8 @@ def test_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["é", "word "])
 def test_one_long_line_takes_little_memory(tmp_path: Path, word: str) -> None:
-    """D46: 64 MB without a line's end, with and without spaces, stand for 2 GB: the memory is that of a few parts."""
+    """D46: 64 MB without a line's end, with and without spaces, stand for 2 GB: the memory is that
+    of a few parts."""
     path = tmp_path / "line.txt"
     with path.open("w", encoding="utf-8") as file:
         for _ in range(64):

@@ -14,7 +14,9 @@ from tests.training.small import files, job, train_all
 
 @pytest.mark.parametrize("name", ["checkpoints", "model", "metrics.jsonl"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_files_that_are_of_no_run_are_never_removed(tmp_path: Path, name: str, overwrite: bool) -> None:
+def test_files_that_are_of_no_run_are_never_removed(
+    tmp_path: Path, name: str, overwrite: bool
+) -> None:
     """`--out .` in a folder that has a model/ of its own."""
     (tmp_path / name).mkdir()
     (tmp_path / name / "precious").write_text("!")
@@ -39,15 +41,23 @@ def test_differences_are_named_by_their_path() -> None:
 
 def test_another_batch_size_is_named_with_the_data(tmp_path: Path) -> None:
     """The data's fingerprint changes with it; the setting says why."""
-    (tmp_path / "run.json").write_text(json.dumps({"data": "x 4", "settings": {"batch": 4, "lr": 1}, "training": {"seed": 0}}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"data": "x 4", "settings": {"batch": 4, "lr": 1}, "training": {"seed": 0}})
+    )
     now = {"data": "x 8", "settings": {"batch": 8, "lr": 1}, "training": {"seed": 1}}
     with pytest.raises(InputError) as caught:
         compare(tmp_path, now, frozenset())
-    assert "the data and settings have changed since this run began: training.seed: 0 → 1; settings.batch: 4 → 8" in str(caught.value)
+    assert (
+        "the data and settings have changed since this run began: training.seed: 0 → 1; settings.batch: 4 → 8"
+        in str(caught.value)
+    )
     assert "--accept-data-change --accept-changes" in caught.value.fix
     with pytest.raises(InputError, match=r"training\.seed"):
         compare(tmp_path, now, frozenset({"data"}))
-    assert compare(tmp_path, now, frozenset({"data", "settings"})) == ["changed: data: x 4 → x 8", "changed: training.seed: 0 → 1"]
+    assert compare(tmp_path, now, frozenset({"data", "settings"})) == [
+        "changed: data: x 4 → x 8",
+        "changed: training.seed: 0 → 1",
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000])

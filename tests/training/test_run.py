@@ -23,13 +23,18 @@ pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 def stopped(what: Any, folder: Path, step: int) -> list[Event]:
     seen: list[Event] = []
-    for event in train(what, folder, stop=lambda: any(getattr(event, "step", 0) >= step for event in seen)):
+    for event in train(
+        what, folder, stop=lambda: any(getattr(event, "step", 0) >= step for event in seen)
+    ):
         seen.append(event)  # noqa: PERF402
     return seen
 
 
 def lines(folder: Path) -> list[tuple[str, int]]:
-    return [(line["kind"], line["step"]) for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())]
+    return [
+        (line["kind"], line["step"])
+        for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    ]
 
 
 def test_a_run_leaves_what_it_says(tmp_path: Path) -> None:
@@ -39,14 +44,24 @@ def test_a_run_leaves_what_it_says(tmp_path: Path) -> None:
     steps = [("step", n) for n in range(1, 7)]
     assert lines(tmp_path) == [*steps[:3], ("validation", 3), *steps[3:], ("validation", 6)]
     said = json.loads((tmp_path / "run.json").read_text())
-    assert said["training"]["optimizer"] == {"type": "AdamW", "lr": 0.01, "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.1}
+    assert said["training"]["optimizer"] == {
+        "type": "AdamW",
+        "lr": 0.01,
+        "betas": [0.9, 0.99],
+        "eps": 1e-8,
+        "weight_decay": 0.1,
+    }
     assert "save_every" not in said["training"]
     handed, last = sl.load(tmp_path / "model").transformer, weights(tmp_path)
     assert all(torch.equal(p, last[f"model {name}"]) for name, p in handed.named_parameters())
 
 
-@pytest.mark.parametrize("optimizer", [AdamW(lr=0.01), Muon(rest=AdamW(lr=0.01))], ids=["adamw", "muon"])
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path, optimizer: Any) -> None:
+@pytest.mark.parametrize(
+    "optimizer", [AdamW(lr=0.01), Muon(rest=AdamW(lr=0.01))], ids=["adamw", "muon"]
+)
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(
+    tmp_path: Path, optimizer: Any
+) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         train_all(job(seed=seed, optimizer=optimizer, ema=0.9), tmp_path / name)
     assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
@@ -56,7 +71,12 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path: Path, 
 def test_the_seed_decides_the_first_weights(tmp_path: Path) -> None:
     made: list[torch.Tensor] = []
     for seed in (1, 2):
-        what = job(seed=seed, make=lambda: sl.build(sl.llama(width=16, layers=1, heads=2, vocab_size=13, max_positions=8)))
+        what = job(
+            seed=seed,
+            make=lambda: sl.build(
+                sl.llama(width=16, layers=1, heads=2, vocab_size=13, max_positions=8)
+            ),
+        )
         train_all(replace(what, config=replace(what.config, steps=1)), tmp_path / str(seed))
         made.append(next(iter(weights(tmp_path / str(seed)).values())))
     assert not torch.equal(*made)
@@ -95,9 +115,13 @@ def test_the_model_is_the_best_by_validation(tmp_path: Path) -> None:
     assert [event.step for event in seen if isinstance(event, Evaluated) and event.best][-1] == best
     kept = {path.name for path in state.checkpoints(tmp_path)}
     assert f"step-{best:08d}" in kept
-    saved = open_safetensors(tmp_path / "checkpoints" / f"step-{best:08d}" / "model.safetensors")["decoder.norm.weight"].read()
+    saved = open_safetensors(tmp_path / "checkpoints" / f"step-{best:08d}" / "model.safetensors")[
+        "decoder.norm.weight"
+    ].read()
     handed = open_safetensors(tmp_path / "model" / "model.safetensors")
-    assert any(entry.shape == saved.shape and torch.equal(entry.read(), saved) for entry in handed.values())
+    assert any(
+        entry.shape == saved.shape and torch.equal(entry.read(), saved) for entry in handed.values()
+    )
 
 
 def test_without_held_out_data_the_model_is_the_last(tmp_path: Path) -> None:
@@ -114,8 +138,14 @@ def test_without_held_out_data_the_model_is_the_last(tmp_path: Path) -> None:
 def test_averaged_weights_are_handed_out(tmp_path: Path) -> None:
     train_all(job(ema=0.9), tmp_path)
     kept = {name: tensor for name, tensor in weights(tmp_path).items() if name.startswith("ema ")}
-    handed = [entry.read() for entry in open_safetensors(tmp_path / "model" / "model.safetensors").values()]
-    assert all(any(torch.equal(tensor, other) for other in handed if other.shape == tensor.shape) for tensor in kept.values())
+    handed = [
+        entry.read()
+        for entry in open_safetensors(tmp_path / "model" / "model.safetensors").values()
+    ]
+    assert all(
+        any(torch.equal(tensor, other) for other in handed if other.shape == tensor.shape)
+        for tensor in kept.values()
+    )
 
 
 def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path) -> None:
@@ -150,23 +180,32 @@ def test_the_newest_checkpoint_is_broken(tmp_path: Path) -> None:
     file = tmp_path / "run" / "checkpoints" / "step-00000004" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     texts = [event.text for event in train_all(job(), tmp_path / "run") if isinstance(event, Note)]
-    assert texts == ["step-00000004 is passed over: model.safetensors was changed or cut short", "resumed at step 2"]
+    assert texts == [
+        "step-00000004 is passed over: model.safetensors was changed or cut short",
+        "resumed at step 2",
+    ]
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
 def test_the_clock_ends_a_run(tmp_path: Path) -> None:
     """A tenth of a second, and a million steps to do in it."""
-    events = train_all(job(steps=1_000_000, minutes=0.002, save_every=10_000, eval_every=10_000), tmp_path)
+    events = train_all(
+        job(steps=1_000_000, minutes=0.002, save_every=10_000, eval_every=10_000), tmp_path
+    )
     assert isinstance(events[-1], Saved)
     assert [event.step for event in events if isinstance(event, Evaluated)] == [events[-1].step]
-    assert train_all(job(steps=1_000_000, minutes=0.002, save_every=10_000, eval_every=10_000), tmp_path) == [
-        Note(f"resumed at step {events[-1].step}")
-    ]
+    assert train_all(
+        job(steps=1_000_000, minutes=0.002, save_every=10_000, eval_every=10_000), tmp_path
+    ) == [Note(f"resumed at step {events[-1].step}")]
 
 
 def test_the_parts_of_a_batch_may_change(tmp_path: Path) -> None:
     """What only rounds otherwise is said, not refused."""
     make = model
     stopped(job(make=make), tmp_path, 3)
-    texts = [e.text for e in train_all(job(make=make, accumulate=3, checkpoint_activations=True), tmp_path) if isinstance(e, Note)]
+    texts = [
+        e.text
+        for e in train_all(job(make=make, accumulate=3, checkpoint_activations=True), tmp_path)
+        if isinstance(e, Note)
+    ]
     assert sum("sums may round otherwise" in text for text in texts) == 2

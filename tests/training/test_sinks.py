@@ -1,4 +1,5 @@
-"""Trackers. None of them is installed with Sightline, so each is stood in for by a module that remembers what it was told."""
+"""Trackers. None of them is installed with Sightline, so each is stood in for by a module that
+remembers what it was told."""
 
 from __future__ import annotations
 
@@ -56,7 +57,15 @@ def test_figures_arrive(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     sinks.close()
     begin, step, validation, end = module.told
     assert (begin["project"], begin["name"], begin["config"]) == ("sightline", "a", {"steps": 5})
-    assert step == ({"train/loss": 2.5, "train/lr": 0.1, "train/tokens_per_second": 1000.0, "train/seconds": 7.0}, 3)
+    assert step == (
+        {
+            "train/loss": 2.5,
+            "train/lr": 0.1,
+            "train/tokens_per_second": 1000.0,
+            "train/seconds": 7.0,
+        },
+        3,
+    )
     assert validation == ({"validation/loss": 2.25}, 3)
     assert end == "finished"
 
@@ -64,7 +73,9 @@ def test_figures_arrive(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer, places = Remembers(), list[str]()
     module = ModuleType("torch.utils.tensorboard")
-    monkeypatch.setattr(module, "SummaryWriter", lambda place: places.append(place) or writer, raising=False)
+    monkeypatch.setattr(
+        module, "SummaryWriter", lambda place: places.append(place) or writer, raising=False
+    )
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     sinks = open_sinks(["tensorboard"], tmp_path, {"steps": 5})
     sinks.write(Evaluated(3, 2.25, True))
@@ -78,14 +89,18 @@ def test_one_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "wandb", bad)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "trackio", good)  # type: ignore[arg-type]
     sinks = open_sinks(["wandb", "trackio"], tmp_path, {})
-    assert sinks.write(STEP) == ["wandb is left out from here on: ConnectionError: the server is gone"]
+    assert sinks.write(STEP) == [
+        "wandb is left out from here on: ConnectionError: the server is gone"
+    ]
     assert sinks.write(STEP) == []
     assert len(good.told) == 3
 
 
 def test_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SINKS:
-        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)  # type: ignore[arg-type]
+        monkeypatch.setitem(
+            sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None
+        )  # type: ignore[arg-type]
         with pytest.raises(InputError, match=f"{name} is not installed. Fix: pip install {name}"):
             open_sinks([name], tmp_path, {})
     with pytest.raises(InputError, match="did you mean 'wandb'"):

@@ -38,21 +38,30 @@ def test_what_is_restored_is_what_was_saved(tmp_path: Path, optimizer: AdamW | M
     after = learner(0, optimizer=optimizer, ema=0.9)
     said = state.restore(after, path)
     assert (said.step, after.step, after.skip, after.seconds) == (3, 3, {1, 2}, 12.5)
-    assert all(same(a, b) for a, b in zip(state.parts(before).values(), state.parts(after).values(), strict=True))
+    assert all(
+        same(a, b)
+        for a, b in zip(state.parts(before).values(), state.parts(after).values(), strict=True)
+    )
     assert state.verify(path) == ""
     assert (tmp_path / "checkpoints" / "LATEST").read_text() == path.name
 
 
 def test_there_is_no_pickle(tmp_path: Path) -> None:
     path = save(learner(1, ema=0.5), tmp_path)
-    assert sorted(p.name for p in path.iterdir()) == ["ema.safetensors", "manifest.json", "model.safetensors", "optimizer.safetensors"]
+    assert sorted(p.name for p in path.iterdir()) == [
+        "ema.safetensors",
+        "manifest.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+    ]
     said = json.loads((path / "manifest.json").read_text())
     assert said["versions"]["torch"] == torch.__version__
     assert said["run"] == {"recipe": "test"}
 
 
 def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path: Path) -> None:
-    """H90: a file is forced after its last byte and before its rename, a folder after its last entry; then the next begins."""
+    """H90: a file is forced after its last byte and before its rename, a folder after its last
+    entry; then the next begins."""
     seen: list[tuple[str, str]] = []
     save(learner(1), tmp_path)
     with watching(lambda call, path, half: seen.append((call, path.name))):
@@ -68,7 +77,11 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path: Path) -> Non
         replaced = seen.index(("replace", temporary))
         assert ("fsync", folder) in seen[replaced:place]
     after = seen[place + 1 :]
-    latest = next(n for n, (call, name) in enumerate(after) if call == "replace" and name.startswith(".LATEST."))
+    latest = next(
+        n
+        for n, (call, name) in enumerate(after)
+        if call == "replace" and name.startswith(".LATEST.")
+    )
     assert ("fsync", "checkpoints") in after[:latest]
     assert all(call not in ("rmdir", "rename") for call, _ in after[:latest])
 
@@ -85,7 +98,11 @@ def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
     for step, loss in enumerate([3.0, 2.0, 2.5, 2.6, math.nan, 2.7], 1):
         who.step = step
         save(who, tmp_path, validation=loss)
-    assert [path.name for path in state.checkpoints(tmp_path)] == ["step-00000002", "step-00000005", "step-00000006"]
+    assert [path.name for path in state.checkpoints(tmp_path)] == [
+        "step-00000002",
+        "step-00000005",
+        "step-00000006",
+    ]
 
 
 def test_steps_are_sorted_as_numbers(tmp_path: Path) -> None:
@@ -109,7 +126,14 @@ def damage(path: Path, how: str) -> None:
         file.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
 
 
-HOW = ["missing", "cut short", "one bit", "manifest missing", "manifest cut short", "manifest with another number"]
+HOW = [
+    "missing",
+    "cut short",
+    "one bit",
+    "manifest missing",
+    "manifest cut short",
+    "manifest with another number",
+]
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -126,7 +150,9 @@ def test_a_broken_checkpoint_is_passed_over(tmp_path: Path, how: str) -> None:
     assert note.startswith("step-00000002 is passed over: ")
 
 
-@pytest.mark.parametrize("text", ["[]", '"x"', "{}", "null", "[" * 100_000, '{"manifest": 1, "sha256": 3}'])
+@pytest.mark.parametrize(
+    "text", ["[]", '"x"', "{}", "null", "[" * 100_000, '{"manifest": 1, "sha256": 3}']
+)
 def test_a_manifest_of_anything_is_no_accident(tmp_path: Path, text: str) -> None:
     path = save(learner(), tmp_path)
     (path / "manifest.json").write_text(text)
@@ -162,7 +188,12 @@ def test_with_too_few_whole_ones_nothing_goes(tmp_path: Path) -> None:
 def test_leftovers_of_a_killed_save_go_and_nothing_else(tmp_path: Path) -> None:
     """H92: a partial folder, and one under the very name that is saved next."""
     place = tmp_path / "checkpoints"
-    for name in (".step-00000001.0123abcd.partial", ".step-00000001.0123abcd.old", "step-00000001", "mine"):
+    for name in (
+        ".step-00000001.0123abcd.partial",
+        ".step-00000001.0123abcd.old",
+        "step-00000001",
+        "mine",
+    ):
         (place / name).mkdir(parents=True)
         (place / name / "model.safetensors").write_bytes(b"half")
     (place / ".LATEST.0123abcd.partial").write_text("step")
@@ -173,7 +204,9 @@ def test_leftovers_of_a_killed_save_go_and_nothing_else(tmp_path: Path) -> None:
     assert state.verify(path) == ""
 
 
-def test_a_name_that_cannot_be_taken_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_cannot_be_taken_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = save(learner(2), tmp_path)
     before = files(tmp_path)
     rename = state.os.rename
@@ -184,7 +217,10 @@ def test_a_name_that_cannot_be_taken_leaves_the_old_one(tmp_path: Path, monkeypa
         rename(source, target)
 
     monkeypatch.setattr(state.os, "rename", once)
-    with pytest.raises(CheckpointError, match=r"step-00000002 could not be written \(No space left on device\).*untouched"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"step-00000002 could not be written \(No space left on device\).*untouched",
+    ):
         save(learner(2, ema=0.9), tmp_path)
     assert files(tmp_path) == before
 
@@ -208,7 +244,8 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_another_optimiser_left_is_not_used(tmp_path: Path) -> None:
-    """With changes accepted: moments of AdamW are no momentum, and an average that was not kept begins with the weights."""
+    """With changes accepted: moments of AdamW are no momentum, and an average that was not kept
+    begins with the weights."""
     path = save(learner(2), tmp_path)
     after = learner(0, optimizer=Muon(), ema=0.9)
     state.restore(after, path)
@@ -216,7 +253,10 @@ def test_what_another_optimiser_left_is_not_used(tmp_path: Path) -> None:
     kept = after.optimizers.tensors()
     assert not [name for name in kept if name.startswith("decoder.0.attention.query")]
     assert "decoder.embedding.tokens.weight/exp_avg" in kept
-    assert [event.step for _, event in zip(range(2), steps(after, Numbers()), strict=False)] == [3, 4]
+    assert [event.step for _, event in zip(range(2), steps(after, Numbers()), strict=False)] == [
+        3,
+        4,
+    ]
 
 
 def test_a_state_before_the_first_update_has_no_moments(tmp_path: Path) -> None:
@@ -234,7 +274,9 @@ def test_nan_is_found_in_weights_and_moments() -> None:
     assert state.not_finite(who) == name
 
 
-def test_what_cannot_be_removed_costs_space_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_removed_costs_space_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     who, real = learner(), state.os.rename
     for step in (1, 2):
         who.step = step

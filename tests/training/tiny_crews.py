@@ -1,4 +1,5 @@
-"""Crews for the tests: processes of this machine that talk by gloo, as torchrun would start them."""
+"""Crews for the tests: processes of this machine that talk by gloo, as torchrun would start
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ PATIENCE = 120  # seconds until a test that hangs fails
 
 
 class Random:
-    """Next-token prediction on random tokens; remembers which steps it was asked for, and what it gave."""
+    """Next-token prediction on random tokens; remembers which steps it was asked for, and what it
+    gave."""
 
     fingerprint = "random"
 
@@ -35,9 +37,17 @@ class Random:
         self.given: list[tuple[int, int]] = []
 
     def batch(self, step: int) -> Batch:
-        tokens = torch.from_numpy(np.random.default_rng([7, step]).integers(0, self.vocab_size, (self.rows, self.time + 1)))
+        tokens = torch.from_numpy(
+            np.random.default_rng([7, step]).integers(
+                0, self.vocab_size, (self.rows, self.time + 1)
+            )
+        )
         self.given.append((step, int(tokens.sum())))
-        return Batch(tokens=tokens[:, :-1].contiguous(), targets=tokens[:, 1:].contiguous(), count=self.rows * self.time)
+        return Batch(
+            tokens=tokens[:, :-1].contiguous(),
+            targets=tokens[:, 1:].contiguous(),
+            count=self.rows * self.time,
+        )
 
     def validation(self):
         yield self.batch(10**6)
@@ -52,30 +62,47 @@ class Sentences:
     def batch(self, step: int) -> Batch:
         made = Random(self.rows).batch(step)
         if isinstance(self.config.head, sl.Classifier):
-            return replace(made, targets=made.targets[:, 0] % self.config.head.labels, count=self.rows)
+            return replace(
+                made, targets=made.targets[:, 0] % self.config.head.labels, count=self.rows
+            )
         if self.config.encoder is not None and self.config.decoder is not None:
             return replace(made, source=made.targets.flip(1))
         if self.config.encoder is not None:
             hidden = made.tokens % 3 == 0
-            return replace(made, targets=torch.where(hidden, made.tokens, IGNORED), count=int(hidden.sum()))
+            return replace(
+                made, targets=torch.where(hidden, made.tokens, IGNORED), count=int(hidden.sum())
+            )
         return made
 
 
 def together(
-    work: Callable[..., Any], *args: Any, world: int = 2, strategy: str = "ddp", timeout: float = 60.0, need: Sequence[int] | None = None
+    work: Callable[..., Any],
+    *args: Any,
+    world: int = 2,
+    strategy: str = "ddp",
+    timeout: float = 60.0,
+    need: Sequence[int] | None = None,
 ) -> list[Any]:
-    """What `work(crew, *args)` gives in each process; an exception as its text; None from one that was killed, or is not needed."""
+    """What `work(crew, *args)` gives in each process; an exception as its text; None from one that
+    was killed, or is not needed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.training.tiny_crews", "sightline.training.run"])
     port, started = free_port(), []
     for rank in range(world):
         here, there = context.Pipe(duplex=False)
-        process = context.Process(target=member, args=(there, rank, world, port, strategy, timeout, work, args), daemon=True)
+        process = context.Process(
+            target=member,
+            args=(there, rank, world, port, strategy, timeout, work, args),
+            daemon=True,
+        )
         process.start()
         there.close()
         started.append((process, here))
     try:
-        return [answer(here) if need is None or rank in need else None for rank, (_, here) in enumerate(started)]
+        return [
+            answer(here) if need is None or rank in need else None
+            for rank, (_, here) in enumerate(started)
+        ]
     finally:
         for process, _ in started:
             process.kill()
@@ -90,7 +117,16 @@ def answer(here: Connection) -> Any:
         return None
 
 
-def member(pipe: Connection, rank: int, world: int, port: int, strategy: str, timeout: float, work: Callable[..., Any], args: Any) -> None:
+def member(
+    pipe: Connection,
+    rank: int,
+    world: int,
+    port: int,
+    strategy: str,
+    timeout: float,
+    work: Callable[..., Any],
+    args: Any,
+) -> None:
     torch.set_num_threads(1)
     os.environ |= {
         "RANK": f"{rank}",
@@ -113,7 +149,8 @@ PORTS = itertools.count()
 
 
 def free_port() -> int:
-    """One that nobody has, below those that the system gives to whoever asks for any; tests side by side begin at other places."""
+    """One that nobody has, below those that the system gives to whoever asks for any; tests side by
+    side begin at other places."""
     for _ in range(1_000):
         port = 20_000 + (97 * os.getpid() + next(PORTS)) % 12_000
         with socket.socket() as server, suppress(OSError):

@@ -16,15 +16,25 @@ ROOT = Path(__file__).parents[2]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description="Damaged files through every reader.")
-    parser.add_argument("--minutes", type=float, help="how long (default: 5, unless --cases is given)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.fuzz", description="Damaged files through every reader."
+    )
+    parser.add_argument(
+        "--minutes", type=float, help="how long (default: 5, unless --cases is given)"
+    )
     parser.add_argument("--cases", type=int, help="how many cases in all")
     parser.add_argument("--seed", type=int, default=0, help="other cases")
-    parser.add_argument("--first", type=int, default=0, help="the number of the first case of each format")
+    parser.add_argument(
+        "--first", type=int, default=0, help="the number of the first case of each format"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="FORMAT", help=", ".join(FORMATS))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz", help="where findings are saved")
-    parser.add_argument("--show", type=Path, metavar="FOLDER", help="judge a saved finding again, in this process")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "build" / "fuzz", help="where findings are saved"
+    )
+    parser.add_argument(
+        "--show", type=Path, metavar="FOLDER", help="judge a saved finding again, in this process"
+    )
     options = parser.parse_args()
     if options.show is not None:
         return show(options.show)
@@ -33,7 +43,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fuzz-samples-") as folder:
         make_samples(Path(folder), names)
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        campaign = Campaign(Path(folder), names, options.seed, options.first, options.cases, deadline, options.out)
+        campaign = Campaign(
+            Path(folder), names, options.seed, options.first, options.cases, deadline, options.out
+        )
         campaign.run(options.workers)
     print(campaign.table())
     return 1 if campaign.findings else 0

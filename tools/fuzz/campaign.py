@@ -56,13 +56,15 @@ def build_case(samples: Path, case: Case, place: Path) -> Path:
     return sample
 
 
-# --------------------------------------------------------------------------------------------------------------- in a worker
+# ------------------------------------------------------------------------------------ in a worker
 
 
 def serve(connection: Connection, samples: Path, names: list[str], place: Path) -> None:
     """Answer cases until the parent is gone. Libraries print what they like into nothing."""
     silence()
-    for name in names:  # libraries are imported when they are first needed, which is no case's fault
+    for (
+        name
+    ) in names:  # libraries are imported when they are first needed, which is no case's fault
         sample = samples_of(samples, name)[0]
         judge(name, sample, sample)
     connection.send("ready")
@@ -95,7 +97,11 @@ def judge(name: str, case: Path, sample: Path) -> Outcome:
         check(case, sample)
     except SightlineError as error:
         line = str(error)
-        outcome = ("refused", line) if "\n" not in line and len(line) < LONGEST_LINE else ("traceback", f"no one line: {line[:200]!r}")
+        outcome = (
+            ("refused", line)
+            if "\n" not in line and len(line) < LONGEST_LINE
+            else ("traceback", f"no one line: {line[:200]!r}")
+        )
     except RefusedError as error:
         outcome = ("refused", str(error))
     except DifferenceError as error:
@@ -104,7 +110,13 @@ def judge(name: str, case: Path, sample: Path) -> Outcome:
         outcome = ("memory", f"{error!r}")
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        outcome = ("traceback", f"{type(error).__name__}: {str(error)[:150]} ({Path(last.filename).name}:{last.lineno})")
+        outcome = (
+            "traceback",
+            (
+                f"{type(error).__name__}: {str(error)[:150]}"
+                f" ({Path(last.filename).name}:{last.lineno})"
+            ),
+        )
     grown = peak_megabytes() - before
     return ("memory", f"grew by {grown} MB") if grown > MEGABYTES else outcome
 
@@ -115,7 +127,7 @@ def peak_megabytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-# --------------------------------------------------------------------------------------------------------------- the campaign
+# ----------------------------------------------------------------------------------- the campaign
 
 
 class Worker:
@@ -124,7 +136,9 @@ class Worker:
     def __init__(self, samples: Path, names: list[str], place: Path) -> None:
         context = get_context("spawn")
         self.connection, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(other, samples, names, place), daemon=True)
+        self.process = context.Process(
+            target=serve, args=(other, samples, names, place), daemon=True
+        )
         self.process.start()
         other.close()
         self.connection.recv()
@@ -178,7 +192,11 @@ class Campaign:
                 return None
             number = self.next
             self.next += 1
-        return self.names[number % len(self.names)], self.seed, self.first + number // len(self.names)
+        return (
+            self.names[number % len(self.names)],
+            self.seed,
+            self.first + number // len(self.names),
+        )
 
     def work(self) -> None:
         place = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -211,8 +229,20 @@ class Campaign:
             print(line, file=sys.stderr, flush=True)
 
     def table(self) -> str:
-        rows = [f"{name:10} " + "  ".join(f"{kind} {count}" for kind, count in sorted(self.counts[name].items())) for name in self.counts]
-        return "\n".join([*rows, f"{sum(sum(each.values()) for each in self.counts.values())} cases, {len(self.findings)} findings"])
+        rows = [
+            f"{name:10} "
+            + "  ".join(f"{kind} {count}" for kind, count in sorted(self.counts[name].items()))
+            for name in self.counts
+        ]
+        return "\n".join(
+            [
+                *rows,
+                (
+                    f"{sum(sum(each.values()) for each in self.counts.values())} cases,"
+                    f" {len(self.findings)} findings"
+                ),
+            ]
+        )
 
 
 def all_names(only: list[str]) -> list[str]:

@@ -1,4 +1,5 @@
-"""Mutations of files: of bytes, of numbers in binary headers, of JSON values, of text. All from one seeded generator."""
+"""Mutations of files: of bytes, of numbers in binary headers, of JSON values, of text. All from one
+seeded generator."""
 
 from __future__ import annotations
 
@@ -9,15 +10,93 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-NUMBERS = [0, 1, 2, 3, 7, 31, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**60, 2**63 - 1, 2**63, 2**64 - 1]
-SCALARS: list[Any] = [None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, 2**64, 10**18, 10**30, 0.5, -0.0, 1e-30, 1e308]
-WORDS = ["", "a", "0", "F32", "BF16", "silu", "../x", "/dev/zero", "a\0b", "a\nb", "\x1b[31m", "\u202e", "\ud800", "[red]", "x" * 5000]
+NUMBERS = [
+    0,
+    1,
+    2,
+    3,
+    7,
+    31,
+    255,
+    2**15,
+    2**16,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**40,
+    2**60,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+]
+SCALARS: list[Any] = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2,
+    7,
+    2**31,
+    2**63,
+    2**64,
+    10**18,
+    10**30,
+    0.5,
+    -0.0,
+    1e-30,
+    1e308,
+]
+WORDS = [
+    "",
+    "a",
+    "0",
+    "F32",
+    "BF16",
+    "silu",
+    "../x",
+    "/dev/zero",
+    "a\0b",
+    "a\nb",
+    "\x1b[31m",
+    "\u202e",
+    "\ud800",
+    "[red]",
+    "x" * 5000,
+]
 LISTS: list[Any] = [[], [0], [0, 0], [10**18, 10**18], [-1], [None], [[]], ["1"], [0.0]]
 VALUES: list[Any] = [*SCALARS, *WORDS, *LISTS, {}, {"a": {}}, {"type": "Sequence"}]
 KEYS = ["__metadata__", "../x", "a\nb", "", "z", "type", "id", "\x1b]0;x\x07"]
-SIGNS = ["NaN", "1e999", '"', "{", "}", "\\", "\0", "\x1b[2J", "\u202e", "\n", ",", "-", ".", "{{", "%}", "{% for a in b %}", "#"]
+SIGNS = [
+    "NaN",
+    "1e999",
+    '"',
+    "{",
+    "}",
+    "\\",
+    "\0",
+    "\x1b[2J",
+    "\u202e",
+    "\n",
+    ",",
+    "-",
+    ".",
+    "{{",
+    "%}",
+    "{% for a in b %}",
+    "#",
+]
 TEXTS = ["[" * 5000, "9" * 5000, *SIGNS]
-STARTS = [b"GGUF\x03\0\0\0", b"PK\x03\x04", b"\x93NUMPY\x01\0", b"\x80\x02}q\x00.", b"\x1f\x8b", b"\xef\xbb\xbf", b"\xff\xfe"]
+STARTS = [
+    b"GGUF\x03\0\0\0",
+    b"PK\x03\x04",
+    b"\x93NUMPY\x01\0",
+    b"\x80\x02}q\x00.",
+    b"\x1f\x8b",
+    b"\xef\xbb\xbf",
+    b"\xff\xfe",
+]
 MAGIC = [b"", b"{}", b"[]", b"\0" * 64, *STARTS]
 JSON_ENDINGS = (".json", ".jsonl")
 TEXT_ENDINGS = (".txt", ".toml", ".jinja", *JSON_ENDINGS)
@@ -37,7 +116,14 @@ def mutate(folder: Path, dice: random.Random) -> None:
 
 def mutations_for(path: Path) -> list[Mutation]:
     """What fits a file; the structure-aware ones more often."""
-    common: list[Mutation] = [flip_bits, cut, remove_bytes, insert_bytes, repeat_bytes, replace_start]
+    common: list[Mutation] = [
+        flip_bits,
+        cut,
+        remove_bytes,
+        insert_bytes,
+        repeat_bytes,
+        replace_start,
+    ]
     if path.suffix in JSON_ENDINGS:
         return [*common, insert_text, *[exchange_value] * 8, nest]
     if path.suffix in TEXT_ENDINGS:
@@ -47,7 +133,7 @@ def mutations_for(path: Path) -> list[Mutation]:
     return [*common, flip_bits, flip_bits, *[set_number] * 4]
 
 
-# ------------------------------------------------------------------------------------------------------------------- bytes
+# ------------------------------------------------------------------------------------------ bytes
 
 
 def place(dice: random.Random, size: int) -> int:
@@ -100,7 +186,7 @@ def set_number(dice: random.Random, data: bytes) -> bytes:
     return data[:at] + struct.pack(form, new) + data[at + size :]
 
 
-# -------------------------------------------------------------------------------------------------------------------- JSON
+# ------------------------------------------------------------------------------------------- JSON
 
 
 def exchange_value(dice: random.Random, data: bytes) -> bytes:
@@ -136,7 +222,8 @@ def exchanged(dice: random.Random, value: Any) -> Any:
 
 
 def exchange_header_value(dice: random.Random, data: bytes) -> bytes:
-    """In safetensors' header, whose length is made right again; in the JSON inside of its metadata as well."""
+    """In safetensors' header, whose length is made right again; in the JSON inside of its metadata
+    as well."""
     length = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + length])
@@ -153,10 +240,14 @@ def exchange_header_value(dice: random.Random, data: bytes) -> bytes:
 
 def nest(dice: random.Random, data: bytes) -> bytes:
     depth = dice.choice([50, 500, 5_000, 200_000])
-    return b'{"a":' * depth + data + b"}" * depth if dice.random() < 0.5 else b"[" * depth + data + b"]" * depth
+    return (
+        b'{"a":' * depth + data + b"}" * depth
+        if dice.random() < 0.5
+        else b"[" * depth + data + b"]" * depth
+    )
 
 
-# -------------------------------------------------------------------------------------------------------------------- text
+# ------------------------------------------------------------------------------------------- text
 
 
 def insert_text(dice: random.Random, data: bytes) -> bytes:
@@ -167,6 +258,8 @@ def insert_text(dice: random.Random, data: bytes) -> bytes:
 def exchange_word(dice: random.Random, data: bytes) -> bytes:
     """A word becomes another word of the text, or a strange one."""
     words = data.split(b" ")
-    other = dice.choice([*words, *(str(value).encode(errors="replace") for value in [*SCALARS, *WORDS])])
+    other = dice.choice(
+        [*words, *(str(value).encode(errors="replace") for value in [*SCALARS, *WORDS])]
+    )
     words[dice.randrange(len(words))] = other
     return b" ".join(words)

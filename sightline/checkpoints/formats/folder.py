@@ -1,4 +1,5 @@
-"""A model folder, opened: config.json and the weights beside it. Nothing in the folder is ever imported or run."""
+"""A model folder, opened: config.json and the weights beside it. Nothing in the folder is ever
+imported or run."""
 
 from __future__ import annotations
 
@@ -10,14 +11,21 @@ from typing import Any
 
 from sightline.checkpoints.formats.legacy import READABLE, convert
 from sightline.checkpoints.formats.magic import CTRANSLATE2, kind
-from sightline.checkpoints.formats.safetensors import file_inside, open_safetensors, open_shards, read_index
+from sightline.checkpoints.formats.safetensors import (
+    file_inside,
+    open_safetensors,
+    open_shards,
+    read_index,
+)
 from sightline.checkpoints.formats.writing import INDEX, MANIFEST, VERSION
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
 from sightline.files.checked import sha256, shown
 from sightline.files.strict_json import read_json
 
-SINGLE, OLD, OLD_INDEX = "model.safetensors", "pytorch_model.bin", "pytorch_model.bin.index.json"
+SINGLE = "model.safetensors"
+OLD = "pytorch_model.bin"
+OLD_INDEX = "pytorch_model.bin.index.json"
 CODE_KEYS = ("auto_map", "trust_remote_code", "custom_pipelines", "_target_")
 AS_SAFETENSORS = "use the model's safetensors files, or save it again with save_pretrained"
 ORIGINAL = "use the model that it was converted from"
@@ -33,8 +41,14 @@ UNSUPPORTED = {
     ".onnx": ("ONNX", AS_SAFETENSORS),
     ".tflite": ("TensorFlow Lite", AS_SAFETENSORS),
     ".ot": ("rust-bert", AS_SAFETENSORS),
-    ".distcp": ("PyTorch distributed checkpoint", "save the model as safetensors in the program that trained it"),
-    ".metadata": ("PyTorch distributed checkpoint", "save the model as safetensors in the program that trained it"),
+    ".distcp": (
+        "PyTorch distributed checkpoint",
+        "save the model as safetensors in the program that trained it",
+    ),
+    ".metadata": (
+        "PyTorch distributed checkpoint",
+        "save the model as safetensors in the program that trained it",
+    ),
     ".pt": ("torch pickle", AS_SAFETENSORS),
     ".pth": ("torch pickle", AS_SAFETENSORS),
     ".ckpt": ("torch pickle", AS_SAFETENSORS),
@@ -46,8 +60,15 @@ UNSUPPORTED = {
 }
 
 
-def read(path: Path | str, *, verify: bool = False, allow_pickle_weights: bool = False, skip_pickles: bool = False) -> Source:
-    """The model in a folder. `verify` holds every file read against the folder's checksums; `allow_pickle_weights` converts .bin files.
+def read(
+    path: Path | str,
+    *,
+    verify: bool = False,
+    allow_pickle_weights: bool = False,
+    skip_pickles: bool = False,
+) -> Source:
+    """The model in a folder. `verify` holds every file read against the folder's checksums;
+    `allow_pickle_weights` converts .bin files.
 
     `skip_pickles` gives what config.json says, and no tensors, where the weights are a pickle.
     """
@@ -58,12 +79,16 @@ def read(path: Path | str, *, verify: bool = False, allow_pickle_weights: bool =
     keys = read_json(file_inside(folder, "config.json"))
     if skip_pickles and (pickle := _pickle(folder, names)):
         note = f"{shown(pickle)} is a pickle, which is not read here: {_conversion(folder)}"
-        return Source(folder, "pickle", keys, {}, tokenizer=folder, notes=[*_notes(folder, names, keys), note])
+        return Source(
+            folder, "pickle", keys, {}, tokenizer=folder, notes=[*_notes(folder, names, keys), note]
+        )
     format, tensors, used = _weights(folder, names, allow_pickle_weights)
     sums = checksums(folder)
     if verify:
         _verify(folder, ["config.json", *used], sums)
-    return Source(folder, format, keys, tensors, tokenizer=folder, notes=_notes(folder, names, keys))
+    return Source(
+        folder, format, keys, tensors, tokenizer=folder, notes=_notes(folder, names, keys)
+    )
 
 
 def _names(folder: Path) -> list[str]:
@@ -77,17 +102,30 @@ def _names(folder: Path) -> list[str]:
             if re.fullmatch(r"an? \w+ archive", what) and "torch" not in what.lower()
             else f"give the folder with config.json and {SINGLE} in it"
         )
-        raise CheckpointError(f"{shown(folder)} is {what or 'a file'}, not a folder", expected="a model folder", fix=fix) from None
+        raise CheckpointError(
+            f"{shown(folder)} is {what or 'a file'}, not a folder",
+            expected="a model folder",
+            fix=fix,
+        ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise CheckpointError(f"{shown(folder)} cannot be opened: {why}", fix="check the path and its permissions") from None
+        raise CheckpointError(
+            f"{shown(folder)} cannot be opened: {why}", fix="check the path and its permissions"
+        ) from None
     if not names:
-        raise CheckpointError(f"{shown(folder)} is empty", expected=f"config.json and {SINGLE}", fix="download the model into it")
+        raise CheckpointError(
+            f"{shown(folder)} is empty",
+            expected=f"config.json and {SINGLE}",
+            fix="download the model into it",
+        )
     return names
 
 
-def _weights(folder: Path, names: list[str], allow_pickle_weights: bool) -> tuple[str, dict[str, Entry], list[str]]:
-    """The format, the tensors, and the files they are in. Safetensors come before pickles, one file before shards."""
+def _weights(
+    folder: Path, names: list[str], allow_pickle_weights: bool
+) -> tuple[str, dict[str, Entry], list[str]]:
+    """The format, the tensors, and the files they are in. Safetensors come before pickles, one file
+    before shards."""
     single = [name for name in names if name.endswith(".safetensors")]
     if SINGLE in names:
         return _one(folder, SINGLE)
@@ -97,8 +135,13 @@ def _weights(folder: Path, names: list[str], allow_pickle_weights: bool) -> tupl
     if len(single) == 1:
         return _one(folder, single[0])
     if single:
-        seen = f"{shown(folder)} has {len(single)} safetensors files ({shown(', '.join(single[:3]))}) and no {INDEX}"
-        raise CheckpointError(seen, expected=f"one file, {SINGLE}, or an index", fix="download the index as well")
+        seen = (
+            f"{shown(folder)} has {len(single)} safetensors files ({shown(', '.join(single[:3]))})"
+            f" and no {INDEX}"
+        )
+        raise CheckpointError(
+            seen, expected=f"one file, {SINGLE}, or an index", fix="download the index as well"
+        )
     if OLD in names or OLD_INDEX in names:
         return _old(folder, OLD if OLD in names else OLD_INDEX, allow_pickle_weights)
     raise _no_model(folder, names)
@@ -122,13 +165,18 @@ def _one(folder: Path, name: str) -> tuple[str, dict[str, Entry], list[str]]:
 
 
 def _old(folder: Path, name: str, allowed: bool) -> tuple[str, dict[str, Entry], list[str]]:
-    """Pickled weights: converted by a limited child, and only if the caller allows it. A .bin with safetensors in it is just read."""
+    """Pickled weights: converted by a limited child, and only if the caller allows it. A .bin with
+    safetensors in it is just read."""
     path = file_inside(folder, name)
     if name == OLD and kind(path) == "safetensors":
         return _one(folder, name)
     if name == OLD and kind(path) not in READABLE:
         what = kind(path) or "no torch file"
-        raise CheckpointError(f"{shown(path)} is {what}: unsupported format", expected="safetensors", fix=AS_SAFETENSORS)
+        raise CheckpointError(
+            f"{shown(path)} is {what}: unsupported format",
+            expected="safetensors",
+            fix=AS_SAFETENSORS,
+        )
     if not allowed:
         seen = f"{shown(path)} is a pickle, which can run code when it is read"
         raise CheckpointError(seen, expected="safetensors", fix=_conversion(folder))
@@ -148,20 +196,31 @@ def _converted(path: Path) -> dict[str, Entry]:
 
 
 def _no_model(folder: Path, names: list[str]) -> CheckpointError:
-    """Why there is nothing to read: weights in a format we do not read, weights or config.json missing, or no model at all."""
+    """Why there is nothing to read: weights in a format we do not read, weights or config.json
+    missing, or no model at all."""
     if any(name.endswith((".safetensors", INDEX, OLD_INDEX)) for name in names):
-        return CheckpointError(f"{shown(folder)} has weights but no config.json", fix="download config.json into it")
+        return CheckpointError(
+            f"{shown(folder)} has weights but no config.json", fix="download config.json into it"
+        )
     for name in names:
         suffix = name if name == ".metadata" else os.path.splitext(name)[1].lower()
         if suffix in UNSUPPORTED and name not in (OLD, OLD_INDEX):
             what, fix = UNSUPPORTED[suffix]
             what = _by_content(folder, name) or what
             if what == CTRANSLATE2:
-                return CheckpointError(f"{shown(folder)} is {what} ({name})", expected="safetensors", fix=ORIGINAL)
-            return CheckpointError(f"{shown(folder / name)} is in an unsupported format ({what})", expected="safetensors", fix=fix)
+                return CheckpointError(
+                    f"{shown(folder)} is {what} ({name})", expected="safetensors", fix=ORIGINAL
+                )
+            return CheckpointError(
+                f"{shown(folder / name)} is in an unsupported format ({what})",
+                expected="safetensors",
+                fix=fix,
+            )
     missing = "weights" if "config.json" in names else "config.json"
     seen = f"{shown(folder)} is not a model: it has no {missing} ({shown(', '.join(names[:3]))} …)"
-    return CheckpointError(seen, expected=f"config.json and {SINGLE}", fix="give the folder that holds them")
+    return CheckpointError(
+        seen, expected=f"config.json and {SINGLE}", fix="give the folder that holds them"
+    )
 
 
 def _by_content(folder: Path, name: str) -> str:
@@ -173,10 +232,16 @@ def _by_content(folder: Path, name: str) -> str:
 
 def _notes(folder: Path, names: list[str], keys: dict[str, Any]) -> list[str]:
     """What the folder offers and we leave alone."""
-    notes = [f"config.json: {key} is ignored; code from a model folder is never run" for key in CODE_KEYS if key in keys]
+    notes = [
+        f"config.json: {key} is ignored; code from a model folder is never run"
+        for key in CODE_KEYS
+        if key in keys
+    ]
     code = [name for name in names if name.endswith((".py", ".so", ".pyc"))]
     if code:
-        notes.append(f"{shown(', '.join(code[:5]))}: ignored; code from a model folder is never run")
+        notes.append(
+            f"{shown(', '.join(code[:5]))}: ignored; code from a model folder is never run"
+        )
     return notes
 
 
@@ -186,22 +251,37 @@ def checksums(folder: Path) -> dict[str, Any] | None:
         return None
     path = file_inside(folder, MANIFEST)
     manifest = read_json(path)
-    version, sums = manifest.get("version", VERSION), manifest.get("sha256")
+    version = manifest.get("version", VERSION)
+    sums = manifest.get("sha256")
     if type(version) is not int or version > VERSION:
         raise CheckpointError(
-            f"{shown(path)} has version {shown(version)}, we read up to {VERSION}", fix="needs a newer Sightline: upgrade it"
+            f"{shown(path)} has version {shown(version)}, we read up to {VERSION}",
+            fix="needs a newer Sightline: upgrade it",
         )
     if not isinstance(sums, dict):
-        raise CheckpointError(f"{shown(path)} has no sha256", expected='{"sha256": {file: digest}}', fix="write the folder again")
+        raise CheckpointError(
+            f"{shown(path)} has no sha256",
+            expected='{"sha256": {file: digest}}',
+            fix="write the folder again",
+        )
     return sums
 
 
 def _verify(folder: Path, used: list[str], sums: dict[str, Any] | None) -> None:
-    """Each file that was opened has the digest that the manifest gives it. Changes after opening are caught when a tensor is read."""
+    """Each file that was opened has the digest that the manifest gives it. Changes after opening
+    are caught when a tensor is read."""
     if sums is None:
-        raise CheckpointError(f"{shown(folder)} has no {MANIFEST} to verify against", fix="load it without verify")
+        raise CheckpointError(
+            f"{shown(folder)} has no {MANIFEST} to verify against", fix="load it without verify"
+        )
     for name in sorted({*used, *sums}):
         if name not in sums:
-            raise CheckpointError(f"{shown(folder / MANIFEST)} has no checksum for {shown(name)}", fix="write the folder again")
+            raise CheckpointError(
+                f"{shown(folder / MANIFEST)} has no checksum for {shown(name)}",
+                fix="write the folder again",
+            )
         if sha256(file_inside(folder, name)) != sums[name]:
-            raise CheckpointError(f"{shown(folder / name)} does not match its checksum in {MANIFEST}", fix="download or copy it again")
+            raise CheckpointError(
+                f"{shown(folder / name)} does not match its checksum in {MANIFEST}",
+                fix="download or copy it again",
+            )

@@ -1,8 +1,9 @@
-"""Old torch files (pytorch_model.bin) are pickles: only read when asked to, and then by a child process that can do little harm.
+"""Old torch files (pytorch_model.bin) are pickles: only read when asked to, and then by a child
+process that can do little harm.
 
-The child is a fresh isolated interpreter with limits on memory, time and file size. It loads with `weights_only=True`, keeps dense
-tensors only, and writes safetensors, which this process then checks like any stranger's file. A failure is final: nothing is tried
-again in a laxer way.
+The child is a fresh isolated interpreter with limits on memory, time and file size. It loads with
+`weights_only=True`, keeps dense tensors only, and writes safetensors, which this process then
+checks like any stranger's file. A failure is final: nothing is tried again in a laxer way.
 """
 
 from __future__ import annotations
@@ -32,18 +33,25 @@ from sightline.errors import CheckpointError
 from sightline.files.checked import sha256, shown
 
 GIB = 2**30
-LOCAL_HEADER = struct.Struct("<26xHH")  # of a record in a zip: the lengths of its name and of the extra field behind it
+LOCAL_HEADER = struct.Struct(
+    "<26xHH"
+)  # of a record in a zip: the lengths of its name and of the extra field behind it
 READABLE = ("a pickle", "a torch archive (a pickle in a zip)")
 MOST_WORDS = 500
 SAFE = "use the model's safetensors files, or ask its author for them"
 
 
 def convert(path: Path | str, *, seconds: float | None = None) -> Path:
-    """The safetensors file made from a torch file, kept by content in the user's cache so that it is made once."""
+    """The safetensors file made from a torch file, kept by content in the user's cache so that it
+    is made once."""
     path = Path(path)
     what = kind(path)
     if what not in READABLE:
-        raise CheckpointError(f"{shown(path)} is {what or 'not a torch file'}", expected="weights written by torch.save", fix=SAFE)
+        raise CheckpointError(
+            f"{shown(path)} is {what or 'not a torch file'}",
+            expected="weights written by torch.save",
+            fix=SAFE,
+        )
     kept = cache_folder() / f"{sha256(path)}.safetensors"
     if not _is_whole(kept):
         try:
@@ -51,18 +59,25 @@ def convert(path: Path | str, *, seconds: float | None = None) -> Path:
             _make(path, kept, seconds or 60 + path.stat().st_size / 20_000_000)
         except OSError as error:
             seen = f"{shown(path)} cannot be converted into {shown(kept.parent)}: {error.strerror}"
-            raise CheckpointError(seen, fix="set SIGHTLINE_HOME to a writable folder with space") from None
+            raise CheckpointError(
+                seen, fix="set SIGHTLINE_HOME to a writable folder with space"
+            ) from None
     return kept
 
 
 def _make(path: Path, kept: Path, seconds: float) -> None:
-    """Convert in a folder of its own; the result takes its name once it is checked and the torch file is still the same."""
+    """Convert in a folder of its own; the result takes its name once it is checked and the torch
+    file is still the same."""
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=kept.parent) as working:
-        made, before = Path(working) / "made.safetensors", path.stat()
+        made = Path(working) / "made.safetensors"
+        before = path.stat()
         _run_child(path, made, Path(working), seconds)
         open_safetensors(made)
         if (path.stat().st_mtime_ns, path.stat().st_size) != (before.st_mtime_ns, before.st_size):
-            raise CheckpointError(f"{shown(path)} changed while it was converted", fix="wait until it is complete, then try again")
+            raise CheckpointError(
+                f"{shown(path)} changed while it was converted",
+                fix="wait until it is complete, then try again",
+            )
         os.replace(made, kept)
 
 
@@ -80,24 +95,52 @@ def _is_whole(kept: Path) -> bool:
 
 
 def _run_child(path: Path, made: Path, working: Path, seconds: float) -> None:
-    """Start, wait, and kill the whole group if it takes too long. What it says goes to a small file and is only ever shown."""
-    command = [sys.executable, "-I", "-m", "sightline.checkpoints.formats.legacy", str(path.absolute()), str(made), str(int(seconds) + 1)]
-    settings = {"PATH": os.defpath, "HOME": str(working), "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    """Start, wait, and kill the whole group if it takes too long. What it says goes to a small file
+    and is only ever shown."""
+    command = [
+        sys.executable,
+        "-I",
+        "-m",
+        "sightline.checkpoints.formats.legacy",
+        str(path.absolute()),
+        str(made),
+        str(int(seconds) + 1),
+    ]
+    settings = {
+        "PATH": os.defpath,
+        "HOME": str(working),
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_ARENA_MAX": "1",
+    }
     with open(working / "said", "w+b") as said:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.DEVNULL, env=settings, cwd=working, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.DEVNULL,
+            env=settings,
+            cwd=working,
+            start_new_session=True,
         )
         try:
             code = child.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise CheckpointError(f"{shown(path)} took more than {seconds:.0f} s to convert and was stopped", fix=SAFE) from None
+            raise CheckpointError(
+                f"{shown(path)} took more than {seconds:.0f} s to convert and was stopped", fix=SAFE
+            ) from None
         finally:
             _kill(child)
         said.seek(0)
         words = shown(said.read(MOST_WORDS).decode("utf-8", "replace").strip())
     if code:
-        why = words or (f"the converter ended with {signal.Signals(-code).name}" if code < 0 else "the converter failed")
-        raise CheckpointError(f"{shown(path)} is refused: {why}", expected="a dictionary of dense tensors", fix=SAFE)
+        why = words or (
+            f"the converter ended with {signal.Signals(-code).name}"
+            if code < 0
+            else "the converter failed"
+        )
+        raise CheckpointError(
+            f"{shown(path)} is refused: {why}", expected="a dictionary of dense tensors", fix=SAFE
+        )
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
@@ -107,9 +150,13 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def _mapped() -> int:
-    """Bytes of address space that this process has: torch alone takes gigabytes where it is built with CUDA."""
+    """Bytes of address space that this process has: torch alone takes gigabytes where it is built
+    with CUDA."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+        return (
+            int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            * resource.getpagesize()
+        )
     except OSError:  # not Linux
         return GIB
 
@@ -126,8 +173,8 @@ def _limit(size: int, seconds: int) -> None:
 
 
 def _load(path: Path) -> Any:
-    """Only tensors and plain containers; torch refuses everything else in the pickle. The file is read, not mapped: torch maps a
-    tensor whose record is too short over whatever follows it."""
+    """Only tensors and plain containers; torch refuses everything else in the pickle. The file is
+    read, not mapped: torch maps a tensor whose record is too short over whatever follows it."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
@@ -140,15 +187,23 @@ def _tensors(path: Path, size: int) -> dict[str, Tensor]:
 
 
 def _check_records(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """In a zip archive each storage has a record of its size that ends before the next begins. torch looks at the sizes alone, and
-    older versions of it not even at these."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors.values()}
+    """In a zip archive each storage has a record of its size that ends before the next begins.
+    torch looks at the sizes alone, and older versions of it not even at these."""
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in tensors.values()
+    }
     with zipfile.ZipFile(path) as archive:
         _check_extents(path, archive)
-        records = [info.file_size for info in archive.infolist() if re.search(r"/data/\d+$", info.filename)]
+        records = [
+            info.file_size for info in archive.infolist() if re.search(r"/data/\d+$", info.filename)
+        ]
     needs, held = (sorted(size for size in sizes if size) for sizes in (storages.values(), records))
     if needs != held:
-        raise CheckpointError(f"its tensors need {sum(needs):,} bytes in {len(needs)} records, it holds {sum(held):,} in {len(held)}")
+        raise CheckpointError(
+            f"its tensors need {sum(needs):,} bytes in {len(needs)} records, it holds {sum(held):,}"
+            f" in {len(held)}"
+        )
 
 
 def _check_extents(path: Path, archive: zipfile.ZipFile) -> None:
@@ -160,14 +215,19 @@ def _check_extents(path: Path, archive: zipfile.ZipFile) -> None:
             header = file.read(LOCAL_HEADER.size).ljust(LOCAL_HEADER.size, b"\0")
             begin = info.header_offset + len(header) + sum(LOCAL_HEADER.unpack(header))
             if begin + info.compress_size > end:
-                raise CheckpointError(f"its record {shown(info.filename)} reaches into the next one")
+                raise CheckpointError(
+                    f"its record {shown(info.filename)} reaches into the next one"
+                )
             end = info.header_offset
 
 
 def _dense(value: Any, size: int) -> dict[str, Tensor]:
-    """The tensors by name, if each is dense, its own, and no larger than the bytes that stand behind it."""
+    """The tensors by name, if each is dense, its own, and no larger than the bytes that stand
+    behind it."""
     if not isinstance(value, Mapping):
-        raise CheckpointError(f"it holds a {type(value).__name__}", expected="a dictionary of tensors")
+        raise CheckpointError(
+            f"it holds a {type(value).__name__}", expected="a dictionary of tensors"
+        )
     for name, tensor in value.items():
         _check_dense(name, tensor)
     if sum(tensor.numel() * tensor.dtype.itemsize for tensor in value.values()) > 3 * size:
@@ -177,13 +237,25 @@ def _dense(value: Any, size: int) -> dict[str, Tensor]:
 
 def _check_dense(name: Any, tensor: Any) -> None:
     if type(name) is not str or type(tensor) not in (Tensor, torch.nn.Parameter):
-        raise CheckpointError(f"entry {shown(name)} is a {type(tensor).__name__}", expected="a tensor under a name")
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type != "cpu":
-        raise CheckpointError(f"tensor {shown(name)} is not dense ({tensor.layout}, {tensor.device}, quantised: {tensor.is_quantized})")
+        raise CheckpointError(
+            f"entry {shown(name)} is a {type(tensor).__name__}", expected="a tensor under a name"
+        )
+    if (
+        tensor.layout != torch.strided
+        or tensor.is_quantized
+        or tensor.is_nested
+        or tensor.device.type != "cpu"
+    ):
+        raise CheckpointError(
+            f"tensor {shown(name)} is not dense ({tensor.layout}, {tensor.device}, quantised:"
+            f" {tensor.is_quantized})"
+        )
     if tensor.dtype not in DTYPES.values():
         raise CheckpointError(f"tensor {shown(name)} has dtype {tensor.dtype}")
     if tensor.numel() * tensor.dtype.itemsize > tensor.untyped_storage().nbytes():
-        raise CheckpointError(f"tensor {shown(name)} repeats its bytes: {tensor.numel():,} numbers from less memory")
+        raise CheckpointError(
+            f"tensor {shown(name)} repeats its bytes: {tensor.numel():,} numbers from less memory"
+        )
 
 
 def _reason(error: Exception) -> str:
@@ -198,7 +270,9 @@ def _reason(error: Exception) -> str:
 
 def main(arguments: list[str]) -> int:
     """The child: limits, load, check, write. Its last words are one line on stdout."""
-    path, made, seconds = Path(arguments[0]), Path(arguments[1]), int(arguments[2])
+    path = Path(arguments[0])
+    made = Path(arguments[1])
+    seconds = int(arguments[2])
     size = path.stat().st_size
     _limit(size, seconds)
     try:
@@ -207,7 +281,9 @@ def main(arguments: list[str]) -> int:
         words = error.seen
     except MemoryError:
         words = "it needs more memory than three times its size"
-    except Exception as error:  # whatever torch's reader raises on a stranger's bytes, in a process that ends here
+    except (
+        Exception
+    ) as error:  # whatever torch's reader raises on a stranger's bytes, in a process that ends here
         words = _reason(error)
     else:
         return 0

@@ -1,6 +1,8 @@
-"""Reads llama2.c's files: seven integers and float32 tensors one after the other, and a table of pieces with scores.
+"""Reads llama2.c's files: seven integers and float32 tensors one after the other, and a table of
+pieces with scores.
 
-The file has no names and no marks: its length must fit its header exactly. Rotary rows are pairs there and halves here.
+The file has no names and no marks: its length must fit its header exactly. Rotary rows are pairs
+there and halves here.
 """
 
 from __future__ import annotations
@@ -54,24 +56,44 @@ def read(path: Path, tokenizer_path: Path | None = None) -> Source:
     end = places["lm_head.weight" if not header.tied else "freq_cis_imag"]
     if len(file) != end[0] + _length(end[1]):
         seen = f"{file.where}: is {len(file)} bytes long"
-        raise CheckpointError(seen, expected=f"the {end[0] + _length(end[1])} bytes of its header {header}", fix="fetch the file again")
-    tensors = {name: _entry(file, name, place, header) for name, place in places.items() if not name.startswith("freq_cis")}
-    vocabulary = read_vocabulary(Path(tokenizer_path), header.vocab_size) if tokenizer_path else None
-    notes = ["llama2.c's file does not say its norm's epsilon and rotary base: 1e-05 and 10000, as its code has them"]
+        raise CheckpointError(
+            seen,
+            expected=f"the {end[0] + _length(end[1])} bytes of its header {header}",
+            fix="fetch the file again",
+        )
+    tensors = {
+        name: _entry(file, name, place, header)
+        for name, place in places.items()
+        if not name.startswith("freq_cis")
+    }
+    vocabulary = (
+        read_vocabulary(Path(tokenizer_path), header.vocab_size) if tokenizer_path else None
+    )
+    notes = [
+        "llama2.c's file does not say its norm's epsilon and rotary base: 1e-05 and 10000, as its"
+        " code has them"
+    ]
     return Source(file.where, "llama2.c", _keys(header), tensors, vocabulary, notes)
 
 
 def _header(file: MappedFile) -> Header:
     """The seven integers, checked against each other."""
     if len(file) < HEADER.size:
-        raise CheckpointError(f"{file.where}: is {len(file)} bytes long", expected=f"at least the header's {HEADER.size}")
+        raise CheckpointError(
+            f"{file.where}: is {len(file)} bytes long",
+            expected=f"at least the header's {HEADER.size}",
+        )
     values = HEADER.unpack(file.part(0, HEADER.size).tobytes())
     if values[0] == MAGIC:
         raise CheckpointError(
-            f"{file.where}: is a llama2.c file of version {values[1]}", expected="version 0", fix="export it with --version 0"
+            f"{file.where}: is a llama2.c file of version {values[1]}",
+            expected="version 0",
+            fix="export it with --version 0",
         )
     width, hidden, layers, heads, kv_heads, vocab_size, positions = values
-    header = Header(width, hidden, layers, heads, kv_heads, abs(vocab_size), positions, vocab_size > 0)
+    header = Header(
+        width, hidden, layers, heads, kv_heads, abs(vocab_size), positions, vocab_size > 0
+    )
     sizes = (width, hidden, layers, heads, kv_heads, header.vocab_size, positions)
     fits = (
         all(0 < size < LARGEST for size in sizes)
@@ -81,7 +103,10 @@ def _header(file: MappedFile) -> Header:
         and (width // heads) % 2 == 0
     )
     if not fits:
-        raise CheckpointError(f"{file.where}: the header says {values}", expected="the seven sizes of a llama2.c model")
+        raise CheckpointError(
+            f"{file.where}: the header says {values}",
+            expected="the seven sizes of a llama2.c model",
+        )
     return header
 
 
@@ -94,8 +119,11 @@ def _length(shape: tuple[int, ...]) -> int:
 
 
 def _places(header: Header) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Where each tensor begins and its shape, in the file's order: each kind for all layers, then the next kind."""
-    width, hidden, key_width = header.width, header.hidden, header.kv_heads * header.head_dim
+    """Where each tensor begins and its shape, in the file's order: each kind for all layers, then
+    the next kind."""
+    width = header.width
+    hidden = header.hidden
+    key_width = header.kv_heads * header.head_dim
     kinds = {
         "input_layernorm": (width,),
         "self_attn.q_proj": (width, width),
@@ -108,24 +136,36 @@ def _places(header: Header) -> dict[str, tuple[int, tuple[int, ...]]]:
         "mlp.up_proj": (hidden, width),
     }
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (header.vocab_size, width)}
-    shapes |= {f"model.layers.{layer}.{kind}.weight": shape for kind, shape in kinds.items() for layer in range(header.layers)}
+    shapes |= {
+        f"model.layers.{layer}.{kind}.weight": shape
+        for kind, shape in kinds.items()
+        for layer in range(header.layers)
+    }
     table = (header.positions, header.head_dim // 2)
     shapes |= {"model.norm.weight": (width,), "freq_cis_real": table, "freq_cis_imag": table}
     shapes |= {} if header.tied else {"lm_head.weight": (header.vocab_size, width)}
-    places, at = {}, HEADER.size
+    places = {}
+    at = HEADER.size
     for name, shape in shapes.items():
         places[name] = (at, shape)
         at += _length(shape)
     return places
 
 
-def _entry(file: MappedFile, name: str, place: tuple[int, tuple[int, ...]], header: Header) -> Entry:
+def _entry(
+    file: MappedFile, name: str, place: tuple[int, tuple[int, ...]], header: Header
+) -> Entry:
     """One tensor; query and key rows are put into halves."""
     start, shape = place
     plain: Read = lambda: file.tensor(start, shape, torch.float32)  # noqa: E731
     heads = header.heads if name.endswith("q_proj.weight") else header.kv_heads
     turned: Read = lambda: pairs_to_halves(plain(), heads)  # noqa: E731
-    return Entry(name, shape, torch.float32, turned if name.endswith(("q_proj.weight", "k_proj.weight")) else plain)
+    return Entry(
+        name,
+        shape,
+        torch.float32,
+        turned if name.endswith(("q_proj.weight", "k_proj.weight")) else plain,
+    )
 
 
 def _keys(header: Header) -> dict[str, Any]:
@@ -158,25 +198,36 @@ def read_vocabulary(path: Path, count: int) -> Vocabulary:
     """tokenizer.bin: the longest piece's length, then score, length and bytes of each piece."""
     file = MappedFile(path)
     data = file.part(0, len(file)).tobytes()
-    pieces, scores, at = [], [], 4
+    pieces = []
+    scores = []
+    at = 4
     for id in range(count):
         if at + 8 > len(data):
             raise CheckpointError(
-                f"{path}: ends after {id} pieces", expected=f"the model's {count}", fix="use the model's own tokenizer.bin"
+                f"{path}: ends after {id} pieces",
+                expected=f"the model's {count}",
+                fix="use the model's own tokenizer.bin",
             )
         score, length = struct.unpack_from("<fi", data, at)
         if not 0 <= length <= LONGEST_PIECE or at + 8 + length > len(data):
-            raise CheckpointError(f"{path}: piece {id} says it is {length} bytes long", expected="a length inside the file")
+            raise CheckpointError(
+                f"{path}: piece {id} says it is {length} bytes long",
+                expected="a length inside the file",
+            )
         pieces.append(_piece(path, id, data[at + 8 : at + 8 + length]))
         scores.append(score)
         at += 8 + length
     if at != len(data):
-        raise CheckpointError(f"{path}: has {len(data) - at} bytes after {count} pieces", expected="the model's own tokenizer.bin")
+        raise CheckpointError(
+            f"{path}: has {len(data) - at} bytes after {count} pieces",
+            expected="the model's own tokenizer.bin",
+        )
     return _vocabulary(path, pieces, scores)
 
 
 def _piece(path: Path, id: int, raw: bytes) -> str:
-    """SentencePiece's spelling: llama2.c writes its ▁ as a space, line feeds around begin and end, and older files bytes as letters."""
+    """SentencePiece's spelling: llama2.c writes its ▁ as a space, line feeds around begin and end,
+    and older files bytes as letters."""
     if id in (1, 2):
         return "<s>" if id == 1 else "</s>"
     byte = f"<0x{id - 3:02X}>" if 3 <= id < 259 else ""
@@ -185,14 +236,28 @@ def _piece(path: Path, id: int, raw: bytes) -> str:
     try:
         return raw.decode("utf-8").replace(" ", "▁")
     except UnicodeDecodeError:
-        raise CheckpointError(f"{path}: piece {id} is not UTF-8", fix="fetch the file again") from None
+        raise CheckpointError(
+            f"{path}: piece {id} is not UTF-8", fix="fetch the file again"
+        ) from None
 
 
 def _vocabulary(path: Path, pieces: list[str], scores: list[float]) -> Vocabulary:
     """Llama's layout: unknown, begin, end, 256 bytes, then pieces."""
     special = [UNKNOWN, CONTROL, CONTROL]
-    kinds = [BYTE if id < 259 and piece == f"<0x{id - 3:02X}>" else NORMAL for id, piece in enumerate(pieces)]
+    kinds = [
+        BYTE if id < 259 and piece == f"<0x{id - 3:02X}>" else NORMAL
+        for id, piece in enumerate(pieces)
+    ]
     kinds[:3] = special[: len(kinds)]
     return Vocabulary(
-        where=path, kind="sentencepiece", pieces=pieces, kinds=kinds, scores=scores, unknown=0, bos=1, eos=2, before=(1,), prefix_space=True
+        where=path,
+        kind="sentencepiece",
+        pieces=pieces,
+        kinds=kinds,
+        scores=scores,
+        unknown=0,
+        bos=1,
+        eos=2,
+        before=(1,),
+        prefix_space=True,
     )

@@ -1,4 +1,5 @@
-"""What a file is: decided by its first bytes, never by its name; and opened only if it is a regular file."""
+"""What a file is: decided by its first bytes, never by its name; and opened only if it is a regular
+file."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from pathlib import Path
 from sightline.errors import CheckpointError
 from sightline.files.checked import open_regular, shown
 
-MOST_HEADER = 25_000_000  # 200,000 tensors; the format's own limit of 100 MB could need 1 GB once parsed
+MOST_HEADER = (
+    25_000_000  # 200,000 tensors; the format's own limit of 100 MB could need 1 GB once parsed
+)
 FIRST = 4096
 
 MAGIC = (
@@ -29,16 +32,21 @@ MAGIC = (
     (b"#!", "a script"),
 )
 CTRANSLATE2 = "a CTranslate2 model"
-PICKLE = re.compile(rb"\x80[\x00-\x05]|c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\((?:[dl]p?\d*\n?|i|c)|[\]}](?:q|\()")
+PICKLE = re.compile(
+    rb"\x80[\x00-\x05]|c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\((?:[dl]p?\d*\n?|i|c)|[\]}](?:q|\()"
+)
 
 
 def kind(path: Path) -> str:
-    """`"safetensors"`, or words for what the file is: `"a pickle"`, `"a zip archive"`, …; `""` if nothing is recognised."""
+    """`"safetensors"`, or words for what the file is: `"a pickle"`, `"a zip archive"`, …; `""` if
+    nothing is recognised."""
     try:
         with open_regular(path) as file:
             return kind_of(file.read(FIRST))
     except OSError as error:
-        raise CheckpointError(f"{shown(path)} cannot be read: {error.strerror}", fix="check the disk") from None
+        raise CheckpointError(
+            f"{shown(path)} cannot be read: {error.strerror}", fix="check the disk"
+        ) from None
 
 
 def kind_of(first: bytes) -> str:
@@ -58,7 +66,8 @@ def kind_of(first: bytes) -> str:
 
 
 def _is_ctranslate2(first: bytes) -> bool:
-    """A version, then the name of a specification ("TransformerSpec") with its length and a closing zero."""
+    """A version, then the name of a specification ("TransformerSpec") with its length and a closing
+    zero."""
     version = int.from_bytes(first[:4], "little")
     length = int.from_bytes(first[4:6], "little")
     return 1 <= version < 100 and 5 <= length <= 100 and first[6 : 6 + length].endswith(b"Spec\0")

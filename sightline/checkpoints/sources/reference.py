@@ -1,6 +1,8 @@
-"""What a user calls a model, and where that is: a path, a name of the catalogue, or an id of the hub.
+"""What a user calls a model, and where that is: a path, a name of the catalogue, or an id of the
+hub.
 
-Whatever exists on this disk under the words given is meant; only then the catalogue and the hub are asked.
+Whatever exists on this disk under the words given is meant; only then the catalogue and the hub are
+asked.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ FORMATS = {".gguf": "gguf", ".bin": "llama2c", ".npz": "npz"}
 MAGIC = {"gguf": b"GGUF", "npz": b"PK\x03\x04"}
 LONGEST = 4096
 MOST_BESIDE = 10_000
-EXPECTED = "a folder, a .gguf, .bin or .npz file, a name of `sightline models`, or OWNER/NAME of the hub"
+EXPECTED = (
+    "a folder, a .gguf, .bin or .npz file, a name of `sightline models`, or OWNER/NAME of the hub"
+)
 PATH_SIGNS = (".", "/", "~", "\\")
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A model found: how to read it ("folder", "gguf", "llama2c", "npz"), where it is, and what to call it."""
+    """A model found: how to read it ("folder", "gguf", "llama2c", "npz"), where it is, and what to
+    call it."""
 
     kind: str
     path: Path
@@ -52,24 +57,42 @@ def resolve(reference: str | Path, *, progress: Report | None = None) -> Resolve
             raise
         absent = missing(text)  # models/mistyped, where the folder models is there
         fix = absent.fix if absent.fix.startswith("did") else error.fix
-        raise CheckpointError(f"{absent.seen}, and {error.seen}", expected=error.expected, fix=fix) from error
+        raise CheckpointError(
+            f"{absent.seen}, and {error.seen}", expected=error.expected, fix=fix
+        ) from error
 
 
 def check_words(reference: str | Path) -> str:
     """The words themselves, before anything is looked up."""
     text = os.fspath(reference)
     if not text.strip():
-        raise CheckpointError("no model was named", expected=EXPECTED, fix="smollm2-135m-instruct, for example")
+        raise CheckpointError(
+            "no model was named", expected=EXPECTED, fix="smollm2-135m-instruct, for example"
+        )
     if len(text) > LONGEST:
-        raise CheckpointError(f"a model's name of {len(text):,} characters", expected=EXPECTED, fix=f"{LONGEST:,} characters or fewer")
+        raise CheckpointError(
+            f"a model's name of {len(text):,} characters",
+            expected=EXPECTED,
+            fix=f"{LONGEST:,} characters or fewer",
+        )
     if not all(letter.isprintable() or "\udc80" <= letter <= "\udcff" for letter in text):
-        raise CheckpointError(f"the model's name {short(text)} has control characters", expected=EXPECTED, fix="leave them out")
+        raise CheckpointError(
+            f"the model's name {short(text)} has control characters",
+            expected=EXPECTED,
+            fix="leave them out",
+        )
     if text.startswith("-"):
         raise CheckpointError(
-            f"the model's name {short(text)} begins like an option", expected=EXPECTED, fix=f"./{text[:100]} if it is a path"
+            f"the model's name {short(text)} begins like an option",
+            expected=EXPECTED,
+            fix=f"./{text[:100]} if it is a path",
         )
     if "://" in text:
-        raise CheckpointError(f"{short(text)} is an address", expected=EXPECTED, fix="download it and give the path, or give OWNER/NAME")
+        raise CheckpointError(
+            f"{short(text)} is an address",
+            expected=EXPECTED,
+            fix="download it and give the path, or give OWNER/NAME",
+        )
     return text
 
 
@@ -80,19 +103,33 @@ def short(text: str) -> str:
 def is_path(text: str) -> bool:
     """Whether the words can only be a path."""
     many_parts = text.count("/") > 1 and "@" not in text
-    return text.startswith(PATH_SIGNS) or "\\" in text or Path(text).suffix.lower() in FORMATS or many_parts
+    return (
+        text.startswith(PATH_SIGNS)
+        or "\\" in text
+        or Path(text).suffix.lower() in FORMATS
+        or many_parts
+    )
 
 
 def local(place: Path) -> Resolved:
-    """Something on this disk, by what it is. A run of `sightline train` is the model that it handed out."""
+    """Something on this disk, by what it is. A run of `sightline train` is the model that it handed
+    out."""
     if (place / "run.json").is_file() and (place / "model").is_dir():
         return Resolved("folder", check_folder(place / "model"), place.absolute().name)
     if place.is_dir():
         return Resolved("folder", check_folder(place), place.absolute().name)
     kind = FORMATS.get(place.suffix.lower(), "")
     if not kind:
-        fix = f"give its folder: {place.parent}" if place.suffix.lower() in (".safetensors", ".json") else "convert it, or give its folder"
-        raise CheckpointError(f"{place} is no model's file", expected="a .gguf, .bin or .npz file, or a folder with config.json", fix=fix)
+        fix = (
+            f"give its folder: {place.parent}"
+            if place.suffix.lower() in (".safetensors", ".json")
+            else "convert it, or give its folder"
+        )
+        raise CheckpointError(
+            f"{place} is no model's file",
+            expected="a .gguf, .bin or .npz file, or a folder with config.json",
+            fix=fix,
+        )
     check_file(place, kind)
     return Resolved(kind, place, place.stem)
 
@@ -102,34 +139,64 @@ def check_folder(place: Path) -> Path:
     if (place / "config.json").is_file():
         return place
     try:
-        inside = sorted(path for path in place.iterdir() if path.suffix.lower() in FORMATS and path.name != "tokenizer.bin")
+        inside = sorted(
+            path
+            for path in place.iterdir()
+            if path.suffix.lower() in FORMATS and path.name != "tokenizer.bin"
+        )
     except OSError as error:
-        raise CheckpointError(f"cannot read {place}: {error.strerror}", fix="check its permissions") from error
-    fix = f"give the file: {inside[0]}" if inside else f"{hint(place.name)}check that this is the model's folder"
-    raise CheckpointError(f"the folder {place} has no config.json", expected="a Transformers model's folder", fix=fix)
+        raise CheckpointError(
+            f"cannot read {place}: {error.strerror}", fix="check its permissions"
+        ) from error
+    fix = (
+        f"give the file: {inside[0]}"
+        if inside
+        else f"{hint(place.name)}check that this is the model's folder"
+    )
+    raise CheckpointError(
+        f"the folder {place} has no config.json", expected="a Transformers model's folder", fix=fix
+    )
 
 
 def hint(name: str) -> str:
     """A folder may lie here by accident under a name of the catalogue."""
-    return f"change to another folder if you mean {name} of the catalogue, or " if name in CATALOGUE else ""
+    return (
+        f"change to another folder if you mean {name} of the catalogue, or "
+        if name in CATALOGUE
+        else ""
+    )
 
 
 def check_file(place: Path, kind: str) -> None:
     """A file that begins as its kind does."""
     try:
         if not place.is_file():
-            raise CheckpointError(f"{place} is a device or a pipe", expected="a file", fix="check the path")
+            raise CheckpointError(
+                f"{place} is a device or a pipe", expected="a file", fix="check the path"
+            )
         with place.open("rb") as stream:
             start = stream.read(4)
     except OSError as error:
-        raise CheckpointError(f"cannot read {place}: {error.strerror}", fix="check its permissions") from error
+        raise CheckpointError(
+            f"cannot read {place}: {error.strerror}", fix="check its permissions"
+        ) from error
     if kind == "llama2c" and kind_of_file(place) == CTRANSLATE2:
-        raise CheckpointError(f"{place} is {CTRANSLATE2}", expected=EXPECTED, fix="use the model that it was converted from")
+        raise CheckpointError(
+            f"{place} is {CTRANSLATE2}",
+            expected=EXPECTED,
+            fix="use the model that it was converted from",
+        )
     if kind == "llama2c" and (start == MAGIC["npz"] or start[:1] == b"\x80"):
         fix = f"give its folder: {place.parent}"
-        raise CheckpointError(f"{place} is a pickle of PyTorch", expected="a llama2.c .bin file", fix=fix)
+        raise CheckpointError(
+            f"{place} is a pickle of PyTorch", expected="a llama2.c .bin file", fix=fix
+        )
     if not start.startswith(MAGIC.get(kind, b"")) or len(start) < 4:
-        raise CheckpointError(f"{place} does not begin as a {place.suffix.lower()} file does", expected=EXPECTED, fix="fetch it again")
+        raise CheckpointError(
+            f"{place} does not begin as a {place.suffix.lower()} file does",
+            expected=EXPECTED,
+            fix="fetch it again",
+        )
 
 
 def missing(text: str) -> CheckpointError:
@@ -158,5 +225,13 @@ def unknown(text: str, *, path: bool) -> CheckpointError:
     if path:
         return missing(text)
     if "/" in text:
-        return CheckpointError(f"{short(text)} is neither a path that exists nor a hub id", expected=EXPECTED, fix="check the spelling")
-    return CheckpointError(f"no model is called {short(text)}", expected=EXPECTED, fix=nearest(text[:100].lower(), CATALOGUE))
+        return CheckpointError(
+            f"{short(text)} is neither a path that exists nor a hub id",
+            expected=EXPECTED,
+            fix="check the spelling",
+        )
+    return CheckpointError(
+        f"no model is called {short(text)}",
+        expected=EXPECTED,
+        fix=nearest(text[:100].lower(), CATALOGUE),
+    )

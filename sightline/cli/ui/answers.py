@@ -34,11 +34,20 @@ def shown(pieces: Iterator[Piece], *, silent: bool = False) -> Iterator[Piece]:
 def settings(conversation: Conversation) -> str:
     """The model, its context, and how its answers are made."""
     chosen = {"temperature": 0.0, **conversation.options}
-    return ", ".join([conversation.reference, f"context {conversation.context:,}", *(f"{name} {value}" for name, value in chosen.items())])
+    return ", ".join(
+        [
+            conversation.reference,
+            f"context {conversation.context:,}",
+            *(f"{name} {value}" for name, value in chosen.items()),
+        ]
+    )
 
 
 def costs(figures: Figures) -> str:
     """What an answer cost, in one line."""
     prompt = f"{figures.prompt_tokens} prompt tokens ({figures.reused_tokens} reused)"
     answer = f"{figures.new_tokens} new, {figures.tokens_per_second:.1f} a second"
-    return f"{prompt}, {answer}, cache {figures.cache_bytes / 1e6:.1f} MB, context {figures.fullness:.0%} full"
+    return (
+        f"{prompt}, {answer}, cache {figures.cache_bytes / 1e6:.1f} MB, context"
+        f" {figures.fullness:.0%} full"
+    )

@@ -17,7 +17,9 @@ from sightline.errors import InputError, SightlineError, nearest, short
 if TYPE_CHECKING:
     from sightline.conversation import Conversation
 
-PROMPT, MORE, QUOTES = "> ", "  ", '"""'
+PROMPT = "> "
+MORE = "  "
+QUOTES = '"""'
 HELP = {
     "/help": "this list",
     "/system TEXT": "set the system message; - takes it away, nothing shows it",
@@ -70,7 +72,9 @@ class Talk:
             except KeyboardInterrupt:
                 self.interrupted()
             except (SightlineError, UnicodeDecodeError) as error:
-                said = str(error) if isinstance(error, SightlineError) else "that was no text in UTF-8"
+                said = (
+                    str(error) if isinstance(error, SightlineError) else "that was no text in UTF-8"
+                )
                 complain(said)
 
     def handle(self, line: str) -> None:
@@ -83,7 +87,9 @@ class Talk:
         elif name in self.commands:
             self.commands[name](rest.strip())
         else:
-            raise InputError(f"there is no command {name[:40]}", fix=nearest(name[:40], self.commands))
+            raise InputError(
+                f"there is no command {name[:40]}", fix=nearest(name[:40], self.commands)
+            )
 
     def interrupted(self) -> None:
         """Ctrl-C where no answer is coming: the second in a row leaves."""
@@ -106,7 +112,8 @@ class Talk:
 
     def remark(self) -> None:
         """What a reader should know of the answer that just ended."""
-        last, figures = self.conversation.exchanges[-1], self.conversation.figures
+        last = self.conversation.exchanges[-1]
+        figures = self.conversation.figures
         if last.ended == "cut":
             self.note("(stopped: the answer stays in the conversation as far as it was shown)")
         elif last.ended == "length":
@@ -115,8 +122,15 @@ class Talk:
         elif not last.answer.strip():
             self.note("(an empty answer)")
         if figures.left_out:
-            oldest = "oldest exchange" if figures.left_out == 1 else f"{figures.left_out} oldest exchanges"
-            self.note(f"(the context of {figures.context:,} tokens is full: the model no longer saw the {oldest})")
+            oldest = (
+                "oldest exchange"
+                if figures.left_out == 1
+                else f"{figures.left_out} oldest exchanges"
+            )
+            self.note(
+                f"(the context of {figures.context:,} tokens is full: the model no longer saw the"
+                f" {oldest})"
+            )
 
     def note(self, text: str) -> None:
         remark(text)
@@ -169,17 +183,23 @@ class Talk:
     def save(self, rest: str) -> None:
         """Write the conversation; a file that is there is overwritten only after a yes."""
         path = named(rest, "/save talk.json")
-        overwrite = os.path.lexists(path) and ask(f"{path} exists: overwrite it? [y/N] ").strip().lower() in ("y", "yes")
+        overwrite = os.path.lexists(path) and ask(
+            f"{path} exists: overwrite it? [y/N] "
+        ).strip().lower() in ("y", "yes")
         if os.path.lexists(path) and not overwrite:
             raise InputError(f"{path} was left as it is", fix="/save with another name")
-        self.note(f"saved {len(self.conversation.messages)} messages to {self.conversation.save(path, overwrite=overwrite)}")
+        self.note(
+            f"saved {len(self.conversation.messages)} messages to"
+            f" {self.conversation.save(path, overwrite=overwrite)}"
+        )
 
     def load(self, rest: str) -> None:
         """Go on with a saved conversation, and with this model."""
         from sightline.conversation import Conversation
 
         found = Conversation.read(named(rest, "/load talk.json"), model=self.conversation.model)
-        found.reference, self.conversation = self.conversation.reference, found
+        found.reference = self.conversation.reference
+        self.conversation = found
         self.note(f"loaded {len(found.messages)} messages; {settings(found)}")
 
     def leave(self, rest: str) -> None:
@@ -201,7 +221,8 @@ def edit_lines(commands: list[str]) -> None:
 
 
 def read_lines() -> str:
-    """A message or command. What stood in quotes begins with a line's end: it is never a command."""
+    """A message or command. What stood in quotes begins with a line's end: it is never a
+    command."""
     line = ask(PROMPT)
     if line.strip().startswith(QUOTES):
         text = line.strip()[len(QUOTES) :]
@@ -227,7 +248,11 @@ def ask(prompt: str) -> str:
 
 def bold(prompt: str) -> str:
     """Bold, between the signs by which readline knows what takes no room on the line."""
-    plain = "readline" not in sys.modules or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    plain = (
+        "readline" not in sys.modules
+        or os.environ.get("NO_COLOR")
+        or os.environ.get("TERM") == "dumb"
+    )
     return prompt if plain else f"\x01\x1b[1m\x02{prompt}\x01\x1b[0m\x02"
 
 
@@ -244,4 +269,6 @@ def option(name: str, text: str) -> Any:
         return None if text == "none" else [text]
     with suppress(ValueError):
         return json.loads(text)
-    raise InputError(f"{name[:40]} {short(text)}", expected="a number, or none", fix="/set temperature 0.7")
+    raise InputError(
+        f"{name[:40]} {short(text)}", expected="a number, or none", fix="/set temperature 0.7"
+    )

@@ -1,4 +1,5 @@
-"""`sightline train … --dry-run`: what a run will need, part by part, before a byte of it is written."""
+"""`sightline train … --dry-run`: what a run will need, part by part, before a byte of it is
+written."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from sightline.training.run import Job
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An estimate, with what the model's equations add to it: FLOPs of a step, and what its backward pass keeps."""
+    """An estimate, with what the model's equations add to it: FLOPs of a step, and what its
+    backward pass keeps."""
 
     recipe: str
     data: str
@@ -33,9 +35,14 @@ class Plan:
     def lines(self) -> list[str]:
         found = self.found
         wide = max(len(name) for name in self.parts)
-        trained = "" if found.trained == found.parameters else f", {found.trained:,} of them trained"
+        trained = (
+            "" if found.trained == found.parameters else f", {found.trained:,} of them trained"
+        )
         average = f", averaged weights {megabytes(found.average)}" if found.average else ""
-        batch = f"{found.rows:,} rows of {'' if found.source is None else f'{found.source:,} and '}{found.time:,}"
+        batch = (
+            f"{found.rows:,} rows of"
+            f" {'' if found.source is None else f'{found.source:,} and '}{found.time:,}"
+        )
         speed = self.flops / found.step_seconds / 1e9
         return [
             f"{self.recipe}: {found.steps:,} steps over {self.data}",
@@ -43,28 +50,51 @@ class Plan:
             *(f"  {name:<{wide}}  {count:>14,}" for name, count in self.parts.items()),
             f"  {'parameters':<{wide}}  {found.parameters:>14,}{trained}",
             "",
-            f"batch       {batch}, {found.tokens:,} tokens" + (f", in {found.accumulate} parts" if found.accumulate > 1 else ""),
-            f"FLOPs       {self.flops:.3g} a step, {self.flops * found.steps:.3g} in all, {speed:.1f} GFLOP/s here",
-            f"memory      {megabytes(self.memory)}: weights {megabytes(found.weights)}, gradients {megabytes(found.gradients)}, "
-            f"optimiser {megabytes(found.optimizer)}{average}, activations about {megabytes(self.activations)}",
-            f"disk        {megabytes(found.checkpoint)} a checkpoint, {megabytes(found.model)} the model",
-            f"time        about {clock(found.seconds)}: {found.step_seconds:.3g} s a step, {found.evaluation_seconds:.3g} s an evaluation",
+            f"batch       {batch}, {found.tokens:,} tokens"
+            + (f", in {found.accumulate} parts" if found.accumulate > 1 else ""),
+            (
+                f"FLOPs       {self.flops:.3g} a step, {self.flops * found.steps:.3g} in all,"
+                f" {speed:.1f} GFLOP/s here"
+            ),
+            (
+                f"memory      {megabytes(self.memory)}: weights {megabytes(found.weights)},"
+                f" gradients {megabytes(found.gradients)}, optimiser"
+                f" {megabytes(found.optimizer)}{average}, activations about"
+                f" {megabytes(self.activations)}"
+            ),
+            (
+                f"disk        {megabytes(found.checkpoint)} a checkpoint, {megabytes(found.model)}"
+                " the model"
+            ),
+            (
+                f"time        about {clock(found.seconds)}: {found.step_seconds:.3g} s a step,"
+                f" {found.evaluation_seconds:.3g} s an evaluation"
+            ),
             "            as timed just now; nothing was written",
         ]
 
     def plain(self) -> dict[str, object]:
         costs = {name: value for name, value in asdict(self.found).items() if name != "config"}
-        more = {"flops": self.flops, "activations": self.activations, "memory": self.memory, "seconds": self.found.seconds}
+        more = {
+            "flops": self.flops,
+            "activations": self.activations,
+            "memory": self.memory,
+            "seconds": self.found.seconds,
+        }
         return {"recipe": self.recipe, "data": self.data, "parts": self.parts, **costs, **more}
 
 
 def plan(job: Job) -> Plan:
     """A few real steps, and the equations."""
     found = estimate(job)
-    said = explain(found.config, name=job.name, time=found.time, source=found.source, batch=found.rows)
+    said = explain(
+        found.config, name=job.name, time=found.time, source=found.source, batch=found.rows
+    )
     rows = math.ceil(found.rows / found.accumulate)
     recompute = job.config.checkpoint_activations
-    kept = training_memory(found.config, time=found.time, source=found.source, batch=rows, recompute=recompute).activations
+    kept = training_memory(
+        found.config, time=found.time, source=found.source, batch=rows, recompute=recompute
+    ).activations
     return Plan(job.name, amount(job.task), found, parts_of(said), said.training_flops, kept)
 
 

@@ -1,6 +1,7 @@
 """`sightline eval RUN`: the model that a run handed out, on everything that the run held out.
 
-The run's recipe and settings are in its run.json; they make the same job again, and with it the same held-out data.
+The run's recipe and settings are in its run.json; they make the same job again, and with it the
+same held-out data.
 """
 
 from __future__ import annotations
@@ -38,19 +39,34 @@ from sightline.training.run import Job
 EVERYTHING = 1 << 40  # windows
 
 
-def of_run(folder: Path, *, tokenize: str | None, beams: int | None, max_tokens: int | None, limit: int | None) -> Report:
+def of_run(
+    folder: Path,
+    *,
+    tokenize: str | None,
+    beams: int | None,
+    max_tokens: int | None,
+    limit: int | None,
+) -> Report:
     """Loss; then perplexity and bits per byte, BLEU and chrF, or accuracy, as the model is."""
     check_limit(limit)
     run = read_run(folder)
     recipe = run.settings()
-    job, loaded = rebuilt(run, recipe), load_shown(str(folder))
+    job = rebuilt(run, recipe)
+    loaded = load_shown(str(folder))
     if isinstance(job.task, Pairs):
         words = tokenize or ("char" if isinstance(recipe, Translate) and recipe.join else "13a")
         bleu_with(words)
         report = of_loss(loaded, job.task, limit)
-        rows, tokenizer = held_out_pairs(recipe, job.task, loaded)[:limit], needed(loaded)
-        found = of_pairs(loaded, tokenizer, rows, tokenize=words, beams=beams, max_tokens=max_tokens)
-        return replace(found, figures={**report.figures, **found.figures}, lines=[*report.lines, "", *found.lines])
+        rows = held_out_pairs(recipe, job.task, loaded)[:limit]
+        tokenizer = needed(loaded)
+        found = of_pairs(
+            loaded, tokenizer, rows, tokenize=words, beams=beams, max_tokens=max_tokens
+        )
+        return replace(
+            found,
+            figures={**report.figures, **found.figures},
+            lines=[*report.lines, "", *found.lines],
+        )
     return of_loss(loaded, job.task, limit)
 
 
@@ -64,25 +80,37 @@ def rebuilt(run: PastRun, recipe: Recipe) -> Job:
 
 def needed(loaded: Model) -> Tokenizer:
     if loaded.tokenizer is None:
-        raise InputError("a model without tokenizer", expected="one that reads text", fix="add the tokenizer's files to the folder")
+        raise InputError(
+            "a model without tokenizer",
+            expected="one that reads text",
+            fix="add the tokenizer's files to the folder",
+        )
     return loaded.tokenizer
 
 
 def held_out_pairs(recipe: Recipe, task: Pairs, loaded: Model) -> list[tuple[str, str]]:
-    """As they are in the files; with `join`, references are written without spaces, as the translations are."""
+    """As they are in the files; with `join`, references are written without spaces, as the
+    translations are."""
     if isinstance(recipe, Translate):
         sources, references = recipe.sentences()[1]
-        return list(zip(sources, ["".join(text.split()) if recipe.join else text for text in references], strict=True))
+        return list(
+            zip(
+                sources,
+                ["".join(text.split()) if recipe.join else text for text in references],
+                strict=True,
+            )
+        )
     decode = needed(loaded).decode
     return [(decode(source), decode(target)) for source, target in zip(*task.held_out, strict=True)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- the loss
+# --------------------------------------------------------------------------------------- the loss
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the rows so far: nats of the targets that were asked for, how many labels were right, the bytes of the text."""
+    """Sums over the rows so far: nats of the targets that were asked for, how many labels were
+    right, the bytes of the text."""
 
     rows: int = 0
     nats: float = 0.0
@@ -95,7 +123,9 @@ def of_loss(loaded: Model, task: Task, limit: int | None) -> Report:
     """Nats for each target, and what follows from them."""
     batches = list(first(whole(task).validation(), limit))
     if not batches:
-        raise InputError("a run that held nothing out", expected="data", fix="sightline eval RUN DATA")
+        raise InputError(
+            "a run that held nothing out", expected="data", fix="sightline eval RUN DATA"
+        )
     text = isinstance(loaded.config.head, LanguageHead) and loaded.config.encoder is None
     total = sum(batch.rows for batch in batches)
     results = totals(loaded, batches, needed(loaded) if text else None)
@@ -135,15 +165,24 @@ def first(batches: Iterator[Batch], rows: int | None) -> Iterator[Batch]:
             return
 
 
-def totals(loaded: Model, batches: Sequence[Batch], tokenizer: Tokenizer | None) -> Iterator[Totals]:
+def totals(
+    loaded: Model, batches: Sequence[Batch], tokenizer: Tokenizer | None
+) -> Iterator[Totals]:
     """Running sums; with a tokenizer, the bytes that the targets write."""
-    transformer, found = loaded.running, Totals()
+    transformer = loaded.running
+    found = Totals()
     stream = None if tokenizer is None else TextStream(tokenizer)
     for batch in batches:
         nats, right = measured(transformer, batch)
         asked = batch.targets[batch.targets != IGNORED].tolist()
         written = 0 if stream is None else sum(len(stream.push(id).encode()) for id in asked)
-        found = Totals(found.rows + batch.rows, found.nats + nats, found.targets + batch.count, found.right + right, found.bytes + written)
+        found = Totals(
+            found.rows + batch.rows,
+            found.nats + nats,
+            found.targets + batch.count,
+            found.right + right,
+            found.bytes + written,
+        )
         yield found
 
 
@@ -152,5 +191,9 @@ def measured(transformer: Transformer, batch: Batch) -> tuple[float, int]:
     """Nats of a batch, and how many of its labels are right."""
     if not isinstance(transformer.config.head, Classifier):
         return float(Objective(transformer)(batch)[1]), 0
-    logits: Tensor = transformer.head(transformer.hidden(batch.tokens, padding=batch.padding), padding=batch.padding)
-    return float(F.cross_entropy(logits, batch.targets, reduction="sum")), int((logits.argmax(-1) == batch.targets).sum())
+    logits: Tensor = transformer.head(
+        transformer.hidden(batch.tokens, padding=batch.padding), padding=batch.padding
+    )
+    return float(F.cross_entropy(logits, batch.targets, reduction="sum")), int(
+        (logits.argmax(-1) == batch.targets).sum()
+    )

@@ -12,7 +12,9 @@ def read_text(text: str | None, file: Path | None, *, what: str = "text", fix: s
     """The text, from wherever it comes, to the byte."""
     if (text is None) == (file is None):
         raise InputError(
-            f"no {what}" if text is None else f"a {what} and a file", expected=f"a {what}, --file FILE, or - for standard input", fix=fix
+            f"no {what}" if text is None else f"a {what} and a file",
+            expected=f"a {what}, --file FILE, or - for standard input",
+            fix=fix,
         )
     if file is not None:
         return read_file(file)
@@ -22,12 +24,18 @@ def read_text(text: str | None, file: Path | None, *, what: str = "text", fix: s
 def read_input() -> str:
     """Standard input as text."""
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
-        raise InputError("standard input is closed", expected="text", fix="give the text as an argument, or --file FILE")
+        raise InputError(
+            "standard input is closed",
+            expected="text",
+            fix="give the text as an argument, or --file FILE",
+        )
     try:
         binary = getattr(sys.stdin, "buffer", None)
         return sys.stdin.read() if binary is None else binary.read().decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError("standard input is not UTF-8", expected="text", fix="iconv -t utf-8") from None
+        raise InputError(
+            "standard input is not UTF-8", expected="text", fix="iconv -t utf-8"
+        ) from None
 
 
 def read_file(file: Path) -> str:
@@ -37,5 +45,7 @@ def read_file(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise InputError(
-            f"{file} cannot be read as text: {reason}", expected="a UTF-8 file", fix="check the path, or iconv -t utf-8"
+            f"{file} cannot be read as text: {reason}",
+            expected="a UTF-8 file",
+            fix="check the path, or iconv -t utf-8",
         ) from None

@@ -32,10 +32,26 @@ def load_shown(
     from sightline.checkpoints.sources.reference import resolve
     from sightline.model import called, load_opened
 
-    source = open_source(resolve(reference), verify=verify, allow_pickle_weights=from_pickle, ignore_tensors=ignore_tensors)
-    total, screen = sum(entry.numbers for entry in source.tensors.values()), Console(stderr=True)
-    columns = (TextColumn("loading"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True, disable=total < SHOWN_ABOVE or not screen.is_terminal) as bar:
+    source = open_source(
+        resolve(reference),
+        verify=verify,
+        allow_pickle_weights=from_pickle,
+        ignore_tensors=ignore_tensors,
+    )
+    total = sum(entry.numbers for entry in source.tensors.values())
+    screen = Console(stderr=True)
+    columns = (
+        TextColumn("loading"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns,
+        console=screen,
+        transient=True,
+        disable=total < SHOWN_ABOVE or not screen.is_terminal,
+    ) as bar:
         task = bar.add_task("loading", total=total)
         model = load_opened(
             source,

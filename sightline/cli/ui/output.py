@@ -1,8 +1,9 @@
 """Everything that commands print: results on stdout, notes and progress on stderr.
 
-What comes from a model or a file can hold anything. Here, and here only, it meets the terminal:
+What comes from a model or a file can hold anything. Here, and only here, it meets the terminal:
 
-- names, notes, tables and errors: control characters are written out (`\\x1b`), wherever the output goes;
+- names, notes, tables and errors: control characters are written out (`\\x1b`), wherever the output
+  goes;
 - generated text: written out on a terminal, as it is into a pipe or file, byte for byte;
 - JSON: exact, with the characters that steer a terminal as `\\uXXXX`.
 
@@ -68,18 +69,33 @@ def complain(text: str) -> None:
 
 
 def bar(*, shown: bool = True) -> Progress:
-    """How far something is, on stderr, where someone is looking. What is printed meanwhile stays on stdout."""
+    """How far something is, on stderr, where someone is looking. What is printed meanwhile stays on
+    stdout."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     hidden = not shown or not console.is_terminal
-    return Progress(*columns, console=console, transient=True, disable=hidden, redirect_stdout=False, redirect_stderr=False)
+    return Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=hidden,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 class TextWriter:
-    """Generated text on stdout as it is made: into a pipe exactly, on a terminal escaped and wrapped between words.
+    """Generated text on stdout as it is made: into a pipe exactly, on a terminal escaped and
+    wrapped between words.
 
-    A terminal alone would break lines within words. So a word is held back until it is complete, and begins a new line where it
-    does not fit. Letters that take two cells (Japanese, Chinese) may break anywhere: there, the terminal does it.
+    A terminal alone would break lines within words. So a word is held back until it is complete,
+    and begins a new line where it does not fit. Letters that take two cells (Japanese, Chinese) may
+    break anywhere: there, the terminal does it.
     """
 
     PARTS = re.compile(r"\n|[ \t]+|[^ \t\n]+")
@@ -141,7 +157,8 @@ class TextWriter:
             self.column = self.after(letter)
 
     def after(self, letter: str) -> int:
-        """The column behind a letter that is put here, where a terminal puts it on the next line if this one is full."""
+        """The column behind a letter that is put here, where a terminal puts it on the next line if
+        this one is full."""
         if letter == "\n":
             return 0
         size = TAB - self.column % TAB if letter == "\t" else get_character_cell_size(letter)

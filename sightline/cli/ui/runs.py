@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from sightline.config import ModelConfig
     from sightline.recipes import Recipe
 
-RUN, METRICS = "run.json", "metrics.jsonl"
+RUN = "run.json"
+METRICS = "metrics.jsonl"
 MOST_METRICS = 1 << 30  # bytes
 SMOOTHED = 0.95  # of the training loss before, at each step
 
@@ -62,9 +63,12 @@ class PastRun:
     @cached_property
     def smoothed(self) -> list[Point]:
         """The training loss as an average that forgets, which begins as a plain mean."""
-        found, mean, weight = list[Point](), 0.0, 0.0
+        found = list[Point]()
+        mean = 0.0
+        weight = 0.0
         for point in self.training:
-            mean, weight = mean * SMOOTHED + point.loss, weight * SMOOTHED + 1
+            mean = mean * SMOOTHED + point.loss
+            weight = weight * SMOOTHED + 1
             found.append(Point(point.step, point.seconds, mean / weight))
         return found
 
@@ -77,7 +81,9 @@ class PastRun:
 
     def _lines(self, kind: str) -> list[dict[str, Any]]:
         """Lines of a kind that have a step and a finite loss."""
-        found = [line for line in self.lines if line.get("kind") == kind and is_step(line.get("step"))]
+        found = [
+            line for line in self.lines if line.get("kind") == kind and is_step(line.get("step"))
+        ]
         return [line for line in found if is_finite(line.get("loss"))]
 
     @property
@@ -98,10 +104,17 @@ class PastRun:
         from sightline.recipes import RECIPES
 
         if self.recipe not in RECIPES:
-            raise InputError(f"{self.folder}: a run of the recipe {self.recipe[:60]!r}", fix=nearest(self.recipe[:60], RECIPES))
+            raise InputError(
+                f"{self.folder}: a run of the recipe {self.recipe[:60]!r}",
+                fix=nearest(self.recipe[:60], RECIPES),
+            )
         settings = self.said.get("settings")
         if not isinstance(settings, dict):
-            raise InputError(f"{self.folder / RUN}: has no settings", expected="the description of a run", fix="train it again")
+            raise InputError(
+                f"{self.folder / RUN}: has no settings",
+                expected="the description of a run",
+                fix="train it again",
+            )
         return RECIPES[self.recipe].told_by(settings)
 
 
@@ -129,11 +142,19 @@ def read_run(folder: Path) -> PastRun:
     try:
         said = json.loads(read_text_file(folder / RUN))
     except FileNotFoundError:
-        raise InputError(f"{folder}: has no {RUN}", expected="the folder of a run", fix="sightline train NAME --out FOLDER") from None
+        raise InputError(
+            f"{folder}: has no {RUN}",
+            expected="the folder of a run",
+            fix="sightline train NAME --out FOLDER",
+        ) from None
     except (OSError, ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
-        raise InputError(f"{folder / RUN}: cannot be read", expected="the description of a run", fix="check the folder")
+        raise InputError(
+            f"{folder / RUN}: cannot be read",
+            expected="the description of a run",
+            fix="check the folder",
+        )
     return PastRun(folder, said, read_metrics(folder / METRICS))
 
 
@@ -144,7 +165,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})", expected="the metrics of a run", fix=f"move {path} away") from None
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror})",
+            expected="the metrics of a run",
+            fix=f"move {path} away",
+        ) from None
     found = list[dict[str, Any]]()
     for line in lines:
         try:

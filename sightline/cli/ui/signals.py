@@ -1,4 +1,5 @@
-"""Signals while something runs that must end cleanly: the first asks it to, a second Ctrl-C does not wait.
+"""Signals while something runs that must end cleanly: the first asks it to, a second Ctrl-C does
+not wait.
 
 SIGTERM is what clusters send before they kill, SIGHUP what a terminal sends that is closed.
 """
@@ -18,7 +19,9 @@ class Stopping:
     """`with Stopping() as stopping:` … `stopping.asked`, polled between the steps."""
 
     def __init__(self) -> None:
-        self.number, self._times, self._before = 0, 0, dict[int, Any]()
+        self.number = 0
+        self._times = 0
+        self._before = dict[int, Any]()
 
     @property
     def asked(self) -> bool:
@@ -37,7 +40,9 @@ class Stopping:
         if threading.current_thread() is threading.main_thread():
             for name in ASKED:
                 number = getattr(signal, name, None)
-                if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
+                if (
+                    number is not None and signal.getsignal(number) != signal.SIG_IGN
+                ):  # nohup stays nohup
                     self._before[number] = signal.signal(number, self._catch)
         return self
 

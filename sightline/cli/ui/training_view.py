@@ -1,6 +1,8 @@
-"""What `sightline train` shows while it trains: a live line on a terminal, a line every few seconds elsewhere, or JSON.
+"""What `sightline train` shows while it trains: a live line on a terminal, a line every few seconds
+elsewhere, or JSON.
 
-A view never ends a run: where it can no longer write, it falls silent. Only whoever reads the JSON and goes away is taken to want no more.
+A view never ends a run: where it can no longer write, it falls silent. Only whoever reads the JSON
+and goes away is taken to want no more.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Opening:
     minutes: float | None
 
     def lines(self) -> list[str]:
-        until = f"{self.steps:,} steps" + (f" or {self.minutes:g} minutes" if self.minutes is not None else "")
+        until = f"{self.steps:,} steps" + (
+            f" or {self.minutes:g} minutes" if self.minutes is not None else ""
+        )
         return [
             f"{self.recipe}, {until}, into {self.folder}",
             f"  parameters  {self.parameters:,}",
@@ -93,22 +97,34 @@ def amount(task: Task) -> str:
         return amount(task.text)
     if isinstance(task, Pairs):
         tokens = sum(map(len, task.sources)) + sum(map(len, task.targets))
-        return f"{len(task.sources):,} pairs with {tokens:,} tokens, {len(task.held_out[0]):,} held out"
+        return (
+            f"{len(task.sources):,} pairs with {tokens:,} tokens, {len(task.held_out[0]):,}"
+            " held out"
+        )
     if isinstance(task, Labelled):
-        return f"{len(task.rows):,} texts with {sum(map(len, task.rows)):,} tokens, {len(task.held_out[0]):,} held out"
+        return (
+            f"{len(task.rows):,} texts with {sum(map(len, task.rows)):,} tokens,"
+            f" {len(task.held_out[0]):,} held out"
+        )
     if isinstance(task, Chats):
         tokens = sum(len(one.ids) for one in task.conversations)
-        return f"{len(task.conversations):,} conversations with {tokens:,} tokens, {len(task.held_out):,} held out"
+        return (
+            f"{len(task.conversations):,} conversations with {tokens:,} tokens,"
+            f" {len(task.held_out):,} held out"
+        )
     return type(task).__name__
 
 
 def named(config: Optimizer) -> str:
     if isinstance(config, AdamW):
         return f"AdamW, lr {config.lr:g}, weight decay {config.weight_decay:g}"
-    return f"Muon, lr {config.lr:g}, weight decay {config.weight_decay:g}, for hidden; {named(config.rest)} for the rest"
+    return (
+        f"Muon, lr {config.lr:g}, weight decay {config.weight_decay:g}, for hidden;"
+        f" {named(config.rest)} for the rest"
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------------ views
+# ------------------------------------------------------------------------------------------ views
 
 
 class View(Protocol):
@@ -154,7 +170,9 @@ class JsonLines:
 
     def show(self, event: Event) -> None:
         fields = {name: getattr(event, name) for name in event.__slots__}
-        self.write({"kind": KINDS[type(event)], **{name: plain(value) for name, value in fields.items()}})
+        self.write(
+            {"kind": KINDS[type(event)], **{name: plain(value) for name, value in fields.items()}}
+        )
 
     def write(self, said: dict[str, Any]) -> None:
         try:
@@ -169,7 +187,11 @@ class Plain:
     """Lines on stderr, few enough for a log."""
 
     def __init__(self) -> None:
-        self.closed, self.steps, self.next, self.validation, self.silent = False, 0, 0.0, "", False
+        self.closed = False
+        self.steps = 0
+        self.next = 0.0
+        self.validation = ""
+        self.silent = False
 
     def begin(self, said: Opening) -> None:
         self.steps = said.steps
@@ -180,10 +202,17 @@ class Plain:
             self.write([f"note: {event.text}"])
         elif isinstance(event, Evaluated):
             self.validation = f"  validation {event.loss:.4f}"
-            self.write([f"step {event.step:,}  validation {event.loss:.4f}{', the best so far' if event.best else ''}"])
+            self.write(
+                [
+                    f"step {event.step:,}  validation"
+                    f" {event.loss:.4f}{', the best so far' if event.best else ''}"
+                ]
+            )
         elif isinstance(event, StepEvent) and time.monotonic() >= self.next:
             self.next = time.monotonic() + EVERY
-            self.write([f"step {event.step:,} of {self.steps:,}  {figures(event)}{self.validation}"])
+            self.write(
+                [f"step {event.step:,} of {self.steps:,}  {figures(event)}{self.validation}"]
+            )
 
     def write(self, lines: Iterable[str]) -> None:
         if self.silent:
@@ -201,14 +230,27 @@ class Live:
     """One line on the terminal, drawn anew; what stays is written above it."""
 
     def __init__(self, screen: Console) -> None:
-        self.closed, self.screen, self.silent = False, screen, False
+        self.closed = False
+        self.screen = screen
+        self.silent = False
         one_line = Column(no_wrap=True, overflow="ellipsis")
         columns = (
             TextColumn("{task.completed:,}/{task.total:,}", table_column=one_line),
             BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
-            TextColumn("{task.fields[figures]}{task.fields[validation]}", table_column=one_line, markup=False),
+            TextColumn(
+                "{task.fields[figures]}{task.fields[validation]}",
+                table_column=one_line,
+                markup=False,
+            ),
         )
-        self.bar = Progress(*columns, console=screen, auto_refresh=False, expand=True, redirect_stdout=False, redirect_stderr=False)
+        self.bar = Progress(
+            *columns,
+            console=screen,
+            auto_refresh=False,
+            expand=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self.task = self.bar.add_task("training", total=1, figures="", validation="")
         self.next = 0.0
 
@@ -221,7 +263,9 @@ class Live:
         if isinstance(event, Note):
             self.draw(lambda: self.screen.print(escape_line(f"note: {event.text}"), style="yellow"))
         elif isinstance(event, Evaluated):
-            self.bar.update(self.task, validation=f"  val {event.loss:.4f}{'*' if event.best else ''}")
+            self.bar.update(
+                self.task, validation=f"  val {event.loss:.4f}{'*' if event.best else ''}"
+            )
         elif isinstance(event, StepEvent):
             self.bar.update(self.task, completed=event.step, figures=brief(event))
         if time.monotonic() >= self.next:
@@ -243,12 +287,18 @@ class Live:
 
 def brief(event: StepEvent) -> str:
     """For a line of 80 columns."""
-    return f"loss {event.loss:.4f}  lr {event.lr:.1e}  {event.tokens_per_second:,.0f} tok/s  {clock(event.eta)} left"
+    return (
+        f"loss {event.loss:.4f}  lr {event.lr:.1e}  {event.tokens_per_second:,.0f} tok/s "
+        f" {clock(event.eta)} left"
+    )
 
 
 def figures(event: StepEvent) -> str:
     skipped = "  left out" if event.skipped else ""
-    return f"loss {event.loss:.4f}  lr {event.lr:.2e}  {event.tokens_per_second:,.0f} tokens/s  left {clock(event.eta)}{skipped}"
+    return (
+        f"loss {event.loss:.4f}  lr {event.lr:.2e}  {event.tokens_per_second:,.0f} tokens/s  left"
+        f" {clock(event.eta)}{skipped}"
+    )
 
 
 def clock(seconds: float) -> str:

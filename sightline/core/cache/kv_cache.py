@@ -1,9 +1,11 @@
-"""What decoding remembers: keys and values of earlier tokens, so that each step computes only its own.
+"""What decoding remembers: keys and values of earlier tokens, so that each step computes only its
+own.
 
-    cache = Cache.growing(model.config)                    # or preallocated(…, capacity), windowed(…), quantised(…)
-    model(prompt, cache=cache); model(next, cache=cache)   # the same logits as one pass over all of it
+    cache = Cache.growing(model.config)    # or preallocated(…, capacity), windowed(…), quantised(…)
+    model(prompt, cache=cache)
+    model(next, cache=cache)               # the same logits as one pass over all of it
 
-One `Store` per layer, and where the tokens so far stand. Nothing of this lives on a module.
+One `Store` per layer, and the positions of the tokens so far. None of this lives on a module.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from sightline.errors import InputError
 
 
 class Cache:
-    """One store per decoder layer, one more per layer for cross-attention, and where the tokens so far stand."""
+    """One store per decoder layer, one more per layer for cross-attention, and where the tokens so
+    far stand."""
 
     def __init__(self, stores: list[Store], *, cross: bool = False) -> None:
         self.stores = stores
@@ -48,40 +51,54 @@ class Cache:
 
     @classmethod
     def quantised(cls, config: ModelConfig) -> Cache:
-        """Keeps everything in 8 bits: about a quarter of the memory, and logits that are near, not equal."""
+        """Keeps everything in 8 bits: about a quarter of the memory, and logits that are near, not
+        equal."""
         return cls._of(config, lambda window: Quantised())
 
     @classmethod
     def _of(cls, config: ModelConfig, make: _Maker) -> Cache:
         if config.decoder is None:
             raise InputError(
-                "a cache for an encoder", expected="a decoder, which makes tokens one by one", fix="call the model without cache="
+                "a cache for an encoder",
+                expected="a decoder, which makes tokens one by one",
+                fix="call the model without cache=",
             )
         stack = config.decoder
-        return cls([make(stack.block(n).attention.window) for n in range(stack.layers)], cross=config.encoder is not None)
+        return cls(
+            [make(stack.block(n).attention.window) for n in range(stack.layers)],
+            cross=config.encoder is not None,
+        )
 
     def next_positions(
         self, tokens: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None
     ) -> tuple[Int[Tensor, "#batch time"], int | None]:
-        """Where the next tokens stand, after all that came before; and the offset, if no row is padded."""
+        """Where the next tokens stand, after all that came before; and the offset, if no row is
+        padded."""
         if padding is None and self.padding is None:
-            at = torch.arange(self.length, self.length + tokens.shape[1], device=tokens.device)[None]
+            at = torch.arange(self.length, self.length + tokens.shape[1], device=tokens.device)[
+                None
+            ]
             return at, self.length
         new = torch.zeros_like(tokens, dtype=torch.bool) if padding is None else padding
         return count_positions(self._padding_with(new))[:, self.length :], None
 
     def begin(self) -> None:
-        """A pass starts. If the last one never ended (Ctrl-C, an error), what it left half-written is forgotten first."""
+        """A pass starts. If the last one never ended (Ctrl-C, an error), what it left half-written
+        is forgotten first."""
         if self.unfinished:
             self.truncate(self.length)
         self.unfinished = True
 
-    def advance(self, tokens: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None) -> None:
+    def advance(
+        self, tokens: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None
+    ) -> None:
         """A pass over these tokens is done."""
         if padding is not None or self.padding is not None:
             new = torch.zeros_like(tokens, dtype=torch.bool) if padding is None else padding
             self.padding = self._padding_with(new)
-        self.length, self.batch, self.unfinished = self.length + tokens.shape[1], tokens.shape[0], False
+        self.length = self.length + tokens.shape[1]
+        self.batch = tokens.shape[0]
+        self.unfinished = False
 
     def _padding_with(self, new: Bool[Tensor, "batch new"]) -> Bool[Tensor, "batch time"]:
         old = new.new_zeros(new.shape[0], self.length) if self.padding is None else self.padding
@@ -95,7 +112,8 @@ class Cache:
         self.padding = None if self.padding is None or length == 0 else self.padding[:, :length]
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
-        """Row n becomes what row `rows[n]` was: a row may be left out, or stand there twice (beam search)."""
+        """Row n becomes what row `rows[n]` was: a row may be left out, or stand there twice (beam
+        search)."""
         if self.unfinished:
             self.begin()
         for store in self.stores + self.cross:

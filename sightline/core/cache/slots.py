@@ -1,11 +1,14 @@
-"""A cache whose rows are strangers: each sequence has its own length, and joins or leaves between two steps.
+"""A cache whose rows are strangers: each sequence has its own length, and joins or leaves between
+two steps.
 
     slots = Slots(model.config)
-    slots.add(cache, capacity=300)                   # what one sequence's own cache holds becomes the last row
-    hidden = model.hidden(tokens, cache=slots)       # one new token for each row
-    slots.remove(2)                                  # the last row takes the place of row 2
+    slots.add(cache, capacity=300)               # the contents of one sequence's own cache become
+                                                 # the last row
+    hidden = model.hidden(tokens, cache=slots)   # one new token for each row
+    slots.remove(2)                              # the last row takes the place of row 2
 
-Rows lie in one block of memory, as long as the longest may become. What a row does not use stands at position −1: the mask hides it.
+Rows lie in one block of memory, as long as the longest may become. What a row does not use is at
+position −1: the mask hides it.
 """
 
 from __future__ import annotations
@@ -53,10 +56,17 @@ class SlotStore:
         return None
 
     def update(self, new: Stored) -> Stored:
-        rows, index = torch.arange(len(self.rows.index), device=new.key.device), self.rows.index
+        rows = torch.arange(len(self.rows.index), device=new.key.device)
+        index = self.rows.index
         self.key[rows, :, index], self.value[rows, :, index] = new.key[:, :, 0], new.value[:, :, 0]
-        used, longest = len(index), self.rows.at.shape[1]
-        return Stored(self.key[:used, :, :longest], self.value[:used, :, :longest], self.rows.at, self.rows.offset)
+        used = len(index)
+        longest = self.rows.at.shape[1]
+        return Stored(
+            self.key[:used, :, :longest],
+            self.value[:used, :, :longest],
+            self.rows.at,
+            self.rows.offset,
+        )
 
     def truncate(self, length: int) -> None:
         """Nothing to do: what an unfinished pass wrote is written again by the next."""
@@ -65,8 +75,12 @@ class SlotStore:
         raise InputError("slots cannot be reordered", fix="use Cache.growing for a beam search")
 
     def write(self, row: int, key: Keys, value: Keys, slots: int, capacity: int) -> None:
-        """One sequence's keys and values into a row, and zeros after them: a NaN left there would pass through any mask."""
-        self.key, self.value = _room(self.key, key, slots, capacity), _room(self.value, value, slots, capacity)
+        """One sequence's keys and values into a row, and zeros after them: a NaN left there would
+        pass through any mask."""
+        self.key, self.value = (
+            _room(self.key, key, slots, capacity),
+            _room(self.value, value, slots, capacity),
+        )
         self.key[row, :, key.shape[2] :], self.value[row, :, key.shape[2] :] = 0, 0
         self.key[row, :, : key.shape[2]], self.value[row, :, : key.shape[2]] = key[0], value[0]
 
@@ -76,7 +90,10 @@ class SlotStore:
 
     def read(self, row: int, length: int) -> tuple[Keys, Keys]:
         """A copy of the first tokens of a row."""
-        return self.key[row : row + 1, :, :length].clone(), self.value[row : row + 1, :, :length].clone()
+        return (
+            self.key[row : row + 1, :, :length].clone(),
+            self.value[row : row + 1, :, :length].clone(),
+        )
 
     @property
     def bytes(self) -> int:
@@ -91,11 +108,18 @@ class CrossSlots(SlotStore):
         self.lengths = lengths
 
     def recall(self) -> Stored | None:
-        used, longest = len(self.lengths), max(self.lengths, default=0)
+        used = len(self.lengths)
+        longest = max(self.lengths, default=0)
         places = torch.arange(longest, device=self.key.device)
-        at = torch.where(places < torch.tensor(self.lengths, device=self.key.device)[:, None], places, -1)
+        at = torch.where(
+            places < torch.tensor(self.lengths, device=self.key.device)[:, None], places, -1
+        )
         offset = 0 if min(self.lengths, default=0) == longest else None
-        return Stored(self.key[:used, :, :longest], self.value[:used, :, :longest], at, offset) if used else None
+        return (
+            Stored(self.key[:used, :, :longest], self.value[:used, :, :longest], at, offset)
+            if used
+            else None
+        )
 
 
 class Slots(Cache):
@@ -105,11 +129,18 @@ class Slots(Cache):
         super().__init__([], cross=False)
         decoder = config.decoder
         if decoder is None:
-            raise InputError("slots for an encoder", expected="a decoder", fix="call the model without cache=")
-        self.config, self.rows, self.capacities = config, Rows(), list[int]()
+            raise InputError(
+                "slots for an encoder", expected="a decoder", fix="call the model without cache="
+            )
+        self.config = config
+        self.rows = Rows()
+        self.capacities = list[int]()
         self.source_lengths: list[int] = []
         self.slots = [SlotStore(self.rows) for _ in range(decoder.layers)]
-        self.cross_slots = [CrossSlots(self.rows, self.source_lengths) for _ in range(decoder.layers if config.encoder else 0)]
+        self.cross_slots = [
+            CrossSlots(self.rows, self.source_lengths)
+            for _ in range(decoder.layers if config.encoder else 0)
+        ]
         self.stores = list[Store](self.slots)
         self.cross = list[Store](self.cross_slots)
 
@@ -117,7 +148,8 @@ class Slots(Cache):
         return len(self.rows.lengths)
 
     def add(self, cache: Cache, *, capacity: int) -> int:
-        """A sequence joins with all that its own cache holds, and may become `capacity` tokens long. Its row."""
+        """A sequence joins with all that its own cache holds, and may become `capacity` tokens
+        long. Its row."""
         row = len(self)
         room = row + 1, max(capacity, *self.capacities, 0)
         for slot, store in zip(self.slots, cache.stores, strict=True):
@@ -126,7 +158,13 @@ class Slots(Cache):
         for slot, store in zip(self.cross_slots, cache.cross, strict=True):
             stored = store.recall()
             assert stored is not None
-            slot.write(row, stored.key, stored.value, room[0], max(stored.key.shape[2], *self.source_lengths, 0))
+            slot.write(
+                row,
+                stored.key,
+                stored.value,
+                room[0],
+                max(stored.key.shape[2], *self.source_lengths, 0),
+            )
         if cache.cross:
             self.source_lengths.append(stored_length(cache))
         self.capacities.append(capacity)
@@ -156,8 +194,11 @@ class Slots(Cache):
             store.update(Stored(*slot.read(row, length), at.to(slot.key.device), 0))
         for slot, store in zip(self.cross_slots, cache.cross, strict=True):
             size = self.source_lengths[row]
-            store.update(Stored(*slot.read(row, size), torch.arange(size, device=slot.key.device)[None], 0))
-        cache.length, cache.batch = length, 1
+            store.update(
+                Stored(*slot.read(row, size), torch.arange(size, device=slot.key.device)[None], 0)
+            )
+        cache.length = length
+        cache.batch = 1
         return cache
 
     def _recount(self) -> None:
@@ -169,15 +210,20 @@ class Slots(Cache):
         """Each row's new token stands after its own."""
         if tokens.shape[1] != 1 or padding is not None:
             raise InputError(
-                f"{tokens.shape[1]} tokens a row for slots", expected="one new token for each row, no padding", fix="tokens[:, -1:]"
+                f"{tokens.shape[1]} tokens a row for slots",
+                expected="one new token for each row, no padding",
+                fix="tokens[:, -1:]",
             )
         self.rows.advance(tokens.device)
         return self.rows.index[:, None], self.rows.offset
 
     def begin(self) -> None:
-        """A pass that never ended left nothing: lengths have not moved, and the next pass writes over it."""
+        """A pass that never ended left nothing: lengths have not moved, and the next pass writes
+        over it."""
 
-    def advance(self, tokens: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None) -> None:
+    def advance(
+        self, tokens: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None
+    ) -> None:
         self.rows.lengths[:] = [length + 1 for length in self.rows.lengths]
         self._recount()
 
@@ -193,10 +239,15 @@ def stored_length(cache: Cache) -> int:
 
 def _room(memory: Keys, new: Keys, slots: int, capacity: int) -> Keys:
     """Memory for so many rows of so many tokens and no more, with what it held of them."""
-    if memory.shape[0] >= slots and memory.shape[2] >= capacity and memory.shape[0] * memory.shape[2] <= 2 * slots * capacity:
+    if (
+        memory.shape[0] >= slots
+        and memory.shape[2] >= capacity
+        and memory.shape[0] * memory.shape[2] <= 2 * slots * capacity
+    ):
         return memory
     room = new.new_zeros(slots, new.shape[1], capacity, new.shape[3])
-    rows, length = min(slots, memory.shape[0]), min(capacity, memory.shape[2])
+    rows = min(slots, memory.shape[0])
+    length = min(capacity, memory.shape[2])
     if memory.numel():
         room[:rows, :, :length] = memory[:rows, :, :length]
     return room

@@ -1,4 +1,5 @@
-"""What one layer remembers of earlier tokens. Each kind of store keeps keys and values in its own way; the mask needs nothing else.
+"""What one layer remembers of earlier tokens. Each kind of store keeps keys and values in its own
+way; the mask needs nothing else.
 
 growing        everything, in memory that doubles
 preallocated   everything, in memory that is taken once
@@ -19,7 +20,8 @@ from sightline.errors import InputError
 
 
 class Stored(NamedTuple):
-    """Keys and values with their positions (−1 is padding), and the offset that is known without looking (see `Mask`)."""
+    """Keys and values with their positions (−1 is padding), and the offset that is known without
+    looking (see `Mask`)."""
 
     key: Float[Tensor, "batch kv_heads key head_dim"]
     value: Float[Tensor, "batch kv_heads key value_dim"]
@@ -52,25 +54,39 @@ class Store(Protocol):
 
 
 class Room:
-    """A tensor that grows along its time axis, in memory that doubles: one more token costs the same however many there are.
+    """A tensor that grows along its time axis, in memory that doubles: one more token costs the
+    same however many there are.
 
-    What was handed out is never written over: after tokens are taken back, the next ones go into new memory.
+    What was handed out is never written over: after tokens are taken back, the next ones go into
+    new memory.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
-        self.capacity, self.length, self.owned = capacity, 0, False
+        self.capacity = capacity
+        self.length = 0
+        self.owned = False
         self.memory = torch.empty(0)
 
-    def extend(self, new: Shaped[Tensor, "batch heads new dim"]) -> Shaped[Tensor, "batch heads time dim"]:
+    def extend(
+        self, new: Shaped[Tensor, "batch heads new dim"]
+    ) -> Shaped[Tensor, "batch heads time dim"]:
         """The old and the new, together."""
-        start, self.length = self.length, self.length + new.shape[2]
-        if new.requires_grad:  # a gradient forbids writing into memory that earlier steps still need
-            self.memory, self.owned = torch.cat((self.memory[:, :, :start], new), dim=2) if start else new, False
+        start = self.length
+        self.length = self.length + new.shape[2]
+        if (
+            new.requires_grad
+        ):  # a gradient forbids writing into memory that earlier steps still need
+            self.memory = torch.cat((self.memory[:, :, :start], new), dim=2) if start else new
+            self.owned = False
             return self.memory
-        foreign = start > 0 and self.memory.is_inference() and not torch.is_inference_mode_enabled()  # may not be written to here
+        foreign = (
+            start > 0 and self.memory.is_inference() and not torch.is_inference_mode_enabled()
+        )  # may not be written to here
         if not self.owned or foreign or self.length > self.memory.shape[2]:
-            old, capacity = self.memory, self.capacity or (2 * self.length if start else self.length)
-            self.memory, self.owned = new.new_empty(*new.shape[:2], capacity, new.shape[3]), True
+            old = self.memory
+            capacity = self.capacity or (2 * self.length if start else self.length)
+            self.memory = new.new_empty(*new.shape[:2], capacity, new.shape[3])
+            self.owned = True
             if start:
                 self.memory[:, :, :start] = old[:, :, :start]
         self.memory[:, :, start : self.length] = new
@@ -82,15 +98,19 @@ class Room:
 
     def share(self, other: Room, length: int, row: int) -> None:
         """Begin as a row of the other does; growing copies."""
-        self.memory, self.length, self.owned = other.memory[row : row + 1], length, False
+        self.memory = other.memory[row : row + 1]
+        self.length = length
+        self.owned = False
 
     def truncate(self, length: int) -> None:
         if length < self.length:
-            self.length, self.owned = length, False
+            self.length = length
+            self.owned = False
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
         if self.length:
-            self.memory, self.owned = self.all.index_select(0, rows), False
+            self.memory = self.all.index_select(0, rows)
+            self.owned = False
 
     @property
     def bytes(self) -> int:
@@ -102,7 +122,9 @@ class Growing:
     """Keeps everything."""
 
     def __init__(self, capacity: int | None = None) -> None:
-        self.key, self.value, self.places = Room(capacity), Room(capacity), Places()
+        self.key = Room(capacity)
+        self.value = Room(capacity)
+        self.places = Places()
 
     def recall(self) -> Stored | None:
         return None
@@ -115,7 +137,10 @@ class Growing:
         """Begin with the first `length` tokens of a row of another store, in the same memory."""
         self.key.share(other.key, length, row)
         self.value.share(other.value, length, row)
-        self.places.at, self.places.offset = None if other.places.at is None else other.places.at[:, :length], other.places.offset
+        self.places.at, self.places.offset = (
+            None if other.places.at is None else other.places.at[:, :length],
+            other.places.offset,
+        )
 
     def truncate(self, length: int) -> None:
         for part in (self.key, self.value, self.places):
@@ -141,23 +166,28 @@ class Preallocated(Growing):
         tokens = self.key.length + new.key.shape[2]
         if tokens > self.capacity:
             raise InputError(
-                f"{tokens} tokens in a cache of {self.capacity}", fix=f"make the cache with capacity={tokens} or more, or shorten the text"
+                f"{tokens} tokens in a cache of {self.capacity}",
+                fix=f"make the cache with capacity={tokens} or more, or shorten the text",
             )
         return super().update(new)
 
 
 class Quantised:
-    """Keeps everything in 8 bits: x ≈ s · round(x / s), s = max |x| / 127 over each token's head. About a quarter of the memory."""
+    """Keeps everything in 8 bits: x ≈ s · round(x / s), s = max |x| / 127 over each token's head.
+    About a quarter of the memory."""
 
     def __init__(self) -> None:
-        self.rooms, self.places = [Room() for _ in range(4)], Places()
+        self.rooms = [Room() for _ in range(4)]
+        self.places = Places()
 
     def recall(self) -> Stored | None:
         return None
 
     def update(self, new: Stored) -> Stored:
         parts = [*quantise(new.key.detach()), *quantise(new.value.detach())]
-        key, key_scale, value, value_scale = (room.extend(part) for room, part in zip(self.rooms, parts, strict=True))
+        key, key_scale, value, value_scale = (
+            room.extend(part) for room, part in zip(self.rooms, parts, strict=True)
+        )
         return Stored(key * key_scale, value * value_scale, *self.places.extend(new))
 
     def truncate(self, length: int) -> None:
@@ -182,7 +212,8 @@ def quantise(
 
 
 class Ring:
-    """Keeps the last `window` tokens: all that a sliding window can see. A chunk sees them and itself whole."""
+    """Keeps the last `window` tokens: all that a sliding window can see. A chunk sees them and
+    itself whole."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -195,14 +226,19 @@ class Ring:
         seen = new if self.stored is None else join(self.stored, new)
         dropped = max(0, seen.key.shape[2] - self.window)
         offset = None if dropped else seen.offset
-        self.stored = Stored(seen.key[:, :, dropped:], seen.value[:, :, dropped:], seen.at[:, dropped:], offset)
+        self.stored = Stored(
+            seen.key[:, :, dropped:], seen.value[:, :, dropped:], seen.at[:, dropped:], offset
+        )
         return seen
 
     def truncate(self, length: int) -> None:
         if length == 0:
             self.stored = None
             return
-        raise InputError("a ring cache cannot go back", fix="use Cache.growing or Cache.preallocated where tokens are taken back")
+        raise InputError(
+            "a ring cache cannot go back",
+            fix="use Cache.growing or Cache.preallocated where tokens are taken back",
+        )
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
         self.stored = _pick(self.stored, rows)
@@ -213,7 +249,8 @@ class Ring:
 
 
 class Once:
-    """Cross-attention: the encoder's keys and values are computed once and stay. Rows of one source share its memory."""
+    """Cross-attention: the encoder's keys and values are computed once and stay. Rows of one source
+    share its memory."""
 
     def __init__(self) -> None:
         self.first: Stored | None = None
@@ -235,7 +272,8 @@ class Once:
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
         source = [self.source[row] for row in rows.tolist()] if self.first is not None else []
         if self.first is not None and source != self.source:
-            self.stored, self.source = _rows_of(self.first, source), source
+            self.stored = _rows_of(self.first, source)
+            self.source = source
 
     @property
     def bytes(self) -> int:
@@ -266,7 +304,10 @@ class Places:
 def _rows_of(first: Stored, source: list[int]) -> Stored:
     """These rows; of one source only, without a copy."""
     if first.key.shape[0] == 1:
-        return first._replace(key=first.key.expand(len(source), -1, -1, -1), value=first.value.expand(len(source), -1, -1, -1))
+        return first._replace(
+            key=first.key.expand(len(source), -1, -1, -1),
+            value=first.value.expand(len(source), -1, -1, -1),
+        )
     picked = _pick(first, torch.tensor(source, device=first.key.device))
     assert picked is not None
     return picked
@@ -274,7 +315,11 @@ def _rows_of(first: Stored, source: list[int]) -> Stored:
 
 def join(old: Stored, new: Stored) -> Stored:
     """The old tokens, then the new ones."""
-    return Stored(torch.cat((old.key, new.key), dim=2), torch.cat((old.value, new.value), dim=2), *_positions(old, new))
+    return Stored(
+        torch.cat((old.key, new.key), dim=2),
+        torch.cat((old.value, new.value), dim=2),
+        *_positions(old, new),
+    )
 
 
 def _positions(old: Stored, new: Stored) -> tuple[Int[Tensor, "#batch key"], int | None]:
@@ -294,10 +339,14 @@ def _pick(stored: Stored | None, rows: Int[Tensor, " batch"]) -> Stored | None:
     if stored is None:
         return None
     key, value, at, offset = stored
-    return Stored(key.index_select(0, rows), value.index_select(0, rows), _pick_positions(at, rows), offset)
+    return Stored(
+        key.index_select(0, rows), value.index_select(0, rows), _pick_positions(at, rows), offset
+    )
 
 
-def _pick_positions(at: Int[Tensor, "#batch key"], rows: Int[Tensor, " rows"]) -> Int[Tensor, "#rows key"]:
+def _pick_positions(
+    at: Int[Tensor, "#batch key"], rows: Int[Tensor, " rows"]
+) -> Int[Tensor, "#rows key"]:
     """One row of positions serves every row of keys, and stays one."""
     return at if at.shape[0] == 1 else at.index_select(0, rows)
 

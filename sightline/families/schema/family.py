@@ -14,11 +14,13 @@ from sightline.families.schema.rules import Rule
 class Family:
     """How one `model_type` is read.
 
-    `config(keys, head)` reads config.json for one of `heads`; `weights(config, head)` gives the rules. `heads` maps the class names
-    that `architectures` may hold to the head that they carry; the first is what is taken when none is given. `prefix` stands before
-    the names of the body in a model with a head ("transformer.") and is missing in a bare one; `prefixes` are the heads where it is
-    another one. Rules are written without it, and a rule for a head's own tensors starts with "^". `choose(names, head)` says for
-    which head config.json is read where only the tensors' names can tell (BERT's pooler).
+    `config(keys, head)` reads config.json for one of `heads`; `weights(config, head)` gives the
+    rules. `heads` maps the class names that `architectures` may hold to the head that they carry;
+    the first is what is taken when none is given. `prefix` stands before the names of the body in a
+    model with a head ("transformer.") and is missing in a bare one; `prefixes` are the heads where
+    it is another one. Rules are written without it, and a rule for a head's own tensors starts with
+    "^". `choose(names, head)` says for which head config.json is read where only the tensors' names
+    can tell (BERT's pooler).
     """
 
     name: str

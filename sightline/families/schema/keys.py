@@ -1,9 +1,11 @@
-"""Reading config.json: every key is used, named as one that changes nothing, refused as one that changes the result, or listed as unknown.
+"""Reading config.json: every key is used, named as one that changes nothing, refused as one that
+changes the result, or listed as unknown.
 
-keys.number("hidden_size")                 a required whole number; also under another name: number("n_embd", "hidden_size")
-keys.option("attention_bias", False)       with the default that the family has
-keys.only("use_cache", True, False)        an option of which we support these values
-keys.ignore("initializer_range")           changes nothing in a forward pass
+keys.number("hidden_size")              a required whole number; also under another name:
+                                        number("n_embd", "hidden_size")
+keys.option("attention_bias", False)    with the family's default
+keys.only("use_cache", True, False)     an option of which we support these values
+keys.ignore("initializer_range")        changes nothing in a forward pass
 """
 
 from __future__ import annotations
@@ -17,17 +19,22 @@ from sightline.families.schema.unsupported import NEUTRAL, is_neutral, unread_sy
 T = TypeVar("T")
 MISSING: Any = object()
 
-# What says nothing about the forward pass: bookkeeping, training, generation, and outputs that we give anyway.
+# What says nothing about the forward pass: bookkeeping, training, generation, and outputs that we
+# give anyway.
 _WORDS = """
-architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path _commit_hash auto_map tokenizer_class prefix
-finetuning_task task_specific_params problem_type id2label label2id num_labels torchscript pruned_heads use_bfloat16 tf_legacy_loss
-initializer_range initializer_factor init_std gradient_checkpointing is_encoder_decoder add_cross_attention cross_attention_hidden_size
-tie_encoder_decoder chunk_size_feed_forward output_attentions output_hidden_states return_dict use_cache use_return_dict output_past
-bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id
-max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
-repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
-output_scores return_dict_in_generate suppress_tokens begin_suppress_tokens remove_invalid_values exponential_decay_length_penalty
-attn_implementation _attn_implementation _attn_implementation_autoset classifier_dropout summary_activation summary_first_dropout
+architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path
+_commit_hash auto_map tokenizer_class prefix finetuning_task task_specific_params problem_type
+id2label label2id num_labels torchscript pruned_heads use_bfloat16 tf_legacy_loss initializer_range
+initializer_factor init_std gradient_checkpointing is_encoder_decoder add_cross_attention
+cross_attention_hidden_size tie_encoder_decoder chunk_size_feed_forward output_attentions
+output_hidden_states return_dict use_cache use_return_dict output_past bos_token_id eos_token_id
+pad_token_id sep_token_id unk_token_id decoder_start_token_id forced_bos_token_id
+forced_eos_token_id max_length min_length do_sample early_stopping num_beams num_beam_groups
+diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty
+no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
+return_dict_in_generate suppress_tokens begin_suppress_tokens remove_invalid_values
+exponential_decay_length_penalty attn_implementation _attn_implementation
+_attn_implementation_autoset classifier_dropout summary_activation summary_first_dropout
 summary_proj_to_labels summary_type summary_use_proj base_model_tp_plan base_model_pp_plan
 is_llama_config unsloth_version unsloth_fixed transformers.js_config max_window_layers
 """
@@ -39,7 +46,8 @@ class Keys:
     """A config.json, read key by key. `unknown` lists what was not read, `finish` refuses it."""
 
     def __init__(self, raw: dict[str, Any], where: str = "config.json") -> None:
-        self.raw, self.where = raw, where
+        self.raw = raw
+        self.where = where
         self.read: set[str] = set()
 
     def has(self, name: str) -> bool:
@@ -52,7 +60,10 @@ class Keys:
             if self.raw.get(name) is not None:
                 return self.raw[name]
         if default is MISSING:
-            raise CheckpointError(f"{self.where} lacks {names[0]!r}", fix="the folder's config.json is incomplete: fetch it again")
+            raise CheckpointError(
+                f"{self.where} lacks {names[0]!r}",
+                fix="the folder's config.json is incomplete: fetch it again",
+            )
         return default
 
     def number(self, *names: str, default: Any = MISSING, least: int = 1) -> int:
@@ -62,7 +73,9 @@ class Keys:
             return value
         if not isinstance(value, int) or isinstance(value, bool) or value < least or value > 2**40:
             raise CheckpointError(
-                f"{self.where}: {names[0]} is {short(value)}", expected=f"a whole number, {least} or more", fix="correct config.json"
+                f"{self.where}: {names[0]} is {short(value)}",
+                expected=f"a whole number, {least} or more",
+                fix="correct config.json",
             )
         return value
 
@@ -71,43 +84,71 @@ class Keys:
         value = self._take(names, default)
         if value is default and default is not MISSING:
             return value
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e300 < value < 1e300:
-            raise CheckpointError(f"{self.where}: {names[0]} is {short(value)}", expected="a finite number", fix="correct config.json")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not -1e300 < value < 1e300
+        ):
+            raise CheckpointError(
+                f"{self.where}: {names[0]} is {short(value)}",
+                expected="a finite number",
+                fix="correct config.json",
+            )
         return float(value)
 
     def flag(self, *names: str, default: bool) -> bool:
         """True or false."""
         value = self._take(names, default)
         if not isinstance(value, bool):
-            raise CheckpointError(f"{self.where}: {names[0]} is {short(value)}", expected="true or false", fix="correct config.json")
+            raise CheckpointError(
+                f"{self.where}: {names[0]} is {short(value)}",
+                expected="true or false",
+                fix="correct config.json",
+            )
         return value
 
     def word(self, *names: str, default: Any = MISSING) -> str:
         """A word."""
         value = self._take(names, default)
         if not isinstance(value, str):
-            raise CheckpointError(f"{self.where}: {names[0]} is {short(value)}", expected="a word", fix="correct config.json")
+            raise CheckpointError(
+                f"{self.where}: {names[0]} is {short(value)}",
+                expected="a word",
+                fix="correct config.json",
+            )
         return value
 
     def choice(self, *names: str, of: dict[str, T], default: Any = MISSING) -> T:
         """A word that stands for something: looked up in a closed table."""
         word = self.word(*names, default=default)
         if word not in of:
-            raise CheckpointError(f"{self.where}: {names[0]} is {short(word)}", fix=nearest(word, of))
+            raise CheckpointError(
+                f"{self.where}: {names[0]} is {short(word)}", fix=nearest(word, of)
+            )
         return of[word]
 
     def table(self, *names: str) -> dict[str, Any] | None:
         """A table of its own, or None."""
         value = self._take(names, None)
         if value is not None and not isinstance(value, dict):
-            raise CheckpointError(f"{self.where}: {names[0]} is {short(value)}", expected="a table", fix="correct config.json")
+            raise CheckpointError(
+                f"{self.where}: {names[0]} is {short(value)}",
+                expected="a table",
+                fix="correct config.json",
+            )
         return value
 
     def words(self, *names: str) -> list[str] | None:
         """A list of words, or None."""
         value = self._take(names, None)
-        if value is not None and not (isinstance(value, list) and all(isinstance(x, str) for x in value)):
-            raise CheckpointError(f"{self.where}: {names[0]} is {short(value)}", expected="a list of words", fix="correct config.json")
+        if value is not None and not (
+            isinstance(value, list) and all(isinstance(x, str) for x in value)
+        ):
+            raise CheckpointError(
+                f"{self.where}: {names[0]} is {short(value)}",
+                expected="a list of words",
+                fix="correct config.json",
+            )
         return value
 
     def only(self, name: str, *supported: Any) -> None:
@@ -125,8 +166,13 @@ class Keys:
         self.read.update(names)
 
     def unknown(self) -> list[str]:
-        """The keys that nobody knows. One that is known to change the result, and is not supported, is refused."""
-        unread = sorted(name for name in self.raw if name not in self.read and name not in BOOKKEEPING and self.raw[name] is not None)
+        """The keys that nobody knows. One that is known to change the result, and is not supported,
+        is refused."""
+        unread = sorted(
+            name
+            for name in self.raw
+            if name not in self.read and name not in BOOKKEEPING and self.raw[name] is not None
+        )
         for name in unread:
             self._refuse_effect(name)
         return [name for name in unread if name not in NEUTRAL]
@@ -134,9 +180,13 @@ class Keys:
     def _refuse_effect(self, name: str) -> None:
         if name in NEUTRAL and not is_neutral(name, self.raw):
             raise CheckpointError(
-                f"{self.where}: {name} is {short(self.raw[name])}, which this family does not support",
+                f"{self.where}: {name} is {short(self.raw[name])}, which this family does not"
+                " support",
                 expected=" or ".join(map(repr, NEUTRAL[name])) or "a file without it",
-                fix="use a checkpoint without it; if its weights were made without it, remove the key",
+                fix=(
+                    "use a checkpoint without it; if its weights were made without it, remove"
+                    " the key"
+                ),
             )
         own = unread_synonym(name, self.raw, self.read)
         if own is not None:

@@ -2,11 +2,11 @@
 
     rename("h.{n}.ln_1.{p}", "decoder.{n}.attention_residual.before.{p}")
     rename("h.{n}.mlp.c_fc.{p}", "decoder.{n}.feed_forward.up.{p}", transpose=True)
-    split("h.{n}.attn.c_attn.{p}", *heads("decoder.{n}.attention"), sizes=(768, 768, 768), transpose=True)
-    ignore("h.{n}.attn.bias", because="the causal mask, which is a predicate here")
+    split("h.{n}.attn.c_attn.{p}", *heads("decoder.{n}.attention"), sizes=(768, 768, 768),
+    transpose=True) ignore("h.{n}.attn.bias", because="the causal mask, which is a predicate here")
 
-`{n}` is a layer, `{p}` weight or bias. A rule whose parameters the model does not have says nothing; a tensor that no rule
-claims is refused.
+`{n}` is a layer, `{p}` weight or bias. A rule whose parameters the model does not have says
+nothing; a tensor that no rule claims is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Interleaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One tensor of theirs, one or more parameters of ours. Applied as: transpose, then split; backwards when saving."""
+    """One tensor of theirs, one or more parameters of ours. Applied as: transpose, then split;
+    backwards when saving."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -41,9 +42,19 @@ class Rule:
         return not self.ours
 
 
-def rename(theirs: str, ours: str, *, transpose: bool = False, flat: bool = False, zero_if_absent: bool = False) -> Rule:
-    """The same tensor under another name; `transpose` for layers that store [in, out], `flat` for biases stored as [1, n]."""
-    return Rule(theirs=theirs, ours=(ours,), transpose=transpose, flat=flat, zero_if_absent=zero_if_absent)
+def rename(
+    theirs: str,
+    ours: str,
+    *,
+    transpose: bool = False,
+    flat: bool = False,
+    zero_if_absent: bool = False,
+) -> Rule:
+    """The same tensor under another name; `transpose` for layers that store [in, out], `flat` for
+    biases stored as [1, n]."""
+    return Rule(
+        theirs=theirs, ours=(ours,), transpose=transpose, flat=flat, zero_if_absent=zero_if_absent
+    )
 
 
 def split(theirs: str, *ours: str, sizes: tuple[int, ...], transpose: bool = False) -> Rule:
@@ -57,7 +68,8 @@ def interleave(theirs: str, *ours: str, heads: int) -> Rule:
 
 
 def tie(theirs: str, ours: str) -> Rule:
-    """A second copy of a parameter, as some files have it: claimed if there, and then it must be equal; not written."""
+    """A second copy of a parameter, as some files have it: claimed if there, and then it must be
+    equal; not written."""
     return Rule(theirs=theirs, ours=(ours,), optional=True)
 
 

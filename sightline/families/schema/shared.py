@@ -1,4 +1,5 @@
-"""What several families say in the same words: activations, rotary scaling, Llama's block and names."""
+"""What several families say in the same words: activations, rotary scaling, Llama's block and
+names."""
 
 from __future__ import annotations
 
@@ -36,16 +37,28 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def rotary(keys: Keys, *, head_dim: int, max_positions: int, base: float = 10000.0, fraction: float | None = None) -> Rotary:
-    """RoPE in the old spelling (rope_theta, rope_scaling) and in the new one (rope_parameters). A family without `fraction` turns all."""
+def rotary(
+    keys: Keys,
+    *,
+    head_dim: int,
+    max_positions: int,
+    base: float = 10000.0,
+    fraction: float | None = None,
+) -> Rotary:
+    """RoPE in the old spelling (rope_theta, rope_scaling) and in the new one (rope_parameters). A
+    family without `fraction` turns all."""
     parameters = dict(keys.table("rope_parameters") or {})
     scaling = dict(keys.table("rope_scaling") or {})
-    base = _number(parameters, "rope_theta", keys.where, default=keys.real("rope_theta", default=base))
+    base = _number(
+        parameters, "rope_theta", keys.where, default=keys.real("rope_theta", default=base)
+    )
     said = keys.real("partial_rotary_factor", default=1.0 if fraction is None else fraction)
     said = _number(parameters, "partial_rotary_factor", keys.where, default=said)
     if fraction is None and said != 1.0:
         raise CheckpointError(
-            f"{keys.where}: partial_rotary_factor is {said}", expected="1: this family rotates whole heads", fix="check the model_type"
+            f"{keys.where}: partial_rotary_factor is {said}",
+            expected="1: this family rotates whole heads",
+            fix="check the model_type",
         )
     dim = int(head_dim * said)
     form = rotary_scaling(scaling or parameters, max_positions, keys.where)
@@ -82,7 +95,8 @@ def rotary_scaling(table: dict[str, Any], max_positions: int, where: str) -> Rot
         )
     if table:
         raise CheckpointError(
-            f"{where}: rope scaling {kind!r} has keys that are not known: {', '.join(str(name)[:80] for name in sorted(table))[:200]}",
+            f"{where}: rope scaling {kind!r} has keys that are not known:"
+            f" {', '.join(str(name)[:80] for name in sorted(table))[:200]}",
             fix="remove them if they change nothing",
         )
     return form
@@ -92,9 +106,14 @@ def _yarn(table: dict[str, Any], max_positions: int, where: str) -> YaRNScaling:
     """YaRN, with the options that Hugging Face's table may hold."""
     for name in ("mscale", "mscale_all_dim"):
         if name in table:
-            raise CheckpointError(f"{where}: rope scaling 'yarn' with {name!r} is not supported", fix="use a checkpoint without it")
+            raise CheckpointError(
+                f"{where}: rope scaling 'yarn' with {name!r} is not supported",
+                fix="use a checkpoint without it",
+            )
     truncate = bool(table.pop("truncate", True))
-    original = int(_number(table, "original_max_position_embeddings", where, default=float(max_positions)))
+    original = int(
+        _number(table, "original_max_position_embeddings", where, default=float(max_positions))
+    )
     factor = _number(table, "factor", where)
     attention_factor = table.pop("attention_factor", None)
     return YaRNScaling(
@@ -111,15 +130,20 @@ def _number(table: dict[str, Any], name: str, where: str, *, default: float | No
     value = default if table.get(name) is None else table[name]
     table.pop(name, None)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise CheckpointError(f"{where}: rope scaling's {name} is {short(value)}", expected="a number", fix="correct config.json")
+        raise CheckpointError(
+            f"{where}: rope scaling's {name} is {short(value)}",
+            expected="a number",
+            fix="correct config.json",
+        )
     return float(value)
 
 
-# ---------------------------------------------------------------------------------------------------------------- heads
+# ------------------------------------------------------------------------------------------ heads
 
 
 def labels(keys: Keys) -> int:
-    """How many classes: num_labels, else as many as id2label names, else two. Transformers reads them in this order too."""
+    """How many classes: num_labels, else as many as id2label names, else two. Transformers reads
+    them in this order too."""
     named = keys.raw.get("id2label")
     return keys.number("num_labels", default=len(named) if isinstance(named, dict) and named else 2)
 
@@ -136,8 +160,11 @@ def causal_head(keys: Keys, head: str, *, tied: bool, softcap: float | None = No
     return forms[head]()
 
 
-def causal_head_rules(config: ModelConfig, head: str, *, language: str = "lm_head", tokens: str = "score") -> list[Rule]:
-    """The head's own tensors, under the names that a family gives them. A tied copy in the file must be equal."""
+def causal_head_rules(
+    config: ModelConfig, head: str, *, language: str = "lm_head", tokens: str = "score"
+) -> list[Rule]:
+    """The head's own tensors, under the names that a family gives them. A tied copy in the file
+    must be equal."""
     if isinstance(config.head, LanguageHead) and config.head.tied:
         return [tie(f"^{language}.weight", "decoder.embedding.tokens.weight")]
     names = {"language": language, "sequence": "score", "tokens": tokens, "answers": "qa_outputs"}
@@ -146,12 +173,18 @@ def causal_head_rules(config: ModelConfig, head: str, *, language: str = "lm_hea
 
 
 def layer_windows(keys: Keys) -> list[int | None]:
-    """Which layers have a sliding window: `layer_types` says it, or `use_sliding_window` from `max_window_layers` on."""
-    layers, switched = keys.number("num_hidden_layers"), keys.flag("use_sliding_window", default=False)
-    window = keys.number("sliding_window", default=None) if switched or keys.has("layer_types") else None
+    """Which layers have a sliding window: `layer_types` says it, or `use_sliding_window` from
+    `max_window_layers` on."""
+    layers = keys.number("num_hidden_layers")
+    switched = keys.flag("use_sliding_window", default=False)
+    window = (
+        keys.number("sliding_window", default=None) if switched or keys.has("layer_types") else None
+    )
     first = keys.number("max_window_layers", default=28, least=0)
     keys.ignore("sliding_window")
-    kinds = keys.words("layer_types") or ["sliding_attention" if switched and n >= first else "full_attention" for n in range(layers)]
+    kinds = keys.words("layer_types") or [
+        "sliding_attention" if switched and n >= first else "full_attention" for n in range(layers)
+    ]
     unknown = sorted(set(kinds) - {"sliding_attention", "full_attention"})
     if unknown or len(kinds) != layers:
         raise CheckpointError(

@@ -1,4 +1,5 @@
-"""Which name was meant: typing errors only. Another name that merely looks alike (mt5 and t5, qwen3 and qwen2) is not one."""
+"""Which name was meant: typing errors only. Another name that merely looks alike (mt5 and t5, qwen3
+and qwen2) is not one."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from collections.abc import Iterable
 
 # Architectures of their own whose names are a letter or two away from one of ours.
 _NAMES = """
-bark beit bort gpt_neo llava mbart ministral mixtral modernvbert phi3_v phi3v qwen2_vl qwen3_vl roc_bert xlm-roberta-xl
+bark beit bort gpt_neo llava mbart ministral mixtral modernvbert phi3_v phi3v qwen2_vl qwen3_vl
+roc_bert xlm-roberta-xl
 """
 OTHER_ARCHITECTURES = frozenset(_NAMES.split())
 SHORTEST = 4
@@ -15,10 +17,13 @@ LONGEST = 80
 
 
 def misspelling_of(name: str, known: Iterable[str]) -> str | None:
-    """The one known name that differs from this one by a letter or two, by its case or by its separators."""
+    """The one known name that differs from this one by a letter or two, by its case or by its
+    separators."""
     if not SHORTEST <= len(name) <= LONGEST:
         return None
-    distances = {other: edits(_letters(name), _letters(other)) for other in known if _may_mean(name, other)}
+    distances = {
+        other: edits(_letters(name), _letters(other)) for other in known if _may_mean(name, other)
+    }
     most = 2 if len(name) >= LONG else 1
     nearest = min(distances.values(), default=most + 1)
     meant = [other for other, distance in distances.items() if distance == nearest <= most]
@@ -26,7 +31,8 @@ def misspelling_of(name: str, known: Iterable[str]) -> str | None:
 
 
 def _may_mean(name: str, other: str) -> bool:
-    """Typing errors change neither the first letter nor a number: those tell one model from the next."""
+    """Typing errors change neither the first letter nor a number: those tell one model from the
+    next."""
     same_start = name[0].lower() == other[0].lower()
     near_in_length = abs(len(name) - len(other)) <= 3
     return same_start and near_in_length and _digits(name) == _digits(other)

@@ -1,7 +1,9 @@
-"""Options of other architectures that change the result, and the values at which each of them changes nothing.
+"""Options of other architectures that change the result, and the values at which each of them
+changes nothing.
 
-A file may carry them although its family has no such option: left from the model that it was made from, or written by a program whose
-model differs. `None` never changes anything; an empty tuple means that every other value does. A list counts as its entries do.
+A file may carry them although its family has no such option: left from the model that it was made
+from, or written by a program whose model differs. `None` never changes anything; an empty tuple
+means that every other value does. A list counts as its entries do.
 """
 
 from __future__ import annotations
@@ -168,10 +170,22 @@ BLOCKS: Neutral = {
 }
 NEUTRAL: Neutral = POSITIONS | ATTENTION | SCALES | BLOCKS
 
-# The same option under other families' names. Where a file lacks the family's own, this one may be meant.
+# The same option under other families' names. Where a file lacks the family's own, this one may be
+# meant.
 SYNONYMS = (
-    frozenset(["layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "rms_norm_eps", "norm_eps", "norm_epsilon"]),
-    frozenset(["hidden_act", "activation_function", "hidden_activation", "activation", "mlp_hidden_act"]),
+    frozenset(
+        [
+            "layer_norm_eps",
+            "layer_norm_epsilon",
+            "layernorm_epsilon",
+            "rms_norm_eps",
+            "norm_eps",
+            "norm_epsilon",
+        ]
+    ),
+    frozenset(
+        ["hidden_act", "activation_function", "hidden_activation", "activation", "mlp_hidden_act"]
+    ),
 )
 
 

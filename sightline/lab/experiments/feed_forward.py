@@ -1,4 +1,5 @@
-"""ReLU, GELU and SwiGLU at exactly equal parameters: the loss of small models on characters that they have not seen."""
+"""ReLU, GELU and SwiGLU at exactly equal parameters: the loss of small models on characters that
+they have not seen."""
 
 from __future__ import annotations
 
@@ -24,9 +25,16 @@ FORMS: dict[Form, str] = {"relu": "ReLU", "gelu": "GELU", "swiglu": "SwiGLU"}
 PAIRS: tuple[tuple[Form, Form], ...] = (("swiglu", "relu"), ("swiglu", "gelu"), ("gelu", "relu"))
 SEEDS = {"quick": 3, "default": 5, "full": 10}
 STEPS = {"quick": 120, "default": 400, "full": 2000}
-WIDTH = {"quick": 48, "default": 48, "full": 96}  # multiples of 3: two thirds of 4·width is a whole number
+WIDTH = {
+    "quick": 48,
+    "default": 48,
+    "full": 96,
+}  # multiples of 3: two thirds of 4·width is a whole number
 RATES = {"quick": (4, 8), "default": (4, 8), "full": (2, 4, 8, 16)}  # thousandths
-LAYERS, HEADS, CONTEXT, ROWS = 2, 2, 64, 8
+LAYERS = 2
+HEADS = 2
+CONTEXT = 64
+ROWS = 8
 WINDOWS = 256  # of the held-out plays
 POINTS = 20  # of a learning curve
 
@@ -35,14 +43,19 @@ def parts(tier: Tier, seed: int) -> Sequence[Part]:
     runs = [
         Part(
             f"run.{form}.width-{WIDTH[tier]}.steps-{STEPS[tier]}.rate-{rate}e-3.seed-{n}",
-            lambda form=form, rate=rate, n=n: training(form, WIDTH[tier], STEPS[tier], rate / 1000, n),
+            lambda form=form, rate=rate, n=n: training(
+                form, WIDTH[tier], STEPS[tier], rate / 1000, n
+            ),
         )
         for n, rate, form in product(range(seed, seed + SEEDS[tier]), RATES[tier], FORMS)
     ]
-    return [Part(f"layers.width-{WIDTH[tier]}.seed-{seed}", lambda: layers(WIDTH[tier], seed)), *runs]
+    return [
+        Part(f"layers.width-{WIDTH[tier]}.seed-{seed}", lambda: layers(WIDTH[tier], seed)),
+        *runs,
+    ]
 
 
-# ------------------------------------------------------------------------------------------------------------- equal sizes
+# ------------------------------------------------------------------------------------ equal sizes
 
 
 def hidden_of(form: Form, width: int) -> int:
@@ -61,7 +74,8 @@ def config_of(form: Form, width: int, vocabulary: int) -> ModelConfig:
 
 
 def layers(width: int, seed: int) -> dict[str, Any]:
-    """Parameters and matrices of each layer, its output against the equation, how wide it is before the last matrix, how large after."""
+    """Parameters and matrices of each layer, its output against the equation, how wide it is before
+    the last matrix, how large after."""
     import torch
     import torch.nn.functional as F
 
@@ -70,9 +84,15 @@ def layers(width: int, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for form in FORMS:
         layer = made(config_of(form, width, 8), seed).last_stack[0].feed_forward.double()
-        x = torch.randn(1, 64, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        x = torch.randn(
+            1, 64, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
         inner = F.linear(x, layer.up.weight)
-        inner = inner * F.silu(F.linear(x, layer.gate.weight)) if layer.gate is not None else {"relu": F.relu, "gelu": F.gelu}[form](inner)
+        inner = (
+            inner * F.silu(F.linear(x, layer.gate.weight))
+            if layer.gate is not None
+            else {"relu": F.relu, "gelu": F.gelu}[form](inner)
+        )
         apart = (layer(x) - F.linear(inner, layer.down.weight)).abs().max()
         found[form] = {
             "parameters": sum(weight.numel() for weight in layer.parameters()),
@@ -85,7 +105,7 @@ def layers(width: int, seed: int) -> dict[str, Any]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------- trainings
+# -------------------------------------------------------------------------------------- trainings
 
 
 def training(form: Form, width: int, steps: int, rate: float, seed: int) -> dict[str, Any]:
@@ -96,9 +116,11 @@ def training(form: Form, width: int, steps: int, rate: float, seed: int) -> dict
     return trained(config_of(form, width, vocabulary), task, steps=steps, rate=rate, seed=seed)
 
 
-def trained(config: ModelConfig, task: Drill | PackedText, *, steps: int, rate: float, seed: int) -> dict[str, Any]:
-    """AdamW, a short warm-up, a cosine: the learning curve in pieces, and the loss on what was held out; a run that breaks counts as a
-    blind guess."""
+def trained(
+    config: ModelConfig, task: Drill | PackedText, *, steps: int, rate: float, seed: int
+) -> dict[str, Any]:
+    """AdamW, a short warm-up, a cosine: the learning curve in pieces, and the loss on what was held
+    out; a run that breaks counts as a blind guess."""
     from sightline.lab.learning import learn, loss_of
     from sightline.training.loop import NotFiniteError
 
@@ -106,13 +128,16 @@ def trained(config: ModelConfig, task: Drill | PackedText, *, steps: int, rate: 
         events = list(learn(config, task, steps=steps, lr=rate, seed=seed))
     except NotFiniteError:
         return {"curve": [], "held_out": math.log(config.last.embedding.vocab_size)}
-    learner, losses = events[-1][0], [event.loss for _, event in events]
+    learner = events[-1][0]
+    losses = [event.loss for _, event in events]
     size = max(1, steps // POINTS)
-    curve = [sum(losses[at : at + size]) / len(losses[at : at + size]) for at in range(0, steps, size)]
+    curve = [
+        sum(losses[at : at + size]) / len(losses[at : at + size]) for at in range(0, steps, size)
+    ]
     return {"curve": curve, "every": size, "held_out": loss_of(learner, task)}
 
 
-# ------------------------------------------------------------------------------------------------------------- the verdict
+# ------------------------------------------------------------------------------------ the verdict
 
 
 def named(name: str) -> dict[str, str]:
@@ -123,7 +148,11 @@ def named(name: str) -> dict[str, str]:
 
 def runs_of(numbers: Numbers, form: Form, rate: str) -> list[Mapping[str, Any]]:
     """All seeds."""
-    return [row for name, row in numbers.items() if name.startswith(f"run.{form}.") and named(name)["rate"] == rate]
+    return [
+        row
+        for name, row in numbers.items()
+        if name.startswith(f"run.{form}.") and named(name)["rate"] == rate
+    ]
 
 
 def best(numbers: Numbers, form: Form) -> tuple[str, list[Mapping[str, Any]]]:
@@ -138,7 +167,8 @@ def losses_of(rows: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def gap(numbers: Numbers, ours: Form, theirs: Form) -> Interval:
-    """Nats for each character, ours − theirs, on the same batches and the same held-out text, each at its better rate."""
+    """Nats for each character, ours − theirs, on the same batches and the same held-out text, each
+    at its better rate."""
     return differences(losses_of(best(numbers, ours)[1]), losses_of(best(numbers, theirs)[1]))
 
 
@@ -149,11 +179,14 @@ def judge(numbers: Numbers) -> Sequence[Check]:
     comparisons = [
         Check(
             Words(
-                f"SwiGLU's loss on unseen text is lower than {FORMS[other]}'s, each at its better learning rate",
-                f"未見の文での損失は SwiGLU の方が {FORMS[other]} より低い（学習率はそれぞれ良い方）",
+                f"SwiGLU's loss on unseen text is lower than {FORMS[other]}'s, each at its better"
+                " learning rate",
+                f"未見の文での損失は SwiGLU の方が {FORMS[other]} より低い"
+                "（学習率はそれぞれ良い方）",
             ),
             below(gap(numbers, "swiglu", other), 0),
-            f"SwiGLU − {FORMS[other]}: {gap(numbers, 'swiglu', other)} nats a character, {len(best(numbers, other)[1])} seeds",
+            f"SwiGLU − {FORMS[other]}: {gap(numbers, 'swiglu', other)} nats a character,"
+            f" {len(best(numbers, other)[1])} seeds",
         )
         for other in ("relu", "gelu")
     ]
@@ -165,17 +198,20 @@ def judge(numbers: Numbers) -> Sequence[Check]:
         ),
         Check(
             Words(
-                "SwiGLU has three matrices, W₂ (silu(W_g x) ⊙ W₁ x), and only the third brings it back to the width (to 1e-12)",
-                "SwiGLU は W₂ (silu(W_g x) ⊙ W₁ x) の三つの行列を持ち、三つ目で初めて元の幅に戻る（誤差 1e-12 以内）",
+                "SwiGLU has three matrices, W₂ (silu(W_g x) ⊙ W₁ x), and only the third brings it"
+                " back to the width (to 1e-12)",
+                "SwiGLU は W₂ (silu(W_g x) ⊙ W₁ x) の三つの行列を持ち、"
+                "三つ目で初めて元の幅に戻る（誤差 1e-12 以内）",
             ),
             gated["matrices"] == 3 and gated["apart"] < 1e-12 and gated["outer"] != gated["inner"],
-            f"{gated['inner']} wide before the third, {gated['outer']} after; apart by {gated['apart']:.0e}",
+            f"{gated['inner']} wide before the third, {gated['outer']} after; apart by"
+            f" {gated['apart']:.0e}",
         ),
         *comparisons,
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------- seen and told
+# ---------------------------------------------------------------------------------- seen and told
 
 
 def draw(numbers: Numbers) -> Mapping[str, Figure]:
@@ -183,10 +219,17 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
     for number, form in enumerate(FORMS):
         rate, rows = best(numbers, form)
         rows = [row for row in rows if row["curve"]]
-        points = [Interval.of(list(point)) for point in zip(*(row["curve"] for row in rows), strict=True)][1:]
+        points = [
+            Interval.of(list(point)) for point in zip(*(row["curve"] for row in rows), strict=True)
+        ][1:]
         places = [rows[0]["every"] * (n + 1.5) for n in range(len(points))]
         line(curves, places, points, label=f"{FORMS[form]} at {float(rate):g}", number=number)
-    curves.set(xscale="log", xlabel="step", ylabel="training loss, nats a character", title="Learning, each at its better rate")
+    curves.set(
+        xscale="log",
+        xlabel="step",
+        ylabel="training loss, nats a character",
+        title="Learning, each at its better rate",
+    )
     plain_numbers(curves.xaxis)
     curves.legend(frameon=False)
     draw_gaps(gaps, numbers)
@@ -196,49 +239,68 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
 def draw_gaps(axes: Axes, numbers: Numbers) -> None:
     """Seed by seed, and the mean with its interval."""
     for place, (ours, theirs) in enumerate(PAIRS):
-        pairs = zip(losses_of(best(numbers, ours)[1]), losses_of(best(numbers, theirs)[1]), strict=True)
-        found, every = gap(numbers, ours, theirs), [a - b for a, b in pairs]
+        pairs = zip(
+            losses_of(best(numbers, ours)[1]), losses_of(best(numbers, theirs)[1]), strict=True
+        )
+        found = gap(numbers, ours, theirs)
+        every = [a - b for a, b in pairs]
         axes.scatter(every, [place + 0.15] * len(every), s=14, color="0.5", alpha=0.7, linewidth=0)
         axes.plot([found.low, found.high], [place, place], color=COLOURS[place], linewidth=2)
         axes.plot([found.mean], [place], marker=MARKS[place], color=COLOURS[place])
     axes.axvline(0, color="0", linewidth=0.8)
-    axes.set_yticks(range(len(PAIRS)), labels=[f"{FORMS[ours]} − {FORMS[theirs]}" for ours, theirs in PAIRS])
-    axes.set(ylim=(len(PAIRS) - 0.5, -0.5), xlabel="held-out loss, nats a character (left: the first is better)")
+    axes.set_yticks(
+        range(len(PAIRS)), labels=[f"{FORMS[ours]} − {FORMS[theirs]}" for ours, theirs in PAIRS]
+    )
+    axes.set(
+        ylim=(len(PAIRS) - 0.5, -0.5),
+        xlabel="held-out loss, nats a character (left: the first is better)",
+    )
     axes.set_title("Differences: seeds in grey, mean, 95% interval", fontsize=10)
 
 
 def told(numbers: Numbers) -> Words:
     means = {form: Interval.of(losses_of(best(numbers, form)[1])) for form in FORMS}
     order = sorted(FORMS, key=lambda form: means[form].mean)
-    said = ", ".join(f"{FORMS[form]} {means[form].mean:.3f} ({float(best(numbers, form)[0]):g})" for form in order)
+    said = ", ".join(
+        f"{FORMS[form]} {means[form].mean:.3f} ({float(best(numbers, form)[0]):g})"
+        for form in order
+    )
     steps = named(next(name for name in numbers if name.startswith("run.")))["steps"]
     sizes = next(row for name, row in numbers.items() if name.startswith("layers."))
     slow = sizes["relu"]["size"] / sizes["swiglu"]["size"]
     seen = all(below(gap(numbers, "swiglu", other), 0) for other in ("relu", "gelu"))
     why = Words("", "") if seen else SMALL
     return Words(
-        f"Loss on plays that were held out, best first (learning rate): {said}. GELU − ReLU: {gap(numbers, 'gelu', 'relu')}. "
-        f"These are small models after {steps} steps. Untrained, SwiGLU's output is {slow:.1f} times smaller than ReLU's.{why.en}",
-        f"取り置いた戯曲での損失、良い順（かっこ内は学習率）：{said}。GELU − ReLU：{gap(numbers, 'gelu', 'relu')}。"
-        f"小さなモデルを{steps}ステップ学習した値である。学習前の SwiGLU の出力は ReLU の {slow:.1f} 分の1の大きさしかない。{why.ja}",
+        f"Loss on plays that were held out, best first (learning rate): {said}. GELU − ReLU:"
+        f" {gap(numbers, 'gelu', 'relu')}. These are small models after {steps} steps. Untrained,"
+        f" SwiGLU's output is {slow:.1f} times smaller than ReLU's.{why.en}",
+        f"取り置いた戯曲での損失、良い順（かっこ内は学習率）：{said}。GELU −"
+        f" ReLU：{gap(numbers, 'gelu', 'relu')}。"
+        f"小さなモデルを{steps}ステップ学習した値である。学習前の SwiGLU の出力は ReLU の"
+        f" {slow:.1f} 分の1の大きさしかない。{why.ja}",
     )
 
 
 SMALL = Words(
-    " The published advantage, about 0.04 nats a token in T5, is that of large models after long training; in a short run a slow start "
-    "weighs more.",
-    "公表された利得（T5 で1トークンあたり約 0.04 ナット）は大きなモデルの長い学習でのもので、短い学習では出だしの遅さの方が効く。",
+    " The published advantage, about 0.04 nats a token in T5, is that of large models after long"
+    " training; in a short run a slow start weighs more.",
+    "公表された利得（T5 で1トークンあたり約 0.04 ナット）は大きなモデルの長い学習でのもので、"
+    "短い学習では出だしの遅さの方が効く。",
 )
 
 EXPERIMENT = Experiment(
     name="feed-forward",
     title=Words("ReLU, GELU, SwiGLU", "ReLU・GELU・SwiGLU"),
     claim=Words(
-        "With as many parameters, a gated feed-forward layer (SwiGLU) predicts better than one with ReLU or GELU.",
+        "With as many parameters, a gated feed-forward layer (SwiGLU) predicts better than one with"
+        " ReLU or GELU.",
         "同じパラメータ数なら、ゲート付きの順伝播層（SwiGLU）は ReLU や GELU の層より予測が良い。",
     ),
     source="Shazeer 2020, table 1; Hendrycks & Gimpel 2016",
-    equation="W₂ act(W₁ x), hidden 4d: 8d² weights;   SwiGLU: W₂ (silu(W_g x) ⊙ W₁ x), hidden 8d/3: 8d² weights",
+    equation=(
+        "W₂ act(W₁ x), hidden 4d: 8d² weights;   SwiGLU: W₂ (silu(W_g x) ⊙ W₁ x), hidden 8d/3: 8d²"
+        " weights"
+    ),
     look_for=Words(
         "intervals that lie wholly to the left of zero: the first of the pair is better",
         "区間全体がゼロの左にあれば、組の前者の方が良い",
@@ -249,9 +311,11 @@ EXPERIMENT = Experiment(
     told=told,
     corrections=(
         Words(
-            "SwiGLU is more than the product (W₁ x) ⊗ swish(W₂ x), which is as wide as the hidden layer: a third matrix brings it back to "
-            "the width. With three matrices, the hidden layer must be a third narrower for a fair comparison.",
-            "SwiGLU は積 (W₁ x) ⊗ swish(W₂ x) で終わりではない。積は隠れ層の幅のままで、三つ目の行列が元の幅に戻す。"
+            "SwiGLU is more than the product (W₁ x) ⊗ swish(W₂ x), which is as wide as the hidden"
+            " layer: a third matrix brings it back to the width. With three matrices, the hidden"
+            " layer must be a third narrower for a fair comparison.",
+            "SwiGLU は積 (W₁ x) ⊗ swish(W₂ x) で終わりではない。積は隠れ層の幅のままで、"
+            "三つ目の行列が元の幅に戻す。"
             "行列が三つになるので、公平に比べるには隠れ層を3分の2の幅にする。",
         ),
     ),

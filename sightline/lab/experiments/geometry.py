@@ -1,10 +1,12 @@
-"""Direction and length: what of a score is cos θ and what is |q| and |k|, on real models, and in models made of direction alone.
+"""Direction and length: what of a score is cos θ and what is |q| and |k|, on real models, and in
+models made of direction alone.
 
     score = |q| |k| cos θ / √d_k                  dot
     score = s cos θ                               cosine: |k| = 1
     score = √d_k Σ s_i² q̂_i k̂_i                   nGPT: every vector on the unit sphere, s learned
 
-Attention with a kernel that is not learned is a kernel smoother, and the noisy loss of each training run is smoothed by it.
+Attention with a kernel that is not learned is a kernel smoother, and the noisy loss of each
+training run is smoothed by it.
 """
 
 from __future__ import annotations
@@ -25,44 +27,59 @@ if TYPE_CHECKING:
     from sightline.core.model import Transformer
 
 TEXT = (
-    "The animal didn't cross the street because it was too tired. Every summer the children of the village walked along the river to the "
-    "old mill, where the miller, who had known their fathers as boys, gave them bread and told them stories about the war. Nobody knew how "
-    "many of them were true."
+    "The animal didn't cross the street because it was too tired. Every summer the children of the"
+    " village walked along the river to the old mill, where the miller, who had known their fathers"
+    " as boys, gave them bread and told them stories about the war. Nobody knew how many of them"
+    " were true."
 )
 MODELS = ("minilm", "smollm2-135m-instruct")
 KINDS = ("dot", "cosine", "ngpt")
 NAMES = {"dot": "dot product", "cosine": "cosine", "ngpt": "nGPT"}
 JAPANESE = {"dot": "内積", "cosine": "コサイン", "ngpt": "nGPT"}
-RATES = {"quick": (3e-3, 1e-2, 3e-2), "default": (1e-3, 3e-3, 1e-2, 3e-2), "full": (1e-3, 3e-3, 1e-2, 3e-2)}
+RATES = {
+    "quick": (3e-3, 1e-2, 3e-2),
+    "default": (1e-3, 3e-3, 1e-2, 3e-2),
+    "full": (1e-3, 3e-3, 1e-2, 3e-2),
+}
 STEPS = {"quick": 60, "default": 400, "full": 3000}
 SEEDS = {"quick": 3, "default": 3, "full": 6}
-WIDTH, LAYERS, HEADS, CONTEXT, ROWS = 64, 2, 2, 64, 8
+WIDTH = 64
+LAYERS = 2
+HEADS = 2
+CONTEXT = 64
+ROWS = 8
 
 
 def parts(tier: Tier, seed: int) -> Sequence[Part]:
-    steps, seeds = STEPS[tier], range(seed, seed + SEEDS[tier])
+    steps = STEPS[tier]
+    seeds = range(seed, seed + SEEDS[tier])
     real = [Part(f"real.{model}", lambda model=model: layers_of(model)) for model in MODELS]
     exact = [Part(f"smoother.seed-{n}", lambda n=n: smoother(n)) for n in seeds]
     return [*real, *exact] + [
-        Part(f"trained.{kind}.rate-{rate:g}.steps-{steps}.seed-{n}", lambda kind=kind, rate=rate, n=n: trained(kind, rate, steps, n))
+        Part(
+            f"trained.{kind}.rate-{rate:g}.steps-{steps}.seed-{n}",
+            lambda kind=kind, rate=rate, n=n: trained(kind, rate, steps, n),
+        )
         for kind in KINDS
         for rate in RATES[tier]
         for n in seeds
     ]
 
 
-# --------------------------------------------------------------------------------------------------------- real models
+# ------------------------------------------------------------------------------------ real models
 
 
 def layers_of(name: str) -> list[dict[str, float]]:
-    """Each layer of a real model on one text: lengths, angles, shares; and how far |q| |k| cos θ is from the score itself."""
+    """Each layer of a real model on one text: lengths, angles, shares; and how far |q| |k| cos θ is
+    from the score itself."""
     from sightline.lens.geometry.decompose import geometry_of, summary
     from sightline.model import load
 
     trace = load(name).trace(TEXT)
     found: list[dict[str, float]] = []
     for layer in summary(trace):
-        head, look = geometry_of(trace, layer.site[1], 0), trace.look(layer.site[1])
+        head = geometry_of(trace, layer.site[1], 0)
+        look = trace.look(layer.site[1])
         seen = head.allowed
         scores = look.scores(0)[seen]
         apart = float((head.scores()[seen] - scores).abs().max() / scores.abs().max())
@@ -80,7 +97,7 @@ def layers_of(name: str) -> list[dict[str, float]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------ trained alike
+# ---------------------------------------------------------------------------------- trained alike
 
 
 def model(kind: str, vocabulary: int) -> ModelConfig:
@@ -88,26 +105,55 @@ def model(kind: str, vocabulary: int) -> ModelConfig:
     from sightline.architectures import llama, ngpt
 
     if kind == "ngpt":
-        return ngpt(width=WIDTH, layers=LAYERS, heads=HEADS, vocab_size=vocabulary, max_positions=CONTEXT)
-    return llama(width=WIDTH, layers=LAYERS, heads=HEADS, vocab_size=vocabulary, max_positions=CONTEXT, attention=kind, tied=False)
+        return ngpt(
+            width=WIDTH, layers=LAYERS, heads=HEADS, vocab_size=vocabulary, max_positions=CONTEXT
+        )
+    return llama(
+        width=WIDTH,
+        layers=LAYERS,
+        heads=HEADS,
+        vocab_size=vocabulary,
+        max_positions=CONTEXT,
+        attention=kind,
+        tied=False,
+    )
 
 
 def trained(kind: str, rate: float, steps: int, seed: int) -> dict[str, Any]:
-    """The same batches, no weight decay; nGPT without warm-up, as its paper says. Held-out loss, the smoothed course, length's share."""
+    """The same batches, no weight decay; nGPT without warm-up, as its paper says. Held-out loss,
+    the smoothed course, length's share."""
     from sightline.lab.learning import learn, loss_of, plays
     from sightline.training.config import AdamW
 
     text, vocabulary = plays(CONTEXT, ROWS, seed)
-    warmup, optimizer = 0 if kind == "ngpt" else steps // 20, AdamW(lr=rate, weight_decay=0.0)
-    run = list(learn(model(kind, vocabulary), text, steps=steps, warmup=warmup, optimizer=optimizer, seed=seed))
-    learner, losses = run[-1][0], [event.loss for _, event in run]
+    warmup = 0 if kind == "ngpt" else steps // 20
+    optimizer = AdamW(lr=rate, weight_decay=0.0)
+    run = list(
+        learn(
+            model(kind, vocabulary),
+            text,
+            steps=steps,
+            warmup=warmup,
+            optimizer=optimizer,
+            seed=seed,
+        )
+    )
+    learner = run[-1][0]
+    losses = [event.loss for _, event in run]
     parameters = sum(p.numel() for p in learner.transformer.parameters())
     shares = length_shares(learner.transformer, next(iter(text.validation())).tokens[0])
-    return {"loss": loss_of(learner, text), "parameters": parameters, "losses": losses, **smoothed(losses), **shares}
+    return {
+        "loss": loss_of(learner, text),
+        "parameters": parameters,
+        "losses": losses,
+        **smoothed(losses),
+        **shares,
+    }
 
 
 def length_shares(transformer: Transformer, tokens: Tensor) -> dict[str, float]:
-    """Length's share of what tells keys apart, the mean over layers, with keys as they are and centred."""
+    """Length's share of what tells keys apart, the mean over layers, with keys as they are and
+    centred."""
     import torch
 
     from sightline.lens.geometry.decompose import layer_geometry
@@ -119,35 +165,55 @@ def length_shares(transformer: Transformer, tokens: Tensor) -> dict[str, float]:
     with torch.no_grad():
         transformer.eval().hidden(tokens[None], record=record)
     layers = [layer_geometry(look_at(record, transformer, site)) for site in sites_of(transformer)]
-    return {"length": mean(layer.raw.length for layer in layers), "centred length": mean(layer.centred.length for layer in layers)}
+    return {
+        "length": mean(layer.raw.length for layer in layers),
+        "centred length": mean(layer.centred.length for layer in layers),
+    }
 
 
-# ------------------------------------------------------------------------------------------------------------- the verdict
+# ------------------------------------------------------------------------------------ the verdict
 
 
 def of(numbers: Numbers, kind: str, rate: float) -> list[Mapping[str, Any]]:
     """All seeds of one kind and learning rate."""
-    return [row for name, row in numbers.items() if name.startswith(f"trained.{kind}.rate-{rate:g}.")]
+    return [
+        row for name, row in numbers.items() if name.startswith(f"trained.{kind}.rate-{rate:g}.")
+    ]
 
 
 def rates_in(numbers: Numbers) -> list[float]:
-    return sorted({float(name.split(".rate-")[1].split(".steps-")[0]) for name in numbers if name.startswith("trained.")})
+    return sorted(
+        {
+            float(name.split(".rate-")[1].split(".steps-")[0])
+            for name in numbers
+            if name.startswith("trained.")
+        }
+    )
 
 
 def best(numbers: Numbers, kind: str) -> list[Mapping[str, Any]]:
     """The runs at the rate that is best for this kind, by the mean held-out loss."""
-    return min((of(numbers, kind, rate) for rate in rates_in(numbers)), key=lambda rows: Interval.of([row["loss"] for row in rows]).mean)
+    return min(
+        (of(numbers, kind, rate) for rate in rates_in(numbers)),
+        key=lambda rows: Interval.of([row["loss"] for row in rows]).mean,
+    )
 
 
 def at_edge(numbers: Numbers, kind: str) -> bool:
-    """Whether the best rate is the lowest or the highest that was tried, so that a better one may lie beyond."""
+    """Whether the best rate is the lowest or the highest that was tried, so that a better one may
+    lie beyond."""
     rates = rates_in(numbers)
     return best(numbers, kind) in (of(numbers, kind, rates[0]), of(numbers, kind, rates[-1]))
 
 
 def steps_to(row: Mapping[str, Any], target: float) -> float:
     """The first step whose smoothed loss is no higher; the number of all steps where none is."""
-    return float(next((step for step, loss in enumerate(row["course"], start=1) if loss <= target), len(row["course"])))
+    return float(
+        next(
+            (step for step, loss in enumerate(row["course"], start=1) if loss <= target),
+            len(row["course"]),
+        )
+    )
 
 
 def race(numbers: Numbers) -> tuple[float, dict[str, list[float]]]:
@@ -158,24 +224,42 @@ def race(numbers: Numbers) -> tuple[float, dict[str, list[float]]]:
 
 
 def judge(numbers: Numbers) -> Sequence[Check]:
-    real = {name.removeprefix("real."): rows for name, rows in numbers.items() if name.startswith("real.")}
+    real = {
+        name.removeprefix("real."): rows
+        for name, rows in numbers.items()
+        if name.startswith("real.")
+    }
     least = {name: min(row["direction"] for row in rows) for name, rows in real.items()}
     apart = max(row["apart"] for rows in real.values() for row in rows)
-    kernel = max(row["apart"] for name, row in numbers.items() if name.startswith(("smoother.", "trained.")))
-    fits = Interval.of([row["error"] / row["flat"] for name, row in numbers.items() if name.startswith("smoother.")])
+    kernel = max(
+        row["apart"] for name, row in numbers.items() if name.startswith(("smoother.", "trained."))
+    )
+    fits = Interval.of(
+        [
+            row["error"] / row["flat"]
+            for name, row in numbers.items()
+            if name.startswith("smoother.")
+        ]
+    )
     length = {kind: [row["length"] for row in best(numbers, kind)] for kind in KINDS}
     target, steps = race(numbers)
     fewer = differences(steps["ngpt"], steps["dot"])
-    worse = differences(*([row["loss"] for row in best(numbers, kind)] for kind in ("cosine", "dot")))
+    worse = differences(
+        *([row["loss"] for row in best(numbers, kind)] for kind in ("cosine", "dot"))
+    )
     return [
         Check(
-            Words("|q| |k| cos θ · scale is the score, to a part in 10⁴", "|q| |k| cos θ · scale はスコアに等しい（1万分の1まで）"),
+            Words(
+                "|q| |k| cos θ · scale is the score, to a part in 10⁴",
+                "|q| |k| cos θ · scale はスコアに等しい（1万分の1まで）",
+            ),
             apart < 1e-4,
             f"apart by {apart:.1e}",
         ),
         Check(
             Words(
-                "in every layer of the real models, most of what tells keys apart is direction (> 0.5)",
+                "in every layer of the real models, most of what tells keys apart is direction (>"
+                " 0.5)",
                 "実モデルのどの層でも、鍵を区別するのは主に方向（> 0.5）",
             ),
             min(least.values()) > 0.5,
@@ -186,13 +270,18 @@ def judge(numbers: Numbers) -> Sequence[Check]:
                 "cosine attention leaves nothing to length (< 10⁻⁶), nGPT little (< 0.1)",
                 "コサイン注意では長さの寄与は0（< 10⁻⁶）、nGPT でもわずか（< 0.1）",
             ),
-            both(max(abs(value) for value in length["cosine"]) < 1e-6, below(Interval.of([abs(value) for value in length["ngpt"]]), 0.1)),
+            both(
+                max(abs(value) for value in length["cosine"]) < 1e-6,
+                below(Interval.of([abs(value) for value in length["ngpt"]]), 0.1),
+            ),
             ", ".join(f"{NAMES[kind]} {Interval.of(length[kind])}" for kind in KINDS),
         ),
         Check(
             Words(
-                "cosine attention's loss is not higher than the dot product's by 0.05 nats (open if the dot's best rate ends the range)",
-                "コサイン注意の学習は内積に劣らない：損失が0.05 nats 以上高くならない（内積の最良の学習率が範囲の端なら未決）",
+                "cosine attention's loss is not higher than the dot product's by 0.05 nats (open if"
+                " the dot's best rate ends the range)",
+                "コサイン注意の学習は内積に劣らない：損失が0.05 nats"
+                " 以上高くならない（内積の最良の学習率が範囲の端なら未決）",
             ),
             None if at_edge(numbers, "dot") else below(worse, 0.05),
             f"cosine − dot {worse} nats",
@@ -206,7 +295,10 @@ def judge(numbers: Numbers) -> Sequence[Check]:
             f"nGPT − dot {fewer} steps to {target:.3f} nats",
         ),
         Check(
-            Words("a kernel smoother is attention with a fixed kernel, to 10⁻⁶", "カーネル平滑化は核を固定した注意に等しい（10⁻⁶）"),
+            Words(
+                "a kernel smoother is attention with a fixed kernel, to 10⁻⁶",
+                "カーネル平滑化は核を固定した注意に等しい（10⁻⁶）",
+            ),
             kernel < 1e-6,
             f"apart by {kernel:.1e}",
         ),
@@ -229,40 +321,70 @@ def told(numbers: Numbers) -> Words:
     loss = {kind: Interval.of([row["loss"] for row in best(numbers, kind)]) for kind in KINDS}
     target, steps = race(numbers)
     mean = {kind: Interval.of(steps[kind]).mean for kind in KINDS}
-    said = "; ".join(f"{NAMES[kind]} {loss[kind]} nats, {mean[kind]:.0f} steps to {target:.2f}" for kind in KINDS)
-    in_japanese = "、".join(f"{JAPANESE[kind]} {loss[kind]} nats（{target:.2f} まで {mean[kind]:.0f} ステップ）" for kind in KINDS)
-    gain, length = mean["dot"] / mean["ngpt"], Interval.of([row["length"] for row in best(numbers, "ngpt")]).mean
-    edge, names = Words("", ""), [(NAMES[kind], JAPANESE[kind]) for kind in KINDS if at_edge(numbers, kind)]
+    said = "; ".join(
+        f"{NAMES[kind]} {loss[kind]} nats, {mean[kind]:.0f} steps to {target:.2f}" for kind in KINDS
+    )
+    in_japanese = "、".join(
+        f"{JAPANESE[kind]} {loss[kind]} nats（{target:.2f} まで {mean[kind]:.0f} ステップ）"
+        for kind in KINDS
+    )
+    gain = mean["dot"] / mean["ngpt"]
+    length = Interval.of([row["length"] for row in best(numbers, "ngpt")]).mean
+    edge = Words("", "")
+    names = [(NAMES[kind], JAPANESE[kind]) for kind in KINDS if at_edge(numbers, kind)]
     if names:
-        english, japanese = (mark.join(pair[n] for pair in names) for n, mark in enumerate((", ", "・")))
+        english, japanese = (
+            mark.join(pair[n] for pair in names) for n, mark in enumerate((", ", "・"))
+        )
         edge = Words(f" (for {english} at the end of the range)", f"（{japanese}は範囲の端）")
     return Words(
-        f"Each at the best of the learning rates tried{edge.en}: {said}. Counted in steps, nGPT is {gain:.1f} times as fast as the dot "
-        "product here; its paper reports 4 to 20 times, with 0.5 to 1 billion parameters and until the end of long training. nGPT's "
-        f"learned s_qk has unequal entries and gives length {length:.1%} of the variance of its scores back.",
-        f"試した中で各々最良の学習率で{edge.ja}：{in_japanese}。ステップ数で数えると nGPT は内積の {gain:.1f} 倍速い。"
-        "論文は5〜10億パラメータの長い学習で4〜20倍と報告している。nGPT の学習された s_qk は成分が等しくないので、"
+        f"Each at the best of the learning rates tried{edge.en}: {said}. Counted in steps, nGPT is"
+        f" {gain:.1f} times as fast as the dot product here; its paper reports 4 to 20 times, with"
+        " 0.5 to 1 billion parameters and until the end of long training. nGPT's learned s_qk has"
+        f" unequal entries and gives length {length:.1%} of the variance of its scores back.",
+        f"試した中で各々最良の学習率で{edge.ja}：{in_japanese}。ステップ数で数えると nGPT は内積の"
+        f" {gain:.1f} 倍速い。"
+        "論文は5〜10億パラメータの長い学習で4〜20倍と報告している。nGPT の学習された s_qk"
+        " は成分が等しくないので、"
         f"スコアの分散の {length:.1%} が長さに戻る。",
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- figures
+# ---------------------------------------------------------------------------------------- figures
 
 
 def draw(numbers: Numbers) -> Mapping[str, Figure]:
-    return {"geometry-real": draw_real(numbers), "geometry-trained": draw_trained(numbers), "geometry-smoother": draw_smoother(numbers)}
+    return {
+        "geometry-real": draw_real(numbers),
+        "geometry-trained": draw_trained(numbers),
+        "geometry-smoother": draw_smoother(numbers),
+    }
 
 
 def draw_real(numbers: Numbers) -> Figure:
     """By layer: what is direction, and how long q and k are."""
-    real = {name.removeprefix("real."): rows for name, rows in numbers.items() if name.startswith("real.")}
+    real = {
+        name.removeprefix("real."): rows
+        for name, rows in numbers.items()
+        if name.startswith("real.")
+    }
     made, panels = figure(3, width=3.8)
     for number, (name, rows) in enumerate(real.items()):
         depth = [n / max(1, len(rows) - 1) for n in range(len(rows))]
         for axes, pick in zip(panels, ("direction", "key", "cosine"), strict=True):
-            axes.plot(depth, [row[pick] for row in rows], color=COLOURS[number], marker="o", markersize=3, linewidth=1.4, label=name)
+            axes.plot(
+                depth,
+                [row[pick] for row in rows],
+                color=COLOURS[number],
+                marker="o",
+                markersize=3,
+                linewidth=1.4,
+                label=name,
+            )
     panels[0].axhline(0.5, color="0.5", linestyle=":")
-    panels[0].set(title="Direction's share of the scores", ylabel="share (keys centred)", ylim=(0, 1.1))
+    panels[0].set(
+        title="Direction's share of the scores", ylabel="share (keys centred)", ylim=(0, 1.1)
+    )
     panels[1].set(title="Length of the keys", ylabel="mean |k|", ylim=(0, None))
     panels[2].set(title="Angle between queries and keys", ylabel="mean cos θ", ylim=(-1, 1))
     for axes in panels:
@@ -283,14 +405,31 @@ def draw_trained(numbers: Numbers) -> Figure:
             color=COLOURS[number],
             label=NAMES[kind],
         )
-        found = [Interval.of([row["loss"] for row in of(numbers, kind, rate)]) for rate in rates_in(numbers)]
+        found = [
+            Interval.of([row["loss"] for row in of(numbers, kind, rate)])
+            for rate in rates_in(numbers)
+        ]
         line(rates, rates_in(numbers), found, label=NAMES[kind], number=number)
         for place, pick in enumerate(("length", "centred length")):
-            shares.scatter([place + 0.2 * (number - 1)] * len(rows), [row[pick] for row in rows], color=COLOURS[number], s=24)
+            shares.scatter(
+                [place + 0.2 * (number - 1)] * len(rows),
+                [row[pick] for row in rows],
+                color=COLOURS[number],
+                s=24,
+            )
     course.axhline(race(numbers)[0], color="0.5", linestyle=":", linewidth=1)
-    course.set(xlabel="step", ylabel="loss, nats (smoothed)", title="Each at the best rate tried", xscale="log")
-    rates.set(xscale="log", xlabel="learning rate", ylabel="held-out loss, nats", title="By learning rate")
-    shares.set(title="Length's share of the scores", ylabel="share", xticks=[0, 1], xlim=(-0.5, 1.5))
+    course.set(
+        xlabel="step",
+        ylabel="loss, nats (smoothed)",
+        title="Each at the best rate tried",
+        xscale="log",
+    )
+    rates.set(
+        xscale="log", xlabel="learning rate", ylabel="held-out loss, nats", title="By learning rate"
+    )
+    shares.set(
+        title="Length's share of the scores", ylabel="share", xticks=[0, 1], xlim=(-0.5, 1.5)
+    )
     shares.set_xticklabels(["keys as they are", "keys centred"])
     shares.axhline(0, color="0.5", linewidth=0.8)
     course.legend(frameon=False)
@@ -306,8 +445,19 @@ def draw_smoother(numbers: Numbers) -> Figure:
     curve.plot(row["x"], row["found"], color=COLOURS[0], label=f"attention, h = {row['width']:g}")
     curve.set(xlabel="x", ylabel="y", title="A kernel smoother is attention")
     run = best(numbers, "dot")[0]
-    losses.plot(range(1, len(run["losses"]) + 1), run["losses"], color="0.75", linewidth=1, label="each batch")
-    losses.plot(range(1, len(run["course"]) + 1), run["course"], color=COLOURS[0], label="attention over the steps")
+    losses.plot(
+        range(1, len(run["losses"]) + 1),
+        run["losses"],
+        color="0.75",
+        linewidth=1,
+        label="each batch",
+    )
+    losses.plot(
+        range(1, len(run["course"]) + 1),
+        run["course"],
+        color=COLOURS[0],
+        label="attention over the steps",
+    )
     losses.set(xlabel="step", ylabel="loss, nats", title="The same on a training run")
     for axes in (curve, losses):
         axes.legend(frameon=False, fontsize=8)
@@ -318,13 +468,18 @@ EXPERIMENT = Experiment(
     name="geometry",
     title=Words("Direction and length", "方向と長さ"),
     claim=Words(
-        "A score is |q| |k| cos θ, and it is mostly the angle that chooses; attention by angle alone learns as well, nGPT faster.",
-        "スコアは |q| |k| cos θ であり、選ぶのは主に角度である。角度だけの注意でも同じように学べ、nGPT はより速く学ぶ。",
+        "A score is |q| |k| cos θ, and it is mostly the angle that chooses; attention by angle"
+        " alone learns as well, nGPT faster.",
+        "スコアは |q| |k| cos θ であり、選ぶのは主に角度である。角度だけの注意でも同じように学べ、"
+        "nGPT はより速く学ぶ。",
     ),
     source="Loshchilov et al. 2024 (nGPT); Nadaraya 1964; Watson 1964; Tsai et al. 2019",
-    equation="q·k = |q| |k| cos θ;   softmax(x x_i / h² − x_i² / 2h²) = K_h(x − x_i) / Σ_j K_h(x − x_j)",
+    equation=(
+        "q·k = |q| |k| cos θ;   softmax(x x_i / h² − x_i² / 2h²) = K_h(x − x_i) / Σ_j K_h(x − x_j)"
+    ),
     look_for=Words(
-        "direction's share near 1 in every layer; the cosine's points on the zero line; which curve falls first",
+        "direction's share near 1 in every layer; the cosine's points on the zero line; which curve"
+        " falls first",
         "どの層でも1に近い方向の寄与。ゼロの線上にあるコサインの点。最初に下がる曲線",
     ),
     parts=parts,
@@ -333,7 +488,8 @@ EXPERIMENT = Experiment(
     told=told,
     corrections=(
         Words(
-            "q·k is not a cosine: it becomes one only when q and k are both divided by their lengths.",
+            "q·k is not a cosine: it becomes one only when q and k are both divided by their"
+            " lengths.",
             "q·k はコサインではない。q と k をともに長さで割ったときだけコサインになる。",
         ),
     ),

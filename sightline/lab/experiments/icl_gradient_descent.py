@@ -1,10 +1,13 @@
-"""Learning in context as gradient descent: a layer of linear attention takes one step of it, exactly; a trained Transformer does better.
+"""Learning in context as gradient descent: a layer of linear attention takes one step of it,
+exactly; a trained Transformer does better.
 
-    loss      L(W) = 1/2n Σ_i |W x_i − y_i|²                     of the examples in the context
+    loss      L(W) = 1/2n Σ_i |W x_i − y_i|²                of the examples in the context
     step      ΔW   = −η ∇L = η/n Σ_i (y_i − W x_i) x_iᵀ
-    dual      ΔW x_q = η/n Σ_i (y_i − W x_i) (x_i·x_q)            attention: value_i times key_i·query, without softmax
+    dual      ΔW x_q = η/n Σ_i (y_i − W x_i) (x_i·x_q)      attention without softmax:
+                                                            value_i times key_i·query
 
-Tokens are e_i = (x_i, y_i) and e_q = (x_q, −W x_q); attention's output is added to them, and −y of the query is what is predicted.
+Tokens are e_i = (x_i, y_i) and e_q = (x_q, −W x_q); attention's output is added to them, and −y of
+the query is what is predicted.
 """
 
 from __future__ import annotations
@@ -33,18 +36,27 @@ class Size:
     seeds: int
 
 
-SIZES = {"quick": Size(2, 32, 700, 128, 1e-2, 3), "default": Size(4, 64, 3000, 64, 3e-3, 4), "full": Size(5, 64, 20_000, 64, 3e-3, 8)}
+SIZES = {
+    "quick": Size(2, 32, 700, 128, 1e-2, 3),
+    "default": Size(4, 64, 3000, 64, 3e-3, 4),
+    "full": Size(5, 64, 20_000, 64, 3e-3, 8),
+}
 LINEAR = 4  # dimensions for linear attention
 DEPTH = 10  # layers of linear attention
 GRADIENT_STEPS = (1, 2, 5, 10)
-EQUAL, NEAR, ALIKE = 1e-6, 1.10, 1.05
+EQUAL = 1e-6
+NEAR = 1.10
+ALIKE = 1.05
 
 
 def parts(tier: Tier, seed: int) -> Sequence[Part]:
-    size, seeds = SIZES[tier], range(seed, seed + SIZES[tier].seeds)
+    size = SIZES[tier]
+    seeds = range(seed, seed + SIZES[tier].seeds)
     of = f"dimension-{size.dimension}.width-{size.width}.batch-{size.batch}.steps-{size.steps}"
     exact = [Part(f"exact.seed-{n}", lambda n=n: exact_part(n)) for n in seeds]
-    linear = [Part(f"linear.dimension-{LINEAR}.seed-{n}", lambda n=n: linear_part(n)) for n in seeds]
+    linear = [
+        Part(f"linear.dimension-{LINEAR}.seed-{n}", lambda n=n: linear_part(n)) for n in seeds
+    ]
     rest = [Part(f"trained.{of}.seed-{n}", lambda n=n: trained_part(size, n)) for n in seeds]
     return [*exact, *linear, *rest]
 
@@ -57,11 +69,14 @@ def exact_part(seed: int) -> dict[str, Any]:
 
 
 def linear_part(seed: int) -> dict[str, float]:
-    """Linear attention, trained on 2 d examples; its error and that of the methods on the same new tasks."""
+    """Linear attention, trained on 2 d examples; its error and that of the methods on the same new
+    tasks."""
     from sightline.lab.measures.regression import LinearRegressor, learned, measured
 
     double = 2 * LINEAR
-    model = learned(LinearRegressor, LINEAR, lengths=(double, double), steps=600, rate=1e-2, seed=seed)
+    model = learned(
+        LinearRegressor, LINEAR, lengths=(double, double), steps=600, rate=1e-2, seed=seed
+    )
     return measured(model, LINEAR, double, descents=GRADIENT_STEPS, seed=seed)
 
 
@@ -75,13 +90,23 @@ def trained_part(size: Size, seed: int) -> dict[str, Any]:
     def made(dimension: int) -> Regressor:
         return Regressor(dimension, width=size.width)
 
-    model = learned(made, size.dimension, lengths=lengths, steps=size.steps, batch=size.batch, rate=size.rate, seed=seed)
-    rows = [measured(model, size.dimension, n, descents=GRADIENT_STEPS, seed=seed) for n in examples]
+    model = learned(
+        made,
+        size.dimension,
+        lengths=lengths,
+        steps=size.steps,
+        batch=size.batch,
+        rate=size.rate,
+        seed=seed,
+    )
+    rows = [
+        measured(model, size.dimension, n, descents=GRADIENT_STEPS, seed=seed) for n in examples
+    ]
     known = {"dimension": size.dimension, "noise": NOISE, "examples": examples}
     return known | {name: [row[name] for row in rows] for name in rows[0]}
 
 
-# ----------------------------------------------------------------------------------------------------------- the verdict
+# ------------------------------------------------------------------------------------ the verdict
 
 
 def rows_of(numbers: Numbers, kind: str) -> list[Mapping[str, Any]]:
@@ -105,17 +130,27 @@ def exact_checks(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
     """The construction: what is measured is rounding alone."""
     said = {
         "layers-1": Words(
-            "linear attention with weights set by hand is one step of gradient descent, to 1e-6 of the largest prediction",
+            "linear attention with weights set by hand is one step of gradient descent, to 1e-6 of"
+            " the largest prediction",
             "手で決めた重みの線形注意は勾配降下の1ステップに等しい（最大の予測値の1e-6以内）",
         ),
-        "dual": Words("and so is the dual form Σ (y_i − W x_i)(x_i·x_q) η/n", "双対形 Σ (y_i − W x_i)(x_i·x_q) η/n も同じ"),
+        "dual": Words(
+            "and so is the dual form Σ (y_i − W x_i)(x_i·x_q) η/n",
+            "双対形 Σ (y_i − W x_i)(x_i·x_q) η/n も同じ",
+        ),
         f"layers-{DEPTH}": Words(
             f"{DEPTH} such layers are {DEPTH} steps (float32, where rounding adds up: to 1e-5)",
             f"同じ層を{DEPTH}枚重ねると{DEPTH}ステップになる（丸めの積もる float32 では1e-5以内）",
         ),
     }
-    worst = {name: {of: max(row[of][name] for row in rows) for of in ("float64", "float32")} for name in said}
-    most = {name: {"float64": EQUAL, "float32": 10 * EQUAL if name == f"layers-{DEPTH}" else EQUAL} for name in said}
+    worst = {
+        name: {of: max(row[of][name] for row in rows) for of in ("float64", "float32")}
+        for name in said
+    }
+    most = {
+        name: {"float64": EQUAL, "float32": 10 * EQUAL if name == f"layers-{DEPTH}" else EQUAL}
+        for name in said
+    }
     return [
         Check(
             words,
@@ -141,14 +176,19 @@ def trained_checks(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
     return [
         Check(
             Words(
-                "with 2 d examples a trained Transformer errs at most 10% more than ridge with the best λ",
-                "例が 2d 個のとき、学習した Transformer の誤差は最良の λ のリッジ回帰より最大10%大きいだけ",
+                "with 2 d examples a trained Transformer errs at most 10% more than ridge with the"
+                " best λ",
+                "例が 2d 個のとき、学習した Transformer の誤差は"
+                "最良の λ のリッジ回帰より最大10%大きいだけ",
             ),
             below(near, NEAR),
             f"error / ridge's: {near}",
         ),
         Check(
-            Words("and less than one step of gradient descent with the best step size", "最良の刻み幅の勾配降下1ステップよりは小さい"),
+            Words(
+                "and less than one step of gradient descent with the best step size",
+                "最良の刻み幅の勾配降下1ステップよりは小さい",
+            ),
             below(step, 1),
             f"error / that of one step: {step}",
         ),
@@ -157,60 +197,104 @@ def trained_checks(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
 
 def told(numbers: Numbers) -> Words:
     rows = rows_of(numbers, "trained")
-    names = {"ridge": Words("ridge", "リッジ回帰"), "least squares": Words("least squares", "最小二乗法")}
-    names |= {f"descent-{n}": Words(f"{n} gradient step{'s' if n > 1 else ''}", f"勾配降下{n}ステップ") for n in GRADIENT_STEPS}
-    away = {name: Interval.of([at_double(row, f"from {name}") for row in rows]).mean for name in names}
+    names = {
+        "ridge": Words("ridge", "リッジ回帰"),
+        "least squares": Words("least squares", "最小二乗法"),
+    }
+    names |= {
+        f"descent-{n}": Words(f"{n} gradient step{'s' if n > 1 else ''}", f"勾配降下{n}ステップ")
+        for n in GRADIENT_STEPS
+    }
+    away = {
+        name: Interval.of([at_double(row, f"from {name}") for row in rows]).mean for name in names
+    }
     nearest = min(away, key=away.__getitem__)
-    ours, best = (Interval.of([at_double(row, name) for row in rows]).mean for name in ("trained", "ridge"))
+    ours, best = (
+        Interval.of([at_double(row, name) for row in rows]).mean for name in ("trained", "ridge")
+    )
     noise = rows[0]["noise"] ** 2
-    with_noise, last = (ours + noise) / (best + noise), meaning(nearest)
+    with_noise = (ours + noise) / (best + noise)
+    last = meaning(nearest)
     return Words(
-        f"With 2 d examples the Transformer's error beyond the noise is {ours:.3f}, ridge's {best:.3f} (with the noise counted, "
-        f"{with_noise:.2f} times ridge's). Of all methods its predictions are nearest to {names[nearest].en} (mean square apart "
-        f"{away[nearest]:.3f}; from one gradient step {away['descent-1']:.3f}). {last.en}",
-        f"例が 2d 個のとき、ノイズを除いた誤差は Transformer {ours:.3f}、リッジ {best:.3f}（ノイズを含めると {with_noise:.2f} 倍）。"
-        f"予測が最も近いのは{names[nearest].ja}（平均二乗差 {away[nearest]:.3f}、勾配1ステップとは {away['descent-1']:.3f}）。{last.ja}",
+        f"With 2 d examples the Transformer's error beyond the noise is {ours:.3f}, ridge's"
+        f" {best:.3f} (with the noise counted, {with_noise:.2f} times ridge's). Of all methods its"
+        f" predictions are nearest to {names[nearest].en} (mean square apart {away[nearest]:.3f};"
+        f" from one gradient step {away['descent-1']:.3f}). {last.en}",
+        f"例が 2d 個のとき、ノイズを除いた誤差は Transformer {ours:.3f}、リッジ"
+        f" {best:.3f}（ノイズを含めると {with_noise:.2f} 倍）。"
+        f"予測が最も近いのは{names[nearest].ja}（平均二乗差 {away[nearest]:.3f}、勾配1ステップとは"
+        f" {away['descent-1']:.3f}）。{last.ja}",
     )
 
 
 def meaning(nearest: str) -> Words:
     """What follows for the claim that trained attention descends a gradient."""
     if nearest.startswith("descent"):
-        return Words("So it predicts as gradient descent does.", "つまり勾配降下と同じように予測する。")
+        return Words(
+            "So it predicts as gradient descent does.", "つまり勾配降下と同じように予測する。"
+        )
     return Words(
-        "So one layer can be one step, but what several layers with softmax learn is not plain gradient descent, which is further away.",
-        "1層は1ステップになりうるが、softmax をもつ数層が学ぶものは素の勾配降下ではない。勾配降下の予測はもっと遠い。",
+        "So one layer can be one step, but what several layers with softmax learn is not plain"
+        " gradient descent, which is further away.",
+        "1層は1ステップになりうるが、softmax をもつ数層が学ぶものは素の勾配降下ではない。"
+        "勾配降下の予測はもっと遠い。",
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ the figure
+# ------------------------------------------------------------------------------------- the figure
 
 
 def draw(numbers: Numbers) -> Mapping[str, Figure]:
     made, (errors, exact) = figure(2, width=5.4, height=3.8)
     rows = rows_of(numbers, "trained")
     examples = rows[0]["examples"]
-    labels = {"trained": "trained Transformer", "ridge": "ridge, best λ", "least squares": "least squares"}
+    labels = {
+        "trained": "trained Transformer",
+        "ridge": "ridge, best λ",
+        "least squares": "least squares",
+    }
     labels |= {f"descent-{n}": f"{n} gradient step{'s' if n > 1 else ''}" for n in GRADIENT_STEPS}
     for number, (name, label) in enumerate(labels.items()):
         found = [Interval.of([row[name][n] for row in rows]) for n in range(len(examples))]
-        if name != "trained":  # least squares has no mean error where examples and dimensions are as many, and so no band
+        # With as many examples as dimensions, least squares has no mean error, so no band either.
+        if name != "trained":
             found = [Interval(one.mean, one.mean, one.mean, 1) for one in found]
         line(errors, examples, found, label=label, number=number)
     errors.lines[0].set(zorder=3, linewidth=2.2)
-    double, top = 2 * rows[0]["dimension"], 2 * max(max(row["trained"]) for row in rows)
+    double = 2 * rows[0]["dimension"]
+    top = 2 * max(max(row["trained"]) for row in rows)
     errors.axvline(double, color="0.6", linewidth=0.8, linestyle=":")
-    errors.set(xlabel="examples in the context", ylabel="mean (ŷ − w·x)²", title=f"In-context regression, d = {double // 2}", yscale="log")
+    errors.set(
+        xlabel="examples in the context",
+        ylabel="mean (ŷ − w·x)²",
+        title=f"In-context regression, d = {double // 2}",
+        yscale="log",
+    )
     errors.set_ylim(0.35 * min(min(row["ridge"]) for row in rows), top)
     errors.yaxis.set_major_formatter("{x:g}")
     errors.yaxis.set_minor_formatter("{x:g}")
     errors.tick_params(which="minor", labelsize=7)
     errors.legend(frameon=False, fontsize=7, ncols=2, loc="lower left")
     for number, of in enumerate(("float32", "float64")):
-        worst = [max(max(row[of][f"layers-{n}"] for row in rows_of(numbers, "exact")), 1e-17) for n in range(1, DEPTH + 1)]
-        exact.plot(range(1, DEPTH + 1), worst, marker="os"[number], markersize=4, color=COLOURS[number], label=of)
+        worst = [
+            max(max(row[of][f"layers-{n}"] for row in rows_of(numbers, "exact")), 1e-17)
+            for n in range(1, DEPTH + 1)
+        ]
+        exact.plot(
+            range(1, DEPTH + 1),
+            worst,
+            marker="os"[number],
+            markersize=4,
+            color=COLOURS[number],
+            label=of,
+        )
     exact.axhline(EQUAL, color="0.5", linewidth=0.8, linestyle=":", label="1e-6")
-    exact.set(xlabel="layers = steps", ylabel="largest difference / largest prediction", yscale="log", ylim=(1e-17, 1e-4))
+    exact.set(
+        xlabel="layers = steps",
+        ylabel="largest difference / largest prediction",
+        yscale="log",
+        ylim=(1e-17, 1e-4),
+    )
     exact.set_title("Linear attention against gradient descent")
     exact.legend(frameon=False, loc="center right")
     return {"icl-gradient-descent": made}
@@ -218,18 +302,29 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
 
 EXPERIMENT = Experiment(
     name="icl-gradient-descent",
-    title=Words("Learning in context is gradient descent, and more", "文脈内学習は勾配降下、そしてそれ以上"),
-    claim=Words(
-        "A layer of linear attention can take exactly one step of gradient descent on the examples in its context; a trained Transformer "
-        "learns from them about as well as ridge regression.",
-        "線形注意の1層は、文脈中の例に対する勾配降下のちょうど1ステップになれる。学習した Transformer は例からリッジ回帰とほぼ同等に学ぶ。",
+    title=Words(
+        "Learning in context is gradient descent, and more", "文脈内学習は勾配降下、そしてそれ以上"
     ),
-    source="von Oswald et al. 2023, Transformers Learn In-Context by Gradient Descent; Garg et al. 2022; Akyürek et al. 2023",
-    equation="ΔW x_q = −η ∇L(W) x_q = η/n Σ_i (y_i − W x_i)(x_i·x_q),   L(W) = 1/2n Σ_i |W x_i − y_i|²",
+    claim=Words(
+        "A layer of linear attention can take exactly one step of gradient descent on the examples"
+        " in its context; a trained Transformer learns from them about as well as ridge"
+        " regression.",
+        "線形注意の1層は、文脈中の例に対する勾配降下のちょうど1ステップになれる。学習した"
+        " Transformer は例からリッジ回帰とほぼ同等に学ぶ。",
+    ),
+    source=(
+        "von Oswald et al. 2023, Transformers Learn In-Context by Gradient Descent; Garg et al."
+        " 2022; Akyürek et al. 2023"
+    ),
+    equation=(
+        "ΔW x_q = −η ∇L(W) x_q = η/n Σ_i (y_i − W x_i)(x_i·x_q),   L(W) = 1/2n Σ_i |W x_i − y_i|²"
+    ),
     look_for=Words(
-        "on the right nothing but rounding; on the left the Transformer's line near ridge's, far below one gradient step, and none of "
-        "least squares' peak where examples and dimensions are as many",
-        "右は丸め誤差だけ。左では Transformer の線がリッジのすぐ近く、勾配1ステップのずっと下にあり、"
+        "on the right nothing but rounding; on the left the Transformer's line near ridge's, far"
+        " below one gradient step, and none of least squares' peak where examples and dimensions"
+        " are as many",
+        "右は丸め誤差だけ。左では Transformer の線がリッジのすぐ近く、"
+        "勾配1ステップのずっと下にあり、"
         "例の数と次元が等しい所での最小二乗法の山もない",
     ),
     parts=parts,
@@ -238,8 +333,9 @@ EXPERIMENT = Experiment(
     told=told,
     corrections=(
         Words(
-            "That attention is gradient descent is a theorem about one layer without softmax and with chosen weights. It does not say that "
-            "a trained model with softmax works so; that has to be measured.",
+            "That attention is gradient descent is a theorem about one layer without softmax and"
+            " with chosen weights. It does not say that a trained model with softmax works so; that"
+            " has to be measured.",
             "注意が勾配降下であるというのは、softmax のない1層と特定の重みについての定理である。"
             "softmax のある学習済みモデルがそう動くとは言っておらず、"
             "測って確かめる必要がある。",

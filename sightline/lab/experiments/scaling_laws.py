@@ -1,4 +1,5 @@
-"""Scaling laws: a sweep of small models on real text, two laws fitted to it, and what they say of a budget that they have not seen."""
+"""Scaling laws: a sweep of small models on real text, two laws fitted to it, and what they say of a
+budget that they have not seen."""
 
 from __future__ import annotations
 
@@ -8,14 +9,36 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.measures.chinchilla_points import GOPHER, PUBLISHED, REFITTED, fits_of, published_check, published_said, refitted
-from sightline.lab.measures.fitting import Budget, Chinchilla, Kaplan, Run, all_of, bootstrap, explained, fit, interval, parabola
+from sightline.lab.measures.chinchilla_points import (
+    GOPHER,
+    PUBLISHED,
+    REFITTED,
+    fits_of,
+    published_check,
+    published_said,
+    refitted,
+)
+from sightline.lab.measures.fitting import (
+    Budget,
+    Chinchilla,
+    Kaplan,
+    Run,
+    all_of,
+    bootstrap,
+    explained,
+    fit,
+    interval,
+    parabola,
+)
 from sightline.lab.statistics import Interval, above, below, differences, within
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LAYERS, CONTEXT, ROWS, CHARACTERS = 2, 32, 16, 86
+LAYERS = 2
+CONTEXT = 32
+ROWS = 16
+CHARACTERS = 86
 LEAST_STEPS = 40
 RESAMPLED = 100  # times the runs of the sweep are drawn again
 SAMPLES = {"quick": 20, "default": 200, "full": 1000}  # of the bootstrap of the published points
@@ -23,7 +46,8 @@ SAMPLES = {"quick": 20, "default": 200, "full": 1000}  # of the bootstrap of the
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Budgets in FLOP with the widths that share each, `sweeps` seeds of them; and the one that no fit sees, with its widths and seeds."""
+    """Budgets in FLOP with the widths that share each, `sweeps` seeds of them; and the one that no
+    fit sees, with its widths and seeds."""
 
     sweep: Mapping[float, tuple[int, ...]]
     held_out: float
@@ -35,25 +59,49 @@ class Plan:
 WIDTHS = (12, 16, 24, 32, 48, 64, 96, 112)
 PLANS = {
     "quick": Plan({2e9: WIDTHS, 4e9: WIDTHS, 8e9: WIDTHS}, 1.6e10, (12, 20, 32), 2),
-    "default": Plan({5e9: WIDTHS, 1e10: WIDTHS, 2e10: WIDTHS, 4e10: WIDTHS[1:], 8e10: WIDTHS[2:]}, 1.6e11, (16, 24, 32, 48, 64), 3, 2),
-    "full": Plan(dict.fromkeys((5e9, 1e10, 2e10, 4e10, 8e10, 1.6e11), WIDTHS), 6.4e11, (24, 32, 48, 64, 96), 5, 2),
+    "default": Plan(
+        {5e9: WIDTHS, 1e10: WIDTHS, 2e10: WIDTHS, 4e10: WIDTHS[1:], 8e10: WIDTHS[2:]},
+        1.6e11,
+        (16, 24, 32, 48, 64),
+        3,
+        2,
+    ),
+    "full": Plan(
+        dict.fromkeys((5e9, 1e10, 2e10, 4e10, 8e10, 1.6e11), WIDTHS),
+        6.4e11,
+        (24, 32, 48, 64, 96),
+        5,
+        2,
+    ),
 }
 
 
-# ------------------------------------------------------------------------------------------------------------------ runs
+# ------------------------------------------------------------------------------------------- runs
 
 
 def parts(tier: Tier, seed: int) -> Sequence[Part]:
     plan = PLANS[tier]
-    rows = [("sweep", flops, width, n) for n in range(seed, seed + plan.sweeps) for flops, widths in plan.sweep.items() for width in widths]
-    rows += [("held-out", plan.held_out, width, n) for n in range(seed, seed + plan.seeds) for width in plan.widths]
+    rows = [
+        ("sweep", flops, width, n)
+        for n in range(seed, seed + plan.sweeps)
+        for flops, widths in plan.sweep.items()
+        for width in widths
+    ]
+    rows += [
+        ("held-out", plan.held_out, width, n)
+        for n in range(seed, seed + plan.seeds)
+        for width in plan.widths
+    ]
     published = Part(f"published.samples-{SAMPLES[tier]}", lambda: refitted(SAMPLES[tier]))
     return [published, *(run_part(*row) for row in rows if steps_for(*row[1:3]) >= LEAST_STEPS)]
 
 
 def run_part(kind: str, flops: float, width: int, seed: int) -> Part:
     steps = steps_for(flops, width)
-    return Part(f"{kind}.flops-{flops:.3g}.width-{width}.steps-{steps}.seed-{seed}", lambda: trained(width, steps, seed))
+    return Part(
+        f"{kind}.flops-{flops:.3g}.width-{width}.steps-{steps}.seed-{seed}",
+        lambda: trained(width, steps, seed),
+    )
 
 
 def parameters_of(width: float) -> float:
@@ -62,7 +110,8 @@ def parameters_of(width: float) -> float:
 
 
 def cost_of(width: float) -> float:
-    """FLOP for each token: 6 N, attention's 12 · layers · width · time, and the head's 6 · characters · width."""
+    """FLOP for each token: 6 N, attention's 12 · layers · width · time, and the head's 6 ·
+    characters · width."""
     return 6 * parameters_of(width) + 12 * LAYERS * width * CONTEXT + 6 * CHARACTERS * width
 
 
@@ -71,7 +120,8 @@ def steps_for(flops: float, width: int) -> int:
 
 
 def trained(width: int, steps: int, seed: int) -> dict[str, float]:
-    """One model from its own beginning to its own end: the cosine ends with its last token. No text is read twice."""
+    """One model from its own beginning to its own end: the cosine ends with its last token. No text
+    is read twice."""
     from sightline.architectures import gpt
     from sightline.lab.learning import learn, loss_of, plays
     from sightline.training.config import AdamW, Muon
@@ -80,22 +130,35 @@ def trained(width: int, steps: int, seed: int) -> dict[str, float]:
     task, characters = plays(CONTEXT, ROWS, seed)
     task.evaluated = 512
     config = gpt(
-        width=width, layers=LAYERS, heads=2, vocab_size=characters, max_positions=CONTEXT, positions="rotary", bias=False
+        width=width, layers=LAYERS, heads=2, vocab_size=characters, max_positions=CONTEXT,
+        positions="rotary", bias=False,
     )  # fmt: skip
-    optimizer = Muon(lr=0.04, rest=AdamW(lr=0.03, betas=(0.9, 0.95)))  # at widths 16 and 64, Muon at 0.02 and 0.04 ended alike
-    learner = [learner for learner, _ in learn(config, task, steps=steps, optimizer=optimizer, seed=seed)][-1]
+    optimizer = Muon(
+        lr=0.04, rest=AdamW(lr=0.03, betas=(0.9, 0.95))
+    )  # at widths 16 and 64, Muon at 0.02 and 0.04 ended alike
+    learner = [
+        learner for learner, _ in learn(config, task, steps=steps, optimizer=optimizer, seed=seed)
+    ][-1]
     counted = steps * step_flops(learner.transformer, task.batch(0))
-    sizes = {"width": width, "parameters": parameters_of(width), "tokens": steps * CONTEXT * ROWS, "flops": counted}
+    sizes = {
+        "width": width,
+        "parameters": parameters_of(width),
+        "tokens": steps * CONTEXT * ROWS,
+        "flops": counted,
+    }
     return {**sizes, "loss": loss_of(learner, task)}
 
 
-# ------------------------------------------------------------------------------------------------------------------ fits
+# ------------------------------------------------------------------------------------------- fits
 
 
 def rows_of(numbers: Numbers, kind: str) -> list[dict[str, Any]]:
-    """The runs of the sweep, or those of the held-out budget, with the budget that their part's name has."""
+    """The runs of the sweep, or those of the held-out budget, with the budget that their part's
+    name has."""
     found = [(name, row) for name, row in numbers.items() if name.startswith(f"{kind}.flops-")]
-    return [{**row, "budget": float(name.split("flops-")[1].split(".width")[0])} for name, row in found]
+    return [
+        {**row, "budget": float(name.split("flops-")[1].split(".width")[0])} for name, row in found
+    ]
 
 
 def runs_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Run, ...]:
@@ -114,16 +177,20 @@ def kaplan(runs: tuple[Run, ...]) -> Kaplan:
 
 
 def best_width(law: Chinchilla, flops: float) -> float:
-    """Of all widths, whole or not, the one with the least predicted loss where every FLOP is counted."""
+    """Of all widths, whole or not, the one with the least predicted loss where every FLOP is
+    counted."""
     widths = [8 * 1.002**n for n in range(2000)]
     return min(widths, key=lambda width: law(parameters_of(width), flops / cost_of(width)))
 
 
 def held_out(numbers: Numbers) -> Budget:
-    runs, rows = runs_of(rows_of(numbers, "sweep")), rows_of(numbers, "held-out")
+    runs = runs_of(rows_of(numbers, "sweep"))
+    rows = rows_of(numbers, "held-out")
     (law, _), other = chinchilla(runs), kaplan(runs)
     places = {int(row["width"]): (row["parameters"], row["tokens"]) for row in rows}
-    losses = {width: [row["loss"] for row in rows if row["width"] == width] for width in sorted(places)}
+    losses = {
+        width: [row["loss"] for row in rows if row["width"] == width] for width in sorted(places)
+    }
     by_law, by_kaplan = ({width: one(*places[width]) for width in losses} for one in (law, other))
     return Budget(rows[0]["budget"], losses, by_law, by_kaplan)
 
@@ -132,10 +199,13 @@ def exponents(numbers: Numbers) -> dict[str, Interval]:
     """The law's numbers with the bootstrap's intervals."""
     law, others = chinchilla(runs_of(rows_of(numbers, "sweep")))
     names = ("E", "A", "B", "alpha", "beta", "exponent")
-    return {name: interval(getattr(law, name), [getattr(other, name) for other in others]) for name in names}
+    return {
+        name: interval(getattr(law, name), [getattr(other, name) for other in others])
+        for name in names
+    }
 
 
-# --------------------------------------------------------------------------------------------------------------- verdict
+# ---------------------------------------------------------------------------------------- verdict
 
 
 def published(numbers: Numbers) -> Mapping[str, Any]:
@@ -143,21 +213,35 @@ def published(numbers: Numbers) -> Mapping[str, Any]:
 
 
 def judge(numbers: Numbers) -> Sequence[Check]:
-    runs, found, budget = runs_of(rows_of(numbers, "sweep")), exponents(numbers), held_out(numbers)
-    chosen, ends = budget.chosen, (min(budget.losses), max(budget.losses))
-    law, other = chinchilla(runs)[0], kaplan(runs)
-    share = {name: explained(one, runs) for name, one in (("E + A/N^α + B/D^β", law), ("Kaplan's form", other))}
+    runs = runs_of(rows_of(numbers, "sweep"))
+    found = exponents(numbers)
+    budget = held_out(numbers)
+    chosen = budget.chosen
+    ends = (min(budget.losses), max(budget.losses))
+    law = chinchilla(runs)[0]
+    other = kaplan(runs)
+    share = {
+        name: explained(one, runs)
+        for name, one in (("E + A/N^α + B/D^β", law), ("Kaplan's form", other))
+    }
     ratio = Interval.of([loss / budget.predicted[chosen] for loss in budget.losses[chosen]])
     worse = {end: differences(budget.losses[end], budget.losses[chosen]) for end in ends}
     both = [above(gap, 0) for gap in worse.values()]
     return [
         Check(
-            Words("a power law of N and D accounts for more than 97% of log L", "N と D のべき乗則が log L の97%超を説明する"),
+            Words(
+                "a power law of N and D accounts for more than 97% of log L",
+                "N と D のべき乗則が log L の97%超を説明する",
+            ),
             share["E + A/N^α + B/D^β"] > 0.97,
-            f"{len(runs)} runs; R² " + ", ".join(f"{value:.4f} ({name})" for name, value in share.items()),
+            f"{len(runs)} runs; R² "
+            + ", ".join(f"{value:.4f} ({name})" for name, value in share.items()),
         ),
         Check(
-            Words("loss falls with size and with data: α > 0.05 and β > 0.05", "損失はサイズでもデータでも下がる：α > 0.05、β > 0.05"),
+            Words(
+                "loss falls with size and with data: α > 0.05 and β > 0.05",
+                "損失はサイズでもデータでも下がる：α > 0.05、β > 0.05",
+            ),
             all_of([above(found["alpha"], 0.05), above(found["beta"], 0.05)]),
             f"α {found['alpha']}, β {found['beta']}, E {found['E']}",
         ),
@@ -167,7 +251,8 @@ def judge(numbers: Numbers) -> Sequence[Check]:
                 "既知の最大の2倍以上の予算での損失を3%以内で予測できる",
             ),
             within(ratio, 0.97, 1.03),
-            f"{budget.flops:.3g} FLOP, width {chosen}: predicted {budget.predicted[chosen]:.4f}, measured / predicted {ratio}",
+            f"{budget.flops:.3g} FLOP, width {chosen}: predicted {budget.predicted[chosen]:.4f},"
+            f" measured / predicted {ratio}",
         ),
         Check(
             Words(
@@ -175,10 +260,14 @@ def judge(numbers: Numbers) -> Sequence[Check]:
                 "予測した最適サイズの損失は、試した中の最良から1%以内",
             ),
             below(budget.regret, 0.01),
-            f"width {chosen} (N {parameters_of(chosen):,.0f}): {budget.regret} above the least; " + said_losses(budget),
+            f"width {chosen} (N {parameters_of(chosen):,.0f}): {budget.regret} above the least; "
+            + said_losses(budget),
         ),
         Check(
-            Words("at the same budget the smallest and the largest size are worse", "同じ予算で最小と最大のサイズは劣る"),
+            Words(
+                "at the same budget the smallest and the largest size are worse",
+                "同じ予算で最小と最大のサイズは劣る",
+            ),
             all_of(both) if chosen not in ends else None,
             ", ".join(f"width {end}: +{gap}" for end, gap in worse.items()),
         ),
@@ -199,26 +288,35 @@ def said_losses(budget: Budget) -> str:
 
 
 def told(numbers: Numbers) -> Words:
-    """The laws, the parabolas' bias, and the tokens for each parameter that the published laws ask for."""
+    """The laws, the parabolas' bias, and the tokens for each parameter that the published laws ask
+    for."""
     said = [laws_said(numbers), bias_said(numbers), published_said(published(numbers))]
     return Words(" ".join(one.en for one in said), "".join(one.ja for one in said))
 
 
 def laws_said(numbers: Numbers) -> Words:
-    runs, budget = runs_of(rows_of(numbers, "sweep")), held_out(numbers)
+    runs = runs_of(rows_of(numbers, "sweep"))
+    budget = held_out(numbers)
     (law, _), other = chinchilla(runs), kaplan(runs)
     ours = f"L = {law.E:.3g} + {law.A:.3g}/N^{law.alpha:.3f} + {law.B:.3g}/D^{law.beta:.3f}"
-    theirs = f"α_N {other.alpha_n:.3f}, α_D {other.alpha_d:.3f}, N_c {other.N_c:.2g}, D_c {other.D_c:.2g}"
+    theirs = (
+        f"α_N {other.alpha_n:.3f}, α_D {other.alpha_d:.3f}, N_c {other.N_c:.2g}, D_c"
+        f" {other.D_c:.2g}"
+    )
     errors = f"{budget.error(budget.predicted):.1%}", f"{budget.error(budget.by_kaplan):.1%}"
     wide = f"{best_width(law, budget.flops):.0f}"
     return Words(
-        f"{len(runs)} runs give {ours}; Kaplan's form gives {theirs}. For {budget.flops:.3g} FLOP the first asks for a width of {wide}, "
-        f"attention and the head counted, which are no trifle in models this small. Over all sizes of that budget it is off by "
-        f"{errors[0]} on average, Kaplan's form by {errors[1]}. E is a number of the fit, for {CONTEXT} characters of context and few "
-        f"decades, not the entropy of the text; and the shortest runs, of {LEAST_STEPS} steps and a little more, have barely begun.",
-        f"{len(runs)}回の学習から {ours} が得られ、Kaplan の形では {theirs}。{budget.flops:.3g} FLOP に対し前者は幅 {wide} を選ぶ"
-        f"（これほど小さいモデルでは無視できない注意と出力層の計算も費用に含む）。この予算の全サイズでの平均誤差は {errors[0]}、"
-        f"Kaplan の形では {errors[1]}。E は文脈{CONTEXT}文字・狭い範囲での当てはめの値で、文章のエントロピーではない。"
+        f"{len(runs)} runs give {ours}; Kaplan's form gives {theirs}. For {budget.flops:.3g} FLOP"
+        f" the first asks for a width of {wide}, attention and the head counted, which are no"
+        f" trifle in models this small. Over all sizes of that budget it is off by {errors[0]} on"
+        f" average, Kaplan's form by {errors[1]}. E is a number of the fit, for {CONTEXT}"
+        " characters of context and few decades, not the entropy of the text; and the shortest"
+        f" runs, of {LEAST_STEPS} steps and a little more, have barely begun.",
+        f"{len(runs)}回の学習から {ours} が得られ、Kaplan の形では {theirs}。{budget.flops:.3g}"
+        f" FLOP に対し前者は幅 {wide}"
+        " を選ぶ（これほど小さいモデルでは無視できない注意と出力層の計算も費用に含む）。"
+        f"この予算の全サイズでの平均誤差は {errors[0]}、Kaplan の形では {errors[1]}。E"
+        f" は文脈{CONTEXT}文字・狭い範囲での当てはめの値で、文章のエントロピーではない。"
         f"また最も短い{LEAST_STEPS}ステップ余りの学習は、まだ始まったばかりである。",
     )
 
@@ -226,22 +324,29 @@ def laws_said(numbers: Numbers) -> Words:
 def bias_said(numbers: Numbers) -> Words:
     bias = f"{max(biases(numbers), key=abs):+.0%}"
     return Words(
-        f"Parabolas through isoFLOP curves are biased: put through the law's own losses at our sizes, without noise, their vertex is off "
-        f"the law's best N by up to {bias}; so the law is used here and not they.",
-        f"isoFLOP 曲線への放物線当てはめには偏りがある。雑音のない法則自身の値に当てはめても、頂点は法則の最適 N から最大 {bias} ずれる。"
+        "Parabolas through isoFLOP curves are biased: put through the law's own losses at our"
+        f" sizes, without noise, their vertex is off the law's best N by up to {bias}; so the law"
+        " is used here and not they.",
+        "isoFLOP 曲線への放物線当てはめには偏りがある。雑音のない法則自身の値に当てはめても、"
+        f"頂点は法則の最適 N から最大 {bias} ずれる。"
         "そのためここでは放物線でなく法則を使う。",
     )
 
 
 def biases(numbers: Numbers) -> list[float]:
-    """For each budget: the vertex of a parabola through the law's own losses at our sizes, against the law's best N."""
+    """For each budget: the vertex of a parabola through the law's own losses at our sizes, against
+    the law's best N."""
     rows = rows_of(numbers, "sweep")
     law, _ = chinchilla(runs_of(rows))
     found: list[float] = []
     for flops in sorted({row["budget"] for row in rows}):
         widths = sorted({row["width"] for row in rows if row["budget"] == flops})
         losses = [law(parameters_of(width), flops / cost_of(width)) for width in widths]
-        vertex = parabola([parameters_of(width) for width in widths], losses) if len(widths) > 2 else None
+        vertex = (
+            parabola([parameters_of(width) for width in widths], losses)
+            if len(widths) > 2
+            else None
+        )
         if vertex is not None:
             found.append(vertex / parameters_of(best_width(law, flops)) - 1)
     return found or [0.0]
@@ -255,23 +360,34 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
     held = rows_of(numbers, "held-out")
     ratio_lines = {"published in 2022": PUBLISHED, "re-fitted by others": REFITTED}
     return {
-        "scaling-laws": laws_picture(rows, held, law, kaplan(runs_of(rows)), cost_of=cost_of, parameters_of=parameters_of),
+        "scaling-laws": laws_picture(
+            rows, held, law, kaplan(runs_of(rows)), cost_of=cost_of, parameters_of=parameters_of
+        ),
         "scaling-laws-budgets": budgets_picture(ratio_lines, best, others, budget=GOPHER),
     }
 
 
 EXPERIMENT = Experiment(
     name="scaling-laws",
-    title=Words("How loss falls with size, data and compute", "損失はサイズ・データ・計算量でどう下がるか"),
+    title=Words(
+        "How loss falls with size, data and compute", "損失はサイズ・データ・計算量でどう下がるか"
+    ),
     claim=Words(
-        "Loss falls as a power law of parameters and tokens, so that small runs tell the loss and the best size of a larger budget.",
-        "損失はパラメータ数とトークン数のべき乗則で下がる。だから小さな実験から、より大きな予算での損失と最適なサイズが分かる。",
+        "Loss falls as a power law of parameters and tokens, so that small runs tell the loss and"
+        " the best size of a larger budget.",
+        "損失はパラメータ数とトークン数のべき乗則で下がる。だから小さな実験から、"
+        "より大きな予算での損失と最適なサイズが分かる。",
     ),
     source="Kaplan et al. 2020; Hoffmann et al. 2022 (approach 3); Besiroglu et al. 2024",
-    equation="L(N, D) = E + A/N^α + B/D^β,   L(N, D) = [(N_c/N)^(α_N/α_D) + D_c/D]^α_D,   C ≈ 6 N D + 12 · layers · width · time · D",
+    equation=(
+        "L(N, D) = E + A/N^α + B/D^β,   L(N, D) = [(N_c/N)^(α_N/α_D) + D_c/D]^α_D,   C ≈ 6 N D + 12"
+        " · layers · width · time · D"
+    ),
     look_for=Words(
-        "each budget's curve has a lowest point, and it moves to larger sizes as the budget grows; the held-out budget lies on its line",
-        "予算ごとの曲線に底があり、予算が増えると底は大きいサイズへ動く。学習に使わなかった予算も予測線の上に乗る",
+        "each budget's curve has a lowest point, and it moves to larger sizes as the budget grows;"
+        " the held-out budget lies on its line",
+        "予算ごとの曲線に底があり、予算が増えると底は大きいサイズへ動く。"
+        "学習に使わなかった予算も予測線の上に乗る",
     ),
     parts=parts,
     judge=judge,
@@ -279,14 +395,17 @@ EXPERIMENT = Experiment(
     told=told,
     corrections=(
         Words(
-            "E 1.69, A 406.4, B 410.7, α 0.34, β 0.28 are printed everywhere as Chinchilla's law, but do not fit Chinchilla's own points; "
-            "the re-fitted numbers do.",
-            "E 1.69、A 406.4、B 410.7、α 0.34、β 0.28 は Chinchilla の法則として広く引用されるが、Chinchilla 自身の点に合わない。"
+            "E 1.69, A 406.4, B 410.7, α 0.34, β 0.28 are printed everywhere as Chinchilla's law,"
+            " but do not fit Chinchilla's own points; the re-fitted numbers do.",
+            "E 1.69、A 406.4、B 410.7、α 0.34、β 0.28 は Chinchilla の法則として広く引用されるが、"
+            "Chinchilla 自身の点に合わない。"
             "当てはめ直した値は合う。",
         ),
         Words(
-            "A parabola through an isoFLOP curve is biased unless α = β: the curve is not symmetric in log N.",
-            "α = β でない限り、isoFLOP 曲線への放物線当てはめには偏りがある。曲線は log N について対称ではない。",
+            "A parabola through an isoFLOP curve is biased unless α = β: the curve is not symmetric"
+            " in log N.",
+            "α = β でない限り、isoFLOP 曲線への放物線当てはめには偏りがある。曲線は log N"
+            " について対称ではない。",
         ),
     ),
 )

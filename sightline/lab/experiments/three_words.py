@@ -1,4 +1,5 @@
-"""Three words attend to each other: every number of the smallest example, by three independent ways."""
+"""Three words attend to each other: every number of the smallest example, by three independent
+ways."""
 
 from __future__ import annotations
 
@@ -12,7 +13,11 @@ from sightline.lab.style import figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WEIGHTS = ((0.396, 0.324, 0.279), (0.313, 0.380, 0.307), (0.277, 0.315, 0.408))  # by hand, to three places
+WEIGHTS = (
+    (0.396, 0.324, 0.279),
+    (0.313, 0.380, 0.307),
+    (0.277, 0.315, 0.408),
+)  # by hand, to three places
 MASKED = (0.0900, 0.2447, 0.0, 0.6652)  # softmax([1, 2, −∞, 3])
 
 
@@ -47,21 +52,40 @@ def masked() -> list[float]:
 
 
 def judge(numbers: Numbers) -> Sequence[Check]:
-    hand, kernels = numbers["by-hand"], numbers["by-kernel"]
+    hand = numbers["by-hand"]
+    kernels = numbers["by-kernel"]
     to_hand = distance(hand["weights"], WEIGHTS)
-    apart = max(distance(kernels[kernel][what], hand[what]) for kernel in kernels for what in ("weights", "output"))
+    apart = max(
+        distance(kernels[kernel][what], hand[what])
+        for kernel in kernels
+        for what in ("weights", "output")
+    )
     sums = max(abs(sum(row) - 1) for row in hand["weights"])
     off = distance([numbers["masked"]], [MASKED])
     return [
         Check(
-            Words("the weights are those worked out by hand, to three places", "重みは手計算と小数第3位まで一致する"),
+            Words(
+                "the weights are those worked out by hand, to three places",
+                "重みは手計算と小数第3位まで一致する",
+            ),
             to_hand < 6e-4,
             f"largest difference {to_hand:.1e}",
         ),
-        Check(Words("both kernels give the same numbers", "二つのカーネルは同じ値を出す"), apart < 1e-6, f"largest difference {apart:.1e}"),
-        Check(Words("every row of weights adds up to 1", "重みの各行の和は1"), sums < 1e-9, f"off by {sums:.1e}"),
         Check(
-            Words("softmax([1, 2, −∞, 3]) = 0.0900 0.2447 0 0.6652", "softmax([1, 2, −∞, 3]) = 0.0900 0.2447 0 0.6652"),
+            Words("both kernels give the same numbers", "二つのカーネルは同じ値を出す"),
+            apart < 1e-6,
+            f"largest difference {apart:.1e}",
+        ),
+        Check(
+            Words("every row of weights adds up to 1", "重みの各行の和は1"),
+            sums < 1e-9,
+            f"off by {sums:.1e}",
+        ),
+        Check(
+            Words(
+                "softmax([1, 2, −∞, 3]) = 0.0900 0.2447 0 0.6652",
+                "softmax([1, 2, −∞, 3]) = 0.0900 0.2447 0 0.6652",
+            ),
             off < 1e-4,
             " ".join(f"{value:.4f}" for value in numbers["masked"]),
         ),
@@ -69,7 +93,11 @@ def judge(numbers: Numbers) -> Sequence[Check]:
 
 
 def distance(found: Sequence[Sequence[float]], wanted: Sequence[Sequence[float]]) -> float:
-    return max(abs(a - b) for row, other in zip(found, wanted, strict=True) for a, b in zip(row, other, strict=True))
+    return max(
+        abs(a - b)
+        for row, other in zip(found, wanted, strict=True)
+        for a, b in zip(row, other, strict=True)
+    )
 
 
 def draw(numbers: Numbers) -> Mapping[str, Figure]:
@@ -84,7 +112,14 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
         middle = max(max(row) for row in values) * 0.6
         for i, row in enumerate(values):
             for j, value in enumerate(row):
-                axes.text(j, i, f"{value:.3f}", ha="center", va="center", color="black" if value > middle else "white")
+                axes.text(
+                    j,
+                    i,
+                    f"{value:.3f}",
+                    ha="center",
+                    va="center",
+                    color="black" if value > middle else "white",
+                )
     return {"three-words": made}
 
 
@@ -92,22 +127,29 @@ EXPERIMENT = Experiment(
     name="three-words",
     title=Words("Self-attention on three words", "三つの単語の自己注意"),
     claim=Words(
-        "Attention is a weighted mean: each word becomes a mixture of all words, by how well their keys answer its query.",
-        "注意は加重平均である。各単語は、自分の問い（query）に他の単語の鍵（key）がどれだけ答えるかに応じて、全単語の混合になる。",
+        "Attention is a weighted mean: each word becomes a mixture of all words, by how well their"
+        " keys answer its query.",
+        "注意は加重平均である。各単語は、"
+        "自分の問い（query）に他の単語の鍵（key）がどれだけ答えるかに応じて、全単語の混合になる。",
     ),
     source="Vaswani et al. 2017, equation 1",
     equation="a = softmax(q kᵀ / √d_k),   z = a v",
-    look_for=Words("each row of weights adds up to 1; each word looks at itself most", "各行の和は1。どの単語も自分自身を最もよく見る"),
+    look_for=Words(
+        "each row of weights adds up to 1; each word looks at itself most",
+        "各行の和は1。どの単語も自分自身を最もよく見る",
+    ),
     parts=parts,
     judge=judge,
     draw=draw,
     corrections=(
         Words(
-            "Other numbers for these weights are in circulation. With these vectors they are the ones above; check one by hand.",
+            "Other numbers for these weights are in circulation. With these vectors they are the"
+            " ones above; check one by hand.",
             "この重みには別の値が出回っているが、このベクトルでは上の値が正しい。一つ手で計算して確かめよう。",
         ),
         Words(
-            "The same holds for softmax([1, 2, −∞, 3]): a masked score takes nothing from the ratio of the others, e : e² : e³.",
+            "The same holds for softmax([1, 2, −∞, 3]): a masked score takes nothing from the ratio"
+            " of the others, e : e² : e³.",
             "softmax([1, 2, −∞, 3]) も同様。隠されたスコアは残りの比 e : e² : e³ を変えない。",
         ),
     ),

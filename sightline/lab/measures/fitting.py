@@ -1,11 +1,13 @@
-"""Scaling laws: two forms, fitted to measured losses, with intervals, and the best size that they give for a budget.
+"""Scaling laws: two forms, fitted to measured losses, with intervals, and the best size that they
+give for a budget.
 
-    Chinchilla    L(N, D) = E + A / N^α + B / D^β                            Hoffmann et al. 2022, approach 3
-    Kaplan        L(N, D) = [(N_c / N)^(α_N / α_D) + D_c / D]^α_D            Kaplan et al. 2020, equation 1.5
+    Chinchilla  L(N, D) = E + A / N^α + B / D^β                  Hoffmann et al. 2022, approach 3
+    Kaplan      L(N, D) = [(N_c / N)^(α_N / α_D) + D_c / D]^α_D  Kaplan et al. 2020, equation 1.5
 
-N are the parameters, D the tokens. Both are fitted by the Huber loss (δ = 10⁻³) of log L, summed over the runs, with L-BFGS: a grid of
-starts is looked at, and the best of them are followed to their end. Summed and not averaged: a mean is so small that L-BFGS believes it
-has arrived (Besiroglu et al. 2024).
+N are the parameters, D the tokens. Both are fitted by the Huber loss (δ = 10⁻³) of log L, summed
+over the runs, with L-BFGS: a grid of starts is looked at, and the best of them are followed to
+their end. Summed and not averaged: a mean is so small that L-BFGS believes it has arrived
+(Besiroglu et al. 2024).
 """
 
 from __future__ import annotations
@@ -65,13 +67,20 @@ class Chinchilla:
 
     @staticmethod
     def log_loss(theta: Array, n: Array, d: Array) -> tuple[Array, Array]:
-        """log L at log N and log D, for every row of θ, and its derivatives by θ on the last axis."""
+        """log L at log N and log D, for every row of θ, and its derivatives by θ on the last
+        axis."""
         e, a, b, alpha, beta = (theta[..., k, None] for k in range(5))
         terms = np.stack(np.broadcast_arrays(e, a - alpha * n, b - beta * d), axis=-1)
         top = terms.max(-1, keepdims=True)
         parts = np.exp(terms - top)
         shares = parts / parts.sum(-1, keepdims=True)
-        slopes = [shares[..., 0], shares[..., 1], shares[..., 2], -n * shares[..., 1], -d * shares[..., 2]]
+        slopes = [
+            shares[..., 0],
+            shares[..., 1],
+            shares[..., 2],
+            -n * shares[..., 1],
+            -d * shares[..., 2],
+        ]
         return top[..., 0] + np.log(parts.sum(-1)), np.stack(slopes, axis=-1)
 
     def __call__(self, parameters: float, tokens: float) -> float:
@@ -83,7 +92,8 @@ class Chinchilla:
         return self.beta / (self.alpha + self.beta)
 
     def best(self, flops: float) -> tuple[float, float]:
-        """N = G (C/6)^a and D = C / 6N, with G = (αA / βB)^(1/(α+β)): the least loss for C = 6 N D."""
+        """N = G (C/6)^a and D = C / 6N, with G = (αA / βB)^(1/(α+β)): the least loss for C = 6 N
+        D."""
         scale = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
         parameters = scale * (flops / 6) ** self.exponent
         return parameters, flops / 6 / parameters
@@ -91,7 +101,8 @@ class Chinchilla:
 
 @dataclass(frozen=True, slots=True)
 class Kaplan:
-    """[(N_c / N)^(α_N / α_D) + D_c / D]^α_D. θ = (log N_c, log D_c, α_N, α_D). Nothing is irreducible: L → 0."""
+    """[(N_c / N)^(α_N / α_D) + D_c / D]^α_D. θ = (log N_c, log D_c, α_N, α_D). Nothing is
+    irreducible: L → 0."""
 
     N_c: float
     D_c: float
@@ -116,10 +127,12 @@ class Kaplan:
 
     @staticmethod
     def log_loss(theta: Array, n: Array, d: Array) -> tuple[Array, Array]:
-        """log L = α_D · log-sum-exp((α_N / α_D)(log N_c − log N), log D_c − log D), and its derivatives."""
+        """log L = α_D · log-sum-exp((α_N / α_D)(log N_c − log N), log D_c − log D), and its
+        derivatives."""
         n_c, d_c, alpha_n, alpha_d = (theta[..., k, None] for k in range(4))
         ratio = alpha_n / alpha_d
-        small, short = ratio * (n_c - n), d_c - d
+        small = ratio * (n_c - n)
+        short = d_c - d
         total = np.logaddexp(small, short)
         share = np.exp(small - total)
         by_ratio = share * (n_c - n)
@@ -127,7 +140,9 @@ class Kaplan:
         return alpha_d * total, np.stack(slopes, axis=-1)
 
     def __call__(self, parameters: float, tokens: float) -> float:
-        return ((self.N_c / parameters) ** (self.alpha_n / self.alpha_d) + self.D_c / tokens) ** self.alpha_d
+        return (
+            (self.N_c / parameters) ** (self.alpha_n / self.alpha_d) + self.D_c / tokens
+        ) ** self.alpha_d
 
 
 Law = Chinchilla | Kaplan
@@ -146,15 +161,25 @@ def objective(theta: Array, law: type[Law], runs: Array) -> tuple[Array, Array]:
 def logs(runs: Sequence[Run]) -> Array:
     """The rows log N, log D, log L."""
     if not all(min(run.parameters, run.tokens, run.loss) > 0 for run in runs):
-        raise InputError("a run without parameters, tokens or loss", expected="numbers above 0", fix="leave the run out")
-    return np.log(np.array([[run.parameters, run.tokens, run.loss] for run in runs], dtype=np.float64).T)
+        raise InputError(
+            "a run without parameters, tokens or loss",
+            expected="numbers above 0",
+            fix="leave the run out",
+        )
+    return np.log(
+        np.array([[run.parameters, run.tokens, run.loss] for run in runs], dtype=np.float64).T
+    )
 
 
 def fit(law: type[T], runs: Sequence[Run]) -> T:
     """The law's numbers, from all starts of its grid."""
     needed = len(law.starts) + 1
     if len(runs) < needed:
-        raise InputError(f"{len(runs)} runs", expected=f"at least {needed}, for {needed - 1} numbers", fix="add sizes or lengths")
+        raise InputError(
+            f"{len(runs)} runs",
+            expected=f"at least {needed}, for {needed - 1} numbers",
+            fix="add sizes or lengths",
+        )
     known = logs(runs)
     grid = np.array(list(itertools.product(*law.starts)))
     order = np.argsort(objective(grid, law, known)[0], kind="stable")
@@ -171,14 +196,19 @@ def followed(law: type[T], runs: Array, starts: Array, *, steps: int = 5000) -> 
 
     bounds = [(None, None)] * (3 if law is Chinchilla else 2) + [(1e-3, 5.0)] * 2
     settings = {"maxiter": steps, "maxfun": 4 * steps, "ftol": 1e-12, "gtol": 1e-9}
-    ends = [minimize(function, start, jac=True, method="L-BFGS-B", bounds=bounds, options=settings) for start in starts]
+    ends = [
+        minimize(function, start, jac=True, method="L-BFGS-B", bounds=bounds, options=settings)
+        for start in starts
+    ]
     return law.of(min(ends, key=lambda end: float(end.fun)).x)
 
 
 def bootstrap(law: type[T], runs: Sequence[Run], *, samples: int = 200, seed: int = 0) -> list[T]:
-    """Fits to runs drawn with replacement, each begun from the fit to all runs, and for E from half the least loss too: an E that has
-    vanished from the fit has no slope to come back by."""
-    best, known, random = fit(law, runs), logs(runs), np.random.default_rng(seed)
+    """Fits to runs drawn with replacement, each begun from the fit to all runs, and for E from half
+    the least loss too: an E that has vanished from the fit has no slope to come back by."""
+    best = fit(law, runs)
+    known = logs(runs)
+    random = np.random.default_rng(seed)
     starts = np.stack([best.theta] * (2 if law is Chinchilla else 1))
     if law is Chinchilla:
         starts[1, 0] = known[2].min() - np.log(2)
@@ -196,11 +226,14 @@ def explained(law: Callable[[float, float], float], runs: Sequence[Run]) -> floa
     """R² of log L: the share of its variance that the law accounts for."""
     predicted = np.log([law(run.parameters, run.tokens) for run in runs])
     measured = np.log([run.loss for run in runs])
-    return float(1 - ((measured - predicted) ** 2).sum() / ((measured - measured.mean()) ** 2).sum())
+    return float(
+        1 - ((measured - predicted) ** 2).sum() / ((measured - measured.mean()) ** 2).sum()
+    )
 
 
 def parabola(sizes: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Approach 2: the size at the vertex of a parabola through loss against log N; none where it does not open upwards."""
+    """Approach 2: the size at the vertex of a parabola through loss against log N; none where it
+    does not open upwards."""
     centre = float(np.log(sizes).mean())
     bend, slope, _ = (float(value) for value in np.polyfit(np.log(sizes) - centre, losses, 2))
     return float(np.exp(centre - slope / (2 * bend))) if bend > 0 else None
@@ -213,7 +246,8 @@ def all_of(sides: Sequence[bool | None]) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A budget that no fit has seen: losses by width, one for each seed; what the laws say; and the width that the first prefers."""
+    """A budget that no fit has seen: losses by width, one for each seed; what the laws say; and the
+    width that the first prefers."""
 
     flops: float
     losses: Mapping[int, list[float]]
@@ -226,10 +260,19 @@ class Budget:
 
     @property
     def regret(self) -> Interval:
-        """Seed by seed: how much the chosen width's loss is above that of the width with the least mean, as a share of it."""
+        """Seed by seed: how much the chosen width's loss is above that of the width with the least
+        mean, as a share of it."""
         least = min(self.losses, key=lambda width: statistics.fmean(self.losses[width]))
-        return Interval.of([ours / theirs - 1 for ours, theirs in zip(self.losses[self.chosen], self.losses[least], strict=True)])
+        return Interval.of(
+            [
+                ours / theirs - 1
+                for ours, theirs in zip(self.losses[self.chosen], self.losses[least], strict=True)
+            ]
+        )
 
     def error(self, predicted: Mapping[int, float]) -> float:
         """The mean of |predicted / measured − 1| over the widths."""
-        return statistics.fmean(abs(predicted[width] / statistics.fmean(found) - 1) for width, found in self.losses.items())
+        return statistics.fmean(
+            abs(predicted[width] / statistics.fmean(found) - 1)
+            for width, found in self.losses.items()
+        )

@@ -1,4 +1,5 @@
-"""What attention over N tokens costs by each kernel: seconds, and the bytes by which a fresh process grows.
+"""What attention over N tokens costs by each kernel: seconds, and the bytes by which a fresh
+process grows.
 
 python -m sightline.lab.measures.kernel_costs fused 512 1024 2048
 """
@@ -19,14 +20,17 @@ KERNELS: dict[Kernel, str] = {"equation": "the equation", "fused": "the fused ke
 
 
 def seconds_of(lengths: Sequence[int], seed: int) -> dict[str, dict[str, float]]:
-    """The processor's seconds, whatever else it does meanwhile, for causal attention over N tokens, 2 heads of 64; the least of 5."""
+    """The processor's seconds, whatever else it does meanwhile, for causal attention over N tokens,
+    2 heads of 64; the least of 5."""
     import torch
 
     from sightline.core.multi_head import attention
 
     found: dict[str, dict[str, float]] = {kernel: {} for kernel in KERNELS}
     for length in lengths:
-        query, key, value = torch.randn(3, 1, 2, length, 64, generator=torch.Generator().manual_seed(seed))
+        query, key, value = torch.randn(
+            3, 1, 2, length, 64, generator=torch.Generator().manual_seed(seed)
+        )
         taken: dict[Kernel, list[float]] = {kernel: [] for kernel in KERNELS}
         for _ in range(5):
             for kernel in KERNELS:
@@ -39,12 +43,20 @@ def seconds_of(lengths: Sequence[int], seed: int) -> dict[str, dict[str, float]]
 
 
 def memory(kernel: Kernel, lengths: Sequence[int]) -> dict[str, int]:
-    """Bytes by which a fresh process grows at its peak for causal attention over N tokens, 4 heads of 128; nothing on Windows.
+    """Bytes by which a fresh process grows at its peak for causal attention over N tokens, 4 heads
+    of 128; nothing on Windows.
 
-    From short to long, each length needs more than the one before: the process's highest mark is that of the last."""
+    From short to long, each length needs more than the one before: the process's highest mark is
+    that of the last."""
     if sys.platform == "win32":
         return {}
-    command = [sys.executable, "-m", "sightline.lab.measures.kernel_costs", kernel, *map(str, lengths)]
+    command = [
+        sys.executable,
+        "-m",
+        "sightline.lab.measures.kernel_costs",
+        kernel,
+        *map(str, lengths),
+    ]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return {length: int(grown) for length, grown in zip(said[::2], said[1::2], strict=True)}
 
@@ -67,7 +79,8 @@ def grow(kernel: Kernel, lengths: Sequence[int]) -> None:
 
 
 def highest_mark() -> int:
-    """Most bytes that this process has had in memory. Linux's getrusage would count the parent's before exec as well."""
+    """Most bytes that this process has had in memory. Linux's getrusage would count the parent's
+    before exec as well."""
     if sys.platform == "linux":
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

@@ -1,8 +1,10 @@
-"""Regression in context: tasks, the methods that solve them by formula, and two learners: linear attention and a Transformer.
+"""Regression in context: tasks, the methods that solve them by formula, and two learners: linear
+attention and a Transformer.
 
     y_i = w·x_i + noise,   w, x, noise ~ N(0, 1)           another w for each task
 
-ridge          (XᵀX + λ)⁻¹ Xᵀy,  λ = noise²                the mean of w given the examples: nothing does better on average
+ridge          (XᵀX + λ)⁻¹ Xᵀy,  λ = noise²                the mean of w given the examples: on
+                                                           average nothing does better
 descent        W ← W − η ∇L(W),  L = 1/2n Σ |W x_i − y_i|²
 attention      e_j ← e_j + P Σ_i (V e_i) (K e_i · Q e_j)   without softmax
 """
@@ -26,19 +28,25 @@ from sightline.core.multi_head import MultiHeadAttention, merge_heads, split_hea
 from sightline.lab.learning import random_of
 
 NOISE = 1.0
-LAYERS, HEAD_DIM = 3, 16
+LAYERS = 3
+HEAD_DIM = 16
 QUERIES = 8  # to each task
 TASKS = 2000  # to be measured on
-DIMENSION, OUTPUTS, EXAMPLES = 5, 2, 20  # of the exact comparison
-RATES = tuple(0.02 * 1.1**n for n in range(48))  # step sizes of which the best is taken: 0.02 to 1.76
+DIMENSION = 5  # of the exact comparison
+OUTPUTS = 2
+EXAMPLES = 20
+RATES = tuple(
+    0.02 * 1.1**n for n in range(48)
+)  # step sizes of which the best is taken: 0.02 to 1.76
 
 
-# ---------------------------------------------------------------------------------------------------------- the tasks
+# -------------------------------------------------------------------------------------- the tasks
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """y = w·x + noise, each row with its own w ~ N(0, 1): examples x, y, and queries with w·x itself as the answer."""
+    """y = w·x + noise, each row with its own w ~ N(0, 1): examples x, y, and queries with w·x
+    itself as the answer."""
 
     x: Tensor
     y: Tensor
@@ -54,7 +62,8 @@ def tasks(count: int, dimension: int, examples: int, random: Generator) -> Tasks
 
 
 def ridge(of: Tasks) -> Tensor:
-    """(XᵀX + λ)⁻¹ Xᵀy with λ = noise²: the mean of w given the examples, which no method can beat on average."""
+    """(XᵀX + λ)⁻¹ Xᵀy with λ = noise²: the mean of w given the examples, which no method can beat
+    on average."""
     inner = of.x.mT @ of.x + NOISE**2 * torch.eye(of.x.shape[2])
     return (of.asked @ torch.linalg.solve(inner, of.x.mT @ of.y[..., None]))[..., 0]
 
@@ -66,18 +75,25 @@ def least_squares(of: Tasks) -> Tensor:
 
 def descents(of: Tasks, rates: Sequence[float], steps: int) -> Tensor:
     """[rates, tasks, queries]: `steps` of gradient descent from W = 0, for each step size."""
-    inner, outer = of.x.mT @ of.x / of.x.shape[1], of.x.mT @ of.y[..., None] / of.x.shape[1]
-    size, w = torch.tensor(rates), torch.zeros(*outer.shape[:2], len(rates))  # [tasks, dimension, rates]
+    inner = of.x.mT @ of.x / of.x.shape[1]
+    outer = of.x.mT @ of.y[..., None] / of.x.shape[1]
+    size, w = (
+        torch.tensor(rates),
+        torch.zeros(*outer.shape[:2], len(rates)),
+    )  # [tasks, dimension, rates]
     for _ in range(steps):
         w = w - size * (inner @ w - outer)
     return (of.asked @ w).permute(2, 0, 1)
 
 
 def best_descent(of: Tasks, steps: int) -> Tensor:
-    """With the step size that is best on these very tasks: as well as gradient descent can do with one for all."""
+    """With the step size that is best on these very tasks: as well as gradient descent can do with
+    one for all."""
     found = descents(of, RATES, steps)
     errors = [error(one, of) for one in found]
-    return found[min(range(len(RATES)), key=lambda n: errors[n] if math.isfinite(errors[n]) else math.inf)]
+    return found[
+        min(range(len(RATES)), key=lambda n: errors[n] if math.isfinite(errors[n]) else math.inf)
+    ]
 
 
 def error(predicted: Tensor, of: Tasks) -> float:
@@ -85,7 +101,7 @@ def error(predicted: Tensor, of: Tasks) -> float:
     return float((predicted - of.answers).square().mean())
 
 
-# ------------------------------------------------------------------------------------------------- attention without softmax
+# ---------------------------------------------------------------------- attention without softmax
 
 
 def linear_attention(width: int) -> MultiHeadAttention:
@@ -96,7 +112,8 @@ def linear_attention(width: int) -> MultiHeadAttention:
 def linear_step(layer: MultiHeadAttention, tokens: Tensor, examples: int) -> Tensor:
     """e_j + P Σ_i (V e_i) (K e_i · Q e_j), over the examples i alone: queries are not looked at."""
     place = places(examples, tokens.shape[1])
-    query, key = layer.as_queries(layer.query(tokens), place), layer.as_keys(layer.key(tokens), place)
+    query = layer.as_queries(layer.query(tokens), place)
+    key = layer.as_keys(layer.key(tokens), place)
     mask = Mask(place.query_at, place.query_at)
     scores = attention_scores(query, key, Scoring(mask, layer.scale)) * mask.allowed()
     return tokens + layer.output(merge_heads(mix(scores, split_heads(layer.value(tokens), 1))))
@@ -110,7 +127,8 @@ def places(examples: int, tokens: int) -> Place:
 
 @torch.no_grad()
 def set_by_hand(layer: MultiHeadAttention, start: Tensor, rate: float) -> MultiHeadAttention:
-    """K = Q = (x, 0),  V = (0, W x − y),  P = η/n (`rate`), for W = `start` [outputs, dimension]."""
+    """K = Q = (x, 0),  V = (0, W x − y),  P = η/n (`rate`), for W = `start` [outputs,
+    dimension]."""
     outputs, dimension = start.shape
     for part in (layer.query, layer.key, layer.value, layer.output):
         part.weight.zero_()
@@ -132,18 +150,24 @@ def descended(weights: Tensor, x: Tensor, y: Tensor, rate: float) -> Tensor:
 
 @torch.no_grad()
 def exactness(seed: int, precision: str, *, depth: int) -> dict[str, float]:
-    """How far attention's predictions are from gradient descent's, as a part of the largest: the dual form, and 1, 2, … layers."""
-    dtype, random = getattr(torch, precision), random_of(seed, 0)
+    """How far attention's predictions are from gradient descent's, as a part of the largest: the
+    dual form, and 1, 2, … layers."""
+    dtype = getattr(torch, precision)
+    random = random_of(seed, 0)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
 
-    x, y = normal(EXAMPLES, DIMENSION), normal(EXAMPLES, OUTPUTS)
-    asked, start, rate = normal(QUERIES, DIMENSION), normal(OUTPUTS, DIMENSION), 0.3
+    x = normal(EXAMPLES, DIMENSION)
+    y = normal(EXAMPLES, OUTPUTS)
+    asked = normal(QUERIES, DIMENSION)
+    start = normal(OUTPUTS, DIMENSION)
+    rate = 0.3
     layer = set_by_hand(linear_attention(DIMENSION + OUTPUTS).to(dtype), start, rate / EXAMPLES)
     tokens = torch.cat((torch.cat((x, y), 1), torch.cat((asked, -asked @ start.T), 1)))[None]
     dual = asked @ start.T + rate / EXAMPLES * (asked @ x.T) @ (y - x @ start.T)
-    found, weights = {"dual": math.nan}, start
+    found = {"dual": math.nan}
+    weights = start
     for layers in range(1, depth + 1):
         tokens = linear_step(layer, tokens, EXAMPLES)
         with torch.enable_grad():
@@ -158,35 +182,54 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
-# ------------------------------------------------------------------------------------------------------- what is trained
+# -------------------------------------------------------------------------------- what is trained
 
 
 def joined(of: Tasks) -> Tensor:
     """Tokens (x, y) of the examples, then (x, 0) of the queries."""
-    examples, asked = torch.cat((of.x, of.y[..., None]), -1), nn.functional.pad(of.asked, (0, 1))
+    examples = torch.cat((of.x, of.y[..., None]), -1)
+    asked = nn.functional.pad(of.asked, (0, 1))
     return torch.cat((examples, asked), 1)
 
 
 class Regressor(nn.Module):
-    """read → sightline's blocks → write. Examples have no order, so there are no positions; and no norm behind the last block, which
-    would hide how large the answer is."""
+    """read → sightline's blocks → write. Examples have no order, so there are no positions; and no
+    norm behind the last block, which would hide how large the answer is."""
 
     def __init__(self, dimension: int, *, width: int, layers: int = LAYERS) -> None:
         super().__init__()
-        config = gpt(width=width, layers=layers, heads=width // HEAD_DIM, vocab_size=1, hidden=2 * width, positions="none").decoder
+        config = gpt(
+            width=width,
+            layers=layers,
+            heads=width // HEAD_DIM,
+            vocab_size=1,
+            hidden=2 * width,
+            positions="none",
+        ).decoder
         assert config is not None
-        self.read, self.write = nn.Linear(dimension + 2, width), nn.Linear(width, 1)
+        self.read = nn.Linear(dimension + 2, width)
+        self.write = nn.Linear(width, 1)
         self.blocks = nn.ModuleList(make_block(width, config.block(n)) for n in range(layers))
         for path, part in self.blocks.named_modules():
             if isinstance(part, nn.Linear):
-                shrink = math.sqrt(2 * layers) if path.endswith(("attention.output", "feed_forward.down")) else 1.0
+                shrink = (
+                    math.sqrt(2 * layers)
+                    if path.endswith(("attention.output", "feed_forward.down"))
+                    else 1.0
+                )
                 nn.init.normal_(part.weight, std=1 / shrink / math.sqrt(3 * part.in_features))
                 nn.init.zeros_(part.bias)
 
     def forward(self, of: Tasks) -> Tensor:
-        tokens, examples = joined(of), of.x.shape[1]
-        known = (torch.arange(tokens.shape[1]) < examples).to(tokens)[:, None].expand(len(tokens), -1, 1)  # 1 where y is told
-        x, setting = self.read(torch.cat((tokens, known), -1)), Setting(places(examples, tokens.shape[1]))
+        tokens = joined(of)
+        examples = of.x.shape[1]
+        known = (
+            (torch.arange(tokens.shape[1]) < examples)
+            .to(tokens)[:, None]
+            .expand(len(tokens), -1, 1)
+        )  # 1 where y is told
+        x = self.read(torch.cat((tokens, known), -1))
+        setting = Setting(places(examples, tokens.shape[1]))
         for block in self.blocks:
             x = block(x, setting)
         return self.write(x[:, examples:])[..., 0]
@@ -207,18 +250,33 @@ class LinearRegressor(nn.Module):
 
 
 def learned(
-    make: Callable[[int], nn.Module], dimension: int, *, lengths: tuple[int, int], steps: int, batch: int = 64, rate: float, seed: int
+    make: Callable[[int], nn.Module],
+    dimension: int,
+    *,
+    lengths: tuple[int, int],
+    steps: int,
+    batch: int = 64,
+    rate: float,
+    seed: int,
 ) -> nn.Module:
-    """Train on tasks with so many examples, at least and at most: AdamW, warm-up, cosine to a hundredth.
+    """Train on tasks with so many examples, at least and at most: AdamW, warm-up, cosine to a
+    hundredth.
 
     The loss is (ŷ − w·x)²; with the noise in y, its minimum would be higher, but at the same place.
     """
     torch.manual_seed(seed)
-    model, random = make(dimension), random_of(seed, 1)
+    model = make(dimension)
+    random = random_of(seed, 1)
     parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    optimizer = torch.optim.AdamW(
+        parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+    )
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / 100) * (0.01 + 0.99 * (1 + math.cos(math.pi * step / steps)) / 2)
+        optimizer.param_groups[0]["lr"] = (
+            rate
+            * min(1.0, (step + 1) / 100)
+            * (0.01 + 0.99 * (1 + math.cos(math.pi * step / steps)) / 2)
+        )
         examples = int(torch.randint(lengths[0], lengths[1] + 1, (1,), generator=random))
         of = tasks(batch, dimension, examples, random)
         optimizer.zero_grad(set_to_none=True)
@@ -229,11 +287,18 @@ def learned(
 
 
 @torch.inference_mode()
-def measured(model: nn.Module, dimension: int, examples: int, *, descents: Sequence[int], seed: int) -> dict[str, float]:
-    """Errors of the model and of the known methods on the same new tasks, and how far its predictions are from theirs."""
+def measured(
+    model: nn.Module, dimension: int, examples: int, *, descents: Sequence[int], seed: int
+) -> dict[str, float]:
+    """Errors of the model and of the known methods on the same new tasks, and how far its
+    predictions are from theirs."""
     of = tasks(TASKS, dimension, examples, random_of(seed, 2, examples))
     ours = model(of)
     theirs = {"ridge": ridge(of), "least squares": least_squares(of)}
     theirs |= {f"descent-{steps}": best_descent(of, steps) for steps in descents}
-    errors = {"trained": error(ours, of)} | {name: error(found, of) for name, found in theirs.items()}
-    return errors | {f"from {name}": float((ours - found).square().mean()) for name, found in theirs.items()}
+    errors = {"trained": error(ours, of)} | {
+        name: error(found, of) for name, found in theirs.items()
+    }
+    return errors | {
+        f"from {name}": float((ours - found).square().mean()) for name, found in theirs.items()
+    }

@@ -1,7 +1,9 @@
-"""Attention and what came before it: an LSTM and causal convolutions, plain or dilated, each from tokens to logits.
+"""Attention and what came before it: an LSTM and causal convolutions, plain or dilated, each from
+tokens to logits.
 
-LSTM          h_t, c_t = cell(x_t, h_(t−1), c_(t−1))                     one token after the other
-convolution   y_t = x_t + relu(W [x_t, x_(t−d), …, x_(t−(k−1)d)] + b)    d = 1, or 1, 2, 4, … layer by layer
+LSTM          h_t, c_t = cell(x_t, h_(t−1), c_(t−1))                     one token after another
+convolution   y_t = x_t + relu(W [x_t, x_(t−d), …, x_(t−(k−1)d)] + b)    d = 1, or 1, 2, 4, … by
+                                                                         layer
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ class Recurrent(nn.Module):
 
     def __init__(self, vocab_size: int, width: int, *, hidden: int) -> None:
         super().__init__()
-        self.embedding, self.head = nn.Embedding(vocab_size, width), nn.Linear(hidden, vocab_size)
+        self.embedding = nn.Embedding(vocab_size, width)
+        self.head = nn.Linear(hidden, vocab_size)
         self.lstm = nn.LSTM(width, hidden, batch_first=True)
         with torch.no_grad():
             self.lstm.get_parameter("bias_ih_l0")[hidden : 2 * hidden] = 1.0
@@ -39,16 +42,22 @@ class Recurrent(nn.Module):
 
 
 class Convolution(nn.Module):
-    """y_t = x_t + relu(W [x_t, x_(t−d), …] + b): each token and a few before it, `dilation` apart."""
+    """y_t = x_t + relu(W [x_t, x_(t−d), …] + b): each token and a few before it, `dilation`
+    apart."""
 
     def __init__(self, width: int, dilation: int) -> None:
         super().__init__()
-        self.weight, self.dilation = nn.Linear(KERNEL * width, width), dilation
+        self.weight = nn.Linear(KERNEL * width, width)
+        self.dilation = dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        time, longest = x.shape[1], (KERNEL - 1) * self.dilation
+        time = x.shape[1]
+        longest = (KERNEL - 1) * self.dilation
         padded = F.pad(x, (0, 0, longest, 0))
-        seen = [padded[:, longest - back : longest - back + time] for back in range(0, longest + 1, self.dilation)]
+        seen = [
+            padded[:, longest - back : longest - back + time]
+            for back in range(0, longest + 1, self.dilation)
+        ]
         return x + F.relu(self.weight(torch.cat(seen, dim=-1)))
 
 
@@ -57,7 +66,8 @@ class Convolutional(nn.Module):
 
     def __init__(self, vocab_size: int, width: int, *, dilations: Sequence[int]) -> None:
         super().__init__()
-        self.embedding, self.head = nn.Embedding(vocab_size, width), nn.Linear(width, vocab_size)
+        self.embedding = nn.Embedding(vocab_size, width)
+        self.head = nn.Linear(width, vocab_size)
         self.layers = nn.Sequential(*(Convolution(width, dilation) for dilation in dilations))
 
     def hidden(self, tokens: Tensor) -> Tensor:
@@ -67,27 +77,46 @@ class Convolutional(nn.Module):
         return self.head(self.hidden(tokens))
 
 
-def made(name: str, seed: int, *, longest: int, layers: int | None = None) -> Transformer | Recurrent | Convolutional:
-    """One of the four, of about 25,000 parameters: an LSTM, 7 convolutions, or 2 blocks of attention with their feed-forward."""
+def made(
+    name: str, seed: int, *, longest: int, layers: int | None = None
+) -> Transformer | Recurrent | Convolutional:
+    """One of the four, of about 25,000 parameters: an LSTM, 7 convolutions, or 2 blocks of
+    attention with their feed-forward."""
     torch.manual_seed(seed)
     if name == "lstm":
         return Recurrent(VOCABULARY, 32, hidden=60)
     if name == "attention":
-        return build(gpt(width=32, layers=layers or 2, heads=2, vocab_size=VOCABULARY, max_positions=longest, tied=False))
+        return build(
+            gpt(
+                width=32,
+                layers=layers or 2,
+                heads=2,
+                vocab_size=VOCABULARY,
+                max_positions=longest,
+                tied=False,
+            )
+        )
     dilations = [2**n if name == "dilated" else 1 for n in range(layers or LAYERS)]
     return Convolutional(VOCABULARY, 34, dilations=dilations)
 
 
 def fewest_layers(name: str, far: int, seed: int) -> int:
     """With which the last of far + 1 states depends on the first token."""
-    return next(layers for layers in range(1, far + 1) if reaches(name, far, layers=layers, seed=seed))
+    return next(
+        layers for layers in range(1, far + 1) if reaches(name, far, layers=layers, seed=seed)
+    )
 
 
 def reaches(name: str, far: int, *, layers: int, seed: int) -> bool:
-    """Whether token 0, which stands at the first place alone, has any influence on the last state."""
+    """Whether token 0, which stands at the first place alone, has any influence on the last
+    state."""
     model = made(name, seed, longest=far + 1, layers=layers).double()
     tokens = torch.ones(1, far + 1, dtype=torch.long)
     tokens[0, 0] = 0
-    table = next(part for part in model.modules() if isinstance(part, nn.Embedding) and part.num_embeddings == VOCABULARY)
+    table = next(
+        part
+        for part in model.modules()
+        if isinstance(part, nn.Embedding) and part.num_embeddings == VOCABULARY
+    )
     (gradient,) = torch.autograd.grad(model.hidden(tokens)[0, -1].square().sum(), table.weight)
     return bool(gradient[0].abs().max() > 0)

@@ -1,4 +1,5 @@
-"""A table of vectors, one for each number modulo p, as a sum of waves: which frequencies it is made of.
+"""A table of vectors, one for each number modulo p, as a sum of waves: which frequencies it is made
+of.
 
 E_a = mean + Σ_k (u_k cos(2πka/p) + v_k sin(2πka/p)),  k = 1 … (p−1)/2
 """
@@ -29,7 +30,9 @@ def waves(table: Table, keep: Sequence[int]) -> Table:
     """The table with its mean and these frequencies only."""
     kept = torch.zeros(len(table) // 2 + 1, 1, dtype=torch.float64)
     kept[[0, *keep]] = 1
-    return torch.fft.irfft(torch.fft.rfft(table.double(), dim=0) * kept, n=len(table), dim=0).to(table.dtype)
+    return torch.fft.irfft(torch.fft.rfft(table.double(), dim=0) * kept, n=len(table), dim=0).to(
+        table.dtype
+    )
 
 
 def top_share(shares: Sequence[float], many: int) -> float:
@@ -38,5 +41,12 @@ def top_share(shares: Sequence[float], many: int) -> float:
 
 
 def noise_share(prime: int, width: int, many: int, *, random: Generator, draws: int = 100) -> float:
-    """The same for tables of random numbers: the strongest frequencies of noise are above its average too."""
-    return sum(top_share(spectrum(torch.randn(prime, width, generator=random)).tolist(), many) for _ in range(draws)) / draws
+    """The same for tables of random numbers: the strongest frequencies of noise are above its
+    average too."""
+    return (
+        sum(
+            top_share(spectrum(torch.randn(prime, width, generator=random)).tolist(), many)
+            for _ in range(draws)
+        )
+        / draws
+    )

@@ -1,10 +1,12 @@
-"""Direct logit attribution: the logit of a token, or the difference of two, as a sum of what each part of the model wrote.
+"""Direct logit attribution: the logit of a token, or the difference of two, as a sum of what each
+part of the model wrote.
 
     logit = embedding + Σ heads + Σ attention biases + Σ feed-forwards + Σ norm biases + output bias
 
-Each part is what it wrote to the residual stream, times the direction that the logit reads, with every scale on the way held as it was
-(see `frozen`). So the parts add up exactly wherever the norms stand: pre, parallel, sandwich, output, and also post-LN and nGPT, where a
-part's share shrinks with each norm above it. A soft-capped logit and a masked head's activation are held likewise.
+Each part is what it wrote to the residual stream, times the direction that the logit reads, with
+every scale on the way held as it was (see `frozen`). So the parts add up exactly wherever the norms
+stand: pre, parallel, sandwich, output, and also post-LN and nGPT, where a part's share shrinks with
+each norm above it. A soft-capped logit and a masked head's activation are held likewise.
 """
 
 from __future__ import annotations
@@ -23,7 +25,15 @@ from sightline.core.hypersphere import SphereBlock
 from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention, merge_heads
 from sightline.errors import InputError
-from sightline.lens.attributions.frozen import Pulled, Vectors, steps_of, streams_of, through_head, through_linear, through_norm
+from sightline.lens.attributions.frozen import (
+    Pulled,
+    Vectors,
+    steps_of,
+    streams_of,
+    through_head,
+    through_linear,
+    through_norm,
+)
 from sightline.lens.attributions.logit_lens import vocabulary_of
 from sightline.lens.trace.layer import Rows, checked, checked_rows
 from sightline.lens.trace.prompt import Text, seen
@@ -36,8 +46,9 @@ Parts = dict[tuple[str, int | None], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Parts of the logit of `answers` (minus that of `against`) at each of `positions`, in float64. A layer with fewer heads than
-    others has zeros in the rest; `norm_bias` is other than zero only where norms follow the steps (post-LN)."""
+    """Parts of the logit of `answers` (minus that of `against`) at each of `positions`, in float64.
+    A layer with fewer heads than others has zeros in the rest; `norm_bias` is other than zero only
+    where norms follow the steps (post-LN)."""
 
     name: str
     tokens: tuple[Token, ...]
@@ -60,7 +71,14 @@ class Attribution:
     @property
     def total(self) -> Float[Tensor, " position"]:
         """The sum of all parts."""
-        layered = (self.heads, self.attention_bias, self.feed_forward, self.norm_bias, self.cross_heads, self.cross_bias)
+        layered = (
+            self.heads,
+            self.attention_bias,
+            self.feed_forward,
+            self.norm_bias,
+            self.cross_heads,
+            self.cross_bias,
+        )
         parts = [part.flatten(0, -2).sum(0) for part in layered if part is not None]
         return torch.stack([self.embedding, self.output_bias, *parts]).sum(0)
 
@@ -72,11 +90,22 @@ class Attribution:
     def ranked(self, position: int = -1) -> list[tuple[str, float]]:
         """Every part by name, the weightiest first."""
         column = checked("position", position, len(self.positions))
-        found = [("embedding", float(self.embedding[column])), ("output bias", float(self.output_bias[column]))]
+        found = [
+            ("embedding", float(self.embedding[column])),
+            ("output bias", float(self.output_bias[column])),
+        ]
         for what, part in (("head", self.heads), ("cross head", self.cross_heads)):
             rows = [] if part is None else part[..., column].tolist()
-            found += [(f"layer {layer} {what} {head}", value) for layer, row in enumerate(rows) for head, value in enumerate(row)]
-        layered = {"attention bias": self.attention_bias, "cross bias": self.cross_bias, "norm bias": self.norm_bias}
+            found += [
+                (f"layer {layer} {what} {head}", value)
+                for layer, row in enumerate(rows)
+                for head, value in enumerate(row)
+            ]
+        layered = {
+            "attention bias": self.attention_bias,
+            "cross bias": self.cross_bias,
+            "norm bias": self.norm_bias,
+        }
         for what, part in (layered | {"feed-forward": self.feed_forward}).items():
             rows = [] if part is None else part[..., column].tolist()
             found += [(f"layer {layer} {what}", value) for layer, value in enumerate(rows)]
@@ -84,8 +113,19 @@ class Attribution:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        layered = ("heads", "attention_bias", "feed_forward", "norm_bias", "cross_heads", "cross_bias", "by_key", "cross_by_key")
-        numbers = {name: getattr(self, name) for name in ("logit", "embedding", "output_bias", *layered)}
+        layered = (
+            "heads",
+            "attention_bias",
+            "feed_forward",
+            "norm_bias",
+            "cross_heads",
+            "cross_bias",
+            "by_key",
+            "cross_by_key",
+        )
+        numbers = {
+            name: getattr(self, name) for name in ("logit", "embedding", "output_bias", *layered)
+        }
         return {
             "name": self.name,
             "tokens": [token.text for token in self.tokens],
@@ -108,18 +148,31 @@ def attribution(
     positions: Rows = -1,
     by_key: bool = False,
 ) -> Attribution:
-    """The logit of `token` (the model's own answer unless named), minus that of `against`, taken apart at the last position, at others
-    or at all (`positions=None`). `by_key` splits each head further by the token it looked at, for one position."""
+    """The logit of `token` (the model's own answer unless named), minus that of `against`, taken
+    apart at the last position, at others or at all (`positions=None`). `by_key` splits each head
+    further by the token it looked at, for one position."""
     transformer = subject.running
     size = vocabulary_of(transformer)
     crossed = transformer.last_stack.config.block(0).cross_attention is not None
-    what = (*WRITES, *(("cross_heads", "cross_attention") if crossed else ()), *(("query", "key", "value") if by_key else ()))
+    what = (
+        *WRITES,
+        *(("cross_heads", "cross_attention") if crossed else ()),
+        *(("query", "key", "value") if by_key else ()),
+    )
     trace = seen(subject, asked, source=source, what=what)
     rows = list(checked_rows(positions, len(trace.tokens)))
     if not rows or (by_key and len(rows) != 1):
-        raise InputError(f"{len(rows)} positions", expected="one" if by_key else "one or more", fix="positions=-1")
+        raise InputError(
+            f"{len(rows)} positions",
+            expected="one" if by_key else "one or more",
+            fix="positions=-1",
+        )
     logits = trace.logits[rows]
-    answers = logits.argmax(-1) if token is None else torch.full((len(rows),), checked("token", token, size), device=logits.device)
+    answers = (
+        logits.argmax(-1)
+        if token is None
+        else torch.full((len(rows),), checked("token", token, size), device=logits.device)
+    )
     other = None if against is None else torch.full_like(answers, checked("token", against, size))
     logit = logits.gather(-1, answers[:, None])[:, 0].double()
     walk = Walk(transformer, trace, rows, by_key=by_key)
@@ -137,17 +190,27 @@ def attribution(
 
 
 class Walk:
-    """From the logit back to the embedding: each step takes its part, and hands on the direction."""
+    """From the logit back to the embedding: each step takes its part, and hands on the
+    direction."""
 
-    def __init__(self, transformer: Transformer, trace: Trace, rows: Sequence[int], *, by_key: bool) -> None:
-        self.transformer, self.trace, self.rows, self.by_key = transformer, trace, list(rows), by_key
+    def __init__(
+        self, transformer: Transformer, trace: Trace, rows: Sequence[int], *, by_key: bool
+    ) -> None:
+        self.transformer = transformer
+        self.trace = trace
+        self.rows = list(rows)
+        self.by_key = by_key
         self.stack = transformer.last_stack
         self.parts: Parts = {}
 
     def back(self, answers: Tensor, against: Tensor | None) -> None:
         """All of it."""
         final = self._streams(self.stack.config.layers - 1)[-1]
-        pulled = self._read(answers) if against is None else _difference(self._read(answers), self._read(against))
+        pulled = (
+            self._read(answers)
+            if against is None
+            else _difference(self._read(answers), self._read(against))
+        )
         normed = through_norm(self.stack.norm, final, pulled.g)
         self.parts["output_bias", None] = pulled.bias + normed.bias
         g = normed.g
@@ -169,12 +232,14 @@ class Walk:
         block = self.stack[layer]
         if isinstance(block, SphereBlock):
             return self._sphere(layer, block, g)
-        held, streams = torch.zeros_like(g[:, 0]), self._streams(layer)
+        held = torch.zeros_like(g[:, 0])
+        streams = self._streams(layer)
         for (name, residual), x in reversed(list(zip(steps_of(block), streams, strict=False))):
             added = self._at(name, layer)
             if not isinstance(block, ParallelBlock):
                 after = through_norm(residual.after, x + added, g)
-                g, held = after.g, held + after.bias
+                g = after.g
+                held = held + after.bias
             if name == "feed_forward":
                 self.parts[name, layer] = (added.double() * g).sum(-1)
                 continue
@@ -186,7 +251,8 @@ class Walk:
         return g
 
     def _sphere(self, layer: int, block: SphereBlock, g: Vectors) -> Vectors:
-        """x ← (x + α (a − x)) / n is ((1 − α) x + α a) / n: what is left of x, and the step towards a."""
+        """x ← (x + α (a − x)) / n is ((1 − α) x + α a) / n: what is left of x, and the step towards
+        a."""
         first, second, _ = (x.double() for x in self._streams(layer))
         alpha = block.feed_forward_step().double()
         added = self._at("feed_forward", layer).double()
@@ -207,7 +273,9 @@ class Walk:
 
     def _heads(self, module: Attention, layer: int, pulled: Pulled) -> None:
         """Each head's part, h_i · (W_Oᵀ g) over its own columns, and the bias."""
-        mixed = self.trace[module.names + "heads", layer][:, self.rows].double()  # [heads, position, value_dim]
+        mixed = self.trace[module.names + "heads", layer][
+            :, self.rows
+        ].double()  # [heads, position, value_dim]
         heads, _, value_dim = mixed.shape
         output = through_linear(module.output, heads * value_dim, pulled.g)
         read = output.g.unflatten(-1, (heads, value_dim)).transpose(0, 1)
@@ -216,15 +284,25 @@ class Walk:
         if self.by_key:
             look = self.trace.look(layer, cross=bool(module.names))
             value = share(look.needed_value(), heads)[0].double()
-            self.parts[module.names + "by_key", layer] = look.weights(rows=self.rows[0]).double() * (value @ read[:, 0, :, None])[..., 0]
+            self.parts[module.names + "by_key", layer] = (
+                look.weights(rows=self.rows[0]).double() * (value @ read[:, 0, :, None])[..., 0]
+            )
 
     def found(self, *, crossed: bool) -> dict[str, Any]:
         """The parts of all layers together."""
-        names = {"heads": "heads", "attention_bias": "bias", "feed_forward": "feed_forward", "norm_bias": "norm_bias"}
+        names = {
+            "heads": "heads",
+            "attention_bias": "bias",
+            "feed_forward": "feed_forward",
+            "norm_bias": "norm_bias",
+        }
         names |= {"cross_heads": "cross_heads", "cross_bias": "cross_bias"} if crossed else {}
         names |= {"by_key": "by_key"} if self.by_key else {}
         names |= {"cross_by_key": "cross_by_key"} if self.by_key and crossed else {}
-        layered = {ours: _stacked([self.parts[name, n] for n in range(self.stack.config.layers)]) for ours, name in names.items()}
+        layered = {
+            ours: _stacked([self.parts[name, n] for n in range(self.stack.config.layers)])
+            for ours, name in names.items()
+        }
         return layered | {name: self.parts[name, None] for name in ("embedding", "output_bias")}
 
 
@@ -235,4 +313,6 @@ def _difference(one: Pulled, other: Pulled) -> Pulled:
 def _stacked(parts: list[Tensor]) -> Tensor:
     """[layer, …], with zeros where a layer has fewer heads than another."""
     most = max(len(part) for part in parts)
-    return torch.stack([torch.cat((part, part.new_zeros(most - len(part), *part.shape[1:]))) for part in parts])
+    return torch.stack(
+        [torch.cat((part, part.new_zeros(most - len(part), *part.shape[1:]))) for part in parts]
+    )

@@ -1,11 +1,14 @@
-"""∫ of a gradient along the straight path from a baseline to a text's embeddings, as exactly as is asked for.
+"""∫ of a gradient along the straight path from a baseline to a text's embeddings, as exactly as is
+asked for.
 
     ∫ₐᵇ ∂f/∂x (x' + t (x − x')) · (x − x') dt = f(b) − f(a)
 
-That is not hoped for but used: over a stretch of the path the integral must be the difference of f at its ends, so the stretch that misses
-most is cut in two until all of them together miss less than the tolerance. A deep model with norms and without biases changes its mind at
-every scale from zero on, however small, so near zero the cuts are even in the logarithm, and what cannot be integrated below `NEAREST` is
-left out: the path then `begins` that close to the baseline, and the sum is f(x) − f(there).
+That is not hoped for but used: over a stretch of the path the integral must be the difference of f
+at its ends, so the stretch that misses most is cut in two until all of them together miss less than
+the tolerance. A deep model with norms and without biases changes its mind at every scale from zero
+on, however small, so near zero the cuts are even in the logarithm, and what cannot be integrated
+below `NEAREST` is left out: the path then `begins` that close to the baseline, and the sum is f(x)
+− f(there).
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Embeddings = dict[str, Tensor]  # by stack, [time, width]; a batch of them where several are asked at once
+Embeddings = dict[
+    str, Tensor
+]  # by stack, [time, width]; a batch of them where several are asked at once
 NODES = 8  # of Gauss and Legendre, in each stretch
 FIRST = (0.0, 1 / 64, 1 / 8, 1.0)  # where the path is cut at first
 NEAREST = 2.0**-14
@@ -33,12 +38,15 @@ class Differentiable(Protocol):
     @property
     def inputs(self) -> Embeddings: ...
     def __call__(self, embeddings: Embeddings, /) -> Float[Tensor, " batch"]: ...
-    def gradients(self, embeddings: Embeddings, /) -> tuple[Embeddings, Float[Tensor, " batch"]]: ...
+    def gradients(
+        self, embeddings: Embeddings, /
+    ) -> tuple[Embeddings, Float[Tensor, " batch"]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of the path: the integral of the gradient over it, and what its sum misses of f's difference."""
+    """A part of the path: the integral of the gradient over it, and what its sum misses of f's
+    difference."""
 
     start: float
     end: float
@@ -53,7 +61,9 @@ class Path:
     aim: Differentiable
     start: Embeddings
     change: Embeddings = field(init=False)
-    values: dict[float, float] = field(default_factory=dict[float, float])  # f at the ends of stretches
+    values: dict[float, float] = field(
+        default_factory=dict[float, float]
+    )  # f at the ends of stretches
     stretches: list[Stretch] = field(default_factory=list[Stretch])
     gradients: int = 0
     begins: float = 0.0
@@ -64,7 +74,9 @@ class Path:
 
     def refine(self, tolerance: float, most: int) -> None:
         """Cut the worst stretch until all is well, or the gradients are used up."""
-        while self.gradients + 2 * NODES <= most and sum(part.gap for part in self.stretches) > self.allowed(tolerance):
+        while self.gradients + 2 * NODES <= most and sum(
+            part.gap for part in self.stretches
+        ) > self.allowed(tolerance):
             worst = max(self.stretches, key=lambda part: part.gap)
             self.stretches.remove(worst)
             if worst.start == 0 and worst.end <= NEAREST:
@@ -91,7 +103,10 @@ class Path:
 
     def points(self, places: list[float]) -> Embeddings:
         """x' + a (x − x') for some a."""
-        return {stack: torch.stack([self.start[stack] + place * x for place in places]) for stack, x in self.change.items()}
+        return {
+            stack: torch.stack([self.start[stack] + place * x for place in places])
+            for stack, x in self.change.items()
+        }
 
     @torch.no_grad()
     def value(self, place: float) -> float:

@@ -1,11 +1,14 @@
 """Attention through all layers at once, and attention weighted by what it carries.
 
-rollout    A'_n = r I + (1 − r) mean_h A_n,  R_n = A'_n R_{n−1}            r = ½ (Abnar & Zuidema 2020)
-flow       the most that can flow from a token at the top to one at the bottom, each A'_n a layer of pipes (the same)
-weighted   ‖w_ij · v_j W_O‖: how much is handed over, not how often it is looked up (Kobayashi et al. 2020)
+rollout    A'_n = r I + (1 − r) mean_h A_n,  R_n = A'_n R_{n−1},  r = ½ (Abnar & Zuidema 2020)
+flow       the most that can flow from a token at the top to one at the bottom, each A'_n a layer of
+           pipes (the same paper)
+weighted   ‖w_ij · v_j W_O‖: how much is handed over, not how often it is looked up (Kobayashi et
+           al. 2020)
 
-In an encoder–decoder the decoder's stream mixes itself, then the source: x ← r x + (1 − r) (C E), with C the cross-attention and E the
-encoder's own rollout. A row over the target's and the source's tokens together sums to 1, unless heads have sinks, which swallow some.
+In an encoder–decoder the decoder's stream mixes itself, then the source: x ← r x + (1 − r) (C E),
+with C the cross-attention and E the encoder's own rollout. A row over the target's and the source's
+tokens together sums to 1, unless heads have sinks, which swallow some.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ UNITS = 1 << 30  # scipy's pipes hold whole numbers below 2³¹, and no more tha
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """`maps[n]`: how much of each token after layer n comes from each token that entered; `source_maps` from each of the source's."""
+    """`maps[n]`: how much of each token after layer n comes from each token that entered;
+    `source_maps` from each of the source's."""
 
     name: str
     stack: str
@@ -53,25 +57,44 @@ class Rollout:
         }
 
 
-def rollout(trace: Trace, *, stack: str | None = None, keep: float = 0.5, last_only: bool = False) -> Rollout:
-    """The rollout up to each layer (with `last_only`: to the top alone). `keep` is what a residual step keeps of the stream."""
+def rollout(
+    trace: Trace, *, stack: str | None = None, keep: float = 0.5, last_only: bool = False
+) -> Rollout:
+    """The rollout up to each layer (with `last_only`: to the top alone). `keep` is what a residual
+    step keeps of the stream."""
     name = checked_stack(trace, stack, keep)
-    maps, source_maps = list[Tensor](), list[Tensor]()
-    below = rollout(trace, stack="encoder", keep=keep, last_only=True).maps[-1] if crosses(trace, name) else None
+    maps = list[Tensor]()
+    source_maps = list[Tensor]()
+    below = (
+        rollout(trace, stack="encoder", keep=keep, last_only=True).maps[-1]
+        if crosses(trace, name)
+        else None
+    )
     own = torch.eye(len(trace.tokens_of(name)), device=trace.look(0, stack=name).query.device)
     other = None if below is None else own.new_zeros(len(own), len(below))
     for layer in range(trace.config.stacks[name].layers):
         step = kept(keep, mean_weights(trace.look(layer, stack=name)))
-        own, other = step @ own, None if other is None else step @ other
+        own = step @ own
+        other = None if other is None else step @ other
         if other is not None:
             assert below is not None
             own = keep * own
-            other = keep * other + (1 - keep) * mean_weights(trace.look(layer, stack=name, cross=True)) @ below
+            other = (
+                keep * other
+                + (1 - keep) * mean_weights(trace.look(layer, stack=name, cross=True)) @ below
+            )
         maps[:], source_maps[:] = ([], []) if last_only else (maps, source_maps)
         maps.append(own)
         source_maps += [] if other is None else [other]
     read = trace.source if source_maps else None
-    return Rollout(trace.name, name, trace.tokens_of(name), read, torch.stack(maps), torch.stack(source_maps) if source_maps else None)
+    return Rollout(
+        trace.name,
+        name,
+        trace.tokens_of(name),
+        read,
+        torch.stack(maps),
+        torch.stack(source_maps) if source_maps else None,
+    )
 
 
 def checked_stack(trace: Trace, stack: str | None, keep: float) -> str:
@@ -80,7 +103,9 @@ def checked_stack(trace: Trace, stack: str | None, keep: float) -> str:
     if not 0 <= keep <= 1:
         raise InputError(f"keep is {keep}", expected="0 to 1", fix="keep=0.5")
     if trace.look(0, stack=name).queries != len(trace.tokens_of(name)):
-        raise InputError("a trace of new tokens only", expected="one of the whole text", fix="model.trace(text)")
+        raise InputError(
+            "a trace of new tokens only", expected="one of the whole text", fix="model.trace(text)"
+        )
     return name
 
 
@@ -98,12 +123,13 @@ def mean_weights(look: Look) -> Float[Tensor, "query key"]:
     return torch.cat([look.weights(rows=band).mean(0) for band in look.bands(range(look.queries))])
 
 
-# ---------------------------------------------------------------------------------------------------------------- flow
+# ------------------------------------------------------------------------------------------- flow
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What can flow from one token after `layer` to each token that entered; each flow for itself, so that they do not add up to 1."""
+    """What can flow from one token after `layer` to each token that entered; each flow for itself,
+    so that they do not add up to 1."""
 
     name: str
     stack: str
@@ -128,34 +154,68 @@ class Flow:
         }
 
 
-Pipes = tuple[int, int, Tensor]  # the first upper node, the first lower node, capacities [upper, lower]
+Pipes = tuple[
+    int, int, Tensor
+]  # the first upper node, the first lower node, capacities [upper, lower]
 
 
-def attention_flow(trace: Trace, *, position: int = -1, layer: int = -1, stack: str | None = None, keep: float = 0.5) -> Flow:
+def attention_flow(
+    trace: Trace,
+    *,
+    position: int = -1,
+    layer: int = -1,
+    stack: str | None = None,
+    keep: float = 0.5,
+) -> Flow:
     """The greatest flow from one token down to each token of the text, and of the source."""
     name = checked_stack(trace, stack, keep)
-    layers, time = trace.config.stacks[name].layers, len(trace.tokens_of(name))
-    layer, position = checked("layer", layer, layers), checked("position", position, time)
+    layers = trace.config.stacks[name].layers
+    time = len(trace.tokens_of(name))
+    layer = checked("layer", layer, layers)
+    position = checked("position", position, time)
     crossed = crosses(trace, name)
     source = len(trace.source or ()) if crossed else 0
-    below = list(_pipes(trace, "encoder", 0, keep, trace.config.stacks["encoder"].layers)) if crossed else []
+    below = (
+        list(_pipes(trace, "encoder", 0, keep, trace.config.stacks["encoder"].layers))
+        if crossed
+        else []
+    )
     bottom = source * (len(below) + 1) if crossed else 0
-    pipes = [*below, *_pipes(trace, name, bottom, keep, layer + 1, memory=bottom - source if crossed else None)]
+    pipes = [
+        *below,
+        *_pipes(trace, name, bottom, keep, layer + 1, memory=bottom - source if crossed else None),
+    ]
     top = bottom + time * (layer + 1) * (2 if crossed else 1) + position
     found = _greatest(pipes, top, [*range(bottom, bottom + time), *range(source)])
     read = trace.source if crossed else None
-    return Flow(trace.name, name, layer, position, trace.tokens_of(name), read, found[:time], found[time:] if crossed else None)
+    return Flow(
+        trace.name,
+        name,
+        layer,
+        position,
+        trace.tokens_of(name),
+        read,
+        found[:time],
+        found[time:] if crossed else None,
+    )
 
 
-def _pipes(trace: Trace, stack: str, first: int, keep: float, layers: int, memory: int | None = None) -> Iterator[Pipes]:
-    """From each level of a stack to the one below; a cross-attention is a level of its own, with pipes to the encoder's top."""
+def _pipes(
+    trace: Trace, stack: str, first: int, keep: float, layers: int, memory: int | None = None
+) -> Iterator[Pipes]:
+    """From each level of a stack to the one below; a cross-attention is a level of its own, with
+    pipes to the encoder's top."""
     time = len(trace.tokens_of(stack))
     for layer in range(layers):
         yield first + time, first, kept(keep, mean_weights(trace.look(layer, stack=stack)))
         first += time
         if memory is not None:
             yield first + time, first, keep * torch.eye(time)
-            yield first + time, memory, (1 - keep) * mean_weights(trace.look(layer, stack=stack, cross=True))
+            yield (
+                first + time,
+                memory,
+                (1 - keep) * mean_weights(trace.look(layer, stack=stack, cross=True)),
+            )
             first += time
 
 
@@ -164,7 +224,9 @@ def _greatest(pipes: list[Pipes], top: int, bottoms: list[int]) -> Float[Tensor,
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import maximum_flow
 
-    rows, columns, sizes = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    rows = list[np.ndarray]()
+    columns = list[np.ndarray]()
+    sizes = list[np.ndarray]()
     for upper, lower, capacity in pipes:
         whole = (capacity.double().cpu() * UNITS).round().to(torch.int32).numpy()
         row, column = whole.nonzero()
@@ -177,7 +239,7 @@ def _greatest(pipes: list[Pipes], top: int, bottoms: list[int]) -> Float[Tensor,
     return torch.tensor([maximum_flow(graph, top, bottom).flow_value / UNITS for bottom in bottoms])
 
 
-# ------------------------------------------------------------------------------------------------------ value-weighted
+# --------------------------------------------------------------------------------- value-weighted
 
 
 def value_weighted(
@@ -193,14 +255,17 @@ def value_weighted(
     together: bool = False,
     normalise: bool = False,
 ) -> Map:
-    """‖w_ij v_j W_O‖ of each head, `[heads, query, key]`, of one, `[query, key]`, or of all heads' vectors `together`, ‖Σ_h w_ij v_j W_O‖.
+    """‖w_ij v_j W_O‖ of each head, `[heads, query, key]`, of one, `[query, key]`, or of all heads'
+    vectors `together`, ‖Σ_h w_ij v_j W_O‖.
 
     A norm after attention (sandwich, output) is left out. With `normalise` each row sums to 1.
     """
     trace = seen_attention(subject, asked, source=source, value=True)
     look = trace.look(layer, stack=stack, cross=cross)
     if together and head is not None:
-        raise InputError(f"head {head} and all of them together", expected="one of the two", fix="leave head out")
+        raise InputError(
+            f"head {head} and all of them together", expected="one of the two", fix="leave head out"
+        )
     carried = transformed_values(subject, look)  # [heads, key, width]
     chosen = list(checked_rows(rows, look.queries))
     if together:
@@ -209,19 +274,30 @@ def value_weighted(
         found = torch.cat(bands) if bands else carried.new_zeros(0, carried.shape[1])
     else:
         norms = carried.norm(dim=-1)
-        found = look.weights(head, chosen) * (norms[:, None] if head is None else norms[checked("head", head, look.heads)])
-    found = found / found.sum(-1, keepdim=True).clamp(min=torch.finfo(found.dtype).tiny) if normalise else found
+        found = look.weights(head, chosen) * (
+            norms[:, None] if head is None else norms[checked("head", head, look.heads)]
+        )
+    found = (
+        found / found.sum(-1, keepdim=True).clamp(min=torch.finfo(found.dtype).tiny)
+        if normalise
+        else found
+    )
     return found[..., 0, :] if isinstance(rows, int) else found
 
 
 @torch.no_grad()
 def transformed_values(subject: Subject, look: Look) -> Float[Tensor, "heads key width"]:
-    """v_j W_O of each head: what a token adds to the stream of one that gives it all of its attention."""
+    """v_j W_O of each head: what a token adds to the stream of one that gives it all of its
+    attention."""
     value = share(look.needed_value(), look.heads)[0].float()
-    weight, _ = affine(attention_at(subject.running, look.site).output, look.heads * value.shape[-1])
+    weight, _ = affine(
+        attention_at(subject.running, look.site).output, look.heads * value.shape[-1]
+    )
     return value @ weight.detach().float().T.unflatten(0, (look.heads, -1))
 
 
-def _together(weights: Float[Tensor, "heads query key"], inner: Float[Tensor, "key heads other"]) -> Float[Tensor, "query key"]:
+def _together(
+    weights: Float[Tensor, "heads query key"], inner: Float[Tensor, "key heads other"]
+) -> Float[Tensor, "query key"]:
     """√(Σ_hg w_h w_g u_h·u_g): the length of the sum, without the sum itself."""
     return torch.einsum("hqk,khg,gqk->qk", weights, inner, weights).clamp(min=0).sqrt()

@@ -2,9 +2,11 @@
 
     f(x)                      the logit, or the log-probability, of one token at one position
     gradient × input          s_t = ∂f/∂x_t · x_t
-    integrated gradients      s_t = (x_t − x'_t) · ∫₀¹ ∂f/∂x_t (x' + a (x − x')) da         (Sundararajan et al. 2017)
+    integrated gradients      s_t = (x_t − x'_t) · ∫₀¹ ∂f/∂x_t (x' + a (x − x')) da
+                              (Sundararajan et al. 2017)
 
-The second sums to f(x) − f(x'), which `integration` sees to. The embeddings enter as an edit; the parameters get no gradient.
+The second sums to f(x) − f(x'), which `integration` sees to. The embeddings enter as an edit; the
+parameters get no gradient.
 """
 
 from __future__ import annotations
@@ -34,9 +36,10 @@ Of = Literal["logit", "log-probability"]
 
 @dataclass(frozen=True, slots=True)
 class Saliency:
-    """A score for each token (and of the source, where there is one). `gap` is |Σ scores − (value − baseline_value)|, and should be within
-    `allowed`; both are None for gradient × input, which promises no sum. `gradients` were computed. The path begins at the share `begins`
-    of the way from the baseline: 0, unless f is too wild there."""
+    """A score for each token (and of the source, where there is one). `gap` is |Σ scores − (value −
+    baseline_value)|, and should be within `allowed`; both are None for gradient × input, which
+    promises no sum. `gradients` were computed. The path begins at the share `begins` of the way
+    from the baseline: 0, unless f is too wild there."""
 
     name: str
     method: str
@@ -61,7 +64,19 @@ class Saliency:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        plain = ("name", "method", "of", "position", "value", "baseline_value", "gap", "allowed", "gradients", "begins", "complete")
+        plain = (
+            "name",
+            "method",
+            "of",
+            "position",
+            "value",
+            "baseline_value",
+            "gap",
+            "allowed",
+            "gradients",
+            "begins",
+            "complete",
+        )
         return {name: getattr(self, name) for name in plain} | {
             "tokens": [token.text for token in self.tokens],
             "source": None if self.source is None else [token.text for token in self.source],
@@ -72,10 +87,16 @@ class Saliency:
 
 
 def gradient_input(
-    subject: Subject, asked: Text | Trace, *, source: Text | None = None, token: int | None = None, position: int = -1, of: Of = "logit"
+    subject: Subject,
+    asked: Text | Trace,
+    *,
+    source: Text | None = None,
+    token: int | None = None,
+    position: int = -1,
+    of: Of = "logit",
 ) -> Saliency:
-    """Gradient × input for one token at one position: the model's own answer at the last, unless said otherwise. A classifier's `token`
-    is the number of a label."""
+    """Gradient × input for one token at one position: the model's own answer at the last, unless
+    said otherwise. A classifier's `token` is the number of a label."""
     with torch.inference_mode(False):
         aim = aim_at(subject, question_of(subject, asked, source), token, position, of)
         gradients, value = aim.gradients({stack: x[None] for stack, x in aim.inputs.items()})
@@ -97,13 +118,17 @@ def integrated_gradients(
 ) -> Saliency:
     """Integrated gradients from a baseline: zeros, or the embeddings of one token at every place.
 
-    The sum may miss f(x) − f(x') by `tolerance` times the larger of 1 and that difference; `most` gradients are spent on it.
+    The sum may miss f(x) − f(x') by `tolerance` times the larger of 1 and that difference; `most`
+    gradients are spent on it.
     """
     with torch.inference_mode(False):
         aim = aim_at(subject, question_of(subject, asked, source), token, position, of)
         path = Path(aim, start=baseline_of(subject, aim, baseline))
         path.refine(tolerance, most)
-        scores = {stack: (gradient * path.change[stack]).sum(-1) for stack, gradient in path.integral().items()}
+        scores = {
+            stack: (gradient * path.change[stack]).sum(-1)
+            for stack, gradient in path.integral().items()
+        }
         total = float(sum(x.double().sum() for x in scores.values()))
         return aim.saliency(
             subject,
@@ -129,7 +154,9 @@ class Aim:
     of: Of
     inputs: Embeddings
 
-    def __call__(self, embeddings: Mapping[str, Float[Tensor, "batch time width"]]) -> Float[Tensor, " batch"]:
+    def __call__(
+        self, embeddings: Mapping[str, Float[Tensor, "batch time width"]]
+    ) -> Float[Tensor, " batch"]:
         answers = outputs_at(self.transformer, self.question, self.position, embeddings)
         return (answers if self.of == "logit" else answers.log_softmax(-1))[:, self.token]
 
@@ -141,18 +168,29 @@ class Aim:
             found = torch.autograd.grad(values.sum(), list(leaves.values()))
         return dict(zip(leaves, found, strict=True)), values.detach()
 
-    def saliency(self, subject: Subject, method: str, scores: Embeddings, **numbers: Any) -> Saliency:
+    def saliency(
+        self, subject: Subject, method: str, scores: Embeddings, **numbers: Any
+    ) -> Saliency:
         """The answer."""
-        question, stack = self.question, self.transformer.last_stack.name
+        question = self.question
+        stack = self.transformer.last_stack.name
         classes = isinstance(self.transformer.config.head, Classifier)
         return Saliency(
             name=subject.name,
             method=method,
             of=self.of,
             tokens=read_tokens(subject.tokenizer, question.ids, question.text or None),
-            source=None if question.source is None else read_tokens(subject.tokenizer, question.source, question.source_text or None),
+            source=(
+                None
+                if question.source is None
+                else read_tokens(subject.tokenizer, question.source, question.source_text or None)
+            ),
             position=self.position,
-            answer=Token(self.token, f"label {self.token}") if classes else read_tokens(subject.tokenizer, [self.token])[0],
+            answer=(
+                Token(self.token, f"label {self.token}")
+                if classes
+                else read_tokens(subject.tokenizer, [self.token])[0]
+            ),
             scores=scores[stack],
             source_scores=None if question.source is None else scores["encoder"],
             **numbers,
@@ -161,15 +199,24 @@ class Aim:
 
 def aim_at(subject: Subject, question: Question, token: int | None, position: int, of: Of) -> Aim:
     """What is asked for, checked; the model's own answer where no token is named."""
-    transformer, head = subject.running, subject.running.config.head
+    transformer = subject.running
+    head = subject.running.config.head
     if of not in ("logit", "log-probability"):
-        raise InputError(f"of is {short(of)}", expected="logit or log-probability", fix='of="logit"')
+        raise InputError(
+            f"of is {short(of)}", expected="logit or log-probability", fix='of="logit"'
+        )
     size = head.labels if isinstance(head, Classifier) else vocabulary_of(transformer)
     position = checked("position", position, len(question.ids))
     inputs = embeddings_of(transformer, question)
     with torch.no_grad():
-        said = outputs_at(transformer, question, position, {stack: x[None] for stack, x in inputs.items()})[0]
-    answer = int(said.argmax()) if token is None else checked("label" if isinstance(head, Classifier) else "token", token, size)
+        said = outputs_at(
+            transformer, question, position, {stack: x[None] for stack, x in inputs.items()}
+        )[0]
+    answer = (
+        int(said.argmax())
+        if token is None
+        else checked("label" if isinstance(head, Classifier) else "token", token, size)
+    )
     return Aim(transformer, question, position, answer, of, inputs)
 
 
@@ -182,10 +229,15 @@ def embeddings_of(transformer: Transformer, question: Question) -> Embeddings:
 
 
 def outputs_at(
-    transformer: Transformer, question: Question, position: int, embeddings: Mapping[str, Float[Tensor, "batch time width"]]
+    transformer: Transformer,
+    question: Question,
+    position: int,
+    embeddings: Mapping[str, Float[Tensor, "batch time width"]],
 ) -> Float[Tensor, "batch answers"]:
     """The head's answers at one position, with these embeddings in the place of the text's own."""
-    edits: dict[Place, Any] = {(stack, None, "embedding"): _instead(x) for stack, x in embeddings.items()}
+    edits: dict[Place, Any] = {
+        (stack, None, "embedding"): _instead(x) for stack, x in embeddings.items()
+    }
     recorder = Recorder(edits=edits)
     hidden = hidden_of(transformer, question, len(next(iter(embeddings.values()))), recorder)
     recorder.finish()
@@ -199,7 +251,9 @@ def _instead(x: Tensor) -> Any:
     return lambda _: x
 
 
-def hidden_of(transformer: Transformer, question: Question, batch: int, recorder: Recorder) -> Float[Tensor, "batch time width"]:
+def hidden_of(
+    transformer: Transformer, question: Question, batch: int, recorder: Recorder
+) -> Float[Tensor, "batch time width"]:
     """The last hidden states of the text, repeated."""
 
     def repeated(ids: list[int]) -> Tensor:
@@ -213,9 +267,15 @@ def baseline_of(subject: Subject, aim: Aim, baseline: int | None) -> Embeddings:
     """Where the path begins."""
     if baseline is None:
         if aim.transformer.last_stack.config.on_sphere:
-            raise InputError("a baseline of zeros for an nGPT", expected="a point on the sphere", fix="baseline=0, a token's id")
+            raise InputError(
+                "a baseline of zeros for an nGPT",
+                expected="a point on the sphere",
+                fix="baseline=0, a token's id",
+            )
         return {stack: torch.zeros_like(x) for stack, x in aim.inputs.items()}
     (token,) = ids_for(subject, [baseline])
     source = aim.question.source
-    other = Question([token] * len(aim.question.ids), None if source is None else [token] * len(source))
+    other = Question(
+        [token] * len(aim.question.ids), None if source is None else [token] * len(source)
+    )
     return embeddings_of(aim.transformer, other)

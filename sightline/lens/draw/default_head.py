@@ -1,7 +1,10 @@
-"""Which head to show first: the one that does most of what neither a sink nor a fixed distance explains.
+"""Which head to show first: the one that does most of what neither a sink nor a fixed distance
+explains.
 
 left_ij  =  w_ij − max(mean of w over column j, mean of w over the diagonal i − j)
-score    =  mean over queries i of max_j left_ij,   |i − j| ≥ near,  j ≠ 0          near is 2, in longer texts up to 8
+score    =  mean over queries i of max_j left_ij,   |i − j| ≥ near,  j ≠ 0
+
+`near` is 2, and up to 8 in longer texts.
 """
 
 from __future__ import annotations
@@ -19,15 +22,29 @@ from sightline.lens.trace.trace import Trace
 MOST = 256  # rows that are looked at; a longer text is sampled evenly
 
 
-def most_structured(trace: Trace, *, stack: str | None = None, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
-    """Layer and head; among one layer's heads, or among the layers of one head, where that is given."""
+def most_structured(
+    trace: Trace, *, stack: str | None = None, layer: int | None = None, head: int | None = None
+) -> tuple[int, int]:
+    """Layer and head; among one layer's heads, or among the layers of one head, where that is
+    given."""
     name = trace.stack_named(stack)
     if layer is not None:
         layer = trace.look(layer, stack=stack).site[1]
-    looks = {site[1]: look for site, look in trace.looks.items() if site[0] == name and not site[2] and layer in (None, site[1])}
+    looks = {
+        site[1]: look
+        for site, look in trace.looks.items()
+        if site[0] == name and not site[2] and layer in (None, site[1])
+    }
     if not looks:
-        raise InputError("a trace without attention", expected="what=('query', 'key', …)", fix="trace the text again")
-    best = max((found for number, look in looks.items() for found in _scored(number, look, head)), key=lambda found: found[0])
+        raise InputError(
+            "a trace without attention",
+            expected="what=('query', 'key', …)",
+            fix="trace the text again",
+        )
+    best = max(
+        (found for number, look in looks.items() for found in _scored(number, look, head)),
+        key=lambda found: found[0],
+    )
     return best[1], best[2]
 
 
@@ -43,9 +60,15 @@ def _scored(layer: int, look: Look, head: int | None) -> list[tuple[float, int, 
     offset = look.key.shape[2] - look.queries
     heads = range(look.heads) if head is None else [checked("head", head, look.heads)]
     maps = look.weights(rows=chosen.tolist()).float().cpu().numpy()
-    mask, rows = look.scoring.mask, torch.from_numpy(chosen)
+    mask = look.scoring.mask
+    rows = torch.from_numpy(chosen)
     there = None if mask.query_in is None else mask.query_in[:, rows]
-    allowed = replace(mask, query_at=mask.query_at[:, rows], query_in=there, offset=None).allowed()[0, 0].cpu().numpy()
+    allowed = (
+        replace(mask, query_at=mask.query_at[:, rows], query_in=there, offset=None)
+        .allowed()[0, 0]
+        .cpu()
+        .numpy()
+    )
     return [(structure(maps[number], chosen + offset, allowed), layer, number) for number in heads]
 
 
@@ -54,7 +77,8 @@ def structure(weights: Array, query_at: np.ndarray, allowed: np.ndarray) -> floa
     distance = query_at[:, None] - np.arange(weights.shape[1])[None]
     column = weights.sum(0) / np.maximum(allowed.sum(0), 1)
     shifted = distance - distance.min()
-    totals, counts = np.bincount(shifted.ravel(), weights.ravel()), np.bincount(shifted.ravel(), allowed.ravel())
+    totals = np.bincount(shifted.ravel(), weights.ravel())
+    counts = np.bincount(shifted.ravel(), allowed.ravel())
     diagonal = (totals / np.maximum(counts, 1))[shifted]
     near = min(8, max(2, weights.shape[1] // 16))
     left = np.where(np.abs(distance) >= near, weights - np.maximum(column[None], diagonal), 0.0)

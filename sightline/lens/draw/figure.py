@@ -1,6 +1,8 @@
-"""A view as a figure: SVG, PNG or PDF with axes, title and caption. The same view gives the same bytes.
+"""A view as a figure: SVG, PNG or PDF with axes, title and caption. The same view gives the same
+bytes.
 
-Colours are viridis, and vik-like blue to orange for cosines: both can be told apart by colour-blind eyes, and in grey.
+Colours are viridis, and vik-like blue to orange for cosines: both can be told apart by colour-blind
+eyes, and in grey.
 """
 
 from __future__ import annotations
@@ -22,33 +24,56 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = (".svg", ".png", ".pdf")
-UNDATED = {".svg": {"Date": None}, ".png": {"Software": None}, ".pdf": {"CreationDate": None}}  # the same view, the same bytes
+UNDATED = {
+    ".svg": {"Date": None},
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None},
+}  # the same view, the same bytes
 LABELLED = 72  # so many tokens have a label each; of more, every n-th
-DPI, INK, PALE = 150, "#1f2430", "#8a93a6"
+DPI = 150
+INK = "#1f2430"
+PALE = "#8a93a6"
 
 
 def write_figure(view: View, file: str | Path) -> Path:
     """The view in a file; its ending says how."""
     file = Path(file)
     if file.suffix.lower() not in ENDINGS:
-        raise InputError(f"a picture as {file.suffix or file.name!r}", expected=", ".join(ENDINGS), fix=f"{file.stem}.svg")
+        raise InputError(
+            f"a picture as {file.suffix or file.name!r}",
+            expected=", ".join(ENDINGS),
+            fix=f"{file.stem}.svg",
+        )
     matplotlib = needed()
     with matplotlib.rc_context(settings(text_of(view))), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # `fonts_for` says so in one line
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing from font"
+        )  # `fonts_for` says so in one line
         figure = settled(figure_of(view))
         try:
-            figure.savefig(file, dpi=DPI, facecolor=figure.get_facecolor(), metadata=UNDATED[file.suffix.lower()])
+            figure.savefig(
+                file,
+                dpi=DPI,
+                facecolor=figure.get_facecolor(),
+                metadata=UNDATED[file.suffix.lower()],
+            )
         except OSError as error:
-            raise InputError(f"{file} cannot be written: {error.strerror or error}", fix="give a place that can be written to") from None
+            raise InputError(
+                f"{file} cannot be written: {error.strerror or error}",
+                fix="give a place that can be written to",
+            ) from None
     return file
 
 
 def settled(figure: Figure) -> Figure:
-    """The layout made once and rounded: the solver's last digits differ from run to run, and the same picture shall be the same bytes."""
+    """The layout made once and rounded: the solver's last digits differ from run to run, and the
+    same picture shall be the same bytes."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
-        left, low, width, height = (round(float(side), 4) for side in axes.get_position(original=True).bounds)
+        left, low, width, height = (
+            round(float(side), 4) for side in axes.get_position(original=True).bounds
+        )
         axes.set_position((left, low, width, height))
     return figure
 
@@ -58,13 +83,25 @@ def needed() -> Any:
     try:
         import matplotlib as mpl
     except ImportError:
-        raise InputError("no matplotlib, which draws .svg, .png and .pdf", fix="pip install matplotlib, or --out x.html") from None
+        raise InputError(
+            "no matplotlib, which draws .svg, .png and .pdf",
+            fix="pip install matplotlib, or --out x.html",
+        ) from None
     return mpl
 
 
 def text_of(view: View) -> str:
     """All that is written in the picture."""
-    return "".join([view.title, view.caption, *view.notes, *view.rows, *view.columns, *(word for row in view.cells for word in row)])
+    return "".join(
+        [
+            view.title,
+            view.caption,
+            *view.notes,
+            *view.rows,
+            *view.columns,
+            *(word for row in view.cells for word in row),
+        ]
+    )
 
 
 def figure_of(view: View) -> Figure:
@@ -91,14 +128,25 @@ def framed(view: View, width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def blank(view: View, width: float, height: float, *, ink: str = INK, paper: str = "white") -> Figure:
+def blank(
+    view: View, width: float, height: float, *, ink: str = INK, paper: str = "white"
+) -> Figure:
     """A figure with its title above and its caption and notes below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", facecolor=paper)
     across = max(40, int(width * 15))
-    figure.suptitle(textwrap.fill(view.title, int(across * 0.6)), x=0.01, ha="left", fontsize=12, fontweight="bold", color=ink)
-    under = "\n".join(line for text in (view.caption, *view.notes) for line in wrapped(text, across))
+    figure.suptitle(
+        textwrap.fill(view.title, int(across * 0.6)),
+        x=0.01,
+        ha="left",
+        fontsize=12,
+        fontweight="bold",
+        color=ink,
+    )
+    under = "\n".join(
+        line for text in (view.caption, *view.notes) for line in wrapped(text, across)
+    )
     figure.supxlabel(plain(under), x=0.01, ha="left", fontsize=7.5, color=PALE, linespacing=1.4)
     return figure
 
@@ -117,13 +165,18 @@ def plain(text: str) -> str:
 
 
 def image(axes: Axes, view: View) -> Any:
-    """The values as colours; grey where a token may not look. Weights by their root, so that small ones are seen."""
+    """The values as colours; grey where a token may not look. Weights by their root, so that small
+    ones are seen."""
     from matplotlib.colors import PowerNorm
 
     low, high = view.limits
     axes.set_facecolor("#e9ebf0")
-    scale: Mapping[str, Any] = {"vmin": low, "vmax": high} if view.signed else {"norm": PowerNorm(0.5, low, high)}
-    drawn = axes.imshow(view.values, cmap=colours(view), aspect="auto", interpolation="nearest", **scale)
+    scale: Mapping[str, Any] = (
+        {"vmin": low, "vmax": high} if view.signed else {"norm": PowerNorm(0.5, low, high)}
+    )
+    drawn = axes.imshow(
+        view.values, cmap=colours(view), aspect="auto", interpolation="nearest", **scale
+    )
     name_axes(axes, view)
     return drawn
 
@@ -133,14 +186,20 @@ def colours(view: View) -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
     return (
-        LinearSegmentedColormap.from_list("cosine", ["#08306b", "#4a90c4", "#f7f5f0", "#e08b3c", "#6b2500"]) if view.signed else "viridis"
+        LinearSegmentedColormap.from_list(
+            "cosine", ["#08306b", "#4a90c4", "#f7f5f0", "#e08b3c", "#6b2500"]
+        )
+        if view.signed
+        else "viridis"
     )
 
 
 def name_axes(axes: Axes, view: View) -> None:
     """Tokens along both sides."""
     ticks(axes.set_yticks, view.rows, view.across[0])
-    ticks(axes.set_xticks, view.columns, view.across[1], rotation=90 if len(view.columns) > 6 else 0)
+    ticks(
+        axes.set_xticks, view.columns, view.across[1], rotation=90 if len(view.columns) > 6 else 0
+    )
     axes.set_ylabel(view.row_axis, fontsize=8, color=PALE)
     axes.set_xlabel(view.column_axis, fontsize=8, color=PALE)
     axes.tick_params(length=0, colors=INK)
@@ -151,14 +210,19 @@ def ticks(place: Callable[..., object], names: Sequence[str], across: int, **opt
     """A label for each token, or for every n-th with its number."""
     step = max(1, -(-len(names) // LABELLED))
     size = 8.0 if len(names) <= 36 else 6.0
-    shown = [plain(name) if step * across == 1 else f"{n * step * across} {plain(name)}" for n, name in enumerate(names[::step])]
+    shown = [
+        plain(name) if step * across == 1 else f"{n * step * across} {plain(name)}"
+        for n, name in enumerate(names[::step])
+    ]
     place(range(0, len(names), step), shown, fontsize=size, **options)
 
 
 def colour_bar(figure: Figure, axes: Any, drawn: Any, view: View, *, shrink: float = 1.0) -> None:
     """What the colours stand for."""
     bar = figure.colorbar(drawn, ax=axes, fraction=0.04, pad=0.02, aspect=30, shrink=shrink)
-    bar.set_label(view.value_name + ("" if view.signed else " (colour by its root)"), fontsize=7.5, color=PALE)
+    bar.set_label(
+        view.value_name + ("" if view.signed else " (colour by its root)"), fontsize=7.5, color=PALE
+    )
     bar.ax.tick_params(labelsize=7, colors=INK, length=2)
     bar.outline.set_visible(False)
 
@@ -169,18 +233,34 @@ def draw_heads(view: View) -> Figure:
 
     layers, heads, rows, columns = view.values.shape
     gap = max(1, round(0.12 * rows))
-    whole = np.full((layers * (rows + gap) - gap, heads * (columns + gap) - gap), np.nan, dtype=np.float32)
+    whole = np.full(
+        (layers * (rows + gap) - gap, heads * (columns + gap) - gap), np.nan, dtype=np.float32
+    )
     for layer in range(layers):
         for head in range(heads):
-            top, left = layer * (rows + gap), head * (columns + gap)
+            top = layer * (rows + gap)
+            left = head * (columns + gap)
             whole[top : top + rows, left : left + columns] = view.values[layer, head]
     inch = min(0.75, 16 / layers, 14 / heads) if layers * heads > 1 else 3.0
     figure, axes = framed(view, max(2.6, inch * heads), max(2.0, inch * layers))
-    drawn = axes.imshow(whole, cmap="viridis", norm=PowerNorm(0.5, *view.limits), interpolation="nearest", aspect="equal")
+    drawn = axes.imshow(
+        whole,
+        cmap="viridis",
+        norm=PowerNorm(0.5, *view.limits),
+        interpolation="nearest",
+        aspect="equal",
+    )
     name_axes(axes, view)
     axes.set_facecolor("white")
-    axes.set_xticks([n * (columns + gap) + (columns - 1) / 2 for n in range(heads)], view.columns, fontsize=7, rotation=0)
-    axes.set_yticks([n * (rows + gap) + (rows - 1) / 2 for n in range(layers)], view.rows, fontsize=7)
+    axes.set_xticks(
+        [n * (columns + gap) + (columns - 1) / 2 for n in range(heads)],
+        view.columns,
+        fontsize=7,
+        rotation=0,
+    )
+    axes.set_yticks(
+        [n * (rows + gap) + (rows - 1) / 2 for n in range(layers)], view.rows, fontsize=7
+    )
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     colour_bar(figure, axes, drawn, view, shrink=min(1.0, heads / layers))
@@ -188,7 +268,8 @@ def draw_heads(view: View) -> Figure:
 
 
 def draw_lines(view: View) -> Figure:
-    """Tokens that look on the left, tokens that are looked at on the right; a line is the stronger, the more weight it carries."""
+    """Tokens that look on the left, tokens that are looked at on the right; a line is the stronger,
+    the more weight it carries."""
     from matplotlib.collections import LineCollection
 
     rows, columns = view.values.shape
@@ -202,7 +283,9 @@ def draw_lines(view: View) -> Figure:
     bend = (1 - np.cos(np.pi * x)) / 2
     curves = [np.stack((x, query[n] * (1 - bend) + key[n] * bend), axis=1) for n in order]
     inks = [(0.11, 0.29, 0.55, float(np.clip(strong[n], 0.04, 1))) for n in order]
-    axes.add_collection(LineCollection(curves, colors=inks, linewidths=0.4 + 2.6 * strong[order], capstyle="round"))
+    axes.add_collection(
+        LineCollection(curves, colors=inks, linewidths=0.4 + 2.6 * strong[order], capstyle="round")
+    )
     size = 8.5 if longest <= 48 else max(4.0, 400 / longest)
     for names, at, side in ((view.rows, -0.03, "right"), (view.columns, 1.03, "left")):
         for n, name in enumerate(names):
@@ -215,12 +298,14 @@ def draw_lines(view: View) -> Figure:
 
 
 def draw_geometry(view: View) -> Figure:
-    """cos θ as a map, |q| beside its rows, |k| below its columns, and above it what tells keys apart."""
+    """cos θ as a map, |q| beside its rows, |k| below its columns, and above it what tells keys
+    apart."""
     width, height = sides(view)
     figure = blank(view, width + 3.6, height + 3.4)
     grid = figure.add_gridspec(3, 2, width_ratios=[1.1, width], height_ratios=[0.22, height, 0.8])
     middle = figure.add_subplot(grid[1, 1])
-    left, under = figure.add_subplot(grid[1, 0]), figure.add_subplot(grid[2, 1])
+    left = figure.add_subplot(grid[1, 0])
+    under = figure.add_subplot(grid[2, 1])
     colour_bar(figure, middle, image(middle, view), view)
     left.barh(range(len(view.rows)), view.extra["query"], color="#3b6ea5", height=0.8)
     left.invert_xaxis()
@@ -233,7 +318,9 @@ def draw_geometry(view: View) -> Figure:
         axes.spines[["top", "right", "left"]].set_visible(False)
     ticks(left.set_yticks, view.rows, view.across[0])
     left.set_ylabel(view.row_axis, fontsize=8, color=PALE)
-    ticks(under.set_xticks, view.columns, view.across[1], rotation=90 if len(view.columns) > 6 else 0)
+    ticks(
+        under.set_xticks, view.columns, view.across[1], rotation=90 if len(view.columns) > 6 else 0
+    )
     under.set_xlabel(view.column_axis, fontsize=8, color=PALE)
     middle.tick_params(labelbottom=False, labelleft=False)
     middle.set(xlabel="", ylabel="")
@@ -242,8 +329,10 @@ def draw_geometry(view: View) -> Figure:
 
 
 def _split_bar(axes: Axes, shares: Mapping[str, float]) -> None:
-    """Direction and length as parts of one bar; a part that works against the other lies left of zero."""
-    direction, length = shares["direction"], shares["length"]
+    """Direction and length as parts of one bar; a part that works against the other lies left of
+    zero."""
+    direction = shares["direction"]
+    length = shares["length"]
     axes.axis("off")
     if not np.isfinite(direction):
         return
@@ -254,7 +343,13 @@ def _split_bar(axes: Axes, shares: Mapping[str, float]) -> None:
         begin += max(part, 0.0)
         if abs(part) > 0.12:
             axes.text(
-                (begin - part / 2) if part > 0 else part / 2, 0, f"{name} {part:.0%}", ha="center", va="center", fontsize=7.5, color="white"
+                (begin - part / 2) if part > 0 else part / 2,
+                0,
+                f"{name} {part:.0%}",
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                color="white",
             )
     axes.set_xlim(min(0.0, direction, length), max(1.0, direction, length))
 
@@ -263,14 +358,29 @@ def draw_logit_lens(view: View) -> Figure:
     """The likeliest token in each cell, coloured by its probability."""
     rows, columns = view.values.shape
     written = columns <= 40
-    figure, axes = framed(view, min(26.0, max(4.0, (0.78 if written else 0.12) * columns)), max(2.4, 0.22 * rows))
+    figure, axes = framed(
+        view, min(26.0, max(4.0, (0.78 if written else 0.12) * columns)), max(2.4, 0.22 * rows)
+    )
     drawn = image(axes, view)
-    axes.set_xticks(axes.get_xticks(), [text.get_text() for text in axes.get_xticklabels()], rotation=45 if written else 90, ha="center")
+    axes.set_xticks(
+        axes.get_xticks(),
+        [text.get_text() for text in axes.get_xticklabels()],
+        rotation=45 if written else 90,
+        ha="center",
+    )
     for row in range(rows if written else 0):
         for column in range(columns):
             light = np.sqrt(max(0.0, view.values[row, column] / view.limits[1])) > 0.62
             word = view.cells[row][column]
-            axes.text(column, row, plain(word[:9]), ha="center", va="center", fontsize=6.2, color="black" if light else "white")
+            axes.text(
+                column,
+                row,
+                plain(word[:9]),
+                ha="center",
+                va="center",
+                fontsize=6.2,
+                color="black" if light else "white",
+            )
     colour_bar(figure, axes, drawn, view)
     return figure
 

@@ -1,4 +1,5 @@
-"""Which fonts a figure is written in: those that are installed, and a word where a letter has none."""
+"""Which fonts a figure is written in: those that are installed, and a word where a letter has
+none."""
 
 from __future__ import annotations
 
@@ -12,11 +13,17 @@ _told: set[str] = set()  # so that a missing font is said once
 
 def settings(text: str) -> dict[str, Any]:
     """Text stays text, identifiers do not change, and the fonts are those that are there."""
-    return {"svg.fonttype": "none", "svg.hashsalt": "sightline", "font.family": fonts_for(text), "axes.unicode_minus": False}
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "sightline",
+        "font.family": fonts_for(text),
+        "axes.unicode_minus": False,
+    }
 
 
 def fonts_for(text: str) -> list[str]:
-    """The installed ones of FONTS. Where the text has letters that none of them draws, that is said once, with the fix."""
+    """The installed ones of FONTS. Where the text has letters that none of them draws, that is said
+    once, with the fix."""
     from matplotlib.font_manager import fontManager
 
     missing = undrawn(text)
@@ -27,7 +34,11 @@ def fonts_for(text: str) -> list[str]:
     if missing and "fonts" not in _told:
         _told.add("fonts")
         shown = "".join(missing[:8])
-        print(f"note: no font here draws {shown}: boxes stand for it. Fix: install Noto Sans CJK JP (fonts-noto-cjk)", file=sys.stderr)  # noqa: T201
+        print(  # noqa: T201
+            f"note: no font here draws {shown}: boxes stand for it. Fix: install Noto Sans CJK JP"
+            " (fonts-noto-cjk)",
+            file=sys.stderr,
+        )
     return [name for name in FONTS if name in installed()]
 
 
@@ -52,4 +63,8 @@ def new_fonts() -> list[str]:
 
     named = tuple(name.replace(" JP", "").replace(" ", "").lower() for name in FONTS)
     known = set(installed().values())
-    return [file for file in sorted(findSystemFonts()) if file not in known and Path(file).stem.lower().replace(" ", "").startswith(named)]
+    return [
+        file
+        for file in sorted(findSystemFonts())
+        if file not in known and Path(file).stem.lower().replace(" ", "").startswith(named)
+    ]

@@ -1,4 +1,5 @@
-"""The sphere in a terminal: light in Braille dots (two by four in a cell), keys as stars, queries as rings, names where there is room."""
+"""The sphere in a terminal: light in Braille dots (two by four in a cell), keys as stars, queries
+as rings, names where there is room."""
 
 from __future__ import annotations
 
@@ -11,9 +12,14 @@ from rich.text import Text
 from sightline.lens.draw.planetarium import arc
 from sightline.lens.draw.view import Array, View
 
-NIGHT, RIM, STAR, RING = "#0b1020", "#3d4a75", "#ffd479", "#7fd1e8"
+NIGHT = "#0b1020"
+RIM = "#3d4a75"
+STAR = "#ffd479"
+RING = "#7fd1e8"
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-FAINT, NAMED, LEAST = 0.05, 24, 0.1
+FAINT = 0.05
+NAMED = 24
+LEAST = 0.1
 MOST = 96  # cells across
 
 
@@ -25,16 +31,22 @@ class Sky:
     rows: int
     dots: np.ndarray
     light: np.ndarray
-    signs: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict[tuple[int, int], tuple[str, str]])
+    signs: dict[tuple[int, int], tuple[str, str]] = field(
+        default_factory=dict[tuple[int, int], tuple[str, str]]
+    )
 
     def cell(self, point: Array) -> tuple[int, int]:
         """Row and column of a point of the unit disc."""
-        x, y = (float(point[0]) + 1.1) / 2.2, (1.1 - float(point[1])) / 2.2
-        return min(self.rows - 1, max(0, int(y * self.rows))), min(self.columns - 1, max(0, int(x * self.columns)))
+        x = (float(point[0]) + 1.1) / 2.2
+        y = (1.1 - float(point[1])) / 2.2
+        return min(self.rows - 1, max(0, int(y * self.rows))), min(
+            self.columns - 1, max(0, int(x * self.columns))
+        )
 
     def line(self, points: Array, light: float) -> None:
         """Dots along a curve."""
-        x, y = (points[:, 0] + 1.1) / 2.2 * self.columns * 2, (1.1 - points[:, 1]) / 2.2 * self.rows * 4
+        x = (points[:, 0] + 1.1) / 2.2 * self.columns * 2
+        y = (1.1 - points[:, 1]) / 2.2 * self.rows * 4
         for column, row in zip(x.astype(int).tolist(), y.astype(int).tolist(), strict=True):
             at = row // 4, column // 2
             if 0 <= at[0] < self.rows and 0 <= at[1] < self.columns:
@@ -43,8 +55,11 @@ class Sky:
 
     def write(self, at: tuple[int, int], text: str, style: str) -> bool:
         """A name right of a cell, if nothing is written there."""
-        from_column, to_column = at[1] + 2, at[1] + 2 + cell_len(text)
-        if to_column > self.columns or any((at[0], n) in self.signs for n in range(from_column - 1, to_column)):
+        from_column = at[1] + 2
+        to_column = at[1] + 2 + cell_len(text)
+        if to_column > self.columns or any(
+            (at[0], n) in self.signs for n in range(from_column - 1, to_column)
+        ):
             return False
         column = from_column
         for letter in text:
@@ -60,10 +75,15 @@ def night_sky(view: View, *, width: int, colours: bool) -> list[Text]:
     columns = max(20, min(MOST, width))
     shape = columns // 2, columns
     sky = Sky(columns, columns // 2, np.zeros(shape, dtype=int), np.zeros(shape))
-    query, key, weights = view.extra["query"], view.extra["key"], np.nan_to_num(view.values)
+    query = view.extra["query"]
+    key = view.extra["key"]
+    weights = np.nan_to_num(view.values)
     angle = np.linspace(0, 2 * np.pi, 8 * columns)
     sky.line(np.stack((np.cos(angle), np.sin(angle)), axis=1), 0.0)
-    for at, to in sorted(np.argwhere(weights >= (FAINT if colours else LEAST)).tolist(), key=lambda pair: weights[pair[0], pair[1]]):
+    for at, to in sorted(
+        np.argwhere(weights >= (FAINT if colours else LEAST)).tolist(),
+        key=lambda pair: weights[pair[0], pair[1]],
+    ):
         sky.line(arc(query[at], key[to], 4 * columns), float(weights[at, to]))
     for point in query:
         sky.signs[sky.cell(point)] = "○", RING
@@ -78,9 +98,19 @@ def painted(sky: Sky, row: int, colours: bool) -> Text:
     """One line of it."""
     line = Text()
     for column in range(sky.columns):
-        sign, style = sky.signs.get((row, column), (chr(0x2800 + sky.dots[row, column]) if sky.dots[row, column] else " ", ""))
+        sign, style = sky.signs.get(
+            (row, column),
+            (chr(0x2800 + sky.dots[row, column]) if sky.dots[row, column] else " ", ""),
+        )
         light = float(sky.light[row, column])
-        style = style or (RIM if light == 0 else f"#{int(70 + 185 * light):02x}{int(70 + 168 * light):02x}{int(80 + 110 * light):02x}")
+        style = style or (
+            RIM
+            if light == 0
+            else (
+                f"#{int(70 + 185 * light):02x}{int(70 + 168 * light):02x}"
+                f"{int(80 + 110 * light):02x}"
+            )
+        )
         line.append(sign, style=f"{style} on {NIGHT}" if colours else "")
     if not colours:
         line.rstrip()

@@ -1,4 +1,5 @@
-"""One HTML file that needs nothing but a browser: attention to walk through, and words, figures, tables and prose around it.
+"""One HTML file that needs nothing but a browser: attention to walk through, and words, figures,
+tables and prose around it.
 
 write_page(trace, "trace.html", view="map", layer=5, head=1)
 page_of([TokensSection(…), TraceSection(trace), FigureSection(…)], title="What the model sees")
@@ -45,7 +46,8 @@ SHOWN_TEXT = 300  # characters of a text under its title
 
 @dataclass(frozen=True, slots=True)
 class TraceSection:
-    """A trace to walk through, and where it opens: view ("alignment" is the map of cross-attention), layer, head, and row (a query)."""
+    """A trace to walk through, and where it opens: view ("alignment" is the map of
+    cross-attention), layer, head, and row (a query)."""
 
     trace: Trace
     title: str = ""
@@ -58,7 +60,8 @@ class TraceSection:
 
 @dataclass(frozen=True, slots=True)
 class TokensSection:
-    """Words coloured by their probability: (text, probability, [(alternative, its probability), …])."""
+    """Words coloured by their probability: (text, probability, [(alternative, its probability),
+    …])."""
 
     title: str
     caption: str
@@ -92,11 +95,19 @@ Section = TraceSection | TokensSection | FigureSection | ProseSection | TableSec
 
 
 def write_page(
-    trace: Trace, file: str | Path, *, view: str = "map", layer: int | None = None, head: int | None = None, title: str | None = None
+    trace: Trace,
+    file: str | Path,
+    *,
+    view: str = "map",
+    layer: int | None = None,
+    head: int | None = None,
+    title: str | None = None,
 ) -> Path:
     """A trace as a page that fills the window."""
     section = TraceSection(trace, view=view, layer=layer, head=head, caption=shown_text(trace))
-    return save_page([section], Path(file), title=title or f"Attention of {trace.name or 'a model'}")
+    return save_page(
+        [section], Path(file), title=title or f"Attention of {trace.name or 'a model'}"
+    )
 
 
 def save_page(sections: Sequence[Section], file: Path, *, title: str) -> Path:
@@ -109,14 +120,19 @@ def save_text(file: Path, text: str) -> Path:
     try:
         write_text(file, text)
     except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror or error}", fix="give a place that can be written to") from None
+        raise InputError(
+            f"{file} cannot be written: {error.strerror or error}",
+            fix="give a place that can be written to",
+        ) from None
     return file
 
 
 def page_of(sections: Sequence[Section], *, title: str) -> str:
     """The page as text. A trace that is all there is gets the whole window."""
     traces = sum(isinstance(section, TraceSection) for section in sections)
-    made = [_html(section, f"trace-{n}", BUDGET // max(1, traces)) for n, section in enumerate(sections)]
+    made = [
+        _html(section, f"trace-{n}", BUDGET // max(1, traces)) for n, section in enumerate(sections)
+    ]
     style = "\n" + asset("page.css")
     script = "\n" + "\n".join(asset(f"{name}.js") for name in SCRIPTS)
     parts = {
@@ -144,10 +160,12 @@ def asset(name: str) -> str:
 def shown_text(trace: Trace) -> str:
     """What was traced, the source first, cut where it is long."""
     texts = [text for text in (trace.source_text, trace.text) if text]
-    return " → ".join(text if len(text) <= SHOWN_TEXT else text[: SHOWN_TEXT - 1] + "…" for text in texts)
+    return " → ".join(
+        text if len(text) <= SHOWN_TEXT else text[: SHOWN_TEXT - 1] + "…" for text in texts
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------- sections
+# --------------------------------------------------------------------------------------- sections
 
 
 def _html(section: Section, name: str, budget: int) -> tuple[str, str]:
@@ -158,17 +176,40 @@ def _html(section: Section, name: str, budget: int) -> tuple[str, str]:
         case TokensSection():
             words = "".join(_word(*token) for token in section.tokens)
             tongue = language("".join(text for text, _, _ in section.tokens))
-            return _section(section.title, section.caption, f'<p class="told" lang="{tongue}">{words}</p>'), ""
+            return (
+                _section(
+                    section.title, section.caption, f'<p class="told" lang="{tongue}">{words}</p>'
+                ),
+                "",
+            )
         case FigureSection():
             image = base64.b64encode(section.svg.encode()).decode()
             said = escape(f"{section.title}. {section.caption}")
-            return _section(
-                section.title, section.caption, f'<figure><img alt="{said}" src="data:image/svg+xml;base64,{image}"></figure>'
-            ), ""
+            return (
+                _section(
+                    section.title,
+                    section.caption,
+                    f'<figure><img alt="{said}" src="data:image/svg+xml;base64,{image}"></figure>',
+                ),
+                "",
+            )
         case ProseSection():
-            return _section(section.title, "", "".join(f"<p>{escape(text)}</p>" for text in section.paragraphs), kind="prose"), ""
+            return (
+                _section(
+                    section.title,
+                    "",
+                    "".join(f"<p>{escape(text)}</p>" for text in section.paragraphs),
+                    kind="prose",
+                ),
+                "",
+            )
         case TableSection():
-            return _section(section.title, section.caption, _table(section.head, section.rows), kind="plain"), ""
+            return (
+                _section(
+                    section.title, section.caption, _table(section.head, section.rows), kind="plain"
+                ),
+                "",
+            )
 
 
 def _section(title: str, caption: str, body: str, kind: str = "") -> str:
@@ -179,32 +220,60 @@ def _section(title: str, caption: str, body: str, kind: str = "") -> str:
 
 
 def _trace(section: TraceSection, name: str, budget: int) -> tuple[str, str]:
-    """A place for the viewer, and the trace in script elements that no browser runs: one for each array."""
+    """A place for the viewer, and the trace in script elements that no browser runs: one for each
+    array."""
     pile: list[str] = []
-    data = trace_data(section.trace, pile, view=section.view, layer=section.layer, head=section.head, row=section.row, budget=budget)
+    data = trace_data(
+        section.trace,
+        pile,
+        view=section.view,
+        layer=section.layer,
+        head=section.head,
+        row=section.row,
+        budget=budget,
+    )
     held = [f'<script type="application/json" id="{name}-data">{script_json(data)}</script>']
-    held += [f'<script type="text/plain" id="{name}-{n}">{array}</script>' for n, array in enumerate(pile)]
-    return _section(section.title, section.caption, f'<div data-trace="{name}"></div>'), "\n".join(held)
+    held += [
+        f'<script type="text/plain" id="{name}-{n}">{array}</script>'
+        for n, array in enumerate(pile)
+    ]
+    return _section(section.title, section.caption, f'<div data-trace="{name}"></div>'), "\n".join(
+        held
+    )
 
 
 def _word(text: str, probability: float, alternatives: Sequence[tuple[str, float]]) -> str:
     """A token, more strongly coloured the surer the model was."""
-    said = escape(json.dumps([list(pair) for pair in alternatives] or [[text, probability]], ensure_ascii=False))
+    said = escape(
+        json.dumps(
+            [list(pair) for pair in alternatives] or [[text, probability]], ensure_ascii=False
+        )
+    )
     spoken = escape(f"{text.strip()}, {100 * probability:.1f} %")
     part = f"{60 * min(1.0, max(0.0, probability)):.1f}"
-    return f'<span tabindex="0" aria-label="{spoken}" data-part="{part}" data-alternatives="{said}">{escape(text)}</span>'
+    return (
+        f'<span tabindex="0" aria-label="{spoken}" data-part="{part}"'
+        f' data-alternatives="{said}">{escape(text)}</span>'
+    )
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str | int | float]]) -> str:
     titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
     lines = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table><thead><tr>{titles}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
+    )
 
 
 def _cell(value: str | int | float) -> str:
     if isinstance(value, str):
         return f"<td>{escape(value)}</td>"
-    return f'<td class="number">{value:,}</td>' if isinstance(value, int) else f'<td class="number">{value:.4g}</td>'
+    return (
+        f'<td class="number">{value:,}</td>'
+        if isinstance(value, int)
+        else f'<td class="number">{value:.4g}</td>'
+    )
 
 
 def script_json(value: Any) -> str:

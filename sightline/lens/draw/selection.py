@@ -51,8 +51,12 @@ class Asked:
 
 def with_head(asked: Asked, *, mean: bool) -> Asked:
     """A layer and a head that there are; the most structured where none was named."""
-    trace, layer, head = asked.trace, asked.layer, asked.head
+    trace = asked.trace
+    layer = asked.layer
+    head = asked.head
     if layer is None or (head is None and not mean):
         layer, head = most_structured(trace, stack=asked.stack, layer=layer, head=head)
     look = trace.look(layer, stack=asked.stack)
-    return replace(asked, layer=look.site[1], head=None if head is None else checked("head", head, look.heads))
+    return replace(
+        asked, layer=look.site[1], head=None if head is None else checked("head", head, look.heads)
+    )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,14 @@ NUMBERS = {"geometry": "cosine", "logit-lens": "probability", "rollout": "share"
 MOST = 20_000_000  # numbers in one JSON file
 
 
-def show(trace: Trace, view: str = "map", *, layer: int | None = None, head: int | None = None, file: str | Path | None = None) -> None:
+def show(
+    trace: Trace,
+    view: str = "map",
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    file: str | Path | None = None,
+) -> None:
     """In a file if one is named, else in the notebook, else in the terminal."""
     if file is not None:
         write(trace, file, view=view, layer=layer, head=head)
@@ -42,7 +48,9 @@ def show(trace: Trace, view: str = "map", *, layer: int | None = None, head: int
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
         page = frame(page_text(trace, view, layer=layer, head=head))
-        display({"text/html": page, "text/plain": repr(trace)}, raw=True)  # IPython's HTML(…) warns of every <iframe>
+        display(
+            {"text/html": page, "text/plain": repr(trace)}, raw=True
+        )  # IPython's HTML(…) warns of every <iframe>
     else:
         print_view(view_of(trace, view, layer=layer, head=head))
 
@@ -58,8 +66,12 @@ def write(
     subject: Subject | None = None,
 ) -> Path:
     """A view in a file."""
-    file, seen = checked_file(file), checked_view(view)
-    make: Callable[..., View] = lambda **more: view_of(trace, seen, layer=layer, head=head, stack=stack, subject=subject, **more)  # noqa: E731
+    file = checked_file(file)
+    seen = checked_view(view)
+
+    def make(**more: Any) -> View:
+        return view_of(trace, seen, layer=layer, head=head, stack=stack, subject=subject, **more)
+
     match file.suffix.lower():
         case ".html" if seen not in FIGURES_ONLY:
             layer, head = place_on_page(trace, seen, layer, head, stack)
@@ -67,7 +79,9 @@ def write(
         case ".html":
             return save_text(file, figure_page(make()))
         case ".json":
-            return save_text(file, json.dumps(plain(trace, make(most=None)), ensure_ascii=False) + "\n")
+            return save_text(
+                file, json.dumps(plain(trace, make(most=None)), ensure_ascii=False) + "\n"
+            )
         case ".safetensors":
             return trace.save(file)
         case _:
@@ -89,8 +103,11 @@ def checked_view(view: str) -> str:
     return view
 
 
-def place_on_page(trace: Trace, view: str, layer: int | None, head: int | None, stack: str | None) -> tuple[int | None, int | None]:
-    """Where a page opens: where the other pictures do. Another stack than the last can be chosen on the page itself."""
+def place_on_page(
+    trace: Trace, view: str, layer: int | None, head: int | None, stack: str | None
+) -> tuple[int | None, int | None]:
+    """Where a page opens: where the other pictures do. Another stack than the last can be chosen on
+    the page itself."""
     if view in ("heads", "alignment") or trace.stack_named(stack) != trace.stack_named(None):
         return layer, head
     about = view_of(trace, "map", layer=layer, head=head, most=8).about
@@ -118,7 +135,10 @@ def figure_page(view: View) -> str:
 def frame(page: str) -> str:
     """A page inside another, of which it can neither read nor change anything."""
     style = f"width:100%;height:{HEIGHT}px;border:0"
-    return f'<iframe sandbox="allow-scripts" srcdoc="{escape(page)}" style="{style}" title="attention"></iframe>'
+    return (
+        f'<iframe sandbox="allow-scripts" srcdoc="{escape(page)}" style="{style}"'
+        ' title="attention"></iframe>'
+    )
 
 
 def in_notebook() -> bool:
@@ -132,7 +152,9 @@ def plain(trace: Trace, view: View) -> dict[str, Any]:
     """A view as JSON can hold it: null where a token may not look."""
     if view.values.size > MOST:
         raise InputError(
-            f"{view.values.size:,} numbers as JSON", expected=f"at most {MOST:,}", fix="one --layer and --head, or .safetensors"
+            f"{view.values.size:,} numbers as JSON",
+            expected=f"at most {MOST:,}",
+            fix="one --layer and --head, or .safetensors",
         )
     return {
         "model": trace.name,
@@ -146,7 +168,10 @@ def plain(trace: Trace, view: View) -> dict[str, Any]:
         "columns": list(view.columns),
         NUMBERS.get(view.kind, "weights"): numbers(view.values),
         **({"words": [list(row) for row in view.cells]} if view.cells else {}),
-        **{f"{name}_{'length' if view.kind == 'geometry' else 'point'}": numbers(value) for name, value in view.extra.items()},
+        **{
+            f"{name}_{'length' if view.kind == 'geometry' else 'point'}": numbers(value)
+            for name, value in view.extra.items()
+        },
         "notes": list(view.notes),
     }
 

@@ -1,7 +1,8 @@
 """A view in a terminal: blocks of colour, or shades where there are none, as wide as there is room.
 
-A map that is too large is drawn smaller: tokens share a column or a row, and a line says so. Two rows share a line where there are colours
-(▀, with a colour above and one below), when one line each would be too long a picture.
+A map that is too large is drawn smaller: tokens share a column or a row, and a line says so. Two
+rows share a line where there are colours (▀, with a colour above and one below), when one line each
+would be too long a picture.
 """
 
 from __future__ import annotations
@@ -18,10 +19,26 @@ from rich.text import Text
 from sightline.escapes import escape_controls
 from sightline.lens.draw.view import View, pooled
 from sightline.terminal.console import Console
-from sightline.terminal.ink import bar, colour, colour_count, fitted, legend, on_colour, right, shade, widest
+from sightline.terminal.ink import (
+    bar,
+    colour,
+    colour_count,
+    fitted,
+    legend,
+    on_colour,
+    right,
+    shade,
+    widest,
+)
 
-MARGIN, TALL, HEADING = 16, 48, 10  # the most cells of a row's label, lines of a map, letters of a column's label
-TOP, KEY, BAR = 4, 10, 8  # of `lines`: keys of a token, and the cells of a key's name and bar
+MARGIN, TALL, HEADING = (
+    16,
+    48,
+    10,
+)  # the most cells of a row's label, lines of a map, letters of a column's label
+TOP = 4  # of `lines`: keys of a token, and the cells of a key's name and bar
+KEY = 10
+BAR = 8
 WORD = 9  # cells of a word in the logit lens
 
 
@@ -58,19 +75,25 @@ def draw_map(view: View, width: int, colours: int, tall: int = TALL) -> Drawing:
     lines += half_rows(small, margin, colours) if half else whole_rows(small, margin, cell, colours)
     lines += [Text(), *folded(legend(small, colours=colours), width)]
     across = small.across
-    said = "" if across == view.across else f"to fit the terminal, {across[0]} tokens share a row and {across[1]} a column"
+    said = (
+        ""
+        if across == view.across
+        else f"to fit the terminal, {across[0]} tokens share a row and {across[1]} a column"
+    )
     return lines, [said] if said else []
 
 
 def resized(view: View, width: int, colours: int, tall: int = TALL) -> tuple[View, bool]:
-    """The view in as many rows and columns as there is room for, and whether two rows share a line."""
+    """The view in as many rows and columns as there is room for, and whether two rows share a
+    line."""
     rows, columns = view.values.shape
     room = max(4, width - MARGIN - 2)
     along = -(-columns // room)
     half = bool(colours) and rows > tall
     down = -(-rows // (2 * tall if half else tall))
     if half and columns * 2 <= room and rows <= 2 * tall:
-        half, down = False, 1  # few columns: rows are a line each, and cells stay square
+        half = False  # few columns: rows are a line each, and cells stay square
+        down = 1
     if down == along == 1:
         return view, half
     values = pooled(view.values, (down, along), add=not view.signed)
@@ -95,12 +118,21 @@ def row_margin(view: View) -> int:
 def column_labels(view: View, margin: int, cell: int) -> Iterator[Text]:
     """Names from top to bottom where a column has two cells, else a ruler of numbers."""
     if cell == 2:
-        names = [fitted(name, HEADING).rstrip() if cell_len(name) > HEADING else name for name in view.columns]
+        names = [
+            fitted(name, HEADING).rstrip() if cell_len(name) > HEADING else name
+            for name in view.columns
+        ]
         high = max(map(len, names), default=0)
-        for letters in zip_longest(*(" " * (high - len(name)) + name for name in names), fillvalue=" "):
-            yield Text(" " * (margin + 1) + "".join(fitted(letter, 2) for letter in letters).rstrip(), style="dim")
+        for letters in zip_longest(
+            *(" " * (high - len(name)) + name for name in names), fillvalue=" "
+        ):
+            yield Text(
+                " " * (margin + 1) + "".join(fitted(letter, 2) for letter in letters).rstrip(),
+                style="dim",
+            )
         return
-    ruler, step = "", 10
+    ruler = ""
+    step = 10
     for column in range(0, len(view.columns), step):
         ruler = ruler.ljust(column) + f"╷{column * view.across[1]}"
     yield Text(" " * (margin + 1) + ruler, style="dim")
@@ -130,7 +162,11 @@ def half_rows(view: View, margin: int, colours: int) -> Iterator[Text]:
             elif upper != upper:
                 line.append("▄", style=colour(view, lower, colours))
             else:
-                line.append("▀", style=colour(view, upper, colours) + ("" if lower != lower else f" on {colour(view, lower, colours)}"))
+                line.append(
+                    "▀",
+                    style=colour(view, upper, colours)
+                    + ("" if lower != lower else f" on {colour(view, lower, colours)}"),
+                )
         yield line
 
 
@@ -156,17 +192,31 @@ def draw_heads(view: View, width: int, colours: int) -> Drawing:
     """A row of small maps for each layer."""
     layers, heads = view.values.shape[:2]
     size = min(16, max(6, (width - 4) // min(heads, 12) - 1) // 2 * 2, view.values.shape[2])
-    together, lines = max(1, (width - 4) // (size + 1)), list[Text]()
+    together = max(1, (width - 4) // (size + 1))
+    lines = list[Text]()
     for first in range(0, heads, together):
         shown = range(first, min(heads, first + together))
-        lines.append(Text("    " + " ".join(fitted(view.columns[n], size) for n in shown).rstrip(), style="dim"))
+        lines.append(
+            Text(
+                "    " + " ".join(fitted(view.columns[n], size) for n in shown).rstrip(),
+                style="dim",
+            )
+        )
         for layer in range(layers):
             small = [list(tile(view, layer, head, size, colours)) for head in shown]
             for number, parts in enumerate(zip(*small, strict=True)):
-                lines.append(Text(f"{view.rows[layer] if number == 0 else '':>3} ").append_text(Text(" ").join(parts)))
+                lines.append(
+                    Text(f"{view.rows[layer] if number == 0 else '':>3} ").append_text(
+                        Text(" ").join(parts)
+                    )
+                )
             lines.append(Text())
     return [*lines, *folded(legend(view, colours=colours), width)], [
-        f"each small map has {size} columns at most" if view.values.shape[3] > size else "layers down, heads across"
+        (
+            f"each small map has {size} columns at most"
+            if view.values.shape[3] > size
+            else "layers down, heads across"
+        )
     ]
 
 
@@ -176,7 +226,11 @@ def tile(view: View, layer: int, head: int, size: int, colours: int) -> Iterator
     step = -(-values.shape[0] // size), -(-values.shape[1] // size)
     one = replace(view, values=pooled(values, step if colours else (2 * step[0], step[1])))
     limits = replace(view, values=view.values)
-    rows = half_rows(_like(limits, one), 0, colours) if colours else whole_rows(_like(limits, one), 0, 1, 0)
+    rows = (
+        half_rows(_like(limits, one), 0, colours)
+        if colours
+        else whole_rows(_like(limits, one), 0, 1, 0)
+    )
     for line in rows:
         shown = line[1:]
         shown.pad_right(max(0, size - shown.cell_len))
@@ -191,14 +245,22 @@ def _like(whole: View, part: View) -> View:
 
 def draw_geometry(view: View, width: int, colours: int) -> Drawing:
     """The lengths as bars, then the map of cosines."""
-    query, key = view.extra["query"], view.extra["key"]
+    query = view.extra["query"]
+    key = view.extra["key"]
     lines = folded(Text(f"|q| {spread(query)}    |k| {spread(key)}"), width)
     if view.rows == view.columns and len(view.rows) <= TALL and width >= MARGIN + 32:
-        margin, cells = widest(view.rows, MARGIN), max(4, min(24, (width - MARGIN - 24) // 2))
+        margin = widest(view.rows, MARGIN)
+        cells = max(4, min(24, (width - MARGIN - 24) // 2))
         for name, q, k in zip(view.rows, query.tolist(), key.tolist(), strict=True):
             line = Text(f"{right(name, margin)} |q| ")
-            line.append(bar(q / float(query.max()), cells), style="#6fa8dc" if colours else "").append(f" {q:<6.3g} |k| ")
-            lines.append(line.append(bar(k / float(key.max()), cells), style="#e0a84a" if colours else "").append(f" {k:.3g}"))
+            line.append(
+                bar(q / float(query.max()), cells), style="#6fa8dc" if colours else ""
+            ).append(f" {q:<6.3g} |k| ")
+            lines.append(
+                line.append(
+                    bar(k / float(key.max()), cells), style="#e0a84a" if colours else ""
+                ).append(f" {k:.3g}")
+            )
     body, more = draw_map(view, width, colours)
     return [*lines, Text(), *body], more
 
@@ -212,17 +274,29 @@ def draw_logit_lens(view: View, width: int, colours: int) -> Drawing:
     """The likeliest token after each layer; columns that do not fit go on below."""
     margin = widest(view.rows, MARGIN)
     cell = WORD if colours else WORD + 4
-    together, lines = max(1, (width - margin - 1) // (cell + 1)), list[Text]()
+    together = max(1, (width - margin - 1) // (cell + 1))
+    lines = list[Text]()
     for first in range(0, len(view.columns), together):
         shown = range(first, min(len(view.columns), first + together))
-        lines.append(Text(" " * (margin + 1) + " ".join(fitted(view.columns[n], cell) for n in shown).rstrip(), style="bold"))
+        lines.append(
+            Text(
+                " " * (margin + 1)
+                + " ".join(fitted(view.columns[n], cell) for n in shown).rstrip(),
+                style="bold",
+            )
+        )
         for row, name in enumerate(view.rows):
             line = Text(right(name, margin))
             for column in shown:
-                value, word = float(view.values[row, column]), view.cells[row][column]
+                value = float(view.values[row, column])
+                word = view.cells[row][column]
                 line.append(" ")
                 line.append(
-                    *(fitted(word, cell), on_colour(view, value, colours)) if colours else (f"{fitted(word, WORD)}{value:>4.0%}", "")
+                    *(
+                        (fitted(word, cell), on_colour(view, value, colours))
+                        if colours
+                        else (f"{fitted(word, WORD)}{value:>4.0%}", "")
+                    )
                 )
             lines.append(line)
         lines.append(Text())
@@ -234,7 +308,9 @@ def draw_logit_lens(view: View, width: int, colours: int) -> Drawing:
 def draw_sphere(view: View, width: int, colours: int) -> Drawing:
     from sightline.lens.draw.night_sky import night_sky
 
-    return night_sky(view, width=width, colours=bool(colours)), [] if colours else ["✦ key, ○ query, dots: attention of 10 % and more"]
+    return night_sky(view, width=width, colours=bool(colours)), (
+        [] if colours else ["✦ key, ○ query, dots: attention of 10 % and more"]
+    )
 
 
 DRAWN: dict[str, Callable[[View, int, int], Drawing]] = {

@@ -1,4 +1,5 @@
-"""What every picture is made of: plain arrays with their labels, which the terminal, a figure and JSON render alike."""
+"""What every picture is made of: plain arrays with their labels, which the terminal, a figure and
+JSON render alike."""
 
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ SHOWN_TEXT = 90  # characters of a text in a caption
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One picture. `values` is `[rows, columns]`, NaN where a token may not look; of `heads`, `[layers, heads, rows, columns]`.
+    """One picture. `values` is `[rows, columns]`, NaN where a token may not look; of `heads`,
+    `[layers, heads, rows, columns]`.
 
-    `across` is how many tokens share a row and how many share a column. `extra` holds what a view has besides: the lengths of
-    `geometry`, the points of `sphere`. `cells` are the words of `logit-lens`, `notes` lines that belong under the picture.
-    `high` is what the brightest colour stands for, where it is not the greatest value.
+    `across` is how many tokens share a row and how many share a column. `extra` holds what a view
+    has besides: the lengths of `geometry`, the points of `sphere`. `cells` are the words of
+    `logit-lens`, `notes` lines that belong under the picture. `high` is what the brightest colour
+    stands for, where it is not the greatest value.
     """
 
     kind: str
@@ -77,14 +80,21 @@ def cut(text: str, most: int = SHOWN_TEXT) -> str:
 
 
 def map_of(look: Look, head: int | None, *, at_most: int | None) -> tuple[Array, tuple[int, int]]:
-    """One head's map, or the mean of a layer's, in at most so many rows and columns, and how many tokens share one of each.
+    """One head's map, or the mean of a layer's, in at most so many rows and columns, and how many
+    tokens share one of each.
 
-    A cell of a smaller map is the mean over its queries of the sum over its keys, so that rows still sum to 1.
+    A cell of a smaller map is the mean over its queries of the sum over its keys, so that rows
+    still sum to 1.
     """
-    queries, keys = look.queries, look.key.shape[2]
-    down, along = step_of(queries, at_most), step_of(keys, at_most)
+    queries = look.queries
+    keys = look.key.shape[2]
+    down = step_of(queries, at_most)
+    along = step_of(keys, at_most)
     band = max(1, TILE // max(1, keys * (look.heads if head is None else 1)) // down) * down
-    found = [_band(look.only(head), slice(begin, min(begin + band, queries)), down, along) for begin in range(0, queries, band)]
+    found = [
+        _band(look.only(head), slice(begin, min(begin + band, queries)), down, along)
+        for begin in range(0, queries, band)
+    ]
     return np.concatenate(found), (down, along)
 
 
@@ -102,7 +112,8 @@ def _band(look: Look, rows: slice, down: int, along: int) -> Array:
 
 
 def pooled(values: Array, across: tuple[int, int], *, add: bool = True) -> Array:
-    """The mean over rows taken together, the sum (or mean) over columns; NaN only where nothing was."""
+    """The mean over rows taken together, the sum (or mean) over columns; NaN only where nothing
+    was."""
     down, along = across
     if down == along == 1:
         return values
@@ -110,7 +121,9 @@ def pooled(values: Array, across: tuple[int, int], *, add: bool = True) -> Array
     filled = np.where(there, values, 0.0)
     starts = np.arange(0, values.shape[0], down), np.arange(0, values.shape[1], along)
     total = np.add.reduceat(np.add.reduceat(filled, starts[1], axis=1), starts[0], axis=0)
-    counted = np.add.reduceat(np.add.reduceat(there, starts[1], axis=1, dtype=np.int64), starts[0], axis=0, dtype=np.int64)
+    counted = np.add.reduceat(
+        np.add.reduceat(there, starts[1], axis=1, dtype=np.int64), starts[0], axis=0, dtype=np.int64
+    )
     rows = np.add.reduceat(np.ones(len(values), dtype=np.int64), starts[0])[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(counted > 0, total / (rows if add else counted), np.nan).astype(np.float32)

@@ -2,17 +2,22 @@
 
     q_m · k_n · scale  =  Σ_p amplitude_p · cos(phase_p + (m − n) ω_p)  +  rest
 
-Pair p of a head is (x_p, x_{p + pairs}), a point in a plane. Before it is rotated, a query's has a length |q_p| and an angle, a key's too:
+Pair p of a head is (x_p, x_{p + pairs}), a point in a plane. Before it is rotated, a query's has a
+length |q_p| and an angle, a key's too:
     amplitude_p = |q_p| |k_p| · scale            what the two tokens say, wherever they stand
     phase_p     = angle of q_p − angle of k_p
-    (m − n) ω_p                                  where they stand, whatever they say; a whole turn every 2π / ω_p tokens
-`rest` is the part past the rotated numbers of a head (GPT-NeoX), which no position touches. Soft-cap and mask come afterwards.
+    (m − n) ω_p                                  where they stand, whatever they say; a whole turn
+                                                 every 2π / ω_p tokens
+`rest` is the part past the rotated numbers of a head (GPT-NeoX), which no position touches.
+Soft-cap and mask come afterwards.
 
-A pair's share of the scores is the covariance of its part with the whole, over the keys that a row may see, summed over rows and divided
-by the variance of the whole; all pairs and the rest sum to 1. A share below 0 says that the pair flattens what the others tell apart.
+A pair's share of the scores is the covariance of its part with the whole, over the keys that a row
+may see, summed over rows and divided by the variance of the whole; all pairs and the rest sum to 1.
+A share below 0 says that the pair flattens what the others tell apart.
 
-Angles are taken back from the q and k that the kernel got. nGPT puts its learned s_qk on after the rotation: there the sum is as exact,
-but once s_qk differs within a pair, a token's amplitude and angle depend a little on where it stands.
+Angles are taken back from the q and k that the kernel got. nGPT puts its learned s_qk on after the
+rotation: there the sum is as exact, but once s_qk differs within a pair, a token's amplitude and
+angle depend a little on where it stands.
 """
 
 from __future__ import annotations
@@ -35,7 +40,8 @@ PerPair = Float[Tensor, "query key"]
 
 @dataclass(frozen=True, slots=True)
 class RotaryParts:
-    """One head's q and k as points in the planes that RoPE turns. Frequency pairs count from 0, the fastest."""
+    """One head's q and k as points in the planes that RoPE turns. Frequency pairs count from 0, the
+    fastest."""
 
     site: Site
     head: int
@@ -81,12 +87,14 @@ class RotaryParts:
         return self.distance * self.frequencies[checked("pair", pair, self.pairs)]
 
     def scores_of(self, pair: int, *, turned: bool = True) -> PerPair:
-        """What a pair adds to the scores; without its turn, what it would add if both tokens stood in one place."""
+        """What a pair adds to the scores; without its turn, what it would add if both tokens stood
+        in one place."""
         angle = self.phase(pair) + self.turn(pair) if turned else self.phase(pair)
         return self.amplitude(pair) * angle.cos()
 
     def scores(self, *, turned: bool = True) -> PerPair:
-        """All pairs and the rest: q·k · scale, before soft-cap and mask; without the turns, content alone."""
+        """All pairs and the rest: q·k · scale, before soft-cap and mask; without the turns, content
+        alone."""
         found = self.rest.clone()
         for pair in range(self.pairs):
             found += self.scores_of(pair, turned=turned)
@@ -100,17 +108,29 @@ def rotation_of(trace: Trace, layer: int, head: int, *, stack: str | None = None
     attention = trace.config.stacks[name].block(layer).attention
     if not isinstance(attention.positions, Rotary):
         has = type(attention.positions).__name__
-        raise InputError(f"layer {layer} of the {name} has no RoPE: its attention has {has}", expected="Rotary", fix="trace.geometry(…)")
-    frequencies, _ = rotary_frequencies(attention.positions, attention.positions.dim or attention.head_dim, look.query.device)
+        raise InputError(
+            f"layer {layer} of the {name} has no RoPE: its attention has {has}",
+            expected="Rotary",
+            fix="trace.geometry(…)",
+        )
+    frequencies, _ = rotary_frequencies(
+        attention.positions, attention.positions.dim or attention.head_dim, look.query.device
+    )
     return taken_apart(look, checked("head", head, look.heads), frequencies.double())
 
 
 @torch.no_grad()
 def taken_apart(look: Look, head: int, frequencies: Float[Tensor, " pairs"]) -> RotaryParts:
     """One head, in float64."""
-    one, mask, pairs = look.only(head), look.scoring.mask, len(frequencies)
-    query, key, scale = one.query[0, 0].double(), one.key[0, 0].double(), look.scoring.scale
-    query_at, key_at, allowed = mask.query_at[0], mask.key_at[0], mask.allowed()[0, 0]
+    one = look.only(head)
+    mask = look.scoring.mask
+    pairs = len(frequencies)
+    query = one.query[0, 0].double()
+    key = one.key[0, 0].double()
+    scale = look.scoring.scale
+    query_at = mask.query_at[0]
+    key_at = mask.key_at[0]
+    allowed = mask.allowed()[0, 0]
     shares = covariances(query, key, allowed) if allowed.any() else query.new_zeros(query.shape[1])
     shares = shares / shares.sum()
     query_amplitude, query_phase = unturned(query, query_at, frequencies)
@@ -134,19 +154,25 @@ def taken_apart(look: Look, head: int, frequencies: Float[Tensor, " pairs"]) -> 
 
 
 def unturned(
-    x: Float[Tensor, "time head_dim"], at: Int[Tensor, " time"], frequencies: Float[Tensor, " pairs"]
+    x: Float[Tensor, "time head_dim"],
+    at: Int[Tensor, " time"],
+    frequencies: Float[Tensor, " pairs"],
 ) -> tuple[Float[Tensor, "time pairs"], Float[Tensor, "time pairs"]]:
     """Length and angle of each pair, its rotation taken back."""
     pairs = len(frequencies)
-    a, b = x[:, :pairs], x[:, pairs : 2 * pairs]
+    a = x[:, :pairs]
+    b = x[:, pairs : 2 * pairs]
     angle = torch.atan2(b, a) - at[:, None] * frequencies
     return torch.hypot(a, b), torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
 
 
 def covariances(
-    query: Float[Tensor, "query head_dim"], key: Float[Tensor, "key head_dim"], allowed: Bool[Tensor, "query key"]
+    query: Float[Tensor, "query head_dim"],
+    key: Float[Tensor, "key head_dim"],
+    allowed: Bool[Tensor, "query key"],
 ) -> Float[Tensor, " head_dim"]:
-    """Σ_i cov_j(q_id k_jd, q_i · k_j) of each number d, over the keys that row i may see: q_id Σ_j w_ij k_jd, w the centred scores."""
+    """Σ_i cov_j(q_id k_jd, q_i · k_j) of each number d, over the keys that row i may see: q_id Σ_j
+    w_ij k_jd, w the centred scores."""
     count = allowed.sum(-1, keepdim=True).clamp(min=1)
     scores = (query @ key.T).masked_fill(~allowed, 0.0)
     centred = (scores - scores.sum(-1, keepdim=True) / count).masked_fill(~allowed, 0.0) / count

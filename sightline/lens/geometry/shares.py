@@ -4,22 +4,27 @@
     v    = variance of |q_i| |k_j| cos θ_ij · scale
     v_D  = the same with every |k_j| replaced by their mean         only direction tells keys apart
     v_L  = the same with every cos θ_ij replaced by their mean      only length does
-and give each its Shapley value, the mean of what it adds when it comes first and when it comes second:
-    direction = (v_D + v − v_L) / 2            length = (v_L + v − v_D) / 2            direction + length = v
-A head's shares are the sums over its rows, divided by Σ v: a row counts by its variance, and that is all that |q_i| does here. A share
-is below 0 where its part works against the other: long keys that point away. Soft-cap and bias are left out: they have no length.
+and give each its Shapley value, the mean of what it adds when it comes first and when it comes
+second:
+    direction = (v_D + v − v_L) / 2       length = (v_L + v − v_D) / 2       direction + length = v
+A head's shares are the sums over its rows, divided by Σ v: a row counts by its variance, and that
+is all that |q_i| does here. A share is below 0 where its part works against the other: long keys
+that point away. Soft-cap and bias are left out: they have no length.
 
-**Share of the attention.** KL(weights ‖ weights with key norms equalised) and KL(weights ‖ weights with angles flattened), by the same
-means, with soft-cap, bias and sink as they are; in nats, the mean over the rows that see two keys or more. With KL(weights ‖ neither)
-as the whole, the same two-player Shapley value gives shares that sum to 1.
+**Share of the attention.** KL(weights ‖ weights with key norms equalised) and KL(weights ‖ weights
+with angles flattened), by the same means, with soft-cap, bias and sink as they are; in nats, the
+mean over the rows that see two keys or more. With KL(weights ‖ neither) as the whole, the same
+two-player Shapley value gives shares that sum to 1.
 
-**Centred.** Adding one vector to all keys that a row sees adds one number to all of its scores, which softmax does not see; lengths and
-angles do change. So there is a second version in which each row's keys have their mean over *the keys that this row may see* taken off
-(under a causal mask, a running mean: a row does not depend on what comes after it). Then |k_j − μ_i| is a number per pair, and
-    score_ij = |q_i| · |k_j − μ_i| · cos θ'_ij · scale + offset_i,            offset_i = q_i · μ_i · scale
-Weights do not depend on offset_i, be there a position bias or not; with a soft-cap or a sink they do, and it is kept. Keys are centred as
-the kernel gets them, after RoPE: one vector added *before* RoPE (the bias of the key's projection) is turned differently at each place,
-and is seen.
+**Centred.** Adding one vector to all keys that a row sees adds one number to all of its scores,
+which softmax does not see; lengths and angles do change. So there is a second version in which each
+row's keys have their mean over *the keys that this row may see* taken off (under a causal mask, a
+running mean: a row does not depend on what comes after it). Then |k_j − μ_i| is a number per pair,
+and
+    score_ij = |q_i| · |k_j − μ_i| · cos θ'_ij · scale + offset_i,      offset_i = q_i · μ_i · scale
+Weights do not depend on offset_i, be there a position bias or not; with a soft-cap or a sink they
+do, and it is kept. Keys are centred as the kernel gets them, after RoPE: one vector added *before*
+RoPE (the bias of the key's projection) is turned differently at each place, and is seen.
 """
 
 from __future__ import annotations
@@ -38,12 +43,13 @@ from sightline.lens.trace.layer import Look
 
 PerPair = Float[Tensor, "query key"]
 PerRow = Float[Tensor, " query"]
-ROUNDING = 1e-12  # a square below this part of what it is a difference of is what float32 left of equal numbers
+ROUNDING = 1e-12  # below this share of its operands, a squared difference is float32 rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What is direction and what is length: of a head, or the mean over a layer's heads. NaN where no row has two keys to tell apart."""
+    """What is direction and what is length: of a head, or the mean over a layer's heads. NaN where
+    no row has two keys to tell apart."""
 
     direction: float  # of the variance of the scores; these two sum to 1
     length: float
@@ -67,7 +73,8 @@ class RowShares(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One way to write a head's scores as length × direction: |q_i| · key_length · cosine · scale + offset_i."""
+    """One way to write a head's scores as length × direction: |q_i| · key_length · cosine · scale +
+    offset_i."""
 
     key_length: Float[Tensor, "#query key"]  # one row for all queries where keys are raw
     cosine: PerPair
@@ -78,8 +85,11 @@ class Split:
     def shares(self) -> Shares:
         row = self.rows
         told = row.keys >= 2
-        equalised, flattened, whole = (float(x[told].sum()) for x in (row.norms_equalised, row.angles_flattened, row.neither))
-        variance, several = float(row.variance.sum()), int(told.sum())
+        equalised, flattened, whole = (
+            float(x[told].sum()) for x in (row.norms_equalised, row.angles_flattened, row.neither)
+        )
+        variance = float(row.variance.sum())
+        several = int(told.sum())
         return Shares(
             direction=_part(float(row.direction.sum()), variance),
             length=_part(float(row.length.sum()), variance),
@@ -112,9 +122,12 @@ class Band:
 
     def log_weights(self, products: PerPair) -> Float[Tensor, "query outcome"]:
         """log softmax of these q·k · scale; a sink is one outcome more."""
-        cap, sinks = self.scoring.softcap, self.scoring.sinks
+        cap = self.scoring.softcap
+        sinks = self.scoring.sinks
         scores = products if cap is None else cap * torch.tanh(products / cap)
-        scores = (scores if self.bias is None else scores + self.bias).masked_fill(~self.allowed, -torch.inf)
+        scores = (scores if self.bias is None else scores + self.bias).masked_fill(
+            ~self.allowed, -torch.inf
+        )
         if sinks is not None:
             scores = torch.cat((scores, sinks.double().expand(len(scores), 1)), dim=-1)
         return scores.log_softmax(-1)
@@ -122,20 +135,33 @@ class Band:
 
 def band_of(one: Look, rows: slice) -> Band:
     """Rows of a look with one head. A bias of −∞ hides a key as a mask does."""
-    query, key = one.query[0, 0, rows].double(), one.key[0, 0].double()
+    query = one.query[0, 0, rows].double()
+    key = one.key[0, 0].double()
     scoring = one.scoring.tile(rows, slice(0, len(key)))
-    allowed, bias = scoring.mask.allowed()[0, 0], None
+    allowed = scoring.mask.allowed()[0, 0]
+    bias = None
     if scoring.bias is not None:
-        bias = scoring.bias(scoring.mask.query_at, scoring.mask.key_at)[0, 0].double().expand(len(query), len(key))
+        bias = (
+            scoring.bias(scoring.mask.query_at, scoring.mask.key_at)[0, 0]
+            .double()
+            .expand(len(query), len(key))
+        )
         allowed = allowed & ~bias.isneginf()
     average = allowed / allowed.sum(-1, keepdim=True, dtype=torch.float64).clamp(min=1)
-    return Band(query, key, query.norm(dim=-1, keepdim=True), query @ key.T, allowed, average, bias, scoring)
+    return Band(
+        query, key, query.norm(dim=-1, keepdim=True), query @ key.T, allowed, average, bias, scoring
+    )
 
 
 def raw(band: Band) -> Split:
     """Lengths and angles of q and k as they are."""
     length = band.key.norm(dim=-1)[None]
-    return _split(band, length, _ratio(band.dots, band.query_length * length), torch.zeros_like(band.query_length))
+    return _split(
+        band,
+        length,
+        _ratio(band.dots, band.query_length * length),
+        torch.zeros_like(band.query_length),
+    )
 
 
 def centred(band: Band) -> Split:
@@ -145,15 +171,32 @@ def centred(band: Band) -> Split:
     whole = band.key.square().sum(-1) + mean.square().sum(-1, keepdim=True)
     squared = whole - 2 * mean @ band.key.T
     length = torch.where(squared > ROUNDING * whole, squared, 0.0).sqrt()
-    return _split(band, length, _ratio(band.dots - offset, band.query_length * length), offset * band.scoring.scale)
+    return _split(
+        band,
+        length,
+        _ratio(band.dots - offset, band.query_length * length),
+        offset * band.scoring.scale,
+    )
 
 
-def _split(band: Band, length: Float[Tensor, "#query key"], cosine: PerPair, offset: Float[Tensor, "query 1"]) -> Split:
+def _split(
+    band: Band,
+    length: Float[Tensor, "#query key"],
+    cosine: PerPair,
+    offset: Float[Tensor, "query 1"],
+) -> Split:
     """What a row makes of lengths and angles, of each alone, and of neither."""
-    force, one_length, one_cosine = band.query_length * band.scoring.scale, band.mean(length), band.mean(cosine)
-    product: Callable[[Tensor, Tensor], Tensor] = lambda length, cosine: force * length * cosine + offset  # noqa: E731
-    whole, direction = product(length, cosine), product(one_length, cosine)
-    by_length, neither = product(length, one_cosine), product(one_length, one_cosine).expand_as(cosine)
+    force = band.query_length * band.scoring.scale
+    one_length = band.mean(length)
+    one_cosine = band.mean(cosine)
+
+    def product(length: Tensor, cosine: Tensor) -> Tensor:
+        return force * length * cosine + offset
+
+    whole = product(length, cosine)
+    direction = product(one_length, cosine)
+    by_length = product(length, one_cosine)
+    neither = product(one_length, one_cosine).expand_as(cosine)
     v, v_direction, v_length = (band.variance(x) for x in (whole, direction, by_length))
     told = v > ROUNDING * (force[:, 0] * band.key.norm(dim=-1).max()).square()
     weights = band.log_weights(whole)
@@ -165,10 +208,17 @@ def _split(band: Band, length: Float[Tensor, "#query key"], cosine: PerPair, off
         divergence(weights, band.log_weights(by_length)),
         divergence(weights, band.log_weights(neither)),
     )
-    return Split(length.float(), cosine.float(), offset[:, 0].float(), RowShares(*(x * told for x in rows), keys=band.allowed.sum(-1)))
+    return Split(
+        length.float(),
+        cosine.float(),
+        offset[:, 0].float(),
+        RowShares(*(x * told for x in rows), keys=band.allowed.sum(-1)),
+    )
 
 
-def divergence(log_p: Float[Tensor, "query outcome"], log_q: Float[Tensor, "query outcome"]) -> PerRow:
+def divergence(
+    log_p: Float[Tensor, "query outcome"], log_q: Float[Tensor, "query outcome"]
+) -> PerRow:
     """KL(p ‖ q) = Σ p (log p − log q), over what p can be; 0 for a row that sees nothing."""
     p = log_p.exp()
     return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1).clamp(min=0)
@@ -184,7 +234,9 @@ def joined(bands: Sequence[Split], *, one_length: bool = False) -> Split:
     join: Callable[[Iterable[Tensor]], Tensor] = lambda parts: torch.cat(list(parts))  # noqa: E731
     length = bands[0].key_length if one_length else join(band.key_length for band in bands)
     rows = RowShares(*(join(parts) for parts in zip(*(band.rows for band in bands), strict=True)))
-    return Split(length, join(band.cosine for band in bands), join(band.offset for band in bands), rows)
+    return Split(
+        length, join(band.cosine for band in bands), join(band.offset for band in bands), rows
+    )
 
 
 def _part(part: float, whole: float) -> float:

@@ -1,11 +1,13 @@
-"""How much of a head's attention lies where a pattern says, beside what evenly spread attention would put there.
+"""How much of a head's attention lies where a pattern says, beside what evenly spread attention
+would put there.
 
     left   = weights without the sink, each row made to sum to 1 again
     value  = mean over rows of  Σ_{j in pattern} left_ij
-    chance = mean over rows of  |pattern_i| / |visible_i|          what uniform attention over the visible keys gives
+    chance = mean over rows of  |pattern_i| / |visible_i|     as uniform attention would give
     confidence = (value − chance) / (1 − chance), at least 0
 
-Every function takes the weights of one layer, `[heads, query, key]`, and gives a number for each head; NaN where too few rows can say.
+Every function takes the weights of one layer, `[heads, query, key]`, and gives a number for each
+head; NaN where too few rows can say.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Attention without its sink. `rows` are the queries that each head can be judged by, `sink` the mass that was taken out."""
+    """Attention without its sink. `rows` are the queries that each head can be judged by, `sink`
+    the mass that was taken out."""
 
     weights: Weights
     visible: Pattern
@@ -50,8 +53,11 @@ class Left:
     sink: Measured
 
 
-def without_sink(weights: Weights, visible: Pattern, sink: Bool[Tensor, " key"], asked: Bool[Tensor, " query"]) -> Left:
-    """Take the sink's columns out. What a learned sink swallowed, and no key got, is sink as well."""
+def without_sink(
+    weights: Weights, visible: Pattern, sink: Bool[Tensor, " key"], asked: Bool[Tensor, " query"]
+) -> Left:
+    """Take the sink's columns out. What a learned sink swallowed, and no key got, is sink as
+    well."""
     kept = visible & ~sink
     choice = asked & (kept.sum(-1) >= 2)
     masked = weights.double() * kept
@@ -59,7 +65,10 @@ def without_sink(weights: Weights, visible: Pattern, sink: Bool[Tensor, " key"],
     rows = choice & (mass >= LEFT)
     rows = rows & (rows.sum(-1, keepdim=True) >= SPEAKING * choice.sum())
     share = (visible & sink).sum(-1) / visible.sum(-1).clamp(min=1)
-    taken = Measured(averaged(1 - mass, choice.expand_as(mass)), averaged(share.expand_as(mass).double(), choice.expand_as(mass)))
+    taken = Measured(
+        averaged(1 - mass, choice.expand_as(mass)),
+        averaged(share.expand_as(mass).double(), choice.expand_as(mass)),
+    )
     return Left(masked / mass[..., None].clamp(min=1e-12), kept, rows, taken)
 
 
@@ -70,8 +79,11 @@ def averaged(values: Float[Tensor, "heads query"], rows: Bool[Tensor, "heads que
     return torch.where(count >= ROWS, mean, math.nan)
 
 
-def judged(left: Left, mass: Float[Tensor, "heads query"], share: Float[Tensor, " query"]) -> Measured:
-    """The mean mass over the rows where a head has a choice: where the pattern is neither nothing nor everything."""
+def judged(
+    left: Left, mass: Float[Tensor, "heads query"], share: Float[Tensor, " query"]
+) -> Measured:
+    """The mean mass over the rows where a head has a choice: where the pattern is neither nothing
+    nor everything."""
     rows = left.rows & (share > 0) & (share < 1)
     return Measured(averaged(mass, rows), averaged(share.expand_as(mass), rows))
 
@@ -83,14 +95,17 @@ def on_pattern(left: Left, pattern: Pattern) -> Measured:
     return judged(left, (left.weights * pattern).sum(-1), share)
 
 
-# --------------------------------------------------------------------------------------------------------- the patterns
+# ----------------------------------------------------------------------------------- the patterns
 
 
 def at_offset(left: Left, offset: int) -> Measured:
-    """j = i + offset: the previous token at −1, the next at 1, the token itself at 0. Only this diagonal is read."""
+    """j = i + offset: the previous token at −1, the next at 1, the token itself at 0. Only this
+    diagonal is read."""
     queries, keys = left.visible.shape
-    first, last = max(0, -offset), min(queries, keys - offset)
-    mass, seen = torch.zeros_like(left.rows, dtype=torch.double), torch.zeros(queries, dtype=torch.double)
+    first = max(0, -offset)
+    last = min(queries, keys - offset)
+    mass = torch.zeros_like(left.rows, dtype=torch.double)
+    seen = torch.zeros(queries, dtype=torch.double)
     if first < last:
         mass[:, first:last] = left.weights.diagonal(offset, 1, 2)
         seen[first:last] = left.visible.diagonal(offset).double()
@@ -117,7 +132,8 @@ def others(columns: Bool[Tensor, " key"], *, queries: int, cross: bool) -> Patte
 
 
 def broad(left: Left) -> Measured:
-    """exp(entropy) / visible keys: the share of the keys that is really looked at; 1 when all are alike, and half is no breadth."""
+    """exp(entropy) / visible keys: the share of the keys that is really looked at; 1 when all are
+    alike, and half is no breadth."""
     count = left.visible.sum(-1)
     entropy = -torch.special.xlogy(left.weights, left.weights).sum(-1)
     value = averaged(entropy.exp() / count.clamp(min=1), left.rows & (count >= 4))
@@ -125,10 +141,12 @@ def broad(left: Left) -> Measured:
 
 
 def monotone(left: Left) -> Measured:
-    """How far a head walks through the source in the order of the text,  max(0, ρ) · min(1, σ / σ_even).
+    """How far a head walks through the source in the order of the text,  max(0, ρ) · min(1, σ /
+    σ_even).
 
-    c_i = Σ_j left_ij j is where row i looks on average, ρ the rank correlation of c_i with i, σ the spread of c, and σ_even that of
-    a steady walk from the first visible key to the last. Chance is the mean of the same over rows in random order.
+    c_i = Σ_j left_ij j is where row i looks on average, ρ the rank correlation of c_i with i, σ the
+    spread of c, and σ_even that of a steady walk from the first visible key to the last. Chance is
+    the mean of the same over rows in random order.
     """
     found = torch.full((2, left.rows.shape[0]), math.nan).double()
     drawn = torch.Generator().manual_seed(0)
@@ -136,8 +154,12 @@ def monotone(left: Left) -> Measured:
     for head, rows in enumerate(left.rows):
         if int(rows.sum()) >= ROWS:
             seen = keys[left.visible[rows].any(0)]
-            centres, length = left.weights[head, rows] @ keys, float(seen[-1] - seen[0])
-            shuffled = [walk(centres[torch.randperm(len(centres), generator=drawn)], length) for _ in range(SHUFFLES)]
+            centres = left.weights[head, rows] @ keys
+            length = float(seen[-1] - seen[0])
+            shuffled = [
+                walk(centres[torch.randperm(len(centres), generator=drawn)], length)
+                for _ in range(SHUFFLES)
+            ]
             found[:, head] = torch.tensor([walk(centres, length), sum(shuffled) / SHUFFLES])
     return Measured(found[0], found[1])
 

@@ -1,8 +1,11 @@
-"""Random tokens, repeated once: a text in which only a head that knows repetition can know what comes next.
+"""Random tokens, repeated once: a text in which only a head that knows repetition can know what
+comes next.
 
-    A B C D … A B C D …        at the second C a duplicate-token head looks at the first C, an induction head at the D behind it
+    A B C D … A B C D …      at the second C, a duplicate-token head looks at the first C,
+                             an induction head at the D after it
 
-Two lengths are used, so that a head of a fixed offset, which would pass for both at one length, fails at the other.
+Two lengths are used, so that a head of a fixed offset, which would pass for both at one length,
+fails at the other.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ LEAST = 3  # tokens that make a period
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """`ids` with what the model wants around them; `source` is the encoder's where there are two stacks."""
+    """`ids` with what the model wants around them; `source` is the encoder's where there are two
+    stacks."""
 
     ids: list[int]
     period: int
@@ -29,13 +33,19 @@ class Probe:
 
 
 def probes_for(subject: Subject, *, seed: int = 0, start: int = 0) -> dict[str, Probe]:
-    """A long and a short probe; an encoder–decoder reads the tokens, and is shown writing the same ones after `start`."""
+    """A long and a short probe; an encoder–decoder reads the tokens, and is shown writing the same
+    ones after `start`."""
     before, after = around(subject)
-    known, room = usable_tokens(subject), room_of(subject.running) - len(before) - len(after)
+    known = usable_tokens(subject)
+    room = room_of(subject.running) - len(before) - len(after)
     longest = min(PERIODS["probe"], len(known), room // 2)
     if longest <= LEAST:
         seen = f"{len(known)} tokens that are text, and room for {room}"
-        raise InputError(f"a model with {seen}", expected=f"{LEAST + 1} and room for {2 * LEAST + 2}", fix="take a larger model")
+        raise InputError(
+            f"a model with {seen}",
+            expected=f"{LEAST + 1} and room for {2 * LEAST + 2}",
+            fix="take a larger model",
+        )
     drawn = torch.Generator().manual_seed(seed)
     found: dict[str, Probe] = {}
     for name, period in PERIODS.items():
@@ -52,7 +62,8 @@ def around(subject: Subject) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and after a text."""
     if subject.tokenizer is None:
         return [], []
-    inner, whole = subject.tokenizer.encode("a"), subject.tokenizer.encode("a", special=True)
+    inner = subject.tokenizer.encode("a")
+    whole = subject.tokenizer.encode("a", special=True)
     first = next(n for n in range(len(whole)) if whole[n : n + len(inner)] == inner)
     return whole[:first], whole[first + len(inner) :]
 

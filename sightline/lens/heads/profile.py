@@ -1,4 +1,5 @@
-"""What every head does: scores on a text and on random repeated tokens, and from these a role with its confidence.
+"""What every head does: scores on a text and on random repeated tokens, and from these a role with
+its confidence.
 
 heads = heads_of(model, "The cat sat on the mat, and the cat slept.")
 heads.top("induction", 3)                   the three heads that do it most
@@ -20,14 +21,23 @@ from torch import Tensor
 from sightline.errors import InputError, nearest
 from sightline.lens.heads.patterns import Measured
 from sightline.lens.heads.probes import Probe, probes_for
-from sightline.lens.heads.roles import ROLES, gathered, label, left_of, measure, offsets_within, scene_of
+from sightline.lens.heads.roles import (
+    ROLES,
+    gathered,
+    label,
+    left_of,
+    measure,
+    offsets_within,
+    scene_of,
+)
 from sightline.lens.trace.layer import Site, sites_of
 from sightline.lens.trace.subject import Subject, Token
 from sightline.lens.trace.trace import Trace, trace_of
 
 TEXT = (
-    "The old lighthouse stood on a cliff above the sea, and its keeper, a quiet man, lit the lamp every night. "
-    "When the storm came, the ships saw the lamp; when the storm left, the ships were safe, and the keeper slept."
+    "The old lighthouse stood on a cliff above the sea, and its keeper, a quiet man, lit the lamp"
+    " every night. When the storm came, the ships saw the lamp; when the storm left, the ships were"
+    " safe, and the keeper slept."
 )
 MOST = 1024  # tokens: more make no head clearer, and the maps grow with the square
 FEW = 8  # words of our text
@@ -36,14 +46,16 @@ SCORED = ROLES[:-1]
 
 @runtime_checkable
 class Reader(Protocol):
-    """A subject that reads a text by itself, as a `Model` does: an encoder–decoder translates it first."""
+    """A subject that reads a text by itself, as a `Model` does: an encoder–decoder translates it
+    first."""
 
     def trace(self, text: str | Sequence[int]) -> Trace: ...
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRole:
-    """One head. `sink` is the share of its attention on the first and special tokens; `offset` the fixed offset that suits it best."""
+    """One head. `sink` is the share of its attention on the first and special tokens; `offset` the
+    fixed offset that suits it best."""
 
     stack: str
     layer: int
@@ -64,8 +76,8 @@ class HeadRole:
 
 @dataclass(frozen=True, slots=True)
 class HeadMap:
-    """All heads. `scores[head, role, text]` and `confidences[head, role]` in the order of `heads`, `roles` and `texts`; NaN where a role
-    makes no sense or a text could not show it."""
+    """All heads. `scores[head, role, text]` and `confidences[head, role]` in the order of `heads`,
+    `roles` and `texts`; NaN where a role makes no sense or a text could not show it."""
 
     name: str
     heads: tuple[HeadRole, ...]
@@ -92,7 +104,11 @@ class HeadMap:
 
     def column(self, role: str) -> int:
         if role not in self.roles:
-            raise InputError(f"a role named {role!r}", expected="one of heads.roles", fix=nearest(role, self.roles))
+            raise InputError(
+                f"a role named {role!r}",
+                expected="one of heads.roles",
+                fix=nearest(role, self.roles),
+            )
         return self.roles.index(role)
 
     def grid(self, stack: str, *, cross: bool = False) -> list[list[HeadRole]]:
@@ -103,7 +119,11 @@ class HeadMap:
                 rows.setdefault(head.layer, []).append(head)
         if not rows:
             there = sorted({f"stack={one.stack!r}, cross={one.cross}" for one in self.heads})
-            raise InputError(f"no {'cross-' if cross else ''}attention in {stack!r}", expected=" or ".join(there), fix=there[0])
+            raise InputError(
+                f"no {'cross-' if cross else ''}attention in {stack!r}",
+                expected=" or ".join(there),
+                fix=there[0],
+            )
         return list(rows.values())
 
     @property
@@ -124,7 +144,8 @@ class HeadMap:
                     "confidence": plain(head.confidence),
                     "sink": plain(head.sink),
                     "scores": {
-                        role: dict(zip(self.texts, map(plain, row), strict=True)) for role, row in zip(self.roles, of_head, strict=True)
+                        role: dict(zip(self.texts, map(plain, row), strict=True))
+                        for role, row in zip(self.roles, of_head, strict=True)
                     },
                     "confidences": dict(zip(self.roles, map(plain, sure), strict=True)),
                 }
@@ -137,36 +158,58 @@ def plain(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 6)
 
 
-def heads_of(subject: Subject, text: str | Sequence[int] | Trace | None = None, *, seed: int = 0) -> HeadMap:
-    """The role of every head, from a text (of ours if none is given; a trace of one will do) and two probes of random repeated tokens."""
+def heads_of(
+    subject: Subject, text: str | Sequence[int] | Trace | None = None, *, seed: int = 0
+) -> HeadMap:
+    """The role of every head, from a text (of ours if none is given; a trace of one will do) and
+    two probes of random repeated tokens."""
     traces = texts_of(subject, text, seed)
     names = list(traces)
-    heads, scores, sure = list[HeadRole](), list[Tensor](), list[Tensor]()
+    heads = list[HeadRole]()
+    scores = list[Tensor]()
+    sure = list[Tensor]()
     for site in sites_of(subject.running):
         by_text = measured(subject, traces, site)
         for number in range(next(iter(traces.values())).looks[site].heads):
             head, of_head, confident = judge(site, number, by_text)
             heads.append(head)
-            scores.append(torch.tensor([[of_head[role][name] for name in names] for role in SCORED]))
+            scores.append(
+                torch.tensor([[of_head[role][name] for name in names] for role in SCORED])
+            )
             sure.append(torch.tensor([confident[role] for role in SCORED]))
-    shown = {name: trace.source_text or trace.text or f"{len(trace.tokens)} tokens" for name, trace in traces.items()}
+    shown = {
+        name: trace.source_text or trace.text or f"{len(trace.tokens)} tokens"
+        for name, trace in traces.items()
+    }
     return HeadMap(subject.name, tuple(heads), torch.stack(scores), torch.stack(sure), shown, seed)
 
 
-def texts_of(subject: Subject, text: str | Sequence[int] | Trace | None, seed: int) -> dict[str, Trace]:
-    """The traces to judge by: the text's, and those of the probes. A model that is given no text and cannot read ours has only these."""
+def texts_of(
+    subject: Subject, text: str | Sequence[int] | Trace | None, seed: int
+) -> dict[str, Trace]:
+    """The traces to judge by: the text's, and those of the probes. A model that is given no text
+    and cannot read ours has only these."""
     if not sites_of(subject.running):
-        raise InputError("a model without attention", expected="at least one layer", fix="take a model that has layers")
+        raise InputError(
+            "a model without attention",
+            expected="at least one layer",
+            fix="take a model that has layers",
+        )
     text = own_text(subject) if text is None else text
     given = None if text is None else trace_for(subject, text)
     start = 0 if given is None else given.tokens[0].id
-    probes = {name: trace_probe(subject, probe) for name, probe in probes_for(subject, seed=seed, start=start).items()}
+    probes = {
+        name: trace_probe(subject, probe)
+        for name, probe in probes_for(subject, seed=seed, start=start).items()
+    }
     return probes if given is None else {"text": given, **probes}
 
 
 def own_text(subject: Subject) -> str | None:
-    """As much of our text as the model can read and has room for; nothing if that is too little to judge by."""
-    tokenizer, words = subject.tokenizer, TEXT.split()
+    """As much of our text as the model can read and has room for; nothing if that is too little to
+    judge by."""
+    tokenizer = subject.tokenizer
+    words = TEXT.split()
     while tokenizer is not None and len(words) >= FEW:
         ids = tokenizer.encode(" ".join(words), special=True)
         if len(ids) <= most_tokens(subject) and tokenizer.unknown not in ids:
@@ -176,27 +219,48 @@ def own_text(subject: Subject) -> str | None:
 
 
 def trace_for(subject: Subject, text: str | Sequence[int] | Trace) -> Trace:
-    """A trace of a text, as the subject reads it. One that is too long is said before it is read."""
+    """A trace of a text, as the subject reads it. One that is too long is said before it is
+    read."""
     if isinstance(text, Trace):
         return whole(subject, text)
     if isinstance(text, str) and subject.tokenizer is None:
-        raise InputError("a text, for a model without tokenizer", expected="token ids", fix="heads_of(model, [5, 17, 3, 5, 17])")
-    ids = subject.tokenizer.encode(text, special=True) if isinstance(text, str) and subject.tokenizer else [int(id) for id in text]
+        raise InputError(
+            "a text, for a model without tokenizer",
+            expected="token ids",
+            fix="heads_of(model, [5, 17, 3, 5, 17])",
+        )
+    ids = (
+        subject.tokenizer.encode(text, special=True)
+        if isinstance(text, str) and subject.tokenizer
+        else [int(id) for id in text]
+    )
     if not ids or (isinstance(text, str) and not text.strip()):
-        raise InputError("an empty text", expected="some words", fix="leave the text out, or give a sentence")
+        raise InputError(
+            "an empty text", expected="some words", fix="leave the text out, or give a sentence"
+        )
     checked_length(len(ids), most_tokens(subject))
     if isinstance(subject, Reader):
         return subject.trace(text)
     if len(subject.running.config.stacks) == 2:
-        raise InputError("a text alone, for an encoder–decoder", expected="a trace of it", fix="heads_of(model, model.trace(text))")
+        raise InputError(
+            "a text alone, for an encoder–decoder",
+            expected="a trace of it",
+            fix="heads_of(model, model.trace(text))",
+        )
     return trace_of(subject, ids, text=text if isinstance(text, str) else "")
 
 
 def whole(subject: Subject, trace: Trace) -> Trace:
     """A trace that has every layer and every row, and whose maps have memory."""
     checked_length(max(len(trace.tokens), len(trace.source or ())), MOST)
-    if len(trace.rows) != len(trace.tokens) or any(site not in trace.looks for site in sites_of(subject.running)):
-        raise InputError("a trace of a part of the model or of the text", expected="all layers and rows", fix="model.trace(text)")
+    if len(trace.rows) != len(trace.tokens) or any(
+        site not in trace.looks for site in sites_of(subject.running)
+    ):
+        raise InputError(
+            "a trace of a part of the model or of the text",
+            expected="all layers and rows",
+            fix="model.trace(text)",
+        )
     return trace
 
 
@@ -208,7 +272,9 @@ def most_tokens(subject: Subject) -> int:
 def checked_length(length: int, most: int) -> None:
     if length > most:
         raise InputError(
-            f"a text of {length:,} tokens", expected=f"at most {most:,}", fix="give a part of it: roles show in a few sentences"
+            f"a text of {length:,} tokens",
+            expected=f"at most {most:,}",
+            fix="give a part of it: roles show in a few sentences",
         )
 
 
@@ -216,7 +282,9 @@ def trace_probe(subject: Subject, probe: Probe) -> Trace:
     return trace_of(subject, probe.ids, source=probe.source, what=("query", "key"))
 
 
-def measured(subject: Subject, traces: Mapping[str, Trace], site: Site) -> dict[str, dict[str, Measured]]:
+def measured(
+    subject: Subject, traces: Mapping[str, Trace], site: Site
+) -> dict[str, dict[str, Measured]]:
     """The scores of one layer's heads, by text and role."""
     special = special_ids(subject)
     offsets = [] if site[2] else offsets_in(traces, site)
@@ -241,7 +309,9 @@ def tokens_at(trace: Trace, site: Site) -> tuple[Sequence[Token], Sequence[Token
 
 def offsets_in(traces: Mapping[str, Trace], site: Site) -> list[int]:
     lengths = [len(trace.tokens_of(site[0])) for name, trace in traces.items() if name != "text"]
-    return offsets_within(lengths, causal=next(iter(traces.values())).looks[site].scoring.mask.causal)
+    return offsets_within(
+        lengths, causal=next(iter(traces.values())).looks[site].scoring.mask.causal
+    )
 
 
 def judge(
@@ -251,13 +321,34 @@ def judge(
     names = {name for found in by_text.values() for name in found}
 
     def of(name: str, what: str) -> dict[str, float]:
-        return {text: float(getattr(found[name], what)[number]) if name in found else math.nan for text, found in by_text.items()}
+        return {
+            text: float(getattr(found[name], what)[number]) if name in found else math.nan
+            for text, found in by_text.items()
+        }
 
     sure = {name: gathered(name, of(name, "confidence")) for name in names}
-    offset = max((name for name in names if name not in ROLES and not math.isnan(sure[name])), key=sure.__getitem__, default=None)
+    offset = max(
+        (name for name in names if name not in ROLES and not math.isnan(sure[name])),
+        key=sure.__getitem__,
+        default=None,
+    )
     source = {role: offset if role == "offset" else role for role in SCORED}
-    confidences = {role: sure.get(name, math.nan) if name else math.nan for role, name in source.items()}
+    confidences = {
+        role: sure.get(name, math.nan) if name else math.nan for role, name in source.items()
+    }
     scores = {role: of(name or "", "value") for role, name in source.items()}
     role, confidence = label(confidences)
     sink = gathered("sink", scores["sink"])
-    return HeadRole(*site[:2], number, site[2], role, confidence, sink, None if offset is None else int(offset)), scores, confidences
+    return (
+        HeadRole(
+            *site[:2],
+            number,
+            site[2],
+            role,
+            confidence,
+            sink,
+            None if offset is None else int(offset),
+        ),
+        scores,
+        confidences,
+    )

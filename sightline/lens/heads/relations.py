@@ -1,11 +1,15 @@
-"""Which heads find which relation: pronoun → referent, verb → subject, adjective → noun, in sentences whose links are known.
+"""Which heads find which relation: pronoun → referent, verb → subject, adjective → noun, in
+sentences whose links are known.
 
-    rate     how often the strongest of the words that a token can see is the right one (sinks, punctuation and the word itself apart)
+    rate     how often the strongest of the words that a token can see is the right one (sinks,
+             punctuation and the word itself excluded)
     chance   the rate of a head that picks among these words blindly
     offset   the rate of the best head that always looks a fixed number of tokens away
-    p        P(Binomial(links, chance) ≥ hits) · heads, at most 1: Bonferroni's, for the best of many heads is good by luck alone
+    p        P(Binomial(links, chance) ≥ hits) · heads, at most 1: Bonferroni's correction, since
+             the best of many heads can be good by luck alone
 
-A head has found a relation if it beats both. A causal model cannot look ahead: there adjective → noun becomes noun → adjective.
+A head has found a relation if it beats both. A causal model cannot look ahead: there adjective →
+noun becomes noun → adjective.
 """
 
 from __future__ import annotations
@@ -20,7 +24,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.errors import InputError
-from sightline.lens.heads.links import LANGUAGES, RELATIONS, Link, Lookup, Sentence, lookups_in, sentences
+from sightline.lens.heads.links import (
+    LANGUAGES,
+    RELATIONS,
+    Link,
+    Lookup,
+    Sentence,
+    lookups_in,
+    sentences,
+)
 from sightline.lens.heads.probes import room_of
 from sightline.lens.trace.layer import Site, sites_of
 from sightline.lens.trace.subject import Subject
@@ -34,7 +46,8 @@ FARTHEST = 40
 
 @dataclass(frozen=True, slots=True)
 class RelationHead:
-    """One head's rate, and how likely so many hits would be for the best of all heads by chance, or by the best fixed offset."""
+    """One head's rate, and how likely so many hits would be for the best of all heads by chance, or
+    by the best fixed offset."""
 
     stack: str
     layer: int
@@ -51,7 +64,8 @@ class RelationHead:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One relation in one language. `mean` and `spread` are of the rates of all heads; `skipped` links the tokenizer cannot show."""
+    """One relation in one language. `mean` and `spread` are of the rates of all heads; `skipped`
+    links the tokenizer cannot show."""
 
     relation: str
     language: str
@@ -84,7 +98,11 @@ class Relations:
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         rows = [
-            {**asdict(one), "rates": one.rates.tolist(), "top": [{**asdict(head), "found": head.found} for head in one.top]}
+            {
+                **asdict(one),
+                "rates": one.rates.tolist(),
+                "top": [{**asdict(head), "found": head.found} for head in one.top],
+            }
             for one in self.relations
         ]
         return {"model": self.name, "stack": self.stack, "causal": self.causal, "relations": rows}
@@ -99,20 +117,33 @@ class Tally:
     hits: Float[Tensor, "layers heads"]
 
 
-def relations_of(subject: Subject, *, language: str | None = None, progress: Progress | None = None) -> Relations:
+def relations_of(
+    subject: Subject, *, language: str | None = None, progress: Progress | None = None
+) -> Relations:
     """The heads of one stack against all sentences, of one language or of all."""
     if subject.tokenizer is None:
-        raise InputError("a model without tokenizer", expected="one that reads text", fix="add the tokenizer's files to the folder")
+        raise InputError(
+            "a model without tokenizer",
+            expected="one that reads text",
+            fix="add the tokenizer's files to the folder",
+        )
     stack, sites = searched(subject)
-    chosen, causal = sentences(language), subject.running.config.stacks[stack].causal
+    chosen = sentences(language)
+    causal = subject.running.config.stacks[stack].causal
     tallies: dict[tuple[str, str], Tally] = {}
     for done, sentence in enumerate(chosen):
         trace = read(subject, sentence.text, stack)
-        lookups, skipped = lookups_in(trace.tokens_of(stack), sentence.links, causal=causal, unknown=subject.tokenizer.unknown)
+        lookups, skipped = lookups_in(
+            trace.tokens_of(stack), sentence.links, causal=causal, unknown=subject.tokenizer.unknown
+        )
         count(tallies, sentence, lookups, skipped, trace, sites)
         if progress is not None:
             progress(done + 1, len(chosen))
-    found = [summary(kind, tongue, tally, sites, causal=causal) for (tongue, kind), tally in tallies.items() if tally.lookups]
+    found = [
+        summary(kind, tongue, tally, sites, causal=causal)
+        for (tongue, kind), tally in tallies.items()
+        if tally.lookups
+    ]
     if not found:
         raise InputError(
             "a tokenizer that cannot write the sentences",
@@ -135,10 +166,18 @@ def read(subject: Subject, text: str, stack: str) -> Trace:
     room = room_of(subject.running) + 1
     if len(ids) > room:
         raise InputError(
-            f"a sentence of {len(ids)} tokens for a model of {room}", expected="room for the built-in sentences", fix="take a larger model"
+            f"a sentence of {len(ids)} tokens for a model of {room}",
+            expected="room for the built-in sentences",
+            fix="take a larger model",
         )
     if len(subject.running.config.stacks) == 2:
-        return trace_of(subject, [subject.tokenizer.bos or 0], source=ids, source_text=text, what=("query", "key"))
+        return trace_of(
+            subject,
+            [subject.tokenizer.bos or 0],
+            source=ids,
+            source_text=text,
+            what=("query", "key"),
+        )
     return trace_of(subject, ids, text=text, what=("query", "key"))
 
 
@@ -153,7 +192,9 @@ def count(
     """Add a sentence to the tallies."""
     hits = torch.stack([hits_of(trace, site, lookups) for site in sites])  # [layers, heads, links]
     for relation in RELATIONS:
-        tally = tallies.setdefault((sentence.language, relation), Tally([], 0, torch.zeros(hits.shape[:2])))
+        tally = tallies.setdefault(
+            (sentence.language, relation), Tally([], 0, torch.zeros(hits.shape[:2]))
+        )
         tally.skipped += sum(link.relation == relation for link in skipped)
         for place, one in enumerate(lookups):
             if one.relation == relation:
@@ -168,11 +209,15 @@ def hits_of(trace: Trace, site: Site, seen: Sequence[Lookup]) -> Float[Tensor, "
     rows = look.weights()[:, [one.query for one in seen]]
     for place, one in enumerate(seen):
         strongest = rows[:, place, list(one.candidates)].argmax(-1).tolist()
-        hits[:, place] = torch.tensor([float(one.candidates[key] in one.targets) for key in strongest])
+        hits[:, place] = torch.tensor(
+            [float(one.candidates[key] in one.targets) for key in strongest]
+        )
     return hits
 
 
-def summary(kind: str, language: str, tally: Tally, sites: Sequence[Site], *, causal: bool) -> Relation:
+def summary(
+    kind: str, language: str, tally: Tally, sites: Sequence[Site], *, causal: bool
+) -> Relation:
     """The best heads of a relation, beside what chance and the best fixed offset reach."""
     links = len(tally.lookups)
     rates = tally.hits / links
@@ -180,25 +225,47 @@ def summary(kind: str, language: str, tally: Tally, sites: Sequence[Site], *, ca
     offset, offset_rate = best_offset(tally.lookups)
     looks, finds = RELATIONS[kind][::-1] if causal and kind == "adjective" else RELATIONS[kind]
     best = rates.flatten().argsort(descending=True, stable=True)[:TOP].tolist()
-    top = [judged(sites, tally, divmod(place, rates.shape[1]), chance, offset_rate) for place in best]
+    top = [
+        judged(sites, tally, divmod(place, rates.shape[1]), chance, offset_rate) for place in best
+    ]
     spread = float(rates.std(correction=0))
     return Relation(
-        kind, language, looks, finds, links, tally.skipped, chance, offset, offset_rate, float(rates.mean()), spread, tuple(top), rates
+        kind,
+        language,
+        looks,
+        finds,
+        links,
+        tally.skipped,
+        chance,
+        offset,
+        offset_rate,
+        float(rates.mean()),
+        spread,
+        tuple(top),
+        rates,
     )
 
 
-def judged(sites: Sequence[Site], tally: Tally, place: tuple[int, int], chance: float, offset_rate: float) -> RelationHead:
+def judged(
+    sites: Sequence[Site], tally: Tally, place: tuple[int, int], chance: float, offset_rate: float
+) -> RelationHead:
     """One head's hits, and how likely so many are for the best of all heads."""
     layer, head = place
-    links, hits = len(tally.lookups), int(tally.hits[layer, head])
-    p_chance, p_offset = (min(1.0, tally.hits.numel() * tail(links, hits, rate)) for rate in (chance, offset_rate))
-    return RelationHead(sites[layer][0], sites[layer][1], head, hits, hits / links, p_chance, p_offset)
+    links = len(tally.lookups)
+    hits = int(tally.hits[layer, head])
+    p_chance, p_offset = (
+        min(1.0, tally.hits.numel() * tail(links, hits, rate)) for rate in (chance, offset_rate)
+    )
+    return RelationHead(
+        sites[layer][0], sites[layer][1], head, hits, hits / links, p_chance, p_offset
+    )
 
 
 def best_offset(lookups: Sequence[Lookup]) -> tuple[int, float]:
     """The fixed offset that is right most often, and how often that is."""
     offsets: Mapping[int, float] = {
-        by: sum(one.query + by in one.targets for one in lookups) / len(lookups) for by in range(-FARTHEST, FARTHEST + 1)
+        by: sum(one.query + by in one.targets for one in lookups) / len(lookups)
+        for by in range(-FARTHEST, FARTHEST + 1)
     }
     best = max(offsets, key=lambda by: (offsets[by], -abs(by)))
     return best, offsets[best]
@@ -206,4 +273,10 @@ def best_offset(lookups: Sequence[Lookup]) -> tuple[int, float]:
 
 def tail(count: int, hits: int, rate: float) -> float:
     """P(X ≥ hits) for X ~ Binomial(count, rate)."""
-    return min(1.0, sum(math.comb(count, n) * rate**n * (1 - rate) ** (count - n) for n in range(hits, count + 1)))
+    return min(
+        1.0,
+        sum(
+            math.comb(count, n) * rate**n * (1 - rate) ** (count - n)
+            for n in range(hits, count + 1)
+        ),
+    )

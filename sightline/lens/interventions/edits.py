@@ -1,12 +1,13 @@
-"""Interventions: functions that change a quantity on its way through the model, made here and applied by the recorder.
+"""Interventions: functions that change a quantity on its way through the model, made here and
+applied by the recorder.
 
-    quiet = ablate(5, 1) | ablate(5, 2)                          two heads of layer 5 say nothing
-    logits_with(model, "The cat sat", quiet)                     [time, vocab_size]
-    trace_of(model, ids, edits=steer(8, vector, scale=4.0))      the same run, watched
-    patch(("decoder", 3, "residual"), other["residual", 3])      the stream of another run, from layer 3 on
+    quiet = ablate(5, 1) | ablate(5, 2)                        two heads of layer 5 say nothing
+    logits_with(model, "The cat sat", quiet)                   [time, vocab_size]
+    trace_of(model, ids, edits=steer(8, vector, scale=4.0))    the same run, watched
+    patch(("decoder", 3, "residual"), other["residual", 3])    another run's stream from layer 3 on
 
-A layer counts from 0; heads and positions from 0, or from the end when negative. An edit whose place the model never computes raises
-when the run is over, so none is silently without effect.
+A layer counts from 0; heads and positions from 0, or from the end when negative. An edit whose
+place the model never computes raises when the run is over, so none is silently without effect.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ROUNDING = 1e-5  # a row of weights that lacks less than this to 1 has no sink
 
 @dataclass(frozen=True, slots=True)
 class Edits(Mapping[Place, Edit]):
-    """Edits by place. `first | then` holds both, and where they meet, `then` changes what `first` left."""
+    """Edits by place. `first | then` holds both, and where they meet, `then` changes what `first`
+    left."""
 
     at: Mapping[Place, Edit] = field(default_factory=dict[Place, Edit])
 
@@ -57,14 +59,23 @@ def in_order(first: Edit, then: Edit) -> Edit:
     return lambda value: then(first(value))
 
 
-# ----------------------------------------------------------------------------------------------------------- one head
+# --------------------------------------------------------------------------------------- one head
 
 
-def ablate(layer: int, head: int, *, stack: str = "decoder", cross: bool = False, by: Literal["zero", "mean"] = "zero") -> Edits:
-    """The head says nothing (`zero`), or at every position what it says on average over this text (`mean`): which hides where it looked
-    but lets later tokens speak through the average."""
+def ablate(
+    layer: int,
+    head: int,
+    *,
+    stack: str = "decoder",
+    cross: bool = False,
+    by: Literal["zero", "mean"] = "zero",
+) -> Edits:
+    """The head says nothing (`zero`), or at every position what it says on average over this text
+    (`mean`): which hides where it looked but lets later tokens speak through the average."""
     if by not in ("zero", "mean"):
-        raise InputError(f"by={short(by)}", expected="zero or mean", fix='ablate(layer, head, by="zero")')
+        raise InputError(
+            f"by={short(by)}", expected="zero or mean", fix='ablate(layer, head, by="zero")'
+        )
     change = torch.zeros_like if by == "zero" else averaged
     return Edits({heads_at(stack, layer, cross=cross): on_head(head, change)})
 
@@ -74,15 +85,24 @@ def averaged(mixed: Tensor) -> Tensor:
     return mixed.mean(-2, keepdim=True).expand_as(mixed)
 
 
-def scale(layer: int, head: int, factor: float, *, stack: str = "decoder", cross: bool = False) -> Edits:
+def scale(
+    layer: int, head: int, factor: float, *, stack: str = "decoder", cross: bool = False
+) -> Edits:
     """factor · what the head says."""
     return Edits({heads_at(stack, layer, cross=cross): on_head(head, lambda mixed: mixed * factor)})
 
 
-def replace(layer: int, head: int, tensor: Tensor, *, stack: str = "decoder", cross: bool = False) -> Edits:
-    """What the head says, as given: `[query, value_dim]`, or one vector `[value_dim]` for all queries; before the output projection."""
+def replace(
+    layer: int, head: int, tensor: Tensor, *, stack: str = "decoder", cross: bool = False
+) -> Edits:
+    """What the head says, as given: `[query, value_dim]`, or one vector `[value_dim]` for all
+    queries; before the output projection."""
     if tensor.dim() not in (1, 2):
-        raise InputError(f"a tensor of shape {list(tensor.shape)}", expected="[query, value_dim] or [value_dim]", fix="tensor[0]")
+        raise InputError(
+            f"a tensor of shape {list(tensor.shape)}",
+            expected="[query, value_dim] or [value_dim]",
+            fix="tensor[0]",
+        )
 
     def change(mixed: Tensor) -> Tensor:
         wanted = mixed.shape[-2:] if tensor.dim() == 2 else mixed.shape[-1:]
@@ -92,24 +112,32 @@ def replace(layer: int, head: int, tensor: Tensor, *, stack: str = "decoder", cr
     return Edits({heads_at(stack, layer, cross=cross): on_head(head, change)})
 
 
-def mask_cell(layer: int, head: int, query: int, key: int, *, stack: str = "decoder", cross: bool = False) -> Edits:
-    """The query may not look at that key: w_key ← 0 and the rest of its row divided by 1 − w_key, as if the score had been −∞.
+def mask_cell(
+    layer: int, head: int, query: int, key: int, *, stack: str = "decoder", cross: bool = False
+) -> Edits:
+    """The query may not look at that key: w_key ← 0 and the rest of its row divided by 1 − w_key,
+    as if the score had been −∞.
 
-    A row with nothing left is all zeros. This edits `weights`, so the layer leaves the fused kernel for the equation's
-    (`Recorder.equation_layers` says so), and numbers may differ in their last bits even where the cell was invisible before.
+    A row with nothing left is all zeros. This edits `weights`, so the layer leaves the fused kernel
+    for the equation's (`Recorder.equation_layers` says so), and numbers may differ in their last
+    bits even where the cell was invisible before.
     """
 
     def change(weights: Tensor) -> Tensor:
-        row, column = checked("query", query, weights.shape[-2]), checked("key", key, weights.shape[-1])
+        row = checked("query", query, weights.shape[-2])
+        column = checked("key", key, weights.shape[-1])
         weights = weights.clone()
         weights[..., row, :] = without(weights[..., row, :], column)
         return weights
 
-    return Edits({(stack, counted(layer), "cross_weights" if cross else "weights"): on_head(head, change)})
+    return Edits(
+        {(stack, counted(layer), "cross_weights" if cross else "weights"): on_head(head, change)}
+    )
 
 
 def without(row: Tensor, column: int) -> Tensor:
-    """A row of weights without one of them, renormalised; what a learned sink takes (1 − Σ w) stays the sink's."""
+    """A row of weights without one of them, renormalised; what a learned sink takes (1 − Σ w) stays
+    the sink's."""
     if not bool(row[..., column].any()):
         return row
     sink = 1 - row.sum(-1, keepdim=True)
@@ -136,29 +164,46 @@ def heads_at(stack: str, layer: int, *, cross: bool) -> Place:
     return stack, counted(layer), "cross_heads" if cross else "heads"
 
 
-# ------------------------------------------------------------------------------------------------------ the whole layer
+# -------------------------------------------------------------------------------- the whole layer
 
 
-def patch(place: Place, recorded_value: Tensor, *, positions: Positions = None, head: int | None = None) -> Edits:
-    """The value of another run, at all positions or at some (each counted in its own run), of all heads or of one.
+def patch(
+    place: Place, recorded_value: Tensor, *, positions: Positions = None, head: int | None = None
+) -> Edits:
+    """The value of another run, at all positions or at some (each counted in its own run), of all
+    heads or of one.
 
-    It may have its batch of one, as a `Recorder` keeps it, or not, as a `Trace` does. Without `positions` the lengths must be equal.
+    It may have its batch of one, as a `Recorder` keeps it, or not, as a `Trace` does. Without
+    `positions` the lengths must be equal.
     """
     stack, layer, name = place
     axes = axes_of(name)
     given = recorded_value if recorded_value.dim() == len(axes) else recorded_value[None]
     if given.dim() != len(axes) or given.shape[0] != 1:
         raise InputError(
-            f"a value of shape {list(recorded_value.shape)}", expected=f"[{', '.join(axes[1:])}]", fix="patch one text's value"
+            f"a value of shape {list(recorded_value.shape)}",
+            expected=f"[{', '.join(axes[1:])}]",
+            fix="patch one text's value",
         )
     if head is not None and len(axes) != 4:
-        raise InputError(f"head={head} of {name!r}, which has no heads", expected="head=None", fix=f"patch({place}, …) without head")
+        raise InputError(
+            f"head={head} of {name!r}, which has no heads",
+            expected="head=None",
+            fix=f"patch({place}, …) without head",
+        )
 
     def edit(value: Tensor) -> Tensor:
-        lengths = slice(None) if positions is None else slice(-1, None)  # elsewhere than at all positions, the lengths may differ
-        fits = (*given.shape[1:-2], *given.shape[-2:][lengths]) == (*value.shape[1:-2], *value.shape[-2:][lengths])
+        lengths = (
+            slice(None) if positions is None else slice(-1, None)
+        )  # elsewhere than at all positions, the lengths may differ
+        fits = (*given.shape[1:-2], *given.shape[-2:][lengths]) == (
+            *value.shape[1:-2],
+            *value.shape[-2:][lengths],
+        )
         refuse_unless(fits, given[0], value.shape[1:], name)
-        ours, theirs, heads = value.clone(), given.to(value), slice(None) if head is None else checked("head", head, value.shape[1])
+        ours = value.clone()
+        theirs = given.to(value)
+        heads = slice(None) if head is None else checked("head", head, value.shape[1])
         where = (slice(None), heads) if len(axes) == 4 else (slice(None),)
         ours[*where, rows_of(positions, ours)] = theirs[*where, rows_of(positions, theirs)]
         return ours
@@ -166,18 +211,29 @@ def patch(place: Place, recorded_value: Tensor, *, positions: Positions = None, 
     return Edits({(stack, None if layer is None else counted(layer), name): edit})
 
 
-def steer(layer: int, vector: Tensor, *, scale: float = 1.0, positions: Positions = None, stack: str = "decoder") -> Edits:
-    """x ← x + scale · vector where the stream enters the layer: one vector `[width]` for all positions, or `[time, width]`."""
+def steer(
+    layer: int,
+    vector: Tensor,
+    *,
+    scale: float = 1.0,
+    positions: Positions = None,
+    stack: str = "decoder",
+) -> Edits:
+    """x ← x + scale · vector where the stream enters the layer: one vector `[width]` for all
+    positions, or `[time, width]`."""
     if vector.dim() not in (1, 2):
         raise InputError(
-            f"a vector of shape {list(vector.shape)}", expected="[width] or [time, width]", fix="steer(layer, vector.flatten())"
+            f"a vector of shape {list(vector.shape)}",
+            expected="[width] or [time, width]",
+            fix="steer(layer, vector.flatten())",
         )
 
     def edit(stream: Tensor) -> Tensor:
         wanted = stream.shape[-2:] if vector.dim() == 2 else stream.shape[-1:]
         refuse_unless(vector.shape == wanted, vector, wanted, "the residual stream")
         added = (scale * vector).to(stream).expand_as(stream)
-        rows, stream = rows_of(positions, stream), stream.clone()
+        rows = rows_of(positions, stream)
+        stream = stream.clone()
         stream[:, rows] += added[:, rows]
         return stream
 
@@ -189,7 +245,11 @@ def axes_of(name: str) -> list[str]:
     if name not in QUANTITIES:
         raise RecordError(f"nothing named {name!r} can be patched", fix=nearest(name, QUANTITIES))
     if name in NO_TENSORS:
-        raise InputError(f"{name!r}, which is a function of positions and no tensor", expected="'weights'", fix="mask_cell(layer, head, …)")
+        raise InputError(
+            f"{name!r}, which is a function of positions and no tensor",
+            expected="'weights'",
+            fix="mask_cell(layer, head, …)",
+        )
     return QUANTITIES[name].axes.split()
 
 
@@ -198,37 +258,62 @@ def rows_of(positions: Positions, value: Tensor) -> list[int]:
     count = value.shape[-2]
     if positions is None:
         return list(range(count))
-    return [checked("position", position, count) for position in ([positions] if isinstance(positions, int) else positions)]
+    return [
+        checked("position", position, count)
+        for position in ([positions] if isinstance(positions, int) else positions)
+    ]
 
 
 def counted(layer: int) -> int:
     """A layer, from 0: an edit does not know how many the model has."""
     if isinstance(layer, bool) or not isinstance(layer, int) or layer < 0:
-        raise InputError(f"layer {short(layer)} of an edit", expected="0 or more", fix="layer=config.decoder.layers - 1 for the last")
+        raise InputError(
+            f"layer {short(layer)} of an edit",
+            expected="0 or more",
+            fix="layer=config.decoder.layers - 1 for the last",
+        )
     return layer
 
 
 def refuse_unless(fits: bool, given: Tensor, wanted: Sequence[int], name: str) -> None:
     """Both shapes, if they are not one."""
     if not fits:
-        fix = "use the same number of tokens, or positions=…" if given.shape[-1] == wanted[-1] else "take it from the same model and place"
-        raise InputError(f"a tensor of shape {list(given.shape)} for {name}", expected=f"{list(wanted)}", fix=fix)
+        fix = (
+            "use the same number of tokens, or positions=…"
+            if given.shape[-1] == wanted[-1]
+            else "take it from the same model and place"
+        )
+        raise InputError(
+            f"a tensor of shape {list(given.shape)} for {name}", expected=f"{list(wanted)}", fix=fix
+        )
 
 
-# ------------------------------------------------------------------------------------------------------------- the run
+# ---------------------------------------------------------------------------------------- the run
 
 
-def logits_with(subject: Subject, asked: Text | Trace, edits: Mapping[Place, Edit], *, source: Text | None = None) -> Tensor:
-    """The logits of one text, `[time, vocab_size]`, with the edits in force; the model itself is not changed."""
+def logits_with(
+    subject: Subject,
+    asked: Text | Trace,
+    edits: Mapping[Place, Edit],
+    *,
+    source: Text | None = None,
+) -> Tensor:
+    """The logits of one text, `[time, vocab_size]`, with the edits in force; the model itself is
+    not changed."""
     return run(subject, question_of(subject, asked, source), Recorder(edits=edits))[0]
 
 
 @torch.no_grad()
 def run(subject: Subject, question: Question, recorder: Recorder, *, rows: int = 1) -> Tensor:
-    """The logits `[rows, time, vocab_size]` of one text in so many equal rows, which the recorder's edits may tell apart."""
+    """The logits `[rows, time, vocab_size]` of one text in so many equal rows, which the recorder's
+    edits may tell apart."""
     transformer = subject.running
     tokens = torch.tensor([question.ids] * rows, device=transformer.device)
-    source = None if question.source is None else torch.tensor([question.source] * rows, device=transformer.device)
+    source = (
+        None
+        if question.source is None
+        else torch.tensor([question.source] * rows, device=transformer.device)
+    )
     logits = transformer(tokens, source=source, record=recorder)
     recorder.finish()
     return logits

@@ -1,4 +1,5 @@
-"""One attention layer as a pass of the fused kernel left it: q and k, and all that stands between q·k and the softmax.
+"""One attention layer as a pass of the fused kernel left it: q and k, and all that stands between
+q·k and the softmax.
 
     scores  = q kᵀ · scale + bias            any row, head or tile of it, made when asked for
     weights = softmax(scores)
@@ -26,19 +27,24 @@ from sightline.record import Recorder
 
 Map = Float[Tensor, "*heads query key"]
 Rows = SupportsIndex | slice | Sequence[SupportsIndex] | None
-Site = tuple[str, int, bool]  # ("decoder", 3, False): self-attention of layer 3; True is its cross-attention
+Site = tuple[
+    str, int, bool
+]  # ("decoder", 3, False): self-attention of layer 3; True is its cross-attention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Look:
-    """q, k and v (as the kernel got them) of one attention layer, and its scoring. The batch is one text (`of` takes it out of many)."""
+    """q, k and v (as the kernel got them) of one attention layer, and its scoring. The batch is one
+    text (`of` takes it out of many)."""
 
     site: Site
     query: Float[Tensor, "1 heads query head_dim"]
     key: Float[Tensor, "1 kv_heads key head_dim"]
     value: Float[Tensor, "1 kv_heads key value_dim"] | None
     scoring: Scoring
-    given: Float[Tensor, "1 heads query key"] | None = None  # weights that an edit has made: q and k do not give them
+    given: Float[Tensor, "1 heads query key"] | None = (
+        None  # weights that an edit has made: q and k do not give them
+    )
 
     @property
     def heads(self) -> int:
@@ -54,7 +60,8 @@ class Look:
         return share(self.key, self.heads)
 
     def weights(self, head: int | None = None, rows: Rows = None) -> Map:
-        """softmax(q kᵀ · scale + bias): `[heads, query, key]`, or `[query, key]` of one head; some rows of it if asked."""
+        """softmax(q kᵀ · scale + bias): `[heads, query, key]`, or `[query, key]` of one head; some
+        rows of it if asked."""
         if self.given is not None:
             found = self.only(head).given[0][:, list(checked_rows(rows, self.queries))]  # pyright: ignore[reportOptionalSubscript]
             return shaped(found, head, rows)
@@ -68,7 +75,10 @@ class Look:
     def mixed(self, head: int | None = None) -> Float[Tensor, "*heads query value_dim"]:
         """Σ_j w_ij v_j: each head's answer, before the output projection."""
         look = self.only(head)
-        answers = [mix(look.weights(rows=band)[None], look.needed_value())[0] for band in look.bands(range(look.queries))]
+        answers = [
+            mix(look.weights(rows=band)[None], look.needed_value())[0]
+            for band in look.bands(range(look.queries))
+        ]
         found = torch.cat(answers, dim=1)
         return found if head is None else found[0]
 
@@ -82,7 +92,8 @@ class Look:
         bias = None if self.scoring.bias is None else bias_of_head(self.scoring.bias, head)
         sinks = None if self.scoring.sinks is None else self.scoring.sinks[head : head + 1]
         scoring = replace(self.scoring, bias=bias, sinks=sinks)
-        query, key = self.query[:, head : head + 1], self.key[:, shared : shared + 1]
+        query = self.query[:, head : head + 1]
+        key = self.key[:, shared : shared + 1]
         given = None if self.given is None else self.given[:, head : head + 1]
         return replace(self, query=query, key=key, value=value, scoring=scoring, given=given)
 
@@ -90,23 +101,40 @@ class Look:
         """The same with one text of a batch, padding and all."""
         text = checked("text", text, self.query.shape[0])
         pick: Callable[[Tensor], Tensor] = lambda x: x if x.shape[0] == 1 else x[text : text + 1]  # noqa: E731
-        mask, bias, value = self.scoring.mask, self.scoring.bias, self.value
-        inside = {name: x if x is None else pick(x) for name, x in (("query_in", mask.query_in), ("key_in", mask.key_in))}
+        mask = self.scoring.mask
+        bias = self.scoring.bias
+        value = self.value
+        inside = {
+            name: x if x is None else pick(x)
+            for name, x in (("query_in", mask.query_in), ("key_in", mask.key_in))
+        }
         mask = replace(mask, query_at=pick(mask.query_at), key_at=pick(mask.key_at), **inside)
         bias = GivenBias(pick(bias.values)) if isinstance(bias, GivenBias) else bias
         scoring = replace(self.scoring, mask=mask, bias=bias)
         value, given = (x if x is None else pick(x) for x in (value, self.given))
-        return replace(self, query=pick(self.query), key=pick(self.key), value=value, scoring=scoring, given=given)
+        return replace(
+            self,
+            query=pick(self.query),
+            key=pick(self.key),
+            value=value,
+            scoring=scoring,
+            given=given,
+        )
 
     def needed_value(self) -> Float[Tensor, "1 kv_heads key value_dim"]:
         """v, if it was kept."""
         if self.value is None:
-            raise InputError("a trace without values", expected="what=(…, 'value')", fix="trace again and keep the values")
+            raise InputError(
+                "a trace without values",
+                expected="what=(…, 'value')",
+                fix="trace again and keep the values",
+            )
         return self.value
 
     def bands(self, rows: Sequence[int]) -> list[slice]:
         """Runs of neighbouring rows, each no larger than a tile."""
-        most, found = max(1, TILE // max(1, self.heads * self.key.shape[2])), list[slice]()
+        most = max(1, TILE // max(1, self.heads * self.key.shape[2]))
+        found = list[slice]()
         for row in rows:
             if found and row == found[-1].stop and row - found[-1].start < most:
                 found[-1] = slice(found[-1].start, row + 1)
@@ -115,16 +143,26 @@ class Look:
         return found
 
     @torch.no_grad()
-    def _rebuilt(self, formula: Callable[[Tensor, Tensor, Scoring], Tensor], head: int | None, rows: Rows) -> Map:
+    def _rebuilt(
+        self, formula: Callable[[Tensor, Tensor, Scoring], Tensor], head: int | None, rows: Rows
+    ) -> Map:
         """The formula for these rows, a band at a time, in float32 at least."""
-        look, chosen = self.only(head), checked_rows(rows, self.queries)
-        key, everything = look.key.contiguous(), slice(0, self.key.shape[2])  # one layout, so that a saved trace gives the same bits
+        look = self.only(head)
+        chosen = checked_rows(rows, self.queries)
+        key, everything = (
+            look.key.contiguous(),
+            slice(0, self.key.shape[2]),
+        )  # one layout, so that a saved trace gives the same bits
         dtype = torch.promote_types(self.query.dtype, torch.float32)
-        found = torch.empty(look.heads, len(chosen), self.key.shape[2], device=self.query.device, dtype=dtype)
+        found = torch.empty(
+            look.heads, len(chosen), self.key.shape[2], device=self.query.device, dtype=dtype
+        )
         done = 0
         for band in look.bands(chosen):
             count = band.stop - band.start
-            found[:, done : done + count] = formula(look.query[:, :, band].contiguous(), key, look.scoring.tile(band, everything))[0]
+            found[:, done : done + count] = formula(
+                look.query[:, :, band].contiguous(), key, look.scoring.tile(band, everything)
+            )[0]
             done += count
         return shaped(found, head, rows)
 
@@ -139,7 +177,7 @@ def _masked_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     return attention_scores(query, key, scoring).masked_fill(~scoring.mask.allowed(), -torch.inf)
 
 
-# ------------------------------------------------------------------------------------------------- biases, as they were
+# --------------------------------------------------------------------------- biases, as they were
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,9 +188,13 @@ class TableBias:
     max_distance: int
     causal: bool
 
-    def __call__(self, query_at: Int[Tensor, "#batch query"], key_at: Int[Tensor, "#batch key"]) -> Float[Tensor, "#batch heads query key"]:
+    def __call__(
+        self, query_at: Int[Tensor, "#batch query"], key_at: Int[Tensor, "#batch key"]
+    ) -> Float[Tensor, "#batch heads query key"]:
         distance = key_at[:, None, :] - query_at[:, :, None]
-        return self.weight[relative_bucket(distance, self.weight.shape[0], self.max_distance, causal=self.causal)].permute(0, 3, 1, 2)
+        return self.weight[
+            relative_bucket(distance, self.weight.shape[0], self.max_distance, causal=self.causal)
+        ].permute(0, 3, 1, 2)
 
     def tile(self, rows: slice, columns: slice) -> Bias:
         return self
@@ -165,7 +207,9 @@ class HeadBias:
     bias: Bias
     head: int
 
-    def __call__(self, query_at: Int[Tensor, "#batch query"], key_at: Int[Tensor, "#batch key"]) -> Float[Tensor, "#batch 1 query key"]:
+    def __call__(
+        self, query_at: Int[Tensor, "#batch query"], key_at: Int[Tensor, "#batch key"]
+    ) -> Float[Tensor, "#batch 1 query key"]:
         whole = self.bias(query_at, key_at)
         return whole if whole.shape[1] == 1 else whole[:, self.head : self.head + 1]
 
@@ -184,13 +228,14 @@ def bias_of_head(bias: Bias, head: int) -> Bias:
 
 def frozen(scoring: Scoring) -> Scoring:
     """The same, with copies of what a later training step would change."""
-    bias, sinks = scoring.bias, scoring.sinks
+    bias = scoring.bias
+    sinks = scoring.sinks
     if isinstance(bias, RelativeTable):
         bias = TableBias(bias.weight.detach().clone(), bias.max_distance, bias.causal)
     return replace(scoring, bias=bias, sinks=None if sinks is None else sinks.detach().clone())
 
 
-# ----------------------------------------------------------------------------------------------------- numbers that fit
+# ------------------------------------------------------------------------------- numbers that fit
 
 
 def checked(what: str, number: SupportsIndex, count: int) -> int:
@@ -200,7 +245,11 @@ def checked(what: str, number: SupportsIndex, count: int) -> int:
     except TypeError:
         found = count
     if not -count <= found < count:
-        raise InputError(f"{what} {short(number)}", expected=f"0 to {count - 1}", fix=f"{what}={count - 1} is the last")
+        raise InputError(
+            f"{what} {short(number)}",
+            expected=f"0 to {count - 1}",
+            fix=f"{what}={count - 1} is the last",
+        )
     return found % count
 
 
@@ -212,10 +261,19 @@ def checked_rows(rows: Rows, count: int) -> Sequence[int]:
         try:
             return range(count)[rows]
         except (TypeError, ValueError):
-            raise InputError(f"rows {short(rows)}", expected="a slice of whole numbers", fix="rows=slice(0, 5)") from None
+            raise InputError(
+                f"rows {short(rows)}", expected="a slice of whole numbers", fix="rows=slice(0, 5)"
+            ) from None
     if isinstance(rows, str) or not isinstance(rows, SupportsIndex | Iterable):
-        raise InputError(f"rows {short(rows)}", expected="a number, a slice or a list of numbers", fix="rows=-1 is the last")
-    return [checked("row", row, count) for row in (rows if are_many(rows) else [cast(SupportsIndex, rows)])]
+        raise InputError(
+            f"rows {short(rows)}",
+            expected="a number, a slice or a list of numbers",
+            fix="rows=-1 is the last",
+        )
+    return [
+        checked("row", row, count)
+        for row in (rows if are_many(rows) else [cast(SupportsIndex, rows)])
+    ]
 
 
 def are_many(rows: SupportsIndex | Iterable[SupportsIndex]) -> TypeGuard[Iterable[SupportsIndex]]:
@@ -223,16 +281,23 @@ def are_many(rows: SupportsIndex | Iterable[SupportsIndex]) -> TypeGuard[Iterabl
     return bool(getattr(rows, "ndim", isinstance(rows, Iterable)))
 
 
-# ------------------------------------------------------------------------------------------------------- what was kept
+# ---------------------------------------------------------------------------------- what was kept
 
 
 def look_at(recorder: Recorder, transformer: Transformer, site: Site) -> Look:
-    """What a recorder kept of one attention layer: it must have been asked for query, key, mask and bias."""
+    """What a recorder kept of one attention layer: it must have been asked for query, key, mask and
+    bias."""
     stack, layer, cross = site
     prefix = "cross_" if cross else ""
-    query, key, mask, bias = (recorder[stack, layer, prefix + name] for name in ("query", "key", "mask", "bias"))
-    value, given = (recorder.kept.get((stack, layer, prefix + name)) for name in ("value", "weights"))
-    return Look(site, query, key, value, frozen(attention_at(transformer, site).scoring(mask, bias)), given)
+    query, key, mask, bias = (
+        recorder[stack, layer, prefix + name] for name in ("query", "key", "mask", "bias")
+    )
+    value, given = (
+        recorder.kept.get((stack, layer, prefix + name)) for name in ("value", "weights")
+    )
+    return Look(
+        site, query, key, value, frozen(attention_at(transformer, site).scoring(mask, bias)), given
+    )
 
 
 def attention_at(transformer: Transformer, site: Site) -> Attention:

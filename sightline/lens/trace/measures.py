@@ -1,11 +1,13 @@
 """Plain numbers about attention and the residual stream, by layer and head.
 
-    entropy   H_i = −Σ_j w_ij ln w_ij          nats; exp(H_i) is the number of keys that a query effectively looks at
-    span      Σ_j w_ij |i − j|                 how far it looks, in tokens
-    first     w_i0                             what goes to the first token, the usual sink
-    norm      ‖x_n‖                            of the stream that enters block n
+    entropy   H_i = −Σ_j w_ij ln w_ij    in nats; exp(H_i) is the effective number of keys that a
+                                         query looks at
+    span      Σ_j w_ij |i − j|           how far it looks, in tokens
+    first     w_i0                       what goes to the first token, the usual sink
+    norm      ‖x_n‖                      of the stream that enters block n
 
-Each is a mean over queries. Where heads have learned sinks, the weights on real keys are made to sum to 1 first.
+Each is a mean over queries. Where heads have learned sinks, the weights on real keys are made to
+sum to 1 first.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ Table = Float[Tensor, "layer head"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionMeasures:
-    """One number per layer and head; NaN where a layer has fewer heads than another. `layers` says which layers the rows are.
+    """One number per layer and head; NaN where a layer has fewer heads than another. `layers` says
+    which layers the rows are.
 
-    `keys` is the mean of exp(H_i). `first` leaves out queries that have no choice (the first token of a causal text). `span` is None for
-    cross-attention: two texts have no common distance."""
+    `keys` is the mean of exp(H_i). `first` leaves out queries that have no choice (the first token
+    of a causal text). `span` is None for cross-attention: two texts have no common distance."""
 
     name: str
     stack: str
@@ -49,17 +52,26 @@ class AttentionMeasures:
         return _plain(self)
 
 
-def attention_measures(trace: Trace, *, stack: str | None = None, cross: bool = False) -> AttentionMeasures:
-    """Entropy, effective number of keys, span and share of the first token, for every head that was traced."""
+def attention_measures(
+    trace: Trace, *, stack: str | None = None, cross: bool = False
+) -> AttentionMeasures:
+    """Entropy, effective number of keys, span and share of the first token, for every head that was
+    traced."""
     name = trace.stack_named(stack)
     if cross:
         trace.look(0, stack=name, cross=True)
     layers = sorted(site[1] for site in trace.looks if site[0] == name and site[2] == cross)
     if not layers:
-        raise InputError("a trace without attention", expected="query and key in it", fix="trace(text, what=('query', 'key'))")
+        raise InputError(
+            "a trace without attention",
+            expected="query and key in it",
+            fix="trace(text, what=('query', 'key'))",
+        )
     rows = [_of_layer(trace.look(layer, stack=name, cross=cross)) for layer in layers]
     entropy, keys, first, span = (_table([row[n] for row in rows]) for n in range(4))
-    return AttentionMeasures(trace.name, name, cross, tuple(layers), entropy, keys, first, None if cross else span)
+    return AttentionMeasures(
+        trace.name, name, cross, tuple(layers), entropy, keys, first, None if cross else span
+    )
 
 
 def attention_entropy(trace: Trace, *, stack: str | None = None, cross: bool = False) -> Table:
@@ -87,7 +99,8 @@ def first_token_share(trace: Trace, *, stack: str | None = None, cross: bool = F
 def _of_layer(look: Look) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The four means of one layer, each `[heads]`; its map is rebuilt a band at a time."""
     mask = look.scoring.mask
-    sums, chosen = torch.zeros(4, look.heads, dtype=torch.float64), 0
+    sums = torch.zeros(4, look.heads, dtype=torch.float64)
+    chosen = 0
     for band in look.bands(range(look.queries)):
         weights = look.weights(rows=band).double().cpu()
         weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
@@ -95,22 +108,36 @@ def _of_layer(look: Look) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         choice = (tile.allowed()[0, 0].sum(-1) > 1).cpu()
         distance = (tile.query_at[0, :, None] - tile.key_at[0, None]).abs().cpu()
         entropy = -torch.xlogy(weights, weights).sum(-1)
-        sums += torch.stack((entropy.sum(-1), entropy.exp().sum(-1), weights[:, choice, 0].sum(-1), (weights * distance).sum((-2, -1))))
+        sums += torch.stack(
+            (
+                entropy.sum(-1),
+                entropy.exp().sum(-1),
+                weights[:, choice, 0].sum(-1),
+                (weights * distance).sum((-2, -1)),
+            )
+        )
         chosen += int(choice.sum())
     entropy, keys, first, span = sums
-    return entropy / look.queries, keys / look.queries, first / chosen if chosen else torch.ones_like(first), span / look.queries
+    return (
+        entropy / look.queries,
+        keys / look.queries,
+        first / chosen if chosen else torch.ones_like(first),
+        span / look.queries,
+    )
 
 
 def _table(rows: Sequence[Tensor]) -> Table:
     """[layer, head]"""
     most = max(len(row) for row in rows)
-    return torch.stack([torch.cat((row, row.new_full((most - len(row),), torch.nan))) for row in rows]).float()
+    return torch.stack(
+        [torch.cat((row, row.new_full((most - len(row),), torch.nan))) for row in rows]
+    ).float()
 
 
 @dataclass(frozen=True, slots=True)
 class NormGrowth:
-    """‖x‖ of the stream that enters each block, and of what leaves the last one, before the final norm (`stream[-1]`); and of what each
-    step adds. Columns are tokens."""
+    """‖x‖ of the stream that enters each block, and of what leaves the last one, before the final
+    norm (`stream[-1]`); and of what each step adds. Columns are tokens."""
 
     name: str
     stack: str
@@ -135,23 +162,40 @@ class NormGrowth:
         return _plain(self) | {"mean": self.mean.tolist(), "growth": self.growth.tolist()}
 
 
-def norm_growth(subject: Subject, asked: Text | Trace, *, source: Text | None = None, stack: str | None = None) -> NormGrowth:
+def norm_growth(
+    subject: Subject, asked: Text | Trace, *, source: Text | None = None, stack: str | None = None
+) -> NormGrowth:
     """How long the residual stream is, layer by layer and token by token."""
     trace = seen(subject, asked, source=source, what=_steps(subject))
     name = trace.stack_named(stack)
-    layers, crossed = trace.config.stacks[name].layers, trace.config.stacks[name].block(0).cross_attention is not None
+    layers = trace.config.stacks[name].layers
+    crossed = trace.config.stacks[name].block(0).cross_attention is not None
 
     def norms(what: str) -> Tensor:
-        return torch.stack([trace.kept[name, layer, what].float().norm(dim=-1) for layer in range(layers)])
+        return torch.stack(
+            [trace.kept[name, layer, what].float().norm(dim=-1) for layer in range(layers)]
+        )
 
     owner = subject.running.decoder if name == "decoder" else subject.running.encoder
     assert owner is not None
     block = owner[layers - 1]
     with torch.no_grad():
-        last = streams_of(block, lambda what: trace.kept[name, layers - 1, what])[-1].float().norm(dim=-1)
+        last = (
+            streams_of(block, lambda what: trace.kept[name, layers - 1, what])[-1]
+            .float()
+            .norm(dim=-1)
+        )
     cross = norms("cross_attention") if crossed else None
     stream = torch.cat((norms("residual"), last[None]))
-    return NormGrowth(trace.name, name, trace.tokens_of(name), stream, norms("attention"), norms("feed_forward"), cross)
+    return NormGrowth(
+        trace.name,
+        name,
+        trace.tokens_of(name),
+        stream,
+        norms("attention"),
+        norms("feed_forward"),
+        cross,
+    )
 
 
 def _steps(subject: Subject) -> tuple[str, ...]:
@@ -166,7 +210,9 @@ def _plain(measured: AttentionMeasures | NormGrowth) -> dict[str, Any]:
     for name in (field.name for field in fields(measured)):
         value = getattr(measured, name)
         if isinstance(value, Tensor):
-            value = [[None if number != number else number for number in row] for row in value.tolist()]
+            value = [
+                [None if number != number else number for number in row] for row in value.tolist()
+            ]
         elif name == "tokens":
             value = [token.text for token in value]
         found[name] = list(value) if isinstance(value, tuple) else value

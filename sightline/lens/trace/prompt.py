@@ -1,6 +1,7 @@
 """What is asked about: a text, token ids or a trace of them, as the ids that a model reads.
 
-An encoder–decoder reads `source` and is shown writing ids that begin with its start token; a trace has both already.
+An encoder–decoder reads `source` and is shown writing ids that begin with its start token; a trace
+has both already.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Text = str | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One text as ids, and the source of an encoder–decoder; the texts themselves where they are known."""
+    """One text as ids, and the source of an encoder–decoder; the texts themselves where they are
+    known."""
 
     ids: list[int]
     source: list[int] | None = None
@@ -27,20 +29,29 @@ class Question:
 
 
 def ids_for(subject: Subject, text_or_ids: Text) -> list[int]:
-    """A text as tokens, with what the model expects around it; ids as they are. At least one, and only such as the model has."""
+    """A text as tokens, with what the model expects around it; ids as they are. At least one, and
+    only such as the model has."""
     if isinstance(text_or_ids, str):
         if subject.tokenizer is None:
-            raise InputError("a text, for a model without tokenizer", expected="token ids", fix="give the ids: [5, 17, 3]")
+            raise InputError(
+                "a text, for a model without tokenizer",
+                expected="token ids",
+                fix="give the ids: [5, 17, 3]",
+            )
         ids = subject.tokenizer.encode(text_or_ids, special=True)
     else:
         ids = [int(id) for id in text_or_ids]
     config = subject.running.config
     size = max(stack.embedding.vocab_size for stack in config.stacks.values())
     if not ids:
-        raise InputError("an empty text", expected="at least one token", fix='"The cat sat on the mat"')
+        raise InputError(
+            "an empty text", expected="at least one token", fix='"The cat sat on the mat"'
+        )
     wrong = next((id for id in ids if not 0 <= id < size), None)
     if wrong is not None:
-        raise InputError(f"token {wrong}", expected=f"0 to {size - 1}", fix="use ids of this model's tokenizer")
+        raise InputError(
+            f"token {wrong}", expected=f"0 to {size - 1}", fix="use ids of this model's tokenizer"
+        )
     return ids
 
 
@@ -54,12 +65,20 @@ def question_of(subject: Subject, asked: Text | Trace, source: Text | None = Non
     if both and (source is None or isinstance(asked, str)):
         fix = "give model.trace(text, source=…) instead of the text"
         raise InputError(
-            f"{short(asked)} for an encoder–decoder", expected="target ids that begin with its start token, and source=", fix=fix
+            f"{short(asked)} for an encoder–decoder",
+            expected="target ids that begin with its start token, and source=",
+            fix=fix,
         )
     if source is not None and not both:
-        raise InputError("a source for a model with one stack", expected="an encoder–decoder", fix="leave source out")
+        raise InputError(
+            "a source for a model with one stack",
+            expected="an encoder–decoder",
+            fix="leave source out",
+        )
     read = None if source is None else ids_for(subject, source)
-    return Question(ids_for(subject, asked), read, written(asked), "" if source is None else written(source))
+    return Question(
+        ids_for(subject, asked), read, written(asked), "" if source is None else written(source)
+    )
 
 
 def written(text: Text) -> str:
@@ -67,21 +86,39 @@ def written(text: Text) -> str:
     return text if isinstance(text, str) else ""
 
 
-def seen(subject: Subject, asked: Text | Trace, *, source: Text | None = None, what: Iterable[str]) -> Trace:
+def seen(
+    subject: Subject, asked: Text | Trace, *, source: Text | None = None, what: Iterable[str]
+) -> Trace:
     """A pass that keeps `what`."""
     question = question_of(subject, asked, source)
-    return trace_of(subject, question.ids, source=question.source, text=question.text, source_text=question.source_text, what=tuple(what))
+    return trace_of(
+        subject,
+        question.ids,
+        source=question.source,
+        text=question.text,
+        source_text=question.source_text,
+        what=tuple(what),
+    )
 
 
-def seen_attention(subject: Subject, asked: Text | Trace, *, source: Text | None = None, value: bool = False) -> Trace:
-    """A trace in which every attention map can be rebuilt: the one that was given, if it will do."""
+def seen_attention(
+    subject: Subject, asked: Text | Trace, *, source: Text | None = None, value: bool = False
+) -> Trace:
+    """A trace in which every attention map can be rebuilt: the one that was given, if it will
+    do."""
     if isinstance(asked, Trace) and is_whole(asked, len(sites_of(subject.running)), value=value):
         return asked
-    return seen(subject, asked, source=source, what=("query", "key", "value") if value else ("query", "key"))
+    return seen(
+        subject, asked, source=source, what=("query", "key", "value") if value else ("query", "key")
+    )
 
 
 def is_whole(trace: Trace, sites: int, *, value: bool) -> bool:
     """Whether all tokens of all layers asked, and all that is needed was kept."""
     looks = trace.looks.values()
     same = all(look.queries == len(trace.tokens_of(look.site[0])) for look in looks)
-    return len(looks) == sites and same and (not value or all(look.value is not None for look in looks))
+    return (
+        len(looks) == sites
+        and same
+        and (not value or all(look.value is not None for look in looks))
+    )

@@ -1,8 +1,11 @@
-"""q, k and v need not be kept either: what attention read is enough to make them again, bit for bit, when somebody looks.
+"""q, k and v need not be kept either: what attention read is enough to make them again, bit for
+bit, when somebody looks.
 
-    query, key, value = x W_Q, x W_K, x W_V          x: the stream as it entered the layer, a third of their size
+    query, key, value = x W_Q, x W_K, x W_V      x: the stream as it entered the layer, a third of
+                                                 their size
 
-The layers that were looked at last stay at hand. The weights must be those of the pass: if they have changed since, it says so.
+The layers that were looked at last stay at hand. The weights must be those of the pass: if they
+have changed since, it says so.
 """
 
 from __future__ import annotations
@@ -79,7 +82,8 @@ class Rebuilt(Made):
 
     def __init__(self, transformer: Transformer, reads: dict[Site, Read]) -> None:
         super().__init__(reads)
-        self.transformer, self.reads = transformer, reads
+        self.transformer = transformer
+        self.reads = reads
         self.states = {site: state_of(attention_at(transformer, site)) for site in reads}
 
     def make(self, site: Site) -> Look:
@@ -88,7 +92,12 @@ class Rebuilt(Made):
 
     @property
     def bytes(self) -> int:
-        kept = {x.data_ptr(): x.numel() * x.element_size() for read in self.reads.values() for x in (read.x, read.context) if x is not None}
+        kept = {
+            x.data_ptr(): x.numel() * x.element_size()
+            for read in self.reads.values()
+            for x in (read.x, read.context)
+            if x is not None
+        }
         return sum(kept.values())
 
 
@@ -101,17 +110,29 @@ def check_state(part: nn.Module, state: State) -> None:
     """What is made again must be made of the same weights."""
     if state_of(part) != state:
         fix = "trace again, or trace.save(file) before the model changes"
-        raise InputError("the model's weights have changed since this trace", expected="the weights of the pass", fix=fix)
+        raise InputError(
+            "the model's weights have changed since this trace",
+            expected="the weights of the pass",
+            fix=fix,
+        )
 
 
 @torch.no_grad()
 def look_again(transformer: Transformer, site: Site, read: Read) -> Look:
     """q, k and v, by the very products of the pass."""
-    attention, mask = attention_at(transformer, site), read.mask
+    attention = attention_at(transformer, site)
+    mask = read.mask
     form = attention.config
     place = Place(mask.query_at, None, causal=False)
     if not site[2]:
-        place = place_for(form.positions, form.head_dim, form.heads, mask.query_at, mask.offset, causal=mask.causal)
+        place = place_for(
+            form.positions,
+            form.head_dim,
+            form.heads,
+            mask.query_at,
+            mask.offset,
+            causal=mask.causal,
+        )
     query, key, value = attention.project(read.x, read.context)
     return Look(
         site,
@@ -129,6 +150,10 @@ def rebuilt_from(recorder: Recorder, transformer: Transformer) -> Rebuilt:
         stack, layer, cross = site
         prefix = "cross_" if cross else ""
         if (stack, layer, prefix + "input") in recorder.kept:
-            x, mask, bias = (recorder[stack, layer, prefix + name] for name in ("input", "mask", "bias"))
-            found[site] = Read(x, recorder["encoder", None, "output"] if cross else None, mask, bias)
+            x, mask, bias = (
+                recorder[stack, layer, prefix + name] for name in ("input", "mask", "bias")
+            )
+            found[site] = Read(
+                x, recorder["encoder", None, "output"] if cross else None, mask, bias
+            )
     return Rebuilt(transformer, found)

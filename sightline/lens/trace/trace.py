@@ -1,4 +1,5 @@
-"""A trace: one ordinary pass of the fused kernel, of which enough was kept to rebuild every map exactly.
+"""A trace: one ordinary pass of the fused kernel, of which enough was kept to rebuild every map
+exactly.
 
 trace = trace_of(model, "The cat sat")
 trace.logits                                [time, vocab_size], the very bits of an unwatched pass
@@ -37,9 +38,10 @@ NEEDED = ("query", "key", "mask", "bias")  # without these no map can be rebuilt
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """What was seen of one text. `tokens` are what can be looked at, `rows` says which of them asked (all, but while generating: the
-    new ones); `source` is the encoder's text where there is one, `notes` say by whom it was read where that was not torch alone. Layers and
-    heads count from 0, or from the end when negative."""
+    """What was seen of one text. `tokens` are what can be looked at, `rows` says which of them
+    asked (all, but while generating: the new ones); `source` is the encoder's text where there is
+    one, `notes` say by whom it was read where that was not torch alone. Layers and heads count from
+    0, or from the end when negative."""
 
     name: str
     config: ModelConfig
@@ -55,20 +57,26 @@ class Trace:
 
     @cached_property
     def logits(self) -> Float[Tensor, ...]:
-        """The very bits of an unwatched pass, `[time, vocab_size]`, made when first asked for; empty where a text was watched while it
-        was written."""
+        """The very bits of an unwatched pass, `[time, vocab_size]`, made when first asked for;
+        empty where a text was watched while it was written."""
         return torch.empty(0) if self.answer is None else self.answer()
 
-    def weights(self, layer: int, head: int | None = None, rows: Rows = None, *, stack: str | None = None) -> Map:
-        """Self-attention, exactly as the fused kernel used it: `[heads, query, key]`, `[query, key]` of a head, `[…, key]` of a row."""
+    def weights(
+        self, layer: int, head: int | None = None, rows: Rows = None, *, stack: str | None = None
+    ) -> Map:
+        """Self-attention, exactly as the fused kernel used it: `[heads, query, key]`, `[query,
+        key]` of a head, `[…, key]` of a row."""
         return self.look(layer, stack=stack).weights(head, rows)
 
-    def scores(self, layer: int, head: int | None = None, rows: Rows = None, *, stack: str | None = None) -> Map:
+    def scores(
+        self, layer: int, head: int | None = None, rows: Rows = None, *, stack: str | None = None
+    ) -> Map:
         """The scores before the softmax; −∞ where a token may not look."""
         return self.look(layer, stack=stack).scores(head, rows)
 
     def cross_weights(self, layer: int, head: int | None = None, rows: Rows = None) -> Map:
-        """Where the decoder looks in the source while it produces each token: row t belongs to `produced[t]`."""
+        """Where the decoder looks in the source while it produces each token: row t belongs to
+        `produced[t]`."""
         return self.look(layer, cross=True).weights(head, rows)
 
     def look(self, layer: int, *, stack: str | None = None, cross: bool = False) -> Look:
@@ -79,12 +87,22 @@ class Trace:
             return self.looks[site]
         if cross and self.config.stacks[name].block(site[1]).cross_attention is None:
             raise InputError(
-                f"the {name} has no cross-attention", expected="an encoder–decoder", fix="trace.weights(…) for its self-attention"
+                f"the {name} has no cross-attention",
+                expected="an encoder–decoder",
+                fix="trace.weights(…) for its self-attention",
             )
         there = sorted({place[1] for place in self.looks if place[0] == name and place[2] == cross})
         if not there:
-            raise InputError(f"no attention of the {name} was traced", expected="query and key", fix=f"trace(…, what={ATTENTION})")
-        raise InputError(f"layer {site[1]} of the {name} was not traced", expected=f"one of {there}", fix="trace(…, layers=None)")
+            raise InputError(
+                f"no attention of the {name} was traced",
+                expected="query and key",
+                fix=f"trace(…, what={ATTENTION})",
+            )
+        raise InputError(
+            f"layer {site[1]} of the {name} was not traced",
+            expected=f"one of {there}",
+            fix="trace(…, layers=None)",
+        )
 
     def stack_named(self, stack: str | None) -> str:
         """The stack that is meant: the one whose states reach the head, unless another is named."""
@@ -92,54 +110,96 @@ class Trace:
         if stack is None:
             return "decoder" if "decoder" in stacks else "encoder"
         if stack not in stacks:
-            raise InputError(f"a stack named {stack!r}", expected=" or ".join(stacks), fix=f"stack={next(iter(stacks))!r}")
+            raise InputError(
+                f"a stack named {stack!r}",
+                expected=" or ".join(stacks),
+                fix=f"stack={next(iter(stacks))!r}",
+            )
         return stack
 
     def tokens_of(self, stack: str | None) -> tuple[Token, ...]:
         """The tokens that a stack reads: the source for the encoder of an encoder–decoder."""
-        return self.source if self.stack_named(stack) == "encoder" and self.source is not None else self.tokens
+        return (
+            self.source
+            if self.stack_named(stack) == "encoder" and self.source is not None
+            else self.tokens
+        )
 
     @property
     def produced(self) -> tuple[Token, ...]:
-        """What the decoder wrote at each position, which names the rows of cross-attention: the token after the one that it read there."""
+        """What the decoder wrote at each position, which names the rows of cross-attention: the
+        token after the one that it read there."""
         return (*self.tokens[1:], Token(-1, "(next)"))
 
     def __getitem__(self, place: tuple[str, int | None]) -> Tensor:
-        """Anything else that was recorded, without its batch: `trace["residual", 3]`; the encoder's as `trace["encoder.residual", 3]`."""
+        """Anything else that was recorded, without its batch: `trace["residual", 3]`; the encoder's
+        as `trace["encoder.residual", 3]`."""
         if not isinstance(place, tuple) or len(place) != 2:
-            raise RecordError(f"{short(place)} names no place", expected="a name and a layer", fix='trace["residual", 3]')
+            raise RecordError(
+                f"{short(place)} names no place",
+                expected="a name and a layer",
+                fix='trace["residual", 3]',
+            )
         stack, _, quantity = place[0].rpartition(".")
         if quantity not in QUANTITIES:
-            raise RecordError(f"nothing named {short(quantity)} can be recorded", fix=nearest(quantity, QUANTITIES))
-        name, part = self.stack_named(stack or None), quantity.removeprefix("cross_")
-        layer = None if place[1] is None else checked("layer", place[1], self.config.stacks[name].layers)
+            raise RecordError(
+                f"nothing named {short(quantity)} can be recorded",
+                fix=nearest(quantity, QUANTITIES),
+            )
+        name = self.stack_named(stack or None)
+        part = quantity.removeprefix("cross_")
+        layer = (
+            None
+            if place[1] is None
+            else checked("layer", place[1], self.config.stacks[name].layers)
+        )
         if part in (*ATTENTION, "mask", "bias") and layer is not None:
             return self._of_look(self.look(layer, stack=name, cross=part != quantity), part)
         for where in (name, "model"):
             if (where, layer, quantity) in self.kept:
                 return self.kept[where, layer, quantity]
-        raise RecordError(f"{place} was not recorded", fix=f"trace(…, what=('query', 'key', 'value', {quantity!r}))")
+        raise RecordError(
+            f"{place} was not recorded",
+            fix=f"trace(…, what=('query', 'key', 'value', {quantity!r}))",
+        )
 
     @staticmethod
     def _of_look(look: Look, part: str) -> Tensor:
         """q, k or v of one layer; a mask and a bias are no tensors, but functions of positions."""
         if part in ("mask", "bias"):
-            raise RecordError(f"the {part} is no tensor", expected="query, key or value", fix=f"trace.look(layer).scoring.{part}")
+            raise RecordError(
+                f"the {part} is no tensor",
+                expected="query, key or value",
+                fix=f"trace.look(layer).scoring.{part}",
+            )
         return (look.needed_value() if part == "value" else getattr(look, part))[0]
 
     def __repr__(self) -> str:
         read = "" if self.source is None else f" from {len(self.source)}"
-        return f"<Trace of {self.name or 'a model'}: {len(self.tokens)} tokens{read}, {len(self.looks)} attention layers>"
+        return (
+            f"<Trace of {self.name or 'a model'}: {len(self.tokens)} tokens{read},"
+            f" {len(self.looks)} attention layers>"
+        )
 
-    def geometry(self, layer: int, head: int, *, stack: str | None = None, cross: bool = False) -> Geometry:
+    def geometry(
+        self, layer: int, head: int, *, stack: str | None = None, cross: bool = False
+    ) -> Geometry:
         """|q|, |k|, cos θ, and how much of this head's attention is direction, how much length."""
         from sightline.lens.geometry.decompose import geometry_of
 
         return geometry_of(self, layer, head, stack=stack, cross=cross)
 
-    def show(self, view: str = "map", layer: int | None = None, head: int | None = None, *, file: str | Path | None = None) -> None:
-        """A picture: in a notebook, in the terminal, or in a file (.html, .svg, .png, .json). Views are those of `sightline trace`; without
-        layer and head, the head that has most to show. A logit lens needs its model: `view_of(trace, "logit-lens", subject=model)`."""
+    def show(
+        self,
+        view: str = "map",
+        layer: int | None = None,
+        head: int | None = None,
+        *,
+        file: str | Path | None = None,
+    ) -> None:
+        """A picture: in a notebook, in the terminal, or in a file (.html, .svg, .png, .json). Views
+        are those of `sightline trace`; without layer and head, the head that has most to show. A
+        logit lens needs its model: `view_of(trace, "logit-lens", subject=model)`."""
         from sightline.lens.draw.show import show
 
         show(self, view, layer=layer, head=head, file=file)
@@ -169,7 +229,12 @@ class Trace:
         kept = sum(x.numel() * x.element_size() for x in self.kept.values())
         if isinstance(self.looks, Made):
             return kept + self.looks.bytes
-        tensors = [x for look in self.looks.values() for x in (look.query, look.key, look.value) if x is not None]
+        tensors = [
+            x
+            for look in self.looks.values()
+            for x in (look.query, look.key, look.value)
+            if x is not None
+        ]
         return kept + sum(x.numel() * x.element_size() for x in tensors)
 
 
@@ -184,8 +249,10 @@ def trace_of(
     what: Iterable[str] = ATTENTION,
     edits: Mapping[Place, Edit] | None = None,
 ) -> Trace:
-    """One pass of the model as it is, watched. `edits` change quantities on their way (see `edits`)."""
-    transformer, what = subject.running, (what,) if isinstance(what, str) else tuple(what)
+    """One pass of the model as it is, watched. `edits` change quantities on their way (see
+    `edits`)."""
+    transformer = subject.running
+    what = (what,) if isinstance(what, str) else tuple(what)
     layers = checked_layers(transformer, layers)
     kept = recorded(transformer, what, layers) if edits else read_by(transformer, what, layers)
     recorder = Recorder(kept, layers=layers, edits=edits)
@@ -198,7 +265,11 @@ def trace_of(
         looks=looks_in(recorder, transformer) if edits else rebuilt_from(recorder, transformer),
         answer=answer,
         text=text,
-        source=None if source is None else read_tokens(subject.tokenizer, source, source_text or None, source=True),
+        source=(
+            None
+            if source is None
+            else read_tokens(subject.tokenizer, source, source_text or None, source=True)
+        ),
         source_text=source_text,
         rows=range(len(ids)),
         kept=others_in(recorder, what),
@@ -207,9 +278,15 @@ def trace_of(
 
 @torch.no_grad()
 def watched(
-    transformer: Transformer, ids: Sequence[int], source: Sequence[int] | None, recorder: Recorder, *, at_once: bool
+    transformer: Transformer,
+    ids: Sequence[int],
+    source: Sequence[int] | None,
+    recorder: Recorder,
+    *,
+    at_once: bool,
 ) -> Callable[[], Tensor]:
-    """One text through the model while the recorder looks; its logits, `[time, vocab_size]`, at once or when they are asked for."""
+    """One text through the model while the recorder looks; its logits, `[time, vocab_size]`, at
+    once or when they are asked for."""
     tokens = torch.tensor([list(ids)], device=transformer.device)
     read = None if source is None else torch.tensor([list(source)], device=transformer.device)
     hidden = transformer.hidden(tokens, source=read, record=recorder)
@@ -227,7 +304,8 @@ def watched(
 
 
 def read_by(transformer: Transformer, what: Sequence[str], layers: Set[int] | None) -> set[str]:
-    """The names to record where q, k and v are made again when asked for: what attention reads, and what was asked for besides."""
+    """The names to record where q, k and v are made again when asked for: what attention reads, and
+    what was asked for besides."""
     inner, others, crossed = sorted_out(transformer, what, layers)
     names = {"input", "mask", "bias"} if inner else set[str]()
     across = {"cross_" + name for name in names} | {"output"} if crossed and inner else set[str]()
@@ -235,15 +313,21 @@ def read_by(transformer: Transformer, what: Sequence[str], layers: Set[int] | No
 
 
 def recorded(transformer: Transformer, what: Sequence[str], layers: Set[int] | None) -> set[str]:
-    """The names to record: what was asked for, and what a map needs; each for cross-attention as well, where there is some."""
+    """The names to record: what was asked for, and what a map needs; each for cross-attention as
+    well, where there is some."""
     inner, others, crossed = sorted_out(transformer, what, layers)
     names = {*NEEDED, *inner} if inner else set[str]()
     return names | ({"cross_" + name for name in names} if crossed else set()) | others
 
 
-def sorted_out(transformer: Transformer, what: Sequence[str], layers: Set[int] | None) -> tuple[set[str], set[str], bool]:
-    """Which of q, k and v were asked for, what else, and whether there is cross-attention in these layers."""
-    crossed = any(cross and (layers is None or layer in layers) for _, layer, cross in sites_of(transformer))
+def sorted_out(
+    transformer: Transformer, what: Sequence[str], layers: Set[int] | None
+) -> tuple[set[str], set[str], bool]:
+    """Which of q, k and v were asked for, what else, and whether there is cross-attention in these
+    layers."""
+    crossed = any(
+        cross and (layers is None or layer in layers) for _, layer, cross in sites_of(transformer)
+    )
     others = {name for name in what if name not in ATTENTION and not (crossed and name in CROSS)}
     return {name.removeprefix("cross_") for name in what} & set(ATTENTION), others, crossed
 
@@ -253,23 +337,41 @@ def checked_layers(transformer: Transformer, layers: Iterable[int] | None) -> se
     if layers is None:
         return None
     if not isinstance(layers, Iterable):
-        raise InputError(f"layers is {short(layers)}", expected="a list of layers", fix=f"layers=[{short(layers)}]")
-    depths, found = [stack.layers for stack in transformer.config.stacks.values()], set[int]()
+        raise InputError(
+            f"layers is {short(layers)}",
+            expected="a list of layers",
+            fix=f"layers=[{short(layers)}]",
+        )
+    depths = [stack.layers for stack in transformer.config.stacks.values()]
+    found = set[int]()
     for layer in layers:
         checked("layer", layer, max(depths))
         found |= {layer % depth for depth in depths if -depth <= layer < depth}
     if not found:
-        raise InputError("no layers to look at", expected="one at least", fix="layers=None for all of them")
+        raise InputError(
+            "no layers to look at", expected="one at least", fix="layers=None for all of them"
+        )
     return found
 
 
 def looks_in(recorder: Recorder, transformer: Transformer) -> dict[Site, Look]:
     """All attention layers that were watched."""
-    found = {site: (site[0], site[1], ("cross_" if site[2] else "") + "query") for site in sites_of(transformer)}
-    return {site: look_at(recorder, transformer, site) for site, place in found.items() if place in recorder.kept}
+    found = {
+        site: (site[0], site[1], ("cross_" if site[2] else "") + "query")
+        for site in sites_of(transformer)
+    }
+    return {
+        site: look_at(recorder, transformer, site)
+        for site, place in found.items()
+        if place in recorder.kept
+    }
 
 
 def others_in(recorder: Recorder, what: Sequence[str]) -> dict[Place, Tensor]:
     """What was asked for besides q, k and v, without its batch."""
     wanted = set(what) - {*ATTENTION, *CROSS}
-    return {place: value[0] for place, value in recorder.kept.items() if place[2] in wanted and isinstance(value, Tensor)}
+    return {
+        place: value[0]
+        for place, value in recorder.kept.items()
+        if place[2] in wanted and isinstance(value, Tensor)
+    }

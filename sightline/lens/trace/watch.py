@@ -1,9 +1,10 @@
-"""Looking while a text is written: each new token's attention as it is made, and one trace of everything at the end.
+"""Looking while a text is written: each new token's attention as it is made, and one trace of
+everything at the end.
 
 watch = Watch(transformer, tokenizer, name)
 for event in decode(transformer, request, watch=watch):
-    watch.step(…).weights(layer=5)          [heads, 1, key]: where the pass that made this token looked
-watch.trace(…)                               as if the whole text had been traced at once
+    watch.step(…).weights(layer=5)     [heads, 1, key]: where the pass that made this token looked
+watch.trace(…)                         as if the whole text had been traced at once
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from sightline.core.masks import Mask
 from sightline.core.model import Transformer
 from sightline.lens.trace.layer import Look, Site
 from sightline.lens.trace.subject import Token, read_tokens
-from sightline.lens.trace.trace import ATTENTION, Trace, checked_layers, looks_in, others_in, recorded
+from sightline.lens.trace.trace import (
+    ATTENTION,
+    Trace,
+    checked_layers,
+    looks_in,
+    others_in,
+    recorded,
+)
 from sightline.record import Place, Recorder
 from sightline.text.tokenizer import Tokenizer
 
@@ -28,8 +36,8 @@ Looks = dict[Site, Look]
 
 @dataclass(slots=True)
 class Watch:
-    """Hands a recorder to every pass. Keys and values of earlier passes are in those of the next, so of each pass only its queries stay,
-    and what the next has forgotten (in a ring)."""
+    """Hands a recorder to every pass. Keys and values of earlier passes are in those of the next,
+    so of each pass only its queries stay, and what the next has forgotten (in a ring)."""
 
     transformer: Transformer
     tokenizer: Tokenizer | None = None
@@ -49,7 +57,9 @@ class Watch:
     def __call__(self) -> Recorder:
         """A recorder for the next pass."""
         self._close()
-        self.recorder = Recorder(recorded(self.transformer, self.what, self.chosen), layers=self.chosen)
+        self.recorder = Recorder(
+            recorded(self.transformer, self.what, self.chosen), layers=self.chosen
+        )
         return self.recorder
 
     def _close(self) -> None:
@@ -64,17 +74,35 @@ class Watch:
         self.recorder = None
 
     def step(self, ids: Sequence[int], *, source: Sequence[int] | None = None) -> Trace:
-        """The last pass alone: its queries are the rows, and all tokens so far (`ids`) can be looked at."""
+        """The last pass alone: its queries are the rows, and all tokens so far (`ids`) can be
+        looked at."""
         assert self.recorder is not None
         looks = looks_in(self.recorder, self.transformer)
-        looks = {site: look if site[0] == "encoder" or site[2] else aligned(look, len(ids)) for site, look in looks.items()}
-        return self._trace(looks, ids, source, rows=decoded(looks), kept=others_in(self.recorder, self.what))
+        looks = {
+            site: look if site[0] == "encoder" or site[2] else aligned(look, len(ids))
+            for site, look in looks.items()
+        }
+        return self._trace(
+            looks, ids, source, rows=decoded(looks), kept=others_in(self.recorder, self.what)
+        )
 
-    def trace(self, ids: Sequence[int], *, source: Sequence[int] | None = None, text: str = "", source_text: str = "") -> Trace:
-        """All passes as one. `ids` are those that went through the model: the prompt, and all new tokens but the last."""
+    def trace(
+        self,
+        ids: Sequence[int],
+        *,
+        source: Sequence[int] | None = None,
+        text: str = "",
+        source_text: str = "",
+    ) -> Trace:
+        """All passes as one. `ids` are those that went through the model: the prompt, and all new
+        tokens but the last."""
         self._close()
-        looks = {site: joined([*self.passed.get(site, []), look]) for site, look in self.last.items()}
-        return self._trace(looks, ids, source, rows=decoded(looks), text=text, source_text=source_text)
+        looks = {
+            site: joined([*self.passed.get(site, []), look]) for site, look in self.last.items()
+        }
+        return self._trace(
+            looks, ids, source, rows=decoded(looks), text=text, source_text=source_text
+        )
 
     def _trace(
         self,
@@ -90,10 +118,18 @@ class Watch:
         return Trace(
             name=self.name,
             config=self.transformer.config,
-            tokens=read_tokens(self.tokenizer, ids, text, source=source is None) if text else self._read(ids, source=source is None),
+            tokens=(
+                read_tokens(self.tokenizer, ids, text, source=source is None)
+                if text
+                else self._read(ids, source=source is None)
+            ),
             looks=looks,
             text=text,
-            source=None if source is None else read_tokens(self.tokenizer, source, source_text or None, source=True),
+            source=(
+                None
+                if source is None
+                else read_tokens(self.tokenizer, source, source_text or None, source=True)
+            ),
             source_text=source_text,
             rows=range(len(ids) - rows, len(ids)),
             kept=kept or {},
@@ -101,10 +137,17 @@ class Watch:
         )
 
     def _read(self, ids: Sequence[int], *, source: bool) -> tuple[Token, ...]:
-        """Ids as tokens. Those that were read before are read once, unless bytes of a character are still to come."""
-        known, count = self.known, len(self.known)
-        if not known or "\\x" in known[-1].text or [token.id for token in known] != list(ids[:count]):
-            known, count = (), 0
+        """Ids as tokens. Those that were read before are read once, unless bytes of a character are
+        still to come."""
+        known = self.known
+        count = len(self.known)
+        if (
+            not known
+            or "\\x" in known[-1].text
+            or [token.id for token in known] != list(ids[:count])
+        ):
+            known = ()
+            count = 0
         self.known = known + read_tokens(self.tokenizer, ids[count:], source=source)
         return self.known
 
@@ -115,25 +158,46 @@ def decoded(looks: Looks) -> int:
 
 
 def shortened(look: Look, following: Look) -> Look:
-    """A pass that is over: its queries, and the keys that the following pass has not. A ring forgets those that stand first."""
-    mask, after = look.scoring.mask, following.scoring.mask
+    """A pass that is over: its queries, and the keys that the following pass has not. A ring
+    forgets those that stand first."""
+    mask = look.scoring.mask
+    after = following.scoring.mask
     forgets = after.offset is None and not look.site[2]
     count = int((mask.key_at < after.key_at[:, :1]).sum()) if forgets else 0
     mask = Mask(mask.query_at, mask.key_at[:, :count].clone())
     value = None if look.value is None else look.value[:, :, :count].clone()
     scoring = replace(look.scoring, mask=mask)
-    return replace(look, query=look.query.clone(), key=look.key[:, :, :count].clone(), value=value, scoring=scoring)
+    return replace(
+        look,
+        query=look.query.clone(),
+        key=look.key[:, :, :count].clone(),
+        value=value,
+        scoring=scoring,
+    )
 
 
 def joined(looks: Sequence[Look]) -> Look:
-    """The queries of all passes against the keys of the last and those that were forgotten on the way, in memory of its own."""
-    last, masks = looks[-1], [look.scoring.mask for look in looks]
-    query_at, key_at = (torch.cat([getattr(mask, name) for mask in masks], dim=1) for name in ("query_at", "key_at"))
-    mask = replace(last.scoring.mask, query_at=query_at, key_at=key_at, offset=None if len(looks) > 1 else last.scoring.mask.offset)
-    query, key = (torch.cat([getattr(look, name) for look in looks], dim=2) for name in ("query", "key"))
+    """The queries of all passes against the keys of the last and those that were forgotten on the
+    way, in memory of its own."""
+    last = looks[-1]
+    masks = [look.scoring.mask for look in looks]
+    query_at, key_at = (
+        torch.cat([getattr(mask, name) for mask in masks], dim=1) for name in ("query_at", "key_at")
+    )
+    mask = replace(
+        last.scoring.mask,
+        query_at=query_at,
+        key_at=key_at,
+        offset=None if len(looks) > 1 else last.scoring.mask.offset,
+    )
+    query, key = (
+        torch.cat([getattr(look, name) for look in looks], dim=2) for name in ("query", "key")
+    )
     values = [look.value for look in looks if look.value is not None]
     value = torch.cat(values, dim=2) if values else None
-    return replace(last, query=query, key=key, value=value, scoring=replace(last.scoring, mask=mask))
+    return replace(
+        last, query=query, key=key, value=value, scoring=replace(last.scoring, mask=mask)
+    )
 
 
 def aligned(look: Look, tokens: int) -> Look:
@@ -141,7 +205,8 @@ def aligned(look: Look, tokens: int) -> Look:
     gone = tokens - look.key.shape[2]
     if gone <= 0:
         return look
-    key, mask = F.pad(look.key, (0, 0, gone, 0)), look.scoring.mask
+    key = F.pad(look.key, (0, 0, gone, 0))
+    mask = look.scoring.mask
     value = None if look.value is None else F.pad(look.value, (0, 0, gone, 0))
     mask = replace(mask, key_at=F.pad(mask.key_at, (gone, 0), value=-1), offset=None)
     return replace(look, key=key, value=value, scoring=replace(look.scoring, mask=mask))

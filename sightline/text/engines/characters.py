@@ -1,4 +1,5 @@
-"""One piece per character: the smallest tokenizer there is, and the only one that may write other characters than it reads."""
+"""One piece per character: the smallest tokenizer there is, and the only one that may write other
+characters than it reads."""
 
 from __future__ import annotations
 
@@ -10,33 +11,61 @@ from sightline.text.vocabulary.vocabulary import CONTROL, UNKNOWN, Vocabulary
 
 
 class CharacterEngine:
-    """An engine over a table. A character that is not in it is the unknown piece; without one it is refused."""
+    """An engine over a table. A character that is not in it is the unknown piece; without one it is
+    refused."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         written = vocabulary.written or vocabulary.pieces
         self._written = written
         self.size = max(len(vocabulary.pieces), len(written))
-        self.specials = frozenset(id for id in range(len(vocabulary.kinds)) if vocabulary.kind_of(id) in (CONTROL, UNKNOWN))
-        self._ids = {piece: id for id, piece in enumerate(vocabulary.pieces) if id not in self.specials}
+        self.specials = frozenset(
+            id
+            for id in range(len(vocabulary.kinds))
+            if vocabulary.kind_of(id) in (CONTROL, UNKNOWN)
+        )
+        self._ids = {
+            piece: id for id, piece in enumerate(vocabulary.pieces) if id not in self.specials
+        }
         wrong = [piece for piece in self._ids if len(piece) != 1]
-        if wrong or len(self._ids) + len([id for id in self.specials if id < len(vocabulary.pieces)]) != len(vocabulary.pieces):
-            seen = f"{vocabulary.where}: the pieces {wrong[:3]} are no single characters" if wrong else f"{vocabulary.where}: a piece twice"
-            raise CheckpointError(seen, expected="a vocabulary of single characters", fix="add the tokenizer.json of the model")
+        if wrong or len(self._ids) + len(
+            [id for id in self.specials if id < len(vocabulary.pieces)]
+        ) != len(vocabulary.pieces):
+            seen = (
+                f"{vocabulary.where}: the pieces {wrong[:3]} are no single characters"
+                if wrong
+                else f"{vocabulary.where}: a piece twice"
+            )
+            raise CheckpointError(
+                seen,
+                expected="a vocabulary of single characters",
+                fix="add the tokenizer.json of the model",
+            )
         self.around = (vocabulary.before, vocabulary.after)
 
     def ids(self, text: str, *, control: bool) -> list[int]:
         """See Engine."""
-        names = [(self._vocabulary.pieces[id], id) for id in self.specials if id < len(self._vocabulary.pieces)]
+        names = [
+            (self._vocabulary.pieces[id], id)
+            for id in self.specials
+            if id < len(self._vocabulary.pieces)
+        ]
         parts = control_parts(text, names) if control else [text]
-        return [id for part in parts for id in ([part] if isinstance(part, int) else map(self._id, part))]
+        return [
+            id
+            for part in parts
+            for id in ([part] if isinstance(part, int) else map(self._id, part))
+        ]
 
     def _id(self, sign: str) -> int:
         """The id of a character."""
         id = self._ids.get(sign, self._vocabulary.unknown)
         if id is None:
             known = "".join(self._ids)[:60]
-            raise InputError(f"{self._vocabulary.where}: the character {sign!r} is not in the vocabulary", expected=f"one of {known!r}")
+            raise InputError(
+                f"{self._vocabulary.where}: the character {sign!r} is not in the vocabulary",
+                expected=f"one of {known!r}",
+            )
         return id
 
     def spans(self, text: str) -> list[Span]:
@@ -45,7 +74,11 @@ class CharacterEngine:
 
     def text(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """See Engine."""
-        return "".join(self._written[id] for id in ids if id < len(self._written) and not (skip_special and id in self.specials))
+        return "".join(
+            self._written[id]
+            for id in ids
+            if id < len(self._written) and not (skip_special and id in self.specials)
+        )
 
     def piece(self, id: int) -> str | None:
         """See Engine."""
@@ -54,11 +87,19 @@ class CharacterEngine:
     def id(self, piece: str) -> int | None:
         """See Engine."""
         found = self._ids.get(piece)
-        return found if found is not None else next((id for id in self.specials if self.piece(id) == piece), None)
+        return (
+            found
+            if found is not None
+            else next((id for id in self.specials if self.piece(id) == piece), None)
+        )
 
     def readable(self, id: int, *, source: bool = False) -> str:
         """See Engine."""
-        return (self._vocabulary.pieces[id] if source and id < len(self._vocabulary.pieces) else self.piece(id)) or ""
+        return (
+            self._vocabulary.pieces[id]
+            if source and id < len(self._vocabulary.pieces)
+            else self.piece(id)
+        ) or ""
 
     def vocabulary(self) -> Vocabulary:
         """See Engine."""

@@ -1,4 +1,5 @@
-"""What cuts text into pieces: the Rust `tokenizers` library, SentencePiece, or a table of characters. `Tokenizer` is their one face."""
+"""What cuts text into pieces: the Rust `tokenizers` library, SentencePiece, or a table of
+characters. `Tokenizer` is their one face."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class Engine(Protocol):
         ...
 
     def readable(self, id: int, *, source: bool = False) -> str:
-        """A piece as a reader would write it; `source` asks for the one that is read where reading and writing differ."""
+        """A piece as a reader would write it; `source` asks for the one that is read where reading
+        and writing differ."""
         ...
 
     def vocabulary(self) -> Vocabulary:
@@ -70,7 +72,10 @@ def guarded(where: Any, what: str, call: Callable[[], Result]) -> Result:
         raise
     except BaseException as error:
         reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise CheckpointError(f"{where}: the tokenizer cannot {what} ({reason})", fix="fetch the tokenizer's files again") from None
+        raise CheckpointError(
+            f"{where}: the tokenizer cannot {what} ({reason})",
+            fix="fetch the tokenizer's files again",
+        ) from None
 
 
 def control_parts(text: str, specials: Iterable[tuple[str, int]]) -> list[str | int]:

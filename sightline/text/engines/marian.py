@@ -1,4 +1,5 @@
-"""Marian's three files: one SentencePiece model cuts the source, another joins the target, vocab.json numbers the pieces of both."""
+"""Marian's three files: one SentencePiece model cuts the source, another joins the target,
+vocab.json numbers the pieces of both."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from sightline.text.engines.sentencepiece import encoded_spans
 from sightline.text.vocabulary.sentencepiece_model import byte_to_character
 
 SPACE = "▁"
-LANGUAGE = re.compile(r">>[^<>]+<<")  # ">>fra<<" at the beginning asks a many-language model for French
+LANGUAGE = re.compile(
+    r">>[^<>]+<<"
+)  # ">>fra<<" at the beginning asks a many-language model for French
 
 
 class MarianEngine:
@@ -24,19 +27,34 @@ class MarianEngine:
     def __init__(self, where: Path, ids: dict[str, int], source: bytes, target: bytes) -> None:
         missing = [piece for piece in ("</s>", "<unk>") if piece not in ids]
         if missing:
-            raise CheckpointError(f"{where}: {missing[0]} is missing", expected="Marian's vocabulary")
-        self._where, self._ids = where, ids
+            raise CheckpointError(
+                f"{where}: {missing[0]} is missing", expected="Marian's vocabulary"
+            )
+        self._where = where
+        self._ids = ids
         self._pieces = {id: piece for piece, id in ids.items()}
-        self._source: Any = guarded(where, "be built", lambda: sentencepiece.SentencePieceProcessor(model_proto=source))
-        self._target: Any = guarded(where, "be built", lambda: sentencepiece.SentencePieceProcessor(model_proto=target))
+        self._source: Any = guarded(
+            where, "be built", lambda: sentencepiece.SentencePieceProcessor(model_proto=source)
+        )
+        self._target: Any = guarded(
+            where, "be built", lambda: sentencepiece.SentencePieceProcessor(model_proto=target)
+        )
         self.size = max(self._pieces) + 1
-        self.specials = frozenset(ids[piece] for piece in ("</s>", "<unk>", "<pad>", "<s>") if piece in ids)
+        self.specials = frozenset(
+            ids[piece] for piece in ("</s>", "<unk>", "<pad>", "<s>") if piece in ids
+        )
         self.around: tuple[tuple[int, ...], tuple[int, ...]] = ((), (ids["</s>"],))
 
     def ids(self, text: str, *, control: bool) -> list[int]:
         """See Engine."""
-        parts = control_parts(text, ((self._pieces[id], id) for id in self.specials)) if control else [text]
-        return [id for part in parts for id in ([part] if isinstance(part, int) else self._cut(part))]
+        parts = (
+            control_parts(text, ((self._pieces[id], id) for id in self.specials))
+            if control
+            else [text]
+        )
+        return [
+            id for part in parts for id in ([part] if isinstance(part, int) else self._cut(part))
+        ]
 
     def _cut(self, text: str) -> list[int]:
         """The language's mark, if the model knows it, then the pieces."""
@@ -46,7 +64,10 @@ class MarianEngine:
 
     def target_ids(self, text: str) -> list[int]:
         """The ids of a translation, cut by the target's model."""
-        return [self._ids.get(piece, self._ids["<unk>"]) for piece in self._target.encode_as_pieces(text)]
+        return [
+            self._ids.get(piece, self._ids["<unk>"])
+            for piece in self._target.encode_as_pieces(text)
+        ]
 
     def _mark(self, text: str) -> str:
         """The language's mark at the beginning, or nothing."""
@@ -64,17 +85,23 @@ class MarianEngine:
 
     def text(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """See Engine. Pieces between special ones are joined by the target's model."""
-        written, run = "", list[str]()
+        written = ""
+        run = list[str]()
         for id in ids:
             if id not in self.specials:
                 run.append(self._pieces.get(id, ""))
             elif not skip_special:
-                written, run = f"{written}{self._join(run)} {self._pieces[id]} ", []
+                written = f"{written}{self._join(run)} {self._pieces[id]} "
+                run = []
         return (written + self._join(run)).strip()
 
     def _join(self, pieces: list[str]) -> str:
         """The text of some pieces."""
-        return guarded(self._where, "decode", lambda: str(self._target.decode_pieces([piece for piece in pieces if piece])))
+        return guarded(
+            self._where,
+            "decode",
+            lambda: str(self._target.decode_pieces([piece for piece in pieces if piece])),
+        )
 
     def piece(self, id: int) -> str | None:
         """See Engine."""
@@ -90,4 +117,6 @@ class MarianEngine:
 
     def vocabulary(self) -> NoReturn:
         """Two models in one have no other form."""
-        raise CheckpointError(f"{self._where}: Marian's tokenizer has no other form", fix="save the model as a folder")
+        raise CheckpointError(
+            f"{self._where}: Marian's tokenizer has no other form", fix="save the model as a folder"
+        )

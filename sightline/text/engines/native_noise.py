@@ -1,4 +1,5 @@
-"""What native code prints before it fails: a panic in Rust writes a backtrace to file descriptor 2, and then becomes an exception."""
+"""What native code prints before it fails: a panic in Rust writes a backtrace to file descriptor 2,
+and then becomes an exception."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ STDERR = 2
 
 @contextmanager
 def without_noise() -> Generator[None]:
-    """What is written to stderr meanwhile comes out afterwards, unless the call fails: then the exception says it.
+    """What is written to stderr meanwhile comes out afterwards, unless the call fails: then the
+    exception says it.
 
-    The descriptor belongs to the whole process, so nothing is held back where another thread might be writing.
+    The descriptor belongs to the whole process, so nothing is held back where another thread might
+    be writing.
     """
     if threading.active_count() > 1:
         yield

@@ -1,4 +1,5 @@
-"""The Rust `tokenizers` library behind our Engine: byte-level BPE, WordPiece, Unigram, whatever a tokenizer.json says."""
+"""The Rust `tokenizers` library behind our Engine: byte-level BPE, WordPiece, Unigram, whatever a
+tokenizer.json says."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ SPACE = "▁"
 
 
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's letters for bytes: printable ones stand for themselves, the others are numbered from U+0100."""
+    """GPT-2's letters for bytes: printable ones stand for themselves, the others are numbered from
+    U+0100."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in set(printable)]
@@ -29,7 +31,8 @@ class RustEngine:
     """An engine over `tokenizers.Tokenizer`. Special pieces that a user types stay plain text."""
 
     def __init__(self, where: Path, tokenizer: tokenizers.Tokenizer) -> None:
-        self._where, self.tokenizer = where, tokenizer
+        self._where = where
+        self.tokenizer = tokenizer
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
@@ -41,20 +44,28 @@ class RustEngine:
         self._letters = byte_alphabet() if self._by_bytes else {}
         steps = (tokenizer.pre_tokenizer, tokenizer.normalizer)
         # As JSON: their repr panics where it cuts a long pattern within a character.
-        self._spaces_limited = any(json.dumps(LAST_SPACES).encode() in step.__getstate__() for step in steps if step is not None)
+        self._spaces_limited = any(
+            json.dumps(LAST_SPACES).encode() in step.__getstate__()
+            for step in steps
+            if step is not None
+        )
 
     @cached_property
     def _controlled(self) -> tokenizers.Tokenizer:
-        """A second tokenizer that takes special pieces in the text for what they are; made when first needed."""
+        """A second tokenizer that takes special pieces in the text for what they are; made when
+        first needed."""
         copy = tokenizers.Tokenizer.from_str(self.tokenizer.to_str())
         copy.encode_special_tokens = False
         return copy
 
     @cached_property
     def _uncontrolled(self) -> tokenizers.Tokenizer:
-        """A third, in which no text is a special piece; made when plain text first gives a special id."""
+        """A third, in which no text is a special piece; made when plain text first gives a special
+        id."""
         names = {piece for id in self.specials if (piece := self.piece(id)) is not None}
-        copy = tokenizers.Tokenizer.from_str(json.dumps(without_names(json.loads(self.tokenizer.to_str()), names)))
+        copy = tokenizers.Tokenizer.from_str(
+            json.dumps(without_names(json.loads(self.tokenizer.to_str()), names))
+        )
         copy.encode_special_tokens = True
         return copy
 
@@ -66,9 +77,13 @@ class RustEngine:
     @cached_property
     def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Found by asking the post-processor for a short text that is not nothing."""
-        probes = ("a", *(self.readable(id) for id in range(min(self.size, 300)) if id not in self.specials))
+        probes = (
+            "a",
+            *(self.readable(id) for id in range(min(self.size, 300)) if id not in self.specials),
+        )
         probe = next((text for text in probes if self._ids(text, special=False)), "")
-        bare, whole = tuple(self._ids(probe, special=False)), tuple(self._ids(probe, special=True))
+        bare = tuple(self._ids(probe, special=False))
+        whole = tuple(self._ids(probe, special=True))
         for start in range(len(whole) - len(bare) + 1):
             if whole[start : start + len(bare)] == bare:
                 return whole[:start], whole[start + len(bare) :]
@@ -76,26 +91,39 @@ class RustEngine:
 
     def _ids(self, text: str, *, special: bool) -> list[int]:
         """The Rust call."""
-        return guarded(self._where, "encode", lambda: self.tokenizer.encode(text, add_special_tokens=special).ids)
+        return guarded(
+            self._where,
+            "encode",
+            lambda: self.tokenizer.encode(text, add_special_tokens=special).ids,
+        )
 
     def ids(self, text: str, *, control: bool) -> list[int]:
         """See Engine."""
         if not control:
             return self._plain(text).ids
         self._check(text)
-        return guarded(self._where, "encode", lambda: self._controlled.encode(text, add_special_tokens=False).ids)
+        return guarded(
+            self._where,
+            "encode",
+            lambda: self._controlled.encode(text, add_special_tokens=False).ids,
+        )
 
     def spans(self, text: str) -> list[Span]:
         """See Engine."""
         return self._plain(text).offsets
 
     def _plain(self, text: str) -> tokenizers.Encoding:
-        """The text without control tokens, also where the model itself lists them among its pieces (T5, mBART)."""
+        """The text without control tokens, also where the model itself lists them among its pieces
+        (T5, mBART)."""
         self._check(text)
-        found = guarded(self._where, "encode", lambda: self.tokenizer.encode(text, add_special_tokens=False))
+        found = guarded(
+            self._where, "encode", lambda: self.tokenizer.encode(text, add_special_tokens=False)
+        )
         if self.specials.isdisjoint(found.ids):
             return found
-        return guarded(self._where, "encode", lambda: self._uncontrolled.encode(text, add_special_tokens=False))
+        return guarded(
+            self._where, "encode", lambda: self._uncontrolled.encode(text, add_special_tokens=False)
+        )
 
     def _check(self, text: str) -> None:
         if self._spaces_limited:
@@ -103,7 +131,11 @@ class RustEngine:
 
     def text(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """See Engine."""
-        return guarded(self._where, "decode", lambda: self.tokenizer.decode(list(ids), skip_special_tokens=skip_special))
+        return guarded(
+            self._where,
+            "decode",
+            lambda: self.tokenizer.decode(list(ids), skip_special_tokens=skip_special),
+        )
 
     def piece(self, id: int) -> str | None:
         """See Engine."""
@@ -119,7 +151,9 @@ class RustEngine:
         if id in self._added:
             return piece
         if self._by_bytes and all(letter in self._letters for letter in piece):
-            return bytes(self._letters[letter] for letter in piece).decode("utf-8", errors="backslashreplace")
+            return bytes(self._letters[letter] for letter in piece).decode(
+                "utf-8", errors="backslashreplace"
+            )
         return piece.replace(SPACE, " ")
 
     def vocabulary(self) -> Vocabulary:

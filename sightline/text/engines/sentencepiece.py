@@ -1,4 +1,5 @@
-"""SentencePiece itself: unigram and BPE with byte fallback, exactly as the models were trained with it."""
+"""SentencePiece itself: unigram and BPE with byte fallback, exactly as the models were trained with
+it."""
 
 from __future__ import annotations
 
@@ -9,13 +10,22 @@ from typing import Any
 import sentencepiece
 
 from sightline.text.engines.engine import Span, control_parts, guarded
-from sightline.text.vocabulary.sentencepiece_model import byte_to_character, piece_spans, serialise, without_prefix_space
+from sightline.text.vocabulary.sentencepiece_model import (
+    byte_to_character,
+    piece_spans,
+    serialise,
+    without_prefix_space,
+)
 from sightline.text.vocabulary.vocabulary import BYTE, CONTROL, UNKNOWN, UNUSED, Vocabulary
 
 SPACE = "▁"
 UNKNOWN_TEXT = " ⁇ "
 # sentencepiece 0.2.2 renamed out_type, and keeps the old name for a while
-RETURN_TYPE = "return_type" if "return_type" in inspect.signature(sentencepiece.SentencePieceProcessor.encode).parameters else "out_type"
+RETURN_TYPE = (
+    "return_type"
+    if "return_type" in inspect.signature(sentencepiece.SentencePieceProcessor.encode).parameters
+    else "out_type"
+)
 
 
 def encoded_spans(processor: Any, text: str) -> list[tuple[int, int, int]]:
@@ -24,7 +34,8 @@ def encoded_spans(processor: Any, text: str) -> list[tuple[int, int, int]]:
 
 
 class SentencePieceEngine:
-    """An engine over one processor, and a second one that puts no space before a text that goes on."""
+    """An engine over one processor, and a second one that puts no space before a text that goes
+    on."""
 
     def __init__(self, vocabulary: Vocabulary, model: bytes | None = None) -> None:
         """From a vocabulary; `model` are the bytes of the original file where there is one."""
@@ -33,12 +44,18 @@ class SentencePieceEngine:
         self._first = self._processor(self.model)
         self._going_on = self._processor(without_prefix_space(self.model))
         self.size = len(vocabulary.pieces)
-        self.specials = frozenset(id for id in range(self.size) if vocabulary.kind_of(id) in (CONTROL, UNKNOWN))
+        self.specials = frozenset(
+            id for id in range(self.size) if vocabulary.kind_of(id) in (CONTROL, UNKNOWN)
+        )
         self.around = (vocabulary.before, vocabulary.after)
 
     def _processor(self, model: bytes) -> Any:
         """A processor, or one line about why not."""
-        return guarded(self._vocabulary.where, "be built", lambda: sentencepiece.SentencePieceProcessor(model_proto=model))
+        return guarded(
+            self._vocabulary.where,
+            "be built",
+            lambda: sentencepiece.SentencePieceProcessor(model_proto=model),
+        )
 
     def ids(self, text: str, *, control: bool) -> list[int]:
         """See Engine."""
@@ -54,7 +71,8 @@ class SentencePieceEngine:
         return found
 
     def spans(self, text: str) -> list[Span]:
-        """See Engine. Each byte of a character that is in no piece stands for the whole character."""
+        """See Engine. Each byte of a character that is in no piece stands for the whole
+        character."""
         places = byte_to_character(text)
         found: list[Span] = []
         for begin, end, id in reversed(encoded_spans(self._first, text)):
@@ -71,7 +89,8 @@ class SentencePieceEngine:
 
     def _bytes(self, id: int) -> bytes:
         """What one piece writes."""
-        piece, kind = self._vocabulary.pieces[id], self._vocabulary.kind_of(id)
+        piece = self._vocabulary.pieces[id]
+        kind = self._vocabulary.kind_of(id)
         if kind == BYTE and len(piece) == 6:
             return bytes([int(piece[3:5], 16)])
         if kind == UNKNOWN:
@@ -90,7 +109,11 @@ class SentencePieceEngine:
     def readable(self, id: int, *, source: bool = False) -> str:
         """See Engine."""
         piece = self._vocabulary.pieces[id]
-        return piece if self._vocabulary.kind_of(id) in (CONTROL, UNKNOWN, UNUSED, BYTE) else piece.replace(SPACE, " ")
+        return (
+            piece
+            if self._vocabulary.kind_of(id) in (CONTROL, UNKNOWN, UNUSED, BYTE)
+            else piece.replace(SPACE, " ")
+        )
 
     def vocabulary(self) -> Vocabulary:
         """See Engine."""

@@ -1,10 +1,12 @@
-"""Train a tokenizer from text files: byte-level BPE (GPT-2's), or Unigram over the same letters for bytes.
+"""Train a tokenizer from text files: byte-level BPE (GPT-2's), or Unigram over the same letters for
+bytes.
 
     tokenizer = train(["novel.txt"], vocab_size=8000)
     save(tokenizer, "my-tokenizer/")             Tokenizer.from_folder and transformers open it
 
-Every byte is a token, so there is no text that these tokenizers cannot write. Files are read a part at a time: the memory that training
-takes grows with the number of different words, not with the files.
+Every byte is a token, so there is no text that these tokenizers cannot write. Files are read a part
+at a time: the memory that training takes grows with the number of different words, not with the
+files.
 """
 
 from __future__ import annotations
@@ -27,17 +29,24 @@ Kind = Literal["bpe", "unigram"]
 Progress = Callable[[str, int, int], None]
 """What is being done, bytes done, bytes in all."""
 
-END, PAD = "<|endoftext|>", "<|pad|>"
+END = "<|endoftext|>"
+PAD = "<|pad|>"
 SPECIAL = (END, PAD, "<|im_start|>", "<|im_end|>")
-LEAST, MOST = 256 + len(SPECIAL), 1_000_000
+LEAST = 256 + len(SPECIAL)
+MOST = 1_000_000
 READ = 64 * 1024  # bytes at once, and so the longest part that training sees
 NAMES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def train(
-    files: Sequence[Path | str], *, vocab_size: int = 8000, kind: Kind = "bpe", progress: Progress | None = None
+    files: Sequence[Path | str],
+    *,
+    vocab_size: int = 8000,
+    kind: Kind = "bpe",
+    progress: Progress | None = None,
 ) -> tokenizers.Tokenizer:
-    """Learn `vocab_size` tokens, the 256 bytes and four special ones among them; refuse if the texts do not have so many."""
+    """Learn `vocab_size` tokens, the 256 bytes and four special ones among them; refuse if the
+    texts do not have so many."""
     check(vocab_size, kind)
     paths = [readable(Path(file)) for file in files]
     if not paths:
@@ -55,7 +64,9 @@ def train(
 def _run(made: tokenizers.Tokenizer, trainer: Any, text: Text) -> None:
     """The Rust call; what was wrong with a file comes before what Rust says about it."""
     try:
-        guarded("training", "be learned", lambda: made.train_from_iterator(iter(text), trainer=trainer))
+        guarded(
+            "training", "be learned", lambda: made.train_from_iterator(iter(text), trainer=trainer)
+        )
     except CheckpointError as error:
         raise text.failure or InputError(error.seen, fix="more text, or fewer tokens") from None
     if text.failure is not None:
@@ -69,18 +80,25 @@ def _possible(found: int, kind: Kind) -> str:
 
 
 def least(kind: str) -> int:
-    """The smallest vocabulary: every byte, the special tokens, and for Unigram one piece more, which the library wants."""
+    """The smallest vocabulary: every byte, the special tokens, and for Unigram one piece more,
+    which the library wants."""
     return LEAST + (kind == "unigram")
 
 
 def check(vocab_size: int, kind: str) -> None:
     """The size and the kind."""
     if kind not in get_args(Kind):
-        raise InputError(f"no kind of tokenizer is called {kind[:40]!r}", fix=nearest(kind[:40], get_args(Kind)))
+        raise InputError(
+            f"no kind of tokenizer is called {kind[:40]!r}", fix=nearest(kind[:40], get_args(Kind))
+        )
     low = least(kind)
     if not low <= vocab_size <= MOST:
         expected = f"{low} (every byte and {low - 256} more) to {MOST:,}"
-        raise InputError(f"a vocabulary of {vocab_size:,}", expected=expected, fix=f"--vocab {low if vocab_size < low else 8000}")
+        raise InputError(
+            f"a vocabulary of {vocab_size:,}",
+            expected=expected,
+            fix=f"--vocab {low if vocab_size < low else 8000}",
+        )
 
 
 def readable(path: Path) -> Path:
@@ -88,23 +106,32 @@ def readable(path: Path) -> Path:
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})", expected="a text file") from None
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror})", expected="a text file"
+        ) from None
     if not path.is_file():
-        raise InputError(f"{path}: is no file", expected="a text file", fix=f"{path}{os.sep}*.txt" if path.is_dir() else "")
+        raise InputError(
+            f"{path}: is no file",
+            expected="a text file",
+            fix=f"{path}{os.sep}*.txt" if path.is_dir() else "",
+        )
     if size == 0:
         raise InputError(f"{path}: is empty", expected="a text file")
     return path
 
 
 class Text:
-    """The files as parts of text, none longer than READ characters, cut between words where there are any.
+    """The files as parts of text, none longer than READ characters, cut between words where there
+    are any.
 
     An error cannot pass through the Rust library as it is, so it waits in `failure`.
     """
 
     def __init__(self, paths: Sequence[Path], progress: Progress) -> None:
-        self._paths, self._progress = paths, progress
-        self._total, self._done = sum(path.stat().st_size for path in paths), 0
+        self._paths = paths
+        self._progress = progress
+        self._total = sum(path.stat().st_size for path in paths)
+        self._done = 0
         self.failure: InputError | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -112,15 +139,22 @@ class Text:
             try:
                 yield from self._parts(path)
             except (UnicodeDecodeError, ValueError):
-                self.failure = InputError(f"{path}: is no text in UTF-8", expected="a text file", fix="iconv -t utf-8, or leave it out")
+                self.failure = InputError(
+                    f"{path}: is no text in UTF-8",
+                    expected="a text file",
+                    fix="iconv -t utf-8, or leave it out",
+                )
                 return
             except OSError as error:
-                self.failure = InputError(f"{path}: cannot be read ({error.strerror})", expected="a text file")
+                self.failure = InputError(
+                    f"{path}: cannot be read ({error.strerror})", expected="a text file"
+                )
                 return
 
     def _parts(self, path: Path) -> Iterator[str]:
         """One file."""
-        decoder, rest = codecs.getincrementaldecoder("utf-8-sig")(), ""
+        decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        rest = ""
         with path.open("rb") as file:
             while chunk := file.read(READ):
                 if b"\0" in chunk:
@@ -186,7 +220,9 @@ def save(tokenizer: tokenizers.Tokenizer, folder: Path | str) -> Path:
         for name, text in zip(NAMES, texts, strict=True):
             write_text(folder / name, text)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror})", fix="give another folder") from None
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror})", fix="give another folder"
+        ) from None
     return folder
 
 
@@ -194,7 +230,11 @@ def writable(folder: Path) -> Path:
     """A folder, there already or not, without a tokenizer."""
     there = next((name for name in NAMES if (folder / name).exists()), None)
     if there is not None:
-        raise InputError(f"{folder}: has a {there} already", expected="a folder without a tokenizer", fix="give another folder")
+        raise InputError(
+            f"{folder}: has a {there} already",
+            expected="a folder without a tokenizer",
+            fix="give another folder",
+        )
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file", expected="a folder")
     return folder

@@ -1,7 +1,8 @@
-"""Tokenizers for a purpose: one token for each character of a text, and one vocabulary for the two languages of a translator.
+"""Tokenizers for a purpose: one token for each character of a text, and one vocabulary for the two
+languages of a translator.
 
-The translator's works on words: it lower-cases, parts punctuation and 's from its word as corpora do, and marks where a word begins.
-What is in no piece is written in bytes, so nothing is unknown.
+The translator's works on words: it lower-cases, parts punctuation and 's from its word as corpora
+do, and marks where a word begins. What is in no piece is written in bytes, so nothing is unknown.
 """
 
 from __future__ import annotations
@@ -15,31 +16,43 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from sightline.errors import InputError
 from sightline.text.training.subwords import END as END_OF_TEXT
 
-PAD, BEGIN, END = "<pad>", "<s>", "</s>"
+PAD = "<pad>"
+BEGIN = "<s>"
+END = "</s>"
 MARK = "▁"
 UNKNOWN = "\ufffd"
 
 
 def characters(text: Iterable[str]) -> tokenizers.Tokenizer:
-    """Token 0 ends a text, token 1 stands for characters that never occurred; then those that did, in the order of their code points."""
+    """Token 0 ends a text, token 1 stands for characters that never occurred; then those that did,
+    in the order of their code points."""
     found: set[str] = set()
     for part in text:
         found |= set(part)
     if not found:
         raise InputError("no character to learn", expected="some text")
     signs = [END_OF_TEXT, UNKNOWN, *sorted(found - {UNKNOWN})]
-    tokenizer = tokenizers.Tokenizer(models.WordLevel({sign: id for id, sign in enumerate(signs)}, unk_token=UNKNOWN))
+    tokenizer = tokenizers.Tokenizer(
+        models.WordLevel({sign: id for id, sign in enumerate(signs)}, unk_token=UNKNOWN)
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([END_OF_TEXT])
     return tokenizer
 
 
-def bilingual(texts: Iterable[str], *, vocab_size: int, lower: bool = True, join: bool = False) -> tokenizers.Tokenizer:
-    """BPE over marked words of both languages. With `join` words are written without spaces between them, as Japanese is."""
+def bilingual(
+    texts: Iterable[str], *, vocab_size: int, lower: bool = True, join: bool = False
+) -> tokenizers.Tokenizer:
+    """BPE over marked words of both languages. With `join` words are written without spaces between
+    them, as Japanese is."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), normalizers.Replace("’", "'"), *([normalizers.Lowercase()] if lower else [])]
+        [
+            normalizers.NFC(),
+            normalizers.Replace("’", "'"),
+            *([normalizers.Lowercase()] if lower else []),
+        ]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -50,7 +63,11 @@ def bilingual(texts: Iterable[str], *, vocab_size: int, lower: bool = True, join
         ]
     )
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - 256, min_frequency=2, special_tokens=[PAD, BEGIN, END], show_progress=False, max_token_length=24
+        vocab_size=vocab_size - 256,
+        min_frequency=2,
+        special_tokens=[PAD, BEGIN, END],
+        show_progress=False,
+        max_token_length=24,
     )
     tokenizer.train_from_iterator(texts, trainer=trainer)
     return with_bytes(tokenizer, join=join)
@@ -59,17 +76,30 @@ def bilingual(texts: Iterable[str], *, vocab_size: int, lower: bool = True, join
 def with_bytes(trained: tokenizers.Tokenizer, *, join: bool) -> tokenizers.Tokenizer:
     """The same, with 256 bytes for what no piece can write, and the end token behind every text."""
     said = json.loads(trained.to_str())
-    vocabulary, merges = said["model"]["vocab"], [tuple(pair) for pair in said["model"]["merges"]]
+    vocabulary = said["model"]["vocab"]
+    merges = [tuple(pair) for pair in said["model"]["merges"]]
     if len(vocabulary) < 16:
-        raise InputError("almost no text to learn a vocabulary from", expected="some thousand sentences")
+        raise InputError(
+            "almost no text to learn a vocabulary from", expected="some thousand sentences"
+        )
     vocabulary |= {f"<0x{byte:02X}>": len(vocabulary) + byte for byte in range(256)}
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = trained.normalizer, trained.pre_tokenizer
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True)
+    )
+    tokenizer.normalizer = trained.normalizer
+    tokenizer.pre_tokenizer = trained.pre_tokenizer
     tokenizer.add_special_tokens([PAD, BEGIN, END])
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, vocabulary[END])])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}", special_tokens=[(END, vocabulary[END])]
+    )
     space = "" if join else " "
     tokenizer.decoder = decoders.Sequence(
-        [decoders.ByteFallback(), decoders.Fuse(), decoders.Replace(MARK, space), *([] if join else [decoders.Strip(" ", 1, 0)])]
+        [
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Replace(MARK, space),
+            *([] if join else [decoders.Strip(" ", 1, 0)]),
+        ]
     )
     return tokenizer
 
@@ -80,8 +110,26 @@ def lines_of(*columns: Iterable[str]) -> Iterator[str]:
         yield from column
 
 
-def tokenizer_config(begin: str, end: str, pad: str | None = None, *, unknown: str | None = None, more: Sequence[str] = ()) -> bytes:
+def tokenizer_config(
+    begin: str,
+    end: str,
+    pad: str | None = None,
+    *,
+    unknown: str | None = None,
+    more: Sequence[str] = (),
+) -> bytes:
     """tokenizer_config.json, for transformers and for ourselves."""
-    named = {"bos_token": begin, "eos_token": end, "pad_token": pad, "unk_token": unknown, "additional_special_tokens": list(more) or None}
-    said = {"tokenizer_class": "PreTrainedTokenizerFast", **{name: value for name, value in named.items() if value is not None}}
-    return json.dumps({**said, "clean_up_tokenization_spaces": False}, indent=2, ensure_ascii=False).encode()
+    named = {
+        "bos_token": begin,
+        "eos_token": end,
+        "pad_token": pad,
+        "unk_token": unknown,
+        "additional_special_tokens": list(more) or None,
+    }
+    said = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{name: value for name, value in named.items() if value is not None},
+    }
+    return json.dumps(
+        {**said, "clean_up_tokenization_spaces": False}, indent=2, ensure_ascii=False
+    ).encode()

@@ -1,1 +1,2 @@
-"""Tokenizers as data: vocabularies from tokenizer.json, SentencePiece and GGUF, and engines built from them."""
+"""Tokenizers as data: vocabularies from tokenizer.json, SentencePiece and GGUF, and engines built
+from them."""

@@ -20,7 +20,11 @@ def engine_of(vocabulary: Vocabulary) -> Engine:
         return CharacterEngine(vocabulary)
     if vocabulary.kind in ("sentencepiece", "unigram"):
         return SentencePieceEngine(vocabulary)
-    made = guarded(vocabulary.where, "be built", lambda: (_byte_bpe if vocabulary.kind == "bytes" else _word_piece)(vocabulary))
+    made = guarded(
+        vocabulary.where,
+        "be built",
+        lambda: (_byte_bpe if vocabulary.kind == "bytes" else _word_piece)(vocabulary),
+    )
     return RustEngine(vocabulary.where, made)
 
 
@@ -29,7 +33,9 @@ def ids_of(vocabulary: Vocabulary) -> dict[str, int]:
     ids = {piece: id for id, piece in enumerate(vocabulary.pieces)}
     if len(ids) != len(vocabulary.pieces):
         twice = next(piece for id, piece in enumerate(vocabulary.pieces) if ids[piece] != id)
-        raise CheckpointError(f"{vocabulary.where}: the piece {short(twice)} comes twice", expected="each piece once")
+        raise CheckpointError(
+            f"{vocabulary.where}: the piece {short(twice)} comes twice", expected="each piece once"
+        )
     return ids
 
 
@@ -37,7 +43,9 @@ def _byte_bpe(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     """GPT-2's way: words by a pattern, bytes as letters, merges by rank."""
     merges = [_pair(vocabulary, merge) for merge in vocabulary.merges]
     whole = vocabulary.split == "llama-bpe"  # Llama 3 takes a word that is a piece without merging
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=ids_of(vocabulary), merges=merges, ignore_merges=whole))
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(vocab=ids_of(vocabulary), merges=merges, ignore_merges=whole)
+    )
     if vocabulary.split in NORMALISED:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = split_by(vocabulary.split or "gpt-2")
@@ -51,7 +59,10 @@ def _pair(vocabulary: Vocabulary, merge: str) -> tuple[str, str]:
     """The two sides of a merge."""
     sides = merge.split(" ")
     if len(sides) != 2:
-        raise CheckpointError(f"{vocabulary.where}: the merge {short(merge)} has {len(sides)} sides", expected="two pieces and one space")
+        raise CheckpointError(
+            f"{vocabulary.where}: the merge {short(merge)} has {len(sides)} sides",
+            expected="two pieces and one space",
+        )
     return sides[0], sides[1]
 
 
@@ -60,7 +71,10 @@ def _word_piece(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     ids = ids_of(vocabulary)
     unknown = vocabulary.pieces[vocabulary.unknown] if vocabulary.unknown is not None else "[UNK]"
     if unknown not in ids:
-        raise CheckpointError(f"{vocabulary.where}: the unknown piece {unknown!r} is missing", expected="it in the vocabulary")
+        raise CheckpointError(
+            f"{vocabulary.where}: the unknown piece {unknown!r} is missing",
+            expected="it in the vocabulary",
+        )
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab=ids, unk_token=unknown))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=vocabulary.lower_case)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -73,8 +87,18 @@ def _word_piece(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
 def _add(tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
     """Special and user-defined pieces are found before anything is cut."""
     pieces = vocabulary.pieces
-    tokenizer.add_special_tokens([AddedToken(pieces[id], special=True, normalized=False) for id in vocabulary.ids_of(CONTROL)])
-    tokenizer.add_tokens([AddedToken(pieces[id], special=False, normalized=False) for id in vocabulary.ids_of(USER_DEFINED)])
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(pieces[id], special=True, normalized=False)
+            for id in vocabulary.ids_of(CONTROL)
+        ]
+    )
+    tokenizer.add_tokens(
+        [
+            AddedToken(pieces[id], special=False, normalized=False)
+            for id in vocabulary.ids_of(USER_DEFINED)
+        ]
+    )
 
 
 def _surround(tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
@@ -82,7 +106,8 @@ def _surround(tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
     if not (vocabulary.before or vocabulary.after):
         return
     names = {id: vocabulary.pieces[id] for id in (*vocabulary.before, *vocabulary.after)}
-    before, after = [names[id] for id in vocabulary.before], [names[id] for id in vocabulary.after]
+    before = [names[id] for id in vocabulary.before]
+    after = [names[id] for id in vocabulary.after]
     second = [f"{name}:1" for name in after]
     if vocabulary.kind != "wordpiece":
         second = [f"{name}:1" for name in (*before, "$B", *after)]

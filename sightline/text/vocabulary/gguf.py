@@ -1,4 +1,5 @@
-"""A GGUF file's tokenizer (`tokenizer.ggml.*`) as a Vocabulary, and a Vocabulary as a GGUF file's tokenizer."""
+"""A GGUF file's tokenizer (`tokenizer.ggml.*`) as a Vocabulary, and a Vocabulary as a GGUF file's
+tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from sightline.errors import CheckpointError
 from sightline.text.vocabulary.pre_tokenizers import NAMES
 from sightline.text.vocabulary.vocabulary import CONTROL, UNKNOWN, UNUSED, Kind, Vocabulary
 
-KINDS: dict[str, Kind] = {"gpt2": "bytes", "llama": "sentencepiece", "t5": "unigram", "bert": "wordpiece"}
+KINDS: dict[str, Kind] = {
+    "gpt2": "bytes",
+    "llama": "sentencepiece",
+    "t5": "unigram",
+    "bert": "wordpiece",
+}
 MODELS = {kind: model for model, kind in KINDS.items()}
 IDS = {
     "bos": "bos_token_id",
@@ -30,10 +36,16 @@ def from_metadata(where: Path, metadata: Mapping[str, Any]) -> Vocabulary | None
     if model is None or (isinstance(model, str) and model == "none"):
         return None
     if not isinstance(model, str) or model not in KINDS:
-        raise CheckpointError(f"{where}: tokenizer.ggml.model is {str(model)[:60]!r}", expected=f"one of {', '.join(KINDS)}")
+        raise CheckpointError(
+            f"{where}: tokenizer.ggml.model is {str(model)[:60]!r}",
+            expected=f"one of {', '.join(KINDS)}",
+        )
     pieces = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(pieces, list) or not pieces or not isinstance(pieces[0], str):
-        raise CheckpointError(f"{where}: tokenizer.ggml.tokens is missing or holds no strings", expected="the pieces by id")
+        raise CheckpointError(
+            f"{where}: tokenizer.ggml.tokens is missing or holds no strings",
+            expected="the pieces by id",
+        )
     count = len(pieces)
     kinds = _numbers(where, metadata, "token_type", count)
     ids = {name: _id(where, metadata, key, count) for name, key in IDS.items()}
@@ -50,7 +62,9 @@ def from_metadata(where: Path, metadata: Mapping[str, Any]) -> Vocabulary | None
         charsmap=_charsmap(metadata),
         prefix_space=_switch(where, metadata, "add_space_prefix", default=model != "gpt2"),
         lower_case=model == "bert" and not _has_capitals(pieces, kinds),
-        remove_extra_whitespaces=_switch(where, metadata, "remove_extra_whitespaces", default=False),
+        remove_extra_whitespaces=_switch(
+            where, metadata, "remove_extra_whitespaces", default=False
+        ),
         bos=ids["bos"],
         eos=ids["eos"],
         pad=ids["pad"],
@@ -89,7 +103,9 @@ def _id(where: Path, metadata: Mapping[str, Any], key: str, count: int) -> int |
     if value is None or (isinstance(value, int) and value in (0xFFFFFFFF, -1)):
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
-        raise CheckpointError(f"{where}: tokenizer.ggml.{key} is {str(value)[:60]!r}", expected=f"an id below {count}")
+        raise CheckpointError(
+            f"{where}: tokenizer.ggml.{key} is {str(value)[:60]!r}", expected=f"an id below {count}"
+        )
     return value
 
 
@@ -97,7 +113,9 @@ def _switch(where: Path, metadata: Mapping[str, Any], key: str, *, default: bool
     """True or false."""
     value = metadata.get(f"tokenizer.ggml.{key}", default)
     if not isinstance(value, bool):
-        raise CheckpointError(f"{where}: tokenizer.ggml.{key} is {str(value)[:60]!r}", expected="true or false")
+        raise CheckpointError(
+            f"{where}: tokenizer.ggml.{key} is {str(value)[:60]!r}", expected="true or false"
+        )
     return value
 
 
@@ -105,28 +123,41 @@ def _split(where: Path, metadata: Mapping[str, Any]) -> str:
     """The name of the pre-tokenizer."""
     name = metadata.get("tokenizer.ggml.pre", "default")
     if not isinstance(name, str) or name not in NAMES:
-        raise CheckpointError(f"{where}: tokenizer.ggml.pre is {str(name)[:60]!r}", expected=f"one of {', '.join(NAMES)}")
+        raise CheckpointError(
+            f"{where}: tokenizer.ggml.pre is {str(name)[:60]!r}",
+            expected=f"one of {', '.join(NAMES)}",
+        )
     return NAMES[name]
 
 
 def _charsmap(metadata: Mapping[str, Any]) -> bytes:
     """SentencePiece's compiled normalisation rules."""
     values = metadata.get("tokenizer.ggml.precompiled_charsmap")
-    return values.astype(np.uint8).tobytes() if isinstance(values, np.ndarray) and values.dtype.kind in "iu" else b""
+    return (
+        values.astype(np.uint8).tobytes()
+        if isinstance(values, np.ndarray) and values.dtype.kind in "iu"
+        else b""
+    )
 
 
 def _around(
-    where: Path, metadata: Mapping[str, Any], pieces: list[str], ids: Mapping[str, int | None], kind: Kind
+    where: Path,
+    metadata: Mapping[str, Any],
+    pieces: list[str],
+    ids: Mapping[str, int | None],
+    kind: Kind,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The ids that go before and after a text."""
     if kind == "wordpiece":
-        first, last = _id(where, metadata, "cls_token_id", len(pieces)), _id(where, metadata, "seperator_token_id", len(pieces))
+        first = _id(where, metadata, "cls_token_id", len(pieces))
+        last = _id(where, metadata, "seperator_token_id", len(pieces))
         first = first if first is not None else _place(pieces, "[CLS]")
         last = last if last is not None else _place(pieces, "[SEP]")
     else:
         starts = _switch(where, metadata, "add_bos_token", default=kind == "sentencepiece")
         ends = _switch(where, metadata, "add_eos_token", default=kind == "unigram")
-        first, last = (ids["bos"] if starts else None), (ids["eos"] if ends else None)
+        first = ids["bos"] if starts else None
+        last = ids["eos"] if ends else None
     return (() if first is None else (first,)), (() if last is None else (last,))
 
 
@@ -147,33 +178,60 @@ def _word_pieces(pieces: list[str], kinds: list[float]) -> list[str]:
 def _has_capitals(pieces: list[str], kinds: list[float]) -> bool:
     """Whether ordinary pieces hold A–Z: then the model is a cased one (GGUF does not say)."""
     special = {id for id, kind in enumerate(kinds) if kind in (CONTROL, UNKNOWN, UNUSED)}
-    return any("A" <= sign <= "Z" for id, piece in enumerate(pieces) if id not in special for sign in piece)
+    return any(
+        "A" <= sign <= "Z" for id, piece in enumerate(pieces) if id not in special for sign in piece
+    )
 
 
 def to_metadata(vocabulary: Vocabulary) -> dict[str, Any]:
     """The keys `tokenizer.ggml.*` for a vocabulary, as llama.cpp reads them."""
     if vocabulary.kind not in MODELS:
-        raise CheckpointError(f"{vocabulary.where}: a tokenizer of kind {vocabulary.kind!r}", expected=f"one of {', '.join(MODELS)}")
-    kind, pieces = vocabulary.kind, vocabulary.pieces
-    found: dict[str, Any] = {"model": MODELS[kind], "tokens": pieces, "token_type": vocabulary.kinds or [1] * len(pieces)}
+        raise CheckpointError(
+            f"{vocabulary.where}: a tokenizer of kind {vocabulary.kind!r}",
+            expected=f"one of {', '.join(MODELS)}",
+        )
+    kind = vocabulary.kind
+    pieces = vocabulary.pieces
+    found: dict[str, Any] = {
+        "model": MODELS[kind],
+        "tokens": pieces,
+        "token_type": vocabulary.kinds or [1] * len(pieces),
+    }
     found["pre"] = vocabulary.split or "default"
     if kind == "bytes":
         found["merges"] = vocabulary.merges
     elif kind == "wordpiece":
-        found["tokens"] = [_phantom(piece, vocabulary.kind_of(id)) for id, piece in enumerate(pieces)]
-        found |= {"cls_token_id": vocabulary.before[0], "seperator_token_id": vocabulary.after[0], "token_type_count": 2}
+        found["tokens"] = [
+            _phantom(piece, vocabulary.kind_of(id)) for id, piece in enumerate(pieces)
+        ]
+        found |= {
+            "cls_token_id": vocabulary.before[0],
+            "seperator_token_id": vocabulary.after[0],
+            "token_type_count": 2,
+        }
     else:
-        found |= {"scores": vocabulary.scores, "remove_extra_whitespaces": vocabulary.remove_extra_whitespaces}
+        found |= {
+            "scores": vocabulary.scores,
+            "remove_extra_whitespaces": vocabulary.remove_extra_whitespaces,
+        }
         found |= {"precompiled_charsmap": list(vocabulary.charsmap)} if vocabulary.charsmap else {}
     found |= {
         "add_space_prefix": vocabulary.prefix_space,
         "add_bos_token": bool(vocabulary.before),
         "add_eos_token": bool(vocabulary.after),
     }
-    values = {"bos": vocabulary.bos, "eos": vocabulary.eos, "pad": vocabulary.pad, "unknown": vocabulary.unknown, "mask": vocabulary.mask}
+    values = {
+        "bos": vocabulary.bos,
+        "eos": vocabulary.eos,
+        "pad": vocabulary.pad,
+        "unknown": vocabulary.unknown,
+        "mask": vocabulary.mask,
+    }
     found |= {IDS[name]: value for name, value in values.items() if value is not None}
     metadata = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
-    return metadata | ({"tokenizer.chat_template": vocabulary.chat_template} if vocabulary.chat_template else {})
+    return metadata | (
+        {"tokenizer.chat_template": vocabulary.chat_template} if vocabulary.chat_template else {}
+    )
 
 
 def _phantom(piece: str, kind: int) -> str:

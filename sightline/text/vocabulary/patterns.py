@@ -1,13 +1,18 @@
-"""Which regular expressions of an untrusted tokenizer may run: those whose time is proportional to the text.
+"""Which regular expressions of an untrusted tokenizer may run: those whose time is proportional to
+the text.
 
-The library's engine backtracks. Two rules, the first by reading the pattern, the second by running it:
+The library's engine backtracks. Two rules, the first by reading the pattern, the second by running
+it:
 
-1. The number of ways in which a branch can match is bounded: what repeats without end is one thing that matches in one way, at most two
-   such repeats follow each other, and all other choices together are few.
-2. On runs of every kind of character that it repeats, before every other kind or in turns with it, it takes a few microseconds per
-   character. `a+b` obeys the first rule, but each of n letters a looks at all that follow: quadratic.
+1. The number of ways in which a branch can match is bounded: what repeats without end is one thing
+   that matches in one way, at most two such repeats follow each other, and all other choices
+   together are few.
+2. On runs of every kind of character that it repeats, before every other kind or alternating with
+   it, it takes a few microseconds per character. `a+b` obeys the first rule, but each of n letters
+   a looks at all that follow: quadratic.
 
-`\\s+$` is quadratic, too, and DeepSeek's models have it: it may run, on texts without very long runs of spaces (`check_spaces`).
+`\\s+$` is quadratic, too, and DeepSeek's models have it: it may run, on texts without very long
+runs of spaces (`check_spaces`).
 """
 
 from __future__ import annotations
@@ -35,7 +40,9 @@ MOST_WAYS = 1000
 GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|[im-]*:|<\w+>))?")
 FLAGS = re.compile(r"\(\?[im-]+\)")
 ESCAPE = re.compile(r"\\(?:[pPx]\{[^}]*\}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|[^1-9kg])", re.DOTALL)
-DECIDED = re.compile(r"(\\[rnt]|[A-Za-z0-9 ])\?(?=(\\[rnt]|[A-Za-z0-9 ])(?![?*{]))")  # x?y: whether there is an x decides
+DECIDED = re.compile(
+    r"(\\[rnt]|[A-Za-z0-9 ])\?(?=(\\[rnt]|[A-Za-z0-9 ])(?![?*{]))"
+)  # x?y: whether there is an x decides
 COUNT = re.compile(r"\{(\d{0,6})(,?)(\d{0,6})\}")
 ORIGINAL = "use the model's original tokenizer.json"
 
@@ -46,7 +53,10 @@ MIDDLE = 512
 LONG = (4096, 16_384)
 SLOWEST = 4  # of the runs of middle length are measured in full length
 ASCII = "".join(map(chr, range(128)))
-OTHERS = "ªµ¼²ÀßéǅʰʼΩЖאع،٣अाक๑ᄀ한あアー一龥、。…–«»“”€©™！Ａ😀\U00020000\x85\xa0\xad\u0301\u200b\u200d\u2003\u2028\ue000\ufeff"
+OTHERS = (
+    "ªµ¼²ÀßéǅʰʼΩЖאع،٣अाक๑ᄀ한あアー一龥、。"
+    "…–«»“”€©™！Ａ😀\U00020000\x85\xa0\xad\u0301\u200b\u200d\u2003\u2028\ue000\ufeff"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +70,17 @@ class Ways:
 def check_pattern(where: str, pattern: str) -> None:
     """Refuse a pattern whose matching time is not proportional to the text."""
     if len(pattern) > LONGEST_PATTERN:
-        raise CheckpointError(f"{where}: a pattern of {len(pattern)} characters", expected=f"at most {LONGEST_PATTERN}", fix=ORIGINAL)
+        raise CheckpointError(
+            f"{where}: a pattern of {len(pattern)} characters",
+            expected=f"at most {LONGEST_PATTERN}",
+            fix=ORIGINAL,
+        )
     if reason := refusal(pattern):
-        raise CheckpointError(f"{where}: the pattern {pattern[:60]!r} {reason}", expected="a pattern whose time is bounded", fix=ORIGINAL)
+        raise CheckpointError(
+            f"{where}: the pattern {pattern[:60]!r} {reason}",
+            expected="a pattern whose time is bounded",
+            fix=ORIGINAL,
+        )
 
 
 @lru_cache(maxsize=256)
@@ -77,12 +95,19 @@ def refusal(pattern: str) -> str:
         return "repeats three times in one branch"
     if ways.count > MOST_WAYS:
         return f"has more than {MOST_WAYS} ways to match at one place"
-    if reader.pumped and pattern not in KNOWN and is_slow(pattern, unique(reader.pumped), unique(reader.atoms)):
-        return "takes more than a few microseconds per character: its time is not proportional to the text"
+    if (
+        reader.pumped
+        and pattern not in KNOWN
+        and is_slow(pattern, unique(reader.pumped), unique(reader.atoms))
+    ):
+        return (
+            "takes more than a few microseconds per character: its time is not proportional to the"
+            " text"
+        )
     return ""
 
 
-# ------------------------------------------------------------------------------------------------------ reading a pattern
+# ------------------------------------------------------------------------------ reading a pattern
 
 
 class UnboundedError(Exception):
@@ -90,7 +115,8 @@ class UnboundedError(Exception):
 
 
 class Reader:
-    """Reads a pattern from left to right. `atoms` are the characters and classes that it met, `pumped` those that repeat without end."""
+    """Reads a pattern from left to right. `atoms` are the characters and classes that it met,
+    `pumped` those that repeat without end."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -128,7 +154,9 @@ class Reader:
         if flags := FLAGS.match(self.pattern, self.at):
             self.at = flags.end()
             return Ways()
-        if (decided := DECIDED.match(self.pattern, self.at)) and decided[1].lower() != decided[2].lower():
+        if (decided := DECIDED.match(self.pattern, self.at)) and decided[1].lower() != decided[
+            2
+        ].lower():
             self.atoms.append(decided[1])
             self.at = decided.end()
             return Ways()
@@ -166,7 +194,11 @@ class Reader:
         while at < len(self.pattern):
             if self.pattern[at] == "]":
                 return at + 1
-            at = self.end_of_class(at) if self.pattern[at] == "[" else at + (2 if self.pattern[at] == "\\" else 1)
+            at = (
+                self.end_of_class(at)
+                if self.pattern[at] == "["
+                else at + (2 if self.pattern[at] == "\\" else 1)
+            )
         raise UnboundedError("opens a class that it does not close")
 
     def repeats(self, ways: Ways, before: int) -> Ways:
@@ -178,7 +210,8 @@ class Reader:
         return ways
 
     def bounds(self) -> tuple[int, int | None] | None:
-        """The least and the most of the quantifier that comes next; None for no end, or no quantifier."""
+        """The least and the most of the quantifier that comes next; None for no end, or no
+        quantifier."""
         simple: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
         sign = self.pattern[self.at : self.at + 1]
         if sign in simple:
@@ -210,27 +243,37 @@ def unique(atoms: list[str]) -> tuple[str, ...]:
 def repeated(ways: Ways, least: int, most: int | None) -> Ways:
     """The ways of something that comes `least` to `most` times."""
     if most is not None and is_small(least, most):
-        count = sum(min(ways.count**times, MOST_WAYS + 1) for times in range(min(least, most), max(least, most) + 1))
+        count = sum(
+            min(ways.count**times, MOST_WAYS + 1)
+            for times in range(min(least, most), max(least, most) + 1)
+        )
         return Ways(min(count, MOST_WAYS + 1), ways.degree * max(least, most))
     if ways != Ways():
         raise UnboundedError("repeats a group that repeats or chooses")
     return Ways(1, 1)
 
 
-# ----------------------------------------------------------------------------------------------------- running a pattern
+# ------------------------------------------------------------------------------ running a pattern
 
 
 def is_slow(pattern: str, pumped: tuple[str, ...], atoms: tuple[str, ...]) -> bool:
-    """Whether some text takes more than a few microseconds per character. A pattern that cannot be compiled is the library's to refuse."""
+    """Whether some text takes more than a few microseconds per character. A pattern that cannot be
+    compiled is the library's to refuse."""
     try:
         split = pre_tokenizers.Split(Regex(pattern), "isolated")
     except Exception:
         return False
     kinds = kinds_of_characters(atoms)
-    tail = "".join(kinds)  # a pattern that needs a character does not even begin on a text without it
+    tail = "".join(
+        kinds
+    )  # a pattern that needs a character does not even begin on a text without it
     seconds: dict[tuple[str, str], float] = {}
     for first, second in product(kinds_of_characters(pumped), kinds):
-        for pump, end in ((first, second + tail), (first + second, tail), (first + second, tail[::-1])):
+        for pump, end in (
+            (first, second + tail),
+            (first + second, tail),
+            (first + second, tail[::-1]),
+        ):
             if any(is_above(split, pump, end, length) for length in (SHORT, MIDDLE)):
                 return True
             seconds[pump, end] = time_of(split, pump, end, MIDDLE)
@@ -254,7 +297,9 @@ def time_of(split: pre_tokenizers.PreTokenizer, pump: str, end: str, length: int
 
 def kinds_of_characters(atoms: tuple[str, ...]) -> list[str]:
     """One character of each kind that the atoms tell apart."""
-    palette = "".join(dict.fromkeys([*ASCII, *OTHERS, *(sign for atom in atoms for sign in literals(atom))]))
+    palette = "".join(
+        dict.fromkeys([*ASCII, *OTHERS, *(sign for atom in atoms for sign in literals(atom))])
+    )
     members = [set(matching(form, palette)) for atom in atoms for form in (atom, f"(?i:{atom})")]
     kinds: dict[tuple[bool, ...], str] = {}
     for place, sign in enumerate(palette):
@@ -266,7 +311,10 @@ def literals(atom: str) -> list[str]:
     """The characters that are written in an atom, by themselves or as hexadecimal codes."""
     codes = re.findall(r"\\(?:x\{([0-9a-fA-F]{1,6})\}|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))", atom)
     numbers = [int("".join(code), 16) for code in codes]
-    return [*atom, *(chr(number) for number in numbers if number < 0x110000 and not 0xD800 <= number < 0xE000)]
+    return [
+        *atom,
+        *(chr(number) for number in numbers if number < 0x110000 and not 0xD800 <= number < 0xE000),
+    ]
 
 
 def matching(atom: str, palette: str) -> list[int]:
@@ -283,4 +331,8 @@ def check_spaces(where: object, text: str) -> None:
     """For tokenizers with LAST_SPACES: no run of spaces that would take seconds."""
     longest = max(map(len, re.findall(r"\s+", text)), default=0) if len(text) > MOST_SPACES else 0
     if longest > MOST_SPACES:
-        raise InputError(f"{where}: a run of {longest} spaces", expected=f"at most {MOST_SPACES} for this tokenizer", fix="shorten the run")
+        raise InputError(
+            f"{where}: a run of {longest} spaces",
+            expected=f"at most {MOST_SPACES} for this tokenizer",
+            fix="shorten the run",
+        )

@@ -1,4 +1,5 @@
-"""How text is cut into words before byte-level BPE: the rules that GGUF names by `tokenizer.ggml.pre`.
+"""How text is cut into words before byte-level BPE: the rules that GGUF names by
+`tokenizer.ggml.pre`.
 
 The patterns are the models' own, as their tokenizer files publish them.
 """
@@ -15,7 +16,8 @@ SIGNS_AND_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = rf"{CONTRACTIONS}|{WORDS}|\p{{N}}{{1,3}}|{SIGNS_AND_SPACES}"
 QWEN2 = rf"{CONTRACTIONS}|{WORDS}|\p{{N}}|{SIGNS_AND_SPACES}"
-# The letters with upper and lower case of the Unicode version that DeepSeek's tokenizers were made with.
+# The letters with upper and lower case of the Unicode version that DeepSeek's tokenizers were made
+# with.
 DEEPSEEK_LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-"
     "\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-"
@@ -77,7 +79,10 @@ NAMES = {
     "bloom": "bloom",
     "default": "default",
 }
-NORMALISED = ("qwen2", "command-r")  # their models see text in Unicode's form NFC, which GGUF does not say
+NORMALISED = (
+    "qwen2",
+    "command-r",
+)  # their models see text in Unicode's form NFC, which GGUF does not say
 
 
 def split_by(name: str) -> PreTokenizer:
@@ -87,5 +92,9 @@ def split_by(name: str) -> PreTokenizer:
         return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if name in ("smollm", "command-r"):
         digits = pre_tokenizers.Digits(individual_digits=True)
-        return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
-    return pre_tokenizers.Sequence([*(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[name]), whole])
+        return pre_tokenizers.Sequence(
+            [digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+        )
+    return pre_tokenizers.Sequence(
+        [*(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[name]), whole]
+    )

@@ -1,6 +1,8 @@
-"""SentencePiece's model file (a protocol buffer) as a Vocabulary, and back: so that GGUF and llama2.c run on SentencePiece itself.
+"""SentencePiece's model file (a protocol buffer) as a Vocabulary, and back: so that GGUF and
+llama2.c run on SentencePiece itself.
 
-Only the fields that matter are read: pieces (text, score, kind), the trainer's model type and ids, the normaliser's rules.
+Only the fields that matter are read: pieces (text, score, kind), the trainer's model type and ids,
+the normaliser's rules.
 """
 
 from __future__ import annotations
@@ -10,11 +12,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sightline.errors import CheckpointError
-from sightline.text.vocabulary.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Kind, SpecialIds, Vocabulary
+from sightline.text.vocabulary.vocabulary import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    Kind,
+    SpecialIds,
+    Vocabulary,
+)
 
-UNIGRAM, BPE = 1, 2
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-NORMALIZER, SELF_TEST = 3, 4  # parts of the model
+UNIGRAM = 1
+BPE = 2
+VARINT = 0
+FIXED64 = 1
+BYTES = 2
+FIXED32 = 5
+NORMALIZER = 3  # parts of the model
+SELF_TEST = 4
 ADD_DUMMY_PREFIX = 3  # an option of the normaliser
 
 
@@ -24,7 +39,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     while shift < 70:
         byte = data[at]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        at = at + 1
+        shift = shift + 7
         if byte < 0x80:
             return value, at
     raise IndexError("an integer without an end")
@@ -58,7 +74,9 @@ def parse(where: Path, data: bytes) -> Vocabulary:
     try:
         return _parse(where, data)
     except (IndexError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise CheckpointError(f"{where}: is not a SentencePiece model ({error})", fix="fetch the file again") from None
+        raise CheckpointError(
+            f"{where}: is not a SentencePiece model ({error})", fix="fetch the file again"
+        ) from None
 
 
 def _parse(where: Path, data: bytes) -> Vocabulary:
@@ -79,7 +97,12 @@ def _parse(where: Path, data: bytes) -> Vocabulary:
     if not pieces:
         raise ValueError("no pieces")
     model_types: dict[int, Kind] = {UNIGRAM: "unigram", BPE: "sentencepiece"}
-    ids = SpecialIds(**{name: _id(trainer.get(field, default), len(pieces)) for name, field, default in _ID_FIELDS})
+    ids = SpecialIds(
+        **{
+            name: _id(trainer.get(field, default), len(pieces))
+            for name, field, default in _ID_FIELDS
+        }
+    )
     return Vocabulary(
         where=where,
         kind=model_types[int(trainer.get(3, UNIGRAM))],
@@ -103,13 +126,20 @@ def _id(value: int | bytes, count: int) -> int | None:
 
 def piece_spans(data: bytes) -> list[tuple[int, int, int]]:
     """First byte, last byte + 1 and id of each piece in a serialised SentencePieceText."""
-    pieces = [dict(_fields(value)) for number, value in _fields(data) if number == 2 and isinstance(value, bytes)]
+    pieces = [
+        dict(_fields(value))
+        for number, value in _fields(data)
+        if number == 2 and isinstance(value, bytes)
+    ]
     return [(int(piece.get(4, 0)), int(piece.get(5, 0)), int(piece.get(2, 0))) for piece in pieces]
 
 
 def byte_to_character(text: str) -> list[int]:
-    """For each byte of the text in UTF-8, and for its end, the number of the character that it is in."""
-    return [place for place, sign in enumerate(text) for _ in range(len(sign.encode("utf-8")))] + [len(text)]
+    """For each byte of the text in UTF-8, and for its end, the number of the character that it is
+    in."""
+    return [place for place, sign in enumerate(text) for _ in range(len(sign.encode("utf-8")))] + [
+        len(text)
+    ]
 
 
 def _number(value: int) -> bytes:
@@ -132,15 +162,20 @@ def _field(number: int, value: int | bytes | float) -> bytes:
 
 
 def more_pieces(pieces: list[tuple[str, int]]) -> bytes:
-    """Pieces (text, kind) to append to a model: fields of one message may simply follow each other."""
-    return b"".join(_field(1, _field(1, piece.encode("utf-8")) + _field(2, 0.0) + _field(3, kind)) for piece, kind in pieces)
+    """Pieces (text, kind) to append to a model: fields of one message may simply follow each
+    other."""
+    return b"".join(
+        _field(1, _field(1, piece.encode("utf-8")) + _field(2, 0.0) + _field(3, kind))
+        for piece, kind in pieces
+    )
 
 
 def without_prefix_space(model: bytes) -> bytes:
     """The same model, except that it puts no space before a text.
 
-    Protocol buffers merge a message that is written twice, so the one changed option is appended. The self-test samples (field 4) go:
-    they were written with the original option, and a model that fails its samples is not loaded.
+    Protocol buffers merge a message that is written twice, so the one changed option is appended.
+    The self-test samples (field 4) go: they were written with the original option, and a model that
+    fails its samples is not loaded.
     """
     kept = bytearray()
     at = 0
@@ -157,20 +192,28 @@ def serialise(vocabulary: Vocabulary) -> bytes:
     count = len(vocabulary.pieces)
     kinds = list(vocabulary.kinds) or [NORMAL] * count
     unknown = vocabulary.unknown if vocabulary.unknown is not None else 0
-    kinds = [CONTROL if kind == UNKNOWN and id != unknown else kind for id, kind in enumerate(kinds)]
+    kinds = [
+        CONTROL if kind == UNKNOWN and id != unknown else kind for id, kind in enumerate(kinds)
+    ]
     kinds[unknown] = UNKNOWN
     whole = kinds.count(BYTE) == 256
     scores = vocabulary.scores or [-float(id) for id in range(count)]
     message = bytearray()
     for piece, score, kind in zip(vocabulary.pieces, scores, kinds, strict=True):
         usable = NORMAL if kind == BYTE and not whole else kind
-        message += _field(1, _field(1, piece.encode("utf-8")) + _field(2, float(score)) + _field(3, usable))
+        message += _field(
+            1, _field(1, piece.encode("utf-8")) + _field(2, float(score)) + _field(3, usable)
+        )
     ids = {"unknown": unknown, "bos": vocabulary.bos, "eos": vocabulary.eos, "pad": vocabulary.pad}
     trainer = _field(3, UNIGRAM if vocabulary.kind == "unigram" else BPE) + _field(35, int(whole))
     for name, field, _ in _ID_FIELDS:
         value = ids[name]
         usable = value is not None and kinds[value] in (CONTROL, UNKNOWN)
         trainer += _field(field, value if usable and value is not None else -1)
-    normaliser = _field(3, int(vocabulary.prefix_space)) + _field(4, int(vocabulary.remove_extra_whitespaces)) + _field(5, 1)
+    normaliser = (
+        _field(3, int(vocabulary.prefix_space))
+        + _field(4, int(vocabulary.remove_extra_whitespaces))
+        + _field(5, 1)
+    )
     normaliser += _field(2, vocabulary.charsmap) if vocabulary.charsmap else b""
     return bytes(message) + _field(2, trainer) + _field(3, normaliser)

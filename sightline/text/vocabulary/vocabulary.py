@@ -1,4 +1,5 @@
-"""A tokenizer as data: what a GGUF file, a llama2.c file or a list of characters says of itself, before anything is built."""
+"""A tokenizer as data: what a GGUF file, a llama2.c file or a list of characters says of itself,
+before anything is built."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ class SpecialIds(TypedDict, total=False):
 class Vocabulary:
     """Pieces by id, and how they are put together.
 
-    bytes: GPT-2's byte-level BPE (`merges`, `split` names the pre-tokenizer) · sentencepiece: BPE by `scores` · unigram: the most
-    probable pieces by `scores` · wordpiece: BERT's (`lower_case`) · characters: one piece per character; `written` are the pieces
-    that decode when they are others than those that encode.
+    bytes: GPT-2's byte-level BPE (`merges`, `split` names the pre-tokenizer) · sentencepiece: BPE
+    by `scores` · unigram: the most probable pieces by `scores` · wordpiece: BERT's (`lower_case`) ·
+    characters: one piece per character; `written` are the pieces that decode when they are others
+    than those that encode.
     """
 
     where: Path

@@ -16,8 +16,9 @@ IGNORED = -100  # a target that nobody is asked for
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """`targets` are token ids (−100: not asked) or one label a row. `count` is how many are asked for in the whole batch, of which
-    this may be a part: the loss of every part is divided by it, so that parts add up."""
+    """`targets` are token ids (−100: not asked) or one label a row. `count` is how many are asked
+    for in the whole batch, of which this may be a part: the loss of every part is divided by it, so
+    that parts add up."""
 
     tokens: Int[Tensor, "batch time"]
     targets: Tensor
@@ -35,12 +36,22 @@ class Batch:
     def read(self) -> int:
         """Tokens that are read, padding aside."""
         tokens = self.tokens.numel() if self.padding is None else int((~self.padding).sum())
-        source = 0 if self.source is None else self.source.numel() if self.source_padding is None else int((~self.source_padding).sum())
+        source = (
+            0
+            if self.source is None
+            else self.source.numel()
+            if self.source_padding is None
+            else int((~self.source_padding).sum())
+        )
         return tokens + source
 
     def part(self, rows: slice) -> Batch:
         """Some of the rows; the count stays that of the whole."""
-        cut = {f.name: value[rows] for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
+        cut = {
+            f.name: value[rows]
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor)
+        }
         return replace(self, **cut)
 
     def parts(self, many: int) -> Iterator[Batch]:
@@ -51,15 +62,21 @@ class Batch:
             yield self.part(slice(start, end))
 
     def share(self, rank: int, world: int) -> Batch:
-        """What one of several processes computes. With fewer rows than processes, the last ones get a row whose targets count nothing."""
-        start, end = self.rows * rank // world, self.rows * (rank + 1) // world
+        """What one of several processes computes. With fewer rows than processes, the last ones get
+        a row whose targets count nothing."""
+        start = self.rows * rank // world
+        end = self.rows * (rank + 1) // world
         if start < end:
             return self.part(slice(start, end))
         row = self.part(slice(0, 1))
         return replace(row, targets=torch.full_like(row.targets, IGNORED))
 
     def to(self, device: torch.device) -> Batch:
-        moved = {f.name: value.to(device) for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
+        moved = {
+            f.name: value.to(device)
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor)
+        }
         return replace(self, **moved)
 
 
@@ -76,7 +93,9 @@ class Task(Protocol):
     def validation(self) -> Iterator[Batch]: ...
 
 
-def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[Int[Tensor, "batch time"], Bool[Tensor, "batch time"] | None]:
+def padded(
+    rows: Sequence[Sequence[int]], pad: int
+) -> tuple[Int[Tensor, "batch time"], Bool[Tensor, "batch time"] | None]:
     """Rows of different lengths as one tensor, filled on the right, and where it was filled."""
     longest = max(len(row) for row in rows)
     tokens = torch.full((len(rows), longest), pad)

@@ -1,8 +1,12 @@
-"""Conversations, for fine-tuning: the model's own chat template, and a loss on what the assistant says.
+"""Conversations, for fine-tuning: the model's own chat template, and a loss on what the assistant
+says.
 
-    {"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}]}      one a line
+    {"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}]}
 
-Asked for are the tokens that the assistant would have to write: behind the generation prompt, up to and with the token that ends a turn.
+with one conversation per line.
+
+Asked for are the tokens that the assistant would have to write: behind the generation prompt, up to
+and with the token that ends a turn.
 """
 
 from __future__ import annotations
@@ -25,7 +29,9 @@ from sightline.training.data.batch import IGNORED, Batch, padded
 from sightline.training.data.bucketed import Buckets, by_length
 
 SHAPE = '{"messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}]}'
-MOMENT = datetime(2025, 1, 1)  # a template may write the date; the same data must give the same tokens tomorrow
+MOMENT = datetime(
+    2025, 1, 1
+)  # a template may write the date; the same data must give the same tokens tomorrow
 TOGETHER = 16  # rows of a validation batch
 
 
@@ -41,7 +47,8 @@ class Conversation:
 
     @property
     def asked(self) -> int:
-        """Tokens that are asked for: all that the assistant wrote, except a first one, before which there is nothing."""
+        """Tokens that are asked for: all that the assistant wrote, except a first one, before which
+        there is nothing."""
         return sum(self.answers[1:])
 
 
@@ -53,15 +60,26 @@ def read_chats(path: Path, tokenizer: Tokenizer) -> list[Conversation]:
         try:
             found += conversations(tokenizer, row.get("messages"), ends)
         except InputError as error:
-            raise InputError(f"{path}, line {line}: {error.seen}", expected=error.expected or SHAPE, fix=error.fix) from None
+            raise InputError(
+                f"{path}, line {line}: {error.seen}",
+                expected=error.expected or SHAPE,
+                fix=error.fix,
+            ) from None
     return found
 
 
 def conversations(tokenizer: Tokenizer, messages: Any, ends: tuple[int, ...]) -> list[Conversation]:
-    """The conversation as one row. Where the template rewrites earlier turns (some take the thoughts out), a row for each answer."""
+    """The conversation as one row. Where the template rewrites earlier turns (some take the
+    thoughts out), a row for each answer."""
     turns = check(messages)
     whole = _ids(tokenizer, messages, prompt=False)
-    spans = [(_ids(tokenizer, messages[:n], prompt=True), _ids(tokenizer, messages[: n + 1], prompt=False)) for n in turns]
+    spans = [
+        (
+            _ids(tokenizer, messages[:n], prompt=True),
+            _ids(tokenizer, messages[: n + 1], prompt=False),
+        )
+        for n in turns
+    ]
     if all(starts(whole, after) and starts(after, before) for before, after in spans):
         answers = [False] * len(whole)
         for before, after in spans:
@@ -76,7 +94,9 @@ def check(messages: Any) -> list[int]:
         raise InputError("no list of messages", expected=SHAPE, fix="correct the line")
     turns = [n for n, message in enumerate(messages) if message.get("role") == "assistant"]
     if not turns or turns[0] == 0:
-        raise InputError("nothing that the assistant answers", expected=SHAPE, fix="leave the line out")
+        raise InputError(
+            "nothing that the assistant answers", expected=SHAPE, fix="leave the line out"
+        )
     return turns
 
 
@@ -91,21 +111,26 @@ def starts(ids: list[int], beginning: list[int]) -> bool:
 def alone(before: list[int], after: list[int], ends: tuple[int, ...]) -> Conversation:
     """One answer and what came before it."""
     if not starts(after, before):
-        raise InputError("the chat template does not go on where its generation prompt ends", expected="a template that does")
+        raise InputError(
+            "the chat template does not go on where its generation prompt ends",
+            expected="a template that does",
+        )
     answers = [False] * len(after)
     mark(answers, after, len(before), ends)
     return Conversation(after, answers)
 
 
 def mark(answers: list[bool], ids: list[int], begin: int, ends: tuple[int, ...]) -> None:
-    """From `begin` to the token that ends the turn; the line's end that many templates write behind it is not the assistant's."""
+    """From `begin` to the token that ends the turn; the line's end that many templates write behind
+    it is not the assistant's."""
     end = next((n + 1 for n in range(begin, len(ids)) if ids[n] in ends), len(ids))
     answers[begin:end] = [True] * (end - begin)
 
 
 @dataclass(slots=True)
 class Chats:
-    """Conversations in batches bucketed by length; `tokens` is the size of a batch, what is longer than `longest` is cut behind."""
+    """Conversations in batches bucketed by length; `tokens` is the size of a batch, what is longer
+    than `longest` is cut behind."""
 
     conversations: Sequence[Conversation]
     pad: int
@@ -121,10 +146,14 @@ class Chats:
         kept = np.flatnonzero(np.array([one.asked > 0 for one in cut], dtype=np.bool_))
         if not len(kept):
             raise InputError(
-                f"no answer within {self.longest} tokens", expected="conversations in which the assistant speaks", fix="a larger context"
+                f"no answer within {self.longest} tokens",
+                expected="conversations in which the assistant speaks",
+                fix="a larger context",
             )
         self.conversations = cut
-        self.held_out = [short for one in self.held_out if (short := one.cut(self.longest + 1)).asked]
+        self.held_out = [
+            short for one in self.held_out if (short := one.cut(self.longest + 1)).asked
+        ]
         self._buckets = Buckets(sizes, kept, self.tokens, self.seed)
 
     @property
@@ -134,9 +163,13 @@ class Chats:
 
     @property
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(f"chats {self.tokens} {self.seed} {self.pad} {self.longest}".encode())
+        digest = hashlib.sha256(
+            f"chats {self.tokens} {self.seed} {self.pad} {self.longest}".encode()
+        )
         for one in self.conversations:
-            digest.update(np.array([len(one.ids), *one.ids, *one.answers], dtype=np.int32).tobytes())
+            digest.update(
+                np.array([len(one.ids), *one.ids, *one.answers], dtype=np.int32).tobytes()
+            )
         return digest.hexdigest()
 
     @property
@@ -147,13 +180,23 @@ class Chats:
         return self._batch(self.conversations, self._buckets.batch(step))
 
     def validation(self) -> Iterator[Batch]:
-        for which in by_length(np.array([len(one.ids) for one in self.held_out], dtype=np.int64), TOGETHER):
+        for which in by_length(
+            np.array([len(one.ids) for one in self.held_out], dtype=np.int64), TOGETHER
+        ):
             yield self._batch(self.held_out, which)
 
     def _batch(self, conversations: Sequence[Conversation], which: NDArray[np.int64]) -> Batch:
         """t₁ t₂ … → t₂ t₃ …, where the assistant wrote the latter."""
         rows = [conversations[n] for n in which]
         tokens, padding = padded([one.ids[:-1] for one in rows], self.pad)
-        wanted = [[id if asked else IGNORED for id, asked in zip(one.ids[1:], one.answers[1:], strict=True)] for one in rows]
+        wanted = [
+            [
+                id if asked else IGNORED
+                for id, asked in zip(one.ids[1:], one.answers[1:], strict=True)
+            ]
+            for one in rows
+        ]
         targets, _ = padded(wanted, IGNORED)
-        return Batch(tokens=tokens, targets=targets, count=sum(one.asked for one in rows), padding=padding)
+        return Batch(
+            tokens=tokens, targets=targets, count=sum(one.asked for one in rows), padding=padding
+        )

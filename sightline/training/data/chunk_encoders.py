@@ -2,8 +2,8 @@
 
     encode(a ++ b) = encode(a) ++ encode(b)        where b begins with the space after a word
 
-That holds for tokenizers that keep a space with the word behind it. Those that put a space before every text (SentencePiece) want b
-without its own.
+That holds for tokenizers that keep a space with the word behind it. Those that put a space before
+every text (SentencePiece) want b without its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ LOOK_BACK = 4096  # characters from the end in which a place to cut is looked fo
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A tokenizer at work. `end` follows each document; `drops` says that a later part loses its first space."""
+    """A tokenizer at work. `end` follows each document; `drops` says that a later part loses its
+    first space."""
 
     kind: str
     files: dict[str, bytes]
@@ -55,8 +56,9 @@ class Encoder:
 
 
 def cut(text: str, keep: int = 0) -> tuple[str, str]:
-    """Cut before the last space behind a letter or digit, else before a line's end behind one, else anywhere; the rest has at least
-    `keep` characters, so that what began there can still be found."""
+    """Cut before the last space behind a letter or digit, else before a line's end behind one, else
+    anywhere; the rest has at least `keep` characters, so that what began there can still be found.
+    """
     last = max(0, len(text) - keep)
     for sign in (" ", "\n"):
         at = last
@@ -67,7 +69,8 @@ def cut(text: str, keep: int = 0) -> tuple[str, str]:
 
 
 def of_characters(parts: Iterable[str]) -> Encoder:
-    """One token for each character. The table is looked up by NumPy, which is a hundred times faster than the library."""
+    """One token for each character. The table is looked up by NumPy, which is a hundred times
+    faster than the library."""
     made = characters(parts)
     ids = {ord(sign): id for sign, id in made.get_vocab().items() if len(sign) == 1}
     table = np.full(max(ids) + 2, ids[ord(UNKNOWN)], dtype=np.uint32)
@@ -86,7 +89,11 @@ def of_bpe(texts: Sequence[Path], vocab_size: int, progress: Report = silent) ->
     made = train(texts, vocab_size=vocab_size, progress=progress)
     tokenizer = Tokenizer(RustEngine(Path("tokenizer.json"), made))
     return Encoder(
-        "bpe", _files(made, tokenizer_config(END, END, PAD, more=SPECIAL[2:])), vocab_size, made.token_to_id(END), tokenizer.encode
+        "bpe",
+        _files(made, tokenizer_config(END, END, PAD, more=SPECIAL[2:])),
+        vocab_size,
+        made.token_to_id(END),
+        tokenizer.encode,
     )
 
 
@@ -94,17 +101,28 @@ def of_model(reference: str) -> Encoder:
     """The tokenizer of a folder, or of a model without its weights."""
     if Path(reference).is_dir():
         found = Tokenizer.from_folder(reference)
-        files = {name: (Path(reference) / name).read_bytes() for name in FILES if (Path(reference) / name).is_file()}
+        files = {
+            name: (Path(reference) / name).read_bytes()
+            for name in FILES
+            if (Path(reference) / name).is_file()
+        }
     else:
         from sightline.checkpoints.open import open_source
         from sightline.checkpoints.sources.reference import resolve
 
         source = open_source(resolve(reference))
         found = tokenizer_of(source)
-        files = {name: data for name, data in tokenizer_files(source, found).items() if name in FILES}
+        files = {
+            name: data for name, data in tokenizer_files(source, found).items() if name in FILES
+        }
     if found is None:
-        raise InputError(f"{reference[:100]}: has no tokenizer", expected="characters, bpe, or a folder with a tokenizer.json")
-    joined, kept, dropped = found.encode("one two"), found.encode(" two"), found.encode("two")
+        raise InputError(
+            f"{reference[:100]}: has no tokenizer",
+            expected="characters, bpe, or a folder with a tokenizer.json",
+        )
+    joined = found.encode("one two")
+    kept = found.encode(" two")
+    dropped = found.encode("two")
     drops = found.encode("one") + kept != joined and found.encode("one") + dropped == joined
     return Encoder("given", files, found.vocab_size, found.eos, found.encode, drops)
 

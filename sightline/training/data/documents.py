@@ -1,7 +1,8 @@
-"""Text files as documents, a part at a time: the memory does not grow with a file, nor with its longest line.
+"""Text files as documents, a part at a time: the memory does not grow with a file, nor with its
+longest line.
 
-Files are UTF-8, with or without a byte-order mark. The line ends of Windows and of old Macs become \\n. Whatever else a file is (empty,
-UTF-16, binary) is said in one line that names it.
+Files are UTF-8, with or without a byte-order mark. The line ends of Windows and of old Macs become
+\\n. Whatever else a file is (empty, UTF-16, binary) is said in one line that names it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ class Source:
 
 def examine(path: Path, report: Report = silent) -> Source:
     """Look through a file: is it text in UTF-8, and which?"""
-    total, digest, at = readable(path).stat().st_size, hashlib.sha256(), 0
-    decoder, letters = codecs.getincrementaldecoder("utf-8-sig")(), 0
+    total = readable(path).stat().st_size
+    digest = hashlib.sha256()
+    at = 0
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    letters = 0
     try:
         with path.open("rb") as file:
             while chunk := file.read(READ):
@@ -46,27 +50,41 @@ def examine(path: Path, report: Report = silent) -> Source:
                 report(f"reading {path.name}", at, total)
         _decoded(path, decoder, b"", at, final=True)
     except OSError as error:
-        raise InputError(f"{shown(path)}: cannot be read ({error.strerror})", expected="a text file") from None
+        raise InputError(
+            f"{shown(path)}: cannot be read ({error.strerror})", expected="a text file"
+        ) from None
     if not letters:
         raise InputError(f"{shown(path)}: is empty", expected="a text file")
     return Source(path, at, digest.hexdigest())
 
 
-def _decoded(path: Path, decoder: codecs.IncrementalDecoder, chunk: bytes, at: int, *, final: bool = False) -> str:
+def _decoded(
+    path: Path, decoder: codecs.IncrementalDecoder, chunk: bytes, at: int, *, final: bool = False
+) -> str:
     """The text of a chunk that begins at byte `at`; what is no text is refused."""
     if at == 0 and chunk.startswith(UTF16):
-        raise InputError(f"{shown(path)}: is UTF-16", expected="text in UTF-8", fix=f"iconv -f utf-16 -t utf-8 {shown(path.name)}")
+        raise InputError(
+            f"{shown(path)}: is UTF-16",
+            expected="text in UTF-8",
+            fix=f"iconv -f utf-16 -t utf-8 {shown(path.name)}",
+        )
     zero = chunk.find(b"\0")
     if zero >= 0:
         what = (kind_of(chunk[:4096]) if at == 0 else "") or "binary, or text in UTF-16 or UTF-32"
-        raise InputError(f"{shown(path)}: byte {at + zero:,} is zero: this is {what}", expected="text in UTF-8", fix="leave it out")
+        raise InputError(
+            f"{shown(path)}: byte {at + zero:,} is zero: this is {what}",
+            expected="text in UTF-8",
+            fix="leave it out",
+        )
     held = len(decoder.getstate()[0])
     try:
         return decoder.decode(chunk, final)
     except UnicodeDecodeError as error:
         place = at - held + error.start
         fix = f"iconv -f latin1 -t utf-8 {shown(path.name)}, if that is what it is"
-        raise InputError(f"{shown(path)}: byte {place:,} is no UTF-8", expected="text in UTF-8", fix=fix) from None
+        raise InputError(
+            f"{shown(path)}: byte {place:,} is no UTF-8", expected="text in UTF-8", fix=fix
+        ) from None
 
 
 def chunks(source: Source) -> Iterator[bytes]:
@@ -78,16 +96,28 @@ def chunks(source: Source) -> Iterator[bytes]:
                 digest.update(chunk)
                 yield chunk
     except OSError as error:
-        raise InputError(f"{shown(source.path)}: cannot be read ({error.strerror})", expected="a text file") from None
+        raise InputError(
+            f"{shown(source.path)}: cannot be read ({error.strerror})", expected="a text file"
+        ) from None
     if digest.hexdigest() != source.sha256:
-        raise InputError(f"{shown(source.path)}: changed while it was read", expected="one text", fix="once more, when nobody writes to it")
+        raise InputError(
+            f"{shown(source.path)}: changed while it was read",
+            expected="one text",
+            fix="once more, when nobody writes to it",
+        )
     yield b""
 
 
-def parts(source: Source, separator: str, tick: Callable[[int], None] = lambda size: None) -> Iterator[str | None]:
-    """The text in parts, and None at the end of each document. A separator belongs to no document."""
-    utf8 = codecs.getincrementaldecoder("utf-8-sig")("replace")  # it was looked through; what is no UTF-8 now has changed
-    decoder, rest = io.IncrementalNewlineDecoder(utf8, translate=True), ""
+def parts(
+    source: Source, separator: str, tick: Callable[[int], None] = lambda size: None
+) -> Iterator[str | None]:
+    """The text in parts, and None at the end of each document. A separator belongs to no
+    document."""
+    utf8 = codecs.getincrementaldecoder("utf-8-sig")(
+        "replace"
+    )  # it was looked through; what is no UTF-8 now has changed
+    decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+    rest = ""
     for chunk in chunks(source):
         rest += decoder.decode(chunk, final=not chunk)
         *ended, rest = rest.split(separator) if separator else [rest]
@@ -100,7 +130,9 @@ def parts(source: Source, separator: str, tick: Callable[[int], None] = lambda s
     yield from (rest, None)
 
 
-def documents(source: Source, separator: str, tick: Callable[[int], None] = lambda size: None) -> Iterator[str | None]:
+def documents(
+    source: Source, separator: str, tick: Callable[[int], None] = lambda size: None
+) -> Iterator[str | None]:
     """The same without parts and documents that are empty."""
     begun = False
     for part in parts(source, separator, tick):

@@ -41,7 +41,9 @@ class Examples:
     def names(self) -> list[str]:
         """Each label once, in order: numbers by their value, words by their letters."""
         found = set(self.labels)
-        return sorted(found, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name))
+        return sorted(
+            found, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name)
+        )
 
     def parted(self, every: int) -> tuple[Examples, Examples]:
         """Those that are learned, and every so-many-th, which is held out."""
@@ -54,17 +56,25 @@ class Examples:
 
 
 def read_labelled(path: Path) -> Examples:
-    """A .csv or .jsonl file with the columns text and label; a row that lacks one is named by its line."""
+    """A .csv or .jsonl file with the columns text and label; a row that lacks one is named by its
+    line."""
     found = Examples([], [])
     for line, row in read_rows(path, shape=SHAPE):
-        text, label = row.get("text"), plain_label(row.get("label"))
+        text = row.get("text")
+        label = plain_label(row.get("label"))
         if not isinstance(text, str) or not text.strip() or label is None:
             lacks = "no text" if not isinstance(text, str) or not text.strip() else "no label"
-            raise InputError(f"{path}, line {line}: {lacks}", expected="text and label in every row", fix="correct the line")
+            raise InputError(
+                f"{path}, line {line}: {lacks}",
+                expected="text and label in every row",
+                fix="correct the line",
+            )
         found.texts.append(text)
         found.labels.append(label)
     if len(found.names) < 2:
-        raise InputError(f"{path}: every label is {found.names[0]!r}", expected="two labels or more")
+        raise InputError(
+            f"{path}: every label is {found.names[0]!r}", expected="two labels or more"
+        )
     return found
 
 
@@ -77,8 +87,8 @@ def plain_label(value: Any) -> str | None:
 
 @dataclass(slots=True)
 class Labelled:
-    """Token ids of the texts, with what the model expects around them, and the number of each one's label. `tokens` is the size of a
-    batch; what is longer than `longest` is cut behind."""
+    """Token ids of the texts, with what the model expects around them, and the number of each one's
+    label. `tokens` is the size of a batch; what is longer than `longest` is cut behind."""
 
     rows: Sequence[Sequence[int]]
     labels: Sequence[int]
@@ -98,7 +108,9 @@ class Labelled:
 
     @property
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(f"labelled {self.tokens} {self.seed} {self.pad} {self.longest}".encode())
+        digest = hashlib.sha256(
+            f"labelled {self.tokens} {self.seed} {self.pad} {self.longest}".encode()
+        )
         for row, label in zip(self.rows, self.labels, strict=True):
             digest.update(np.array([label, len(row), *row], dtype=np.int32).tobytes())
         return digest.hexdigest()
@@ -115,6 +127,13 @@ class Labelled:
         for which in by_length(np.array([len(row) for row in rows], dtype=np.int64), TOGETHER):
             yield self._batch(rows, labels, which)
 
-    def _batch(self, rows: Sequence[Sequence[int]], labels: Sequence[int], which: NDArray[np.int64]) -> Batch:
+    def _batch(
+        self, rows: Sequence[Sequence[int]], labels: Sequence[int], which: NDArray[np.int64]
+    ) -> Batch:
         tokens, padding = padded([rows[n][: self.longest] or [self.pad] for n in which], self.pad)
-        return Batch(tokens=tokens, targets=torch.tensor([labels[n] for n in which]), count=len(which), padding=padding)
+        return Batch(
+            tokens=tokens,
+            targets=torch.tensor([labels[n] for n in which]),
+            count=len(which),
+            padding=padding,
+        )

@@ -1,10 +1,12 @@
-"""A text as packed tokens: one file of whole numbers, mapped into memory, cut into windows of the context's length.
+"""A text as packed tokens: one file of whole numbers, mapped into memory, cut into windows of the
+context's length.
 
     data/    train.tokens  validation.tokens  (uint16 or uint32)   data.json   tokenizer.json
 
-Window i of epoch e begins at i · context + offset(seed, e): each epoch cuts the text elsewhere, and leaves out less than two windows at
-its ends. Documents that share a window do not see each other. The end token between two is said by the first and read by the second: it
-is the last that the one predicts, and what the other is begun from, as a model begins when it has read nothing else.
+Window i of epoch e begins at i · context + offset(seed, e): each epoch cuts the text elsewhere, and
+leaves out less than two windows at its ends. Documents that share a window do not see each other.
+The end token between two is said by the first and read by the second: it is the last that the one
+predicts, and what the other is begun from, as a model begins when it has read nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from sightline.files.strict_json import read_json
 from sightline.training.data.batch import Batch
 from sightline.training.data.order import random, samples
 
-SHEET, TRAIN, VALIDATION = "data.json", "train.tokens", "validation.tokens"
+SHEET = "data.json"
+TRAIN = "train.tokens"
+VALIDATION = "validation.tokens"
 AGAIN = "put it back, then go on with --resume auto"
 SCAN = 1 << 24  # tokens that are looked at together
 
@@ -60,31 +64,63 @@ class Tokens:
             known = identity(path)
         except OSError as error:
             raise InputError(
-                f"{path}: cannot be read ({error.strerror})", expected="a file of tokens", fix="sightline data prepare"
+                f"{path}: cannot be read ({error.strerror})",
+                expected="a file of tokens",
+                fix="sightline data prepare",
             ) from None
-        size, width = known[2], np.dtype(dtype).itemsize
+        size = known[2]
+        width = np.dtype(dtype).itemsize
         if size % width or size < least * width:
-            why = f"{size:,} bytes are no whole number of {dtype}" if size % width else f"{size // width:,} tokens"
-            raise InputError(f"{path}: {why}", expected=f"at least {least:,} tokens of {width} bytes", fix="sightline data prepare")
+            why = (
+                f"{size:,} bytes are no whole number of {dtype}"
+                if size % width
+                else f"{size // width:,} tokens"
+            )
+            raise InputError(
+                f"{path}: {why}",
+                expected=f"at least {least:,} tokens of {width} bytes",
+                fix="sightline data prepare",
+            )
         ids = np.memmap(path, dtype=dtype, mode="r")
         for at in range(0, len(ids), SCAN):
             part = ids[at : at + SCAN]
             if int(part.max()) >= vocab_size:
                 worst = at + int(np.argmax(part >= vocab_size))
-                seen = f"{path}: token {int(ids[worst])} at place {worst:,} (byte {worst * width:,})"
-                raise InputError(seen, expected=f"ids below {vocab_size:,}", fix="prepare the data with this model's tokenizer")
+                seen = (
+                    f"{path}: token {int(ids[worst])} at place {worst:,} (byte {worst * width:,})"
+                )
+                raise InputError(
+                    seen,
+                    expected=f"ids below {vocab_size:,}",
+                    fix="prepare the data with this model's tokenizer",
+                )
         return Tokens(path, ids, sha256(path), known)
 
     def read(self, at: int, many: int) -> NDArray[np.int64]:
-        """Some of the tokens, of the file as it was opened. Read, not mapped: a page that is gone would end the process without a word."""
+        """Some of the tokens, of the file as it was opened. Read, not mapped: a page that is gone
+        would end the process without a word."""
         try:
             if identity(self.path) != self.identity:
-                raise InputError(f"{self.path}: changed while it was in use", expected="the file as it was", fix=AGAIN)
-            found = np.fromfile(self.path, dtype=self.ids.dtype, count=many, offset=at * self.ids.itemsize)
+                raise InputError(
+                    f"{self.path}: changed while it was in use",
+                    expected="the file as it was",
+                    fix=AGAIN,
+                )
+            found = np.fromfile(
+                self.path, dtype=self.ids.dtype, count=many, offset=at * self.ids.itemsize
+            )
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror})", expected="the file as it was", fix=AGAIN) from None
+            raise InputError(
+                f"{self.path}: cannot be read ({error.strerror})",
+                expected="the file as it was",
+                fix=AGAIN,
+            ) from None
         if len(found) != many:
-            raise InputError(f"{self.path}: ends within tokens {at:,} to {at + many:,}", expected="the file as it was", fix=AGAIN)
+            raise InputError(
+                f"{self.path}: ends within tokens {at:,} to {at + many:,}",
+                expected="the file as it was",
+                fix=AGAIN,
+            )
         return found.astype(np.int64)
 
 
@@ -92,7 +128,9 @@ def read_sheet(folder: Path) -> dict[str, Any]:
     """What `data.json` says. Nothing else in the folder is opened: a meta.pkl stays shut."""
     if not (folder / SHEET).is_file():
         raise InputError(
-            f"{folder}: has no {SHEET}", expected="a folder of prepared data", fix=f"sightline data prepare FILES --out {folder}"
+            f"{folder}: has no {SHEET}",
+            expected="a folder of prepared data",
+            fix=f"sightline data prepare FILES --out {folder}",
         )
     return read_json(folder / SHEET, most_bytes=50_000_000)
 
@@ -120,14 +158,26 @@ class PackedText:
     def __post_init__(self) -> None:
         whole = (len(self.train.ids) - 1) // self.context
         if whole < 1:
-            seen = f"{self.train.path}: {len(self.train.ids):,} tokens for a context of {self.context:,}"
+            seen = (
+                f"{self.train.path}: {len(self.train.ids):,} tokens for a context of"
+                f" {self.context:,}"
+            )
             least = f"at least {self.context + 1:,}, one window and the token after it"
-            raise InputError(seen, expected=least, fix=f"a longer text, or context={max(1, (len(self.train.ids) - 1) // 2)}")
-        self._windows = max(1, whole - 1)  # one fewer than fit, so that they can be moved by more than one
+            raise InputError(
+                seen,
+                expected=least,
+                fix=f"a longer text, or context={max(1, (len(self.train.ids) - 1) // 2)}",
+            )
+        self._windows = max(
+            1, whole - 1
+        )  # one fewer than fit, so that they can be moved by more than one
 
     @property
     def fingerprint(self) -> str:
-        return f"{self.train.sha256} {self.held_out.sha256 if self.held_out else ''} {self.context} {self.rows} {self.seed} {self.end}"
+        return (
+            f"{self.train.sha256} {self.held_out.sha256 if self.held_out else ''} {self.context}"
+            f" {self.rows} {self.seed} {self.end}"
+        )
 
     @property
     def epoch_batches(self) -> int:
@@ -148,13 +198,23 @@ class PackedText:
         count = len(self.held_out.ids)
         context = min(self.context, count - 1)
         windows = max(1, (count - 1) // context)
-        chosen = sorted({windows * n // min(windows, self.evaluated) for n in range(min(windows, self.evaluated))})
+        chosen = sorted(
+            {
+                windows * n // min(windows, self.evaluated)
+                for n in range(min(windows, self.evaluated))
+            }
+        )
         for at in range(0, len(chosen), self.rows):
-            yield self._batch(self.held_out, [n * context for n in chosen[at : at + self.rows]], context)
+            yield self._batch(
+                self.held_out, [n * context for n in chosen[at : at + self.rows]], context
+            )
 
     def _batch(self, text: Tokens, starts: Sequence[int], context: int | None = None) -> Batch:
-        rows = torch.from_numpy(np.stack([text.read(at, (context or self.context) + 1) for at in starts]))
-        tokens, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+        rows = torch.from_numpy(
+            np.stack([text.read(at, (context or self.context) + 1) for at in starts])
+        )
+        tokens = rows[:, :-1].contiguous()
+        targets = rows[:, 1:].contiguous()
         documents = None
         if self.end is not None:
             ends = tokens == self.end

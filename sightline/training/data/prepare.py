@@ -1,9 +1,11 @@
 """Text files become tokens on the disk, once.
 
-    files → documents → parts → tokenizer → train.tokens, validation.tokens        beside them data.json (what they are) and the tokenizer
+    files → documents → parts → tokenizer → train.tokens, validation.tokens
 
-The end token follows each document. What is held out is the end of the text, or whole files. A folder has its name only when all of it
-is there.
+and beside them data.json (what they are) and the tokenizer.
+
+The end token follows each document. What is held out is the end of the text, or whole files. A
+folder has its name only when all of it is there.
 """
 
 from __future__ import annotations
@@ -29,7 +31,14 @@ from sightline.files.checked import sha256, shown
 from sightline.terminal.progress import Report, silent
 from sightline.training.data.chunk_encoders import Encoder
 from sightline.training.data.documents import READ, Source, documents, examine
-from sightline.training.data.packed import SHEET, TRAIN, VALIDATION, dtype_for, read_sheet, sheet_text
+from sightline.training.data.packed import (
+    SHEET,
+    TRAIN,
+    VALIDATION,
+    dtype_for,
+    read_sheet,
+    sheet_text,
+)
 from sightline.training.state.checkpoint import force, take_the_name, write
 
 SAMPLE = 200  # characters that the datasheet shows
@@ -38,8 +47,8 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What becomes of the files. Documents are files, or what `separator` parts in them. `held_out` are whole files; without any, the
-    last `validation` part of the tokens is."""
+    """What becomes of the files. Documents are files, or what `separator` parts in them. `held_out`
+    are whole files; without any, the last `validation` part of the tokens is."""
 
     files: tuple[Source, ...]
     held_out: tuple[Source, ...] = ()
@@ -50,16 +59,22 @@ class Plan:
         if not self.files:
             raise InputError("no text to prepare", expected="at least one file")
         if not 0 <= self.validation <= 0.5:
-            raise InputError(f"validation is {self.validation}", expected="a part from 0 to 0.5", fix="--validation 0.05")
+            raise InputError(
+                f"validation is {self.validation}",
+                expected="a part from 0 to 0.5",
+                fix="--validation 0.05",
+            )
 
     @property
     def digest(self) -> str:
         """What decides the tokens, the tokenizer aside."""
         said = [[file.sha256 for file in self.files], [file.sha256 for file in self.held_out]]
-        return hashlib.sha256(json.dumps([VERSION, *said, self.separator, self.validation]).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps([VERSION, *said, self.separator, self.validation]).encode()
+        ).hexdigest()
 
 
-# --------------------------------------------------------------------------------------------------------------- writing
+# ---------------------------------------------------------------------------------------- writing
 
 
 @dataclass(slots=True)
@@ -71,9 +86,17 @@ class Counted:
     text: str = ""
     first: tuple[int, ...] = ()
 
-    def fill(self, file: BinaryIO, source: Source, encoder: Encoder, separator: str, tick: Callable[[int], None]) -> None:
+    def fill(
+        self,
+        file: BinaryIO,
+        source: Source,
+        encoder: Encoder,
+        separator: str,
+        tick: Callable[[int], None],
+    ) -> None:
         """A source's documents, each with the end token behind it."""
-        dtype, fresh = dtype_for(encoder.vocab_size), True
+        dtype = dtype_for(encoder.vocab_size)
+        fresh = True
         for part in documents(source, separator, tick):
             if part is None:
                 ids = np.array([] if encoder.end is None else [encoder.end], dtype=dtype)
@@ -87,7 +110,14 @@ class Counted:
             self.tokens += len(ids)
 
 
-def prepare(plan: Plan, encoder: Encoder, folder: Path, *, progress: Report = silent, overwrite: bool = False) -> dict[str, Any]:
+def prepare(
+    plan: Plan,
+    encoder: Encoder,
+    folder: Path,
+    *,
+    progress: Report = silent,
+    overwrite: bool = False,
+) -> dict[str, Any]:
     """Write a folder of tokens; what its datasheet says."""
     folder = Path(os.path.abspath(folder))
     check_target(folder, overwrite=overwrite)
@@ -98,7 +128,10 @@ def prepare(plan: Plan, encoder: Encoder, folder: Path, *, progress: Report = si
         force(temporary)
         take_the_name(temporary, folder)
     except OSError as error:
-        raise InputError(f"{shown(folder)}: cannot be written ({error.strerror})", fix="free some space, or another folder") from None
+        raise InputError(
+            f"{shown(folder)}: cannot be written ({error.strerror})",
+            fix="free some space, or another folder",
+        ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return sheet
@@ -106,12 +139,21 @@ def prepare(plan: Plan, encoder: Encoder, folder: Path, *, progress: Report = si
 
 def check_target(folder: Path, *, overwrite: bool) -> None:
     there = os.path.lexists(folder)
-    if there and (not folder.is_dir() or any(folder.iterdir())) and not (overwrite and (folder / SHEET).is_file()):
-        raise InputError(f"{shown(folder)}: is there already", expected="a new folder", fix="another --out, or remove it first")
+    if (
+        there
+        and (not folder.is_dir() or any(folder.iterdir()))
+        and not (overwrite and (folder / SHEET).is_file())
+    ):
+        raise InputError(
+            f"{shown(folder)}: is there already",
+            expected="a new folder",
+            fix="another --out, or remove it first",
+        )
 
 
 def _fill(plan: Plan, encoder: Encoder, folder: Path, progress: Report) -> dict[str, Any]:
-    total, done = sum(source.size for source in (*plan.files, *plan.held_out)), 0
+    total = sum(source.size for source in (*plan.files, *plan.held_out))
+    done = 0
 
     def tick(size: int) -> None:
         nonlocal done
@@ -129,7 +171,9 @@ def _fill(plan: Plan, encoder: Encoder, folder: Path, progress: Report) -> dict[
                 os.fsync(file.fileno())
     tokens = {name: found.tokens for name, found in counted.items()}
     if not plan.held_out and plan.validation:
-        tokens = _hold_out(folder, tokens[TRAIN], plan.validation, np.dtype(dtype_for(encoder.vocab_size)).itemsize)
+        tokens = _hold_out(
+            folder, tokens[TRAIN], plan.validation, np.dtype(dtype_for(encoder.vocab_size)).itemsize
+        )
     _check_length(plan, tokens)
     for name, data in encoder.files.items():
         (folder / name).write_bytes(data)
@@ -153,51 +197,82 @@ def _hold_out(folder: Path, tokens: int, part: float, width: int) -> dict[str, i
 
 
 def _check_length(plan: Plan, tokens: dict[str, int]) -> None:
-    names = ", ".join(source.path.name for source in plan.files[:3]) + (" …" if len(plan.files) > 3 else "")
+    names = ", ".join(source.path.name for source in plan.files[:3]) + (
+        " …" if len(plan.files) > 3 else ""
+    )
     if tokens[TRAIN] < 2:
-        raise InputError(f"{shown(names)}: {tokens[TRAIN]:,} tokens to learn from", expected="at least 2", fix="more text")
+        raise InputError(
+            f"{shown(names)}: {tokens[TRAIN]:,} tokens to learn from",
+            expected="at least 2",
+            fix="more text",
+        )
     if tokens.get(VALIDATION, 2) < 2:
-        seen = f"{shown(names)}: {tokens[VALIDATION]:,} of {sum(tokens.values()):,} tokens would be held out"
+        seen = (
+            f"{shown(names)}: {tokens[VALIDATION]:,} of {sum(tokens.values()):,} tokens would be"
+            " held out"
+        )
         raise InputError(seen, expected="at least 2", fix="more text, or --validation 0")
 
 
-def _sheet(plan: Plan, encoder: Encoder, counted: dict[str, Counted], tokens: dict[str, int]) -> dict[str, Any]:
+def _sheet(
+    plan: Plan, encoder: Encoder, counted: dict[str, Counted], tokens: dict[str, int]
+) -> dict[str, Any]:
     """The datasheet: where the tokens come from, how many there are, and how they look."""
     both = (("train", plan.files), ("validation", plan.held_out))
     return {
         "version": VERSION,
-        "files": [{"name": s.path.name, "bytes": s.size, "sha256": s.sha256, "part": part} for part, found in both for s in found],
-        "held out": "whole files"
-        if plan.held_out
-        else f"the last {100 * plan.validation:.3g} % of the tokens"
-        if plan.validation
-        else "nothing",
+        "files": [
+            {"name": s.path.name, "bytes": s.size, "sha256": s.sha256, "part": part}
+            for part, found in both
+            for s in found
+        ],
+        "held out": (
+            "whole files"
+            if plan.held_out
+            else (
+                f"the last {100 * plan.validation:.3g} % of the tokens"
+                if plan.validation
+                else "nothing"
+            )
+        ),
         "separator": plan.separator,
         "documents": sum(found.documents for found in counted.values()),
         "tokens": {"train": tokens[TRAIN], "validation": tokens.get(VALIDATION, 0)},
         "dtype": dtype_for(encoder.vocab_size),
         "vocab_size": encoder.vocab_size,
         "end": encoder.end,
-        "tokenizer": {"kind": encoder.kind, "sha256": encoder.sha256, "files": sorted(encoder.files)},
+        "tokenizer": {
+            "kind": encoder.kind,
+            "sha256": encoder.sha256,
+            "files": sorted(encoder.files),
+        },
         "sample": {"text": counted[TRAIN].text, "tokens": list(counted[TRAIN].first)},
         "versions": {name: version(name) for name in ("sightline", "tokenizers")},
     }
 
 
-# --------------------------------------------------------------------------------------------------------------- keeping
+# ---------------------------------------------------------------------------------------- keeping
 
 
 def wrong(folder: Path) -> str:
     """What is wrong with a prepared folder; nothing if nothing is."""
     try:
         said = read_sheet(folder)["sha256"]
-        return next((f"{name} was changed or cut short" for name, digest in said.items() if sha256(folder / name) != digest), "")
+        return next(
+            (
+                f"{name} was changed or cut short"
+                for name, digest in said.items()
+                if sha256(folder / name) != digest
+            ),
+            "",
+        )
     except (SightlineError, OSError, LookupError, TypeError, AttributeError) as error:
         return error.seen if isinstance(error, SightlineError) else f"{SHEET} is broken"
 
 
 def cached(plan: Plan, kind: str, make: Callable[[], Encoder], progress: Report = silent) -> Path:
-    """The folder for this plan and this kind of tokenizer in the cache; made if it is not there, or not as it was made."""
+    """The folder for this plan and this kind of tokenizer in the cache; made if it is not there, or
+    not as it was made."""
     key = hashlib.sha256(f"{plan.digest} {kind} {version('tokenizers')}".encode()).hexdigest()[:24]
     place = home() / "data" / key
     try:

@@ -1,7 +1,9 @@
-"""Processes that train one model together: who they are, and how they agree. One process alone is a crew of one.
+"""Processes that train one model together: who they are, and how they agree. One process alone is a
+crew of one.
 
-Every process builds the same global batch and takes its rows; losses are sums divided by the batch's count, so that the sum over
-processes is the loss of the whole batch, whatever their number. `distributed.py` has the crews of many.
+Every process builds the same global batch and takes its rows; losses are sums divided by the
+batch's count, so that the sum over processes is the loss of the whole batch, whatever their number.
+`distributed.py` has the crews of many.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Crew:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def wrap(self, objective: nn.Module) -> nn.Module:
-        """The module, on this process's device, whose backward pass adds up everyone's gradients."""
+        """The module, on this process's device, whose backward pass adds up everyone's
+        gradients."""
         return objective.to(self.device)
 
     def syncing(self, objective: nn.Module, *, last: bool) -> AbstractContextManager[object]:
@@ -69,11 +72,12 @@ class Crew:
 ALONE = Crew()
 
 
-# ------------------------------------------------------------------------------------------------ tensors in parts
+# ------------------------------------------------------------------------------- tensors in parts
 
 
 def in_parts(tensor: Tensor) -> bool:
-    """Whether each process holds a part of it. Without that import, which takes a second, no tensor can be."""
+    """Whether each process holds a part of it. Without that import, which takes a second, no tensor
+    can be."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -88,21 +92,27 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def held_like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """A whole tensor as a parameter is held: on its device and, where it is in parts, this process's part of it."""
+    """A whole tensor as a parameter is held: on its device and, where it is in parts, this
+    process's part of it."""
     tensor = tensor.to(parameter.device)
     if in_parts(tensor) or not in_parts(parameter) or tensor.shape != parameter.shape:
         return tensor
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     parameter = cast(DTensor, parameter)
-    return distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    return distribute_tensor(
+        tensor, parameter.device_mesh, parameter.placements, src_data_rank=None
+    )
 
 
 def checksum(tensors: Iterable[Tensor]) -> int:
-    """The sum of all bits, read as whole numbers: equal for equal tensors. Those in parts differ between processes, and count nothing."""
+    """The sum of all bits, read as whole numbers: equal for equal tensors. Those in parts differ
+    between processes, and count nothing."""
     total = 0
     for tensor in tensors:
         if not in_parts(tensor):
-            kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
+            kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
+                tensor.dtype.itemsize
+            ]
             total += int(tensor.detach().contiguous().view(kind).sum(dtype=torch.int64))
     return total % 2**62

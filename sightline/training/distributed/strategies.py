@@ -2,11 +2,14 @@
 
     torchrun --nproc-per-node 2 -m sightline train shakespeare --out runs/a
 
-    ddp     every process holds the whole model; gradients are averaged while the backward pass still runs
-    fsdp    every process holds a part of each weight, gradient and moment; a block is put together when its turn comes
+    ddp     every process holds the whole model; gradients are averaged while the backward pass is
+            still running
+    fsdp    every process holds a part of each weight, gradient and moment; a block is put together
+            when its turn comes
 
-The loss is multiplied by world / count: the average over processes is then the gradient of the mean over the whole batch. A process
-that is gone or hangs ends the others with a message, within `timeout` seconds.
+The loss is multiplied by world / count: the average over processes is then the gradient of the mean
+over the whole batch. A process that is gone or hangs ends the others with a message, within
+`timeout` seconds.
 """
 
 from __future__ import annotations
@@ -36,8 +39,18 @@ from sightline.training.distributed.process_group import Crew, CrewError, whole
 
 Strategy = Literal["ddp", "fsdp"]
 STRATEGIES = ("ddp", "fsdp")
-TIMEOUT = 600.0  # seconds: longer than a large checkpoint takes to write, for that long the others wait
-BROKEN = ("gloo", "nccl", "connection", "socket", "timed out", "timeout", "store")  # words of torch's errors when a process is gone
+TIMEOUT = (
+    600.0  # seconds: longer than a large checkpoint takes to write, for that long the others wait
+)
+BROKEN = (
+    "gloo",
+    "nccl",
+    "connection",
+    "socket",
+    "timed out",
+    "timeout",
+    "store",
+)  # words of torch's errors when a process is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +60,10 @@ class Processes(Crew):
     def wrap(self, objective: nn.Module) -> nn.Module:
         devices = [self.device] if self.device.type == "cuda" else None
         return DistributedDataParallel(
-            objective.to(self.device), device_ids=devices, forward_sync_buffers=False, gradient_as_bucket_view=True
+            objective.to(self.device),
+            device_ids=devices,
+            forward_sync_buffers=False,
+            gradient_as_bucket_view=True,
         )
 
     def syncing(self, objective: nn.Module, *, last: bool) -> AbstractContextManager[object]:
@@ -80,9 +96,10 @@ class Processes(Crew):
 def exchanged(exchange: Callable[[Tensor], object], numbers: Tensor) -> Tensor:
     """The numbers after an exchange, when gloo's thread has let go of them.
 
-    That thread needs Python's lock to do so, and a group that is freed holds the lock while it waits for its threads: right after an
-    exchange, the two would wait for each other for ever."""
-    references, last = sys.getrefcount(numbers), time.monotonic() + 1.0
+    That thread needs Python's lock to do so, and a group that is freed holds the lock while it
+    waits for its threads: right after an exchange, the two would wait for each other for ever."""
+    references = sys.getrefcount(numbers)
+    last = time.monotonic() + 1.0
     exchange(numbers)
     while sys.getrefcount(numbers) > references and time.monotonic() < last:
         time.sleep(0)
@@ -116,16 +133,20 @@ class Shards(Processes):
 
 
 def shard(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """The root, too, gives its weights back after each forward pass: else an evaluation would leave old ones behind."""
+    """The root, too, gives its weights back after each forward pass: else an evaluation would leave
+    old ones behind."""
     return cast(nn.Module, fully_shard(module, mesh=mesh, reshard_after_forward=True))
 
 
-# ------------------------------------------------------------------------------------------------------- beginning
+# -------------------------------------------------------------------------------------- beginning
 
 
 @contextmanager
-def crew_here(strategy: str = "ddp", *, device: str | None = None, timeout: float = TIMEOUT) -> Generator[Crew]:
-    """The crew that torchrun's environment describes, for a while; without torchrun, this process alone."""
+def crew_here(
+    strategy: str = "ddp", *, device: str | None = None, timeout: float = TIMEOUT
+) -> Generator[Crew]:
+    """The crew that torchrun's environment describes, for a while; without torchrun, this process
+    alone."""
     if strategy not in STRATEGIES:
         raise ConfigError(f"strategy {strategy!r}", fix=nearest(strategy, STRATEGIES))
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -135,7 +156,9 @@ def crew_here(strategy: str = "ddp", *, device: str | None = None, timeout: floa
     rank, world, local = (whole_number(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     place = device_for(kind, local)
     with ending_together(timeout):
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout))
+        dist.init_process_group(
+            "nccl" if place.type == "cuda" else "gloo", timeout=timedelta(seconds=timeout)
+        )
         try:
             yield (Processes if strategy == "ddp" else Shards)(rank, world, place)
         except BaseException:
@@ -146,7 +169,8 @@ def crew_here(strategy: str = "ddp", *, device: str | None = None, timeout: floa
 
 
 def never_free(group: object) -> None:
-    """An exchange that failed may still be in the hands of gloo's thread, which `exchanged` tells of: its group stays, and nobody waits."""
+    """An exchange that failed may still be in the hands of gloo's thread, which `exchanged` tells
+    of: its group stays, and nobody waits."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
@@ -154,7 +178,11 @@ def whole_number(name: str) -> int:
     """A number that torchrun put into the environment."""
     said = os.environ.get(name, "0" if name == "LOCAL_RANK" else "")
     if not said.isdecimal():
-        raise InputError(f"{name}={said!r} in the environment", expected="a whole number, as torchrun sets it", fix=f"unset {name}")
+        raise InputError(
+            f"{name}={said!r} in the environment",
+            expected="a whole number, as torchrun sets it",
+            fix=f"unset {name}",
+        )
     return int(said)
 
 
@@ -180,7 +208,9 @@ def ending_together(timeout: float) -> Generator[None]:
     except SightlineError:
         raise
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and not any(word in str(error).lower() for word in BROKEN):
+        if not isinstance(error, dist.DistError) and not any(
+            word in str(error).lower() for word in BROKEN
+        ):
             raise
         raise CrewError(
             f"another process of this run is gone, or has not answered for {timeout:g} seconds",

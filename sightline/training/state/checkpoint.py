@@ -1,10 +1,12 @@
 """What a run has learned so far, on the disk: whole or not at all.
 
-    run/checkpoints/step-00000500/    model.safetensors  optimizer.safetensors  ema.safetensors  manifest.json (sha256 of each file)
+    run/checkpoints/step-00000500/    model.safetensors  optimizer.safetensors  ema.safetensors
+                                      manifest.json (sha256 of each file)
 
-A checkpoint is written beside its place, forced to the disk, read back and compared, and only then takes its name; LATEST follows;
-then the oldest go. Whoever is killed at any instant finds at least the checkpoint before. Nothing is pickled. A save is over when `save`
-returns: nothing goes on in the background that the end of the process could cut off.
+A checkpoint is written beside its place, forced to the disk, read back and compared, and only then
+takes its name; LATEST follows; then the oldest go. Whoever is killed at any instant finds at least
+the checkpoint before. Nothing is pickled. A save is over when `save` returns: nothing goes on in
+the background that the end of the process could cut off.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from sightline.files.regular import read_text_file
 from sightline.training.distributed.process_group import held_like, in_parts
 from sightline.training.loop import Trainee
 
-FOLDER, LATEST, MANIFEST = "checkpoints", "LATEST", "manifest.json"
+FOLDER = "checkpoints"
+LATEST = "LATEST"
+MANIFEST = "manifest.json"
 VERSION = 1
 OURS = re.compile(r"\..+\.[0-9a-f]{8}\.(partial|old)")
 
@@ -46,7 +50,8 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a checkpoint says of itself. `run` is everything that decides the run (see `run.py`), `best` the least validation so far."""
+    """What a checkpoint says of itself. `run` is everything that decides the run (see `run.py`),
+    `best` the least validation so far."""
 
     step: int
     seconds: float
@@ -60,14 +65,28 @@ class Manifest:
     version: int = VERSION
 
 
-def save(trainee: Trainee, folder: Path, run: dict[str, Any], *, validation: float | None, keep: int, best: float | None = None) -> Path:
-    """A new checkpoint; then the old ones beyond `keep` go, but never the best. Everyone helps to put it together, the first writes."""
+def save(
+    trainee: Trainee,
+    folder: Path,
+    run: dict[str, Any],
+    *,
+    validation: float | None,
+    keep: int,
+    best: float | None = None,
+) -> Path:
+    """A new checkpoint; then the old ones beyond `keep` go, but never the best. Everyone helps to
+    put it together, the first writes."""
     place = folder / FOLDER / f"step-{trainee.step:08d}"
     files = parts(trainee)
     if not trainee.crew.leads:
         return place
     said = Manifest(
-        step=trainee.step, seconds=trainee.seconds, run=run, skip=sorted(trainee.skip), validation=finite(validation), best=finite(best)
+        step=trainee.step,
+        seconds=trainee.seconds,
+        run=run,
+        skip=sorted(trainee.skip),
+        validation=finite(validation),
+        best=finite(best),
     )
     try:
         if not place.parent.is_dir():
@@ -80,7 +99,9 @@ def save(trainee: Trainee, folder: Path, run: dict[str, Any], *, validation: flo
             f"{place.name} could not be written ({why}); the checkpoints before it are untouched",
             fix="free some space; --resume auto goes on from the last one",
         ) from None
-    with suppress(OSError):  # the checkpoint is there; LATEST is for people, and what is too much goes next time
+    with suppress(
+        OSError
+    ):  # the checkpoint is there; LATEST is for people, and what is too much goes next time
         write(place.parent / LATEST, place.name)
         prune(folder, keep, whole=place)
     return place
@@ -90,8 +111,11 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def write_checkpoint(place: Path, files: Mapping[str, Mapping[str, Tensor]], said: Manifest) -> None:
-    """A folder that takes its name once all of it is on the disk, and leaves nothing behind if that fails."""
+def write_checkpoint(
+    place: Path, files: Mapping[str, Mapping[str, Tensor]], said: Manifest
+) -> None:
+    """A folder that takes its name once all of it is on the disk, and leaves nothing behind if that
+    fails."""
     temporary = beside(place, "partial")
     try:
         temporary.mkdir()
@@ -123,13 +147,17 @@ def parts(trainee: Trainee) -> dict[str, dict[str, Tensor]]:
 
 
 def not_finite(trainee: Trainee) -> str:
-    """The name of a weight or moment that is NaN or infinite, if there is one: such a state is no checkpoint."""
+    """The name of a weight or moment that is NaN or infinite, if there is one: such a state is no
+    checkpoint."""
     found = {**dict(trainee.transformer.named_parameters()), **trainee.optimizers.tensors()}
-    own = {name: cast(Any, tensor).to_local() if in_parts(tensor) else tensor for name, tensor in found.items()}
+    own = {
+        name: cast(Any, tensor).to_local() if in_parts(tensor) else tensor
+        for name, tensor in found.items()
+    }
     return next((name for name, tensor in own.items() if not bool(tensor.isfinite().all())), "")
 
 
-# ---------------------------------------------------------------------------------------------------------- on disk
+# ---------------------------------------------------------------------------------------- on disk
 
 
 def write(path: Path, text: str) -> None:
@@ -157,8 +185,8 @@ def force(folder: Path) -> None:
 
 
 def take_the_name(temporary: Path, place: Path) -> None:
-    """The new folder under its name. One that is there already (broken, or of a run gone back to an earlier step) steps aside,
-    and back if the new one cannot follow."""
+    """The new folder under its name. One that is there already (broken, or of a run gone back to an
+    earlier step) steps aside, and back if the new one cannot follow."""
     force(temporary)
     old = beside(place, "old")
     if place.exists():
@@ -176,8 +204,10 @@ def take_the_name(temporary: Path, place: Path) -> None:
 
 
 def prune(folder: Path, keep: int, *, whole: Path | None = None) -> None:
-    """The newest `keep` that are whole stay, and the best by validation; unless there are as many, nothing goes. `whole` needs no proof."""
-    found, staying = checkpoints(folder), list[Path]()
+    """The newest `keep` that are whole stay, and the best by validation; unless there are as many,
+    nothing goes. `whole` needs no proof."""
+    found = checkpoints(folder)
+    staying = list[Path]()
     for path in reversed(found):
         if len(staying) < keep and (path == whole or not verify(path)):
             staying.append(path)
@@ -186,7 +216,9 @@ def prune(folder: Path, keep: int, *, whole: Path | None = None) -> None:
         for path in found:
             if path not in staying and path != best:
                 gone = beside(path, "old")
-                os.rename(path, gone)  # first no checkpoint any more, then no files: never a checkpoint without some of them
+                # First it is no checkpoint any more, then its files go: never a checkpoint that
+                # lacks some of them.
+                os.rename(path, gone)
                 shutil.rmtree(gone, ignore_errors=True)
     remove_leftovers(folder / FOLDER)
 
@@ -194,7 +226,9 @@ def prune(folder: Path, keep: int, *, whole: Path | None = None) -> None:
 def best_of(found: list[Path]) -> Path | None:
     """The one with the least validation loss, if any has one."""
     said = {path: manifest_of(path) for path in found}
-    losses = {path: m.validation for path, m in said.items() if m is not None and m.validation is not None}
+    losses = {
+        path: m.validation for path, m in said.items() if m is not None and m.validation is not None
+    }
     return min(losses, key=lambda path: losses[path]) if losses else None
 
 
@@ -209,13 +243,15 @@ def remove_leftovers(folder: Path) -> None:
                     path.unlink()
 
 
-# ------------------------------------------------------------------------------------------------------------- back
+# ------------------------------------------------------------------------------------------- back
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """Those that bear a name, oldest first."""
     found = (folder / FOLDER).glob("step-*") if (folder / FOLDER).is_dir() else ()
-    return sorted((path for path in found if path.name[5:].isdecimal()), key=lambda path: int(path.name[5:]))
+    return sorted(
+        (path for path in found if path.name[5:].isdecimal()), key=lambda path: int(path.name[5:])
+    )
 
 
 def manifest_of(path: Path) -> Manifest | None:
@@ -223,7 +259,11 @@ def manifest_of(path: Path) -> Manifest | None:
     try:
         said = json.loads(read_text_file(path / MANIFEST))
         kept = said.pop("manifest")
-        return Manifest(**said) if digest(said) == kept and said["step"] == int(path.name[5:]) else None
+        return (
+            Manifest(**said)
+            if digest(said) == kept and said["step"] == int(path.name[5:])
+            else None
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -259,14 +299,22 @@ def restore(trainee: Trainee, path: Path) -> Manifest:
     """The state as it was saved. An average that was not kept then begins with the weights."""
     said = manifest_of(path)
     assert said is not None
-    files = {name: {key: entry.read() for key, entry in open_safetensors(path / name).items()} for name in said.sha256}
+    files = {
+        name: {key: entry.read() for key, entry in open_safetensors(path / name).items()}
+        for name in said.sha256
+    }
     weights = files["model.safetensors"]
     averages = files.get("ema.safetensors", weights)
     own = dict(trainee.transformer.named_parameters())
-    odd = [name for name in own.keys() | weights.keys() if name not in own or name not in weights or own[name].shape != weights[name].shape]
+    odd = [
+        name
+        for name in own.keys() | weights.keys()
+        if name not in own or name not in weights or own[name].shape != weights[name].shape
+    ]
     if odd:
         raise CheckpointError(
-            f"{path}: the checkpoint is of another model ({min(odd)})", fix="the same settings as before, or another --out"
+            f"{path}: the checkpoint is of another model ({min(odd)})",
+            fix="the same settings as before, or another --out",
         )
     with torch.no_grad():
         for name, parameter in own.items():
@@ -274,5 +322,7 @@ def restore(trainee: Trainee, path: Path) -> Manifest:
         for name, average in trainee.ema.items():
             average.copy_(held_like(averages[name], average))
     trainee.optimizers.restore(files.get("optimizer.safetensors", {}))
-    trainee.step, trainee.seconds, trainee.skip = said.step, said.seconds, set(said.skip)
+    trainee.step = said.step
+    trainee.seconds = said.seconds
+    trainee.skip = set(said.skip)
     return said

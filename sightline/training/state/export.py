@@ -1,4 +1,5 @@
-"""A trained model as a folder that `load` opens: weights, config.json, tokenizer, and how it wants to be run."""
+"""A trained model as a folder that `load` opens: weights, config.json, tokenizer, and how it wants
+to be run."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ ADAPTER = "adapter"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Export:
-    """What surrounds the weights. `keys` is config.json where the model came from a family that has one, `base` what it was called."""
+    """What surrounds the weights. `keys` is config.json where the model came from a family that has
+    one, `base` what it was called."""
 
     family: str = "sightline"
     head: str = "any"
@@ -34,15 +36,17 @@ class Export:
 
 
 def export(learner: Trainee, how: Export, folder: Path) -> None:
-    """The averaged weights where there are any, else the last. Everyone helps to put them together, the first writes. Adapters are
-    merged into them, and written alone into a folder beside."""
+    """The averaged weights where there are any, else the last. Everyone helps to put them together,
+    the first writes. Adapters are merged into them, and written alone into a folder beside."""
     transformer = learner.transformer
     own = {name: learner.ema.get(name, p.detach()) for name, p in transformer.named_parameters()}
     parameters = learner.crew.full(own)
     if not learner.crew.leads:
         return
     family = FAMILIES[how.family]
-    keys = keys_for(how.keys or keys_of(transformer.config), how.dtype, family=family, head=how.head)
+    keys = keys_for(
+        how.keys or keys_of(transformer.config), how.dtype, family=family, head=how.head
+    )
     files = dict(how.files)
     if how.defaults:
         files["generation_config.json"] = json.dumps(how.defaults, indent=1).encode()
@@ -50,4 +54,11 @@ def export(learner: Trainee, how: Export, folder: Path) -> None:
     tensors = dict(tensors_of(transformer, family, how.head, dtype=how.dtype, parameters=merged))
     save_folder(folder, tensors, keys=keys, files=files, overwrite=True)
     if adapters(transformer):
-        save_adapters(transformer, family, how.head, folder.with_name(ADAPTER), base=how.base, parameters=parameters)
+        save_adapters(
+            transformer,
+            family,
+            how.head,
+            folder.with_name(ADAPTER),
+            base=how.base,
+            parameters=parameters,
+        )

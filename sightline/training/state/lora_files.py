@@ -1,10 +1,11 @@
-"""Adapters on the disk, as Hugging Face's PEFT has them: adapter_config.json, adapter_model.safetensors, Hugging Face's names.
+"""Adapters on the disk, as Hugging Face's PEFT has them: adapter_config.json,
+adapter_model.safetensors, Hugging Face's names.
 
     base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight    [r, in]
     base_model.model.model.layers.3.self_attn.q_proj.lora_B.weight    [out, r]
 
-Where a family's files hold several of our matrices as one (GPT-2's c_attn), their adapters become one of the summed rank: A stacked,
-B block by block. That is the same product.
+Where a family's files hold several of our matrices as one (GPT-2's c_attn), their adapters become
+one of the summed rank: A stacked, B block by block. That is the same product.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ from sightline.files.strict_json import read_json
 from sightline.training.lora import adapters, is_adapter, replace_layer
 from sightline.training.state.checkpoint import write
 
-CONFIG, WEIGHTS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
 STORED = re.compile(rf"{re.escape(PREFIX)}(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One adapter under their module's name; `transposed` where the matrix itself lies as [in, out]."""
+    """One adapter under their module's name; `transposed` where the matrix itself lies as [in,
+    out]."""
 
     module: str
     a: Float[Tensor, "rank in"]
@@ -47,34 +51,62 @@ class Stored:
 
 
 def save_adapters(
-    transformer: Transformer, family: Family, head: str, folder: Path, *, base: str = "", parameters: Mapping[str, Tensor] | None = None
+    transformer: Transformer,
+    family: Family,
+    head: str,
+    folder: Path,
+    *,
+    base: str = "",
+    parameters: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """adapter_config.json and adapter_model.safetensors as PEFT has them; what else was trained (a new head) is saved whole beside.
-    `parameters` are written in place of the model's own."""
+    """adapter_config.json and adapter_model.safetensors as PEFT has them; what else was trained (a
+    new head) is saved whole beside. `parameters` are written in place of the model's own."""
     table = table_of(transformer, family, head)
-    own = {name: p.detach() for name, p in transformer.named_parameters()} if parameters is None else parameters
+    own = (
+        {name: p.detach() for name, p in transformer.named_parameters()}
+        if parameters is None
+        else parameters
+    )
     stored = list(stored_adapters(transformer, table, own))
     whole = dict(trained_whole(transformer, table, own))
-    tensors = {f"{PREFIX}{one.module}.lora_{side}.weight": getattr(one, side.lower()) for one in stored for side in "AB"}
+    tensors = {
+        f"{PREFIX}{one.module}.lora_{side}.weight": getattr(one, side.lower())
+        for one in stored
+        for side in "AB"
+    }
     tensors |= {f"{PREFIX}{name}": tensor for name, tensor in whole.items()}
-    said = adapter_config(stored, table, sorted({name.rpartition(".")[0] for name in whole}), transformer.config, base)
+    said = adapter_config(
+        stored, table, sorted({name.rpartition(".")[0] for name in whole}), transformer.config, base
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_safetensors(folder / WEIGHTS, {name: tensor.float().contiguous() for name, tensor in tensors.items()}, {"format": "pt"})
+        save_safetensors(
+            folder / WEIGHTS,
+            {name: tensor.float().contiguous() for name, tensor in tensors.items()},
+            {"format": "pt"},
+        )
         write(folder / CONFIG, json.dumps(said, indent=2) + "\n")
     except OSError as error:
-        raise CheckpointError(f"{folder}: cannot be written ({error.strerror})", fix="free some space, or another --out") from None
+        raise CheckpointError(
+            f"{folder}: cannot be written ({error.strerror})",
+            fix="free some space, or another --out",
+        ) from None
 
 
 def table_of(transformer: Transformer, family: Family, head: str) -> list[Pairing]:
     """The family's table for this model, of what is in its files."""
-    shapes = {name: tuple(p.shape) for name, p in transformer.named_parameters() if not is_adapter(name)}
+    shapes = {
+        name: tuple(p.shape) for name, p in transformer.named_parameters() if not is_adapter(name)
+    }
     found = pairings(family, transformer.config, head, shapes, prefixed=head != "none")
     return [pair for pair in found if not pair.rule.optional]
 
 
-def stored_adapters(transformer: Transformer, table: Iterable[Pairing], own: Mapping[str, Tensor]) -> Iterator[Stored]:
-    """Ours under their names: one for one, or several in one where the file holds their matrices as one."""
+def stored_adapters(
+    transformer: Transformer, table: Iterable[Pairing], own: Mapping[str, Tensor]
+) -> Iterator[Stored]:
+    """Ours under their names: one for one, or several in one where the file holds their matrices as
+    one."""
     ours = adapters(transformer)
     for pair in table:
         paths = [name.removesuffix(".weight") for name in pair.ours]
@@ -82,15 +114,27 @@ def stored_adapters(transformer: Transformer, table: Iterable[Pairing], own: Map
         if not parts:
             continue
         if len({part.scale for part in parts}) > 1:
-            raise CheckpointError(f"{pair.theirs}: adapters of different scale in one matrix", expected="one α/r for all of them")
-        b = put_together(pair, side_by_side([(own[f"{path}.weight"].shape[0], own.get(f"{path}.lora_b")) for path in paths]))
+            raise CheckpointError(
+                f"{pair.theirs}: adapters of different scale in one matrix",
+                expected="one α/r for all of them",
+            )
+        b = put_together(
+            pair,
+            side_by_side(
+                [(own[f"{path}.weight"].shape[0], own.get(f"{path}.lora_b")) for path in paths]
+            ),
+        )
         a = torch.cat([own[f"{path}.lora_a"] for path in paths if path in ours])
-        yield Stored(pair.theirs.removesuffix(".weight"), a, b, parts[0].scale * len(a), pair.rule.transpose)
+        yield Stored(
+            pair.theirs.removesuffix(".weight"), a, b, parts[0].scale * len(a), pair.rule.transpose
+        )
 
 
 def side_by_side(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
     """Each B in columns of its own, [out, all ranks]; zeros for a matrix without adapter."""
-    rank, at, found = sum(b.shape[1] for _, b in parts if b is not None), 0, list[Tensor]()
+    rank = sum(b.shape[1] for _, b in parts if b is not None)
+    at = 0
+    found = list[Tensor]()
     for out, b in parts:
         column = torch.zeros(out, rank)
         if b is not None:
@@ -101,12 +145,15 @@ def side_by_side(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
 
 
 def put_together(pair: Pairing, columns: list[Tensor]) -> Tensor:
-    """The parts of B as the file orders the outputs. PEFT keeps [out, rank] also where the matrix itself lies transposed."""
+    """The parts of B as the file orders the outputs. PEFT keeps [out, rank] also where the matrix
+    itself lies transposed."""
     found = pair.put_together(columns)
     return found.T if pair.rule.transpose else found
 
 
-def trained_whole(transformer: Transformer, table: Iterable[Pairing], own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def trained_whole(
+    transformer: Transformer, table: Iterable[Pairing], own: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
     """What is trained without an adapter."""
     learns = {name for name, p in transformer.named_parameters() if p.requires_grad}
     for pair in table:
@@ -114,7 +161,9 @@ def trained_whole(transformer: Transformer, table: Iterable[Pairing], own: Mappi
             yield pair.theirs, pair.put_together([own[name] for name in pair.ours])
 
 
-def adapter_config(stored: list[Stored], table: list[Pairing], whole: list[str], config: ModelConfig, base: str) -> dict[str, Any]:
+def adapter_config(
+    stored: list[Stored], table: list[Pairing], whole: list[str], config: ModelConfig, base: str
+) -> dict[str, Any]:
     """PEFT's LoraConfig. Ranks that differ from the commonest are named by module."""
     ranks = {one.module: one.a.shape[0] for one in stored}
     rank = min(ranks.values())
@@ -146,7 +195,9 @@ def targets(modules: Iterable[str], table: list[Pairing]) -> list[str]:
     """The last words of the modules' names where those say enough, else the whole names."""
     wanted = set(modules)
     short = {name.rpartition(".")[2] for name in wanted}
-    all_modules = {pair.theirs.removesuffix(".weight") for pair in table if pair.theirs.endswith(".weight")}
+    all_modules = {
+        pair.theirs.removesuffix(".weight") for pair in table if pair.theirs.endswith(".weight")
+    }
     matched = {name for name in all_modules if name.rpartition(".")[2] in short}
     return sorted(short) if matched == wanted else sorted(wanted)
 
@@ -161,18 +212,27 @@ def task_type(config: ModelConfig) -> str | None:
 
 
 def load_adapters(transformer: Transformer, family: Family, head: str, folder: Path) -> None:
-    """Put a PEFT folder's adapters beside the matrices that it names; all else is frozen, except what the folder holds whole."""
+    """Put a PEFT folder's adapters beside the matrices that it names; all else is frozen, except
+    what the folder holds whole."""
     said = read_json(folder / CONFIG)
     entries = {name: entry.read() for name, entry in open_safetensors(folder / WEIGHTS).items()}
     check_kind(folder, said)
     table = {pair.theirs: pair for pair in table_of(transformer, family, head)}
     transformer.requires_grad_(False)
-    sides = {(match["module"], match["side"]): name for name in entries if (match := STORED.fullmatch(name))}
+    sides = {
+        (match["module"], match["side"]): name
+        for name in entries
+        if (match := STORED.fullmatch(name))
+    }
     for module in sorted({module for module, _ in sides}):
         pair = table.get(f"{module}.weight")
         if pair is None or (module, "A") not in sides or (module, "B") not in sides:
-            raise CheckpointError(f"{folder}: an adapter of {module}, which this model does not have", fix="use the model it was made for")
-        a, b = entries.pop(sides[module, "A"]), entries.pop(sides[module, "B"])
+            raise CheckpointError(
+                f"{folder}: an adapter of {module}, which this model does not have",
+                fix="use the model it was made for",
+            )
+        a = entries.pop(sides[module, "A"])
+        b = entries.pop(sides[module, "B"])
         put_beside(transformer, pair, a, b, alpha=alpha_of(said, module))
     for name, tensor in entries.items():
         put_whole(transformer, table.get(name.removeprefix(PREFIX)), name, tensor, folder)
@@ -180,9 +240,18 @@ def load_adapters(transformer: Transformer, family: Family, head: str, folder: P
 
 def check_kind(folder: Path, said: dict[str, Any]) -> None:
     """LoRA as above, and nothing that changes the formula."""
-    for key, plain in (("peft_type", ("LORA",)), ("use_dora", (None, False)), ("use_rslora", (None, False)), ("bias", (None, "none"))):
+    for key, plain in (
+        ("peft_type", ("LORA",)),
+        ("use_dora", (None, False)),
+        ("use_rslora", (None, False)),
+        ("bias", (None, "none")),
+    ):
         if said.get(key) not in plain:
-            raise CheckpointError(f"{folder / CONFIG}: {key} is {said.get(key)!r}", expected=f"{plain[-1]!r}", fix="use a plain LoRA")
+            raise CheckpointError(
+                f"{folder / CONFIG}: {key} is {said.get(key)!r}",
+                expected=f"{plain[-1]!r}",
+                fix="use a plain LoRA",
+            )
 
 
 def alpha_of(said: dict[str, Any], module: str) -> float:
@@ -193,22 +262,39 @@ def alpha_of(said: dict[str, Any], module: str) -> float:
     return float(said["lora_alpha"])
 
 
-def put_beside(transformer: Transformer, pair: Pairing, a: Tensor, b: Tensor, *, alpha: float) -> None:
+def put_beside(
+    transformer: Transformer, pair: Pairing, a: Tensor, b: Tensor, *, alpha: float
+) -> None:
     """Each of our matrices gets the rows of B that are its own, and the whole of A."""
-    for name, rows in zip(pair.ours, pair.take_apart(b.T if pair.rule.transpose else b), strict=True):
+    for name, rows in zip(
+        pair.ours, pair.take_apart(b.T if pair.rule.transpose else b), strict=True
+    ):
         layer = transformer.get_parameter(name)
-        if rows.shape[0] != layer.shape[0] or a.shape[1] != layer.shape[1] or a.shape[0] != rows.shape[1]:
-            raise CheckpointError(f"{pair.theirs}: an adapter of {list(rows.shape)} × {list(a.shape)} for a matrix {list(layer.shape)}")
-        made = replace_layer(transformer, name.removesuffix(".weight"), rank=a.shape[0], alpha=alpha)
+        if (
+            rows.shape[0] != layer.shape[0]
+            or a.shape[1] != layer.shape[1]
+            or a.shape[0] != rows.shape[1]
+        ):
+            raise CheckpointError(
+                f"{pair.theirs}: an adapter of {list(rows.shape)} × {list(a.shape)} for a matrix"
+                f" {list(layer.shape)}"
+            )
+        made = replace_layer(
+            transformer, name.removesuffix(".weight"), rank=a.shape[0], alpha=alpha
+        )
         with torch.no_grad():
             made.lora_a.copy_(a)
             made.lora_b.copy_(rows)
 
 
-def put_whole(transformer: Transformer, pair: Pairing | None, name: str, tensor: Tensor, folder: Path) -> None:
+def put_whole(
+    transformer: Transformer, pair: Pairing | None, name: str, tensor: Tensor, folder: Path
+) -> None:
     """A tensor that the folder holds as it is."""
     if pair is None:
-        raise CheckpointError(f"{folder}: {name}, which this model does not have", fix="use the model it was made for")
+        raise CheckpointError(
+            f"{folder}: {name}, which this model does not have", fix="use the model it was made for"
+        )
     with torch.no_grad():
         for own, part in zip(pair.ours, pair.take_apart(tensor), strict=True):
             transformer.get_parameter(own).copy_(part)

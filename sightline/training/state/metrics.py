@@ -17,19 +17,26 @@ MOST_BYTES = 1 << 30
 
 
 class Metrics:
-    """The file, or nothing where there is no path. Each method gives what is to be said, once for each time that writing fails anew."""
+    """The file, or nothing where there is no path. Each method gives what is to be said, once for
+    each time that writing fails anew."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.failing = path, False
+        self.path = path
+        self.failing = False
 
     def cut(self, step: int) -> str:
-        """Without what lies after a step: the run goes on from there. A line that was cut short goes as well."""
+        """Without what lies after a step: the run goes on from there. A line that was cut short
+        goes as well."""
         if self.path is None:
             return ""
         try:
             if self.path.exists():
-                lines = read_text_file(self.path, most_bytes=MOST_BYTES, errors="replace").splitlines()
-                state.write(self.path, "".join(f"{line}\n" for line in lines if at_most(line, step)))
+                lines = read_text_file(
+                    self.path, most_bytes=MOST_BYTES, errors="replace"
+                ).splitlines()
+                state.write(
+                    self.path, "".join(f"{line}\n" for line in lines if at_most(line, step))
+                )
         except OSError as error:
             return self._failed(error)
         return ""
@@ -38,7 +45,10 @@ class Metrics:
         """One more line, whole or not at all."""
         if self.path is None:
             return ""
-        said = {"kind": kind, **{field.name: plain(getattr(event, field.name)) for field in fields(event)}}
+        said = {
+            "kind": kind,
+            **{field.name: plain(getattr(event, field.name)) for field in fields(event)},
+        }
         size = None
         try:
             with append_to_regular_file(self.path) as file:
@@ -53,8 +63,13 @@ class Metrics:
         return ""
 
     def _failed(self, error: OSError) -> str:
-        known, self.failing = self.failing, True
-        return "" if known else f"{self.path}: cannot be written ({error.strerror}); training goes on without it"
+        known = self.failing
+        self.failing = True
+        return (
+            ""
+            if known
+            else f"{self.path}: cannot be written ({error.strerror}); training goes on without it"
+        )
 
 
 def plain(value: Any) -> Any:

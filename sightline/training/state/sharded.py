@@ -1,9 +1,11 @@
-"""A checkpoint of which every process writes its own part: for models that no single machine could put together.
+"""A checkpoint of which every process writes its own part: for models that no single machine could
+put together.
 
     folder/    shard-00001-model-….safetensors  shard-00002-…    manifest.json (sha256 of each file)
 
-torch.distributed.checkpoint cuts and joins the tensors, so that any number of processes reads what any other wrote; its files are
-safetensors, and nothing is pickled. All processes must see the folder. A run resumes from the ordinary checkpoints of `state.py`.
+torch.distributed.checkpoint cuts and joins the tensors, so that any number of processes reads what
+any other wrote; its files are safetensors, and nothing is pickled. All processes must see the
+folder. A run resumes from the ordinary checkpoints of `state.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -40,10 +45,19 @@ def save_parts(learner: Trainee, folder: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
     crew.meet()
-    save(held(learner), storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True), no_dist=crew.world == 1)
+    save(
+        held(learner),
+        storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True),
+        no_dist=crew.world == 1,
+    )
     if crew.leads:
         sums = {path.name: sha256(path) for path in sorted(temporary.glob("*.safetensors"))}
-        said = {"step": learner.step, "seconds": learner.seconds, "skip": sorted(learner.skip), "sha256": sums}
+        said = {
+            "step": learner.step,
+            "seconds": learner.seconds,
+            "skip": sorted(learner.skip),
+            "sha256": sums,
+        }
         state.write(temporary / MANIFEST, json.dumps(said, indent=1))
         os.rename(temporary, folder)
         state.force(folder.parent)
@@ -55,7 +69,9 @@ def load_parts(learner: Trainee, folder: Path) -> None:
     crew = learner.crew
     said, wrong = manifest_of(folder, verify=crew.leads)
     if crew.agree(bool(wrong)):
-        raise CheckpointError(f"{folder}: {wrong or 'another process cannot use it'}", fix="an older one")
+        raise CheckpointError(
+            f"{folder}: {wrong or 'another process cannot use it'}", fix="an older one"
+        )
     moments = empty_moments(learner, folder)
     load(
         {**held(learner, moments=False), **{f"optimizer/{name}": t for name, t in moments.items()}},
@@ -63,7 +79,9 @@ def load_parts(learner: Trainee, folder: Path) -> None:
         no_dist=crew.world == 1,
     )
     learner.optimizers.restore(moments)
-    learner.step, learner.seconds, learner.skip = said["step"], said["seconds"], set(said["skip"])
+    learner.step = said["step"]
+    learner.seconds = said["seconds"]
+    learner.skip = set(said["skip"])
 
 
 def manifest_of(folder: Path, *, verify: bool) -> tuple[dict[str, Any], str]:
@@ -73,7 +91,11 @@ def manifest_of(folder: Path, *, verify: bool) -> tuple[dict[str, Any], str]:
         for name, kept in said["sha256"].items() if verify else ():
             if sha256(folder / name) != kept:
                 return said, f"{name} was changed or cut short"
-        return {"step": int(said["step"]), "seconds": float(said["seconds"]), "skip": list(map(int, said["skip"]))}, ""
+        return {
+            "step": int(said["step"]),
+            "seconds": float(said["seconds"]),
+            "skip": list(map(int, said["skip"])),
+        }, ""
     except (CheckpointError, OSError, KeyError, TypeError, ValueError, AttributeError):
         return {}, "its manifest or a part is missing or broken"
 
@@ -82,16 +104,30 @@ def held(learner: Trainee, *, moments: bool = True) -> dict[str, Tensor]:
     """Every tensor of the state, as this process holds it."""
     found = {f"model/{name}": p.detach() for name, p in learner.transformer.named_parameters()}
     found |= {f"ema/{name}": average for name, average in learner.ema.items()}
-    return found | {f"optimizer/{name}": t for name, t in learner.optimizers.tensors().items()} if moments else found
+    return (
+        found | {f"optimizer/{name}": t for name, t in learner.optimizers.tensors().items()}
+        if moments
+        else found
+    )
 
 
 def empty_moments(learner: Trainee, folder: Path) -> dict[str, Tensor]:
     """Room for the optimiser's tensors that the files have, laid out as their parameters are."""
-    parameters = {f"optimizer/{name}": p.detach() for name, p in learner.transformer.named_parameters()}
+    parameters = {
+        f"optimizer/{name}": p.detach() for name, p in learner.transformer.named_parameters()
+    }
     found: dict[str, Tensor] = {}
-    for name, entry in HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata.items():
+    for name, entry in (
+        HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata.items()
+    ):
         parameter = parameters.get(name.rsplit("/", 1)[0])
         if parameter is not None and isinstance(entry, TensorStorageMetadata):
-            single = torch.empty(entry.size, dtype=entry.properties.dtype, device=parameter.device) if not entry.size else None
-            found[name.removeprefix("optimizer/")] = torch.empty_like(parameter) if single is None else single
+            single = (
+                torch.empty(entry.size, dtype=entry.properties.dtype, device=parameter.device)
+                if not entry.size
+                else None
+            )
+            found[name.removeprefix("optimizer/")] = (
+                torch.empty_like(parameter) if single is None else single
+            )
     return found

@@ -1,6 +1,8 @@
-"""Where else the figures of a run may go: TensorBoard, wandb, trackio. Each is asked for by name, and must be installed.
+"""Where else the figures of a run may go: TensorBoard, wandb, trackio. Each is asked for by name,
+and must be installed.
 
-A tracker that fails is left out from then on: its network or its disk is no reason to stop learning.
+A tracker that fails is left out from then on: its network or its disk is no reason to stop
+learning.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Sink:
 
 def tensorboard(folder: Path, told: dict[str, Any]) -> Sink:
     """Event files in `tensorboard/` of the run."""
-    writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(str(folder / "tensorboard"))
+    writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(
+        str(folder / "tensorboard")
+    )
     writer.add_text("settings", "\n".join(f"    {name} = {value}" for name, value in told.items()))
 
     def write(figures: dict[str, float], step: int) -> None:
@@ -42,7 +46,9 @@ def tensorboard(folder: Path, told: dict[str, Any]) -> Sink:
 
 def wandb(folder: Path, told: dict[str, Any]) -> Sink:
     """A run of wandb under the folder's name, its files in the run."""
-    run: Any = import_module("wandb").init(project=PROJECT, name=folder.name, dir=str(folder), config=told)
+    run: Any = import_module("wandb").init(
+        project=PROJECT, name=folder.name, dir=str(folder), config=told
+    )
     return Sink("wandb", lambda figures, step: run.log(figures, step=step), run.finish)
 
 
@@ -53,7 +59,11 @@ def trackio(folder: Path, told: dict[str, Any]) -> Sink:
     return Sink("trackio", lambda figures, step: module.log(figures, step=step), module.finish)
 
 
-SINKS: dict[str, Callable[[Path, dict[str, Any]], Sink]] = {"tensorboard": tensorboard, "wandb": wandb, "trackio": trackio}
+SINKS: dict[str, Callable[[Path, dict[str, Any]], Sink]] = {
+    "tensorboard": tensorboard,
+    "wandb": wandb,
+    "trackio": trackio,
+}
 
 
 @dataclass(slots=True)
@@ -66,13 +76,17 @@ class Sinks:
         """Pass an event on; what is to be said of those that failed."""
         if not isinstance(event, (StepEvent, Evaluated)):
             return []
-        figures, notes = figures_of(event), list[str]()
+        figures = figures_of(event)
+        notes = list[str]()
         for sink in list(self.open):
             try:
                 sink.write(figures, event.step)
             except Exception as error:  # whatever a tracker may raise
                 self.open.remove(sink)
-                notes.append(f"{sink.name} is left out from here on: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+                notes.append(
+                    f"{sink.name} is left out from here on: {type(error).__name__}:"
+                    f" {' '.join(str(error).split())[:200]}"
+                )
         return notes
 
     def close(self) -> None:
@@ -92,10 +106,14 @@ def open_sinks(names: Iterable[str], folder: Path, told: dict[str, Any]) -> Sink
         try:
             found.append(SINKS[name](folder, told))
         except ImportError:
-            raise InputError(f"{name} is not installed", fix=f"pip install {name}, or leave --track {name} out") from None
+            raise InputError(
+                f"{name} is not installed", fix=f"pip install {name}, or leave --track {name} out"
+            ) from None
         except Exception as error:  # a login that is missing, a server that does not answer
             why = " ".join(str(error).split())[:200]
-            raise InputError(f"{name} does not start: {why}", fix=f"set it up, or leave --track {name} out") from None
+            raise InputError(
+                f"{name} does not start: {why}", fix=f"set it up, or leave --track {name} out"
+            ) from None
     return Sinks(found)
 
 
@@ -105,6 +123,11 @@ def figures_of(event: StepEvent | Evaluated) -> dict[str, float]:
         named = {"validation/loss": event.loss}
     else:
         speed = {"train/tokens_per_second": event.tokens_per_second, "train/seconds": event.seconds}
-        named = {"train/loss": event.loss, "train/lr": event.lr, "train/grad_norm": event.grad_norm, **speed}
+        named = {
+            "train/loss": event.loss,
+            "train/lr": event.lr,
+            "train/grad_norm": event.grad_norm,
+            **speed,
+        }
         named |= {} if event.mfu is None else {"train/mfu": event.mfu}
     return {name: value for name, value in named.items() if math.isfinite(value)}

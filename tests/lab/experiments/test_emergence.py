@@ -16,14 +16,24 @@ from sightline.lab.experiments.emergence import DIGITS, LENGTHS, Plan
 
 
 def planted(*, seeds: int = 3, correlated: bool = False, straight: bool = False) -> dict[str, Any]:
-    """Models whose digits become right at a steady pace over log parameters, independently of each other unless said otherwise."""
+    """Models whose digits become right at a steady pace over log parameters, independently of each
+    other unless said otherwise."""
     numbers: dict[str, Any] = {}
     for seed in range(seeds):
         for step, parameters in enumerate(2.0 ** np.arange(9)):
             p = 0.2 + 0.8 * step / 8 - 0.001 * seed * (step < 8)
             exact = {str(length): p if correlated or straight else p**length for length in LENGTHS}
-            row = {"step": 1, "nats": -math.log(10) * (p - 1), "right": [p] * DIGITS, "exact": exact}
-            numbers[f"width-{step}.names-9.steps-1.seed-{seed}"] = {"width": step, "parameters": 100 * parameters, "course": [row]}
+            row = {
+                "step": 1,
+                "nats": -math.log(10) * (p - 1),
+                "right": [p] * DIGITS,
+                "exact": exact,
+            }
+            numbers[f"width-{step}.names-9.steps-1.seed-{seed}"] = {
+                "width": step,
+                "parameters": 100 * parameters,
+                "course": [row],
+            }
     return numbers
 
 
@@ -64,7 +74,9 @@ def test_what_is_known_is_counted_by_hand() -> None:
     chosen = np.take_along_axis(likely, digits.numpy()[..., None], -1)
     assert found["nats"] == pytest.approx(-np.log(chosen).mean(), rel=1e-6)
     for length in LENGTHS:
-        assert found["exact"][str(length)] == np.mean((said[:, 1 : length + 1] == digits[:, :length]).all(1).numpy())
+        assert found["exact"][str(length)] == np.mean(
+            (said[:, 1 : length + 1] == digits[:, :length]).all(1).numpy()
+        )
     assert 0 < found["exact"]["2"] < 1
 
 
@@ -82,7 +94,9 @@ def test_the_measures_of_a_curve() -> None:
     assert emergence.crossing(x, x, 2.5) == pytest.approx(2.5)
     assert math.isnan(emergence.crossing(x, x, 11))
     assert emergence.rise(x, [value / 10 for value in x]) == pytest.approx(8)
-    assert emergence.rise(x, [0.5 + value / 20 for value in x]) == pytest.approx(8)  # from the first point
+    assert emergence.rise(x, [0.5 + value / 20 for value in x]) == pytest.approx(
+        8
+    )  # from the first point
     jump = [0.0] * 5 + [1.0] * 6
     assert emergence.rise(x, jump) == pytest.approx(0.8)
     assert emergence.power([0.5, 1.0, 0.0], 2) == 0.75**2

@@ -53,7 +53,8 @@ def holds(numbers: dict[str, Any]) -> list[bool | None]:
 
 
 def test_real_runs_are_judged_by_the_rule() -> None:
-    """The same decision from the intervals of NumPy and Student's table (t = 4.303 for three seeds)."""
+    """The same decision from the intervals of NumPy and Student's table (t = 4.303 for three
+    seeds)."""
     numbers = measured()
     for check, other in zip(feed_forward.judge(numbers)[2:], ("relu", "gelu"), strict=True):
         ours, theirs = (best_losses(numbers, form) for form in ("swiglu", other))
@@ -64,7 +65,13 @@ def test_real_runs_are_judged_by_the_rule() -> None:
 
 
 def best_losses(numbers: dict[str, Any], form: str) -> np.ndarray:
-    rows = [[numbers[f"run.{form}.width-12.steps-{STEPS}.rate-{rate}e-3.seed-{n}"]["held_out"] for n in range(3)] for rate in (4, 12)]
+    rows = [
+        [
+            numbers[f"run.{form}.width-12.steps-{STEPS}.rate-{rate}e-3.seed-{n}"]["held_out"]
+            for n in range(3)
+        ]
+        for rate in (4, 12)
+    ]
     return min(np.array(rows), key=lambda row: row.mean())
 
 
@@ -72,9 +79,16 @@ def best_losses(numbers: dict[str, Any], form: str) -> np.ndarray:
     ("swiglu", "expected"),
     [((2.00, 2.11, 2.19), True), ((2.20, 2.31, 2.39), False), ((2.00, 2.25, 2.25), None)],
 )
-def test_verdicts_follow_the_pairs(swiglu: tuple[float, float, float], expected: bool | None) -> None:
+def test_verdicts_follow_the_pairs(
+    swiglu: tuple[float, float, float], expected: bool | None
+) -> None:
     """Seeds differ by more than the forms do; paired, they decide."""
-    assert holds(made_up(swiglu=swiglu, relu=(2.1, 2.2, 2.3), gelu=(2.1, 2.2, 2.3))) == [True, True, expected, expected]
+    assert holds(made_up(swiglu=swiglu, relu=(2.1, 2.2, 2.3), gelu=(2.1, 2.2, 2.3))) == [
+        True,
+        True,
+        expected,
+        expected,
+    ]
 
 
 def test_unequal_sizes_and_two_matrices_are_refused() -> None:
@@ -92,35 +106,53 @@ def test_parameters_are_equal_to_the_last(width: int) -> None:
     found = feed_forward.layers(width, 0)
     assert {row["parameters"] for row in found.values()} == {8 * width**2}
     configs = [feed_forward.config_of(form, width, 86) for form in feed_forward.FORMS]
-    assert len({sum(part.parameters for part in count_parameters(config)) for config in configs}) == 1
+    assert (
+        len({sum(part.parameters for part in count_parameters(config)) for config in configs}) == 1
+    )
 
 
 def test_swiglu_by_hand() -> None:
     layer = made(feed_forward.config_of("swiglu", 12, 7), 0).last_stack[0].feed_forward.double()
     assert layer.gate is not None
-    up, gate, down = (weight.detach().numpy() for weight in (layer.up.weight, layer.gate.weight, layer.down.weight))
+    up, gate, down = (
+        weight.detach().numpy()
+        for weight in (layer.up.weight, layer.gate.weight, layer.down.weight)
+    )
     x = np.random.default_rng(0).normal(size=(1, 3, 12))
     gated = x @ gate.T
     product = (x @ up.T) * gated / (1 + np.exp(-gated))
-    np.testing.assert_allclose(layer(torch.from_numpy(x)).detach().numpy(), product @ down.T, atol=1e-13)
+    np.testing.assert_allclose(
+        layer(torch.from_numpy(x)).detach().numpy(), product @ down.T, atol=1e-13
+    )
     assert product.shape[-1] == 32
 
 
 def test_a_run_that_breaks_counts_as_a_guess() -> None:
-    found = feed_forward.trained(feed_forward.config_of("relu", 12, 7), Drill(sums, [sums(1)]), steps=40, rate=1000.0, seed=0)
+    found = feed_forward.trained(
+        feed_forward.config_of("relu", 12, 7), Drill(sums, [sums(1)]), steps=40, rate=1000.0, seed=0
+    )
     assert found == {"curve": [], "held_out": pytest.approx(np.log(7))}
 
 
 def test_it_can_be_drawn_and_told() -> None:
     assert set(feed_forward.draw(measured())) == {"feed-forward"}
-    clear = feed_forward.told(made_up(swiglu=(2.0, 2.1, 2.2), relu=(2.1, 2.2, 2.31), gelu=(2.15, 2.24, 2.35)))
+    clear = feed_forward.told(
+        made_up(swiglu=(2.0, 2.1, 2.2), relu=(2.1, 2.2, 2.31), gelu=(2.15, 2.24, 2.35))
+    )
     assert "SwiGLU 2.100 (0.012), ReLU" in clear.en
     assert "T5" not in clear.en
-    assert "T5" in feed_forward.told(made_up(swiglu=(2.2, 2.3, 2.5), relu=(2.1, 2.2, 2.3), gelu=(2.1, 2.2, 2.3))).ja
+    assert (
+        "T5"
+        in feed_forward.told(
+            made_up(swiglu=(2.2, 2.3, 2.5), relu=(2.1, 2.2, 2.3), gelu=(2.1, 2.2, 2.3))
+        ).ja
+    )
 
 
 def test_part_names_say_what_they_depend_on() -> None:
     for tier in ("quick", "default", "full"):
         names = [part.name for part in feed_forward.parts(tier, 2)]
         assert len(set(names)) == len(names)
-        assert {feed_forward.named(name)["steps"] for name in names[1:]} == {str(feed_forward.STEPS[tier])}
+        assert {feed_forward.named(name)["steps"] for name in names[1:]} == {
+            str(feed_forward.STEPS[tier])
+        }

@@ -47,9 +47,20 @@ def saturated(*, variance: float = 1.0, loss: float = 0.1, end: float = 0.9) -> 
     }
     for width in softmax_saturation.HEADS_OF:
         for seed in range(3):
-            raw = {"start": {"largest": 0.7, "entropy": 1.0}, "end": {"largest": end, "entropy": 0.2}, "loss": 2.8 + loss + 0.001 * seed}
-            scaled = {"start": {"largest": 0.05, "entropy": 3.8}, "end": {"largest": 0.3, "entropy": 2.0}, "loss": 2.8 - 0.001 * seed}
-            found |= {f"trained-{width}.raw.steps-1.seed-{seed}": raw, f"trained-{width}.scaled.steps-1.seed-{seed}": scaled}
+            raw = {
+                "start": {"largest": 0.7, "entropy": 1.0},
+                "end": {"largest": end, "entropy": 0.2},
+                "loss": 2.8 + loss + 0.001 * seed,
+            }
+            scaled = {
+                "start": {"largest": 0.05, "entropy": 3.8},
+                "end": {"largest": 0.3, "entropy": 2.0},
+                "loss": 2.8 - 0.001 * seed,
+            }
+            found |= {
+                f"trained-{width}.raw.steps-1.seed-{seed}": raw,
+                f"trained-{width}.scaled.steps-1.seed-{seed}": scaled,
+            }
     return found
 
 
@@ -64,11 +75,17 @@ def test_saturation_is_judged_by_its_numbers() -> None:
 
 
 def test_a_trained_model_begins_saturated_without_the_scale() -> None:
-    """Two real models after a few steps: the same but for the scale, with their weights measured before and after."""
+    """Two real models after a few steps: the same but for the scale, with their weights measured
+    before and after."""
     wide = softmax_saturation.HEADS_OF[-1]
     raw, scaled = (plain(softmax_saturation.trained(wide, way, 3, 0)) for way in ("raw", "scaled"))
     assert raw["start"]["largest"] > 0.4 > 0.1 > scaled["start"]["largest"]
-    assert raw["start"]["entropy"] < 2 < scaled["start"]["entropy"] < np.log(softmax_saturation.CONTEXT)
+    assert (
+        raw["start"]["entropy"]
+        < 2
+        < scaled["start"]["entropy"]
+        < np.log(softmax_saturation.CONTEXT)
+    )
     assert raw["start"] != raw["end"]
 
 
@@ -87,7 +104,9 @@ def test_attention_of_by_hand() -> None:
     largest, entropy = [], []
     for layer in range(2):
         q, k = (recorder["decoder", layer, name].double().numpy() for name in ("query", "key"))
-        scores = np.where(np.tri(size, dtype=bool), q @ k.swapaxes(-1, -2) / np.sqrt(8), -np.inf)[:, :, size // 2 :]
+        scores = np.where(np.tri(size, dtype=bool), q @ k.swapaxes(-1, -2) / np.sqrt(8), -np.inf)[
+            :, :, size // 2 :
+        ]
         weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
         largest.append(weights.max(-1).mean())
         entropy.append(-(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1).mean())
@@ -96,7 +115,10 @@ def test_attention_of_by_hand() -> None:
 
 
 def test_saturation_can_be_drawn_and_told() -> None:
-    assert set(softmax_saturation.draw(saturated())) == {"softmax-saturation", "softmax-saturation-trained"}
+    assert set(softmax_saturation.draw(saturated())) == {
+        "softmax-saturation",
+        "softmax-saturation-trained",
+    }
     assert "worse without the scale" in softmax_saturation.told(saturated()).en
 
 

@@ -25,10 +25,23 @@ def runs() -> dict[str, dict[str, Any]]:
 
 
 def numbers(
-    runs: dict[str, Any], smoother: dict[str, Any], *, ngpt_lead: float = 0.5, cosine_loss: float = 0.0, dot_edge: float = 0.0
+    runs: dict[str, Any],
+    smoother: dict[str, Any],
+    *,
+    ngpt_lead: float = 0.5,
+    cosine_loss: float = 0.0,
+    dot_edge: float = 0.0,
 ) -> dict[str, Any]:
     """Real runs with the loss made to say what is wanted."""
-    layer = {"query": 5.0, "key": 6.0, "cosine": 0.1, "direction": 0.9, "length": 0.1, "attention length": 0.1, "apart": 1e-6}
+    layer = {
+        "query": 5.0,
+        "key": 6.0,
+        "cosine": 0.1,
+        "direction": 0.9,
+        "length": 0.1,
+        "attention length": 0.1,
+        "apart": 1e-6,
+    }
     found: dict[str, Any] = {"real.minilm": [layer] * 3}
     for seed in range(3):
         found[f"smoother.seed-{seed}"] = smoother
@@ -36,15 +49,26 @@ def numbers(
             lead = {"dot": 0.0, "cosine": 0.0, "ngpt": ngpt_lead}[kind]
             course = [4 - lead - 0.02 * n - 0.001 * seed for n in range(50)]
             loss = 3.0 + (cosine_loss if kind == "cosine" else 0.0) + 0.001 * seed
-            for rate, more in ((0.003, 0.1), (0.01, dot_edge if kind == "dot" else 0.0), (0.03, 0.1)):
-                found[f"trained.{kind}.rate-{rate}.steps-50.seed-{seed}"] = runs[kind] | {"course": course, "loss": loss + more}
+            for rate, more in (
+                (0.003, 0.1),
+                (0.01, dot_edge if kind == "dot" else 0.0),
+                (0.03, 0.1),
+            ):
+                found[f"trained.{kind}.rate-{rate}.steps-50.seed-{seed}"] = runs[kind] | {
+                    "course": course,
+                    "loss": loss + more,
+                }
     return found
 
 
 def test_the_smoother_is_nadaraya_and_watsons() -> None:
     """By a loop in NumPy, in three dimensions."""
     random = np.random.default_rng(0)
-    x, places, values = random.normal(size=(7, 3)), random.normal(size=(30, 3)), random.normal(size=(30, 2))
+    x, places, values = (
+        random.normal(size=(7, 3)),
+        random.normal(size=(30, 3)),
+        random.normal(size=(30, 2)),
+    )
     wanted = np.zeros((7, 2))
     for n, point in enumerate(x):
         masses = [np.exp(-np.sum((point - place) ** 2) / (2 * 0.6**2)) for place in places]
@@ -55,11 +79,16 @@ def test_the_smoother_is_nadaraya_and_watsons() -> None:
 
 
 def test_to_leave_oneself_out_is_a_mask() -> None:
-    at, values = torch.arange(6.0).double()[:, None], torch.randn(6, 1, generator=torch.Generator().manual_seed(1)).double()
+    at, values = (
+        torch.arange(6.0).double()[:, None],
+        torch.randn(6, 1, generator=torch.Generator().manual_seed(1)).double(),
+    )
     found = kernel.attention_smoother(at, at, values, 1.0, leave_out=True)
     for n in range(6):
         others = [i for i in range(6) if i != n]
-        torch.testing.assert_close(found[n : n + 1], kernel.kernel_smoother(at[n : n + 1], at[others], values[others], 1.0))
+        torch.testing.assert_close(
+            found[n : n + 1], kernel.kernel_smoother(at[n : n + 1], at[others], values[others], 1.0)
+        )
 
 
 def test_the_smoother_finds_the_curve(smoother: dict[str, Any]) -> None:
@@ -89,7 +118,15 @@ def test_the_verdict_follows_the_numbers(runs: dict[str, Any], smoother: dict[st
     wrong = numbers(runs, smoother)
     wrong["real.minilm"] = [wrong["real.minilm"][0] | {"direction": 0.4, "apart": 1.0}]
     wrong["smoother.seed-0"] = wrong["smoother.seed-0"] | {"apart": 1e-3}
-    assert [check.holds for check in lab.judge(wrong)] == [False, False, True, True, True, False, True]
+    assert [check.holds for check in lab.judge(wrong)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_it_can_be_drawn_and_told(runs: dict[str, Any], smoother: dict[str, Any]) -> None:

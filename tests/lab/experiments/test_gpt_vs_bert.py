@@ -30,14 +30,33 @@ def row(kind: str, seed: int, **changed: float) -> dict[str, Any]:
         "gpt": {"fill": 2.4, "fill halfway": 2.5, "next": 2.2, "word": 0.2, "written": 2.5},
         "bert": {"fill": 2.0, "fill halfway": 2.4, "next": 2.6, "word": 0.4, "written": 2.9},
     }
-    shared = {"parameters": 1000, "real": 2.4, "play": 0.5, "fill few": 2.0, "fill by search": 1.9, "written by sweeps": 3.0}
+    shared = {
+        "parameters": 1000,
+        "real": 2.4,
+        "play": 0.5,
+        "fill few": 2.0,
+        "fill by search": 1.9,
+        "written by sweeps": 3.0,
+    }
     guess = {"word guess": 0.2, "play guess": 0.25}
-    found = {**good[kind], **shared, **guess, **{name: value for name, value in changed.items() if kind == "bert"}}
-    return {name: value + (0.001 * seed if name != "parameters" else 0) * (1 if kind == "gpt" else 2) for name, value in found.items()}
+    found = {
+        **good[kind],
+        **shared,
+        **guess,
+        **{name: value for name, value in changed.items() if kind == "bert"},
+    }
+    return {
+        name: value + (0.001 * seed if name != "parameters" else 0) * (1 if kind == "gpt" else 2)
+        for name, value in found.items()
+    }
 
 
 def numbers(**changed: float) -> dict[str, Any]:
-    return {f"{kind}.steps-1.seed-{seed}": row(kind, seed, **changed) for kind in lab.KINDS for seed in range(3)}
+    return {
+        f"{kind}.steps-1.seed-{seed}": row(kind, seed, **changed)
+        for kind in lab.KINDS
+        for seed in range(3)
+    }
 
 
 def test_who_sees_what() -> None:
@@ -71,7 +90,11 @@ def test_search_is_bayes_rule() -> None:
 def test_both_ways_of_writing_keep_the_prompt_and_leave_no_mask() -> None:
     prompts = tokens()[:, : asked.PROMPT]
     with torch.no_grad():
-        for kind, write in (("gpt", asked.one_by_one), ("bert", asked.one_by_one), ("bert", asked.by_sweeps)):
+        for kind, write in (
+            ("gpt", asked.one_by_one),
+            ("bert", asked.one_by_one),
+            ("bert", asked.by_sweeps),
+        ):
             written = write(model(kind), prompts, MASK, random_of(0, 2))
             assert written.shape == (3, asked.CONTEXT)
             assert torch.equal(written[:, : asked.PROMPT], prompts)
@@ -87,7 +110,8 @@ def test_the_probe_against_least_squares() -> None:
 
 
 def test_words_and_plays_of_the_text() -> None:
-    """First letters by Python's own words; passages of four plays; the judge prefers real text to shuffled."""
+    """First letters by Python's own words; passages of four plays; the judge prefers real text to
+    shuffled."""
     text, mask = plays(asked.CONTEXT, lab.ROWS, 0)
     windows = asked.held_out_windows(text, 40)
     table = asked.letter_table()

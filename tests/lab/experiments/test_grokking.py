@@ -1,4 +1,5 @@
-"""Grokking is said to be seen only where it is: late, with decay, in few waves that are all it takes."""
+"""Grokking is said to be seen only where it is: late, with decay, in few waves that are all it
+takes."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ REAL = Size(31, 0.5, 300, 1)
 @pytest.fixture(scope="module")
 def real() -> dict[str, Any]:
     """One seed that gets there early, with decay and without."""
-    return {f"{how}.seed-1": grokking.trained(REAL, decay, 1) for how, decay in (("decay", DECAY), ("none", 0.0))}
+    return {
+        f"{how}.seed-1": grokking.trained(REAL, decay, 1)
+        for how, decay in (("decay", DECAY), ("none", 0.0))
+    }
 
 
 def test_a_real_run_groks(real: dict[str, Any]) -> None:
@@ -57,7 +61,9 @@ def test_a_run_that_has_not_got_there_is_left_open(real: dict[str, Any]) -> None
         ({"removed": 0.6}, [5]),
     ],
 )
-def test_contradictions_are_not_supported(real: dict[str, Any], change: dict[str, Any], fails: list[int]) -> None:
+def test_contradictions_are_not_supported(
+    real: dict[str, Any], change: dict[str, Any], fails: list[int]
+) -> None:
     edited = copy.deepcopy(real)
     for path, value in change.items():
         row = edited["none.seed-1" if path.startswith("none.") else "decay.seed-1"]
@@ -74,12 +80,18 @@ def test_planted_waves_are_found_and_cut_out() -> None:
     """Against cosines made by hand and NumPy's sums."""
     prime, width, random = 23, 7, np.random.default_rng(0)
     angle = 2 * np.pi * np.arange(prime)[:, None] / prime
-    strong = {k: np.cos(k * angle + random.uniform(0, 6, (1, width))) * random.normal(size=(1, width)) for k in (2, 9)}
+    strong = {
+        k: np.cos(k * angle + random.uniform(0, 6, (1, width))) * random.normal(size=(1, width))
+        for k in (2, 9)
+    }
     weak = 0.01 * np.cos(5 * angle) * random.normal(size=(1, width))
     table = torch.tensor(3.0 + sum(strong.values()) + weak)
     assert sorted(waves.strongest(table, 2)) == [2, 9]
     np.testing.assert_allclose(waves.waves(table, [2, 9]), 3.0 + sum(strong.values()), atol=1e-12)
-    power = [float((np.abs((np.exp(-1j * k * angle) * table.numpy()).sum(0)) ** 2).sum()) for k in range(1, 12)]
+    power = [
+        float((np.abs((np.exp(-1j * k * angle) * table.numpy()).sum(0)) ** 2).sum())
+        for k in range(1, 12)
+    ]
     np.testing.assert_allclose(waves.spectrum(table), np.array(power) / sum(power), atol=1e-12)
     assert waves.top_share(waves.spectrum(table).tolist(), 2) > 0.999
 
@@ -96,7 +108,9 @@ def test_the_sums_and_the_weights() -> None:
     learner = grokking.learner_of(Size(7, 0.5, 10, 1), 0.5, 0)
     groups = [group for part in learner.optimizers.parts for group in part.param_groups]
     assert {group["weight_decay"] for group in groups} == {0.5}
-    assert sum(len(group["params"]) for group in groups) == len(list(learner.transformer.parameters()))
+    assert sum(len(group["params"]) for group in groups) == len(
+        list(learner.transformer.parameters())
+    )
 
 
 def test_measurements_are_spread_over_the_run() -> None:

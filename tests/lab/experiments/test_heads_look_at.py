@@ -1,4 +1,5 @@
-"""Relations count as found only beyond chance and beyond any fixed distance; what is not found is left open."""
+"""Relations count as found only beyond chance and beyond any fixed distance; what is not found is
+left open."""
 
 from __future__ import annotations
 
@@ -9,9 +10,26 @@ from sightline.lab.experiments import heads_look_at
 
 def numbers(p_offset: float) -> dict[str, Any]:
     best = {"layer": 3, "head": 1, "rate": 0.8, "p_chance": 1e-6, "p_offset": p_offset}
-    row = {"links": 20, "chance": 0.1, "offset": -2, "offset_rate": 0.3, "rates": [[0.1, 0.8]], "looks": "a", "finds": "b", "best": best}
+    row = {
+        "links": 20,
+        "chance": 0.1,
+        "offset": -2,
+        "offset_rate": 0.3,
+        "rates": [[0.1, 0.8]],
+        "looks": "a",
+        "finds": "b",
+        "best": best,
+    }
     kinds = [row | {"relation": f"{kind} → other"} for kind in heads_look_at.KINDS]
-    counts = {"previous": 2, "next": 0, "self": 1, "induction": 1, "broad": 3, "unclear": 9, "sink": 4}
+    counts = {
+        "previous": 2,
+        "next": 0,
+        "self": 1,
+        "induction": 1,
+        "broad": 3,
+        "unclear": 9,
+        "sink": 4,
+    }
     return {"model.relations": kinds, "model.roles.seed-0": {"counts": counts, "best": {}}}
 
 

@@ -1,4 +1,5 @@
-"""In-context regression: the exact step by NumPy, the known methods by NumPy and calculus, one small model really trained, the verdict."""
+"""In-context regression: the exact step by NumPy, the known methods by NumPy and calculus, one
+small model really trained, the verdict."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def numbers() -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------------------------------------------------- exact laws
+# ------------------------------------------------------------------------------------- exact laws
 
 
 def by_hand(x: NDArray[Any], y: NDArray[Any], w: NDArray[Any], rate: float) -> NDArray[Any]:
@@ -44,12 +45,21 @@ def by_hand(x: NDArray[Any], y: NDArray[Any], w: NDArray[Any], rate: float) -> N
 def test_linear_attention_is_gradient_descent_by_numpy(layers: int) -> None:
     drawn = np.random.default_rng(0)
     x, y, asked, start = (drawn.normal(size=shape) for shape in ((7, 3), (7, 2), (4, 3), (2, 3)))
-    layer, w = regression.set_by_hand(regression.linear_attention(5).double(), torch.tensor(start), 0.2 / 7), start
-    tokens = torch.tensor(np.concatenate((np.hstack((x, y)), np.hstack((asked, -asked @ w.T)))))[None]
+    layer, w = (
+        regression.set_by_hand(
+            regression.linear_attention(5).double(), torch.tensor(start), 0.2 / 7
+        ),
+        start,
+    )
+    tokens = torch.tensor(np.concatenate((np.hstack((x, y)), np.hstack((asked, -asked @ w.T)))))[
+        None
+    ]
     for _ in range(layers):
         tokens, w = regression.linear_step(layer, tokens, 7), by_hand(x, y, w, 0.2)
     assert tokens[0, 7:, 3:].detach().numpy() == pytest.approx(-asked @ w.T, abs=1e-12)
-    assert tokens[0, :7, 3:].detach().numpy() == pytest.approx(y - x @ (w - start).T, abs=1e-12)  # what is left to be learned
+    assert tokens[0, :7, 3:].detach().numpy() == pytest.approx(
+        y - x @ (w - start).T, abs=1e-12
+    )  # what is left to be learned
 
 
 def test_the_exact_part_is_within_rounding() -> None:
@@ -62,7 +72,9 @@ def test_the_exact_part_is_within_rounding() -> None:
 def test_wrong_weights_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step size that is a thousandth off is not equal."""
     right = regression.set_by_hand
-    monkeypatch.setattr(regression, "set_by_hand", lambda layer, start, rate: right(layer, start, 1.001 * rate))
+    monkeypatch.setattr(
+        regression, "set_by_hand", lambda layer, start, rate: right(layer, start, 1.001 * rate)
+    )
     assert regression.exactness(0, "float64", depth=1)["layers-1"] > 1e-5
 
 
@@ -70,18 +82,29 @@ def test_ridge_least_squares_and_descent_by_numpy() -> None:
     of = regression.tasks(3, 4, 9, random_of(0, 1))
     for n in range(3):
         x, y, asked = (part[n].double().numpy() for part in (of.x, of.y, of.asked))
-        grown = np.vstack((x, regression.NOISE * np.eye(4)))  # ridge is least squares with d more examples
-        assert regression.ridge(of)[n].numpy() == pytest.approx(asked @ np.linalg.lstsq(grown, np.append(y, np.zeros(4)))[0], abs=1e-4)
-        assert regression.least_squares(of)[n].numpy() == pytest.approx(asked @ np.linalg.lstsq(x, y)[0], abs=1e-4)
+        grown = np.vstack(
+            (x, regression.NOISE * np.eye(4))
+        )  # ridge is least squares with d more examples
+        assert regression.ridge(of)[n].numpy() == pytest.approx(
+            asked @ np.linalg.lstsq(grown, np.append(y, np.zeros(4)))[0], abs=1e-4
+        )
+        assert regression.least_squares(of)[n].numpy() == pytest.approx(
+            asked @ np.linalg.lstsq(x, y)[0], abs=1e-4
+        )
         w = np.zeros((1, 4))
         for _ in range(5):
             w = by_hand(x, y[:, None], w, 0.3)
-        assert regression.descents(of, [0.1, 0.3], 5)[1, n].numpy() == pytest.approx((asked @ w.T)[:, 0], abs=1e-4)
+        assert regression.descents(of, [0.1, 0.3], 5)[1, n].numpy() == pytest.approx(
+            (asked @ w.T)[:, 0], abs=1e-4
+        )
 
 
 def test_least_squares_with_few_examples_is_the_shortest() -> None:
     of = regression.tasks(2, 5, 3, random_of(0, 2))
-    expected = [asked @ np.linalg.lstsq(x, y)[0] for x, y, asked in zip(of.x.numpy(), of.y.numpy(), of.asked.numpy(), strict=True)]
+    expected = [
+        asked @ np.linalg.lstsq(x, y)[0]
+        for x, y, asked in zip(of.x.numpy(), of.y.numpy(), of.asked.numpy(), strict=True)
+    ]
     assert regression.least_squares(of).numpy() == pytest.approx(np.array(expected), abs=1e-3)
 
 
@@ -91,20 +114,26 @@ def test_no_method_beats_ridge_and_no_step_size_beats_the_best() -> None:
     assert best < regression.error(regression.least_squares(of), of)
     for steps in (1, 2, 5):
         found = regression.error(regression.best_descent(of, steps), of)
-        others = [regression.error(one, of) for one in regression.descents(of, (0.05, 0.2, 0.4, 0.8, 1.6), steps)]
+        others = [
+            regression.error(one, of)
+            for one in regression.descents(of, (0.05, 0.2, 0.4, 0.8, 1.6), steps)
+        ]
         assert best < found < 1.02 * min(others)
 
 
 def test_nobody_looks_at_a_query() -> None:
-    """The prediction for one question does not depend on which others are asked, nor on the order of the examples."""
+    """The prediction for one question does not depend on which others are asked, nor on the order
+    of the examples."""
     torch.manual_seed(0)
     model, of = regression.Regressor(3, width=16), regression.tasks(2, 3, 5, random_of(0, 3))
     whole, turned = model(of), torch.randperm(5)
-    alone = model(regression.Tasks(of.x[:, turned], of.y[:, turned], of.asked[:, 2:3], of.answers[:, 2:3]))
+    alone = model(
+        regression.Tasks(of.x[:, turned], of.y[:, turned], of.asked[:, 2:3], of.answers[:, 2:3])
+    )
     assert alone[:, 0].tolist() == pytest.approx(whole[:, 2].tolist(), abs=1e-5)
 
 
-# --------------------------------------------------------------------------------------------------------- the verdict
+# ------------------------------------------------------------------------------------ the verdict
 
 
 def test_real_numbers_support_it(numbers: dict[str, Any]) -> None:
@@ -121,10 +150,16 @@ def test_real_numbers_support_it(numbers: dict[str, Any]) -> None:
         ("linear", lambda row: row.update(trained=1.06 * row["descent-1"]), 3),
         ("linear", lambda row: row.update(trained=0.94 * row["descent-1"]), 3),
         ("trained", lambda row: row.update(trained=[1.11 * error for error in row["ridge"]]), 4),
-        ("trained", lambda row: row.update(trained=[1.01 * error for error in row["descent-1"]]), 5),
+        (
+            "trained",
+            lambda row: row.update(trained=[1.01 * error for error in row["descent-1"]]),
+            5,
+        ),
     ],
 )
-def test_numbers_that_contradict_are_not_supported(numbers: dict[str, Any], part: str, edit: Any, check: int) -> None:
+def test_numbers_that_contradict_are_not_supported(
+    numbers: dict[str, Any], part: str, edit: Any, check: int
+) -> None:
     edited = copy.deepcopy(numbers)
     edit(next(row for name, row in edited.items() if name.startswith(part)))
     checks = experiment.judge(edited)

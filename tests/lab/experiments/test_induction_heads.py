@@ -1,4 +1,5 @@
-"""Induction heads: the task has no fixed distance, one small model of each kind is really trained, and the verdict follows the numbers."""
+"""Induction heads: the task has no fixed distance, one small model of each kind is really trained,
+and the verdict follows the numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from sightline.lab.results import plain
 @pytest.fixture(scope="module")
 def numbers() -> dict[str, Any]:
     """Two layers through their phase change, and one layer for a while; one seed."""
-    return {f"layers-{layers}.seed-0": plain(repeats.grown(layers, steps, seed=0, every=16)) for layers, steps in ((2, 240), (1, 128))}
+    return {
+        f"layers-{layers}.seed-0": plain(repeats.grown(layers, steps, seed=0, every=16))
+        for layers, steps in ((2, 240), (1, 128))
+    }
 
 
 def test_rows_repeat_at_different_distances() -> None:
@@ -27,7 +31,9 @@ def test_rows_repeat_at_different_distances() -> None:
     periods = [next(p for p in range(1, 64) if (row[p:] == row[:-p]).all()) for row in made]
     assert min(periods) == repeats.SHORTEST
     assert max(periods) == repeats.LONGEST
-    assert all(len(set(row[:period].tolist())) == period for row, period in zip(made, periods, strict=True))
+    assert all(
+        len(set(row[:period].tolist())) == period for row, period in zip(made, periods, strict=True)
+    )
     assert len(set(periods)) > 20
 
 
@@ -40,18 +46,31 @@ def test_early_targets_are_new_and_late_ones_repeat() -> None:
 
 def test_the_feed_forward_adds_nothing() -> None:
     model = repeats.attention_alone(2, 0)
-    seen = torch.stack([block.feed_forward(torch.randn(1, 5, repeats.WIDTH)) for block in (model.decoder[0], model.decoder[1])])
+    seen = torch.stack(
+        [
+            block.feed_forward(torch.randn(1, 5, repeats.WIDTH))
+            for block in (model.decoder[0], model.decoder[1])
+        ]
+    )
     assert not seen.any()
-    assert not any(p.requires_grad for name, p in model.named_parameters() if "feed_forward." in name and "residual" not in name)
+    assert not any(
+        p.requires_grad
+        for name, p in model.named_parameters()
+        if "feed_forward." in name and "residual" not in name
+    )
 
 
 def test_losses_are_those_of_numpy() -> None:
     model, tokens = repeats.attention_alone(1, 3), repeats.rows(4, torch.Generator().manual_seed(2))
     logits = model(tokens[:, :-1]).detach().double().numpy()
     odds = np.exp(logits - logits.max(-1, keepdims=True))
-    chosen = np.take_along_axis(odds / odds.sum(-1, keepdims=True), tokens[:, 1:, None].numpy(), -1)[..., 0]
+    chosen = np.take_along_axis(
+        odds / odds.sum(-1, keepdims=True), tokens[:, 1:, None].numpy(), -1
+    )[..., 0]
     nats = -np.log(chosen).mean(0)
-    assert repeats.losses(model, tokens) == pytest.approx((nats[:7].mean(), nats[-8:].mean()), rel=1e-5)
+    assert repeats.losses(model, tokens) == pytest.approx(
+        (nats[:7].mean(), nats[-8:].mean()), rel=1e-5
+    )
 
 
 def test_cut_links_are_gone_and_rows_still_sum_to_one() -> None:
@@ -91,7 +110,11 @@ def test_the_film_ends_on_the_diagonal(numbers: dict[str, Any]) -> None:
     assert two["tokens"][:period] == two["tokens"][period:]
     first, last = (np.array(two["film"][n]["map"]) for n in (0, -1))
     on = [last[i, i - period + 1] for i in range(period, 2 * period - 1)]
-    assert np.mean(on) > 0.5 > 5 * np.mean([first[i, i - period + 1] for i in range(period, 2 * period - 1)])
+    assert (
+        np.mean(on)
+        > 0.5
+        > 5 * np.mean([first[i, i - period + 1] for i in range(period, 2 * period - 1)])
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +130,9 @@ def test_the_film_ends_on_the_diagonal(numbers: dict[str, Any]) -> None:
         (lambda two, one: one.update(late=two["late"]), 6),
     ],
 )
-def test_numbers_that_contradict_are_not_supported(numbers: dict[str, Any], edit: Any, check: int) -> None:
+def test_numbers_that_contradict_are_not_supported(
+    numbers: dict[str, Any], edit: Any, check: int
+) -> None:
     two, one = (copy.deepcopy(row) for row in numbers.values())
     edit(two, one)
     checks = induction_heads.judge(dict(zip(numbers, (two, one), strict=True)))
@@ -118,7 +143,12 @@ def test_numbers_that_contradict_are_not_supported(numbers: dict[str, Any], edit
 def test_seeds_that_disagree_leave_it_open(numbers: dict[str, Any]) -> None:
     two, one = numbers.values()
     poor = copy.deepcopy(two) | {"induction": [*two["induction"][:-1], 0.2]}
-    seeds = {"layers-2.seed-0": two, "layers-2.seed-1": poor, "layers-1.seed-0": one, "layers-1.seed-1": one}
+    seeds = {
+        "layers-2.seed-0": two,
+        "layers-2.seed-1": poor,
+        "layers-1.seed-0": one,
+        "layers-1.seed-1": one,
+    }
     assert induction_heads.judge(seeds)[0].holds is None
 
 

@@ -10,7 +10,10 @@ from sightline.lab.experiments import kv_cache
 def numbers(*, cached: float, whole: float) -> dict[str, object]:
     """Made-up times: at 512 tokens so many times those at 64."""
     times = {
-        f"time.{length}.seed-{seed}": {"cached": 1e-3 * grown[0], "whole": 2e-3 * grown[1] + 1e-9 * seed}
+        f"time.{length}.seed-{seed}": {
+            "cached": 1e-3 * grown[0],
+            "whole": 2e-3 * grown[1] + 1e-9 * seed,
+        }
         for length, grown in ((64, (1.0, 1.0)), (512, (cached, whole)))
         for seed in range(3)
     }
@@ -24,7 +27,9 @@ def test_the_bytes_are_the_formulas() -> None:
     assert found["8 key heads, 8 bits"] < found["formula"] / 3
 
 
-@pytest.mark.parametrize(("cached", "whole", "holds"), [(1.2, 9.0, True), (3.0, 9.0, False), (1.2, 2.0, False)])
+@pytest.mark.parametrize(
+    ("cached", "whole", "holds"), [(1.2, 9.0, True), (3.0, 9.0, False), (1.2, 2.0, False)]
+)
 def test_the_verdict_follows_the_times(cached: float, whole: float, holds: bool) -> None:
     checks = kv_cache.judge(numbers(cached=cached, whole=whole))
     assert all(check.holds for check in checks) is holds

@@ -1,4 +1,5 @@
-"""Gradients against NumPy and differences, the rule of failure on real runs, and verdicts that follow the numbers."""
+"""Gradients against NumPy and differences, the rule of failure on real runs, and verdicts that
+follow the numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from sightline.lab.measures import norm_measures
 from sightline.training.data.batch import Batch
 
 VOCABULARY = 6
-CHAIN = np.full((VOCABULARY, VOCABULARY), 0.02) + 0.88 * np.roll(np.eye(VOCABULARY), 1, axis=1)  # mostly: the next letter
+CHAIN = np.full((VOCABULARY, VOCABULARY), 0.02) + 0.88 * np.roll(
+    np.eye(VOCABULARY), 1, axis=1
+)  # mostly: the next letter
 
 
 @lru_cache(maxsize=128)
@@ -32,26 +35,37 @@ def chain(step: int) -> Batch:
 def letters(step: int) -> Batch:
     """64 letters as unequally frequent as those of a text (Zipf), without order."""
     shares = 1 / torch.arange(1, 65).float()
-    tokens = torch.multinomial(shares, 16 * 33, replacement=True, generator=random_of(7, step)).reshape(16, 33)
+    tokens = torch.multinomial(
+        shares, 16 * 33, replacement=True, generator=random_of(7, step)
+    ).reshape(16, 33)
     return asked(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
 def run(form: norm_measures.Form, depth: int, rate: float) -> dict[str, Any]:
     model = norm_measures.fresh(form, depth, 16, VOCABULARY, 0)
-    return norm_measures.trained(model, Drill(chain), [float(np.log(VOCABULARY))] * VOCABULARY, warmup=0, rate=rate, seed=0)
+    return norm_measures.trained(
+        model, Drill(chain), [float(np.log(VOCABULARY))] * VOCABULARY, warmup=0, rate=rate, seed=0
+    )
 
 
 @lru_cache(maxsize=1)
 def measured() -> dict[str, Any]:
-    """Real gradients of small models, and made-up runs: Post-LN fails without warm-up where it is deep."""
+    """Real gradients of small models, and made-up runs: Post-LN fails without warm-up where it is
+    deep."""
     task, numbers = Drill(letters), dict[str, Any](formula=norm_measures.formula())
     for form in norm_placement.FORMS:
         for depth in (4, 8, 16):
             for seed in range(10 if form in ("pre", "post") else 1):
                 model = norm_measures.fresh(form, depth, 64, 64, seed)
-                numbers[f"gradient.{form}.depth-{depth}.seed-{seed}"] = norm_measures.gradient_of(model, task)
+                numbers[f"gradient.{form}.depth-{depth}.seed-{seed}"] = norm_measures.gradient_of(
+                    model, task
+                )
         for depth, warmup, rate, seed in [
-            (d, w, r, s) for d in (2, 8) for w in (0, norm_placement.WARMUP) for r in (4, 16) for s in (0, 1, 2)
+            (d, w, r, s)
+            for d in (2, 8)
+            for w in (0, norm_placement.WARMUP)
+            for r in (4, 16)
+            for s in (0, 1, 2)
         ]:
             gained = 0.0 if form == "post" and depth == 8 and (warmup == 0 or rate == 16) else 0.5
             row = {"finite": True, "start": 3.0, "end": 2.0, "before": gained, "gained": gained}
@@ -61,11 +75,15 @@ def measured() -> dict[str, Any]:
 
 def changed(form: str, **new: Any) -> dict[str, Any]:
     """The same with other runs of a form."""
-    return {name: row | new if name.startswith(f"run.{form}.") else row for name, row in measured().items()}
+    return {
+        name: row | new if name.startswith(f"run.{form}.") else row
+        for name, row in measured().items()
+    }
 
 
 def test_the_verdict_of_real_gradients() -> None:
-    """1/√depth in Pre-LN, no fall in Post-LN: Xiong et al.'s theorem, on weights that were never trained."""
+    """1/√depth in Pre-LN, no fall in Post-LN: Xiong et al.'s theorem, on weights that were never
+    trained."""
     checks = norm_placement.judge(measured())
     assert [check.holds for check in checks] == [True] * 7
 
@@ -76,11 +94,16 @@ def test_verdicts_turn_with_the_numbers() -> None:
     always = norm_placement.judge(changed("sandwich", gained=0.0, before=0.0))
     assert [check.holds for check in always][2:6] == [True, True, True, False]
     some = {
-        name: row | {"finite": not (".pre." in name and "seed-1" in name)} if name.startswith("run") else row
+        name: row | {"finite": not (".pre." in name and "seed-1" in name)}
+        if name.startswith("run")
+        else row
         for name, row in measured().items()
     }
     assert norm_placement.judge(some)[5].holds is None
-    swapped = {name.replace(".pre.", ".?.").replace(".post.", ".pre.").replace(".?.", ".post."): row for name, row in measured().items()}
+    swapped = {
+        name.replace(".pre.", ".?.").replace(".post.", ".pre.").replace(".?.", ".post."): row
+        for name, row in measured().items()
+    }
     assert [check.holds for check in norm_placement.judge(swapped)][1:3] == [False, False]
     worse = measured() | {"formula": measured()["formula"] | {"root": [1e-3]}}
     assert norm_placement.judge(worse)[6].holds is False
@@ -91,9 +114,15 @@ def test_verdicts_turn_with_the_numbers() -> None:
     [
         ({"finite": False, "steps": 3}, True),
         ({"finite": True, "start": 5.0, "end": 3.3, "before": 0.0, "gained": 0.01}, True),
-        ({"finite": True, "start": 5.0, "end": 3.3, "before": -0.5, "gained": -0.3}, False),  # slow, still falling
+        (
+            {"finite": True, "start": 5.0, "end": 3.3, "before": -0.5, "gained": -0.3},
+            False,
+        ),  # slow, still falling
         ({"finite": True, "start": 5.0, "end": 3.3, "before": 0.4, "gained": 0.3}, False),
-        ({"finite": True, "start": 5.0, "end": 9.0, "before": -6.0, "gained": -5.0}, True),  # above its start
+        (
+            {"finite": True, "start": 5.0, "end": 9.0, "before": -6.0, "gained": -5.0},
+            True,
+        ),  # above its start
     ],
 )
 def test_the_rule_of_failure(row: dict[str, Any], fails: bool) -> None:
@@ -118,12 +147,17 @@ def rotated(x: np.ndarray) -> np.ndarray:
     half = x.shape[-1] // 2
     angle = np.arange(x.shape[1])[:, None] * 10000.0 ** (-np.arange(half) / half)
     a, b = x[..., :half], x[..., half:]
-    return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], axis=-1)
+    return np.concatenate(
+        [a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], axis=-1
+    )
 
 
 def attended(x: np.ndarray, weight: dict[str, np.ndarray], path: str) -> np.ndarray:
     """Two causal heads."""
-    q, k, v = ((x @ weight[f"{path}.{name}.weight"].T).reshape(len(x), 2, -1).transpose(1, 0, 2) for name in ("query", "key", "value"))
+    q, k, v = (
+        (x @ weight[f"{path}.{name}.weight"].T).reshape(len(x), 2, -1).transpose(1, 0, 2)
+        for name in ("query", "key", "value")
+    )
     scores = rotated(q) @ rotated(k).transpose(0, 2, 1) / np.sqrt(q.shape[-1])
     scores = np.where(np.tril(np.ones((len(x), len(x)))) > 0, scores, -np.inf)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
@@ -131,7 +165,9 @@ def attended(x: np.ndarray, weight: dict[str, np.ndarray], path: str) -> np.ndar
     return mixed.transpose(1, 0, 2).reshape(len(x), -1) @ weight[f"{path}.output.weight"].T
 
 
-def loss_by_hand(form: str, weight: dict[str, np.ndarray], tokens: np.ndarray, targets: np.ndarray) -> float:
+def loss_by_hand(
+    form: str, weight: dict[str, np.ndarray], tokens: np.ndarray, targets: np.ndarray
+) -> float:
     """A model of two layers, row by row."""
     total = 0.0
     for row, wanted in zip(tokens, targets, strict=True):
@@ -141,12 +177,17 @@ def loss_by_hand(form: str, weight: dict[str, np.ndarray], tokens: np.ndarray, t
             steps = (
                 lambda x, path=path: attended(x, weight, f"{path}.attention"),
                 lambda x, path=path: (
-                    np.maximum(x @ weight[f"{path}.feed_forward.up.weight"].T, 0) @ weight[f"{path}.feed_forward.down.weight"].T
+                    np.maximum(x @ weight[f"{path}.feed_forward.up.weight"].T, 0)
+                    @ weight[f"{path}.feed_forward.down.weight"].T
                 ),
             )
             for step in steps:
                 inner = step(x if form == "post" else layer_norm(x))
-                x = layer_norm(x + inner) if form == "post" else x + (layer_norm(inner) if form == "sandwich" else inner)
+                x = (
+                    layer_norm(x + inner)
+                    if form == "post"
+                    else x + (layer_norm(inner) if form == "sandwich" else inner)
+                )
         x = x if form == "post" else layer_norm(x)
         logits = x @ weight["output.vocabulary.weight"].T
         total += float((np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(row)), wanted]).sum())
@@ -155,7 +196,8 @@ def loss_by_hand(form: str, weight: dict[str, np.ndarray], tokens: np.ndarray, t
 
 @pytest.mark.parametrize("form", ["pre", "post", "sandwich"])
 def test_gradients_are_those_of_the_equation(form: norm_measures.Form) -> None:
-    """Every layer's |∂loss/∂W₂|, from NumPy's loss by central differences along the gradient itself."""
+    """Every layer's |∂loss/∂W₂|, from NumPy's loss by central differences along the gradient
+    itself."""
     model, task = norm_measures.fresh(form, 2, 8, VOCABULARY, 0).double(), Drill(chain)
     found, batch = norm_measures.gradient_of(model, task), task.batch(0)
     weight = {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
@@ -166,7 +208,12 @@ def test_gradients_are_those_of_the_equation(form: norm_measures.Form) -> None:
             assert grad is not None
             along = grad.numpy() / np.linalg.norm(grad.numpy())
             ends = [
-                loss_by_hand(form, weight | {name: weight[name] + h * along}, batch.tokens.numpy(), batch.targets.numpy())
+                loss_by_hand(
+                    form,
+                    weight | {name: weight[name] + h * along},
+                    batch.tokens.numpy(),
+                    batch.targets.numpy(),
+                )
                 for h in (1e-5, -1e-5)
             ]
             assert found[what][n] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
@@ -180,7 +227,10 @@ def test_the_norms_formula() -> None:
 
 
 def test_it_can_be_drawn_and_told() -> None:
-    assert set(norm_placement.draw(measured())) == {"norm-placement-gradients", "norm-placement-failures"}
+    assert set(norm_placement.draw(measured())) == {
+        "norm-placement-gradients",
+        "norm-placement-failures",
+    }
     words = norm_placement.told(measured())
     assert "Of 9 failed runs 0 became infinite and 9 stuck" in words.en
     assert "9回" in words.ja
@@ -191,5 +241,7 @@ def test_part_names_say_what_they_depend_on() -> None:
         names = [part.name for part in norm_placement.parts(tier, 5)]
         assert len(set(names)) == len(names)
         runs = [norm_placement.named(name) for name in names if name.startswith("run.")]
-        assert {says["seed"] for says in runs} == {str(5 + n) for n in range(norm_placement.SEEDS[tier])}
+        assert {says["seed"] for says in runs} == {
+            str(5 + n) for n in range(norm_placement.SEEDS[tier])
+        }
         assert {int(says["depth"]) for says in runs} == set(norm_placement.DEPTHS[tier])

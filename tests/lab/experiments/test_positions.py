@@ -21,18 +21,29 @@ def losses(by_length: list[float]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def exact() -> dict[str, Any]:
     """The quick tier's parts that train nothing."""
-    return {part.name: plain(part.measure()) for part in positions.parts("quick", 0) if not part.name.startswith("length.")}
+    return {
+        part.name: plain(part.measure())
+        for part in positions.parts("quick", 0)
+        if not part.name.startswith("length.")
+    }
 
 
-def with_losses(exact: dict[str, Any], *, alibi: list[float], learned: list[float]) -> dict[str, Any]:
+def with_losses(
+    exact: dict[str, Any], *, alibi: list[float], learned: list[float]
+) -> dict[str, Any]:
     """Made-up losses of three seeds beside the real exact parts."""
     numbers = copy.deepcopy(exact)
     for seed in range(3):
         moved = 1e-3 * seed
         for scheme in positions.SCHEMES:
             row = {"alibi": alibi, "learned": learned}.get(scheme, [2.4, 2.5, 2.6, 2.7])
-            found: dict[str, Any] = {"context": 32, scheme: losses([value + moved * (n + 1) for n, value in enumerate(row)])}
-            numbers[f"length.{scheme}.context-32.steps-1.seed-{seed}"] = found | ({"yarn": losses([2.4] * 4)} if scheme == "rope" else {})
+            found: dict[str, Any] = {
+                "context": 32,
+                scheme: losses([value + moved * (n + 1) for n, value in enumerate(row)]),
+            }
+            numbers[f"length.{scheme}.context-32.steps-1.seed-{seed}"] = found | (
+                {"yarn": losses([2.4] * 4)} if scheme == "rope" else {}
+            )
     return numbers
 
 
@@ -40,9 +51,13 @@ FLAT, RISING = [2.3, 2.3, 2.3, 2.3], [2.4, 2.6, 2.8, 3.0]
 
 
 def test_the_verdict_follows_the_losses(exact: dict[str, Any]) -> None:
-    good = [check.holds for check in positions.judge(with_losses(exact, alibi=FLAT, learned=RISING))]
+    good = [
+        check.holds for check in positions.judge(with_losses(exact, alibi=FLAT, learned=RISING))
+    ]
     assert good == [True] * 11
-    swapped = [check.holds for check in positions.judge(with_losses(exact, alibi=RISING, learned=FLAT))]
+    swapped = [
+        check.holds for check in positions.judge(with_losses(exact, alibi=RISING, learned=FLAT))
+    ]
     assert swapped == [True] * 7 + [False] * 3 + [None]
 
 
@@ -51,13 +66,23 @@ def test_broken_laws_are_not_supported(exact: dict[str, Any]) -> None:
     numbers["order.none.seed-0"]["encoder"] = 0.1
     numbers["sinusoids"] = {"first": [0.841, 0.541, 0.01, 1, 0, 1, 0, 1], "off": 0.1, "bent": 0.0}
     numbers["distance.rope.seed-0"]["within"] = 0.2
-    assert [check.holds for check in positions.judge(numbers)][:7] == [False, True, True, False, False, True, False]
+    assert [check.holds for check in positions.judge(numbers)][:7] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_sinusoids_by_numpy() -> None:
     found = position_laws.sinusoids()
     angle = 10000.0 ** (-np.arange(0, 8, 2) / 8)
-    np.testing.assert_allclose(found["first"].numpy(), np.stack((np.sin(angle), np.cos(angle)), 1).ravel(), atol=1e-7)
+    np.testing.assert_allclose(
+        found["first"].numpy(), np.stack((np.sin(angle), np.cos(angle)), 1).ravel(), atol=1e-7
+    )
     assert found["off"] < 1e-6
 
 
@@ -70,7 +95,8 @@ def test_only_a_model_without_positions_and_mask_is_equivariant(seed: int) -> No
 
 
 def test_rope_scores_by_numpy() -> None:
-    """Scores of one word repeated are Re Σ q̄ k e^{i(n − m)ω} of its first score pair by pair; here: a function of n − m."""
+    """Scores of one word repeated are Re Σ q̄ k e^{i(n − m)ω} of its first score pair by pair;
+    here: a function of n − m."""
     scores = position_laws.first_scores("rope", 0).numpy()
     toeplitz = scores[:, 0, np.abs(np.subtract.outer(np.arange(96), np.arange(96)))]
     upper = np.triu(np.ones((96, 96), bool))
@@ -86,7 +112,8 @@ def test_alibi_scores_by_numpy() -> None:
 
 
 def test_losses_by_hand() -> None:
-    """A table instead of a model: the loss at each length is the mean of −log p over the same characters."""
+    """A table instead of a model: the loss at each length is the mean of −log p over the same
+    characters."""
     table = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
     rows = torch.randint(0, 5, (3, 8 * 16 + 1), generator=torch.Generator().manual_seed(1))
 

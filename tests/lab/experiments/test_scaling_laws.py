@@ -1,4 +1,5 @@
-"""Scaling laws: what a run costs is counted, the verdict follows the losses, and real losses give the verdict that they gave."""
+"""Scaling laws: what a run costs is counted, the verdict follows the losses, and real losses give
+the verdict that they gave."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ from sightline.core.model import build
 from sightline.lab import learning
 from sightline.lab.experiment import verdict_of
 from sightline.lab.experiments import scaling_laws
-from sightline.lab.experiments.scaling_laws import EXPERIMENT, cost_of, judge, parameters_of, parts, trained
+from sightline.lab.experiments.scaling_laws import (
+    EXPERIMENT,
+    cost_of,
+    judge,
+    parameters_of,
+    parts,
+    trained,
+)
 from sightline.lab.measures.chinchilla_points import PUBLISHED
 from sightline.lab.measures.fitting import Chinchilla
 from sightline.training.data.batch import Batch
@@ -59,13 +67,17 @@ def refit() -> dict[str, Any]:
     return scaling_laws.refitted(10)
 
 
-def numbers(law: Callable[[float, float], float], refit: dict[str, Any], *, noise: float = 0.002) -> dict[str, Any]:
+def numbers(
+    law: Callable[[float, float], float], refit: dict[str, Any], *, noise: float = 0.002
+) -> dict[str, Any]:
     """As if the default tier's models obeyed a law, but for noise."""
     random, found = np.random.default_rng(0), dict[str, Any]()
     for part in parts("default", 0):
         row = row_of(part.name, 1.0) if "width" in part.name else refit
         if "loss" in row:
-            row["loss"] = law(row["parameters"], row["tokens"]) * float(np.exp(noise * random.standard_normal()))
+            row["loss"] = law(row["parameters"], row["tokens"]) * float(
+                np.exp(noise * random.standard_normal())
+            )
         found[part.name] = row
     return found
 
@@ -74,17 +86,28 @@ def row_of(name: str, loss: float) -> dict[str, Any]:
     """What a part of this name gives, where its loss is known."""
     width, steps = (int(name.split(f".{what}-")[1].split(".")[0]) for what in ("width", "steps"))
     tokens = steps * 512
-    return {"width": width, "parameters": parameters_of(width), "tokens": tokens, "flops": cost_of(width) * tokens, "loss": loss}
+    return {
+        "width": width,
+        "parameters": parameters_of(width),
+        "tokens": tokens,
+        "flops": cost_of(width) * tokens,
+        "loss": loss,
+    }
 
 
 def holds(found: dict[str, Any]) -> list[bool | None]:
     return [check.holds for check in judge(found)]
 
 
-def test_the_quick_tiers_losses_give_its_verdict(refit: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quick_tiers_losses_give_its_verdict(
+    refit: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The held-out loss and the best size are foretold; so few runs leave the exponents open."""
     monkeypatch.setattr(scaling_laws, "RESAMPLED", 100)  # as the verdict has it
-    found = {"published.samples-20": refit, **{name: row_of(name, loss) for name, loss in MEASURED.items()}}
+    found = {
+        "published.samples-20": refit,
+        **{name: row_of(name, loss) for name, loss in MEASURED.items()},
+    }
     assert set(found) == {part.name for part in parts("quick", 0)}
     assert holds(found) == [True, None, True, True, None, None, True], judge(found)
     assert verdict_of(judge(found)) == "inconclusive"
@@ -94,7 +117,11 @@ def test_the_quick_tiers_losses_give_its_verdict(refit: dict[str, Any], monkeypa
 def test_losses_that_obey_a_law_support_the_claim(refit: dict[str, Any]) -> None:
     found = numbers(LAW, refit)
     assert verdict_of(judge(found)) == "supported", judge(found)
-    assert scaling_laws.exponents(found)["exponent"].low < LAW.exponent < scaling_laws.exponents(found)["exponent"].high
+    assert (
+        scaling_laws.exponents(found)["exponent"].low
+        < LAW.exponent
+        < scaling_laws.exponents(found)["exponent"].high
+    )
     said = EXPERIMENT.told(found) if EXPERIMENT.told else None
     assert said is not None
     assert "20" in said.ja
@@ -134,16 +161,30 @@ def test_the_printed_numbers_would_not_pass_as_the_fit(refit: dict[str, Any]) ->
 
 @pytest.mark.parametrize("width", [12, 48, 112])
 def test_parameters_and_flops_are_those_of_the_model(width: int) -> None:
-    config = gpt(width=width, layers=2, heads=2, vocab_size=86, max_positions=32, positions="rotary", bias=False)
+    config = gpt(
+        width=width,
+        layers=2,
+        heads=2,
+        vocab_size=86,
+        max_positions=32,
+        positions="rotary",
+        bias=False,
+    )
     model, tokens = build(config), torch.zeros(16, 32, dtype=torch.long)
-    matrices = sum(p.numel() for name, p in model.named_parameters() if p.ndim == 2 and "embedding" not in name)
+    matrices = sum(
+        p.numel() for name, p in model.named_parameters() if p.ndim == 2 and "embedding" not in name
+    )
     assert parameters_of(width) == matrices
-    assert cost_of(width) * 16 * 32 == step_flops(model, Batch(tokens=tokens, targets=tokens, count=512))
+    assert cost_of(width) * 16 * 32 == step_flops(
+        model, Batch(tokens=tokens, targets=tokens, count=512)
+    )
 
 
 def test_the_best_width_beats_its_neighbours() -> None:
     wide = scaling_laws.best_width(LAW, 1e11)
-    losses = [LAW(parameters_of(one), 1e11 / cost_of(one)) for one in (0.9 * wide, wide, 1.1 * wide)]
+    losses = [
+        LAW(parameters_of(one), 1e11 / cost_of(one)) for one in (0.9 * wide, wide, 1.1 * wide)
+    ]
     assert losses[1] < min(losses[0], losses[2])
 
 
@@ -153,16 +194,23 @@ def test_every_budget_is_spent_and_none_is_held_out_and_swept(tier: Any) -> None
     assert len(set(names)) == len(names)
     assert sum(name.startswith("sweep") for name in names) >= (10 if tier == "quick" else 20)
     for name in names[1:]:
-        flops, width, steps = (name.split(f"{what}-")[1].split(".width")[0].split(".steps")[0] for what in ("flops", "width", "steps"))
+        flops, width, steps = (
+            name.split(f"{what}-")[1].split(".width")[0].split(".steps")[0]
+            for what in ("flops", "width", "steps")
+        )
         spent = int(steps.split(".")[0]) * 512 * cost_of(int(width))
         assert spent == pytest.approx(float(flops), rel=0.02)
     largest = max(scaling_laws.PLANS[tier].sweep)
     assert scaling_laws.PLANS[tier].held_out >= 2 * largest
 
 
-def test_a_run_learns_and_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_learns_and_is_the_same_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a small text of its own: the plays need not be there."""
-    words = np.array([ord(letter) - 32 for letter in "the cat sat on the mat. " * 200], dtype="uint16")
+    words = np.array(
+        [ord(letter) - 32 for letter in "the cat sat on the mat. " * 200], dtype="uint16"
+    )
     (tmp_path / "text").write_bytes(words.tobytes())
     text = Tokens.open(tmp_path / "text", dtype="uint16", vocab_size=97)
 
@@ -179,4 +227,6 @@ def test_a_run_learns_and_is_the_same_each_time(tmp_path: Path, monkeypatch: pyt
 def test_the_figures_are_drawn(refit: dict[str, Any]) -> None:
     made = EXPERIMENT.draw(numbers(LAW, refit))
     assert set(made) == {"scaling-laws", "scaling-laws-budgets"}
-    assert all(axes.get_xlabel() and axes.get_ylabel() for one in made.values() for axes in one.axes)
+    assert all(
+        axes.get_xlabel() and axes.get_ylabel() for one in made.values() for axes in one.axes
+    )

@@ -24,14 +24,22 @@ def row(course: list[float], content: list[float], place: list[float]) -> dict[s
     }
 
 
-def numbers(*, one: float = 0.2, eight: int = 3, alone: float = 0.99, look: float = 0.9) -> dict[str, Any]:
+def numbers(
+    *, one: float = 0.2, eight: int = 3, alone: float = 0.99, look: float = 0.9
+) -> dict[str, Any]:
     """Ten looks: several heads learn by the third, one head does not, unless said otherwise."""
     found: dict[str, Any] = {}
     for seed in range(3):
         for heads in lab.HEADS:
             late, others = eight if heads == 8 else 3, [0.05] * (heads - 2)
-            course = [one] * 10 if heads == 1 else [0.2] * (late - 1) + [0.99 + 1e-3 * seed] * (11 - late)
-            content, place = ([0.5], [0.3]) if heads == 1 else ([look, 0.05, *others], [0.05, 0.9, *others])
+            course = (
+                [one] * 10
+                if heads == 1
+                else [0.2] * (late - 1) + [0.99 + 1e-3 * seed] * (11 - late)
+            )
+            content, place = (
+                ([0.5], [0.3]) if heads == 1 else ([look, 0.05, *others], [0.05, 0.9, *others])
+            )
             found[f"together.heads-{heads}.steps-1.seed-{seed}"] = row(course, content, place)
         found[f"apart.heads-1.steps-1.seed-{seed}"] = row([alone], [0.5], [0.5])
     return found
@@ -42,7 +50,10 @@ def test_questions_by_brute_force() -> None:
     for task in lab.TASKS:
         batch, content, place = lab.questions(task, 40, 3, 5)
         for n, (*tokens, question) in enumerate(batch.tokens.tolist()):
-            keys, values = [token // lab.SIZE for token in tokens], [token % lab.SIZE for token in tokens]
+            keys, values = (
+                [token // lab.SIZE for token in tokens],
+                [token % lab.SIZE for token in tokens],
+            )
             assert sorted(keys) == list(range(lab.SIZE))
             if task == "together":
                 key, at = divmod(question - lab.PAIRS, lab.SIZE)
@@ -58,7 +69,9 @@ def test_questions_by_brute_force() -> None:
 
 def test_two_heads_learn_it_and_divide_the_work(as_users_run_it: None) -> None:
     """A real run, made small; the parameters are those of one head."""
-    two, one = (plain(lab.trained("together", heads, steps, 0)) for heads, steps in ((2, 300), (1, 2)))
+    two, one = (
+        plain(lab.trained("together", heads, steps, 0)) for heads, steps in ((2, 300), (1, 2))
+    )
     assert two["right"] > 0.95 > 0.3 > one["right"]
     assert lab.divided(two) > 0.5 > lab.divided(one) == 0
     assert two["attention parameters"] == one["attention parameters"] == 4 * lab.WIDTH**2
@@ -67,8 +80,22 @@ def test_two_heads_learn_it_and_divide_the_work(as_users_run_it: None) -> None:
 
 def test_the_verdict_follows_the_numbers() -> None:
     assert [check.holds for check in lab.judge(numbers())] == [True] * 6
-    assert [check.holds for check in lab.judge(numbers(one=0.99))] == [True, True, True, False, False, True]
-    assert [check.holds for check in lab.judge(numbers(alone=0.5, look=0.2))] == [True, False, True, True, True, False]
+    assert [check.holds for check in lab.judge(numbers(one=0.99))] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert [check.holds for check in lab.judge(numbers(alone=0.5, look=0.2))] == [
+        True,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
     assert [check.holds for check in lab.judge(numbers(eight=9))][4] is False
     doubtful = numbers()
     doubtful["together.heads-8.steps-1.seed-0"]["course"] = [0.2] * 10
@@ -78,7 +105,11 @@ def test_the_verdict_follows_the_numbers() -> None:
 def test_steps_and_who_is_behind() -> None:
     """Learned at the second of three looks; the last look may come early."""
     two, one = (row(course, [0.5], [0.5]) for course in ([0.5, 0.96, 1.0], [0.1, 0.3, 1.0]))
-    assert (lab.steps_to(two), lab.steps_to(one), lab.behind(one, two)) == (2 * lab.EVERY, 3 * lab.EVERY, 0.3)
+    assert (lab.steps_to(two), lab.steps_to(one), lab.behind(one, two)) == (
+        2 * lab.EVERY,
+        3 * lab.EVERY,
+        0.3,
+    )
     two["steps"] = 2 * lab.EVERY - 5
     assert (lab.steps_to(two), lab.behind(one, two)) == (2 * lab.EVERY - 5, 0.3)
 
@@ -89,8 +120,13 @@ def test_more_parameters_are_found_out() -> None:
     assert lab.judge(wrong)[0].holds is False
 
 
-@pytest.mark.parametrize(("content", "place", "found"), [([0.9, 0.1], [0.1, 0.8], 0.8), ([0.9, 0.0], [0.9, 0.0], 0.0), ([0.5], [0.5], 0.0)])
-def test_divided_is_of_two_different_heads(content: list[float], place: list[float], found: float) -> None:
+@pytest.mark.parametrize(
+    ("content", "place", "found"),
+    [([0.9, 0.1], [0.1, 0.8], 0.8), ([0.9, 0.0], [0.9, 0.0], 0.0), ([0.5], [0.5], 0.0)],
+)
+def test_divided_is_of_two_different_heads(
+    content: list[float], place: list[float], found: float
+) -> None:
     assert lab.divided({"to content": content, "to place": place}) == pytest.approx(found)
 
 

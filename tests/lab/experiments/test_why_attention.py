@@ -1,4 +1,5 @@
-"""Why attention: paths by the formula, recall that is learned, exponents, and verdicts that follow the numbers."""
+"""Why attention: paths by the formula, recall that is learned, exponents, and verdicts that follow
+the numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def numbers() -> dict[str, Any]:
     lengths = (512, 1024, 2048)
     found["memory.equation.to-2048.again-0"] = {str(n): 72 * n**2 for n in lengths}
     found["memory.fused.to-2048.again-0"] = {str(n): 9000 * n for n in lengths}
-    found["kernel-time.to-2048.seed-0"] = {kernel: {str(n): 1e-8 * n**2 for n in lengths} for kernel in kernel_costs.KERNELS}
+    found["kernel-time.to-2048.seed-0"] = {
+        kernel: {str(n): 1e-8 * n**2 for n in lengths} for kernel in kernel_costs.KERNELS
+    }
     found["step-time.to-128.seed-0"] = why_attention.step_times((64, 128), 0)
     return found
 
@@ -38,7 +41,16 @@ def test_edited_numbers_turn_the_verdict(numbers: dict[str, Any]) -> None:
     edited["recall.attention.20.steps-75.seed-0"]["right"] = 0.2
     edited["recall.plain.20.steps-75.seed-0"]["right"] = 0.9
     edited["memory.fused.to-2048.again-0"] = edited["memory.equation.to-2048.again-0"]
-    assert [check.holds for check in why_attention.judge(edited)] == [False, False, True, False, True, True, False, True]
+    assert [check.holds for check in why_attention.judge(edited)] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_memory_that_was_not_measured_is_left_open(numbers: dict[str, Any]) -> None:
@@ -66,7 +78,9 @@ def test_a_convolution_by_torch() -> None:
     layer, x = rivals.Convolution(6, 4), torch.randn(2, 30, 6)
     kernel = layer.weight.weight.reshape(6, rivals.KERNEL, 6).permute(0, 2, 1).flip(-1)
     padded = torch.nn.functional.pad(x.transpose(1, 2), (8, 0))
-    expected = x + torch.nn.functional.conv1d(padded, kernel, layer.weight.bias, dilation=4).relu().transpose(1, 2)
+    expected = x + torch.nn.functional.conv1d(
+        padded, kernel, layer.weight.bias, dilation=4
+    ).relu().transpose(1, 2)
     torch.testing.assert_close(layer(x), expected)
 
 
@@ -78,12 +92,16 @@ def test_the_question_is_about_the_first_symbol() -> None:
 
 
 def test_the_exponent_of_a_power() -> None:
-    assert kernel_costs.exponent({"100": 3e-4 * 100**1.7, "200": 3e-4 * 200**1.7, "900": 3e-4 * 900**1.7}) == pytest.approx(1.7)
+    assert kernel_costs.exponent(
+        {"100": 3e-4 * 100**1.7, "200": 3e-4 * 200**1.7, "900": 3e-4 * 900**1.7}
+    ) == pytest.approx(1.7)
 
 
 @pytest.mark.long
 def test_bytes_are_seen_to_grow_as_they_should() -> None:
-    equation, fused = (kernel_costs.memory(kernel, (512, 1024, 2048)) for kernel in kernel_costs.KERNELS)
+    equation, fused = (
+        kernel_costs.memory(kernel, (512, 1024, 2048)) for kernel in kernel_costs.KERNELS
+    )
     assert equation["2048"] > 4 * 2048**2 * 4 > fused["2048"]
 
 

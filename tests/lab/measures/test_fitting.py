@@ -1,4 +1,5 @@
-"""Fitting scaling laws: known numbers are found again, derivatives are right, the best size is the best."""
+"""Fitting scaling laws: known numbers are found again, derivatives are right, the best size is the
+best."""
 
 from __future__ import annotations
 
@@ -7,14 +8,33 @@ import pytest
 
 from sightline.errors import InputError
 from sightline.lab.measures.chinchilla_points import KEPT, POINTS
-from sightline.lab.measures.fitting import Chinchilla, Kaplan, Law, Run, bootstrap, explained, fit, interval, logs, objective, parabola
+from sightline.lab.measures.fitting import (
+    Chinchilla,
+    Kaplan,
+    Law,
+    Run,
+    bootstrap,
+    explained,
+    fit,
+    interval,
+    logs,
+    objective,
+    parabola,
+)
 
 CHINCHILLA = Chinchilla(1.69, 406.4, 410.7, 0.34, 0.28)
 SMALL = Chinchilla(1.2, 8.0, 60.0, 0.25, 0.4)
 KAPLAN = Kaplan(8.8e13, 5.4e13, 0.076, 0.095)
 
 
-def made(law: Law, sizes: tuple[float, float], tokens: tuple[float, float], *, noise: float = 0.0, seed: int = 0) -> list[Run]:
+def made(
+    law: Law,
+    sizes: tuple[float, float],
+    tokens: tuple[float, float],
+    *,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> list[Run]:
     """Runs that obey a law, but for noise."""
     random = np.random.default_rng(seed)
     grid = [(float(n), float(d)) for n in np.geomspace(*sizes, 6) for d in np.geomspace(*tokens, 5)]
@@ -29,7 +49,9 @@ def made(law: Law, sizes: tuple[float, float], tokens: tuple[float, float], *, n
         (KAPLAN, (1e6, 1e9), (2e7, 2e10)),
     ],
 )
-def test_known_numbers_are_found_again(law: Law, sizes: tuple[float, float], tokens: tuple[float, float]) -> None:
+def test_known_numbers_are_found_again(
+    law: Law, sizes: tuple[float, float], tokens: tuple[float, float]
+) -> None:
     found = fit(type(law), made(law, sizes, tokens))
     np.testing.assert_allclose(found.theta, law.theta, rtol=2e-3)
 
@@ -37,9 +59,13 @@ def test_known_numbers_are_found_again(law: Law, sizes: tuple[float, float], tok
 def test_noise_widens_the_interval_and_the_truth_lies_within() -> None:
     found = [
         (fit(Chinchilla, runs), bootstrap(Chinchilla, runs, samples=30))
-        for runs in (made(SMALL, (3e3, 3e5), (3e4, 3e6), noise=noise, seed=1) for noise in (0.001, 0.01))
+        for runs in (
+            made(SMALL, (3e3, 3e5), (3e4, 3e6), noise=noise, seed=1) for noise in (0.001, 0.01)
+        )
     ]
-    quiet, loud = (interval(best.exponent, [one.exponent for one in others]) for best, others in found)
+    quiet, loud = (
+        interval(best.exponent, [one.exponent for one in others]) for best, others in found
+    )
     assert quiet.high - quiet.low < loud.high - loud.low
     assert loud.low < SMALL.exponent < loud.high
 
@@ -55,10 +81,16 @@ def test_the_law_as_logarithms_is_the_law_and_its_derivatives_are_right(law: Law
     runs = made(law, (3e3, 3e5), (3e4, 3e6), noise=0.02)
     known, theta = logs(runs), law.theta
     predicted, _ = type(law).log_loss(theta, known[0], known[1])
-    np.testing.assert_allclose(np.exp(predicted), [law(run.parameters, run.tokens) for run in runs], rtol=1e-12)
+    np.testing.assert_allclose(
+        np.exp(predicted), [law(run.parameters, run.tokens) for run in runs], rtol=1e-12
+    )
     _, slope = objective(theta, type(law), known)
     step = 1e-7 * np.eye(len(theta))
-    measured = [(objective(theta + one, type(law), known)[0] - objective(theta - one, type(law), known)[0]) / 2e-7 for one in step]
+    measured = [
+        (objective(theta + one, type(law), known)[0] - objective(theta - one, type(law), known)[0])
+        / 2e-7
+        for one in step
+    ]
     np.testing.assert_allclose(slope, measured, rtol=1e-4, atol=1e-8)
 
 
@@ -75,9 +107,14 @@ def test_the_best_size_is_the_best_of_many(law: Chinchilla) -> None:
 
 def test_a_parabola_finds_its_own_vertex_and_misses_the_laws() -> None:
     sizes = [float(one) for one in np.geomspace(1e3, 1e5, 7)]
-    assert parabola(sizes, [2 + (np.log(one) - np.log(2e4)) ** 2 for one in sizes]) == pytest.approx(2e4)
+    assert parabola(
+        sizes, [2 + (np.log(one) - np.log(2e4)) ** 2 for one in sizes]
+    ) == pytest.approx(2e4)
     assert parabola(sizes, [-(np.log(one) ** 2) for one in sizes]) is None
-    missed = {law: parabola([law.best(1e12)[0] * one for one in (0.1, 0.2, 1, 5, 10)], on(law)) for law in (EVEN, SMALL)}
+    missed = {
+        law: parabola([law.best(1e12)[0] * one for one in (0.1, 0.2, 1, 5, 10)], on(law))
+        for law in (EVEN, SMALL)
+    }
     assert missed[EVEN] == pytest.approx(EVEN.best(1e12)[0], rel=1e-6)
     assert abs((missed[SMALL] or 0) / SMALL.best(1e12)[0] - 1) > 0.02
 
@@ -93,16 +130,22 @@ def on(law: Chinchilla) -> list[float]:
 
 def test_the_published_points_are_all_there() -> None:
     """Their count, and the standard deviations that Besiroglu et al. print."""
-    columns = np.array([[run.parameters, run.tokens, 6 * run.parameters * run.tokens, run.loss] for run in POINTS])
+    columns = np.array(
+        [[run.parameters, run.tokens, 6 * run.parameters * run.tokens, run.loss] for run in POINTS]
+    )
     assert (len(POINTS), len(KEPT)) == (245, 240)
-    np.testing.assert_allclose(columns.std(0, ddof=1), [2464560600.1, 38025506115.7, 1.08496379e21, 0.364386965], rtol=1e-6)
+    np.testing.assert_allclose(
+        columns.std(0, ddof=1), [2464560600.1, 38025506115.7, 1.08496379e21, 0.364386965], rtol=1e-6
+    )
 
 
 def test_the_published_points_give_the_refitted_law_and_not_the_printed_one() -> None:
     found, known = fit(Chinchilla, KEPT), logs(KEPT)
     refitted = Chinchilla(1.8172, 482.01, 2085.43, 0.3478, 0.3658)
     np.testing.assert_allclose(found.theta, refitted.theta, rtol=0.01)
-    costs = [float(objective(law.theta, Chinchilla, known)[0]) for law in (found, refitted, CHINCHILLA)]
+    costs = [
+        float(objective(law.theta, Chinchilla, known)[0]) for law in (found, refitted, CHINCHILLA)
+    ]
     assert costs[0] <= costs[1] < costs[2] / 2
     assert explained(found, KEPT) > 0.99
 

@@ -1,4 +1,5 @@
-"""Figures are SVG with text in it, or PNG, the same bytes each time, and say in one line what they cannot draw."""
+"""Figures are SVG with text in it, or PNG, the same bytes each time, and say in one line what they
+cannot draw."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def small(kind: str = "map") -> View:
 def test_every_view_is_a_figure_whose_text_is_text(kind: str, tmp_path: Path) -> None:
     view = replace(small(kind), title=f"A title: $1 & <{kind}>")
     written = write_figure(view, tmp_path / "a.svg")
-    text = " ".join("".join(part.itertext()) for part in ET.parse(written).iter() if part.tag.endswith("text"))
+    text = " ".join(
+        "".join(part.itertext()) for part in ET.parse(written).iter() if part.tag.endswith("text")
+    )
     assert f"A title: $1 & <{kind}>" in " ".join(text.split())
     assert "both" in text
     if kind not in ("heads", "sphere"):
@@ -97,10 +100,15 @@ def test_letters_without_a_font_are_said_once_in_one_line(
         write_figure(view, tmp_path / "a.png")
         write_figure(view, tmp_path / "b.png")
     said = capsys.readouterr().err
-    assert re.fullmatch(r"note: no font here draws \S+: boxes stand for it\. Fix: install Noto Sans CJK JP \(fonts-noto-cjk\)\n", said)
+    assert re.fullmatch(
+        r"note: no font here draws \S+: boxes stand for it\. Fix: install Noto Sans CJK JP \(fonts-noto-cjk\)\n",
+        said,
+    )
 
 
-def test_japanese_is_drawn_where_a_font_is_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_japanese_is_drawn_where_a_font_is_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if not set(settings("猫")["font.family"]) - {"DejaVu Sans"}:
         pytest.skip("no CJK font")
     capsys.readouterr()

@@ -1,4 +1,5 @@
-"""The page: its numbers are those of the trace, its text cannot break out of it, and it asks the network for nothing."""
+"""The page: its numbers are those of the trace, its text cannot break out of it, and it asks the
+network for nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +31,13 @@ from sightline.lens.draw.page import (
     page_of,
     write_page,
 )
-from sightline.lens.draw.page_data import asked_site, language, layers_that_fit, numbers_in, trace_data
+from sightline.lens.draw.page_data import (
+    asked_site,
+    language,
+    layers_that_fit,
+    numbers_in,
+    trace_data,
+)
 from sightline.lens.draw.views import projected, unit, view_of
 from sightline.lens.trace.layer import look_at
 from sightline.lens.trace.subject import Token
@@ -59,10 +66,12 @@ def traced(config: sl.ModelConfig, time: int = 11) -> Trace:
 
 def renamed(trace: Trace, texts: list[str]) -> Trace:
     """The same with these texts as its tokens."""
-    return replace(trace, tokens=tuple(Token(n, text) for n, text in enumerate(texts)), text="".join(texts))
+    return replace(
+        trace, tokens=tuple(Token(n, text) for n, text in enumerate(texts)), text="".join(texts)
+    )
 
 
-# --------------------------------------------------------------------------------------------- the numbers, in JavaScript
+# --------------------------------------------------------------------- the numbers, in JavaScript
 
 ASK = """
 const data = %s, pile = %s;
@@ -104,11 +113,27 @@ def check_weights(trace: Trace, tolerance: float) -> int:
     heads = rebuilt(trace)
     for one in heads:
         expected = look_of(trace, one).weights(one["head"])
-        assert float((torch.tensor(one["weights"]) - expected).abs().max()) < tolerance, (one["name"], one["layer"], one["head"])
+        assert float((torch.tensor(one["weights"]) - expected).abs().max()) < tolerance, (
+            one["name"],
+            one["layer"],
+            one["head"],
+        )
     return len(heads)
 
 
-EVERY_FORMULA = ["rotary", "alibi", "relative", "grouped", "multi-query", "cosine", "window", "soft-cap", "sinks", "alibi-grouped", "ngpt"]
+EVERY_FORMULA = [
+    "rotary",
+    "alibi",
+    "relative",
+    "grouped",
+    "multi-query",
+    "cosine",
+    "window",
+    "soft-cap",
+    "sinks",
+    "alibi-grouped",
+    "ngpt",
+]
 
 
 @pytest.mark.skipif(NODE is None, reason="no node")
@@ -119,14 +144,19 @@ def test_the_page_rebuilds_the_weights_of_decoders(name: str) -> None:
 
 
 @pytest.mark.skipif(NODE is None, reason="no node")
-@pytest.mark.parametrize("name", ["bert", "bert-alibi", "bert-relative", "bert-rotary-window", "transformer-rotary", "t5"])
+@pytest.mark.parametrize(
+    "name",
+    ["bert", "bert-alibi", "bert-relative", "bert-rotary-window", "transformer-rotary", "t5"],
+)
 def test_the_page_rebuilds_the_weights_of_encoders_and_of_cross_attention(name: str) -> None:
     trace = traced((ENCODERS | ENCODER_DECODERS)[name])
     assert check_weights(trace, 1e-5) == sum(look.heads for look in trace.looks.values())
 
 
 @pytest.mark.skipif(NODE is None, reason="no node")
-@pytest.mark.parametrize("name", ["rotary", "alibi", "relative", "soft-cap", "sinks", "window-alternating"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "alibi", "relative", "soft-cap", "sinks", "window-alternating"]
+)
 def test_sixteen_bits_are_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_data, "EXACT", 0)
     trace = traced(DECODERS[name], time=40)
@@ -136,17 +166,24 @@ def test_sixteen_bits_are_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.skipif(NODE is None, reason="no node")
-def test_sixteen_bits_with_steps_are_more_exact_than_float16(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sixteen_bits_with_steps_are_more_exact_than_float16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Large scores are where it tells: q and k ten times as long."""
     monkeypatch.setattr(page_data, "EXACT", 0)
     trace = traced(DECODERS["rotary"], time=40)
-    longer = {site: replace(look, query=look.query * 10, key=look.key * 10) for site, look in trace.looks.items()}
+    longer = {
+        site: replace(look, query=look.query * 10, key=look.key * 10)
+        for site, look in trace.looks.items()
+    }
     trace = replace(trace, looks=longer)
     worst_here = worst_float16 = 0.0
     for one in rebuilt(trace):
         look = look_of(trace, one)
         expected = look.weights(one["head"])
-        half = replace(look, query=look.query.half().float(), key=look.key.half().float()).weights(one["head"])
+        half = replace(look, query=look.query.half().float(), key=look.key.half().float()).weights(
+            one["head"]
+        )
         worst_here = max(worst_here, float((torch.tensor(one["weights"]) - expected).abs().max()))
         worst_float16 = max(worst_float16, float((half - expected).abs().max()))
     assert worst_here < worst_float16 / 2
@@ -164,7 +201,11 @@ def test_scores_angles_shares_and_the_largest_are_those_of_the_trace(name: str) 
         seen = ~expected.isneginf()
         assert torch.allclose(scores[seen], expected[seen], atol=1e-4)
         q, k = look.query[0, head], look.keys[0, head]
-        assert torch.allclose(torch.tensor(one["cosine"]), torch.cosine_similarity(q[:, None], k[None], dim=-1), atol=1e-4)
+        assert torch.allclose(
+            torch.tensor(one["cosine"]),
+            torch.cosine_similarity(q[:, None], k[None], dim=-1),
+            atol=1e-4,
+        )
         geometry = trace.geometry(one["layer"], head)
         assert one["direction"] == pytest.approx(geometry.direction, abs=1e-4)
         for row, columns in enumerate(one["top"]):
@@ -184,19 +225,31 @@ def test_padding_documents_and_a_given_bias_are_in_the_page() -> None:
     look = look_at(recorder, model, ("decoder", 0, False))
     mask, row = look.scoring.mask, slice(2, 3)
     documents = torch.tensor([[0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2]])
-    mask = replace(mask, query_at=mask.query_at[row], key_at=mask.key_at[row], query_in=documents, key_in=documents)
+    mask = replace(
+        mask,
+        query_at=mask.query_at[row],
+        key_at=mask.key_at[row],
+        query_in=documents,
+        key_in=documents,
+    )
     bias = GivenBias(
         torch.randn(1, 4, 11, 11, generator=torch.Generator().manual_seed(3)).masked_fill(
             torch.eye(11, dtype=torch.bool).roll(-1, 1), -torch.inf
         )
     )
-    look = replace(look, query=look.query[row], key=look.key[row], value=None, scoring=replace(look.scoring, mask=mask, bias=bias))
+    look = replace(
+        look,
+        query=look.query[row],
+        key=look.key[row],
+        value=None,
+        scoring=replace(look.scoring, mask=mask, bias=bias),
+    )
     assert bool((look.weights()[:, 0] == 0).all()), "a row that may look nowhere"
     trace = replace(traced(config), looks={look.site: look})
     assert check_weights(trace, 1e-5) == 4
 
 
-# ------------------------------------------------------------------------------------------------------ what is in a page
+# ------------------------------------------------------------------------------ what is in a page
 
 
 def test_thumbs_show_the_largest_weight_of_each_cell() -> None:
@@ -204,7 +257,9 @@ def test_thumbs_show_the_largest_weight_of_each_cell() -> None:
     pile: list[str] = []
     thumbs = trace_data(trace, pile, view="map", layer=0, head=0)["attentions"][0]["thumbs"][0]
     assert (thumbs["rows"], thumbs["columns"], thumbs["queries"]) == (44, 64, 130)
-    pixels = torch.frombuffer(bytearray(base64.b64decode(pile[thumbs["pixels"]])), dtype=torch.uint8).view(4, 44, 64)
+    pixels = torch.frombuffer(
+        bytearray(base64.b64decode(pile[thumbs["pixels"]])), dtype=torch.uint8
+    ).view(4, 44, 64)
     weights = trace.weights(0)
     for head, row in ((0, 0), (1, 20), (3, 43)):
         band = weights[head, 3 * row : 3 * row + 3]
@@ -245,9 +300,14 @@ def test_every_attention_of_an_encoder_decoder_can_be_chosen() -> None:
         assert len(data["source"]["texts"]) == 7
 
 
-def test_rows_of_cross_attention_are_named_by_the_token_produced_as_in_terminal_and_figure() -> None:
+def test_rows_of_cross_attention_are_named_by_the_token_produced_as_in_terminal_and_figure() -> (
+    None
+):
     trace = traced(ENCODER_DECODERS["transformer"])
-    data, view = trace_data(trace, [], view="alignment", layer=None, head=None), view_of(trace, "alignment")
+    data, view = (
+        trace_data(trace, [], view="alignment", layer=None, head=None),
+        view_of(trace, "alignment"),
+    )
     assert data["produced"]["texts"] == [*(token.text for token in trace.tokens[1:]), "(next)"]
     assert tuple(data["produced"]["texts"]) == view.rows
     assert data["start"] == {"view": "map", "layer": view.about["layer"], "head": 0, "row": 0}
@@ -262,17 +322,33 @@ def test_a_page_opens_on_the_row_that_was_asked_for() -> None:
 
 
 @pytest.mark.skipif(NODE is None, reason="no node")
-@pytest.mark.parametrize(("queries", "keys", "dim"), [(11, 11, 8), (5, 12, 64), (2100, 700, 6), (1, 1, 4), (3, 3, 2)])
-def test_the_page_and_the_figure_put_queries_and_keys_at_the_same_points(queries: int, keys: int, dim: int) -> None:
+@pytest.mark.parametrize(
+    ("queries", "keys", "dim"), [(11, 11, 8), (5, 12, 64), (2100, 700, 6), (1, 1, 4), (3, 3, 2)]
+)
+def test_the_page_and_the_figure_put_queries_and_keys_at_the_same_points(
+    queries: int, keys: int, dim: int
+) -> None:
     random = torch.Generator().manual_seed(queries)
-    query, key = torch.randn(queries, dim, generator=random) + 0.5, torch.randn(keys, dim, generator=random) - 2
-    head = {"dim": dim, "queries": queries, "keys": keys, "query": query.flatten().tolist(), "key": key.flatten().tolist()}
+    query, key = (
+        torch.randn(queries, dim, generator=random) + 0.5,
+        torch.randn(keys, dim, generator=random) - 2,
+    )
+    head = {
+        "dim": dim,
+        "queries": queries,
+        "keys": keys,
+        "query": query.flatten().tolist(),
+        "key": key.flatten().tolist(),
+    }
     code = "".join(asset(f"{name}.js") for name in ("paint", "sky"))
     code += f"const sky = skyOf({json.dumps(head)}); console.log(JSON.stringify([[...sky.queries], [...sky.keys]]));"
     assert NODE is not None
     done = subprocess.run([NODE, "-"], input=code, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    on_page = [torch.tensor(points, dtype=torch.float32).view(-1, 4)[:, :3] for points in json.loads(done.stdout)]
+    on_page = [
+        torch.tensor(points, dtype=torch.float32).view(-1, 4)[:, :3]
+        for points in json.loads(done.stdout)
+    ]
     *in_figure, _ = projected(unit(query), unit(key - key.mean(0)))
     for ours, theirs in zip(on_page, in_figure, strict=True):
         assert torch.allclose(ours, torch.from_numpy(theirs), atol=2e-5)
@@ -287,7 +363,9 @@ def test_the_page_and_the_figure_put_queries_and_keys_at_the_same_points(queries
         ({"view": "alignment"}, "no cross-attention"),
     ],
 )
-def test_what_is_not_there_is_refused_in_one_line(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_what_is_not_there_is_refused_in_one_line(
+    arguments: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     with pytest.raises(sl.InputError, match=words) as caught:
         write_page(traced(DECODERS["rotary"]), tmp_path / "page.html", **arguments)
     assert "\n" not in str(caught.value)
@@ -305,10 +383,12 @@ def test_the_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_language_is_told_by_its_letters() -> None:
-    assert [language(text) for text in ("the cat – “déjà vu”", "猫は道を", "고양이", "猫", "кот")] == ["en", "ja", "ko", "und", "und"]
+    assert [
+        language(text) for text in ("the cat – “déjà vu”", "猫は道を", "고양이", "猫", "кот")
+    ] == ["en", "ja", "ko", "und", "und"]
 
 
-# --------------------------------------------------------------------------------------------------- safe and by itself
+# ----------------------------------------------------------------------------- safe and by itself
 
 
 class Elements(HTMLParser):
@@ -337,7 +417,11 @@ def everything(texts: list[str]) -> str:
             ProseSection(NASTY, [NASTY]),
             TokensSection(NASTY, NASTY, [(NASTY, 0.5, [(NASTY, 0.25)]), (" 猫", 1.0, [])]),
             TraceSection(trace, NASTY, NASTY, "lines", 1, 2),
-            FigureSection(NASTY, NASTY, '<svg xmlns="http://www.w3.org/2000/svg" id="a"><script>alert(1)</script></svg>'),
+            FigureSection(
+                NASTY,
+                NASTY,
+                '<svg xmlns="http://www.w3.org/2000/svg" id="a"><script>alert(1)</script></svg>',
+            ),
             TableSection(NASTY, NASTY, [NASTY, "n"], [[NASTY, 1234], ["x", 0.123456]]),
             TraceSection(traced(ENCODER_DECODERS["t5"]), view="alignment"),
         ],
@@ -354,7 +438,11 @@ def test_text_cannot_break_out_of_the_page() -> None:
     kept = json.loads(elements.texts["trace-2-data"])
     assert kept["tokens"]["texts"] == [NASTY] * 11
     assert "\u2028" not in elements.texts["trace-2-data"]
-    words = [json.loads(a["data-alternatives"] or "") for _, a in elements.found if "data-alternatives" in a]
+    words = [
+        json.loads(a["data-alternatives"] or "")
+        for _, a in elements.found
+        if "data-alternatives" in a
+    ]
     assert words == [[[NASTY, 0.25]], [[" 猫", 1.0]]]
     assert page.count("<title>") == 1
     assert NASTY.replace("{title}", "") not in page
@@ -364,14 +452,23 @@ def test_a_page_asks_the_network_for_nothing() -> None:
     page = everything(["a"] * 11)
     assert "http://" not in page
     assert "https://" not in page
-    policy = next(a["content"] for tag, a in Elements(page).found if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        a["content"]
+        for tag, a in Elements(page).found
+        if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy is not None
     assert policy.startswith("default-src 'none';")
     assert "unsafe-eval" not in policy
-    links = [a for tag, a in Elements(page).found if tag in ("link", "iframe", "object", "embed") or (tag == "script" and "src" in a)]
+    links = [
+        a
+        for tag, a in Elements(page).found
+        if tag in ("link", "iframe", "object", "embed") or (tag == "script" and "src" in a)
+    ]
     assert not links
     assert not re.search(
-        r"\b(fetch|XMLHttpRequest|importScripts|WebSocket|innerHTML|eval)\b", "".join(asset(f"{name}.js") for name in SCRIPTS)
+        r"\b(fetch|XMLHttpRequest|importScripts|WebSocket|innerHTML|eval)\b",
+        "".join(asset(f"{name}.js") for name in SCRIPTS),
     )
 
 
@@ -382,17 +479,28 @@ def test_the_policy_allows_one_script_and_one_style_by_their_hashes_and_nothing_
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     for tag, rule in (("script", "script-src"), ("style", "style-src")):
         (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        assert rules[rule] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        assert (
+            rules[rule]
+            == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        )
     assert rules["base-uri"] == rules["form-action"] == "'none'"
     assert not [tag for tag, attributes in Elements(page).found if "style" in attributes]
 
 
 def test_two_traces_in_a_page_do_not_share_a_name() -> None:
-    ids = [attributes["id"] for _, attributes in Elements(everything(["a"] * 11)).found if "id" in attributes]
+    ids = [
+        attributes["id"]
+        for _, attributes in Elements(everything(["a"] * 11)).found
+        if "id" in attributes
+    ]
     assert len(ids) == len(set(ids))
     assert {"trace-2-data", "trace-5-data", "trace-2-0", "trace-5-0"} <= set(ids)
 
 
 def test_every_asset_is_used() -> None:
     folder = Path(page_data.__file__).parent / "assets"
-    assert {file.name for file in folder.iterdir()} == {"page.html", "page.css", *(f"{name}.js" for name in SCRIPTS)}
+    assert {file.name for file in folder.iterdir()} == {
+        "page.html",
+        "page.css",
+        *(f"{name}.js" for name in SCRIPTS),
+    }

@@ -1,4 +1,5 @@
-"""The page in a browser: it draws, obeys keys and pointer, and shows the numbers of the trace. Needs Chromium."""
+"""The page in a browser: it draws, obeys keys and pointer, and shows the numbers of the trace.
+Needs Chromium."""
 
 from __future__ import annotations
 
@@ -18,12 +19,15 @@ from sightline.lens.draw.show import frame
 from tests.lens.draw.test_page import NASTY, Elements, everything, renamed, traced
 from tests.tiny import DECODERS
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 
 
 def opened(page: Path, address: str, tmp_path: Path, *, until: str = "data-ready") -> str:
-    """The document as Chromium left it after its scripts have run. On a busy machine it may give up before: it is asked again."""
+    """The document as Chromium left it after its scripts have run. On a busy machine it may give up
+    before: it is asked again."""
     document = ""
     for turn in range(3):
         document = asked(page, address, tmp_path / f"profile-{turn}")
@@ -34,8 +38,16 @@ def opened(page: Path, address: str, tmp_path: Path, *, until: str = "data-ready
 
 def asked(page: Path, address: str, profile: Path) -> str:
     assert CHROMIUM is not None
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1200,800", "--virtual-time-budget=6000"]
-    options += ["--disable-features=IsolateSandboxedIframes"]  # the clock of --virtual-time-budget runs in one process only
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--window-size=1200,800",
+        "--virtual-time-budget=6000",
+    ]
+    options += [
+        "--disable-features=IsolateSandboxedIframes"
+    ]  # the clock of --virtual-time-budget runs in one process only
     command = [
         CHROMIUM,
         *options,
@@ -56,7 +68,9 @@ def test_a_browser_shows_the_row_that_the_address_names(tmp_path: Path) -> None:
     assert 'data-theme="dark"' in document
     weights = trace.weights(1, 2, 7)
     best = int(weights.argmax())
-    shown = re.search(r"<dt>key</dt><dd>w(\d+) \d+</dd></div><div><dt>weight</dt><dd>([\d.]+)</dd>", document)
+    shown = re.search(
+        r"<dt>key</dt><dd>w(\d+) \d+</dd></div><div><dt>weight</dt><dd>([\d.]+)</dd>", document
+    )
     assert shown is not None
     assert int(shown[1]) == best
     assert float(shown[2]) == pytest.approx(float(weights[best]), abs=1e-4)
@@ -71,7 +85,9 @@ def test_a_browser_draws_every_view_of_several_traces(view: str, tmp_path: Path)
     ready = re.findall(r'data-trace="(trace-\d)" data-ready="([^"]*)"', document)
     assert [name for name, _ in ready] == ["trace-2", "trace-5"]
     assert all(view in said for _, said in ready)
-    assert document.count("onerror=alert(1)&gt;") + document.count("onerror=alert(1)>") > 0, "the text is there as text"
+    assert document.count("onerror=alert(1)&gt;") + document.count("onerror=alert(1)>") > 0, (
+        "the text is there as text"
+    )
     assert not [a for tag, a in Elements(document).found if tag == "img" and a.get("src") == "x"]
 
 
@@ -113,7 +129,9 @@ drawn(() => {
 """
 
 
-def test_keys_and_pointer_move_through_the_trace_and_an_arrow_starts_at_the_key_that_is_shown(tmp_path: Path) -> None:
+def test_keys_and_pointer_move_through_the_trace_and_an_arrow_starts_at_the_key_that_is_shown(
+    tmp_path: Path,
+) -> None:
     trace = renamed(traced(DECODERS["rotary"]), [f"w{n}" for n in range(11)])
     page = write_page(trace, tmp_path / "page.html", layer=0, head=1)
     page.write_text(driven(page.read_text(encoding="utf-8"), DRIVE), encoding="utf-8")
@@ -138,10 +156,14 @@ def test_keys_and_pointer_move_through_the_trace_and_an_arrow_starts_at_the_key_
     look = trace.look(0)
     weight, score = look.weights(1)[5, 2], look.scores(1)[5, 2]
     q, k = look.query[0, 1, 5], look.keys[0, 1, 2]
-    numbers = re.fullmatch(r"queryw5 5keyw2 2weight([\d.]+)score([−\d.]+)\|q\|([\d.]+)\|k\|([\d.]+)cos θ([−\d.]+)", tip)
+    numbers = re.fullmatch(
+        r"queryw5 5keyw2 2weight([\d.]+)score([−\d.]+)\|q\|([\d.]+)\|k\|([\d.]+)cos θ([−\d.]+)", tip
+    )
     assert numbers is not None, tip
     expected = [weight, score, q.norm(), k.norm(), torch.cosine_similarity(q, k, dim=0)]
-    assert [float(one.replace("−", "-")) for one in numbers.groups()] == pytest.approx([float(one) for one in expected], abs=1e-3)
+    assert [float(one.replace("−", "-")) for one in numbers.groups()] == pytest.approx(
+        [float(one) for one in expected], abs=1e-3
+    )
     assert (helped, closed) == ("true", "false")
 
 
@@ -171,10 +193,15 @@ LISTEN = '<script>addEventListener("message", (event) => (document.body.dataset.
 
 
 @pytest.mark.parametrize("where", ["file", "notebook"])
-def test_all_views_obey_the_policy_and_ask_for_nothing_also_in_a_notebooks_sandbox(where: str, tmp_path: Path) -> None:
+def test_all_views_obey_the_policy_and_ask_for_nothing_also_in_a_notebooks_sandbox(
+    where: str, tmp_path: Path
+) -> None:
     text = driven(everything([f"w{n}" for n in range(11)]), WALK)
     page = tmp_path / "page.html"
-    page.write_text(text if where == "file" else f"<!doctype html><body>{LISTEN}{frame(text)}</body>", encoding="utf-8")
+    page.write_text(
+        text if where == "file" else f"<!doctype html><body>{LISTEN}{frame(text)}</body>",
+        encoding="utf-8",
+    )
     assert said_by(page, tmp_path) == {
         "broken": [],
         "alternatives": ["25.00%", "100.00%"],

@@ -27,12 +27,16 @@ def test_in_a_terminal_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "layer 0, mean of all heads" in capsys.readouterr().out
 
 
-def test_in_a_notebook_it_is_a_page_in_a_sandbox_and_nothing_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_notebook_it_is_a_page_in_a_sandbox_and_nothing_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _, trace = traced("decoder")
     shown = list[dict[str, str]]()
     notebook, display = ModuleType("IPython"), ModuleType("IPython.display")
     notebook.get_ipython = lambda: SimpleNamespace(kernel=object())
-    display.display = lambda data, *, raw: shown.append(data if raw else {})  # IPython's HTML("<iframe …") warns: it is not used
+    display.display = lambda data, *, raw: shown.append(
+        data if raw else {}
+    )  # IPython's HTML("<iframe …") warns: it is not used
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     trace.show("heads")
@@ -61,7 +65,12 @@ def test_json_has_tokens_and_weights(tmp_path: Path) -> None:
     _, trace = traced("decoder")
     trace.show(layer=1, head=2, file=tmp_path / "x.json")
     found = json.loads((tmp_path / "x.json").read_text())
-    assert (found["model"], found["view"], found["layer"], found["head"]) == ("decoder", "map", 1, 2)
+    assert (found["model"], found["view"], found["layer"], found["head"]) == (
+        "decoder",
+        "map",
+        1,
+        2,
+    )
     assert found["tokens"] == [token.text for token in trace.tokens]
     weights = np.array(found["weights"], dtype=float)
     np.testing.assert_allclose(np.nan_to_num(weights), trace.weights(1, 2).numpy(), atol=1e-6)
@@ -75,7 +84,11 @@ def test_json_of_the_other_views() -> None:
     assert np.shape(found["heads"]["weights"]) == (2, 4, 9, 9)
     assert np.shape(found["geometry"]["query_length"]) == (9,)
     assert np.shape(found["sphere"]["key_point"]) == (9, 3)
-    assert np.shape(found["logit-lens"]["words"]) == np.shape(found["logit-lens"]["probability"]) == (3, 9)
+    assert (
+        np.shape(found["logit-lens"]["words"])
+        == np.shape(found["logit-lens"]["probability"])
+        == (3, 9)
+    )
     assert np.shape(found["alignment"]["weights"]) == (9, 7)
 
 

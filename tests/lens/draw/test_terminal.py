@@ -1,4 +1,5 @@
-"""The terminal shows the strongest cell as the strongest sign, within the width, at any width, with and without colours."""
+"""The terminal shows the strongest cell as the strongest sign, within the width, at any width, with
+and without colours."""
 
 from __future__ import annotations
 
@@ -39,7 +40,13 @@ def test_a_map_without_colours_cell_by_cell() -> None:
     assert lines[1] == "         c   m"
     assert lines[2] == "     吾  a   a"
     assert lines[3] == "     輩はt のt"
-    assert lines[4:9] == ["吾輩 ██        ", "  は ██··      ", " cat ██····    ", "  の ··██····  ", " mat ····██····"]
+    assert lines[4:9] == [
+        "吾輩 ██        ",
+        "  は ██··      ",
+        " cat ██····    ",
+        "  の ··██····  ",
+        " mat ····██····",
+    ]
     assert lines[10].startswith("attention weight: █ 0.75")
 
 
@@ -75,7 +82,9 @@ def test_two_rows_share_a_line_where_there_are_colours() -> None:
 
 
 def test_lines_name_the_strongest_keys_with_their_share() -> None:
-    values = np.array([[1.0, np.nan, np.nan], [0.25, 0.75, np.nan], [0.004, 0.62, 0.376]], dtype=np.float32)
+    values = np.array(
+        [[1.0, np.nan, np.nan], [0.25, 0.75, np.nan], [0.004, 0.62, 0.376]], dtype=np.float32
+    )
     view = View("lines", "Title", "caption", ("a", "b", "c"), ("a", "b", "c"), "", "", values)
     lines = written(view)
     assert [line.split() for line in lines[1:4]] == [
@@ -110,7 +119,16 @@ def test_every_view_has_a_picture(kind: str, colours: bool, width: int) -> None:
 def test_the_sky_has_a_sign_for_each_place_that_is_not_shared() -> None:
     query = np.array([[-0.9, 0.0, 0.43]], dtype=np.float32)
     key = np.array([[0.9, 0.0, 0.43], [0.0, -0.9, 0.43]], dtype=np.float32)
-    view = View("sphere", "Title", "caption", ("ask",), ("right", "low"), "", "", np.array([[0.9, 0.1]], dtype=np.float32))
+    view = View(
+        "sphere",
+        "Title",
+        "caption",
+        ("ask",),
+        ("right", "low"),
+        "",
+        "",
+        np.array([[0.9, 0.1]], dtype=np.float32),
+    )
     view = replace(view, extra={"query": query, "key": key})
     lines = written(view, 60)
     ring = next(n for n, line in enumerate(lines) if "○" in line)
@@ -136,11 +154,25 @@ def test_no_colour_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_signs_and_bars() -> None:
     view = planted()
-    assert [shade(view, value) for value in (1.0, 0.6, 0.3, 0.1, 0.01, float("nan"))] == ["█", "▓", "▒", "░", "·", " "]
+    assert [shade(view, value) for value in (1.0, 0.6, 0.3, 0.1, 0.01, float("nan"))] == [
+        "█",
+        "▓",
+        "▒",
+        "░",
+        "·",
+        " ",
+    ]
     cosines = replace(view, values=np.array([[0.5, -0.5]], dtype=np.float32), signed=True)
     assert [shade(cosines, value) for value in (0.5, -0.5, -0.1, 0.0)] == ["█", "=", "-", "·"]
     assert "= −0.25" in legend(cosines, colours=False).plain
-    assert [bar(part, 4) for part in (0, 0.5, 1, 0.03125, 2, float("nan"))] == ["    ", "██  ", "████", "▏   ", "████", "    "]
+    assert [bar(part, 4) for part in (0, 0.5, 1, 0.03125, 2, float("nan"))] == [
+        "    ",
+        "██  ",
+        "████",
+        "▏   ",
+        "████",
+        "    ",
+    ]
     assert (fitted("吾輩は猫", 5), cell_len(fitted("吾輩は猫", 5))) == ("吾輩…", 5)
     assert right("猫", 4) == "  猫"
 
@@ -150,19 +182,35 @@ def luminance(number: int) -> float:
     levels = (0, 95, 135, 175, 215, 255)
     grey = 8 + 10 * (number - 232)
     cube = number - 16
-    channels = (grey,) * 3 if number >= 232 else (levels[cube // 36], levels[cube // 6 % 6], levels[cube % 6])
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (channel / 255 for channel in channels)]
+    channels = (
+        (grey,) * 3
+        if number >= 232
+        else (levels[cube // 36], levels[cube // 6 % 6], levels[cube % 6])
+    )
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in (channel / 255 for channel in channels)
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_256_colours_grow_brighter_with_the_weight(signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_256_colours_grow_brighter_with_the_weight(
+    signed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     ramp = np.linspace(-1.0 if signed else 0.0, 1.0, 101, dtype=np.float32)[None]
     names = tuple(str(n) for n in range(101))
     screen = Console(file=io.StringIO(), force_terminal=True, color_system="256", width=250)
-    print_view(View("map", "Title", "caption", ("row",), names, "query", "key", ramp, signed=signed), screen)
-    row = next(line for line in screen.file.getvalue().splitlines() if " row" in line or line.startswith("row"))
+    print_view(
+        View("map", "Title", "caption", ("row",), names, "query", "key", ramp, signed=signed),
+        screen,
+    )
+    row = next(
+        line
+        for line in screen.file.getvalue().splitlines()
+        if " row" in line or line.startswith("row")
+    )
     shown = [luminance(int(number)) for number in re.findall(r"48;5;(\d+)m", row)]
     assert len(shown) == 101
     assert len(set(shown)) > 8

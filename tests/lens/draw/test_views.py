@@ -1,4 +1,5 @@
-"""Views hold what NumPy computes by hand from q and k; the head that is shown first is the planted one."""
+"""Views hold what NumPy computes by hand from q and k; the head that is shown first is the planted
+one."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ from sightline.lens.draw.views import VIEWS, projected, view_of
 from sightline.lens.trace.trace import Trace
 from tests.tiny import DECODERS, ENCODER_DECODERS, ENCODERS, make
 
-KINDS = {"decoder": DECODERS["grouped"], "encoder": ENCODERS["bert"], "both": ENCODER_DECODERS["transformer"]}
+KINDS = {
+    "decoder": DECODERS["grouped"],
+    "encoder": ENCODERS["bert"],
+    "both": ENCODER_DECODERS["transformer"],
+}
 
 
 def traced(name: str, time: int = 9, **options: object) -> tuple[sl.Model, Trace]:
@@ -25,12 +30,17 @@ def traced(name: str, time: int = 9, **options: object) -> tuple[sl.Model, Trace
     config = KINDS[name]
     model = sl.Model(make(config), name=name)
     source = list(range(5, 12)) if name == "both" else None
-    return model, trace_of(model, [(7 * n) % 29 for n in range(time)], source=source, text="some text", **options)
+    return model, trace_of(
+        model, [(7 * n) % 29 for n in range(time)], source=source, text="some text", **options
+    )
 
 
 def attention_by_hand(trace: Trace, layer: int, head: int) -> np.ndarray:
     look = trace.look(layer)
-    query, key = look.query[0, head].numpy(), look.key[0, head * look.key.shape[1] // look.heads].numpy()
+    query, key = (
+        look.query[0, head].numpy(),
+        look.key[0, head * look.key.shape[1] // look.heads].numpy(),
+    )
     scores = query @ key.T * look.scoring.scale
     scores = np.where(look.scoring.mask.allowed()[0, 0].numpy(), scores, -np.inf)
     exp = np.exp(scores - scores.max(1, keepdims=True))
@@ -88,7 +98,9 @@ def test_all_heads_beside_each_other(name: str) -> None:
     _, trace = traced(name)
     view = view_of(trace, "heads")
     assert view.values.shape == (2, 4, 9, 9)
-    np.testing.assert_allclose(np.nan_to_num(view.values[1, 3]), attention_by_hand(trace, 1, 3), atol=1e-6)
+    np.testing.assert_allclose(
+        np.nan_to_num(view.values[1, 3]), attention_by_hand(trace, 1, 3), atol=1e-6
+    )
 
 
 def test_only_the_layers_that_were_kept_are_shown() -> None:
@@ -102,8 +114,14 @@ def test_geometry_has_lengths_and_the_shares(name: str) -> None:
     _, trace = traced(name)
     view = view_of(trace, "geometry", layer=1, head=3)
     look = trace.look(1)
-    np.testing.assert_allclose(view.extra["query"], np.linalg.norm(look.query[0, 3].numpy(), axis=1), rtol=1e-5)
-    np.testing.assert_allclose(view.extra["key"], np.linalg.norm(look.key[0, 3 * look.key.shape[1] // 4].numpy(), axis=1), rtol=1e-5)
+    np.testing.assert_allclose(
+        view.extra["query"], np.linalg.norm(look.query[0, 3].numpy(), axis=1), rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        view.extra["key"],
+        np.linalg.norm(look.key[0, 3 * look.key.shape[1] // 4].numpy(), axis=1),
+        rtol=1e-5,
+    )
     assert view.about["shares"]["direction"] + view.about["shares"]["length"] == pytest.approx(1)
     assert view.limits[0] == -view.limits[1]
     assert np.nanmax(np.abs(view.values)) <= 1
@@ -152,7 +170,11 @@ def test_the_alignment_names_the_token_that_was_produced() -> None:
     assert view.rows == (*(f"<{token.id}>" for token in trace.tokens[1:]), "(next)")
     assert view.row_axis == "target: the token that was produced"
     assert view.columns == tuple(f"<{token.id}>" for token in trace.source or ())
-    np.testing.assert_allclose(view_of(trace, "alignment", layer=1, head=2).values, trace.cross_weights(1, 2).numpy(), atol=1e-6)
+    np.testing.assert_allclose(
+        view_of(trace, "alignment", layer=1, head=2).values,
+        trace.cross_weights(1, 2).numpy(),
+        atol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder"])
@@ -161,7 +183,9 @@ def test_the_rollout_is_the_product_of_the_layers(name: str) -> None:
     product = np.eye(9)
     for layer in range(2):
         product = (0.5 * np.eye(9) + 0.5 * trace.weights(layer).mean(0).numpy()) @ product
-        np.testing.assert_allclose(np.nan_to_num(view_of(trace, "rollout", layer=layer).values), product, atol=1e-5)
+        np.testing.assert_allclose(
+            np.nan_to_num(view_of(trace, "rollout", layer=layer).values), product, atol=1e-5
+        )
     assert view_of(trace, "rollout").about["layer"] == 1
 
 
@@ -200,7 +224,9 @@ def test_sinks_and_diagonals_have_no_structure() -> None:
     for map in (first, late, previous, offset):
         assert structure(map, at, causal) == 0
     assert structure(linked, at, causal) > 0.3
-    assert structure(np.full((24, 24), 1 / 24, dtype=np.float32), at, np.ones((24, 24), dtype=bool)) == pytest.approx(0, abs=1e-6)
+    assert structure(
+        np.full((24, 24), 1 / 24, dtype=np.float32), at, np.ones((24, 24), dtype=bool)
+    ) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -232,4 +258,12 @@ def test_one_token_is_enough(kind: str) -> None:
 
 
 def test_labels_show_what_cannot_be_seen() -> None:
-    assert [label(text) for text in (" the", "  ", "", "\n", "a\x1b[0m", "吾", "▁the")] == ["the", "␣", "∅", "⏎", "a�[0m", "吾", "the"]
+    assert [label(text) for text in (" the", "  ", "", "\n", "a\x1b[0m", "吾", "▁the")] == [
+        "the",
+        "␣",
+        "∅",
+        "⏎",
+        "a�[0m",
+        "吾",
+        "the",
+    ]

@@ -29,7 +29,10 @@ def check(case: Path, sample: Path) -> None:
     source = folder.read(case)
     ours = read_all(source.tensors)
     require_same(ours, reference_of(lambda: reference(case)))
-    require(source.keys == json.loads((case / "config.json").read_bytes()), "config.json is read differently")
+    require(
+        source.keys == json.loads((case / "config.json").read_bytes()),
+        "config.json is read differently",
+    )
 
 
 def reference(case: Path) -> dict[str, Tensor]:

@@ -1,4 +1,5 @@
-"""GGUF files. The reference is the gguf package; rotary rows are in another order there, so that numbers are compared sorted."""
+"""GGUF files. The reference is the gguf package; rotary rows are in another order there, so that
+numbers are compared sorted."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def make(place: Path) -> None:
     folder = place / "llama"
     save_model("LlamaForCausalLM", LLAMA | {"hidden_size": 32, "num_hidden_layers": 1}, folder)
     byte_pieces().save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE})
+    )
     model = sl.load(folder)
     for path in folder.iterdir():
         path.unlink()
@@ -40,7 +43,10 @@ def check(case: Path, sample: Path) -> None:
     for name, tensor in ours.items():
         require(name in theirs, f"{name} is not there")
         numbers = np.sort(tensor.float().numpy(), axis=None)
-        require(np.array_equal(numbers, np.sort(theirs[name], axis=None), equal_nan=True), f"{name} has other numbers")
+        require(
+            np.array_equal(numbers, np.sort(theirs[name], axis=None), equal_nan=True),
+            f"{name} has other numbers",
+        )
 
 
 def reference(path: Path) -> Arrays:
@@ -48,4 +54,7 @@ def reference(path: Path) -> Arrays:
     field = reader.get_field("general.architecture")
     kind = field.contents() if field is not None else ""
     found = {to_hugging_face(kind, tensor.name) or tensor.name: tensor for tensor in reader.tensors}
-    return {name: gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32) for name, tensor in found.items()}
+    return {
+        name: gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        for name, tensor in found.items()
+    }

@@ -11,17 +11,40 @@ from sightline.checkpoints.formats import llama2c
 from tools.fuzz.formats.tensors import read_all
 from tools.fuzz.outcome import require
 
-WIDTH, HIDDEN, LAYERS, HEADS, KV_HEADS, VOCABULARY, POSITIONS = 16, 24, 2, 4, 2, 40, 8
+WIDTH = 16
+HIDDEN = 24
+LAYERS = 2
+HEADS = 4
+KV_HEADS = 2
+VOCABULARY = 40
+POSITIONS = 8
 START = 28
 
 
 def make(place: Path) -> None:
-    layer = WIDTH + 2 * WIDTH * WIDTH + 2 * WIDTH * (WIDTH * KV_HEADS // HEADS) + WIDTH + 3 * WIDTH * HIDDEN
+    layer = (
+        WIDTH
+        + 2 * WIDTH * WIDTH
+        + 2 * WIDTH * (WIDTH * KV_HEADS // HEADS)
+        + WIDTH
+        + 3 * WIDTH * HIDDEN
+    )
     numbers = VOCABULARY * WIDTH + LAYERS * layer + WIDTH + POSITIONS * WIDTH // HEADS
     dice = np.random.default_rng(0)
     for name, tied in (("tied", True), ("untied", False)):
-        header = struct.pack("<7i", WIDTH, HIDDEN, LAYERS, HEADS, KV_HEADS, VOCABULARY if tied else -VOCABULARY, POSITIONS)
-        values = dice.standard_normal(numbers + (0 if tied else VOCABULARY * WIDTH), dtype=np.float32)
+        header = struct.pack(
+            "<7i",
+            WIDTH,
+            HIDDEN,
+            LAYERS,
+            HEADS,
+            KV_HEADS,
+            VOCABULARY if tied else -VOCABULARY,
+            POSITIONS,
+        )
+        values = dice.standard_normal(
+            numbers + (0 if tied else VOCABULARY * WIDTH), dtype=np.float32
+        )
         (place / name).mkdir()
         (place / name / "model.bin").write_bytes(header + values.tobytes())
 
@@ -29,7 +52,10 @@ def make(place: Path) -> None:
 def check(case: Path, sample: Path) -> None:
     found = read_all(llama2c.read(case / "model.bin").tensors)
     ours = np.sort(np.concatenate([tensor.numpy().ravel() for tensor in found.values()]))
-    require(np.array_equal(ours, np.sort(reference((case / "model.bin").read_bytes())), equal_nan=True), "other numbers")
+    require(
+        np.array_equal(ours, np.sort(reference((case / "model.bin").read_bytes())), equal_nan=True),
+        "other numbers",
+    )
 
 
 def reference(data: bytes) -> np.ndarray:

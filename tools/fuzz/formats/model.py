@@ -1,4 +1,5 @@
-"""Whole models: config.json and weights to logits. The reference is transformers, where it loads the same folder."""
+"""Whole models: config.json and weights to logits. The reference is transformers, where it loads
+the same folder."""
 
 from __future__ import annotations
 
@@ -29,8 +30,14 @@ def check(case: Path, sample: Path) -> None:
     theirs = reference(case)
     if theirs is None:
         return
-    require(ours.shape == theirs.shape, f"logits are {list(ours.shape)}, the reference's {list(theirs.shape)}")
-    require(torch.allclose(ours, theirs, atol=MOST, rtol=MOST, equal_nan=True), f"logits are {(ours - theirs).abs().max():.3g} apart")
+    require(
+        ours.shape == theirs.shape,
+        f"logits are {list(ours.shape)}, the reference's {list(theirs.shape)}",
+    )
+    require(
+        torch.allclose(ours, theirs, atol=MOST, rtol=MOST, equal_nan=True),
+        f"logits are {(ours - theirs).abs().max():.3g} apart",
+    )
 
 
 def reference(case: Path) -> Tensor | None:
@@ -38,7 +45,11 @@ def reference(case: Path) -> Tensor | None:
     from transformers import AutoModelForCausalLM
 
     try:
-        options: dict[str, Any] = {"output_loading_info": True, "dtype": torch.float32, "attn_implementation": "eager"}
+        options: dict[str, Any] = {
+            "output_loading_info": True,
+            "dtype": torch.float32,
+            "attn_implementation": "eager",
+        }
         loaded: Any = AutoModelForCausalLM.from_pretrained(case, **options)
         model, loading = loaded
         with torch.no_grad():

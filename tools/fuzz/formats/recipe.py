@@ -1,4 +1,5 @@
-"""Settings of recipes and configurations of models in TOML and JSON. The references are tomllib and json."""
+"""Settings of recipes and configurations of models in TOML and JSON. The references are tomllib and
+json."""
 
 from __future__ import annotations
 
@@ -21,7 +22,13 @@ SETTINGS = {"steps": 500, "width": 64, "lr": 0.01, "seed": 3, "context": 32}
 
 
 def make(place: Path) -> None:
-    sizes: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "vocab_size": 30, "max_positions": 16}
+    sizes: dict[str, Any] = {
+        "width": 16,
+        "layers": 2,
+        "heads": 2,
+        "vocab_size": 30,
+        "max_positions": 16,
+    }
     for name, config in (("gpt", sl.gpt(**sizes)), ("llama", sl.llama(**sizes))):
         for ending in ("json", "toml"):
             (place / f"{name}-{ending}").mkdir()
@@ -34,12 +41,19 @@ def check(case: Path, sample: Path) -> None:
     [path] = case.iterdir()
     if path.name == "recipe.toml":
         recipe = RECIPES["shakespeare"].told_by(read_toml(path))
-        for name, value in reference_of(lambda: tomllib.loads(path.read_bytes().decode("utf-8-sig"))).items():
-            require(str(getattr(recipe, name)) == str(value) or float(getattr(recipe, name)) == value, f"another {name}")
+        for name, value in reference_of(
+            lambda: tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        ).items():
+            require(
+                str(getattr(recipe, name)) == str(value) or float(getattr(recipe, name)) == value,
+                f"another {name}",
+            )
         return
     config = read(ModelConfig, path)
     load = tomllib.loads if path.suffix == ".toml" else json.loads
-    require_within(reference_of(lambda: load(path.read_text(encoding="utf-8"))), to_plain(config), "config")
+    require_within(
+        reference_of(lambda: load(path.read_text(encoding="utf-8"))), to_plain(config), "config"
+    )
 
 
 def require_within(said: Any, found: Any, where: str) -> None:
@@ -49,4 +63,7 @@ def require_within(said: Any, found: Any, where: str) -> None:
             require(name in found or value is None, f"{where}.{name} is lost")
             require_within(value, found.get(name), f"{where}.{name}")
     elif not isinstance(said, str) or not isinstance(found, dict):
-        require(said == found or (isinstance(said, list) and list(found) == said), f"{where} is {found!r:.60}, not {said!r:.60}")
+        require(
+            said == found or (isinstance(said, list) and list(found) == said),
+            f"{where} is {found!r:.60}, not {said!r:.60}",
+        )

@@ -1,4 +1,5 @@
-"""Folders of runs: run.json and metrics.jsonl are read as far as they can be; a checkpoint is what was saved, or passed over."""
+"""Folders of runs: run.json and metrics.jsonl are read as far as they can be; a checkpoint is what
+was saved, or passed over."""
 
 from __future__ import annotations
 
@@ -23,16 +24,31 @@ def make(place: Path) -> None:
     folder = place / "shakespeare"
     folder.mkdir()
     config = sl.gpt(width=16, layers=1, heads=2, vocab_size=30, max_positions=16)
-    run = {"recipe": "shakespeare", "settings": {"steps": 20, "width": 16}, "model": to_plain(config), "parameters": 1234}
+    run = {
+        "recipe": "shakespeare",
+        "settings": {"steps": 20, "width": 16},
+        "model": to_plain(config),
+        "parameters": 1234,
+    }
     (folder / "run.json").write_text(json.dumps(run, indent=1))
-    lines = [{"kind": "step", "step": n, "loss": 4 - n / 10, "seconds": n * 0.5, "lr": 1e-3} for n in range(1, 21)]
+    lines = [
+        {"kind": "step", "step": n, "loss": 4 - n / 10, "seconds": n * 0.5, "lr": 1e-3}
+        for n in range(1, 21)
+    ]
     lines += [{"kind": "validation", "step": n, "loss": 4 - n / 11} for n in (10, 20)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    files = {name: {"a.weight": torch.arange(8.0).view(2, 4) + n} for n, name in enumerate(("model", "optimizer"))}
+    files = {
+        name: {"a.weight": torch.arange(8.0).view(2, 4) + n}
+        for n, name in enumerate(("model", "optimizer"))
+    }
     for step in (10, 20):
         checkpoint = folder / state.FOLDER / f"step-{step:08d}"
         checkpoint.parent.mkdir(exist_ok=True)
-        state.write_checkpoint(checkpoint, files, state.Manifest(step=step, seconds=1.5, run=run, versions={"torch": "2"}))
+        state.write_checkpoint(
+            checkpoint,
+            files,
+            state.Manifest(step=step, seconds=1.5, run=run, versions={"torch": "2"}),
+        )
 
 
 def check(case: Path, sample: Path) -> None:

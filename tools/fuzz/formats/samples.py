@@ -10,21 +10,70 @@ import torch
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz"]
-TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<s>assistant:{% endif %}"
-SIZES: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
-LLAMA = SIZES | {"num_key_value_heads": 1, "vocab_size": 267, "max_position_embeddings": 32, "bos_token_id": 0, "eos_token_id": 2}
-GEMMA2 = SIZES | {"num_key_value_heads": 1, "head_dim": 8, "vocab_size": 40, "sliding_window": 8, "query_pre_attn_scalar": 8}
-GPT2 = {"n_layer": 2, "n_head": 2, "n_embd": 16, "vocab_size": 40, "n_positions": 32, "bos_token_id": 1, "eos_token_id": 2}
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}{% if"
+    " add_generation_prompt %}<s>assistant:{% endif %}"
+)
+SIZES: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+}
+LLAMA = SIZES | {
+    "num_key_value_heads": 1,
+    "vocab_size": 267,
+    "max_position_embeddings": 32,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+GEMMA2 = SIZES | {
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "vocab_size": 40,
+    "sliding_window": 8,
+    "query_pre_attn_scalar": 8,
+}
+GPT2 = {
+    "n_layer": 2,
+    "n_head": 2,
+    "n_embd": 16,
+    "vocab_size": 40,
+    "n_positions": 32,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 
 def byte_pieces() -> tokenizers.Tokenizer:
-    merges = [("c", "a"), ("ca", "t"), ("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("Ġ", "cat"), ("Ġ", "o")]
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(pair) for pair in merges)]
-    made = tokenizers.Tokenizer(models.BPE(vocab={piece: id for id, piece in enumerate(pieces)}, merges=merges))
+    merges = [
+        ("c", "a"),
+        ("ca", "t"),
+        ("Ġ", "t"),
+        ("h", "e"),
+        ("Ġt", "he"),
+        ("Ġ", "cat"),
+        ("Ġ", "o"),
+    ]
+    pieces = [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+        *sorted(pre_tokenizers.ByteLevel.alphabet()),
+        *("".join(pair) for pair in merges),
+    ]
+    made = tokenizers.Tokenizer(
+        models.BPE(vocab={piece: id for id, piece in enumerate(pieces)}, merges=merges)
+    )
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
-    made.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in pieces[:4]])
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    made.add_special_tokens(
+        [AddedToken(piece, special=True, normalized=False) for piece in pieces[:4]]
+    )
     return made
 
 
@@ -43,7 +92,11 @@ def word_pieces() -> tokenizers.Tokenizer:
         *LETTERS,
         *(f"##{letter}" for letter in LETTERS),
     ]
-    made = tokenizers.Tokenizer(models.WordPiece(vocab={piece: id for id, piece in enumerate(dict.fromkeys(pieces))}, unk_token="[UNK]"))
+    made = tokenizers.Tokenizer(
+        models.WordPiece(
+            vocab={piece: id for id, piece in enumerate(dict.fromkeys(pieces))}, unk_token="[UNK]"
+        )
+    )
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece()
@@ -53,10 +106,15 @@ def word_pieces() -> tokenizers.Tokenizer:
 
 def unigram() -> tokenizers.Tokenizer:
     pieces = ["<unk>", "<s>", "</s>", "▁", "▁the", "▁cat", *LETTERS, ".", "é"]
-    made = tokenizers.Tokenizer(models.Unigram([(piece, -float(n)) for n, piece in enumerate(pieces)], unk_id=0))
+    made = tokenizers.Tokenizer(
+        models.Unigram([(piece, -float(n)) for n, piece in enumerate(pieces)], unk_id=0)
+    )
     made.normalizer = normalizers.NFKC()
     made.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(tokenizers.Regex(r"\p{N}{1,3}"), "isolated"), pre_tokenizers.Metaspace()]
+        [
+            pre_tokenizers.Split(tokenizers.Regex(r"\p{N}{1,3}"), "isolated"),
+            pre_tokenizers.Metaspace(),
+        ]
     )
     made.decoder = decoders.Metaspace()
     made.add_special_tokens(pieces[:3])

@@ -1,4 +1,5 @@
-"""Packed weights of the native engine: what was packed, or nothing. There are checksums, so nothing else may be accepted."""
+"""Packed weights of the native engine: what was packed, or nothing. There are checksums, so nothing
+else may be accepted."""
 
 from __future__ import annotations
 
@@ -40,14 +41,20 @@ def check(case: Path, sample: Path) -> None:
     assert expected is not None
     require(found.notes == expected.notes, "other notes")
     require(found.engine.half_cache == expected.engine.half_cache, "another cache")
-    require(found.engine.program.operations == expected.engine.program.operations, "another program")
+    require(
+        found.engine.program.operations == expected.engine.program.operations, "another program"
+    )
     require(torch.equal(logits(found.engine), logits(expected.engine)), "other logits")
     require(all(map(torch.equal, memory(found.engine), memory(expected.engine))), "other weights")
 
 
 def memory(engine: NativeEngine) -> list[torch.Tensor]:
     packed = [part for one in engine.packed for part in (one.data, one.scales)]
-    return [part.contiguous().view(torch.uint8) for part in (*packed, *(kept.flatten() for kept in engine.program.kept)) if part.numel()]
+    return [
+        part.contiguous().view(torch.uint8)
+        for part in (*packed, *(kept.flatten() for kept in engine.program.kept))
+        if part.numel()
+    ]
 
 
 def logits(engine: NativeEngine) -> torch.Tensor:

@@ -17,15 +17,17 @@ MESSAGES = [
     {"role": "user", "content": "The end?"},
 ]
 CHATML = (
-    "{%- for message in messages -%}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
-    "{%- endfor -%}\n"
-    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}\n"
+    "{%- for message in messages -%}{{ '<|im_start|>' + message['role'] + '\\n' +"
+    " message['content'] + '<|im_end|>' + '\\n' }}{%- endfor -%}\n{%- if add_generation_prompt"
+    " -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}\n"
 )
 STRICT = (
-    "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set system = messages[0]['content'] | trim %}{% else %}"
-    "{% set rest = messages %}{% set system = '' %}{% endif %}{% for message in rest %}"
-    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
-    "{{ loop.index ~ ' ' ~ message['role'] ~ ': ' ~ (message['content'] | upper | tojson) ~ '\\n' }}{% endfor %}{{ system }}"
+    "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set system ="
+    " messages[0]['content'] | trim %}{% else %}{% set rest = messages %}{% set system = '' %}{%"
+    " endif %}{% for message in rest %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0)"
+    " %}{{ raise_exception('roles must alternate') }}{% endif %}{{ loop.index ~ ' ' ~"
+    " message['role'] ~ ': ' ~ (message['content'] | upper | tojson) ~ '\\n' }}{% endfor %}{{"
+    " system }}"
 )
 
 
@@ -46,5 +48,7 @@ def check(case: Path, sample: Path) -> None:
 def reference(template: str) -> str:
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    rendered, _ = render_jinja_template(conversations=[MESSAGES], chat_template=template, add_generation_prompt=True)
+    rendered, _ = render_jinja_template(
+        conversations=[MESSAGES], chat_template=template, add_generation_prompt=True
+    )
     return rendered[0]

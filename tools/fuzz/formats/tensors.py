@@ -15,7 +15,10 @@ from tools.fuzz.outcome import DifferenceError, require
 def read_all(entries: Mapping[str, Entry]) -> dict[str, Tensor]:
     found = {name: entry.read() for name, entry in entries.items()}
     for name, entry in entries.items():
-        require(tuple(found[name].shape) == entry.shape and found[name].dtype == entry.dtype, f"{name}: another shape than it says")
+        require(
+            tuple(found[name].shape) == entry.shape and found[name].dtype == entry.dtype,
+            f"{name}: another shape than it says",
+        )
     return found
 
 
@@ -24,13 +27,22 @@ def reference_of(read: Callable[[], Any]) -> Any:
     try:
         return read()
     except Exception as error:
-        raise DifferenceError(f"accepted, but the reference refuses: {type(error).__name__}: {str(error)[:150]}") from None
+        raise DifferenceError(
+            f"accepted, but the reference refuses: {type(error).__name__}: {str(error)[:150]}"
+        ) from None
 
 
 def require_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
     require(ours.keys() == theirs.keys(), f"tensors {sorted(ours.keys() ^ theirs.keys())[:3]}")
     for name, tensor in ours.items():
         other = theirs[name]
-        require(tensor.dtype == other.dtype and tensor.shape == other.shape, f"{name} is {tensor.dtype} {list(tensor.shape)}")
-        same = torch.equal(tensor.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)) if tensor.numel() else True
+        require(
+            tensor.dtype == other.dtype and tensor.shape == other.shape,
+            f"{name} is {tensor.dtype} {list(tensor.shape)}",
+        )
+        same = (
+            torch.equal(tensor.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+            if tensor.numel()
+            else True
+        )
         require(same, f"{name} has other numbers")

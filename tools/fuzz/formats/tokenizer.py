@@ -25,7 +25,11 @@ CONFIG = {
 
 
 def make(place: Path) -> None:
-    for name, tokenizer in (("bytes", byte_pieces()), ("words", word_pieces()), ("unigram", unigram())):
+    for name, tokenizer in (
+        ("bytes", byte_pieces()),
+        ("words", word_pieces()),
+        ("unigram", unigram()),
+    ):
         (place / name).mkdir()
         tokenizer.save(str(place / name / "tokenizer.json"), pretty=False)
         (place / name / "tokenizer_config.json").write_text(json.dumps(CONFIG))
@@ -34,8 +38,12 @@ def make(place: Path) -> None:
     pieces = sorted(word_pieces().get_vocab().items(), key=lambda item: item[1])
     (place / "bert" / "vocab.txt").write_text("\n".join(piece for piece, _ in pieces) + "\n")
     (place / "characters").mkdir()
-    (place / "characters" / "vocab.json").write_text(json.dumps({piece: id for id, piece in enumerate(["<pad>", "<unk>", *"abc def"])}))
-    (place / "characters" / "tokenizer_config.json").write_text(json.dumps({"pad_token": "<pad>", "unk_token": "<unk>"}))
+    (place / "characters" / "vocab.json").write_text(
+        json.dumps({piece: id for id, piece in enumerate(["<pad>", "<unk>", *"abc def"])})
+    )
+    (place / "characters" / "tokenizer_config.json").write_text(
+        json.dumps({"pad_token": "<pad>", "unk_token": "<unk>"})
+    )
     make_sentencepiece(place / "sentencepiece")
 
 
@@ -43,7 +51,9 @@ def make_gpt2(place: Path) -> None:
     place.mkdir()
     spelled = json.loads(byte_pieces().to_str())["model"]
     (place / "vocab.json").write_text(json.dumps(spelled["vocab"]))
-    (place / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in spelled["merges"]) + "\n")
+    (place / "merges.txt").write_text(
+        "#version: 0.2\n" + "\n".join(" ".join(pair) for pair in spelled["merges"]) + "\n"
+    )
     (place / "tokenizer_config.json").write_text(json.dumps(CONFIG))
     (place / "added_tokens.json").write_text(json.dumps({"<extra>": len(spelled["vocab"])}))
 
@@ -52,8 +62,15 @@ def make_sentencepiece(place: Path) -> None:
     place.mkdir()
     model = io.BytesIO()
     sentences = ["the cat sat on the mat", "a dog and a cat", "hello world", "the log"] * 20
-    options: dict[str, Any] = {"vocab_size": 300, "byte_fallback": True, "hard_vocab_limit": False, "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_writer=model, model_type="bpe", **options)
+    options: dict[str, Any] = {
+        "vocab_size": 300,
+        "byte_fallback": True,
+        "hard_vocab_limit": False,
+        "minloglevel": 2,
+    }
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=model, model_type="bpe", **options
+    )
     (place / "tokenizer.model").write_bytes(model.getvalue())
 
 
@@ -70,7 +87,9 @@ def check(case: Path, sample: Path) -> None:
     if (case / "tokenizer.json").exists():
         compare_json(case / "tokenizer.json", ours, encoded)
     elif (case / "tokenizer.model").exists():
-        processor = reference_of(lambda: sentencepiece.SentencePieceProcessor(model_file=str(case / "tokenizer.model")))
+        processor = reference_of(
+            lambda: sentencepiece.SentencePieceProcessor(model_file=str(case / "tokenizer.model"))
+        )
         theirs = {text: processor.encode(text) for text in TEXTS}
         require(theirs == encoded, "other ids than sentencepiece's")
 

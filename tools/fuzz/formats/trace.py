@@ -16,10 +16,18 @@ FIELDS = ("name", "config", "tokens", "text", "source", "source_text", "rows", "
 
 def make(place: Path) -> None:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "vocab_size": 30, "max_positions": 16}
+    sizes: dict[str, Any] = {
+        "width": 16,
+        "layers": 1,
+        "heads": 2,
+        "vocab_size": 30,
+        "max_positions": 16,
+    }
     for name, config in (("gpt", sl.gpt(**sizes)), ("llama", sl.llama(**sizes))):
         (place / name).mkdir()
-        trace = sl.Model(sl.build(config).eval(), None, name=name).trace([3, 7, 1, 4], what=("query", "key", "value", "residual"))
+        trace = sl.Model(sl.build(config).eval(), None, name=name).trace(
+            [3, 7, 1, 4], what=("query", "key", "value", "residual")
+        )
         trace.save(place / name / "seen.trace")
 
 
@@ -30,7 +38,10 @@ def check(case: Path, sample: Path) -> None:
         require(getattr(found, field) == getattr(expected, field), f"another {field}")
     require(same(found.logits, expected.logits), "other logits")
     require(found.kept.keys() == expected.kept.keys(), "other activations")
-    require(all(same(value, expected.kept[place]) for place, value in found.kept.items()), "other activations")
+    require(
+        all(same(value, expected.kept[place]) for place, value in found.kept.items()),
+        "other activations",
+    )
     require(list(found.looks) == list(expected.looks), "other heads")
     for site, look in found.looks.items():
         for kind in (Look.weights, Look.scores):

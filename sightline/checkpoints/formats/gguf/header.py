@@ -1,6 +1,8 @@
-"""The head of a GGUF file, read with suspicion: every count, length and offset is held against the file before it is believed.
+"""The head of a GGUF file, read with suspicion: every count, length and offset is held against the
+file before it is believed.
 
-magic "GGUF" · version · number of tensors · number of keys │ key, type, value … │ name, sizes, type, offset … │ padding │ data
+magic "GGUF" · version · number of tensors · number of keys │ key, type, value … │ name, sizes,
+type, offset … │ padding │ data
 """
 
 from __future__ import annotations
@@ -17,22 +19,50 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from sightline.errors import CheckpointError
 from sightline.files.mapped import MappedFile
 
-STRING, ARRAY = 8, 9
+STRING = 8
+ARRAY = 9
 LENGTH = struct.Struct("<Q")
-NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "|b1", 10: "<u8", 11: "<i8", 12: "<f8"}
+NUMBERS = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "|b1",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
 MOST_KEYS = MOST_TENSORS = 100_000
 MOST_STRINGS = 4_000_000
 LONGEST_NAME = 65_535
 LARGEST_ALIGNMENT = 65_536
 READABLE = tuple(
     GGMLQuantizationType[name]
-    for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+    for name in (
+        "F32",
+        "F16",
+        "BF16",
+        "Q8_0",
+        "Q4_0",
+        "Q4_1",
+        "Q5_0",
+        "Q5_1",
+        "Q2_K",
+        "Q3_K",
+        "Q4_K",
+        "Q5_K",
+        "Q6_K",
+    )
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor as the file has it: torch's order of sizes, ggml's type, the place of its bytes."""
+    """One tensor as the file has it: torch's order of sizes, ggml's type, the place of its
+    bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -54,13 +84,16 @@ class Cursor:
     """Reads forward through the mapped file and never past its end."""
 
     def __init__(self, file: MappedFile) -> None:
-        self.file, self.at = file, 0
+        self.file = file
+        self.at = 0
         self.bytes = file.part(0, len(file))
 
     def refuse(self, seen: str, expected: str = "") -> NoReturn:
         """One line with the file and the place."""
         fix = "fetch the file again, or convert the model again"
-        raise CheckpointError(f"{self.file.where}: {seen} (at byte {self.at})", expected=expected, fix=fix)
+        raise CheckpointError(
+            f"{self.file.where}: {seen} (at byte {self.at})", expected=expected, fix=fix
+        )
 
     def take(self, length: int, what: str) -> bytes:
         """The next `length` bytes."""
@@ -99,18 +132,28 @@ class Cursor:
         if kind != STRING:
             return self.numbers(kind, count, key)
         if count > min(MOST_STRINGS, (len(self.bytes) - self.at) // 8):
-            self.refuse(f"{key!r} says it has {count} strings", f"at most {MOST_STRINGS}, and no more than the file can hold")
+            self.refuse(
+                f"{key!r} says it has {count} strings",
+                f"at most {MOST_STRINGS}, and no more than the file can hold",
+            )
         return self.texts(key, count)
 
     def texts(self, key: str, count: int) -> list[str]:
-        """`count` texts one after the other: a vocabulary has a hundred thousand. What is wrong with one, `text` says."""
-        whole, unpack, found = self.bytes.data, LENGTH.unpack_from, list[str]()
+        """`count` texts one after the other: a vocabulary has a hundred thousand. What is wrong
+        with one, `text` says."""
+        whole = self.bytes.data
+        unpack = LENGTH.unpack_from
+        found = list[str]()
         last = len(whole) - LENGTH.size
         for place in range(count):
             start = self.at + LENGTH.size
             end = start + unpack(whole, self.at)[0] if self.at <= last else len(whole) + 1
             try:
-                found.append(str(whole[start:end], "utf-8") if end <= len(whole) else self.text(f"{key}[{place}]"))
+                found.append(
+                    str(whole[start:end], "utf-8")
+                    if end <= len(whole)
+                    else self.text(f"{key}[{place}]")
+                )
             except UnicodeDecodeError:
                 found.append(self.text(f"{key}[{place}]"))
             self.at = end
@@ -119,20 +162,31 @@ class Cursor:
     def numbers(self, kind: int, count: int, key: str) -> np.ndarray[Any, Any]:
         """`count` numbers of one of the twelve plain types."""
         if kind not in NUMBERS:
-            self.refuse(f"{key!r} has the unknown type {kind}", f"{STRING}, {ARRAY} or one of {sorted(NUMBERS)}")
+            self.refuse(
+                f"{key!r} has the unknown type {kind}",
+                f"{STRING}, {ARRAY} or one of {sorted(NUMBERS)}",
+            )
         dtype = np.dtype(NUMBERS[kind])
         raw = self.take(count * dtype.itemsize, f"{key!r} with {count} values")
-        return np.frombuffer(raw, dtype=np.uint8).astype(bool) if dtype.kind == "b" else np.frombuffer(raw, dtype=dtype)
+        return (
+            np.frombuffer(raw, dtype=np.uint8).astype(bool)
+            if dtype.kind == "b"
+            else np.frombuffer(raw, dtype=dtype)
+        )
 
 
 def read_header(file: MappedFile) -> Header:
     """Read and check everything before the data."""
     cursor = Cursor(file)
     version = _version(cursor)
-    tensors, keys = cursor.number("<Q", "the number of tensors"), cursor.number("<Q", "the number of keys")
+    tensors = cursor.number("<Q", "the number of tensors")
+    keys = cursor.number("<Q", "the number of keys")
     for count, most, what in ((tensors, MOST_TENSORS, "tensors"), (keys, MOST_KEYS, "keys")):
         if count > min(most, len(file) // 12):
-            cursor.refuse(f"the file says it has {count} {what}", f"at most {most}, and no more than the file can hold")
+            cursor.refuse(
+                f"the file says it has {count} {what}",
+                f"at most {most}, and no more than the file can hold",
+            )
     metadata = _metadata(cursor, keys)
     infos = [_info(cursor) for _ in range(tensors)]
     alignment = _alignment(cursor, metadata)
@@ -167,8 +221,14 @@ def _metadata(cursor: Cursor, count: int) -> dict[str, Any]:
 def _alignment(cursor: Cursor, metadata: dict[str, Any]) -> int:
     """Where data may begin: a multiple of this."""
     alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or not 0 < alignment <= LARGEST_ALIGNMENT or alignment & (alignment - 1):
-        cursor.refuse(f"general.alignment is {alignment!r}", f"a power of two up to {LARGEST_ALIGNMENT}")
+    if (
+        not isinstance(alignment, int)
+        or not 0 < alignment <= LARGEST_ALIGNMENT
+        or alignment & (alignment - 1)
+    ):
+        cursor.refuse(
+            f"general.alignment is {alignment!r}", f"a power of two up to {LARGEST_ALIGNMENT}"
+        )
     return alignment
 
 
@@ -179,24 +239,34 @@ def _info(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
     if not 1 <= dimensions <= 4:
         cursor.refuse(f"tensor {name!r} has {dimensions} dimensions", "1 to 4")
     sizes = [cursor.number("<Q", f"the sizes of {name!r}") for _ in range(dimensions)]
-    kind, offset = cursor.number("<I", f"the type of {name!r}"), cursor.number("<Q", f"the offset of {name!r}")
+    kind = cursor.number("<I", f"the type of {name!r}")
+    offset = cursor.number("<Q", f"the offset of {name!r}")
     return name, tuple(reversed(sizes)), kind, offset
 
 
-def _place(cursor: Cursor, infos: list[tuple[str, tuple[int, ...], int, int]], start: int, alignment: int) -> dict[str, Stored]:
+def _place(
+    cursor: Cursor, infos: list[tuple[str, tuple[int, ...], int, int]], start: int, alignment: int
+) -> dict[str, Stored]:
     """Check types, sizes and offsets; no two tensors share a byte."""
     stored: dict[str, Stored] = {}
     for name, shape, kind, offset in infos:
         if name in stored:
             cursor.refuse(f"tensor {name!r} comes twice")
         if offset % alignment:
-            cursor.refuse(f"tensor {name!r} begins at offset {offset}", f"a multiple of {alignment}")
+            cursor.refuse(
+                f"tensor {name!r} begins at offset {offset}", f"a multiple of {alignment}"
+            )
         known = _kind(cursor, name, kind)
         length = _length(cursor, name, shape, known)
         if start + offset + length > len(cursor.bytes):
-            cursor.refuse(f"tensor {name!r} ends at byte {start + offset + length} of a file of {len(cursor.bytes)}")
+            cursor.refuse(
+                f"tensor {name!r} ends at byte {start + offset + length} of a file of"
+                f" {len(cursor.bytes)}"
+            )
         stored[name] = Stored(name, shape, known, start + offset, length)
-    ordered = sorted((tensor for tensor in stored.values() if tensor.length), key=lambda tensor: tensor.start)
+    ordered = sorted(
+        (tensor for tensor in stored.values() if tensor.length), key=lambda tensor: tensor.start
+    )
     for left, right in pairwise(ordered):
         if left.start + left.length > right.start:
             cursor.refuse(f"tensors {left.name!r} and {right.name!r} overlap")
@@ -207,7 +277,10 @@ def _kind(cursor: Cursor, name: str, kind: int) -> GGMLQuantizationType:
     """One of the types that we decode."""
     if kind not in [known.value for known in READABLE]:
         known = {member.value: member.name for member in GGMLQuantizationType}
-        cursor.refuse(f"tensor {name!r} has type {known.get(kind, kind)}", f"one of {', '.join(each.name for each in READABLE)}")
+        cursor.refuse(
+            f"tensor {name!r} has type {known.get(kind, kind)}",
+            f"one of {', '.join(each.name for each in READABLE)}",
+        )
     return GGMLQuantizationType(kind)
 
 
@@ -215,7 +288,10 @@ def _length(cursor: Cursor, name: str, shape: tuple[int, ...], kind: GGMLQuantiz
     """Bytes of a tensor, from its sizes and its type's blocks."""
     block, size = GGML_QUANT_SIZES[kind]
     if shape[-1] % block:
-        cursor.refuse(f"tensor {name!r} has rows of {shape[-1]} numbers", f"a multiple of {kind.name}'s block of {block}")
+        cursor.refuse(
+            f"tensor {name!r} has rows of {shape[-1]} numbers",
+            f"a multiple of {kind.name}'s block of {block}",
+        )
     length = size
     for count in (*shape[:-1], shape[-1] // block):
         length *= count

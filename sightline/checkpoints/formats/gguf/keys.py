@@ -20,11 +20,21 @@ SIZES = {
     "context_length": "max_position_embeddings",
     "feed_forward_length": "intermediate_size",
 }
-GPT2_SIZES = dict(zip(SIZES, ("n_embd", "n_layer", "n_head", "n_positions", "n_inner"), strict=True))
-T5_SIZES = dict(zip(SIZES, ("d_model", "num_layers", "num_heads", "n_positions", "d_ff"), strict=True))
-BLOOM_SIZES = dict(zip(SIZES, ("hidden_size", "n_layer", "n_head", "seq_length", "n_inner"), strict=True))
+GPT2_SIZES = dict(
+    zip(SIZES, ("n_embd", "n_layer", "n_head", "n_positions", "n_inner"), strict=True)
+)
+T5_SIZES = dict(
+    zip(SIZES, ("d_model", "num_layers", "num_heads", "n_positions", "d_ff"), strict=True)
+)
+BLOOM_SIZES = dict(
+    zip(SIZES, ("hidden_size", "n_layer", "n_head", "seq_length", "n_inner"), strict=True)
+)
 OTHER_SIZES = {"gpt2": GPT2_SIZES, "bloom": BLOOM_SIZES, "t5": T5_SIZES, "t5encoder": T5_SIZES}
-SPECIAL_IDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
+SPECIAL_IDS = {
+    "bos_token_id": "bos_token_id",
+    "eos_token_id": "eos_token_id",
+    "pad_token_id": "padding_token_id",
+}
 ENCODERS = ("bert", "modern-bert", "t5", "t5encoder")
 # What changes the mathematics and is not supported, with the values that change nothing.
 UNSUPPORTED = {
@@ -34,14 +44,17 @@ UNSUPPORTED = {
     "attention.clamp_kqv": (0,),
     "rope.scaling.attn_factor": (1,),
 }
-GEMMA2_27B_LAYERS = 46  # llama.cpp knows by this number that the scores' scale is not that of the heads
+GEMMA2_27B_LAYERS = (
+    46  # llama.cpp knows by this number that the scores' scale is not that of the heads
+)
 
 
 class Metadata:
     """The metadata of one file, asked for by name and type."""
 
     def __init__(self, where: Path, values: Mapping[str, Any]) -> None:
-        self.where, self.values = where, values
+        self.where = where
+        self.values = values
         self.architecture = self.text("general.architecture")
         if self.architecture not in ARCHITECTURES:
             raise CheckpointError(
@@ -54,7 +67,10 @@ class Metadata:
         """A string that must be there."""
         value = self.values.get(key)
         if not isinstance(value, str):
-            raise CheckpointError(f"{self.where}: {key} is {'missing' if value is None else short(value)}", expected="a string")
+            raise CheckpointError(
+                f"{self.where}: {key} is {'missing' if value is None else short(value)}",
+                expected="a string",
+            )
         return value
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -65,10 +81,13 @@ class Metadata:
         """The error about a value of this architecture."""
         value = self.get(key)
         seen = "missing" if value is None else short(value)
-        return CheckpointError(f"{self.where}: {self.architecture}.{key} is {seen}", expected=expected)
+        return CheckpointError(
+            f"{self.where}: {self.architecture}.{key} is {seen}", expected=expected
+        )
 
     def size(self, key: str, default: int | None = None) -> int:
-        """A positive integer of this architecture; one number per layer is accepted when all are equal."""
+        """A positive integer of this architecture; one number per layer is accepted when all are
+        equal."""
         value = self.get(key, default)
         if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
             value = value[0].item()
@@ -79,7 +98,11 @@ class Metadata:
     def real(self, key: str, default: float | None = None) -> float:
         """A finite number; float32's 9.9999997e-06 is read as the 1e-05 that was meant."""
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             raise self.refuse(key, "a finite number")
         return float(str(np.float32(value)))
 
@@ -97,14 +120,24 @@ class Metadata:
         return None if unset else self.size("attention.sliding_window")
 
 
-def keys_of(metadata: Metadata, *, vocab_size: int, dtype: str, tensors: Set[str]) -> dict[str, Any]:
-    """The keys that a config.json of this model would have; `tensors` are GGUF's names of what the file holds."""
+def keys_of(
+    metadata: Metadata, *, vocab_size: int, dtype: str, tensors: Set[str]
+) -> dict[str, Any]:
+    """The keys that a config.json of this model would have; `tensors` are GGUF's names of what the
+    file holds."""
     kind = metadata.architecture
     _check_supported(metadata)
-    keys: dict[str, Any] = {"model_type": ARCHITECTURES[kind].family, "architectures": [ARCHITECTURES[kind].model_class]}
+    keys: dict[str, Any] = {
+        "model_type": ARCHITECTURES[kind].family,
+        "architectures": [ARCHITECTURES[kind].model_class],
+    }
     for key, name in OTHER_SIZES.get(kind, SIZES).items():
         keys[name] = metadata.size(key)
-    keys |= {"vocab_size": vocab_size, "tie_word_embeddings": "output.weight" not in tensors, "torch_dtype": dtype}
+    keys |= {
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "torch_dtype": dtype,
+    }
     keys |= READERS[kind](metadata, tensors)
     for name, key in SPECIAL_IDS.items():
         value = metadata.values.get(f"tokenizer.ggml.{key}")
@@ -117,25 +150,41 @@ def _check_supported(metadata: Metadata) -> None:
     """Refuse what would change the result and cannot be computed."""
     for key, harmless in UNSUPPORTED.items():
         value = metadata.get(key)
-        if value is not None and not any(repr(value) in (repr(number), repr(float(number))) for number in harmless):
-            raise CheckpointError(f"{metadata.where}: {metadata.architecture}.{key} is set", expected="a model without it")
+        if value is not None and not any(
+            repr(value) in (repr(number), repr(float(number))) for number in harmless
+        ):
+            raise CheckpointError(
+                f"{metadata.where}: {metadata.architecture}.{key} is set",
+                expected="a model without it",
+            )
     causal = metadata.architecture not in ENCODERS
-    if metadata.flag("attention.causal", default=causal) is not causal and metadata.architecture not in ("t5", "t5encoder"):
+    if metadata.flag(
+        "attention.causal", default=causal
+    ) is not causal and metadata.architecture not in ("t5", "t5encoder"):
         raise metadata.refuse("attention.causal", str(causal).lower())
 
 
 def _gpt2(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
-    return {"layer_norm_epsilon": metadata.real("attention.layer_norm_epsilon"), "activation_function": "gelu_new"}
+    return {
+        "layer_norm_epsilon": metadata.real("attention.layer_norm_epsilon"),
+        "activation_function": "gelu_new",
+    }
 
 
 def _bert(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
-    """BERT and its kin. GGUF does not name the activation; all published ones have the exact GELU."""
-    return {"layer_norm_eps": metadata.real("attention.layer_norm_epsilon"), "hidden_act": "gelu", "position_embedding_type": "absolute"}
+    """BERT and its kin. GGUF does not name the activation; all published ones have the exact
+    GELU."""
+    return {
+        "layer_norm_eps": metadata.real("attention.layer_norm_epsilon"),
+        "hidden_act": "gelu",
+        "position_embedding_type": "absolute",
+    }
 
 
 def _modernbert(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
     """ModernBERT. Without a window all layers see everything."""
-    window, layers = metadata.window(), metadata.size("block_count")
+    window = metadata.window()
+    layers = metadata.size("block_count")
     base = metadata.real("rope.freq_base", default=10000.0)
     activation = metadata.get("hidden_activation", "gelu")
     if not isinstance(activation, str):
@@ -144,7 +193,9 @@ def _modernbert(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
         "norm_eps": metadata.real("attention.layer_norm_epsilon"),
         "hidden_activation": activation,
         "local_attention": window or 128,
-        "layer_types": _layer_types(metadata, layers, [window is not None and n % 3 != 0 for n in range(layers)]),
+        "layer_types": _layer_types(
+            metadata, layers, [window is not None and n % 3 != 0 for n in range(layers)]
+        ),
         "global_rope_theta": base,
         "local_rope_theta": metadata.real("rope.freq_base_swa", default=base),
     }
@@ -194,9 +245,14 @@ def _rotated(metadata: Metadata, head_dim: int | None) -> float:
 
 def _rotary(metadata: Metadata) -> dict[str, Any]:
     """Grouped queries with RoPE and RMSNorm: Llama and all that are made like it."""
-    heads, width = metadata.size("attention.head_count"), metadata.size("embedding_length")
+    heads = metadata.size("attention.head_count")
+    width = metadata.size("embedding_length")
     head_dim = metadata.size("attention.key_length", default=width // heads or None)
-    whole = ("attention.value_length",) if metadata.architecture == "phi3" else ("attention.value_length", "rope.dimension_count")
+    whole = (
+        ("attention.value_length",)
+        if metadata.architecture == "phi3"
+        else ("attention.value_length", "rope.dimension_count")
+    )
     for key in whole:
         if metadata.size(key, default=head_dim) != head_dim:
             raise metadata.refuse(key, f"the head's {head_dim}")
@@ -211,7 +267,10 @@ def _rotary(metadata: Metadata) -> dict[str, Any]:
 
 
 def _llama(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
-    biases = {"attention_bias": "blk.0.attn_q.bias" in tensors, "mlp_bias": "blk.0.ffn_gate.bias" in tensors}
+    biases = {
+        "attention_bias": "blk.0.attn_q.bias" in tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in tensors,
+    }
     return _rotary(metadata) | biases
 
 
@@ -232,7 +291,10 @@ def _olmo2(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
 
 def _phi3(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
     keys = _rotary(metadata)
-    return keys | {"sliding_window": metadata.window(), "partial_rotary_factor": _rotated(metadata, keys["head_dim"])}
+    return keys | {
+        "sliding_window": metadata.window(),
+        "partial_rotary_factor": _rotated(metadata, keys["head_dim"]),
+    }
 
 
 def _gemma(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
@@ -243,7 +305,8 @@ def _gemma(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
 
 def _gemma2(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
     """Gemma 2. GGUF does not hold the scores' scale: it is 1/√head_dim, except in the 27B model."""
-    keys, layers = _gemma(metadata, tensors), metadata.size("block_count")
+    keys = _gemma(metadata, tensors)
+    layers = metadata.size("block_count")
     shared = metadata.size("embedding_length") // metadata.size("attention.head_count")
     return keys | {
         "query_pre_attn_scalar": shared if layers == GEMMA2_27B_LAYERS else keys["head_dim"],
@@ -295,9 +358,14 @@ def _scaling(metadata: Metadata) -> dict[str, Any] | None:
         return None
     if not isinstance(kind, str) or kind not in ("linear", "yarn"):
         raise metadata.refuse("rope.scaling.type", "none, linear or yarn")
-    scaling: dict[str, Any] = {"rope_type": kind, "factor": metadata.real("rope.scaling.factor", default=1.0)}
+    scaling: dict[str, Any] = {
+        "rope_type": kind,
+        "factor": metadata.real("rope.scaling.factor", default=1.0),
+    }
     if kind == "yarn":
-        scaling["original_max_position_embeddings"] = metadata.size("rope.scaling.original_context_length")
+        scaling["original_max_position_embeddings"] = metadata.size(
+            "rope.scaling.original_context_length"
+        )
         for name in ("beta_fast", "beta_slow"):
             if metadata.get(f"rope.scaling.yarn_{name}") is not None:
                 scaling[name] = metadata.real(f"rope.scaling.yarn_{name}")

@@ -33,8 +33,11 @@ class Layout:
     to_gguf: Callable[[Tensor], Tensor]
 
 
-def layout_of(family: str, name: str, *, heads: int, kv_heads: int, reserved: int = 0) -> Layout | None:
-    """How one of GGUF's tensors differs from Hugging Face's; None if it does not. `reserved` positions stand for padding."""
+def layout_of(
+    family: str, name: str, *, heads: int, kv_heads: int, reserved: int = 0
+) -> Layout | None:
+    """How one of GGUF's tensors differs from Hugging Face's; None if it does not. `reserved`
+    positions stand for padding."""
     if family in ("llama", "mistral") and QUERY.fullmatch(name):
         return _pairs(heads)
     if family in ("llama", "mistral") and KEY.fullmatch(name):
@@ -58,7 +61,9 @@ def shape_of(change: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> tupl
 
 
 def _pairs(heads: int) -> Layout:
-    return Layout(lambda rows: pairs_to_halves(rows, heads), lambda rows: halves_to_pairs(rows, heads))
+    return Layout(
+        lambda rows: pairs_to_halves(rows, heads), lambda rows: halves_to_pairs(rows, heads)
+    )
 
 
 def _joined(heads: int) -> Layout:

@@ -22,7 +22,8 @@ from sightline.config import (
 )
 from sightline.errors import CheckpointError
 
-LAYER_NORM, RMS_NORM = "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"
+LAYER_NORM = "attention.layer_norm_epsilon"
+RMS_NORM = "attention.layer_norm_rms_epsilon"
 MEAN_POOLING = 1  # as sentence embeddings use it
 
 
@@ -30,7 +31,12 @@ def metadata_of(architecture: str, config: ModelConfig) -> dict[str, Any]:
     """Integers, floats and booleans (or lists of them) by full name."""
     stack = config.encoder or config.last
     block = stack.block(stack.layers - 1)
-    found = _sizes(stack) | _norm(block) | _heads(architecture, block.attention) | _positions(block.attention)
+    found = (
+        _sizes(stack)
+        | _norm(block)
+        | _heads(architecture, block.attention)
+        | _positions(block.attention)
+    )
     if architecture in ("bert", "modern-bert"):
         found |= {"attention.causal": False, "pooling_type": MEAN_POOLING}
     if architecture == "modern-bert":
@@ -70,7 +76,10 @@ def _heads(architecture: str, attention: AttentionConfig) -> dict[str, Any]:
     found = {"attention.head_count_kv": attention.kv_heads}
     if architecture == "bloom":
         return found
-    return found | {"attention.key_length": attention.head_dim, "attention.value_length": attention.head_dim}
+    return found | {
+        "attention.key_length": attention.head_dim,
+        "attention.value_length": attention.head_dim,
+    }
 
 
 def _positions(attention: AttentionConfig) -> dict[str, Any]:
@@ -78,7 +87,10 @@ def _positions(attention: AttentionConfig) -> dict[str, Any]:
     rotary = attention.positions
     if not isinstance(rotary, Rotary):
         return {}
-    found: dict[str, Any] = {"rope.dimension_count": rotary.dim or attention.head_dim, "rope.freq_base": rotary.base}
+    found: dict[str, Any] = {
+        "rope.dimension_count": rotary.dim or attention.head_dim,
+        "rope.freq_base": rotary.base,
+    }
     scaling = rotary.scaling
     if isinstance(scaling, LinearScaling):
         found |= {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
@@ -91,7 +103,9 @@ def _positions(attention: AttentionConfig) -> dict[str, Any]:
             "rope.scaling.yarn_beta_slow": scaling.beta_slow,
         }
     elif scaling is not None and not isinstance(scaling, Llama3Scaling):
-        raise CheckpointError(f"rope scaling {type(scaling).__name__}", expected="linear, yarn or llama3 for GGUF")
+        raise CheckpointError(
+            f"rope scaling {type(scaling).__name__}", expected="linear, yarn or llama3 for GGUF"
+        )
     return found
 
 
@@ -102,27 +116,45 @@ def _sliding(stack: StackConfig) -> list[bool]:
 
 def _windows(stack: StackConfig) -> list[int]:
     """The windows that there are, each once."""
-    return sorted({block.attention.window for block in stack.blocks if block.attention.window is not None})
+    return sorted(
+        {block.attention.window for block in stack.blocks if block.attention.window is not None}
+    )
 
 
 def _modernbert(stack: StackConfig) -> dict[str, Any]:
-    """Windows reach half of `sliding_window` to each side. Every n-th layer sees all, or each layer says what it does."""
-    sliding, windows = _sliding(stack), _windows(stack)
+    """Windows reach half of `sliding_window` to each side. Every n-th layer sees all, or each layer
+    says what it does."""
+    sliding = _sliding(stack)
+    windows = _windows(stack)
     full = next((stack.block(n) for n, one in enumerate(sliding) if not one), stack.block(0))
     local = next((stack.block(n) for n, one in enumerate(sliding) if one), full)
     assert isinstance(full.attention.positions, Rotary)
     assert isinstance(local.attention.positions, Rotary)
-    found: dict[str, Any] = {"rope.freq_base": full.attention.positions.base, "rope.freq_base_swa": local.attention.positions.base}
+    found: dict[str, Any] = {
+        "rope.freq_base": full.attention.positions.base,
+        "rope.freq_base_swa": local.attention.positions.base,
+    }
     found["rope.scaling.type"] = "none"
     if not windows:
         return found
-    every = next((n for n in range(1, stack.layers + 1) if sliding == [layer % n != 0 for layer in range(stack.layers)]), None)
-    return found | {"attention.sliding_window": 2 * (windows[0] - 1), "attention.sliding_window_pattern": every or sliding}
+    every = next(
+        (
+            n
+            for n in range(1, stack.layers + 1)
+            if sliding == [layer % n != 0 for layer in range(stack.layers)]
+        ),
+        None,
+    )
+    return found | {
+        "attention.sliding_window": 2 * (windows[0] - 1),
+        "attention.sliding_window_pattern": every or sliding,
+    }
 
 
 def _gemma2(config: ModelConfig, stack: StackConfig) -> dict[str, Any]:
     """Without a value llama.cpp takes the published models' soft-caps, window and alternation."""
-    sliding, windows = _sliding(stack), _windows(stack)
+    sliding = _sliding(stack)
+    windows = _windows(stack)
     found: dict[str, Any] = {}
     if windows:
         found["attention.sliding_window"] = windows[0]
@@ -136,12 +168,18 @@ def _gemma2(config: ModelConfig, stack: StackConfig) -> dict[str, Any]:
 
 def _t5(config: ModelConfig, block: BlockConfig) -> dict[str, Any]:
     assert isinstance(block.attention.positions, RelativeBias)
-    found = {LAYER_NORM: _norm(block)[RMS_NORM], "attention.relative_buckets_count": block.attention.positions.buckets}
-    return found | ({"decoder_block_count": config.decoder.layers} if config.decoder is not None else {})
+    found = {
+        LAYER_NORM: _norm(block)[RMS_NORM],
+        "attention.relative_buckets_count": block.attention.positions.buckets,
+    }
+    return found | (
+        {"decoder_block_count": config.decoder.layers} if config.decoder is not None else {}
+    )
 
 
 def check_same(path: Path, written: ModelConfig, read: ModelConfig) -> None:
-    """Refuse a model that a reader of the file would take for another one: GGUF has no word for some part of it."""
+    """Refuse a model that a reader of the file would take for another one: GGUF has no word for
+    some part of it."""
     found = _facts(read)
     for place, before in _facts(written).items():
         after = found.get(place, "missing")
@@ -154,22 +192,43 @@ def check_same(path: Path, written: ModelConfig, read: ModelConfig) -> None:
 
 
 def _facts(config: ModelConfig) -> dict[str, Any]:
-    """What a forward pass depends on, by place. Llama 3's scaling is left out: it goes into a tensor."""
+    """What a forward pass depends on, by place. Llama 3's scaling is left out: it goes into a
+    tensor."""
     found: dict[str, Any] = {}
     for name, stack in config.stacks.items():
-        norm, embedding = stack.final_norm, stack.embedding
-        found |= {f"{name}'s final norm": norm, f"{name}'s embedding scale": embedding.scale, f"{name}'s embedding norm": embedding.norm}
-        found |= {f"{name}'s {part}": getattr(stack, part) for part in ("width", "layers", "causal", "max_positions")}
+        norm = stack.final_norm
+        embedding = stack.embedding
+        found |= {
+            f"{name}'s final norm": norm,
+            f"{name}'s embedding scale": embedding.scale,
+            f"{name}'s embedding norm": embedding.norm,
+        }
+        found |= {
+            f"{name}'s {part}": getattr(stack, part)
+            for part in ("width", "layers", "causal", "max_positions")
+        }
         for n in range(stack.layers):
-            found |= {f"layer {n}'s {part} in the {name}": value for part, value in _block_facts(stack.block(n)).items()}
+            found |= {
+                f"layer {n}'s {part} in the {name}": value
+                for part, value in _block_facts(stack.block(n)).items()
+            }
     if isinstance(config.head, LanguageHead):
-        found |= {f"the output's {part}": getattr(config.head, part) for part in ("tied", "bias", "scale", "softcap")}
+        found |= {
+            f"the output's {part}": getattr(config.head, part)
+            for part in ("tied", "bias", "scale", "softcap")
+        }
     return found
 
 
 def _block_facts(block: BlockConfig) -> dict[str, Any]:
-    found: dict[str, Any] = {part: getattr(block, part) for part in ("norm", "placement", "parallel")}
-    for name, layer in (("attention", block.attention), ("cross-attention", block.cross_attention), ("feed-forward", block.feed_forward)):
+    found: dict[str, Any] = {
+        part: getattr(block, part) for part in ("norm", "placement", "parallel")
+    }
+    for name, layer in (
+        ("attention", block.attention),
+        ("cross-attention", block.cross_attention),
+        ("feed-forward", block.feed_forward),
+    ):
         if layer is not None:
             parts = [part.name for part in fields(layer) if part.name != "dropout"]
             found |= {f"{name} {part.replace('_', ' ')}": getattr(layer, part) for part in parts}

@@ -1,4 +1,5 @@
-"""GGUF's tensor names beside Hugging Face's, one table per architecture, read in both directions."""
+"""GGUF's tensor names beside Hugging Face's, one table per architecture, read in both
+directions."""
 
 from __future__ import annotations
 
@@ -118,8 +119,10 @@ MODERNBERT = {
 
 
 def _t5_stack(short: str, stack: str, last: int) -> dict[str, str]:
-    """One stack of T5; the feed-forward is the `last` layer of a block. `wi` is the form without a gate."""
-    block, layer = f"{short}.blk.{{n}}", f"{stack}.block.{{n}}.layer"
+    """One stack of T5; the feed-forward is the `last` layer of a block. `wi` is the form without a
+    gate."""
+    block = f"{short}.blk.{{n}}"
+    layer = f"{stack}.block.{{n}}.layer"
     return {
         f"{short}.output_norm": f"{stack}.final_layer_norm",
         f"{block}.attn_norm": f"{layer}.0.layer_norm",
@@ -133,7 +136,8 @@ def _t5_stack(short: str, stack: str, last: int) -> dict[str, str]:
 
 def _t5_gate(short: str, stack: str, last: int) -> dict[str, str]:
     """The names of a gated feed-forward, in place of `wi`."""
-    block, layer = f"{short}.blk.{{n}}", f"{stack}.block.{{n}}.layer.{last}.DenseReluDense"
+    block = f"{short}.blk.{{n}}"
+    layer = f"{stack}.block.{{n}}.layer.{last}.DenseReluDense"
     return {f"{block}.ffn_gate": f"{layer}.wi_0", f"{block}.ffn_up": f"{layer}.wi_1"}
 
 
@@ -141,8 +145,13 @@ T5_ENCODER = {"token_embd": "shared", "output": "lm_head"} | _t5_stack("enc", "e
 T5_ENCODER_GATED = T5_ENCODER | _t5_gate("enc", "encoder", 1)
 T5 = T5_ENCODER | _t5_stack("dec", "decoder", 2) | {
     "dec.blk.{n}.cross_attn_norm": "decoder.block.{n}.layer.1.layer_norm",
-    **{f"dec.blk.{{n}}.cross_attn_{part}": f"decoder.block.{{n}}.layer.1.EncDecAttention.{part}" for part in "qkvo"},
-    "dec.blk.{n}.cross_attn_rel_b": "decoder.block.{n}.layer.1.EncDecAttention.relative_attention_bias",
+    **{
+        f"dec.blk.{{n}}.cross_attn_{part}": f"decoder.block.{{n}}.layer.1.EncDecAttention.{part}"
+        for part in "qkvo"
+    },
+    "dec.blk.{n}.cross_attn_rel_b": (
+        "decoder.block.{n}.layer.1.EncDecAttention.relative_attention_bias"
+    ),
 }  # fmt: skip
 T5_GATED = T5 | _t5_gate("enc", "encoder", 1) | _t5_gate("dec", "decoder", 2)
 
@@ -151,7 +160,8 @@ T5_GATED = T5 | _t5_gate("enc", "encoder", 1) | _t5_gate("dec", "decoder", 2)
 class Architecture:
     """One of GGUF's architectures: the family and class that it is read as, and its tensors' names.
 
-    `needs_output`: llama.cpp reads no such file without an output layer, so a tied one is written twice.
+    `needs_output`: llama.cpp reads no such file without an output layer, so a tied one is written
+    twice.
     """
 
     family: str
@@ -177,7 +187,8 @@ ARCHITECTURES = {
     "bert": Architecture("bert", "BertModel", BERT),
     "modern-bert": Architecture("modernbert", "ModernBertModel", MODERNBERT),
 }
-# What each family is written as, and under which names. T5 without a decoder is written as t5encoder.
+# What each family is written as, and under which names. T5 without a decoder is written as
+# t5encoder.
 WRITTEN = {found.family: name for name, found in ARCHITECTURES.items() if name != "t5encoder"} | {
     "mistral": "llama",
     "roberta": "bert",
@@ -194,7 +205,8 @@ def to_hugging_face(architecture: str, name: str, *, gated: bool = False) -> str
 
 
 def to_gguf(family: str, name: str) -> str | None:
-    """GGUF's name for one of a family's, with or without the prefix of a model with a head; or None."""
+    """GGUF's name for one of a family's, with or without the prefix of a model with a head; or
+    None."""
     found = ARCHITECTURES[WRITTEN[family]]
     tables = [OTHER_NAMES.get(family, found.names), found.gated_names or {}]
     backwards = {there: here for table in tables for here, there in table.items()}
@@ -206,7 +218,8 @@ def to_gguf(family: str, name: str) -> str | None:
 
 
 def block_of(name: str) -> tuple[str, int] | None:
-    """The stack (`blk`, `enc.blk`, `dec.blk`) and the number of the block that a GGUF tensor belongs to."""
+    """The stack (`blk`, `enc.blk`, `dec.blk`) and the number of the block that a GGUF tensor
+    belongs to."""
     found = re.match(r"((?:enc\.|dec\.)?blk)\.(\d{1,6})\.", name)
     return (found[1], int(found[2])) if found else None
 

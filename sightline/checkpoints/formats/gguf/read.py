@@ -1,4 +1,5 @@
-"""Reads a GGUF file: llama.cpp's checkpoints, plain or quantised, as Hugging Face's keys and tensors."""
+"""Reads a GGUF file: llama.cpp's checkpoints, plain or quantised, as Hugging Face's keys and
+tensors."""
 
 from __future__ import annotations
 
@@ -48,13 +49,22 @@ def read(path: Path) -> Source:
     tensors = {name: _entry(file, name, tensor, keys) for name, tensor in stored.items()}
     if metadata.architecture == "bert":
         tensors |= _types(tensors, keys)
-    return Source(file.where, "gguf", keys, tensors, from_metadata(file.where, header.metadata), notes)
+    return Source(
+        file.where, "gguf", keys, tensors, from_metadata(file.where, header.metadata), notes
+    )
 
 
-def _named(file: MappedFile, header: Header, metadata: Metadata) -> tuple[dict[str, Stored], list[str]]:
+def _named(
+    file: MappedFile, header: Header, metadata: Metadata
+) -> tuple[dict[str, Stored], list[str]]:
     """The stored tensors under Hugging Face's names; one that no table knows is refused."""
-    kind, layers = metadata.architecture, metadata.size("block_count")
-    counts = {"blk": layers, "enc.blk": layers, "dec.blk": metadata.size("decoder_block_count", default=layers)}
+    kind = metadata.architecture
+    layers = metadata.size("block_count")
+    counts = {
+        "blk": layers,
+        "enc.blk": layers,
+        "dec.blk": metadata.size("decoder_block_count", default=layers),
+    }
     gated = any(name.endswith(".ffn_gate.weight") for name in header.tensors)
     stored: dict[str, Stored] = {}
     notes: list[str] = []
@@ -66,7 +76,9 @@ def _named(file: MappedFile, header: Header, metadata: Metadata) -> tuple[dict[s
         stack, number = block_of(tensor.name) or ("blk", 0)
         if name is None or number >= counts[stack]:
             expected = f"a tensor of a {kind} with {layers} layers"
-            raise CheckpointError(f"{file.where}: tensor {tensor.name!r} is not known", expected=expected)
+            raise CheckpointError(
+                f"{file.where}: tensor {tensor.name!r} is not known", expected=expected
+            )
         stored[name] = tensor
     notes += _untie(file, header, stored) if kind in DUPLICATED else []
     if kind == "bert":
@@ -75,7 +87,8 @@ def _named(file: MappedFile, header: Header, metadata: Metadata) -> tuple[dict[s
 
 
 def _left_out(file: MappedFile, tensor: Stored) -> str:
-    """Why a tensor is no parameter, or nothing. LongRoPE's factors are refused unless they change nothing."""
+    """Why a tensor is no parameter, or nothing. LongRoPE's factors are refused unless they change
+    nothing."""
     if tensor.name == "rope_freqs.weight":
         return COMPUTED
     if ROTARY_TABLE.fullmatch(tensor.name):
@@ -84,7 +97,8 @@ def _left_out(file: MappedFile, tensor: Stored) -> str:
         return ""
     if not bool((_decode(file, tensor)() == 1).all()):
         raise CheckpointError(
-            f"{file.where}: tensor {tensor.name!r} holds LongRoPE's factors, which are not supported",
+            f"{file.where}: tensor {tensor.name!r} holds LongRoPE's factors, which are not"
+            " supported",
             expected="a model without rope scaling, as the 4k checkpoints are",
             fix="use a checkpoint such as Phi-3-mini-4k-instruct or phi-4",
         )
@@ -92,9 +106,15 @@ def _left_out(file: MappedFile, tensor: Stored) -> str:
 
 
 def _untie(file: MappedFile, header: Header, stored: dict[str, Stored]) -> list[str]:
-    """Drop the copy of the token embedding that converters write as the output layer of a tied model."""
-    head, embedding = header.tensors.get("output.weight"), header.tensors.get("token_embd.weight")
-    if head is None or embedding is None or (head.kind, head.shape) != (embedding.kind, embedding.shape):
+    """Drop the copy of the token embedding that converters write as the output layer of a tied
+    model."""
+    head = header.tensors.get("output.weight")
+    embedding = header.tensors.get("token_embd.weight")
+    if (
+        head is None
+        or embedding is None
+        or (head.kind, head.shape) != (embedding.kind, embedding.shape)
+    ):
         return []
     for length in (min(head.length, 4096), head.length):
         if not np.array_equal(file.part(head.start, length), file.part(embedding.start, length)):
@@ -103,11 +123,16 @@ def _untie(file: MappedFile, header: Header, stored: dict[str, Stored]) -> list[
     return ["output.weight is a copy of token_embd.weight: read as tied"]
 
 
-def _keys(file: MappedFile, header: Header, metadata: Metadata, stored: dict[str, Stored]) -> dict[str, Any]:
+def _keys(
+    file: MappedFile, header: Header, metadata: Metadata, stored: dict[str, Stored]
+) -> dict[str, Any]:
     """config.json's keys, from the metadata and from what the tensors show."""
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
-        raise CheckpointError(f"{file.where}: tensor 'token_embd.weight' is missing or not a matrix", expected="an embedding")
+        raise CheckpointError(
+            f"{file.where}: tensor 'token_embd.weight' is missing or not a matrix",
+            expected="an embedding",
+        )
     dtype = str(PLAIN.get(embedding.kind, torch.float32)).removeprefix("torch.")
     names = {tensor.name for tensor in stored.values()}
     keys = keys_of(metadata, vocab_size=embedding.shape[0], dtype=dtype, tensors=names)
@@ -117,18 +142,25 @@ def _keys(file: MappedFile, header: Header, metadata: Metadata, stored: dict[str
 
 
 def _types(tensors: dict[str, Entry], keys: dict[str, Any]) -> dict[str, Entry]:
-    """BERT's token types: as many as are stored. DistilBERT has none, which is the same as one that adds zero."""
-    name, width = "embeddings.token_type_embeddings.weight", keys["hidden_size"]
-    found = tensors.get(name) or Entry(name, (1, width), torch.float32, lambda: torch.zeros(1, width))
+    """BERT's token types: as many as are stored. DistilBERT has none, which is the same as one that
+    adds zero."""
+    name = "embeddings.token_type_embeddings.weight"
+    width = keys["hidden_size"]
+    found = tensors.get(name) or Entry(
+        name, (1, width), torch.float32, lambda: torch.zeros(1, width)
+    )
     keys["type_vocab_size"] = found.shape[0]
     return {name: found}
 
 
 def llama3_factors(keys: dict[str, Any], scaling: dict[str, Any]) -> Tensor:
-    """What Llama 3 divides each rotary frequency by: 1 for short waves, `factor` for long ones, a blend between."""
+    """What Llama 3 divides each rotary frequency by: 1 for short waves, `factor` for long ones, a
+    blend between."""
     half = torch.arange(0, keys["head_dim"], 2, dtype=torch.float64) / keys["head_dim"]
     waves = 2 * math.pi * keys["rope_theta"] ** half
-    low, high, length = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["original_max_position_embeddings"]
+    low = scaling["low_freq_factor"]
+    high = scaling["high_freq_factor"]
+    length = scaling["original_max_position_embeddings"]
     smooth = ((length / waves - low) / (high - low)).clamp(0, 1)
     return (1 / ((1 - smooth) / scaling["factor"] + smooth)).float()
 
@@ -137,8 +169,13 @@ def _llama3(file: MappedFile, tensor: Stored, keys: dict[str, Any]) -> dict[str,
     """The scaling whose factors the file stores as rope_freqs; other factors are refused."""
     factors = _decode(file, tensor)()
     if "head_dim" not in keys or factors.shape != (keys["head_dim"] // 2,):
-        expected = f"one factor for each pair of a head in a model that rotates whole heads, not shape {list(tensor.shape)}"
-        raise CheckpointError(f"{file.where}: tensor 'rope_freqs.weight' does not fit the model", expected=expected)
+        expected = (
+            "one factor for each pair of a head in a model that rotates whole heads, not shape"
+            f" {list(tensor.shape)}"
+        )
+        raise CheckpointError(
+            f"{file.where}: tensor 'rope_freqs.weight' does not fit the model", expected=expected
+        )
     for length in (8192, keys["max_position_embeddings"]):
         scaling = {
             "rope_type": "llama3",
@@ -150,7 +187,10 @@ def _llama3(file: MappedFile, tensor: Stored, keys: dict[str, Any]) -> dict[str,
         expected = llama3_factors(keys, scaling)
         if torch.allclose(factors, expected, rtol=1e-4):
             return scaling
-    raise CheckpointError(f"{file.where}: tensor 'rope_freqs.weight' holds other factors", expected="those of Llama 3's rope scaling")
+    raise CheckpointError(
+        f"{file.where}: tensor 'rope_freqs.weight' holds other factors",
+        expected="those of Llama 3's rope scaling",
+    )
 
 
 def _entry(file: MappedFile, name: str, tensor: Stored, keys: dict[str, Any]) -> Entry:
@@ -158,13 +198,16 @@ def _entry(file: MappedFile, name: str, tensor: Stored, keys: dict[str, Any]) ->
     heads = keys.get("num_attention_heads") or keys.get("n_head") or keys["num_heads"]
     kv_heads = keys.get("num_key_value_heads", heads)
     layout = layout_of(keys["model_type"], tensor.name, heads=heads, kv_heads=kv_heads)
-    read, shape = _decode(file, tensor), tensor.shape
+    read = _decode(file, tensor)
+    shape = tensor.shape
     if layout is not None:
         try:
             shape = shape_of(layout.to_hugging_face, shape)
         except RuntimeError:
             expected = f"rows for {heads} heads, {kv_heads} of them for keys and values"
-            raise CheckpointError(f"{file.where}: tensor {tensor.name!r} has shape {list(shape)}", expected=expected) from None
+            raise CheckpointError(
+                f"{file.where}: tensor {tensor.name!r} has shape {list(shape)}", expected=expected
+            ) from None
         read = _then(read, layout.to_hugging_face)
     return Entry(name, shape, PLAIN.get(tensor.kind, torch.float32), read, tensor.kind.name)
 
@@ -181,7 +224,11 @@ def _decode(file: MappedFile, tensor: Stored) -> Callable[[], Tensor]:
         if tensor.kind in PLAIN:
             return file.tensor(tensor.start, tensor.shape, PLAIN[tensor.kind])
         block, size = GGML_QUANT_SIZES[tensor.kind]
-        rows = file.part(tensor.start, tensor.length).reshape(*tensor.shape[:-1], tensor.shape[-1] // block * size)
-        return torch.from_numpy(np.ascontiguousarray(dequantize(rows, tensor.kind), dtype=np.float32))
+        rows = file.part(tensor.start, tensor.length).reshape(
+            *tensor.shape[:-1], tensor.shape[-1] // block * size
+        )
+        return torch.from_numpy(
+            np.ascontiguousarray(dequantize(rows, tensor.kind), dtype=np.float32)
+        )
 
     return read

@@ -1,4 +1,5 @@
-"""Writes a GGUF file in llama.cpp's layout: Hugging Face's keys and tensors, plain or in blocks of eight bits."""
+"""Writes a GGUF file in llama.cpp's layout: Hugging Face's keys and tensors, plain or in blocks of
+eight bits."""
 
 from __future__ import annotations
 
@@ -50,7 +51,13 @@ LEFT_OUT = {
     "distilbert": ("vocab_", "embeddings.position_ids"),
     "modernbert": ("head.", "decoder."),
 }
-NOT_WRITTEN = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq")
+NOT_WRITTEN = (
+    ".attn.bias",
+    ".attn.masked_bias",
+    ".attention.bias",
+    ".attention.masked_bias",
+    "rotary_emb.inv_freq",
+)
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # of T5's one embedding
 
 
@@ -79,16 +86,24 @@ class Target:
 
     @property
     def copies_embedding(self) -> bool:
-        """Whether the output layer is written as a copy: where llama.cpp wants one, and for a T5 whose logits are not scaled."""
-        unscaled = self.family == "t5" and isinstance(self.config.head, LanguageHead) and self.config.head.scale == 1.0
+        """Whether the output layer is written as a copy: where llama.cpp wants one, and for a T5
+        whose logits are not scaled."""
+        unscaled = (
+            self.family == "t5"
+            and isinstance(self.config.head, LanguageHead)
+            and self.config.head.scale == 1.0
+        )
         return self.tied and (ARCHITECTURES[self.architecture].needs_output or unscaled)
 
     def layout(self, name: str) -> Layout | None:
         """How one of GGUF's tensors differs from the family's."""
         stack = self.config.encoder or self.config.last
-        attention, positions = stack.blocks[0].attention, stack.embedding.positions
+        attention = stack.blocks[0].attention
+        positions = stack.embedding.positions
         reserved = positions.offset if isinstance(positions, Learned) else 0
-        return layout_of(self.family, name, heads=attention.heads, kv_heads=attention.kv_heads, reserved=reserved)
+        return layout_of(
+            self.family, name, heads=attention.heads, kv_heads=attention.kv_heads, reserved=reserved
+        )
 
 
 def write(
@@ -98,10 +113,15 @@ def write(
     tokenizer: Tokenizer | Vocabulary | None = None,
     dtype: str = "float16",
 ) -> list[str]:
-    """Write one GGUF file and say what was left out. The file appears whole or not at all; tensors are read one at a time."""
+    """Write one GGUF file and say what was left out. The file appears whole or not at all; tensors
+    are read one at a time."""
     dtype = SHORT.get(dtype, dtype)
     if dtype not in KINDS:
-        raise CheckpointError(f"{path}: dtype {dtype!r}", expected=f"one of {', '.join(KINDS)}", fix=nearest(dtype, KINDS))
+        raise CheckpointError(
+            f"{path}: dtype {dtype!r}",
+            expected=f"one of {', '.join(KINDS)}",
+            fix=nearest(dtype, KINDS),
+        )
     target = _target(path, keys, tensors)
     planned, notes = _plan(target, tensors, dtype)
     metadata = metadata_of(target.architecture, target.config)
@@ -117,7 +137,10 @@ def _target(path: Path, keys: Mapping[str, Any], tensors: Mapping[str, Entry]) -
     """What the keys describe. T5 without a decoder has an architecture of its own."""
     kind = keys.get("model_type")
     if kind not in WRITTEN:
-        raise CheckpointError(f"{path}: model_type {kind!r} has no GGUF form here", expected=f"one of {', '.join(WRITTEN)}")
+        raise CheckpointError(
+            f"{path}: model_type {kind!r} has no GGUF form here",
+            expected=f"one of {', '.join(WRITTEN)}",
+        )
     family = FAMILIES[kind]
     names = keys.get("architectures") or [next(iter(family.heads))]
     head = family.heads.get(names[0], next(iter(family.heads.values())))
@@ -142,33 +165,47 @@ def _read_again(target: Target, metadata: Mapping[str, Any], planned: list[Plann
     vocab_size = (target.config.encoder or target.config.last).embedding.vocab_size
     copied = ARCHITECTURES[target.architecture].needs_output and target.copies_embedding
     names = set(shapes) - {"output.weight"} if copied else set(shapes)
-    keys = keys_of(Metadata(target.path, values), vocab_size=vocab_size, dtype="float32", tensors=names)
+    keys = keys_of(
+        Metadata(target.path, values), vocab_size=vocab_size, dtype="float32", tensors=names
+    )
     if target.architecture == "bert":
         keys["type_vocab_size"] = shapes.get("token_types.weight", (1,))[0]
     family = FAMILIES[keys["model_type"]]
     return family.config(Keys(keys), family.heads[keys["architectures"][0]])
 
 
-def _plan(target: Target, tensors: Mapping[str, Entry], dtype: str) -> tuple[list[Planned], list[str]]:
-    """Which tensors go under which names; one without a place is refused, or left out for a reason."""
+def _plan(
+    target: Target, tensors: Mapping[str, Entry], dtype: str
+) -> tuple[list[Planned], list[str]]:
+    """Which tensors go under which names; one without a place is refused, or left out for a
+    reason."""
     prefix = FAMILIES[target.family].prefix
     planned: list[Planned] = []
     notes: list[str] = []
     for name, entry in tensors.items():
         found = to_gguf(target.family, name)
-        skipped = found is None and (name.endswith(NOT_WRITTEN) or (target.family == "t5" and name in COPIES))
+        skipped = found is None and (
+            name.endswith(NOT_WRITTEN) or (target.family == "t5" and name in COPIES)
+        )
         if skipped or (found == "output.weight" and target.tied):
             continue
-        if found is None and name.removeprefix(prefix).startswith(LEFT_OUT.get(target.family, ("\0",))):
+        if found is None and name.removeprefix(prefix).startswith(
+            LEFT_OUT.get(target.family, ("\0",))
+        ):
             notes.append(f"{name} is left out: GGUF has no place for it")
         elif found is None:
             raise CheckpointError(
-                f"{target.path}: tensor {name!r} has no name in GGUF's {target.architecture}", expected="the tensors of that family"
+                f"{target.path}: tensor {name!r} has no name in GGUF's {target.architecture}",
+                expected="the tensors of that family",
             )
         else:
             planned.append(_planned(target, found, entry, dtype))
     if target.copies_embedding:
-        planned += [replace(tensor, name="output.weight") for tensor in planned if tensor.name == "token_embd.weight"]
+        planned += [
+            replace(tensor, name="output.weight")
+            for tensor in planned
+            if tensor.name == "token_embd.weight"
+        ]
     if (factors := _rope_factors(target.config)) is not None:
         entry = Entry("rope_freqs.weight", tuple(factors.shape), factors.dtype, lambda: factors)
         planned.append(Planned("rope_freqs.weight", GGMLQuantizationType.F32, entry.shape, entry))
@@ -177,17 +214,22 @@ def _plan(target: Target, tensors: Mapping[str, Entry], dtype: str) -> tuple[lis
 
 def _planned(target: Target, name: str, entry: Entry, dtype: str) -> Planned:
     """One tensor in GGUF's layout and type."""
-    layout, shape = target.layout(name), entry.shape
+    layout = target.layout(name)
+    shape = entry.shape
     if layout is not None:
         try:
             shape = shape_of(layout.to_gguf, shape)
         except RuntimeError:
-            raise CheckpointError(f"{target.path}: tensor {entry.name!r} has shape {list(shape)}", expected="the model's heads") from None
+            raise CheckpointError(
+                f"{target.path}: tensor {entry.name!r} has shape {list(shape)}",
+                expected="the model's heads",
+            ) from None
     return Planned(name, _kind(name, shape, dtype), shape, entry)
 
 
 def _kind(name: str, shape: tuple[int, ...], dtype: str) -> GGMLQuantizationType:
-    """Vectors and position tables stay float32, as llama.cpp wants them; rows that make no whole blocks become float16."""
+    """Vectors and position tables stay float32, as llama.cpp wants them; rows that make no whole
+    blocks become float16."""
     if len(shape) < 2 or name in ALWAYS_FLOAT or name.endswith("_norm.weight"):
         return GGMLQuantizationType.F32
     return GGMLQuantizationType.F16 if dtype == "q8_0" and shape[-1] % 32 else KINDS[dtype]
@@ -209,7 +251,9 @@ def _rope_factors(config: ModelConfig) -> Tensor | None:
     return llama3_factors({"head_dim": attention.head_dim, "rope_theta": positions.base}, said)
 
 
-def _write(part: Path, target: Target, metadata: Mapping[str, Any], planned: list[Planned], dtype: str) -> None:
+def _write(
+    part: Path, target: Target, metadata: Mapping[str, Any], planned: list[Planned], dtype: str
+) -> None:
     """The file from beginning to end."""
     writer = gguf.GGUFWriter(part, target.architecture)
     try:
@@ -219,9 +263,20 @@ def _write(part: Path, target: Target, metadata: Mapping[str, Any], planned: lis
         for key, value in metadata.items():
             _add(writer, key, value)
         for tensor in planned:
-            shape = gguf.quant_shape_to_byte_shape(tensor.shape, tensor.kind) if _packed(tensor.kind) else tensor.shape
-            length = int(np.prod(shape)) * {GGMLQuantizationType.F32: 4, GGMLQuantizationType.F16: 2}.get(tensor.kind, 1)
-            stored = np.dtype({GGMLQuantizationType.F32: "f4", GGMLQuantizationType.F16: "f2"}.get(tensor.kind, "u1"))
+            shape = (
+                gguf.quant_shape_to_byte_shape(tensor.shape, tensor.kind)
+                if _packed(tensor.kind)
+                else tensor.shape
+            )
+            length = int(np.prod(shape)) * {
+                GGMLQuantizationType.F32: 4,
+                GGMLQuantizationType.F16: 2,
+            }.get(tensor.kind, 1)
+            stored = np.dtype(
+                {GGMLQuantizationType.F32: "f4", GGMLQuantizationType.F16: "f2"}.get(
+                    tensor.kind, "u1"
+                )
+            )
             writer.add_tensor_info(tensor.name, shape, stored, length, raw_dtype=tensor.kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -246,12 +301,23 @@ def _settle(part: Path) -> None:
 
 
 def _token_ids(keys: Mapping[str, Any], target: Target) -> dict[str, Any]:
-    """The vocabulary's size and the special ids of config.json; the tokenizer's own come after and win."""
+    """The vocabulary's size and the special ids of config.json; the tokenizer's own come after and
+    win."""
     stack = target.config.encoder or target.config.last
-    names = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "pad_token_id": "padding_token_id"}
-    found = {f"tokenizer.ggml.{key}": int(keys[name]) for name, key in names.items() if isinstance(keys.get(name), int)}
+    names = {
+        "bos_token_id": "bos_token_id",
+        "eos_token_id": "eos_token_id",
+        "pad_token_id": "padding_token_id",
+    }
+    found = {
+        f"tokenizer.ggml.{key}": int(keys[name])
+        for name, key in names.items()
+        if isinstance(keys.get(name), int)
+    }
     if target.family == "t5":
-        found[f"{target.architecture}.decoder_start_token_id"] = int(keys.get("decoder_start_token_id") or 0)
+        found[f"{target.architecture}.decoder_start_token_id"] = int(
+            keys.get("decoder_start_token_id") or 0
+        )
     if target.architecture == "bert":
         found["tokenizer.ggml.token_type_count"] = max(1, stack.embedding.types)
     return {f"{target.architecture}.vocab_size": stack.embedding.vocab_size, **found}
@@ -262,7 +328,9 @@ def _tokenizer(target: Target, vocabulary: Vocabulary | None) -> dict[str, Any]:
     if vocabulary is None:
         return {"tokenizer.ggml.model": "none"}
     found = to_metadata(vocabulary)
-    missing = (target.config.encoder or target.config.last).embedding.vocab_size - len(vocabulary.pieces)
+    missing = (target.config.encoder or target.config.last).embedding.vocab_size - len(
+        vocabulary.pieces
+    )
     if missing > 0:
         pads = [f"[PAD{len(vocabulary.pieces) + place}]" for place in range(missing)]
         found["tokenizer.ggml.tokens"] = [*found["tokenizer.ggml.tokens"], *pads]
@@ -288,10 +356,14 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 def _numbers(tensor: Planned, target: Target) -> np.ndarray[Any, Any]:
     """The tensor in GGUF's layout and type."""
-    layout, numbers = target.layout(tensor.name), tensor.entry.read()
+    layout = target.layout(tensor.name)
+    numbers = tensor.entry.read()
     numbers = numbers if layout is None else layout.to_gguf(numbers)
     if tuple(numbers.shape) != tensor.shape:
-        raise CheckpointError(f"tensor {tensor.entry.name!r} has shape {list(numbers.shape)}", expected=str(list(tensor.shape)))
+        raise CheckpointError(
+            f"tensor {tensor.entry.name!r} has shape {list(numbers.shape)}",
+            expected=str(list(tensor.shape)),
+        )
     if tensor.kind == GGMLQuantizationType.F16:
         return numbers.to(torch.float16).contiguous().numpy()
     plain = numbers.to(torch.float32).contiguous().numpy()

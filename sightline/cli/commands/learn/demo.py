@@ -23,8 +23,16 @@ MODEL = "smollm2-135m-instruct"
 PAGE = Path("sightline-demo.html")
 
 
-def demo(*, model: str = MODEL, out: Path = PAGE, lesson: bool = False, steps: int = 200, ignore_tensors: IgnoreTensors = ()) -> None:
-    """Fetch a small chat model, let it write, see where it looks, and keep all of it as one offline page.
+def demo(
+    *,
+    model: str = MODEL,
+    out: Path = PAGE,
+    lesson: bool = False,
+    steps: int = 200,
+    ignore_tensors: IgnoreTensors = (),
+) -> None:
+    """Fetch a small chat model, let it write, see where it looks, and keep all of it as one offline
+    page.
 
     Parameters
     ----------
@@ -33,7 +41,8 @@ def demo(*, model: str = MODEL, out: Path = PAGE, lesson: bool = False, steps: i
     out
         Where the page goes.
     lesson
-        Instead: three words attend to each other, then a tiny model learns to repeat. Needs no file and no network.
+        Instead: three words attend to each other, then a tiny model learns to repeat. Needs no file
+        and no network.
     steps
         How long the tiny model learns.
     """
@@ -50,7 +59,10 @@ def demo(*, model: str = MODEL, out: Path = PAGE, lesson: bool = False, steps: i
         except CheckpointError as error:
             if model != MODEL:
                 raise
-            note(f"{error}. Here is the lesson, which needs no model; the demo itself once there is a network.")
+            note(
+                f"{error}. Here is the lesson, which needs no model; the demo itself once there is"
+                " a network."
+            )
         else:
             show(loaded, out, screen)
             return
@@ -64,25 +76,43 @@ def show(model: Model, file: Path, screen: Console) -> None:
     from sightline.lens.draw.views import view_of
 
     count = sum(parameter.numel() for parameter in model.transformer.parameters())
-    heading(screen, f"1. {model.name} writes", f", {count / 1e6:.0f} million parameters, on this machine")
+    heading(
+        screen,
+        f"1. {model.name} writes",
+        f", {count / 1e6:.0f} million parameters, on this machine",
+    )
     story = write(model, tour.STORY, screen)
     heading(screen, "2. Where it looks")
     seen = tour.look(model)
     best = seen.links[0]
     print_view(view_of(seen.trace, "map", layer=best.layer, head=best.head), screen)
-    screen.print(f"\nHeads in which “{tour.PRONOUN}” looks at “{tour.REFERENT}” (the first token left out):")
+    screen.print(
+        f"\nHeads in which “{tour.PRONOUN}” looks at “{tour.REFERENT}” (the first token left out):"
+    )
     for link in seen.links:
-        bar, more = "█" * round(30 * link.share), "" if link.strongest else "  (another word more)"
-        screen.print(f"  layer {link.layer:2}, head {link.head:2}  {bar:30} {link.share:4.0%}{more}")
+        bar = "█" * round(30 * link.share)
+        more = "" if link.strongest else "  (another word more)"
+        screen.print(
+            f"  layer {link.layer:2}, head {link.head:2}  {bar:30} {link.share:4.0%}{more}"
+        )
     heading(screen, "3. Direction and length")
-    screen.print("score = |q| · |k| · cos θ / √d: a key can stand out by where it points or by how long it is.")
+    screen.print(
+        "score = |q| · |k| · cos θ / √d: a key can stand out by where it points or by how long"
+        " it is."
+    )
     screen.print(f"{seen.geometry.line()}\n{tour.about_direction(seen)}")
     translated = translate(screen)
     page = tour.write_tour(file, model, story, seen, translated)
     heading(screen, "All of it to walk through")
     screen.print(f"{page.resolve()}", soft_wrap=True)
-    screen.print("The logits came from the fused kernel; every weight shown was rebuilt beside it, exactly.")
-    commands = (f"sightline trace {model.name} 'Any text'", "bold"), "  ·  ", (f"sightline heads {model.name}", "bold")
+    screen.print(
+        "The logits came from the fused kernel; every weight shown was rebuilt beside it, exactly."
+    )
+    commands = (
+        (f"sightline trace {model.name} 'Any text'", "bold"),
+        "  ·  ",
+        (f"sightline heads {model.name}", "bold"),
+    )
     screen.print(Text.assemble("Next: ", *commands, "  ·  README.md"))
 
 
@@ -103,13 +133,20 @@ def write(model: Model, prompt: str, screen: Console) -> Generation:
         writer.write(piece.text, style)
     writer.end()
     surest, least = (math.exp(pick(found.logprobs)) for pick in (max, min))
-    said = f"{found.tokens_per_second:.0f} tokens a second; its surest token {surest:.0%}, its boldest guess {least:.0%}"
-    screen.print(f"{said}{'; green where it was sure, red where it guessed' if writer.colours else ''}", style="dim")
+    said = (
+        f"{found.tokens_per_second:.0f} tokens a second; its surest token {surest:.0%}, its boldest"
+        f" guess {least:.0%}"
+    )
+    screen.print(
+        f"{said}{'; green where it was sure, red where it guessed' if writer.colours else ''}",
+        style="dim",
+    )
     return found
 
 
 def translate(screen: Console) -> Trace | None:
-    """A sentence into Japanese, and which word each part of it looked at; nothing where the model is not there."""
+    """A sentence into Japanese, and which word each part of it looked at; nothing where the model
+    is not there."""
     from sightline.checkpoints.sources.catalogue import CATALOGUE
     from sightline.demo import tour
     from sightline.lens.draw.terminal import print_view
@@ -137,21 +174,38 @@ def show_lesson(steps: int, screen: Console) -> None:
     model = lesson.pupil()
     count = sum(parameter.numel() for parameter in model.parameters())
     text = lesson.examine(model).text
-    screen.print(f"{count:,} parameters, two layers of four heads; texts such as {text}: the second half repeats the first.")
+    screen.print(
+        f"{count:,} parameters, two layers of four heads; texts such as {text}: the second half"
+        " repeats the first."
+    )
     first = last = 0.0
-    columns = (TextColumn("learning"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("learning"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("learning", total=steps, loss=0.0)
         for step in lesson.teach(model, steps=steps):
-            first, last = (step.loss if step.number == 1 else first), step.loss
+            first = step.loss if step.number == 1 else first
+            last = step.loss
             bar.update(task, advance=1, loss=step.loss)
     found = lesson.examine(model)
     guess = f"guessing costs {math.log(26):.3f} nats a letter"
-    screen.print(f"loss on the second half: {first:.3f} at first, {last:.3f} after {steps} steps ({guess})")
-    screen.print(f"a text it never saw:  {found.text}\nwhat it says next:    {found.said}   {found.right:.0%} of the second half right\n")
+    screen.print(
+        f"loss on the second half: {first:.3f} at first, {last:.3f} after {steps} steps ({guess})"
+    )
+    screen.print(
+        f"a text it never saw:  {found.text}\nwhat it says next:    {found.said}  "
+        f" {found.right:.0%} of the second half right\n"
+    )
     where = f"Layer {found.layer}, head {found.head}, as rows of attention"
     screen.print(f"{where}; each letter of the second half looks at the one to repeat next:\n")
     screen.print("\n".join(lesson.draw_weights(found.weights, found.text)), soft_wrap=True)
-    screen.print("\nThe logits came from the fused kernel; these weights were rebuilt beside it, exactly, from the recorded q and k.")
+    screen.print(
+        "\nThe logits came from the fused kernel; these weights were rebuilt beside it, exactly,"
+        " from the recorded q and k."
+    )
     commands = ("sightline demo", "bold"), "  ·  ", ("sightline explain gpt2", "bold")
     screen.print(Text.assemble("Next: ", *commands, "  ·  README.md"))

@@ -30,8 +30,12 @@ lab = App(name="lab", help="Claims of the theory as experiments with a verdict."
 def other(*words: Annotated[str, Parameter(show=False)]) -> None:
     """Claims of the theory as experiments with a verdict."""
     if not words:
-        raise InputError("nothing to do", expected="list, run or report", fix="sightline lab --help")
-    raise InputError(f"sightline lab has no command {words[0][:100]!r}", fix=nearest(words[0][:100], ACTIONS))
+        raise InputError(
+            "nothing to do", expected="list, run or report", fix="sightline lab --help"
+        )
+    raise InputError(
+        f"sightline lab has no command {words[0][:100]!r}", fix=nearest(words[0][:100], ACTIONS)
+    )
 
 
 @lab.command(name="list")
@@ -56,13 +60,31 @@ def show_list(*, json: bool = False) -> None:
 
 
 def about(experiment: Experiment) -> dict[str, Any]:
-    texts = {name: {"en": words.en, "ja": words.ja} for name, words in (("title", experiment.title), ("claim", experiment.claim))}
-    return {"name": experiment.name, **texts, "source": experiment.source, "equation": experiment.equation}
+    texts = {
+        name: {"en": words.en, "ja": words.ja}
+        for name, words in (("title", experiment.title), ("claim", experiment.claim))
+    }
+    return {
+        "name": experiment.name,
+        **texts,
+        "source": experiment.source,
+        "equation": experiment.equation,
+    }
 
 
 @lab.command
-def run(name: str, /, *, seed: Count = 0, quick: bool = False, full: bool = False, out: Path = FOLDER, json: bool = False) -> None:
-    """Run an experiment, or all of them. What was measured before is not measured again; Ctrl-C loses nothing that was.
+def run(
+    name: str,
+    /,
+    *,
+    seed: Count = 0,
+    quick: bool = False,
+    full: bool = False,
+    out: Path = FOLDER,
+    json: bool = False,
+) -> None:
+    """Run an experiment, or all of them. What was measured before is not measured again; Ctrl-C
+    loses nothing that was.
 
     Parameters
     ----------
@@ -98,15 +120,27 @@ def measured(experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent
     from sightline.lab.executor import finding, steps
     from sightline.lab.style import save
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(experiment.name, total=None)
         for step in steps(experiment, out, tier=tier, seed=seed):
-            bar.update(task, total=step.of, completed=step.number, description=f"{experiment.name} {step.part}")
+            bar.update(
+                task,
+                total=step.of,
+                completed=step.number,
+                description=f"{experiment.name} {step.part}",
+            )
     found = finding(experiment, out, tier=tier, seed=seed)
     assert found is not None
     with found.using_numbers():
-        pictures = [path for name, made in found.figures().items() for path in save(made, out / name)]
+        pictures = [
+            path for name, made in found.figures().items() for path in save(made, out / name)
+        ]
     if not silent:
         show(found, pictures, Console())
     return found
@@ -116,11 +150,17 @@ def show(found: Finding, pictures: list[Path], screen: Console) -> None:
     """The claim, what was measured of it, and the verdict."""
     experiment = found.experiment
     screen.rule(Text(experiment.title.en, "bold"), align="left")
-    screen.print(Text.assemble(experiment.claim.en, (f" ({experiment.source})", "dim"), f"\n{experiment.equation}\n"))
+    screen.print(
+        Text.assemble(
+            experiment.claim.en, (f" ({experiment.source})", "dim"), f"\n{experiment.equation}\n"
+        )
+    )
     for check in found.checks:
         screen.print(f"  {MARKS[check.holds]} {check.says.en}: {check.found}")
     time = f"  {found.tier}, {found.seconds:.1f} core-seconds"
-    screen.print(Text.assemble("\n", (found.verdict, f"bold {STYLES[found.verdict]}"), (time, "dim")))
+    screen.print(
+        Text.assemble("\n", (found.verdict, f"bold {STYLES[found.verdict]}"), (time, "dim"))
+    )
     for path in pictures:
         screen.print(str(path), style="dim", soft_wrap=True)
 
@@ -130,7 +170,9 @@ def show_all(found: list[Finding], out: Path, screen: Console) -> None:
     table = Table("experiment", "verdict", "core-seconds", box=None, padding=(0, 2, 0, 0))
     table.columns[-1].justify = "right"
     for one in found:
-        table.add_row(one.experiment.name, Text(one.verdict, STYLES[one.verdict]), f"{one.seconds:,.0f}")
+        table.add_row(
+            one.experiment.name, Text(one.verdict, STYLES[one.verdict]), f"{one.seconds:,.0f}"
+        )
     screen.rule(Text("All of them", "bold"), align="left")
     screen.print(table)
     where = "" if out == FOLDER else f" {shlex.quote(str(out))}"
@@ -139,8 +181,17 @@ def show_all(found: list[Finding], out: Path, screen: Console) -> None:
 
 def plain(found: Finding) -> dict[str, Any]:
     """A finding as JSON has it."""
-    checks = [{"says": check.says.en, "holds": check.holds, "found": check.found} for check in found.checks]
-    said = {"experiment": found.experiment.name, "tier": found.tier, "seed": found.seed, "verdict": found.verdict, "checks": checks}
+    checks = [
+        {"says": check.says.en, "holds": check.holds, "found": check.found}
+        for check in found.checks
+    ]
+    said = {
+        "experiment": found.experiment.name,
+        "tier": found.tier,
+        "seed": found.seed,
+        "verdict": found.verdict,
+        "checks": checks,
+    }
     return said | {
         "core_seconds": found.seconds,
         "complete": found.complete,
@@ -150,8 +201,16 @@ def plain(found: Finding) -> dict[str, Any]:
 
 
 @lab.command
-def report(results: Path = FOLDER, /, *, out: Path | None = None, language: Literal["en", "ja"] = "en", seed: Count = None) -> None:
-    """All findings of a folder as one offline page (.html), or as Markdown (.md) with its figures beside it.
+def report(
+    results: Path = FOLDER,
+    /,
+    *,
+    out: Path | None = None,
+    language: Literal["en", "ja"] = "en",
+    seed: Count = None,
+) -> None:
+    """All findings of a folder as one offline page (.html), or as Markdown (.md) with its figures
+    beside it.
 
     Parameters
     ----------
@@ -168,8 +227,14 @@ def report(results: Path = FOLDER, /, *, out: Path | None = None, language: Lite
 
     page = results / "report.html" if out is None else out
     if page.suffix.lower() not in (".html", ".md"):
-        fix = f"sightline lab report {shlex.quote(str(page))}" if page.is_dir() else f"--out {page.stem}.html"
-        raise InputError(f"a report as {page.suffix or page.name!r}", expected=".html or .md", fix=fix)
+        fix = (
+            f"sightline lab report {shlex.quote(str(page))}"
+            if page.is_dir()
+            else f"--out {page.stem}.html"
+        )
+        raise InputError(
+            f"a report as {page.suffix or page.name!r}", expected=".html or .md", fix=fix
+        )
     write_page = write_html if page.suffix.lower() == ".html" else write_markdown
     write(write_page(finished(results, seed), page, language=language))
 
@@ -178,12 +243,20 @@ def finished(results: Path, seed: int | None) -> list[Finding]:
     """The findings of a seed, or of the one that has most of them."""
     from sightline.lab.results import seeds_in
 
-    found = max((findings_of(results, one) for one in (seeds_in(results) if seed is None else [seed])), key=len, default=[])
+    found = max(
+        (findings_of(results, one) for one in (seeds_in(results) if seed is None else [seed])),
+        key=len,
+        default=[],
+    )
     if not found:
         others = [] if seed is None else seeds_in(results)
         seen = f"no finished experiment in {results}"
         fix = f"--seed {others[0]}" if others else "sightline lab run all --quick"
-        raise InputError(seen if seed is None else f"{seen} with seed {seed}", expected="results of `sightline lab run`", fix=fix)
+        raise InputError(
+            seen if seed is None else f"{seen} with seed {seed}",
+            expected="results of `sightline lab run`",
+            fix=fix,
+        )
     return found
 
 

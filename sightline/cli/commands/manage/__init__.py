@@ -1,1 +1,2 @@
-"""Commands that manage checkpoints and the machine: models, info, check, convert, quantize, doctor, bench."""
+"""Commands that manage checkpoints and the machine: models, info, check, convert, quantize, doctor,
+bench."""

@@ -29,7 +29,8 @@ def check(
     verify: bool = False,
     ignore_tensors: IgnoreTensors = (),
 ) -> None:
-    """Measure on this checkpoint what should be equal: cache, batch, padding, kernels, saving, and transformers' own numbers.
+    """Measure on this checkpoint what should be equal: cache, batch, padding, kernels, saving, and
+    transformers' own numbers.
 
     Parameters
     ----------
@@ -52,7 +53,16 @@ def check(
         found.append(measured)
         remark(f"  {'holds' if measured.holds else 'BROKEN'}  {measured.law}")
     if json:
-        rows = [{"law": m.law, "difference": m.difference, "allowed": m.allowed, "holds": m.holds, "note": m.note} for m in found]
+        rows = [
+            {
+                "law": m.law,
+                "difference": m.difference,
+                "allowed": m.allowed,
+                "holds": m.holds,
+                "note": m.note,
+            }
+            for m in found
+        ]
         write_json({"model": model, "holds": all(m.holds for m in found), "laws": rows})
     else:
         Console().print(table_of(found))
@@ -64,9 +74,25 @@ def table_of(found: list[Measured]) -> Table:
     """The laws as a table."""
     table = Table(box=None, pad_edge=False)
     for heading in ("law", "difference", "allowed", "", ""):
-        table.add_column(heading, justify="right" if heading in ("difference", "allowed") else "left")
+        table.add_column(
+            heading, justify="right" if heading in ("difference", "allowed") else "left"
+        )
     for m in found:
-        difference = "–" if m.difference is None else "0" if m.difference == 0 else f"{m.difference:.1e}"
-        verdict = "not measured" if m.difference is None else "holds" if m.holds else Text("broken", "bold red")
-        table.add_row(m.law, difference, "0" if m.allowed == 0 else f"{m.allowed:.0e}", verdict, Text(escape_line(m.note), "dim"))
+        difference = (
+            "–" if m.difference is None else "0" if m.difference == 0 else f"{m.difference:.1e}"
+        )
+        verdict = (
+            "not measured"
+            if m.difference is None
+            else "holds"
+            if m.holds
+            else Text("broken", "bold red")
+        )
+        table.add_row(
+            m.law,
+            difference,
+            "0" if m.allowed == 0 else f"{m.allowed:.0e}",
+            verdict,
+            Text(escape_line(m.note), "dim"),
+        )
     return table

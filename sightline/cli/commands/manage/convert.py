@@ -42,7 +42,9 @@ def convert(
     from sightline.conversion import save_gguf
 
     form = to or ("gguf" if target.suffix == ".gguf" else "hf")
-    model = load_shown(source, from_pickle=from_pickle, strict=strict, ignore_tensors=ignore_tensors)
+    model = load_shown(
+        source, from_pickle=from_pickle, strict=strict, ignore_tensors=ignore_tensors
+    )
     known = len(model.notes)
     if form == "gguf":
         save_gguf(model, target, dtype=dtype or "float16", overwrite=overwrite)

@@ -33,16 +33,32 @@ def facts() -> dict[str, Any]:
     from sightline.amx_workaround import beware
     from sightline.kernels import library as kernels
 
-    found: dict[str, Any] = {"sightline": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    found |= {"machine": f"{platform.system()} {platform.machine()}", "threads": torch.get_num_threads(), "cuda": torch.cuda.is_available()}
+    found: dict[str, Any] = {
+        "sightline": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    found |= {
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.is_available(),
+    }
     if warning := beware():
         found["beware"] = warning
     if kernels.available():
         native = kernels.ready()
-        found["native kernels"] = f"yes, for {native.kind()} (this processor can run: {', '.join(native.kinds())})"
+        found["native kernels"] = (
+            f"yes, for {native.kind()} (this processor can run: {', '.join(native.kinds())})"
+        )
         products = "matrix products, " if kernels.OWN_PRODUCTS else ""
-        found["training uses"] = f"own {products}attention, activations, RMSNorm and rotation in float32; torch for the rest"
-        found["engine"] = "native and torch (--engine native --dtype float32, float16, int8, int8_groups, int4, int4_min)"
+        found["training uses"] = (
+            f"own {products}attention, activations, RMSNorm and rotation in float32; torch for the"
+            " rest"
+        )
+        found["engine"] = (
+            "native and torch (--engine native --dtype float32, float16, int8, int8_groups, int4,"
+            " int4_min)"
+        )
         found["packed weights"] = packed_weights()
     else:
         found["native kernels"] = f"no: {kernels.missing}"
@@ -62,5 +78,9 @@ def packed_weights() -> str:
     except CheckpointError as error:
         return f"not kept: {error.seen}"
     count, size = store.size(folder)
-    said = f"{size / 1e6:,.0f} MB in {count} {'file' if count == 1 else 'files'}" if count else "none yet"
+    said = (
+        f"{size / 1e6:,.0f} MB in {count} {'file' if count == 1 else 'files'}"
+        if count
+        else "none yet"
+    )
     return f"{said}, in {folder} (the folder may be deleted)"

@@ -11,7 +11,8 @@ from sightline.escapes import escape_line
 
 
 def info(model: str, /, *, strict: bool = False, json: bool = False) -> None:
-    """Family, sizes, positions, norms, context, dtype, bytes, tokenizer, chat template and licence of a checkpoint.
+    """Family, sizes, positions, norms, context, dtype, bytes, tokenizer, chat template and licence
+    of a checkpoint.
 
     Parameters
     ----------
@@ -28,7 +29,12 @@ def info(model: str, /, *, strict: bool = False, json: bool = False) -> None:
     if json:
         write_json(facts)
         return
-    show(lambda width: [Text.assemble((f"{name:<15}", "dim"), escape_line(spell(value))) for name, value in facts.items()])
+    show(
+        lambda width: [
+            Text.assemble((f"{name:<15}", "dim"), escape_line(spell(value)))
+            for name, value in facts.items()
+        ]
+    )
 
 
 def spell(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""`sightline models`: the models that can be had by name, what is on this disk, and how more gets there."""
+"""`sightline models`: the models that can be had by name, what is on this disk, and how more gets
+there."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ models = App(name="models", help="The models that can be had by name.")
 
 @models.default
 def listing(*words: Annotated[str, Parameter(show=False)], json: bool = False) -> None:
-    """The models that can be had by name: what each is, its size and licence, and whether it is on this disk.
+    """The models that can be had by name: what each is, its size and licence, and whether it is on
+    this disk.
 
     Parameters
     ----------
@@ -36,7 +38,10 @@ def listing(*words: Annotated[str, Parameter(show=False)], json: bool = False) -
         Write JSON.
     """
     if words:
-        raise InputError(f"sightline models has no command {words[0][:100]!r}", fix=nearest(words[0][:100], ACTIONS))
+        raise InputError(
+            f"sightline models has no command {words[0][:100]!r}",
+            fix=nearest(words[0][:100], ACTIONS),
+        )
     if json:
         write_json([to_plain(entry) for entry in CATALOGUE.values()])
     else:
@@ -52,12 +57,17 @@ def get(name: str, /, *, pickles: bool = False) -> None:
     name
         A name of the list, or OWNER/NAME[@REVISION] of the hub.
     pickles
-        Take a hub model's pytorch_model.bin too, which can hold code: only from owners that you trust.
+        Take a hub model's pytorch_model.bin too, which can hold code: only from owners that you
+        trust.
     """
     if "/" in name:
         write(hub.snapshot(name, pickles=pickles))
     elif pickles:
-        raise InputError("--pickles for a model of the catalogue", expected="OWNER/NAME of the hub", fix="leave --pickles out")
+        raise InputError(
+            "--pickles for a model of the catalogue",
+            expected="OWNER/NAME of the hub",
+            fix="leave --pickles out",
+        )
     else:
         write(fetch.get(name))
 
@@ -86,7 +96,10 @@ def remove(name: str, /, *, yes: bool = False) -> None:
         Do not ask.
     """
     if "/" in name:
-        raise CheckpointError(f"{name[:100]} lies in the cache of the hub", fix=f"hf cache rm model/{name.partition('@')[0][:100]}")
+        raise CheckpointError(
+            f"{name[:100]} lies in the cache of the hub",
+            fix=f"hf cache rm model/{name.partition('@')[0][:100]}",
+        )
     place = fetch.folder(name)
     if not yes and fetch.on_disk(name) and not agreed(f"delete {place}?"):
         raise InputError(f"{name} was not deleted", fix=f"sightline models remove {name} --yes")
@@ -98,7 +111,9 @@ def hub_path(name: str) -> Any:
     reference = hub.parse(name)
     found = hub.cached(reference) if reference else None
     if found is None:
-        raise CheckpointError(f"{name[:100]} is not on this disk", fix=f"sightline models get {name[:100]}")
+        raise CheckpointError(
+            f"{name[:100]} is not on this disk", fix=f"sightline models get {name[:100]}"
+        )
     return found
 
 
@@ -130,7 +145,8 @@ def to_plain(entry: CatalogueEntry) -> dict[str, Any]:
 
 
 def table(entries: list[CatalogueEntry], *, width: int) -> list[Text]:
-    """One row for each model, whose description wraps in its column; where that would be narrow, a paragraph for each."""
+    """One row for each model, whose description wraps in its column; where that would be narrow, a
+    paragraph for each."""
     rows = [HEAD, *map(cells, entries)]
     wide = [max(cell_len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
     left = width - sum(wide) - len(GAP) * len(wide)
@@ -141,7 +157,15 @@ def table(entries: list[CatalogueEntry], *, width: int) -> list[Text]:
 
 def cells(entry: CatalogueEntry) -> tuple[str, ...]:
     here = "yes" if fetch.on_disk(entry.name) else "no"
-    return (entry.name, entry.family, f"{entry.parameters:,}", megabytes(entry.size), entry.licence, here, entry.what)
+    return (
+        entry.name,
+        entry.family,
+        f"{entry.parameters:,}",
+        megabytes(entry.size),
+        entry.licence,
+        here,
+        entry.what,
+    )
 
 
 def row_lines(row: tuple[str, ...], wide: list[int], left: int, *, head: bool) -> list[Text]:
@@ -153,7 +177,10 @@ def row_lines(row: tuple[str, ...], wide: list[int], left: int, *, head: bool) -
         parts.append(part)
     first, *more = textwrap.wrap(row[-1], left, break_on_hyphens=False)
     indent = " " * (sum(wide) + len(GAP) * len(wide))
-    return [Text(GAP).join([*parts, Text(first, "dim")]), *(Text(indent).append(line, "dim") for line in more)]
+    return [
+        Text(GAP).join([*parts, Text(first, "dim")]),
+        *(Text(indent).append(line, "dim") for line in more),
+    ]
 
 
 def paragraph(entry: CatalogueEntry, width: int) -> list[Text]:
@@ -166,4 +193,6 @@ def paragraph(entry: CatalogueEntry, width: int) -> list[Text]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(width, 20), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return textwrap.wrap(
+        text, max(width, 20), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )

@@ -1,4 +1,5 @@
-"""`sightline quantize`: what a model weighs in each precision of the native engine, and what that costs in quality."""
+"""`sightline quantize`: what a model weighs in each precision of the native engine, and what that
+costs in quality."""
 
 from __future__ import annotations
 
@@ -37,15 +38,17 @@ def quantize(
     ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
-    """What a model weighs in each precision of the native engine. With --report, what that costs: perplexity on a text, KL to float32,
-    how often the likeliest token is the same, the largest error of a logit, and the error of each matrix and after each block.
+    """What a model weighs in each precision of the native engine. With --report, what that costs:
+    perplexity on a text, KL to float32, how often the likeliest token is the same, the largest
+    error of a logit, and the error of each matrix and after each block.
 
     Parameters
     ----------
     model
         A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
     dtype
-        float16, int8, int8_groups, int4 or int4_min, or several with commas between; by default all of them.
+        float16, int8, int8_groups, int4 or int4_min, or several with commas between; by default all
+        of them.
     report
         Measure the quality.
     text
@@ -63,7 +66,11 @@ def quantize(
     check_asked(report=report, text=text, limit=limit, out=out)
     written = read_file(text) if text is not None else ""
     if text is not None and not written:
-        raise InputError(f"{text} is empty", expected="some text to measure on", fix="--text another file, or leave it out")
+        raise InputError(
+            f"{text} is empty",
+            expected="some text to measure on",
+            fix="--text another file, or leave it out",
+        )
     loaded = load_shown(model, ignore_tensors=ignore_tensors)
     if not report:
         show_sizes(loaded, wanted, json=json)
@@ -84,8 +91,14 @@ def precisions_of(dtype: str) -> list[Precision]:
     from sightline.kernels import library as kernels
 
     if not kernels.available():
-        raise InputError(f"the native engine: {kernels.missing}", expected="one that was compiled", fix="sightline doctor")
-    return [check_precision(name) for name in dict.fromkeys(part.strip() for part in dtype.split(","))]
+        raise InputError(
+            f"the native engine: {kernels.missing}",
+            expected="one that was compiled",
+            fix="sightline doctor",
+        )
+    return [
+        check_precision(name) for name in dict.fromkeys(part.strip() for part in dtype.split(","))
+    ]
 
 
 def check_asked(*, report: bool, text: Path | None, limit: int | None, out: Path | None) -> None:
@@ -94,7 +107,9 @@ def check_asked(*, report: bool, text: Path | None, limit: int | None, out: Path
         if value is not None and not report:
             raise InputError(f"{name} without --report", expected="both", fix="add --report")
     if limit is not None and limit < 1:
-        raise InputError(f"--limit is {limit}", expected="1 or more", fix="leave it out for 4,096 tokens")
+        raise InputError(
+            f"--limit is {limit}", expected="1 or more", fix="leave it out for 4,096 tokens"
+        )
     if out is not None and out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file", expected="a folder", fix="--out another place")
 
@@ -110,7 +125,9 @@ def show_sizes(loaded: Model, wanted: Sequence[Precision], *, json: bool) -> Non
     from sightline.engine.quality import packed_bytes
     from sightline.terminal.progress import megabytes
 
-    sizes = {precision: packed_bytes(loaded.running, precision) for precision in ("float32", *wanted)}
+    sizes = {
+        precision: packed_bytes(loaded.running, precision) for precision in ("float32", *wanted)
+    }
     if json:
         write_json({"model": loaded.name, "bytes": sizes})
         return
@@ -119,7 +136,9 @@ def show_sizes(loaded: Model, wanted: Sequence[Precision], *, json: bool) -> Non
     remark("what they cost: add --report")
 
 
-def measured(loaded: Model, wanted: Sequence[Precision], text: str, *, limit: int | None) -> list[Quality]:
+def measured(
+    loaded: Model, wanted: Sequence[Precision], text: str, *, limit: int | None
+) -> list[Quality]:
     """The report, with a bar; after Ctrl-C what there is of it."""
     from sightline.engine.quality import LIMIT, reports
 
@@ -131,7 +150,13 @@ def measured(loaded: Model, wanted: Sequence[Precision], text: str, *, limit: in
             progress.update(task, description=what, completed=done, total=total)
 
         try:
-            for one in reports(loaded, text, precisions=wanted, limit=LIMIT if limit is None else limit, progress=tell):
+            for one in reports(
+                loaded,
+                text,
+                precisions=wanted,
+                limit=LIMIT if limit is None else limit,
+                progress=tell,
+            ):
                 found.append(one)  # noqa: PERF402  Ctrl-C keeps what there is
         except KeyboardInterrupt:
             if not found:
@@ -143,8 +168,17 @@ def plain(loaded: Model, name: str, found: Sequence[Quality]) -> dict[str, Any]:
     """The report as JSON has it."""
     from sightline.engine.quality import packed_bytes
 
-    truth = {"bytes": packed_bytes(loaded.running, "float32"), "perplexity": found[0].float32_perplexity}
-    return {"model": loaded.name, "text": name, "tokens": found[0].tokens, "float32": truth, "precisions": [asdict(one) for one in found]}
+    truth = {
+        "bytes": packed_bytes(loaded.running, "float32"),
+        "perplexity": found[0].float32_perplexity,
+    }
+    return {
+        "model": loaded.name,
+        "text": name,
+        "tokens": found[0].tokens,
+        "float32": truth,
+        "precisions": [asdict(one) for one in found],
+    }
 
 
 def show(loaded: Model, name: str, found: Sequence[Quality], *, json: bool) -> None:
@@ -154,7 +188,11 @@ def show(loaded: Model, name: str, found: Sequence[Quality], *, json: bool) -> N
     if json:
         write_json(said)
         return
-    write(f"{loaded.name}, {said['tokens']:,} tokens of {name}, against float32", "", *table(said["float32"], found))
+    write(
+        f"{loaded.name}, {said['tokens']:,} tokens of {name}, against float32",
+        "",
+        *table(said["float32"], found),
+    )
     width = Console().width
     for one in found:
         write("", *chart(one, width=width))
@@ -166,10 +204,15 @@ def save(loaded: Model, name: str, found: Sequence[Quality], out: Path) -> None:
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "report.json").write_text(text_of.dumps(plain(loaded, name, found), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (out / "report.json").write_text(
+            text_of.dumps(plain(loaded, name, found), indent=2, ensure_ascii=False) + "\n",
+            encoding="utf-8",
+        )
         drawn = figure(f"{loaded.name}: errors by layer, against float32, on {name}", found)
         drawn.savefig(out / "errors.svg", metadata={"Date": None})
         drawn.savefig(out / "errors.png", dpi=160)
     except OSError as error:
-        raise InputError(f"{out} cannot be written: {error.strerror}", fix="--out another folder") from None
+        raise InputError(
+            f"{out} cannot be written: {error.strerror}", fix="--out another folder"
+        ) from None
     remark(f"written: {out}/report.json, errors.svg, errors.png", style="")

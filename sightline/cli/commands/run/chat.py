@@ -41,14 +41,16 @@ def chat(
     ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
-    """Talk with a model: on a terminal as long as you like, or with one message as an argument, from a file or from standard input.
+    """Talk with a model: on a terminal as long as you like, or with one message as an argument,
+    from a file or from standard input.
 
     Parameters
     ----------
     model
         A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
     text
-        One message, one answer; - reads standard input. Without it, a terminal is asked again and again.
+        One message, one answer; - reads standard input. Without it, a terminal is asked again and
+        again.
     system
         The system message.
     temperature
@@ -70,13 +72,18 @@ def chat(
     file
         Read the message from a file.
     engine
-        native makes tokens with Sightline's own engine: several times faster, in any --dtype; auto uses it where it can, and says so.
+        native makes tokens with Sightline's own engine: several times faster, in any --dtype; auto
+        uses it where it can, and says so.
     json
         Write JSON: message, tokens, finish_reason, prompt_tokens, figures.
     """
     message = read_message(text, file)
     if message is None and json:
-        raise InputError("--json without a message", expected="one message, one answer", fix='sightline chat MODEL "Hello" --json')
+        raise InputError(
+            "--json without a message",
+            expected="one message, one answer",
+            fix='sightline chat MODEL "Hello" --json',
+        )
     given = {
         "temperature": temperature,
         "max_tokens": max_tokens,
@@ -87,7 +94,16 @@ def chat(
         "repetition_penalty": repetition_penalty,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    conversation = opened(model, load, system, given, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
+    conversation = opened(
+        model,
+        load,
+        system,
+        given,
+        engine=engine,
+        dtype=dtype,
+        strict=strict,
+        ignore_tensors=ignore_tensors,
+    )
     if message is None:
         from sightline.cli.ui.chat_session import Talk
 
@@ -99,13 +115,19 @@ def chat(
 def read_message(text: str | None, file: Path | None) -> str | None:
     """The one message, from wherever it comes; None means that there is a terminal to ask."""
     if text is not None and file is not None:
-        raise InputError("a message and a file", expected="one of them", fix='sightline chat MODEL "Hello"')
+        raise InputError(
+            "a message and a file", expected="one of them", fix='sightline chat MODEL "Hello"'
+        )
     if text is None and file is None and sys.stdin.isatty():
         return None
     given = "-" if text is None and file is None else text
-    message = read_text(given, file, what="message", fix='sightline chat MODEL "Hello"').rstrip("\n")
+    message = read_text(given, file, what="message", fix='sightline chat MODEL "Hello"').rstrip(
+        "\n"
+    )
     if not message.strip():
-        raise InputError("an empty message", expected="some text", fix='sightline chat MODEL "Hello"')
+        raise InputError(
+            "an empty message", expected="some text", fix='sightline chat MODEL "Hello"'
+        )
     return message
 
 
@@ -120,13 +142,21 @@ def opened(
     strict: bool,
     ignore_tensors: Sequence[str],
 ) -> Conversation:
-    """A new conversation or a saved one. What was given counts most, then what was saved, then what the checkpoint recommends."""
+    """A new conversation or a saved one. What was given counts most, then what was saved, then what
+    the checkpoint recommends."""
     from sightline.cli.ui.loading import load_shown
     from sightline.conversation import Conversation, recommended
 
-    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
-    found = Conversation(loaded, **recommended(loaded.defaults)) if load is None else Conversation.read(load, model=loaded)
-    found.reference, found.system = model, found.system if system is None else system
+    loaded = load_shown(
+        model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors
+    )
+    found = (
+        Conversation(loaded, **recommended(loaded.defaults))
+        if load is None
+        else Conversation.read(load, model=loaded)
+    )
+    found.reference = model
+    found.system = found.system if system is None else system
     found.set(**given)
     return found
 
@@ -152,5 +182,6 @@ def to_plain(conversation: Conversation, found: Generation) -> dict[str, Any]:
         "finish_reason": found.finish_reason,
         "prompt_tokens": figures.prompt_tokens,
         "options": conversation.options,
-        "figures": asdict(figures) | {"tokens_per_second": figures.tokens_per_second, "fullness": figures.fullness},
+        "figures": asdict(figures)
+        | {"tokens_per_second": figures.tokens_per_second, "fullness": figures.fullness},
     }

@@ -36,7 +36,8 @@ def classify(
     Parameters
     ----------
     model
-        A folder, a name of `sightline models`, or OWNER/NAME of the hub, of a model with a classifier.
+        A folder, a name of `sightline models`, or OWNER/NAME of the hub, of a model with a
+        classifier.
     texts
         The texts; - reads standard input, one text a line.
     file
@@ -44,12 +45,15 @@ def classify(
     engine
         native runs the model on Sightline's own engine, in any --dtype.
     json
-        Write JSON: each text with its label and the probability of every label, or with its labelled tokens.
+        Write JSON: each text with its label and the probability of every label, or with its
+        labelled tokens.
     """
     from sightline.cli.ui.loading import load_shown
 
     wanted = read_texts(texts, file, command="classify")
-    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
+    loaded = load_shown(
+        model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors
+    )
     started = time.perf_counter()
     with notes_shown():
         found = loaded.classify(wanted)
@@ -57,7 +61,13 @@ def classify(
     if json:
         write_json([plain(*pair) for pair in zip(wanted, found, strict=True)])
     else:
-        show(lambda width: [line for pair in zip(wanted, found, strict=True) for line in lines_of(*pair, alone=len(wanted) == 1)])
+        show(
+            lambda width: [
+                line
+                for pair in zip(wanted, found, strict=True)
+                for line in lines_of(*pair, alone=len(wanted) == 1)
+            ]
+        )
     say_speed(len(wanted), seconds)
 
 
@@ -65,7 +75,12 @@ def plain(text: str, found: Classification) -> dict[str, Any]:
     """What was found, as values; only that which this model gives."""
     if found.label is None:
         return {"text": text, "tokens": [asdict(token) for token in found.tokens]}
-    return {"text": text, "label": found.label, "probability": found.probability, "probabilities": found.probabilities}
+    return {
+        "text": text,
+        "label": found.label,
+        "probability": found.probability,
+        "probabilities": found.probabilities,
+    }
 
 
 def lines_of(text: str, found: Classification, *, alone: bool) -> list[Text]:
@@ -76,8 +91,17 @@ def lines_of(text: str, found: Classification, *, alone: bool) -> list[Text]:
     if found.label is None:
         return [*head, *tagged(found)]
     ranked = sorted(found.probabilities.items(), key=lambda pair: -pair[1])
-    more = [Text(f"… {len(ranked) - SHOWN} more labels: --json has them", "dim")] if len(ranked) > SHOWN else []
-    return [*head, *(bar_line(label, value) for label, value in ranked[:SHOWN]), *more, *([] if alone else [Text()])]
+    more = (
+        [Text(f"… {len(ranked) - SHOWN} more labels: --json has them", "dim")]
+        if len(ranked) > SHOWN
+        else []
+    )
+    return [
+        *head,
+        *(bar_line(label, value) for label, value in ranked[:SHOWN]),
+        *more,
+        *([] if alone else [Text()]),
+    ]
 
 
 def tagged(found: Classification) -> list[Text]:
@@ -85,6 +109,10 @@ def tagged(found: Classification) -> list[Text]:
     wide = max((len(repr(token.text)) for token in found.tokens), default=0)
     lines: list[Text] = []
     for token in found.tokens:
-        line = Text().append(f"{token.start:>5}–{token.end:<5} ", "dim").append(f"{token.text!r:<{wide}}  {token.probability:6.1%}  ")
+        line = (
+            Text()
+            .append(f"{token.start:>5}–{token.end:<5} ", "dim")
+            .append(f"{token.text!r:<{wide}}  {token.probability:6.1%}  ")
+        )
         lines.append(line.append(escape_line(token.label), "bold"))
     return lines

@@ -38,7 +38,8 @@ def embed(
     ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
-    """One vector for each text. Shows the cosine between any two of them; --json or --out gives the vectors.
+    """One vector for each text. Shows the cosine between any two of them; --json or --out gives the
+    vectors.
 
     Parameters
     ----------
@@ -59,7 +60,9 @@ def embed(
 
     wanted = read_texts(texts, file, command="embed")
     check_out(out)
-    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
+    loaded = load_shown(
+        model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors
+    )
     started = time.perf_counter()
     with notes_shown(), progress_of(len(wanted)) as advance:
         vectors = loaded.embed(wanted, progress=advance).float()
@@ -68,7 +71,7 @@ def embed(
     say_speed(len(wanted), seconds)
 
 
-# --------------------------------------------------------------------------------------------------------------- reading
+# ---------------------------------------------------------------------------------------- reading
 
 
 def read_texts(texts: Sequence[str], file: Path | None, *, command: str) -> list[str]:
@@ -90,12 +93,14 @@ def refuse_options(texts: Sequence[str]) -> None:
     for text in texts:
         if re.fullmatch(r"--[a-z][a-z-]*(=.*)?", text):
             raise InputError(
-                f"no option is called {text[:40]!r}", fix=nearest(text[:40], ("--file", "--out", "--json", "--top-k", "--help"))
+                f"no option is called {text[:40]!r}",
+                fix=nearest(text[:40], ("--file", "--out", "--json", "--top-k", "--help")),
             )
 
 
 def lines_of(text: str, where: str) -> list[str]:
-    """One text a line; an empty line among them counts, so that the n-th answer belongs to the n-th line."""
+    """One text a line; an empty line among them counts, so that the n-th answer belongs to the n-th
+    line."""
     lines = text.removesuffix("\n").split("\n")
     if not text.strip():
         raise InputError(f"no text in {where}", expected="one text a line")
@@ -107,12 +112,20 @@ def check_out(out: Path | None) -> None:
     if out is None:
         return
     if out.suffix != ".npy":
-        raise InputError(f"--out {out}", expected="a name that ends in .npy", fix=f"--out {out.with_suffix('.npy')}")
+        raise InputError(
+            f"--out {out}",
+            expected="a name that ends in .npy",
+            fix=f"--out {out.with_suffix('.npy')}",
+        )
     if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise InputError(f"{out} cannot be written", expected="a file in a folder that is there", fix=f"mkdir -p {out.parent}")
+        raise InputError(
+            f"{out} cannot be written",
+            expected="a file in a folder that is there",
+            fix=f"mkdir -p {out.parent}",
+        )
 
 
-# ------------------------------------------------------------------------------------------------------ while it works
+# --------------------------------------------------------------------------------- while it works
 
 
 @contextmanager
@@ -139,7 +152,7 @@ def say_speed(texts: int, seconds: float) -> None:
     remark(f"{count}, {texts / seconds:.1f} a second")
 
 
-# ---------------------------------------------------------------------------------------------------------------- results
+# ---------------------------------------------------------------------------------------- results
 
 
 def write_vectors(texts: list[str], vectors: Tensor, out: Path | None, *, json: bool) -> None:
@@ -167,7 +180,8 @@ def save(vectors: Tensor, out: Path) -> None:
 
 
 def plain(texts: list[str], vectors: Tensor, out: Path | None) -> Any:
-    """Each text with its vector, every number with the nine digits that give float32 back exactly; or where they were written."""
+    """Each text with its vector, every number with the nine digits that give float32 back exactly;
+    or where they were written."""
     if out is not None:
         return {"path": str(out), "texts": len(texts), "width": vectors.shape[1]}
     rows = ([float(f"{number:.9g}") for number in row] for row in vectors.tolist())
@@ -185,7 +199,10 @@ def look(texts: list[str], vectors: Tensor, width: int) -> list[Text]:
         numbers = " ".join(f"{number:.4f}" for number in vectors[0, :FIRST].tolist())
         return [head, Text(f"{numbers}{' …' if vectors.shape[1] > FIRST else ''}")]
     if len(texts) > COMPARED:
-        return [head, Text("--json or --out vectors.npy gives them; up to 20 texts are compared here", "dim")]
+        return [
+            head,
+            Text("--json or --out vectors.npy gives them; up to 20 texts are compared here", "dim"),
+        ]
     return [head, Text(), *cosines(texts, vectors, width)]
 
 
@@ -195,7 +212,9 @@ def cosines(texts: list[str], vectors: Tensor, width: int) -> list[Text]:
 
     units = torch.nn.functional.normalize(vectors, dim=1)
     rows = (units @ units.T).tolist()
-    lines = [Text(" " * 3 + "".join(f"{n:>7}" for n in range(1, len(texts) + 1)) + "   cosine", "dim")]
+    lines = [
+        Text(" " * 3 + "".join(f"{n:>7}" for n in range(1, len(texts) + 1)) + "   cosine", "dim")
+    ]
     for n, (text, row) in enumerate(zip(texts, rows, strict=True), start=1):
         line = Text().append(f"{n:>3}", "dim")
         for value in row:

@@ -42,10 +42,11 @@ def fill(
     Parameters
     ----------
     model
-        A folder, a name of `sightline models`, or OWNER/NAME of the hub, of a model of masked tokens (BERT and its kin).
+        A folder, a name of `sightline models`, or OWNER/NAME of the hub, of a model of masked
+        tokens (BERT and its kin).
     text
-        The text, such as "The capital of [MASK] is Paris."; - reads standard input. A mask is [MASK], <mask>, ___ (three underscores or
-        more), or as the model's tokenizer writes it.
+        The text, such as "The capital of [MASK] is Paris."; - reads standard input. A mask is
+        [MASK], <mask>, ___ (three underscores or more), or as the model's tokenizer writes it.
     top_k
         How many tokens for each mask; by default 5.
     file
@@ -53,15 +54,20 @@ def fill(
     engine
         native runs the model on Sightline's own engine, in any --dtype.
     json
-        Write JSON: for each mask its place, the candidates with id and probability, and the text with all masks filled.
+        Write JSON: for each mask its place, the candidates with id and probability, and the text
+        with all masks filled.
     """
     from sightline.cli.ui.loading import load_shown
 
     refuse_options([] if text is None else [text])
     wanted = read_text(text, file, fix='sightline fill MODEL "The capital of [MASK] is Paris."')
-    wanted = wanted if text not in (None, "-") else wanted.removesuffix("\n")  # files and pipes end in a line's end
+    wanted = (
+        wanted if text not in (None, "-") else wanted.removesuffix("\n")
+    )  # files and pipes end in a line's end
     refuse_unfit(model)
-    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
+    loaded = load_shown(
+        model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors
+    )
     found = loaded.fill(wanted, top_k=5 if top_k is None else top_k)
     if json:
         write_json([asdict(filling) for filling in found])
@@ -77,16 +83,26 @@ def refuse_unfit(model: str) -> None:
     if isinstance(config.head, MaskedHead):
         return
     kind, command = purpose(config)
-    fix = f"sightline train bert-tiny makes one; this one answers {command.replace('MODEL', shlex.quote(model))}"
-    raise InputError(f"filling in masks with {kind}", expected="a model of masked tokens, such as BERT", fix=fix)
+    fix = (
+        "sightline train bert-tiny makes one; this one answers"
+        f" {command.replace('MODEL', shlex.quote(model))}"
+    )
+    raise InputError(
+        f"filling in masks with {kind}", expected="a model of masked tokens, such as BERT", fix=fix
+    )
 
 
 def lines_of(found: list[Filling]) -> list[Text]:
     """The text with its best words, then the candidates of each mask."""
     lines = [Text(found[0].text, "bold")]
     for number, filling in enumerate(found, start=1):
-        which = f"mask {number}, characters {filling.start} to {filling.end}" if len(found) > 1 else ""
-        lines += [Text(which, "dim"), *(bar_line(repr(one.text), one.probability) for one in filling.candidates)]
+        which = (
+            f"mask {number}, characters {filling.start} to {filling.end}" if len(found) > 1 else ""
+        )
+        lines += [
+            Text(which, "dim"),
+            *(bar_line(repr(one.text), one.probability) for one in filling.candidates),
+        ]
     return lines
 
 
@@ -96,4 +112,9 @@ def bar_line(name: str, value: float) -> Text:
     if not 0 <= value <= 1:
         return Text(f"{value:8.3f}  {' ' * BAR}  {name}")
     filled = round(value * BAR)
-    return Text(f"{value:8.1%}  ").append("█" * filled, "green").append("·" * (BAR - filled), "dim").append(f"  {name}")
+    return (
+        Text(f"{value:8.1%}  ")
+        .append("█" * filled, "green")
+        .append("·" * (BAR - filled), "dim")
+        .append(f"  {name}")
+    )

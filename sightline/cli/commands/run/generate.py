@@ -109,9 +109,11 @@ def generate(
     truncate
         left: cut a prompt that is longer than the context.
     show
-        alternatives: the likeliest tokens at each step, under the text; on a terminal the text is coloured by how sure the model was.
+        alternatives: the likeliest tokens at each step, under the text; on a terminal the text is
+        coloured by how sure the model was.
     engine
-        native makes tokens with Sightline's own engine: several times faster, in any --dtype; auto uses it where it can, and says so.
+        native makes tokens with Sightline's own engine: several times faster, in any --dtype; auto
+        uses it where it can, and says so.
     json
         Write JSON: text, tokens, logprobs, finish_reason, and what it cost.
     """
@@ -120,7 +122,9 @@ def generate(
     from sightline.tasks.asking import check_options
 
     text = read_text(prompt, file, what="prompt", fix='sightline generate MODEL "Once upon a time"')
-    text = text if prompt not in (None, "-") else text.removesuffix("\n")  # files and pipes end in a line's end
+    text = (
+        text if prompt not in (None, "-") else text.removesuffix("\n")
+    )  # files and pipes end in a line's end
     constraint = constraint_of(json_schema, regex, grammar, choice)
     options: Options = {
         "max_tokens": max_tokens,
@@ -141,35 +145,57 @@ def generate(
         "constraint": constraint,
     }
     check_options(options)
-    loaded = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors)
+    loaded = load_shown(
+        model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors
+    )
     given = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "typical": typical}
-    note_what_is_not_done(loaded, text, options, [name for name, value in given.items() if value is not None])
+    note_what_is_not_done(
+        loaded, text, options, [name for name, value in given.items() if value is not None]
+    )
     if beams not in (None, 1):
         options["beams"], options["length_penalty"] = beams, length_penalty
         write_beams(loaded.generate(text, **options), json=json)
         return
-    found = follow(loaded.stream(text, **options), Generation(prompt_tokens=len(loaded.ids(text))), coloured=bool(show), silent=json)
+    found = follow(
+        loaded.stream(text, **options),
+        Generation(prompt_tokens=len(loaded.ids(text))),
+        coloured=bool(show),
+        silent=json,
+    )
     if json:
         write_generation(found, *(("alternatives",) if show else ()))
     elif show and loaded.tokenizer is not None:
         show_alternatives(found, loaded.tokenizer)
     if constraint is not None and found.finish_reason == "length":
-        note(f"cut after {len(found.tokens)} tokens, before its form was complete; --max-tokens gives it more room")
+        note(
+            f"cut after {len(found.tokens)} tokens, before its form was complete; --max-tokens"
+            " gives it more room"
+        )
     if not json:
         speed = f"{found.tokens_per_second:.1f} a second"
         memory = f"cache {found.cache_bytes / 1e6:.1f} MB"
-        remark(f"{counted(len(found.tokens), 'token')}, {speed}, {memory}, ended by {found.finish_reason}")
+        remark(
+            f"{counted(len(found.tokens), 'token')}, {speed}, {memory}, ended by"
+            f" {found.finish_reason}"
+        )
     if found.finish_reason == "interrupted":
         raise KeyboardInterrupt
 
 
-def follow(pieces: Iterator[Piece], found: Generation, *, coloured: bool, silent: bool) -> Generation:
-    """Each piece on the screen as it comes; after Ctrl-C what there is. Green where the model was sure, red where it guessed."""
+def follow(
+    pieces: Iterator[Piece], found: Generation, *, coloured: bool, silent: bool
+) -> Generation:
+    """Each piece on the screen as it comes; after Ctrl-C what there is. Green where the model was
+    sure, red where it guessed."""
     writer = TextWriter()
     try:
         for piece in pieces:
             found.add(piece)
-            style = colour_of(piece.event.logprob) if coloured and writer.colours and piece.event is not None else ""
+            style = (
+                colour_of(piece.event.logprob)
+                if coloured and writer.colours and piece.event is not None
+                else ""
+            )
             if not silent:
                 writer.write(piece.text, style)
     except KeyboardInterrupt:
@@ -183,12 +209,23 @@ def show_alternatives(found: Generation, tokenizer: Tokenizer) -> None:
     """A line for each token: how likely it was, and what else might have come."""
     steps = list(zip(found.tokens, found.logprobs, found.alternatives, strict=True))
     wide = max((cell_len(repr(tokenizer.token(token))) for token in found.tokens), default=0)
-    show_lines(lambda width: [alternatives_line(*step, tokenizer, min(wide, 16), width) for step in steps])
+    show_lines(
+        lambda width: [alternatives_line(*step, tokenizer, min(wide, 16), width) for step in steps]
+    )
 
 
-def alternatives_line(token: int, logprob: float, others: list[tuple[int, float]], tokenizer: Tokenizer, wide: int, width: int) -> Text:
+def alternatives_line(
+    token: int,
+    logprob: float,
+    others: list[tuple[int, float]],
+    tokenizer: Tokenizer,
+    wide: int,
+    width: int,
+) -> Text:
     """`  82.1%  ' the'   6.0% ' a'   …`, as many as a line has room for."""
-    line = Text(f"{math.exp(logprob):6.1%} ").append(repr(tokenizer.token(token)).ljust(wide), colour_of(logprob))
+    line = Text(f"{math.exp(logprob):6.1%} ").append(
+        repr(tokenizer.token(token)).ljust(wide), colour_of(logprob)
+    )
     for id, log in others:
         text = f"  {math.exp(log):6.1%} {tokenizer.token(id)!r}"
         if id != token and line.cell_len + cell_len(text) <= width:
@@ -214,7 +251,17 @@ def note_what_is_not_done(model: Model, text: str, options: Options, given: list
 
 def write_generation(found: Generation, *more: str) -> None:
     """A result as JSON."""
-    fields = ("text", "tokens", "logprobs", "finish_reason", "prompt_tokens", "seconds", "cache_bytes", "tokens_per_second", *more)
+    fields = (
+        "text",
+        "tokens",
+        "logprobs",
+        "finish_reason",
+        "prompt_tokens",
+        "seconds",
+        "cache_bytes",
+        "tokens_per_second",
+        *more,
+    )
     said = {name: getattr(found, name) for name in fields}
     if "others" in said:
         said["others"] = [{"text": text, "score": score} for text, score in found.others]
@@ -231,18 +278,30 @@ def write_beams(found: Generation, *, json: bool) -> None:
     writer.end()
     for text, score in found.others:
         remark(f"{score:8.3f}  {text!r}")
-    remark(f"{counted(len(found.tokens), 'token')}, {found.tokens_per_second:.1f} a second, score {found.score:.3f}")
+    remark(
+        f"{counted(len(found.tokens), 'token')}, {found.tokens_per_second:.1f} a second, score"
+        f" {found.score:.3f}"
+    )
 
 
-def constraint_of(schema: Path | None, regex: str | None, grammar: Path | None, choice: tuple[str, ...]) -> Constraint | None:
+def constraint_of(
+    schema: Path | None, regex: str | None, grammar: Path | None, choice: tuple[str, ...]
+) -> Constraint | None:
     """The one form that was asked for, if any."""
     asked = [
         name
-        for name, value in (("--json-schema", schema), ("--regex", regex), ("--grammar", grammar), ("--choice", choice))
+        for name, value in (
+            ("--json-schema", schema),
+            ("--regex", regex),
+            ("--grammar", grammar),
+            ("--choice", choice),
+        )
         if value not in (None, ())
     ]
     if len(asked) > 1:
-        raise InputError(f"{' and '.join(asked)} together", expected="one form", fix=f"leave {asked[1]} out")
+        raise InputError(
+            f"{' and '.join(asked)} together", expected="one form", fix=f"leave {asked[1]} out"
+        )
     if not asked:
         return None
     from sightline.generation import constrained
@@ -257,5 +316,6 @@ def constraint_of(schema: Path | None, regex: str | None, grammar: Path | None, 
 def colour_of(logprob: float) -> str:
     """From green (certain) over yellow to red (a guess of one in a hundred or less)."""
     share = min(1.0, max(0.0, 1 + logprob / 4.6))
-    red, green = round(255 * min(1.0, 2 - 2 * share)), round(200 * min(1.0, 2 * share))
+    red = round(255 * min(1.0, 2 - 2 * share))
+    green = round(200 * min(1.0, 2 * share))
     return f"rgb({red},{green},60)"

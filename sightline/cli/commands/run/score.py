@@ -37,7 +37,8 @@ def score(
     ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
-    """How likely a text is: log-likelihood, perplexity, bits per byte. The text is an argument, a file (--file), or standard input (-).
+    """How likely a text is: log-likelihood, perplexity, bits per byte. The text is an argument, a
+    file (--file), or standard input (-).
 
     Parameters
     ----------
@@ -48,7 +49,8 @@ def score(
     file
         Read the text from a file.
     stride
-        A text longer than the context is read in windows so many tokens apart; by default half the context.
+        A text longer than the context is read in windows so many tokens apart; by default half the
+        context.
     source
         What the text is the translation of, for an encoder–decoder.
     show
@@ -81,10 +83,17 @@ def scored(loaded: Model, text: str, *, stride: int | None, source: str | None) 
 
     if loaded.tokenizer is None or source is None:
         with bar(shown=len(text) > LONG) as shown:
-            task = shown.add_task("scoring", total=None if loaded.tokenizer is None else len(loaded.tokenizer.encode(text)))
-            return loaded.score(text, stride=stride, progress=lambda count: shown.advance(task, count))
+            task = shown.add_task(
+                "scoring",
+                total=None if loaded.tokenizer is None else len(loaded.tokenizer.encode(text)),
+            )
+            return loaded.score(
+                text, stride=stride, progress=lambda count: shown.advance(task, count)
+            )
     start = start_of(loaded.defaults, loaded.tokenizer)
-    return score_text(loaded.transformer, loaded.tokenizer, text, stride=stride, source=source, start=start)
+    return score_text(
+        loaded.transformer, loaded.tokenizer, text, stride=stride, source=source, start=start
+    )
 
 
 def show_tokens(out: Console, tokenizer: Tokenizer, text: str, found: Score) -> None:
@@ -93,7 +102,9 @@ def show_tokens(out: Console, tokenizer: Tokenizer, text: str, found: Score) -> 
         for id, logprob in zip(found.tokens, found.logprobs, strict=True):
             write(f"{'–' if logprob is None else f'{logprob:.4f}':>10}  {tokenizer.token(id)!r}")
         return
-    painted, at, spans = Text(), 0, tokenizer.offsets(text)
+    painted = Text()
+    at = 0
+    spans = tokenizer.offsets(text)
     for (_, end), logprob in zip(spans, found.logprobs, strict=False):
         painted.append(text[at:end], style="" if logprob is None else colour_of(logprob))
         at = max(at, end)
@@ -102,7 +113,11 @@ def show_tokens(out: Console, tokenizer: Tokenizer, text: str, found: Score) -> 
 
 def plain(found: Score) -> dict[str, object]:
     """A score as JSON has it: what is not finite is null."""
-    figures = {"total": found.total, "perplexity": found.perplexity, "bits_per_byte": found.bits_per_byte}
+    figures = {
+        "total": found.total,
+        "perplexity": found.perplexity,
+        "bits_per_byte": found.bits_per_byte,
+    }
     logprobs = [None if logprob is None else finite(logprob) for logprob in found.logprobs]
     return {
         "tokens": found.tokens,

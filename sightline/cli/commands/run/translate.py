@@ -40,7 +40,8 @@ def translate(
     ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
-    """Translate a text. It is an argument, or one sentence a line: a file (--file) or standard input (-).
+    """Translate a text. It is an argument, or one sentence a line: a file (--file) or standard
+    input (-).
 
     Parameters
     ----------
@@ -51,23 +52,32 @@ def translate(
     file
         Translate a file, a sentence a line; an empty line stays empty.
     beams
-        How many beginnings are kept at each step; 1 takes the likeliest token each time. By default as the model recommends, or 4.
+        How many beginnings are kept at each step; 1 takes the likeliest token each time. By default
+        as the model recommends, or 4.
     max_tokens
         At most so many tokens a sentence.
     length_penalty
-        Above 1 favours long translations, below it short ones. By default as the model recommends, or 1.
+        Above 1 favours long translations, below it short ones. By default as the model recommends,
+        or 1.
     alignment
-        Show where each token of the translation looked: rows are the translation's, columns the source's.
+        Show where each token of the translation looked: rows are the translation's, columns the
+        source's.
     engine
         native runs the model on Sightline's own engine, in any --dtype.
     json
-        Write JSON, for a file one object a line: text, tokens, score, others, and the alignment with its tokens.
+        Write JSON, for a file one object a line: text, tokens, score, others, and the alignment
+        with its tokens.
     """
     from sightline.cli.ui.loading import load_shown
 
     sentences = read_sentences(text, file)
-    loaded, one = load_shown(model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors), file is None and text != "-"
-    for found in translated(loaded, sentences, beams=beams, max_tokens=max_tokens, length_penalty=length_penalty):
+    loaded = load_shown(
+        model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors
+    )
+    one = file is None and text != "-"
+    for found in translated(
+        loaded, sentences, beams=beams, max_tokens=max_tokens, length_penalty=length_penalty
+    ):
         if json:
             write_json(None if found is None else plain(found), indent=2 if one else None)
             continue
@@ -84,7 +94,9 @@ def read_sentences(text: str | None, file: Path | None) -> list[str]:
     """The sentences, from wherever they come."""
     if (text is None) == (file is None):
         seen = "no text" if text is None else "a text and a file"
-        raise InputError(seen, expected="one of them", fix='sightline translate MODEL "Good morning"')
+        raise InputError(
+            seen, expected="one of them", fix='sightline translate MODEL "Good morning"'
+        )
     if file is None and text != "-":
         return [str(text)]
     return lines_of(read_input() if file is None else read_file(file))
@@ -99,24 +111,37 @@ def lines_of(text: str) -> list[str]:
 def check_sentences(loaded: Model, tokenizer: Tokenizer, sentences: list[str]) -> None:
     """A sentence that is too long is said before the first is translated, with its line."""
     encoder = loaded.config.encoder
-    for number, sentence in enumerate(sentences if len(sentences) > 1 and encoder is not None else (), 1):
+    for number, sentence in enumerate(
+        sentences if len(sentences) > 1 and encoder is not None else (), 1
+    ):
         length = len(tokenizer.encode(sentence, special=True))
         if encoder is not None and length > encoder.max_positions:
             raise InputError(
-                f"line {number}: a text of {length} tokens for an encoder of {encoder.max_positions}",
+                f"line {number}: a text of {length} tokens for an encoder of"
+                f" {encoder.max_positions}",
                 expected=f"at most {encoder.max_positions}",
                 fix="cut that line into sentences; nothing was translated yet",
             )
 
 
 def translated(
-    loaded: Model, sentences: list[str], *, beams: int | None, max_tokens: int | None, length_penalty: float | None
+    loaded: Model,
+    sentences: list[str],
+    *,
+    beams: int | None,
+    max_tokens: int | None,
+    length_penalty: float | None,
 ) -> Iterator[Translation | None]:
-    """One translation after the other, None for an empty line in a file; a mistake in a file is said with its line."""
+    """One translation after the other, None for an empty line in a file; a mistake in a file is
+    said with its line."""
     from sightline.tasks.translate import translate as translate_text
 
     if loaded.tokenizer is None:
-        raise InputError("a model without tokenizer", expected="one that reads text", fix="add the tokenizer's files to the folder")
+        raise InputError(
+            "a model without tokenizer",
+            expected="one that reads text",
+            fix="add the tokenizer's files to the folder",
+        )
     check_sentences(loaded, loaded.tokenizer, sentences)
     with bar(shown=len(sentences) > 1 and not sys.stdout.isatty()) as shown:
         for number, sentence in enumerate(shown.track(sentences, description="translating"), 1):
@@ -135,15 +160,22 @@ def translated(
                 )
             except InputError as error:
                 if len(sentences) > 1:
-                    raise InputError(f"line {number}: {error.seen}", expected=error.expected, fix=error.fix) from None
+                    raise InputError(
+                        f"line {number}: {error.seen}", expected=error.expected, fix=error.fix
+                    ) from None
                 raise
 
 
 def heat(found: Translation, *, width: int) -> Iterator[str]:
-    """The alignment as shades, a row for each token of the translation; a source that is too wide goes on below."""
-    sources, targets = [label(token) for token in found.source_tokens], [label(token) for token in found.target_tokens]
-    margin, weights = max(map(cell_len, targets)), found.alignment.tolist()
-    for begin, end in column_blocks([max(2, cell_len(name)) + 1 for name in sources], width - margin - 1):
+    """The alignment as shades, a row for each token of the translation; a source that is too wide
+    goes on below."""
+    sources = [label(token) for token in found.source_tokens]
+    targets = [label(token) for token in found.target_tokens]
+    margin = max(map(cell_len, targets))
+    weights = found.alignment.tolist()
+    for begin, end in column_blocks(
+        [max(2, cell_len(name)) + 1 for name in sources], width - margin - 1
+    ):
         sizes = [max(2, cell_len(name)) for name in sources[begin:end]]
         yield row("", sources[begin:end], margin, sizes)
         for name, line in zip(targets, weights, strict=True):
@@ -154,18 +186,24 @@ def heat(found: Translation, *, width: int) -> Iterator[str]:
 
 def column_blocks(sizes: list[int], room: int) -> Iterator[tuple[int, int]]:
     """Begin and end of the columns that fit beside each other; at least one."""
-    begin, used = 0, 0
+    begin = 0
+    used = 0
     for n, size in enumerate(sizes):
         if used + size > room and n > begin:
             yield begin, n
-            begin, used = n, 0
+            begin = n
+            used = 0
         used += size
     yield begin, len(sizes)
 
 
 def row(name: str, cells: list[str], margin: int, sizes: list[int]) -> str:
-    """One line, each cell in as many places of the terminal as its column has; a Japanese letter takes two."""
-    parts = [set_cell_size(name, margin), *(set_cell_size(cell, size) for cell, size in zip(cells, sizes, strict=True))]
+    """One line, each cell in as many places of the terminal as its column has; a Japanese letter
+    takes two."""
+    parts = [
+        set_cell_size(name, margin),
+        *(set_cell_size(cell, size) for cell, size in zip(cells, sizes, strict=True)),
+    ]
     return " ".join(parts).rstrip()
 
 

@@ -38,7 +38,8 @@ def explain(
     Parameters
     ----------
     model
-        A published model's name, a checkpoint (folder, .gguf, catalogue name, hub id), or a .json or .toml file that describes one.
+        A published model's name, a checkpoint (folder, .gguf, catalogue name, hub id), or a .json
+        or .toml file that describes one.
     time
         Tokens of a sequence; by default as many as the model was made for.
     source
@@ -54,7 +55,14 @@ def explain(
     names
         List the published models.
     """
-    check_choices(model, lengths=(time, source, batch), json=json, markdown=markdown, attention=attention, names=names)
+    check_choices(
+        model,
+        lengths=(time, source, batch),
+        json=json,
+        markdown=markdown,
+        attention=attention,
+        names=names,
+    )
     if names:
         answer = Answer(
             plain=lambda: listing.to_plain(PUBLISHED),
@@ -62,10 +70,22 @@ def explain(
             screen=lambda width: listing.render(PUBLISHED, width=width),
         )
     elif model is None:
-        answer = Answer(plain=example.to_plain, page=example.to_markdown, screen=lambda width: example.render())
+        answer = Answer(
+            plain=example.to_plain, page=example.to_markdown, screen=lambda width: example.render()
+        )
     else:
-        about = summary.explain(find(model), name=label(model), time=time, source=source, batch=1 if batch is None else batch)
-        answer = Answer(plain=about.to_plain, page=lambda: to_markdown(about), screen=lambda width: terminal.render(about, width=width))
+        about = summary.explain(
+            find(model),
+            name=label(model),
+            time=time,
+            source=source,
+            batch=1 if batch is None else batch,
+        )
+        answer = Answer(
+            plain=about.to_plain,
+            page=lambda: to_markdown(about),
+            screen=lambda width: terminal.render(about, width=width),
+        )
     answer.write(json=json, markdown=markdown)
 
 
@@ -86,15 +106,35 @@ class Answer:
             show(self.screen)
 
 
-def check_choices(model: str | None, *, lengths: tuple[int | None, ...], json: bool, markdown: bool, attention: bool, names: bool) -> None:
+def check_choices(
+    model: str | None,
+    *,
+    lengths: tuple[int | None, ...],
+    json: bool,
+    markdown: bool,
+    attention: bool,
+    names: bool,
+) -> None:
     """Exactly one thing to explain, in one form; lengths only for a model."""
     if (model is not None) + attention + names != 1:
-        seen = "nothing to explain" if model is None and not (attention or names) else "more than one thing to explain"
-        raise InputError(seen, expected="a model's name, a .json or .toml file, --list or --attention", fix="sightline explain gpt2")
+        seen = (
+            "nothing to explain"
+            if model is None and not (attention or names)
+            else "more than one thing to explain"
+        )
+        raise InputError(
+            seen,
+            expected="a model's name, a .json or .toml file, --list or --attention",
+            fix="sightline explain gpt2",
+        )
     if json and markdown:
-        raise InputError("--json and --markdown together", expected="one form", fix="leave one of them out")
+        raise InputError(
+            "--json and --markdown together", expected="one form", fix="leave one of them out"
+        )
     if model is None and any(length is not None for length in lengths):
-        raise InputError("--time, --source or --batch without a model", fix="sightline explain gpt2 --time 512")
+        raise InputError(
+            "--time, --source or --batch without a model", fix="sightline explain gpt2 --time 512"
+        )
 
 
 def find(model: str) -> ModelConfig:
@@ -106,7 +146,9 @@ def find(model: str) -> ModelConfig:
     if os.path.exists(model) or "/" in model or model in CATALOGUE:
         return checkpoint_config(model)
     expected = "a published model, a checkpoint, or a .json or .toml file"
-    raise InputError(f"no model is called {model!r}", expected=expected, fix=nearest(model.lower(), PUBLISHED))
+    raise InputError(
+        f"no model is called {model!r}", expected=expected, fix=nearest(model.lower(), PUBLISHED)
+    )
 
 
 def checkpoint_config(model: str) -> ModelConfig:

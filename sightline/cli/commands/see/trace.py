@@ -38,22 +38,26 @@ def trace(
     ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
-    """See where a model looks while it reads a text. Without layer and head, the head that has most to show is drawn.
+    """See where a model looks while it reads a text. Without layer and head, the head that has most
+    to show is drawn.
 
     Parameters
     ----------
     model
         A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
     text
-        The text; - reads standard input. An encoder–decoder translates it first, unless --source is given.
+        The text; - reads standard input. An encoder–decoder translates it first, unless --source is
+        given.
     file
         Read the text from a file.
     source
         What the text is the translation of, for an encoder–decoder.
     view
-        map, heads, lines, geometry, sphere, logit-lens, alignment or rollout. By default map; alignment for an encoder–decoder.
+        map, heads, lines, geometry, sphere, logit-lens, alignment or rollout. By default map;
+        alignment for an encoder–decoder.
     layer
-        The layer, counted from 0, or from the end when negative. Without --head, the mean of its heads.
+        The layer, counted from 0, or from the end when negative. Without --head, the mean of its
+        heads.
     head
         The head, counted likewise.
     layers
@@ -61,7 +65,8 @@ def trace(
     stack
         encoder or decoder, for a model with both.
     out
-        Write a file: .html (to walk through, offline), .svg, .png, .pdf, .json, or .safetensors (the trace itself).
+        Write a file: .html (to walk through, offline), .svg, .png, .pdf, .json, or .safetensors
+        (the trace itself).
     json
         Write JSON: the tokens, and the numbers of what was asked.
     """
@@ -73,10 +78,20 @@ def trace(
     out = None if out is None else checked_file(out)
     seen = None if view is None else checked_view(view)
     kept = layers_in(layers)
-    given = read_text(text, file, fix='sightline trace MODEL "The animal didn\'t cross the street because it was too tired"')
-    given = given if text not in (None, "-") else given.removesuffix("\n")  # files and pipes end in a line's end
+    given = read_text(
+        text,
+        file,
+        fix='sightline trace MODEL "The animal didn\'t cross the street because it was too tired"',
+    )
+    given = (
+        given if text not in (None, "-") else given.removesuffix("\n")
+    )  # files and pipes end in a line's end
     loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
-    seen = seen or ("alignment" if loaded.config.encoder is not None and loaded.config.decoder is not None else "map")
+    seen = seen or (
+        "alignment"
+        if loaded.config.encoder is not None and loaded.config.decoder is not None
+        else "map"
+    )
     refuse_source(loaded, source)
     check_asked(loaded, seen, layer, head, kept, stack)
     found = loaded.trace(given, source=source, layers=kept)
@@ -85,7 +100,15 @@ def trace(
         write(found, out, view=seen, layer=layer, head=head, stack=stack, subject=loaded)
         remark(out, style="") if json else write_line(out)
     if json or out is None:
-        drawn: View = view_of(found, seen, layer=layer, head=head, stack=stack, subject=loaded, **({"most": None} if json else {}))
+        drawn: View = view_of(
+            found,
+            seen,
+            layer=layer,
+            head=head,
+            stack=stack,
+            subject=loaded,
+            **({"most": None} if json else {}),
+        )
         if json:
             write_json(plain(found, drawn), indent=None)
         else:
@@ -98,41 +121,75 @@ def layers_in(layers: str | None) -> list[int] | None:
     if parts is None:
         return None
     if not all(part.lstrip("-").isdecimal() for part in parts):
-        raise InputError(f"--layers {layers}", expected="numbers with commas between them", fix="--layers 0,5,11")
+        raise InputError(
+            f"--layers {layers}", expected="numbers with commas between them", fix="--layers 0,5,11"
+        )
     return [int(part) for part in parts]
 
 
 def refuse_source(loaded: Model, source: str | None) -> None:
     """One stack reads one text."""
     if source is not None and len(loaded.config.stacks) < 2:
-        raise InputError("--source, for a model with one stack", expected="an encoder–decoder", fix="leave --source out")
+        raise InputError(
+            "--source, for a model with one stack",
+            expected="an encoder–decoder",
+            fix="leave --source out",
+        )
 
 
-def check_asked(loaded: Model, view: str, layer: int | None, head: int | None, kept: list[int] | None, stack: str | None) -> None:
+def check_asked(
+    loaded: Model,
+    view: str,
+    layer: int | None,
+    head: int | None,
+    kept: list[int] | None,
+    stack: str | None,
+) -> None:
     """What the model does not have is said before it runs."""
     from sightline.lens.trace.layer import checked
 
     stacks = loaded.config.stacks
     if stack is not None and stack not in stacks:
-        raise InputError(f"--stack {stack}", expected=" or ".join(stacks), fix=f"--stack {next(iter(stacks))}")
+        raise InputError(
+            f"--stack {stack}", expected=" or ".join(stacks), fix=f"--stack {next(iter(stacks))}"
+        )
     if view == "alignment" and len(stacks) < 2:
-        raise InputError("an alignment of a model with one stack", expected="an encoder–decoder", fix="--view map")
+        raise InputError(
+            "an alignment of a model with one stack",
+            expected="an encoder–decoder",
+            fix="--view map",
+        )
     config = stacks[stack or ("decoder" if "decoder" in stacks else "encoder")]
     number = None if layer is None else checked("layer", layer, config.layers)
     if head is not None:
         checked("head", head, config.block(number or 0).attention.heads)
-    if kept is not None and number is not None and number not in {checked("layer", one, config.layers) for one in kept}:
-        raise InputError(f"--layer {layer}, which --layers leaves out", expected="one of these", fix=f"--layer {kept[0]}")
+    if (
+        kept is not None
+        and number is not None
+        and number not in {checked("layer", one, config.layers) for one in kept}
+    ):
+        raise InputError(
+            f"--layer {layer}, which --layers leaves out",
+            expected="one of these",
+            fix=f"--layer {kept[0]}",
+        )
 
 
-def choose(found: Trace, view: str, layer: int | None, head: int | None, stack: str | None) -> tuple[int | None, int | None]:
+def choose(
+    found: Trace, view: str, layer: int | None, head: int | None, stack: str | None
+) -> tuple[int | None, int | None]:
     """The head that has most to show, where none was named; said on stderr."""
     from sightline.lens.draw.default_head import most_structured
 
     needs_head = view in ("geometry", "sphere")
-    if view not in ("map", "lines", "geometry", "sphere") or (layer is not None and (head is not None or not needs_head)):
+    if view not in ("map", "lines", "geometry", "sphere") or (
+        layer is not None and (head is not None or not needs_head)
+    ):
         return layer, head
     layer, head = most_structured(found, stack=stack, layer=layer, head=head)
-    note = f"layer {layer}, head {head} has most to show, sinks and neighbours apart; another: --layer N --head N, all: --view heads"
+    note = (
+        f"layer {layer}, head {head} has most to show, sinks and neighbours apart; another: --layer"
+        " N --head N, all: --view heads"
+    )
     remark(note)
     return layer, head

@@ -1,4 +1,5 @@
-"""`sightline compare`: runs beside each other, as a table, and their losses over each other, as curves."""
+"""`sightline compare`: runs beside each other, as a table, and their losses over each other, as
+curves."""
 
 from __future__ import annotations
 
@@ -26,14 +27,16 @@ def compare(
     out: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Runs beside each other: recipe, size, steps, time, best validation loss; and their losses as curves.
+    """Runs beside each other: recipe, size, steps, time, best validation loss; and their losses as
+    curves.
 
     Parameters
     ----------
     runs
         Folders of `sightline train`.
     of
-        The loss that is drawn: validation, or training (smoothed). By default validation, if every run has some.
+        The loss that is drawn: validation, or training (smoothed). By default validation, if every
+        run has some.
     by
         Along the steps, or along the time that was spent training.
     out
@@ -42,13 +45,16 @@ def compare(
         Write JSON: the table, and every point of the curves.
     """
     if not runs:
-        raise InputError("no runs", expected="one or more folders", fix="sightline compare runs/a runs/b")
+        raise InputError(
+            "no runs", expected="one or more folders", fix="sightline compare runs/a runs/b"
+        )
     found = [read_run(folder) for folder in runs]
     kind = of or ("validation" if all(len(run.validation) > 1 for run in found) else "training")
     if json:
         write_json([{**row(run), **points(run)} for run in found])
     curves = [curve for run in found if (curve := curve_of(run, kind, by)).points]
-    along, what = ("minutes" if by == "time" else "steps"), f"{kind} loss, nats"
+    along = "minutes" if by == "time" else "steps"
+    what = f"{kind} loss, nats"
     if out is not None:
         drawable(curves, kind)
         save(curves, out, along=along, what=what)
@@ -64,21 +70,29 @@ def show(found: Sequence[PastRun], curves: Sequence[Curve], *, along: str, what:
     write(*table([row(run) for run in found]))
     if curves:
         write("", what)
-        for line in draw(curves, width=screen.width if screen.is_terminal else 100, colours=screen.color_system is not None, along=along):
+        for line in draw(
+            curves,
+            width=screen.width if screen.is_terminal else 100,
+            colours=screen.color_system is not None,
+            along=along,
+        ):
             screen.print(line, soft_wrap=True)
 
 
 def drawable(curves: Sequence[Curve], kind: str) -> None:
     if not curves:
         other = "training" if kind == "validation" else "validation"
-        raise InputError(f"no {kind} loss in these runs", expected="steps in metrics.jsonl", fix=f"--of {other}")
+        raise InputError(
+            f"no {kind} loss in these runs", expected="steps in metrics.jsonl", fix=f"--of {other}"
+        )
 
 
 def row(run: PastRun) -> dict[str, Any]:
     """A run in figures."""
     from sightline.explain.counts import total_parameters
 
-    config, best = run.config, run.best
+    config = run.config
+    best = run.best
     return {
         "run": str(run.folder),
         "recipe": run.recipe,
@@ -100,10 +114,24 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         best = "–" if one["best"] is None else f"{one['best']:.4f} at {one['best_step']:,}"
         star = " *" if len(rows) > 1 and one["best"] is not None and one["best"] == least else ""
         size = "?" if one["parameters"] is None else f"{one['parameters']:,}"
-        lines.append((escape_line(one["run"]), escape_line(one["recipe"]), size, f"{one['steps']:,}", clock(one["seconds"]), best + star))
+        lines.append(
+            (
+                escape_line(one["run"]),
+                escape_line(one["recipe"]),
+                size,
+                f"{one['steps']:,}",
+                clock(one["seconds"]),
+                best + star,
+            )
+        )
     wide = [max(len(line[n]) for line in lines) for n in range(len(HEADS))]
     sides = "<<>>><"
-    return ["   ".join(f"{cell:{side}{size}}" for cell, side, size in zip(line, sides, wide, strict=True)).rstrip() for line in lines]
+    return [
+        "   ".join(
+            f"{cell:{side}{size}}" for cell, side, size in zip(line, sides, wide, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def curve_of(run: PastRun, kind: str, by: str) -> Curve:
@@ -111,7 +139,10 @@ def curve_of(run: PastRun, kind: str, by: str) -> Curve:
     chosen = run.validation if kind == "validation" else run.smoothed
     every = max(1, len(chosen) // MOST_POINTS)
     thinned = [point for n, point in enumerate(chosen) if n % every == 0 or n == len(chosen) - 1]
-    return Curve(str(run.folder), [(point.seconds / 60 if by == "time" else point.step, point.loss) for point in thinned])
+    return Curve(
+        str(run.folder),
+        [(point.seconds / 60 if by == "time" else point.step, point.loss) for point in thinned],
+    )
 
 
 def points(run: PastRun) -> dict[str, Any]:

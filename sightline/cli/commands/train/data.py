@@ -17,7 +17,9 @@ from sightline.escapes import escape_line
 ACTIONS = ("prepare", "show")
 WORDS = {"\\n": "\n", "\\t": "\t", "\\r": "\r"}
 
-data = App(name="data", help="Turn text files into tokens to train on, or see what such a folder holds.")
+data = App(
+    name="data", help="Turn text files into tokens to train on, or see what such a folder holds."
+)
 
 
 @data.default
@@ -25,7 +27,9 @@ def other(*words: Annotated[str, Parameter(show=False)]) -> None:
     """Turn text files into tokens to train on, or see what such a folder holds."""
     if not words:
         raise InputError("nothing to do", expected="prepare or show", fix="sightline data --help")
-    raise InputError(f"sightline data has no command {words[0][:100]!r}", fix=nearest(words[0][:100], ACTIONS))
+    raise InputError(
+        f"sightline data has no command {words[0][:100]!r}", fix=nearest(words[0][:100], ACTIONS)
+    )
 
 
 @data.command
@@ -49,7 +53,8 @@ def prepare(
     out
         The folder, which must not be there yet.
     tokenizer
-        characters (one token for each), bpe (learned from the files; the default), or a folder or model whose tokenizer is taken.
+        characters (one token for each), bpe (learned from the files; the default), or a folder or
+        model whose tokenizer is taken.
     vocab
         Tokens of a bpe tokenizer; by default 8000.
     validation
@@ -57,7 +62,8 @@ def prepare(
     validation_file
         A whole file that is held out instead; may be given again.
     document_separator
-        What parts documents within a file (\\n and \\t may be written so); without it each file is one.
+        What parts documents within a file (\\n and \\t may be written so); without it each file is
+        one.
     overwrite
         Replace a folder that this command made.
     json
@@ -69,9 +75,17 @@ def prepare(
     from sightline.training.data.prepare import prepare as write
 
     if validation is not None and validation_file:
-        raise InputError("both --validation and --validation-file are given", expected="one of them", fix="leave one out")
+        raise InputError(
+            "both --validation and --validation-file are given",
+            expected="one of them",
+            fix="leave one out",
+        )
     if vocab is not None and tokenizer != "bpe":
-        raise InputError(f"--vocab for the tokenizer {tokenizer[:100]!r}", expected="--tokenizer bpe", fix="leave --vocab out")
+        raise InputError(
+            f"--vocab for the tokenizer {tokenizer[:100]!r}",
+            expected="--tokenizer bpe",
+            fix="leave --vocab out",
+        )
     check_target(out, overwrite=overwrite)
     with shown(None) as report:
         plan = Plan(
@@ -80,7 +94,9 @@ def prepare(
             separator=unescaped(document_separator),
             validation=0.05 if validation is None else validation,
         )
-        encoder = encoder_for(plan, tokenizer, vocab=8000 if vocab is None else vocab, progress=report)
+        encoder = encoder_for(
+            plan, tokenizer, vocab=8000 if vocab is None else vocab, progress=report
+        )
         sheet = write(plan, encoder, out, progress=report, overwrite=overwrite)
     print_sheet(sheet, out, json=json)
 
@@ -120,16 +136,28 @@ def lines(sheet: dict[str, Any], folder: Path) -> list[Text]:
     """What a reader wants to know first."""
     from sightline.terminal.progress import megabytes
 
-    tokens, files, tokenizer = sheet["tokens"], sheet["files"], sheet["tokenizer"]
+    tokens = sheet["tokens"]
+    files = sheet["files"]
+    tokenizer = sheet["tokenizer"]
     size = megabytes(sum(file["bytes"] for file in files))
-    named = ", ".join(file["name"] for file in files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    named = ", ".join(file["name"] for file in files[:3]) + (
+        f" and {len(files) - 3} more" if len(files) > 3 else ""
+    )
     rows = {
         "folder": str(folder),
         "files": f"{len(files)} ({size}): {named}",
         "documents": f"{sheet['documents']:,}",
-        "tokens": f"{tokens['train']:,} to learn from, {tokens['validation']:,} held out ({sheet['held out']})",
-        "tokenizer": f"{tokenizer['kind']}, {sheet['vocab_size']:,} tokens, {sheet['dtype']}, sha256 {tokenizer['sha256'][:16]}…",
+        "tokens": (
+            f"{tokens['train']:,} to learn from, {tokens['validation']:,} held out"
+            f" ({sheet['held out']})"
+        ),
+        "tokenizer": (
+            f"{tokenizer['kind']}, {sheet['vocab_size']:,} tokens, {sheet['dtype']}, sha256"
+            f" {tokenizer['sha256'][:16]}…"
+        ),
         "text": repr(sheet["sample"]["text"][:60]),
         "as tokens": " ".join(map(str, sheet["sample"]["tokens"][:16])),
     }
-    return [Text.assemble((f"{name:<10} ", "dim"), escape_line(value)) for name, value in rows.items()]
+    return [
+        Text.assemble((f"{name:<10} ", "dim"), escape_line(value)) for name, value in rows.items()
+    ]

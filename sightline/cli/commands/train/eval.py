@@ -1,4 +1,5 @@
-"""`sightline eval`: a model measured on data. What was measured when Ctrl-C came is reported, and of how much."""
+"""`sightline eval`: a model measured on data. What was measured when Ctrl-C came is reported, and
+of how much."""
 
 from __future__ import annotations
 
@@ -65,15 +66,18 @@ def eval(
     ignore_tensors: IgnoreTensors = (),
     json: bool = False,
 ) -> None:
-    """Measure a model: perplexity on a text file, BLEU and chrF on a .tsv of pairs, accuracy on a .csv or .jsonl of texts and labels.
-    A run of `sightline train` without data is measured on all that it held out.
+    """Measure a model: perplexity on a text file, BLEU and chrF on a .tsv of pairs, accuracy on a
+    .csv or .jsonl of texts and labels. A run of `sightline train` without data is measured on all
+    that it held out.
 
     Parameters
     ----------
     model
-        A folder, a run of `sightline train`, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
+        A folder, a run of `sightline train`, a .gguf file, a name of `sightline models`, or
+        OWNER/NAME of the hub.
     data
-        A text file; a .tsv of source and target; a .csv or .jsonl with text and label, or with source and target.
+        A text file; a .tsv of source and target; a .csv or .jsonl with text and label, or with
+        source and target.
     source
         Sentences to translate, one a line; with --target.
     target
@@ -81,13 +85,15 @@ def eval(
     tokenize
         How sacrebleu cuts words for BLEU: 13a (the default), intl, char, zh, ja-mecab, none …
     words
-        Part translations where the model's own words begin, for references that are parted so (Japanese); BLEU then cuts at spaces.
+        Part translations where the model's own words begin, for references that are parted so
+        (Japanese); BLEU then cuts at spaces.
     beams
         Beams of the translations; by default as the model recommends, or 4.
     max_tokens
         At most so many tokens a translation.
     stride
-        A text longer than the context is read in windows so many tokens apart; by default half the context.
+        A text longer than the context is read in windows so many tokens apart; by default half the
+        context.
     limit
         Only the first so many lines or rows.
     json
@@ -99,25 +105,42 @@ def eval(
     if data is None and source is None and target is None and is_run(model):
         from sightline.cli.ui.eval_run import of_run
 
-        show(of_run(Path(model), tokenize=tokenize, beams=beams, max_tokens=max_tokens, limit=limit), json=json)
+        show(
+            of_run(Path(model), tokenize=tokenize, beams=beams, max_tokens=max_tokens, limit=limit),
+            json=json,
+        )
         return
-    found, tokenize = read_data(data, source, target, limit=limit), tokenize or ("none" if words else "13a")
+    found = read_data(data, source, target, limit=limit)
+    tokenize = tokenize or ("none" if words else "13a")
     if found.kind == "pairs":
         bleu_with(tokenize)
     loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
     if loaded.tokenizer is None:
-        raise InputError("a model without tokenizer", expected="one that reads text", fix="add the tokenizer's files to the folder")
+        raise InputError(
+            "a model without tokenizer",
+            expected="one that reads text",
+            fix="add the tokenizer's files to the folder",
+        )
     if found.kind == "text":
         report = of_text(loaded, loaded.tokenizer, found.text, stride=stride)
     elif found.kind == "pairs":
-        report = of_pairs(loaded, loaded.tokenizer, found.rows, tokenize=tokenize, beams=beams, max_tokens=max_tokens, words=words)
+        report = of_pairs(
+            loaded,
+            loaded.tokenizer,
+            found.rows,
+            tokenize=tokenize,
+            beams=beams,
+            max_tokens=max_tokens,
+            words=words,
+        )
     else:
         report = of_labels(loaded, loaded.tokenizer, found.rows)
     show(report, json=json)
 
 
 def show(report: Report, *, json: bool) -> None:
-    """The figures on stdout; that they are of a part only, in so many words and by the exit code."""
+    """The figures on stdout; that they are of a part only, in so many words and by the exit
+    code."""
     write_report(report, json=json)
     if report.done < report.total:
         sys.exit(INTERRUPTED)
@@ -126,14 +149,20 @@ def show(report: Report, *, json: bool) -> None:
 def write_report(report: Report, *, json: bool) -> None:
     complete = report.done == report.total
     if json:
-        plain = {name: finite(value) if isinstance(value, float) else value for name, value in report.figures.items()}
+        plain = {
+            name: finite(value) if isinstance(value, float) else value
+            for name, value in report.figures.items()
+        }
         write_json({**plain, "done": report.done, "total": report.total, "complete": complete})
         return
     write(*report.lines)
-    write(f"measured       {report.done} of {report.total} {report.what}{'' if complete else ': interrupted, the rest was not measured'}")
+    write(
+        f"measured       {report.done} of {report.total}"
+        f" {report.what}{'' if complete else ': interrupted, the rest was not measured'}"
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------- measuring
+# -------------------------------------------------------------------------------------- measuring
 
 
 def of_text(loaded: Model, tokenizer: Tokenizer, text: str, *, stride: int | None) -> Report:
@@ -147,7 +176,12 @@ def of_text(loaded: Model, tokenizer: Tokenizer, text: str, *, stride: int | Non
         f"perplexity     {last.perplexity:.4f}",
         f"bits per byte  {last.bits_per_byte:.4f}",
     ]
-    figures = {"loss": last.loss, "perplexity": last.perplexity, "bits_per_byte": last.bits_per_byte, "bytes": last.bytes}
+    figures = {
+        "loss": last.loss,
+        "perplexity": last.perplexity,
+        "bits_per_byte": last.bits_per_byte,
+        "bytes": last.bytes,
+    }
     return Report(figures, lines, last.done, last.total, "tokens")
 
 
@@ -164,19 +198,41 @@ def of_pairs(
     """BLEU and chrF, with the first few translations."""
     from sightline.tasks.evaluate import quality, translations
 
-    results = translations(loaded.fast, tokenizer, loaded.defaults, rows, beams=beams, max_tokens=max_tokens, words=words)
+    results = translations(
+        loaded.fast,
+        tokenizer,
+        loaded.defaults,
+        rows,
+        beams=beams,
+        max_tokens=max_tokens,
+        words=words,
+    )
     samples = followed(results, at=lambda found: (len(found), len(rows)))
-    found, lines = quality(samples, tokenize=tokenize), list[str]()
+    found = quality(samples, tokenize=tokenize)
+    lines = list[str]()
     for sample in samples[:SHOWN]:
-        source, translation, reference = map(escape_line, (sample.source, sample.hypothesis, sample.reference))
-        lines += [f"source         {source}", f"translation    {translation}", f"reference      {reference}", ""]
-    lines += [f"{metric.name:<14} {metric.score:.2f}   {metric.signature}" for metric in (found.bleu, found.chrf)]
+        source, translation, reference = map(
+            escape_line, (sample.source, sample.hypothesis, sample.reference)
+        )
+        lines += [
+            f"source         {source}",
+            f"translation    {translation}",
+            f"reference      {reference}",
+            "",
+        ]
+    lines += [
+        f"{metric.name:<14} {metric.score:.2f}   {metric.signature}"
+        for metric in (found.bleu, found.chrf)
+    ]
     figures: dict[str, Any] = {
         "bleu": found.bleu.score,
         "bleu_signature": found.bleu.signature,
         "chrf": found.chrf.score,
         "chrf_signature": found.chrf.signature,
-        "samples": [{"source": one.source, "translation": one.hypothesis, "reference": one.reference} for one in samples],
+        "samples": [
+            {"source": one.source, "translation": one.hypothesis, "reference": one.reference}
+            for one in samples
+        ],
     }
     return Report(figures, lines, found.done, len(rows), "sentences")
 
@@ -188,10 +244,14 @@ def of_labels(loaded: Model, tokenizer: Tokenizer, rows: Sequence[tuple[str, str
     results = accuracy(loaded.transformer, tokenizer, rows, labels=loaded.labels)
     last = followed(results, at=lambda found: (found[-1].done, found[-1].total))[-1]
     lines = [f"accuracy       {last.accuracy:.4f}, {last.right} right"]
-    return Report({"accuracy": last.accuracy, "right": last.right}, lines, last.done, last.total, "rows")
+    return Report(
+        {"accuracy": last.accuracy, "right": last.right}, lines, last.done, last.total, "rows"
+    )
 
 
-def followed(results: Iterator[Result], *, at: Callable[[list[Result]], tuple[int, int]]) -> list[Result]:
+def followed(
+    results: Iterator[Result], *, at: Callable[[list[Result]], tuple[int, int]]
+) -> list[Result]:
     """All results, with a bar and the time that is left; after Ctrl-C those that there are."""
     found = list[Result]()
     with bar() as shown:
@@ -207,15 +267,19 @@ def followed(results: Iterator[Result], *, at: Callable[[list[Result]], tuple[in
     return found
 
 
-# --------------------------------------------------------------------------------------------------------------- reading
+# ---------------------------------------------------------------------------------------- reading
 
 
-def read_data(data: Path | None, source: Path | None, target: Path | None, *, limit: int | None) -> Data:
+def read_data(
+    data: Path | None, source: Path | None, target: Path | None, *, limit: int | None
+) -> Data:
     """The data, and what kind it is: by the file's name, and by its columns."""
     check_limit(limit)
     if (source is None) != (target is None) or (data is None) == (source is None):
         fix = "sightline eval MODEL text.txt, or --source A --target B"
-        raise InputError("not one set of data", expected="a file, or --source and --target", fix=fix)
+        raise InputError(
+            "not one set of data", expected="a file, or --source and --target", fix=fix
+        )
     if source is not None and target is not None:
         return Data("pairs", rows=beside(source, target)[:limit])
     assert data is not None
@@ -230,15 +294,22 @@ def read_data(data: Path | None, source: Path | None, target: Path | None, *, li
 
 def check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
-        raise InputError(f"--limit is {limit}", expected="1 or more", fix="leave it out for all of the data")
+        raise InputError(
+            f"--limit is {limit}", expected="1 or more", fix="leave it out for all of the data"
+        )
 
 
 def beside(source: Path, target: Path) -> list[tuple[str, str]]:
     """Two files, line by line."""
-    sources, targets = lines_of(read_file(source)), lines_of(read_file(target))
+    sources = lines_of(read_file(source))
+    targets = lines_of(read_file(target))
     if len(sources) != len(targets) or not sources:
         seen = f"{source} has {len(sources)} lines, {target} has {len(targets)}"
-        raise InputError(seen, expected="as many in both, and at least one", fix="check that they belong together")
+        raise InputError(
+            seen,
+            expected="as many in both, and at least one",
+            fix="check that they belong together",
+        )
     return list(zip(sources, targets, strict=True))
 
 
@@ -247,7 +318,11 @@ def read_tsv(where: Path, text: str) -> Data:
     rows = [tuple(line.split("\t")) for line in lines_of(text)]
     for number, row in enumerate(rows, 1):
         if len(row) != 2:
-            raise InputError(f"{where}, line {number}: {len(row)} columns", expected="source, one tab, target", fix="correct the line")
+            raise InputError(
+                f"{where}, line {number}: {len(row)} columns",
+                expected="source, one tab, target",
+                fix="correct the line",
+            )
     return Data("pairs", rows=[(row[0], row[1]) for row in rows])
 
 
@@ -258,7 +333,9 @@ def read_csv(where: Path, text: str) -> Data:
 
 def read_jsonl(where: Path, text: str) -> Data:
     """An object a line."""
-    return from_columns(where, [row for _, row in jsonl_rows(where, text, shape='{"text": …, "label": …}')])
+    return from_columns(
+        where, [row for _, row in jsonl_rows(where, text, shape='{"text": …, "label": …}')]
+    )
 
 
 def from_columns(where: Path, rows: list[dict[str, Any]]) -> Data:
@@ -268,8 +345,14 @@ def from_columns(where: Path, rows: list[dict[str, Any]]) -> Data:
     found = list[tuple[str, str]]()
     for number, row in enumerate(rows, 1):
         values = (row.get(first), row.get(second))
-        if not isinstance(values[0], str) or not isinstance(values[1], str if kind == "pairs" else (str, int)):
-            raise InputError(f"{where}, row {number}: no {first} or no {second}", expected="both in every row", fix="correct the row")
+        if not isinstance(values[0], str) or not isinstance(
+            values[1], str if kind == "pairs" else (str, int)
+        ):
+            raise InputError(
+                f"{where}, row {number}: no {first} or no {second}",
+                expected="both in every row",
+                fix="correct the row",
+            )
         found.append((values[0], str(values[1])))
     return Data(kind, rows=found)
 

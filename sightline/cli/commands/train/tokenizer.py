@@ -23,12 +23,23 @@ tokenizer = App(name="tokenizer", help="Train a tokenizer, or see what one makes
 def other(*words: Annotated[str, Parameter(show=False)]) -> None:
     """Train a tokenizer, or see what one makes of a text."""
     if not words:
-        raise InputError("nothing to do", expected="train or show", fix="sightline tokenizer --help")
-    raise InputError(f"sightline tokenizer has no command {words[0][:100]!r}", fix=nearest(words[0][:100], ACTIONS))
+        raise InputError(
+            "nothing to do", expected="train or show", fix="sightline tokenizer --help"
+        )
+    raise InputError(
+        f"sightline tokenizer has no command {words[0][:100]!r}",
+        fix=nearest(words[0][:100], ACTIONS),
+    )
 
 
 @tokenizer.command
-def train(*files: Path, out: Path, vocab: Count = None, kind: Literal["bpe", "unigram"] = "bpe", json: bool = False) -> None:
+def train(
+    *files: Path,
+    out: Path,
+    vocab: Count = None,
+    kind: Literal["bpe", "unigram"] = "bpe",
+    json: bool = False,
+) -> None:
     """Learn a tokenizer from text files, and write it into a folder.
 
     Parameters
@@ -49,7 +60,9 @@ def train(*files: Path, out: Path, vocab: Count = None, kind: Literal["bpe", "un
 
     training.writable(out)
     with shown(None) as report:
-        made = training.train(files, vocab_size=8000 if vocab is None else vocab, kind=kind, progress=report)
+        made = training.train(
+            files, vocab_size=8000 if vocab is None else vocab, kind=kind, progress=report
+        )
     place = training.save(made, out)
     if json:
         write_json({"path": str(place), "kind": kind, "tokens": made.get_vocab_size()})
@@ -59,12 +72,14 @@ def train(*files: Path, out: Path, vocab: Count = None, kind: Literal["bpe", "un
 
 @tokenizer.command
 def show(model: str, text: str, /, *, json: bool = False) -> None:
-    """Each token of a text: its id, its place, the token itself and the characters that it stands for.
+    """Each token of a text: its id, its place, the token itself and the characters that it stands
+    for.
 
     Parameters
     ----------
     model
-        A folder with a tokenizer, a checkpoint (folder, .gguf), a name of `sightline models`, or OWNER/NAME of the hub.
+        A folder with a tokenizer, a checkpoint (folder, .gguf), a name of `sightline models`, or
+        OWNER/NAME of the hub.
     text
         The text.
     json
@@ -87,15 +102,24 @@ def opened(model: str) -> Tokenizer:
 
         found = tokenizer_of(open_source(resolve(model)))
     if found is None:
-        raise CheckpointError(f"{model[:100]}: has no tokenizer", expected="a folder with a tokenizer.json")
+        raise CheckpointError(
+            f"{model[:100]}: has no tokenizer", expected="a folder with a tokenizer.json"
+        )
     return found
 
 
 def tokens_of(tokenizer: Tokenizer, text: str) -> list[dict[str, Any]]:
     """The tokens as plain values; several that share a character each have the whole of it."""
-    ids, spans = tokenizer.encode(text), tokenizer.offsets(text)
+    ids = tokenizer.encode(text)
+    spans = tokenizer.offsets(text)
     return [
-        {"id": id, "begin": begin, "end": end, "token": tokenizer.token(id, source=True), "characters": text[begin:end]}
+        {
+            "id": id,
+            "begin": begin,
+            "end": end,
+            "token": tokenizer.token(id, source=True),
+            "characters": text[begin:end],
+        }
         for id, (begin, end) in zip(ids, spans, strict=True)
     ]
 
@@ -103,7 +127,15 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> list[Text]:
     """A line for each token."""
     lines = [("id", "place", "token", "characters")]
-    lines += [(str(row["id"]), f"{row['begin']}–{row['end']}", repr(row["token"]), repr(row["characters"])) for row in rows]
+    lines += [
+        (
+            str(row["id"]),
+            f"{row['begin']}–{row['end']}",
+            repr(row["token"]),
+            repr(row["characters"]),
+        )
+        for row in rows
+    ]
     wide = [max(len(line[column]) for line in lines) for column in range(3)]
     made: list[Text] = []
     for number, (id, place, token, characters) in enumerate(lines):

@@ -1,4 +1,5 @@
-"""`sightline train`: a recipe with your settings, into a folder; interrupted, the same command goes on."""
+"""`sightline train`: a recipe with your settings, into a folder; interrupted, the same command goes
+on."""
 
 from __future__ import annotations
 
@@ -45,13 +46,22 @@ def one_line(recipe: type[Recipe]) -> str:
 
 
 def recipes_text() -> str:
-    """Every recipe, what it makes, and its settings where they are not what all have; as wide as the terminal."""
+    """Every recipe, what it makes, and its settings where they are not what all have; as wide as
+    the terminal."""
     width = Console().width
     usual = Recipe.defaults()
     lines = ["Recipes, with their settings:"]
     for name, recipe in RECIPES.items():
-        own = {key: value for key, value in recipe.defaults().items() if key not in usual or usual[key] != value}
-        lines += ["", *textwrap.wrap(f"{name}: {one_line(recipe)}", width, subsequent_indent="  "), *wrapped(own, width)]
+        own = {
+            key: value
+            for key, value in recipe.defaults().items()
+            if key not in usual or usual[key] != value
+        }
+        lines += [
+            "",
+            *textwrap.wrap(f"{name}: {one_line(recipe)}", width, subsequent_indent="  "),
+            *wrapped(own, width),
+        ]
     common = "Settings that all recipes have, and what they are unless a recipe says otherwise:"
     return "\n".join([*lines, "", *textwrap.wrap(common, width), *wrapped(usual, width)])
 
@@ -67,7 +77,11 @@ def wrapped(settings: dict[str, Any], width: int) -> list[str]:
     return lines
 
 
-train = App(name="train", help="Train a model by a recipe; interrupted, the same command goes on.", help_epilogue=recipes_text())
+train = App(
+    name="train",
+    help="Train a model by a recipe; interrupted, the same command goes on.",
+    help_epilogue=recipes_text(),
+)
 
 
 @train.default
@@ -75,7 +89,9 @@ def run(
     name: str | None = None,
     /,
     *,
-    settings: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True, negative=())] = (),
+    settings: Annotated[
+        tuple[str, ...], Parameter(name="--set", consume_multiple=True, negative=())
+    ] = (),
     out: Path | None = None,
     config: Path | None = None,
     resume: Resume = "auto",
@@ -83,7 +99,9 @@ def run(
     accept_data_change: bool = False,
     accept_changes: bool = False,
     dry_run: bool = False,
-    track: Annotated[tuple[Literal["tensorboard", "wandb", "trackio"], ...], Parameter(negative=())] = (),
+    track: Annotated[
+        tuple[Literal["tensorboard", "wandb", "trackio"], ...], Parameter(negative=())
+    ] = (),
     threads: Count = None,
     strategy: Literal["ddp", "fsdp"] = "ddp",
     json: bool = False,
@@ -97,7 +115,8 @@ def run(
     settings
         Settings of the recipe: --set steps=500 width=256 text=my.txt …
     out
-        The run's folder; by default runs/NAME. A run that is there is gone on with, if its settings are the same.
+        The run's folder; by default runs/NAME. A run that is there is gone on with, if its settings
+        are the same.
     config
         A .toml file of settings; --set wins over it.
     resume
@@ -115,7 +134,8 @@ def run(
     threads
         Threads for the arithmetic. Another number rounds otherwise.
     strategy
-        Under torchrun: ddp, the default, copies the model to every process; fsdp parts it among them.
+        Under torchrun: ddp, the default, copies the model to every process; fsdp parts it among
+        them.
     json
         Write every event as a line of JSON on stdout.
     """
@@ -130,30 +150,44 @@ def run(
         with enough_memory():
             show(job_of(recipe), json=json)
         return
-    accept = {word for word, yes in (("data", accept_data_change), ("settings", accept_changes)) if yes}
+    accept = {
+        word for word, yes in (("data", accept_data_change), ("settings", accept_changes)) if yes
+    }
     with crew_here(strategy) as crew, enough_memory():
         session = Session(
             job=prepared(recipe, crew),
             folder=out or Path("runs") / str(name),
             shown=view(json=json, leads=crew.leads),
             crew=crew,
-            again=command(str(name), settings, out=out, config=config, threads=threads, track=track),
+            again=command(
+                str(name), settings, out=out, config=config, threads=threads, track=track
+            ),
         )
         with Stopping() as stopping:
-            session.follow(stopping, track=track, resume=resume, overwrite=overwrite, accept=frozenset(accept))
+            session.follow(
+                stopping, track=track, resume=resume, overwrite=overwrite, accept=frozenset(accept)
+            )
         session.finish(stopping)
 
 
-# ------------------------------------------------------------------------------------------------------------ beforehand
+# ------------------------------------------------------------------------------------- beforehand
 
 
 def told(name: str | None, words: tuple[str, ...], file: Path | None) -> Recipe:
     """The recipe with its settings: the file's, and over them those of the command line."""
     if name is None:
-        raise InputError("no recipe was named", expected=f"one of {', '.join(RECIPES)}", fix="sightline train list")
+        raise InputError(
+            "no recipe was named",
+            expected=f"one of {', '.join(RECIPES)}",
+            fix="sightline train list",
+        )
     if name not in RECIPES:
-        raise InputError(f"no recipe is called {short(name)}", fix=nearest(name[:60], [*RECIPES, LIST]))
-    return RECIPES[name].told_by({**(read_toml(file) if file is not None else {}), **key_values(words)})
+        raise InputError(
+            f"no recipe is called {short(name)}", fix=nearest(name[:60], [*RECIPES, LIST])
+        )
+    return RECIPES[name].told_by(
+        {**(read_toml(file) if file is not None else {}), **key_values(words)}
+    )
 
 
 def read_toml(file: Path) -> dict[str, Any]:
@@ -161,17 +195,29 @@ def read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text_file(file, encoding="utf-8-sig"))
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})", expected="a .toml file", fix="check the path") from None
+        raise InputError(
+            f"{file}: cannot be read ({error.strerror})",
+            expected="a .toml file",
+            fix="check the path",
+        ) from None
     except (ValueError, RecursionError) as error:
         why = " ".join(str(error).split())[:200]
-        raise InputError(f"{file}: is not TOML ({why})", expected="lines like steps = 500", fix="correct the file") from None
+        raise InputError(
+            f"{file}: is not TOML ({why})",
+            expected="lines like steps = 500",
+            fix="correct the file",
+        ) from None
 
 
 def prepare_process(threads: int | None) -> None:
     """What must be settled before torch has allocated much or computed anything."""
     if threads is not None:
         if not 1 <= threads <= 4096:
-            raise InputError(f"--threads is {threads}", expected="1 or more", fix=f"--threads {os.cpu_count() or 1}")
+            raise InputError(
+                f"--threads is {threads}",
+                expected="1 or more",
+                fix=f"--threads {os.cpu_count() or 1}",
+            )
         torch.set_num_threads(threads)
     keep_memory()
 
@@ -179,8 +225,12 @@ def prepare_process(threads: int | None) -> None:
 def crew_here(strategy: Literal["ddp", "fsdp"]) -> AbstractContextManager[Crew]:
     """The processes that torchrun started, or this one alone, on a GPU if there is one."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        return nullcontext(Crew(device=torch.device("cuda" if torch.cuda.is_available() else "cpu")))
-    from sightline.training.distributed import strategies as distributed  # takes a second, and one process has no use for it
+        return nullcontext(
+            Crew(device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        )
+    from sightline.training.distributed import (
+        strategies as distributed,
+    )  # takes a second, and one process has no use for it
 
     return distributed.crew_here(strategy)
 
@@ -205,12 +255,23 @@ def job_of(recipe: Recipe) -> Job:
 
 
 def command(
-    name: str, words: tuple[str, ...], *, out: Path | None, config: Path | None, threads: int | None, track: tuple[str, ...]
+    name: str,
+    words: tuple[str, ...],
+    *,
+    out: Path | None,
+    config: Path | None,
+    threads: int | None,
+    track: tuple[str, ...],
 ) -> str:
     """The line that goes on with a run."""
     line = ["sightline", "train", name]
     line += ["--set", *words] if words else []
-    for option, value in (("--out", out), ("--config", config), ("--threads", threads), *(("--track", one) for one in track)):
+    for option, value in (
+        ("--out", out),
+        ("--config", config),
+        ("--threads", threads),
+        *(("--track", one) for one in track),
+    ):
         line += [] if value is None else [option, str(value)]
     return shlex.join(line)
 
@@ -232,7 +293,7 @@ def enough_memory() -> Generator[None]:
         ) from None
 
 
-# ---------------------------------------------------------------------------------------------------------- while it runs
+# ---------------------------------------------------------------------------------- while it runs
 
 
 @dataclass(slots=True)
@@ -247,8 +308,17 @@ class Session:
     step: int = 0
     begun: bool = False
 
-    def follow(self, stopping: Stopping, *, track: tuple[str, ...], resume: Resume, overwrite: bool, accept: frozenset[str]) -> None:
-        """Train and show. The opening is said when the folder was found fit: before the first event, or the first step."""
+    def follow(
+        self,
+        stopping: Stopping,
+        *,
+        track: tuple[str, ...],
+        resume: Resume,
+        overwrite: bool,
+        accept: frozenset[str],
+    ) -> None:
+        """Train and show. The opening is said when the folder was found fit: before the first
+        event, or the first step."""
         made: list[Transformer] = []
         sinks = Sinks([])
 
@@ -259,7 +329,9 @@ class Session:
         def begin() -> None:
             if not self.begun:
                 self.begun = True
-                sinks.open += open_sinks(track, self.folder, self.job.told).open if self.crew.leads else []
+                sinks.open += (
+                    open_sinks(track, self.folder, self.job.told).open if self.crew.leads else []
+                )
                 self.shown.begin(opening(self.job, made[0], self.folder))
 
         def stop() -> bool:
@@ -268,7 +340,15 @@ class Session:
 
         job = replace(self.job, make=make)
         try:
-            for event in train_job(job, self.folder, resume=resume, overwrite=overwrite, accept=accept, stop=stop, crew=self.crew):
+            for event in train_job(
+                job,
+                self.folder,
+                resume=resume,
+                overwrite=overwrite,
+                accept=accept,
+                stop=stop,
+                crew=self.crew,
+            ):
                 begin()
                 self.step = event.step if isinstance(event, StepEvent) else self.step
                 for said in (event, *map(Note, sinks.write(event))):
@@ -297,8 +377,13 @@ class Session:
     def stopped(self, reason: str) -> None:
         """The run was interrupted, and lost nothing."""
         if isinstance(self.shown, JsonLines):
-            self.shown.write({"kind": "stopped", "reason": reason, "step": self.step, "command": self.again})
+            self.shown.write(
+                {"kind": "stopped", "reason": reason, "step": self.step, "command": self.again}
+            )
             return
         with suppress(OSError, ValueError):
-            sys.stderr.write(f"stopped by {reason} at step {self.step:,}; it is saved. Go on with: {escape_line(self.again)}\n")
+            sys.stderr.write(
+                f"stopped by {reason} at step {self.step:,}; it is saved. Go on with:"
+                f" {escape_line(self.again)}\n"
+            )
             sys.stderr.flush()
