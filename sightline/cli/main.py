@@ -2,8 +2,8 @@
 code 2, no traceback.
 
 Results go to stdout, progress to stderr. A command is loaded when it is asked for, so that `--help`
-and `--version` are quick. To add one: a file beside this one with a function, and a line in
-COMMANDS.
+and `--version` are quick. To add one: a module in `commands/GROUP/` with a function of its name, and
+a line in COMMANDS_BY_GROUP.
 """
 
 from __future__ import annotations
@@ -14,37 +14,55 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from sightline import __version__
 from sightline.errors import InputError, SightlineError, nearest
 
-COMMANDS = {
-    "models": "The models that are known by name: what, where, how large; get one.",
-    "info": "What a checkpoint is: family, sizes, format, tokenizer, licence.",
-    "explain": "A model as equations with shapes: its parameters, FLOPs and memory.",
-    "generate": "Continue a text, as it is made.",
-    "chat": "Talk with a model.",
-    "translate": "Translate a text, and see which word came from which.",
-    "fill": "Fill in the masked words of a text.",
-    "classify": "Give texts their labels.",
-    "embed": "One vector for each text.",
-    "score": "How likely a text is: log-likelihood and perplexity.",
-    "eval": "Measure a model on data: perplexity, BLEU and chrF, accuracy.",
-    "heads": "What every attention head does, and which heads find which relation.",
-    "trace": "See where a model looks while it reads a text.",
-    "lab": "Claims of the theory as experiments with a verdict.",
-    "train": "Train a model by a recipe; interrupted, the same command goes on.",
-    "compare": "Runs beside each other: a table, and their losses as curves.",
-    "check": "Measure the laws on one very checkpoint.",
-    "convert": "Write a checkpoint as a Hugging Face folder or as GGUF.",
-    "quantize": "What a model weighs in each precision, and what that costs in quality.",
-    "data": "Turn text files into tokens to train on, or see what such a folder holds.",
-    "tokenizer": "Train a tokenizer, or see what one makes of a text.",
-    "doctor": "What this machine has, which path runs, and why.",
-    "bench": "How fast this machine is, beside the peers; needs the repository.",
-    "demo": "See a Transformer at work in half a minute.",
+GROUPS = {
+    "run": "Run a model",
+    "see": "See inside",
+    "train": "Train",
+    "learn": "Learn",
+    "manage": "Manage",
 }
+COMMANDS_BY_GROUP = {
+    "run": {
+        "generate": "Continue a text, streamed as it is generated.",
+        "chat": "Talk with a chat model.",
+        "translate": "Translate a text, with its word alignment.",
+        "fill": "Fill in the masked words of a text.",
+        "classify": "Label texts, or each token of a text.",
+        "embed": "Embed texts: one vector per text.",
+        "score": "Score a text: log-likelihood and perplexity.",
+    },
+    "see": {
+        "trace": "See where a model attends while it reads a text.",
+        "heads": "What every attention head does, and which heads find which relation.",
+        "explain": "A model as equations with shapes: parameters, FLOPs and memory.",
+    },
+    "train": {
+        "train": "Train a model by a recipe; run it again to resume.",
+        "data": "Tokenize text files for training, or inspect a prepared folder.",
+        "tokenizer": "Train a tokenizer, or see how one splits a text.",
+        "eval": "Evaluate a model: perplexity, BLEU and chrF, accuracy.",
+        "compare": "Compare runs: a table, and their loss curves.",
+    },
+    "learn": {
+        "demo": "See a Transformer at work in half a minute.",
+        "lab": "Claims of the theory as experiments with a verdict.",
+    },
+    "manage": {
+        "models": "List the models known by name, and download one.",
+        "info": "What a checkpoint is: family, sizes, format, tokenizer, licence.",
+        "check": "Check the laws on a checkpoint.",
+        "convert": "Write a checkpoint as a Hugging Face folder or as GGUF.",
+        "quantize": "What a model weighs in each precision, and what that costs in quality.",
+        "doctor": "What this machine has, which engine runs, and why.",
+        "bench": "Benchmark this machine against peers; needs the repository.",
+    },
+}
+COMMANDS = {name: group for group, names in COMMANDS_BY_GROUP.items() for name in names}
 OPTIONS = ("--help", "-h", "--version")
 TYPED = (
     "max_tokens",
@@ -75,8 +93,11 @@ def make_app() -> App:
         default_parameter=Parameter(negative=(), show_default=False),
         result_action="return_none",
     )
-    for name, text in COMMANDS.items():
-        app.command(f"sightline.cli.{name}:{name}", name=name, help=text)
+    for group, commands in COMMANDS_BY_GROUP.items():
+        panel = Group.create_ordered(GROUPS[group])
+        for name, text in commands.items():
+            module = f"sightline.cli.commands.{group}.{name}"
+            app.command(f"{module}:{name}", name=name, help=text, group=panel)
     return app
 
 

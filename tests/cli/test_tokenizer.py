@@ -9,7 +9,6 @@ import pytest
 import tokenizers
 
 import sightline as sl
-from sightline.cli import main as commands
 from sightline.cli.main import main
 from sightline.text.tokenizer import Tokenizer
 from tests.cli import terminal
@@ -21,9 +20,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
-    monkeypatch.setitem(
-        commands.COMMANDS, "tokenizer", "Train a tokenizer, or see what one makes of a text."
-    )
     words = [
         f"{first}{middle}{last}" for first in "bcdfg" for middle in "aeiou" for last in "lmnrst"
     ]
