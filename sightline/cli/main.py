@@ -2,8 +2,8 @@
 code 2, no traceback.
 
 Results go to stdout, progress to stderr. A command is loaded when it is asked for, so that `--help`
-and `--version` are quick. To add one: a module in `commands/GROUP/` with a function of its name, and
-a line in COMMANDS_BY_GROUP.
+and `--version` are quick. To add one: a module in `commands/GROUP/` with a function of its name,
+and a line in COMMANDS_BY_GROUP.
 """
 
 from __future__ import annotations
