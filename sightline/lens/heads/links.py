@@ -68,7 +68,7 @@ def sentences(language: str | None = None) -> tuple[Sentence, ...]:
             fix=f"language={next(iter(LANGUAGES))!r}",
         )
     read = tomllib.loads(
-        files("sightline.lens").joinpath("relations.toml").read_text(encoding="utf-8")
+        files("sightline.lens.heads").joinpath("relations.toml").read_text(encoding="utf-8")
     )["sentence"]
     return tuple(
         Sentence(entry["language"], entry["text"], links_of(entry))

@@ -40,9 +40,8 @@ MOST_WAYS = 1000
 GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|[im-]*:|<\w+>))?")
 FLAGS = re.compile(r"\(\?[im-]+\)")
 ESCAPE = re.compile(r"\\(?:[pPx]\{[^}]*\}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|[^1-9kg])", re.DOTALL)
-DECIDED = re.compile(
-    r"(\\[rnt]|[A-Za-z0-9 ])\?(?=(\\[rnt]|[A-Za-z0-9 ])(?![?*{]))"
-)  # x?y: whether there is an x decides
+# x?y: whether there is an x decides
+DECIDED = re.compile(r"(\\[rnt]|[A-Za-z0-9 ])\?(?=(\\[rnt]|[A-Za-z0-9 ])(?![?*{]))")
 COUNT = re.compile(r"\{(\d{0,6})(,?)(\d{0,6})\}")
 ORIGINAL = "use the model's original tokenizer.json"
 
@@ -51,6 +50,7 @@ SECONDS_MORE = 2e-3
 SHORT = 64
 MIDDLE = 512
 LONG = (4096, 16_384)
+MEASURABLE = 0.01  # seconds; shorter times say nothing about growth
 SLOWEST = 4  # of the runs of middle length are measured in full length
 ASCII = "".join(map(chr, range(128)))
 OTHERS = (
@@ -154,9 +154,8 @@ class Reader:
         if flags := FLAGS.match(self.pattern, self.at):
             self.at = flags.end()
             return Ways()
-        if (decided := DECIDED.match(self.pattern, self.at)) and decided[1].lower() != decided[
-            2
-        ].lower():
+        decided = DECIDED.match(self.pattern, self.at)
+        if decided and decided[1].lower() != decided[2].lower():
             self.atoms.append(decided[1])
             self.at = decided.end()
             return Ways()
@@ -264,9 +263,8 @@ def is_slow(pattern: str, pumped: tuple[str, ...], atoms: tuple[str, ...]) -> bo
     except Exception:
         return False
     kinds = kinds_of_characters(atoms)
-    tail = "".join(
-        kinds
-    )  # a pattern that needs a character does not even begin on a text without it
+    # a pattern that needs a character does not even begin on a text without it
+    tail = "".join(kinds)
     seconds: dict[tuple[str, str], float] = {}
     for first, second in product(kinds_of_characters(pumped), kinds):
         for pump, end in (
@@ -278,13 +276,24 @@ def is_slow(pattern: str, pumped: tuple[str, ...], atoms: tuple[str, ...]) -> bo
                 return True
             seconds[pump, end] = time_of(split, pump, end, MIDDLE)
     slowest = sorted(seconds, key=lambda run: -seconds[run])[:SLOWEST]
-    return any(is_above(split, pump, end, length) for length in LONG for pump, end in slowest)
+    return any(
+        grows_faster_than_the_text(split, pump, end)
+        or any(is_above(split, pump, end, length) for length in LONG)
+        for pump, end in slowest
+    )
 
 
 def is_above(split: pre_tokenizers.PreTokenizer, pump: str, end: str, length: int) -> bool:
     """Whether a run takes longer than it may, twice."""
     most = length * SECONDS_PER_CHARACTER + SECONDS_MORE
     return all(time_of(split, pump, end, length) > most for _ in range(2))
+
+
+def grows_faster_than_the_text(split: pre_tokenizers.PreTokenizer, pump: str, end: str) -> bool:
+    """Whether four times the text takes more than eight times as long: linear time takes four,
+    quadratic time sixteen. Holds on fast machines too, where `is_above` comes late."""
+    shorter, longer = (min(time_of(split, pump, end, length) for _ in range(3)) for length in LONG)
+    return longer > MEASURABLE and longer > 2 * (LONG[1] / LONG[0]) * shorter
 
 
 def time_of(split: pre_tokenizers.PreTokenizer, pump: str, end: str, length: int) -> float:

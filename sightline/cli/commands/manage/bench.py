@@ -11,7 +11,7 @@ from typing import Literal
 from sightline.cli.ui.arguments import Count
 from sightline.errors import InputError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 Work = Literal[
     "decode",
     "prefill",
