@@ -11,7 +11,7 @@ model.save("folder")                     a folder that Hugging Face's transforme
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -30,16 +30,18 @@ from sightline.checkpoints.source import Source
 from sightline.checkpoints.sources.reference import resolve
 from sightline.checkpoints.tokenizer_files import tokenizer_files, tokenizer_of
 from sightline.config import Classifier, ModelConfig
-from sightline.core.asleep import state
 from sightline.core.cache.kv_cache import Cache
+from sightline.core.lazy import LazyTransformer
 from sightline.core.model import Transformer
-from sightline.core.packed import can_pack, evaluated, packed
+from sightline.core.packed import can_pack
+from sightline.core.runner import PackedRunner, TorchRunner, in_eval_mode
 from sightline.engine import gguf
+from sightline.engine.cache import NativeCache
+from sightline.engine.encoder_runners import AnyNativeRunner, check_known, runner_for
 from sightline.engine.engine import NativeEngine
 from sightline.engine.matrices import Precision
-from sightline.engine.pairs import check_known, packing_notes, twin_for
+from sightline.engine.runner import NativeRunner
 from sightline.engine.seeing import BY_TORCH, NativeWatch, native_trace
-from sightline.engine.twin import NativeCache, NativeTwin, twin_with
 from sightline.errors import InputError
 from sightline.families import FAMILIES
 from sightline.families.own import keys_of
@@ -58,88 +60,103 @@ from sightline.tasks.translate import Translation, translate
 from sightline.text.chat import Message, chat_ids, turn_end
 from sightline.text.tokenizer import Tokenizer
 
+AnyRunner = TorchRunner | AnyNativeRunner
 
-@dataclass(slots=True)
+
 class Model:
-    """`family` is Hugging Face's `model_type` (or "sightline"), `head` what the checkpoint carries,
+    """A transformer with its tokenizer.
+
+    `family` is Hugging Face's `model_type` (or "sightline"), `head` what the checkpoint carries,
     `keys` its config.json, `defaults` how its makers want it run, `pooling` how a
     sentence-transformers folder makes one vector of a text, `name` what it was loaded by,
-    `precision` that of the native engine, where one token after the other is made by it."""
+    `precision` that of the native engine, or None where torch runs the model."""
 
-    transformer: Transformer
-    tokenizer: Tokenizer | None = None
-    family: str = "sightline"
-    head: str = "any"
-    keys: dict[str, Any] = field(default_factory=dict)
-    source: Source | None = None
-    defaults: Defaults = field(default_factory=Defaults)
-    pooling: Pooling | None = None
-    name: str = ""
-    precision: Precision | None = None
-    _fast: tuple[object, Transformer] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
-    _native: tuple[object, Transformer] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
+    def __init__(
+        self,
+        transformer: Transformer | LazyTransformer,
+        tokenizer: Tokenizer | None = None,
+        family: str = "sightline",
+        head: str = "any",
+        keys: dict[str, Any] | None = None,
+        source: Source | None = None,
+        defaults: Defaults | None = None,
+        pooling: Pooling | None = None,
+        name: str = "",
+        precision: Precision | None = None,
+    ) -> None:
+        self._weights = as_lazy(transformer)
+        self.tokenizer = tokenizer
+        self.family = family
+        self.head = head
+        self.keys = {} if keys is None else keys
+        self.source = source
+        self.defaults = Defaults() if defaults is None else defaults
+        self.pooling = pooling
+        self.name = name
+        self.precision: Precision | None = precision
+        self._torch: tuple[object, TorchRunner] | None = None
+        self._native: tuple[object, AnyNativeRunner] | None = None
+
+    def __repr__(self) -> str:
+        stacks = ", ".join(
+            f"{name} of {stack.layers} layers, width {stack.width}"
+            for name, stack in self.config.stacks.items()
+        )
+        return f"Model({self.name or self.family!r}: {stacks}, vocabulary of {self.vocab_size})"
+
+    @property
+    def transformer(self) -> Transformer:
+        """The torch module. Its weights are read when they are first asked for."""
+        return self._weights.get()
+
+    @transformer.setter
+    def transformer(self, transformer: Transformer) -> None:
+        self._weights = LazyTransformer.of(transformer)
 
     @property
     def config(self) -> ModelConfig:
-        return self.transformer.config
+        return self._weights.config
 
     @property
-    def fast(self) -> Transformer:
-        """The transformer with its matrices laid out for running, made when first asked for; the
-        transformer itself where that gains nothing. Change a weight, and it is made anew (but not
-        if it is changed through `.data`, which torch does not count)."""
-        if not can_pack(self.transformer):
-            return self.running
-        if self._fast is None or self._fast[0] != self._state:
-            self._fast = self._state, packed(self.transformer)
-        return self._fast[1]
+    def vocab_size(self) -> int:
+        return self.config.last.embedding.vocab_size
 
     @property
-    def runner(self) -> Transformer:
-        """What reads, and makes one token after the other: the native engine if it was asked for,
-        else `fast`."""
-        if self.precision is None:
-            return self.fast
-        if self._native is None or self._native[0] != self._state:
-            self._native = self._state, twin_for(self.transformer, self.precision)
-            self._note_packing(self._native[1])
+    def runner(self) -> AnyRunner:
+        """What runs the model: the native engine in `precision`, or torch where that is None. It is
+        rebuilt when a weight changes (changes through `.data` are not noticed: torch does not count
+        them)."""
+        return self._torch_runner if self.precision is None else self._native_runner(self.precision)
+
+    @property
+    def _torch_runner(self) -> TorchRunner:
+        """Torch, with packed matrices where that is faster."""
+        version = self._weights.version, self.transformer.training
+        if self._torch is None or self._torch[0] != version:
+            packs = self.config.decoder is not None and can_pack(self.transformer)
+            kind = PackedRunner if packs else TorchRunner
+            self._torch = version, kind(self.transformer)
+        return self._torch[1]
+
+    def _native_runner(self, precision: Precision) -> AnyNativeRunner:
+        version = self._weights.version, precision
+        if self._native is None or self._native[0] != version:
+            self._native = version, runner_for(self._weights, precision)
+            if self.source is not None:
+                known = self.source.notes
+                known += [note for note in self._native[1].notes if note not in known]
         return self._native[1]
-
-    def _note_packing(self, twin: Transformer) -> None:
-        """What packing cost, among the notes of the load."""
-        if self.source is not None:
-            self.source.notes += [
-                note for note in packing_notes(twin) if note not in self.source.notes
-            ]
 
     def with_engine(self, engine: NativeEngine) -> Model:
         """With an engine that has these weights already."""
-        self._native = self._state, twin_with(self.transformer, engine)
+        version = self._weights.version, self.precision
+        self._native = version, NativeRunner(self._weights, engine)
         return self
-
-    @property
-    def _state(self) -> object:
-        """Changes when a weight does."""
-        return state(self.transformer)
 
     @property
     def running(self) -> Transformer:
         """The transformer without dropout: itself, unless it is being trained."""
-        return evaluated(self.transformer) if self.transformer.training else self.transformer
-
-    @property
-    def reader(self) -> Transformer:
-        """What reads whole texts: the native engine for an encoder, if it was asked for, else
-        `running`."""
-        return (
-            self.runner
-            if self.precision is not None and self.config.decoder is None
-            else self.running
-        )
+        return in_eval_mode(self.transformer)
 
     @property
     def notes(self) -> list[str]:
@@ -192,9 +209,8 @@ class Model:
         found = [
             Generation(prompt_tokens=len(request.source or request.prompt)) for request in requests
         ]
-        runner = (
-            self.runner if self.config.encoder is None else self.fast
-        )  # the scheduler joins rows of caches, which pairs' have not
+        # the scheduler joins rows of caches, which those of encoder–decoders cannot
+        runner = self.runner if self.config.encoder is None else self._torch_runner
         for number, piece in stream_many(
             runner, self.tokenizer, requests, stop=options.get("stop") or ()
         ):
@@ -223,9 +239,8 @@ class Model:
         *,
         watch: Watch | None = None,
     ) -> Iterator[Piece]:
-        transformer = self.runner if watch is None else watch.transformer
         return stream(
-            transformer,
+            self.runner if watch is None else watch.runner,
             self.tokenizer,
             request,
             stop=options.get("stop") or (),
@@ -238,33 +253,29 @@ class Model:
         cache."""
         if not options.get("trace"):
             return None
-        twin = self._twin
-        if twin is not None and (cache is None or isinstance(cache, NativeCache)):
-            return NativeWatch(twin, self.tokenizer, self.name)
+        native = self._native_decoder
+        if native is not None and (cache is None or isinstance(cache, NativeCache)):
+            return NativeWatch(native, self.tokenizer, self.name)
         return Watch(
-            twin or self.fast,
+            self._torch_runner,
             self.tokenizer,
             self.name,
             notes=() if self.precision is None else (BY_TORCH,),
         )
 
     @property
-    def _twin(self) -> NativeTwin | None:
-        """The native engine, where it makes the text and can be watched."""
-        alone = (
-            self.precision is not None
-            and self.config.encoder is None
-            and self.config.decoder is not None
-        )
-        runner = self.runner if alone else None
-        return runner if isinstance(runner, NativeTwin) else None
+    def _native_decoder(self) -> NativeRunner | None:
+        """The native engine, where it writes the text and can be watched."""
+        runner = None if self.precision is None else self.runner
+        return runner if isinstance(runner, NativeRunner) else None
 
     def _traced(
         self, ids: Sequence[int], *, source: Sequence[int] | None, source_text: str
     ) -> Trace:
         """A text that is known already, looked at once more."""
-        if self._twin is not None:
-            return native_trace(self._twin, self, ids)
+        native = self._native_decoder
+        if native is not None:
+            return native_trace(native, self, ids)
         return self._noted(trace_of(self, ids, source=source, source_text=source_text))
 
     def _noted(self, found: Trace) -> Trace:
@@ -291,7 +302,15 @@ class Model:
         of the layers.
         """
         return self._noted(
-            trace(self, self.defaults, text, source, layers=layers, what=what, twin=self._twin)
+            trace(
+                self,
+                self.defaults,
+                text,
+                source,
+                layers=layers,
+                what=what,
+                native=self._native_decoder,
+            )
         )
 
     def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Generation:
@@ -340,7 +359,7 @@ class Model:
     def fill(self, text: str, *, top_k: int = 5) -> list[Filling]:
         """For each mask in the text (`[MASK]`, or as the tokenizer writes it), the likeliest
         tokens."""
-        return fill(self.reader, self._tokenizer(), text, top_k=top_k)
+        return fill(self.runner, self._tokenizer(), text, top_k=top_k)
 
     def classify(self, texts: Sequence[str]) -> list[Classification]:
         """The probability of each label, for each text."""
@@ -353,7 +372,7 @@ class Model:
         problem = self.keys.get("problem_type")
         start = self.defaults.decoder_start
         return classify(
-            self.reader, self._tokenizer(), texts, labels=self.labels, problem=problem, start=start
+            self.runner, self._tokenizer(), texts, labels=self.labels, problem=problem, start=start
         )
 
     def embed(
@@ -362,7 +381,7 @@ class Model:
         """One vector for each text, `[texts, width]`, pooled as the checkpoint says (without a word
         of it: the mean)."""
         return embed(
-            self.reader,
+            self.runner,
             self._tokenizer(),
             texts,
             pooling=self.pooling or Pooling(how="mean", normalize=False),
@@ -378,7 +397,7 @@ class Model:
     ) -> Score:
         """How likely a text is: log p of each token, perplexity. Longer than the context, it is
         read in windows, `stride` apart."""
-        return score(self.running, self._tokenizer(), text, stride=stride, progress=progress)
+        return score(self.runner, self._tokenizer(), text, stride=stride, progress=progress)
 
     @property
     def labels(self) -> list[str]:
@@ -422,6 +441,12 @@ class Model:
             overwrite=overwrite,
         )
         return Path(folder)
+
+
+def as_lazy(transformer: Transformer | LazyTransformer) -> LazyTransformer:
+    return (
+        transformer if isinstance(transformer, LazyTransformer) else LazyTransformer.of(transformer)
+    )
 
 
 def refuse_beams(options: Options) -> None:
@@ -491,21 +516,24 @@ def load_opened(
 ) -> Model:
     """A source that is open already."""
     precision = precision_for(source, engine, dtype)
+    packed_engine = None
     if precision is None:
         loaded = load_source(source, dtype=dtype_named(dtype), strict=strict, progress=progress)
-        packed_engine = None
+        weights = LazyTransformer.of(loaded.transformer)
     else:
-        loaded, packed_engine = load_packed(source, precision, strict=strict, progress=progress)
+        loaded = load_packed(source, precision, strict=strict, progress=progress)
+        weights = loaded.weights
+        packed_engine = loaded.engine
         if packed_engine is None:
-            check_known(loaded.transformer)
+            check_known(weights.get())
         source.notes += gguf.notes(
             {entry.name: entry.kind for entry in source.tensors.values()}, precision
         )
-    defaults = read_defaults(source, loaded.transformer.config.last.embedding.vocab_size)
+    defaults = read_defaults(source, weights.config.last.embedding.vocab_size)
     pooling = read_pooling(source.where) if source.where.is_dir() else None
     tokenizer = tokenizer_of(source)
-    found = Model(
-        loaded.transformer,
+    model = Model(
+        weights,
         tokenizer,
         loaded.family.name,
         loaded.head,
@@ -517,7 +545,7 @@ def load_opened(
         precision,
     )
     if packed_engine is not None:
-        return found.with_engine(packed_engine)
+        return model.with_engine(packed_engine)
     if precision not in (None, "float32"):
-        _ = found.runner  # packed now: what does not fit the precision is told while loading
-    return found
+        _ = model.runner  # packed now: notes on what does not fit the precision belong to the load
+    return model

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 import sightline as sl
+from sightline.engine.encoder_runners import pair_runner
 from sightline.engine.matrices import Precision
-from sightline.engine.pairs import pair_twin
-from sightline.engine.twin import native_twin
+from sightline.engine.runner import native_runner
 from sightline.generation.decode import Request, decode
 from sightline.kernels import library as kernels
 
@@ -37,7 +37,7 @@ Work = Callable[[], list[float]]
 def writes(precision: Precision, seed: int) -> Work:
     """Greedy tokens of a decoder."""
     torch.manual_seed(seed)
-    twin = native_twin(
+    twin = native_runner(
         sl.build(
             sl.llama(width=32, layers=1, heads=4, kv_heads=2, vocab_size=WORDS, max_positions=256)
         ).eval(),
@@ -51,7 +51,7 @@ def writes(precision: Precision, seed: int) -> Work:
 def translates(seed: int) -> Work:
     """Hidden states of a decoder that looks at what its encoder keeps."""
     torch.manual_seed(seed)
-    twin = pair_twin(
+    twin = pair_runner(
         sl.build(sl.t5(width=32, layers=1, heads=4, head_dim=8, hidden=64, vocab_size=WORDS)).eval()
     )
     source = torch.tensor([PROMPT * 9])

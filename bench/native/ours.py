@@ -11,10 +11,11 @@ import torch
 
 import sightline as sl
 from bench.native.channel import serve
+from sightline.core.lazy import LazyTransformer
 from sightline.engine import store
 from sightline.engine.engine import NativeEngine, Rows
 from sightline.engine.matrices import check_precision
-from sightline.engine.twin import twin_with
+from sightline.engine.runner import NativeRunner
 from sightline.generation.beam import search
 from sightline.generation.decode import Request
 from sightline.generation.decode import decode as events
@@ -87,7 +88,9 @@ def lookup(question: dict[str, Any]) -> dict[str, Any]:
     """The tokens of `decode`, several in one pass where the text has said them before. They must be
     the same."""
     if "twin" not in held:
-        held["twin"] = twin_with(sl.load(held["path"]).transformer, held["engine"])
+        held["twin"] = NativeRunner(
+            LazyTransformer.of(sl.load(held["path"]).transformer), held["engine"]
+        )
     prompt = torch.tensor([question["prompt"]])
     times = list[float]()
     for count in (1, 1 + question["count"]):

@@ -1,9 +1,9 @@
 """A checkpoint for the native engine: its packed weights are kept in the cache, and the second time
 only they are read.
 
-    loaded, engine = load_packed(source, "int8")
-
-`loaded.transformer` sleeps: it is read when something asks for more than its config.
+    loaded = load_packed(source, "int8")
+    loaded.engine     # has the packed weights
+    loaded.weights    # the transformer, read from the checkpoint when something needs it
 
 An entry belongs to the files that it was made from (their paths, sizes, modification times and
 samples of their bytes), to what they say, and to this build of Sightline. One that does not match,
@@ -15,51 +15,63 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from sightline.checkpoints.identity import understand
-from sightline.checkpoints.load import Loaded, Progress
+from sightline.checkpoints.load import Progress
 from sightline.checkpoints.load import load as load_source
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.sources.directories import packed as packed_folder
-from sightline.core.asleep import Asleep
+from sightline.core.lazy import LazyTransformer
 from sightline.core.model import Transformer
 from sightline.engine import store
 from sightline.engine.engine import NativeEngine
 from sightline.engine.matrices import Precision
 from sightline.errors import CheckpointError
+from sightline.families.schema.family import Family
 from sightline.files.regular import open_regular_file
 
 SMALLEST = 4_000_000  # numbers; a smaller model is packed sooner than its entry is found
 WEIGHTS = (".safetensors", ".bin", ".index.json")
-SAMPLES, SAMPLE = (
-    64,
-    1 << 14,
-)  # so many pieces of so many bytes of each file are compared; of a smaller file, all
+SAMPLES = 64  # pieces of each file that are compared; smaller files are compared whole
+SAMPLE = 1 << 14  # bytes of a piece
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLoad:
+    """A checkpoint for the native engine. `engine` is None where nothing was kept: the weights are
+    in memory then, and are still to be packed."""
+
+    weights: LazyTransformer
+    family: Family
+    head: str
+    engine: NativeEngine | None
 
 
 def load_packed(
     source: Source, precision: Precision, *, strict: bool = False, progress: Progress | None = None
-) -> tuple[Loaded, NativeEngine | None]:
-    """The model and its engine; without an engine where nothing was kept, and `NativeEngine.of`
-    makes one of the model."""
+) -> PackedLoad:
+    """From the cache of packed weights if they are there; else the checkpoint is read, packed and
+    kept."""
+    family, head, _ = understand(source, strict=strict)
     path = place_of(source, precision) if worth_keeping(source) else None
     if path is None:
-        return load_source(source, strict=strict, progress=progress), None
+        transformer = load_source(source, strict=strict, progress=progress).transformer
+        return PackedLoad(LazyTransformer.of(transformer), family, head, None)
     key = key_of(source, precision)
     engine = found_in(path, key, source, strict=strict)
     if engine is None:
         before = len(source.notes)
-        loaded = load_source(source, strict=strict, progress=progress)
-        engine = NativeEngine.of(loaded.transformer, precision)
+        transformer = load_source(source, strict=strict, progress=progress).transformer
+        engine = NativeEngine.of(transformer, precision)
         source.notes += engine.notes
         if not keep(path, key, engine, source, notes=source.notes[before:]):
-            return loaded, engine
+            return PackedLoad(LazyTransformer.of(transformer), family, head, engine)
         store.release(engine)
-    return sleeping(source, strict=strict), engine
+    return PackedLoad(unread(source, strict=strict), family, head, engine)
 
 
 def worth_keeping(source: Source) -> bool:
@@ -71,16 +83,16 @@ def worth_keeping(source: Source) -> bool:
     )
 
 
-def sleeping(source: Source, *, strict: bool) -> Loaded:
-    """The model, of which nothing is read yet."""
-    family, head, config = understand(source, strict=strict)
+def unread(source: Source, *, strict: bool) -> LazyTransformer:
+    """The transformer, of which nothing is read yet."""
+    *_, config = understand(source, strict=strict)
 
     def read() -> Transformer:
         return load_source(
             replace(source, notes=[]), dtype=torch.float32, strict=strict
         ).transformer  # its notes are known
 
-    return Loaded(Asleep(config, read), family, head, source)
+    return LazyTransformer(config, read)
 
 
 def found_in(path: Path, key: store.Key, source: Source, *, strict: bool) -> NativeEngine | None:

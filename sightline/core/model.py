@@ -209,6 +209,10 @@ class Transformer(nn.Module):
     def device(self) -> torch.device:
         return self.last_stack.embedding.tokens.weight.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.last_stack.embedding.tokens.weight.dtype
+
 
 def positions_of(
     tokens: Tokens, padding: Padding | None

@@ -1,8 +1,8 @@
 """Looking on while the engine works: queries leave the step, keys and values stay where they are,
 in its cache.
 
-    watch = NativeWatch(twin, tokenizer, name)
-    for event in decode(twin, request, watch=watch): …
+    watch = NativeWatch(runner, tokenizer, name)
+    for event in decode(runner, request, watch=watch): …
     watch.trace(…).weights(layer=5)    # softmax(q kᵀ · scale + bias), computed when asked for
 
 A pass costs no more than copying its queries. What stands between q·k and the softmax is read from
@@ -36,7 +36,7 @@ from sightline.lens.trace.watch import Watch
 from sightline.record import NOTHING, QUANTITIES, Place, Record, Recorder
 
 if TYPE_CHECKING:
-    from sightline.engine.twin import NativeTwin
+    from sightline.engine.runner import NativeRunner
 
 GIVEN = (
     *ATTENTION,
@@ -102,10 +102,10 @@ class Form:
         )
 
 
-def forms_of(twin: NativeTwin) -> dict[Site, Form]:
+def forms_of(runner: NativeRunner) -> dict[Site, Form]:
     """The attention layers, as the engine computes them."""
-    program = twin.engine.program
-    stack = twin.config.decoder
+    program = runner.engine.program
+    stack = runner.config.decoder
     assert stack is not None
     said = [one for one in program.operations if one["kind"] == ATTEND]
     return {
@@ -200,25 +200,25 @@ def room_for_queries(record: Record, engine: NativeEngine, rows: int) -> list[Te
 
 def hand_over(
     record: Record,
-    twin: NativeTwin,
+    runner: NativeRunner,
     sequences: Sequence[int],
     queries: Sequence[Tensor | None],
     hidden: Tensor,
 ) -> None:
     """To any recorder: q, k, v, mask and bias of a pass that is over, as core would have."""
     time = hidden.shape[1]
-    forms = forms_of(twin)
+    forms = forms_of(runner)
     for (stack, layer, _), form in forms.items():
         scope = record.at(stack, layer)
         query = queries[layer]
         if query is not None:
             scope("query", split_heads(query.unflatten(0, (-1, time)), form.heads))
         if scope.wants("key") or scope.wants("value"):
-            both = [twin.engine.remembered(sequence, layer) for sequence in sequences]
+            both = [runner.engine.remembered(sequence, layer) for sequence in sequences]
             scope("key", torch.stack([one[0] for one in both]))
             scope("value", torch.stack([one[1] for one in both]))
         if scope.wants("mask") or scope.wants("bias"):
-            stop = twin.engine.length(sequences[0])
+            stop = runner.engine.length(sequences[0])
             scoring = form.scoring(stop - time, stop)
             scope("mask", scoring.mask)
             scope("bias", scoring.bias)
@@ -274,7 +274,7 @@ class Remembered(Made):
 class NativeWatch(Watch):
     """The same for a model that runs on the engine."""
 
-    transformer: NativeTwin  # pyright: ignore[reportIncompatibleVariableOverride]
+    runner: NativeRunner  # pyright: ignore[reportIncompatibleVariableOverride]
     forms: dict[Site, Form] = field(init=False, default_factory=dict[Site, Form])
     passes: list[Pass] = field(init=False, default_factory=list[Pass])
 
@@ -286,14 +286,14 @@ class NativeWatch(Watch):
                 expected=", ".join(ATTENTION),
                 fix="engine='torch'",
             )
-        self.chosen = checked_layers(self.transformer, self.layers)
-        forms = forms_of(self.transformer)
+        self.chosen = checked_layers(self.runner.config, self.layers)
+        forms = forms_of(self.runner)
         self.forms = {
             site: form
             for site, form in forms.items()
             if self.chosen is None or site[1] in self.chosen
         }
-        self.notes = (*self.notes, made_by(self.transformer.engine))
+        self.notes = (*self.notes, made_by(self.runner.engine))
 
     def __call__(self) -> Recorder:
         self.recorder = Pass(self.chosen)
@@ -342,7 +342,7 @@ def made_by(engine: NativeEngine) -> str:
 
 @torch.no_grad()
 def native_trace(
-    twin: NativeTwin,
+    runner: NativeRunner,
     subject: Subject,
     ids: Sequence[int],
     *,
@@ -354,12 +354,14 @@ def native_trace(
     of its own, and noted."""
     what = (what,) if isinstance(what, str) else tuple(what)
     layers = None if layers is None else list(layers)
-    watch = NativeWatch(twin, subject.tokenizer, subject.name, layers=layers)
-    cache = twin.new_cache()
+    watch = NativeWatch(runner, subject.tokenizer, subject.name, layers=layers)
+    cache = runner.new_cache()
     pieces = torch.tensor([list(ids)]).split(AT_ONCE, dim=1)
-    hidden = torch.cat([twin.hidden(piece, cache=cache, record=watch()) for piece in pieces], dim=1)
+    hidden = torch.cat(
+        [runner.hidden(piece, cache=cache, record=watch()) for piece in pieces], dim=1
+    )
     found = replace(
-        watch.trace(ids, text=text), answer=torch.no_grad()(lambda: twin.head(hidden)[0])
+        watch.trace(ids, text=text), answer=torch.no_grad()(lambda: runner.head(hidden)[0])
     )
     found.kept.update(own_part(found, what, hidden))
     rest = tuple(name for name in what if name not in (*GIVEN, "weights", "heads"))

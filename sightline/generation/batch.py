@@ -1,7 +1,7 @@
 """Many requests at once: they join and leave between two steps, and none can tell that the others
 are there.
 
-    batch = Batch(transformer)
+    batch = Batch(runner)
     first, second = batch.submit(request), batch.submit(another)
     while batch.busy:
         for sequence, event in batch.step(): …    # a TokenEvent, or the error that ended this
@@ -22,15 +22,15 @@ from pathlib import Path
 
 from torch import Tensor
 
-from sightline.core.model import Transformer
-from sightline.engine.twin import NativeTwin
+from sightline.core.runner import Runner
+from sightline.engine.runner import NativeRunner
 from sightline.errors import InputError
+from sightline.generation.batch_runner import BatchRunner
 from sightline.generation.decode import CHUNK, Request, TokenEvent, check_request
-from sightline.generation.engine_runner import EngineRunner
+from sightline.generation.native_batch import NativeBatchRunner
 from sightline.generation.prefixes import Prefixes
-from sightline.generation.runner import Runner
 from sightline.generation.scheduler import Scheduler, Sequence
-from sightline.generation.torch_runner import TorchRunner, numbers_per_token
+from sightline.generation.torch_batch import TorchBatchRunner, numbers_per_token
 
 __all__ = ["Batch", "Scheduler", "Sequence", "numbers_per_token"]
 
@@ -50,7 +50,7 @@ class Batch:
 
     def __init__(
         self,
-        transformer: Transformer,
+        runner: Runner,
         *,
         rows: int = ROWS,
         chunk: int = CHUNK,
@@ -63,13 +63,13 @@ class Batch:
                 fix=f"rows={ROWS}, chunk={CHUNK}",
             )
         budget = int(SHARE * free_memory()) if budget is None else budget
-        self.runner = runner_for(transformer)
+        self.runner = batch_runner_for(runner)
         self.chunk = chunk
         self.scheduler = Scheduler(self.runner.needed, rows=rows, budget=budget)
 
     def submit(self, request: Request) -> Sequence:
         """A request joins; it is refused here if it can never be answered."""
-        check_request(self.runner.transformer, request)
+        check_request(self.runner.runner, request)
         sequence = Sequence(request)
         self.scheduler.add(sequence)
         return sequence
@@ -137,11 +137,11 @@ class Batch:
         return sequence, event
 
 
-def runner_for(transformer: Transformer) -> Runner:
-    """The native engine where it has a decoder alone, else torch."""
-    if isinstance(transformer, NativeTwin) and transformer.config.encoder is None:
-        return EngineRunner(transformer)
-    return TorchRunner(transformer)
+def batch_runner_for(runner: Runner) -> BatchRunner:
+    """The native engine for a decoder, else torch."""
+    if isinstance(runner, NativeRunner):
+        return NativeBatchRunner(runner)
+    return TorchBatchRunner(runner)
 
 
 def free_memory() -> int:

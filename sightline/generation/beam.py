@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.generation.randomness import whole
 from sightline.generation.sampling import Change, those_that_change
@@ -120,7 +120,7 @@ class Group:
 
 @torch.inference_mode()
 def search(
-    transformer: Transformer,
+    runner: Runner,
     prompt: Int[Tensor, "batch time"],
     *,
     beams: int,
@@ -159,8 +159,8 @@ def search(
         early_stopping=early_stopping,
         diversity=diversity,
     )
-    cache = transformer.new_cache() if padding is None else Cache.growing(transformer.config)
-    hidden = transformer.hidden(
+    cache = runner.new_cache() if padding is None else Cache.growing(runner.config)
+    hidden = runner.hidden(
         prompt, padding=padding, source=source, source_padding=source_padding, cache=cache
     )
     before = _real_tokens(prompt, padding)
@@ -168,7 +168,7 @@ def search(
     changes = those_that_change(*changes)
     room = None
     for length in range(1, max_tokens + 1):
-        logits = transformer.head(hidden[:, -1:])[:, -1].float()
+        logits = runner.head(hidden[:, -1:])[:, -1].float()
         if changes or diversity:
             likely = _Changed(torch.log_softmax(logits, dim=-1), changes)
         else:
@@ -183,7 +183,7 @@ def search(
         paths = [path for row in rows for group in row for path in group.running]
         if not paths:
             break
-        hidden = _feed(transformer, paths, cache)
+        hidden = _feed(runner, paths, cache)
     return [
         sorted((h for group in row for h in group.done), key=lambda h: -h.score)[:count]
         for row in rows
@@ -321,17 +321,15 @@ def largest(
     return values, torch.cat([places, rest], 1).gather(1, chosen)
 
 
-def _feed(
-    transformer: Transformer, paths: list[Path], cache: Cache
-) -> Float[Tensor, "paths 1 width"]:
+def _feed(runner: Runner, paths: list[Path], cache: Cache) -> Float[Tensor, "paths 1 width"]:
     """The last token of every path into the model, each on top of its own parent's cache."""
     parents = [path.row for path in paths]
     if parents != list(range(cache.batch or 0)):
-        cache.reorder(torch.tensor(parents, device=transformer.device))
+        cache.reorder(torch.tensor(parents, device=runner.device))
     for row, path in enumerate(paths):
         path.row = row
-    return transformer.hidden(
-        torch.tensor([path.tokens[-1:] for path in paths], device=transformer.device), cache=cache
+    return runner.hidden(
+        torch.tensor([path.tokens[-1:] for path in paths], device=runner.device), cache=cache
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.generation.beam import Hypothesis, search
 from sightline.generation.decode import Request, check_request
@@ -19,7 +19,7 @@ from sightline.text.tokenizer import Tokenizer
 
 
 def best_of_beams(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer | None,
     request: Request,
     *,
@@ -28,7 +28,7 @@ def best_of_beams(
 ) -> Generation:
     """Search, and write the best as text; the others are kept with their scores. Without a
     tokenizer there are tokens alone."""
-    check_request(transformer, request)
+    check_request(runner, request)
     if not request.sampling.greedy:
         raise InputError(
             f"a beam search at temperature {request.sampling.temperature}",
@@ -43,14 +43,14 @@ def best_of_beams(
         )
     started = time.perf_counter()
     (found,) = search(
-        transformer,
-        _row(transformer, request.prompt),
+        runner,
+        _row(runner, request.prompt),
         beams=beams,
         max_tokens=request.max_tokens,
         end=request.end,
         length_penalty=penalty,
         count=beams,
-        source=None if request.source is None else _row(transformer, request.source),
+        source=None if request.source is None else _row(runner, request.source),
         changes=(
             *request.changes,
             *replace(request.sampling, temperature=1.0).changes(len(request.prompt)),
@@ -64,7 +64,7 @@ def best_of_beams(
     return Generation(
         text="" if tokenizer is None else tokenizer.decode(best.tokens),
         tokens=list(best.tokens),
-        logprobs=logprobs(transformer, request, best.tokens),
+        logprobs=logprobs(runner, request, best.tokens),
         alternatives=[[] for _ in best.tokens],
         finish_reason="stop" if best.finished else "length",
         prompt_tokens=len(request.source or request.prompt),
@@ -86,16 +86,16 @@ def others_than(
 
 
 @torch.inference_mode()
-def logprobs(transformer: Transformer, request: Request, tokens: tuple[int, ...]) -> list[float]:
+def logprobs(runner: Runner, request: Request, tokens: tuple[int, ...]) -> list[float]:
     """log p of each new token under the model itself, in one pass."""
-    whole = _row(transformer, [*request.prompt, *tokens])
-    source = None if request.source is None else _row(transformer, request.source)
-    hidden = transformer.hidden(whole[:, :-1], source=source, cache=transformer.new_cache())[
+    whole = _row(runner, [*request.prompt, *tokens])
+    source = None if request.source is None else _row(runner, request.source)
+    hidden = runner.hidden(whole[:, :-1], source=source, cache=runner.new_cache())[
         :, len(request.prompt) - 1 :
     ]
-    logs = torch.log_softmax(transformer.head(hidden)[0].double(), dim=-1)
+    logs = torch.log_softmax(runner.head(hidden)[0].double(), dim=-1)
     return logs.gather(1, whole[0, len(request.prompt) :, None])[:, 0].tolist()
 
 
-def _row(transformer: Transformer, tokens: Sequence[int]) -> Int[Tensor, "1 time"]:
-    return torch.tensor([list(tokens)], device=transformer.device)
+def _row(runner: Runner, tokens: Sequence[int]) -> Int[Tensor, "1 time"]:
+    return torch.tensor([list(tokens)], device=runner.device)

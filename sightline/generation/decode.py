@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sightline.config import LanguageHead, ModelConfig
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError, short
 from sightline.generation.randomness import whole
 from sightline.generation.sampling import Change, Sampling, alternatives, choose
@@ -109,7 +109,7 @@ class Writing:
 
 
 def decode(
-    transformer: Transformer,
+    runner: Runner,
     request: Request,
     *,
     cache: Cache | None = None,
@@ -121,11 +121,11 @@ def decode(
 
     `watch` is asked for a recorder before each pass.
     """
-    check_request(transformer, request)
-    cache = transformer.new_cache() if cache is None else cache
+    check_request(runner, request)
+    cache = runner.new_cache() if cache is None else cache
     writing = Writing(request)
-    device = transformer.device
-    logits, record = prefill(transformer, request, cache, chunk=chunk, watch=watch)
+    device = runner.device
+    logits, record = prefill(runner, request, cache, chunk=chunk, watch=watch)
     while True:
         event = writing.take(logits, cache.bytes)
         yield event if record is NOTHING else replace(event, recording=record)
@@ -134,13 +134,13 @@ def decode(
         writing.started = time.perf_counter()
         record = watch()
         logits = last_logits(
-            transformer, torch.tensor([[event.token]], device=device), cache, record=record
+            runner, torch.tensor([[event.token]], device=device), cache, record=record
         )
 
 
 @torch.inference_mode()
 def prefill(
-    transformer: Transformer,
+    runner: Runner,
     request: Request,
     cache: Cache,
     *,
@@ -149,7 +149,7 @@ def prefill(
 ) -> tuple[Tensor, Record]:
     """The prompt into the cache, in chunks; the logits after its last token, and who watched the
     last chunk."""
-    prompt = torch.tensor([list(request.prompt)], device=transformer.device)[
+    prompt = torch.tensor([list(request.prompt)], device=runner.device)[
         :, min(cache.length, len(request.prompt) - 1) :
     ]
     if cache.length >= len(request.prompt):
@@ -157,15 +157,15 @@ def prefill(
     source = (
         None
         if request.source is None or cache.length
-        else torch.tensor([list(request.source)], device=transformer.device)
+        else torch.tensor([list(request.source)], device=runner.device)
     )
     pieces = prompt.split(chunk, dim=1)
     for n, piece in enumerate(pieces[:-1]):
-        transformer.hidden(piece, cache=cache, source=source if n == 0 else None, record=watch())
+        runner.hidden(piece, cache=cache, source=source if n == 0 else None, record=watch())
     record = watch()
     return (
         last_logits(
-            transformer,
+            runner,
             pieces[-1],
             cache,
             source=source if len(pieces) == 1 else None,
@@ -177,7 +177,7 @@ def prefill(
 
 @torch.inference_mode()
 def last_logits(
-    transformer: Transformer,
+    runner: Runner,
     tokens: Tensor,
     cache: Cache,
     *,
@@ -185,12 +185,12 @@ def last_logits(
     record: Record = NOTHING,
 ) -> Tensor:
     """Logits after the last of these tokens only: the others are not computed."""
-    return transformer.last_logits(tokens, cache=cache, source=source, record=record)[0, -1].float()
+    return runner.last_logits(tokens, cache=cache, source=source, record=record)[0, -1].float()
 
 
-def check_request(transformer: Transformer, request: Request) -> None:
+def check_request(runner: Runner, request: Request) -> None:
     """What cannot be continued is said before anything is computed."""
-    config = transformer.config
+    config = runner.config
     if config.decoder is None or not isinstance(config.head, LanguageHead):
         kind = (
             "an encoder: it fills in masked tokens"

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sightline.config import Learned
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.generation.randomness import uniform
 from sightline.generation.sampling import Change, draw, log_probabilities, temperature
@@ -176,22 +176,22 @@ class Text:
     """A model reading one growing text, with the cache that remembers it."""
 
     def __init__(
-        self, transformer: Transformer, source: Tensor | None, source_padding: Tensor | None
+        self, runner: Runner, source: Tensor | None, source_padding: Tensor | None
     ) -> None:
-        self.transformer = transformer
+        self.runner = runner
         self.source = source
         self.source_padding = source_padding
-        self.cache = transformer.new_cache()
-        self.vocab_size = transformer.config.last.embedding.vocab_size
+        self.cache = runner.new_cache()
+        self.vocab_size = runner.config.last.embedding.vocab_size
 
     def logits(self, tokens: list[int], count: int) -> Float[Tensor, "count vocab"]:
         """Float32 logits after each of the last `count` tokens; only those not in the cache are
         computed."""
-        new = torch.tensor([tokens[self.cache.length :]], device=self.transformer.device)
+        new = torch.tensor([tokens[self.cache.length :]], device=self.runner.device)
         first = self.cache.length == 0
         source, source_padding = (self.source, self.source_padding) if first else (None, None)
         return (
-            self.transformer.last_logits(
+            self.runner.last_logits(
                 new, count, source=source, source_padding=source_padding, cache=self.cache
             )[0]
             .float()
@@ -206,14 +206,14 @@ class Text:
     def room(self, length: int, most: int) -> int:
         """How many of `most` tokens can be guessed after `length`: a table of learned positions
         ends somewhere."""
-        stack = self.transformer.config.last
+        stack = self.runner.config.last
         ends = isinstance(stack.embedding.positions, Learned)
         return min(most, max(0, stack.max_positions - length + 1)) if ends else most
 
 
 @torch.inference_mode()
 def decode_lookup(
-    transformer: Transformer,
+    runner: Runner,
     prompt: Int[Tensor, "1 time"],
     *,
     max_tokens: int,
@@ -227,7 +227,7 @@ def decode_lookup(
 ) -> Speculation:
     """Continue the prompt, guessing by prompt lookup. Greedy, unless a distribution is given."""
     chance = chance or Chance()
-    text = Text(transformer, source, source_padding)
+    text = Text(runner, source, source_padding)
     return _decode(
         text,
         prompt,
@@ -242,10 +242,10 @@ def decode_lookup(
 
 @torch.inference_mode()
 def decode_with_draft(
-    transformer: Transformer,
+    runner: Runner,
     prompt: Int[Tensor, "1 time"],
     *,
-    draft: Transformer,
+    draft: Runner,
     max_tokens: int,
     end: tuple[int, ...] = (),
     most: int = 4,
@@ -256,7 +256,7 @@ def decode_with_draft(
 ) -> Speculation:
     """Continue the prompt, a draft model guessing `most` tokens at a time. Greedy, unless a
     distribution is given."""
-    sizes = [model.config.last.embedding.vocab_size for model in (transformer, draft)]
+    sizes = [model.config.last.embedding.vocab_size for model in (runner, draft)]
     if sizes[0] != sizes[1]:
         raise InputError(
             f"a model of {sizes[0]} tokens, a draft of {sizes[1]}",
@@ -266,7 +266,7 @@ def decode_with_draft(
     chance = chance or Chance()
     heard = (source, source_padding) if draft.config.encoder is not None else (None, None)
     proposer = Draft(Text(draft, *heard), distribution, chance)
-    text = Text(transformer, source, source_padding)
+    text = Text(runner, source, source_padding)
     return _decode(
         text, prompt, proposer, distribution, chance, max_tokens=max_tokens, end=end, most=most
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.generation.batch import ROWS, Batch
 from sightline.generation.batch import Sequence as BatchSequence
@@ -100,7 +100,7 @@ class Writer:
 
 
 def stream(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer | None,
     request: Request,
     *,
@@ -112,9 +112,7 @@ def stream(
     have tokens and no text."""
     writer = Writer(tokenizer, request, stop)
     read = list(request.prompt)
-    for event in decode(
-        transformer, request, cache=cache, watch=unwatched if watch is None else watch
-    ):
+    for event in decode(runner, request, cache=cache, watch=unwatched if watch is None else watch):
         piece = writer.take(event)
         yield (
             piece
@@ -127,7 +125,7 @@ def stream(
 
 
 def stream_many(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer | None,
     requests: Sequence[Request],
     *,
@@ -136,7 +134,7 @@ def stream_many(
 ) -> Iterator[tuple[int, Piece]]:
     """The texts of many requests, each piece with the number of its request, as they are made side
     by side."""
-    batch = Batch(transformer, rows=rows)
+    batch = Batch(runner, rows=rows)
     numbers = dict[BatchSequence, tuple[int, Writer]]()
     try:
         for number, request in enumerate(requests):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sightline.config import Learned, StackConfig
 from sightline.core import check
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError, short
 from sightline.text.engines.engine import guarded
 from sightline.text.engines.rust import RustEngine
@@ -124,12 +124,12 @@ def batch_of(rows: list[list[int]], places: list[int], device: torch.device) -> 
     return Batch(places, tokens, torch.arange(most, device=device) >= lengths[:, None])
 
 
-def states(transformer: Transformer, batch: Batch) -> Float[Tensor, "batch time width"]:
+def states(runner: Runner, batch: Batch) -> Float[Tensor, "batch time width"]:
     """The last hidden states; of an encoder–decoder, the encoder's."""
-    encoder = transformer.config.encoder
-    if encoder is None or transformer.config.decoder is None:
-        return transformer.hidden(batch.tokens, padding=batch.padding)
-    check.token_ids("tokens", batch.tokens, encoder.embedding.vocab_size, transformer.device)
-    found = transformer.encode(batch.tokens, padding=batch.padding).states
+    encoder = runner.config.encoder
+    if encoder is None or runner.config.decoder is None:
+        return runner.hidden(batch.tokens, padding=batch.padding)
+    check.token_ids("tokens", batch.tokens, encoder.embedding.vocab_size, runner.device)
+    found = runner.encode(batch.tokens, padding=batch.padding).states
     assert found is not None
     return found

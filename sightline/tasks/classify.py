@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.config import Classifier
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.tasks.batches import Batch, batch_of, batches, listed, longest, rows_of
 from sightline.tasks.fitting import refusal
@@ -46,7 +46,7 @@ class Classification:
 
 
 def classify(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
@@ -60,9 +60,9 @@ def classify(
     exclude each other, "regression" for numbers that are no probabilities. `start` is what an
     encoder–decoder's decoder begins with; by default the end token (BART).
     """
-    head = check_head(transformer, labels)
+    head = check_head(runner, labels)
     found = listed(texts)
-    rows = rows_of(tokenizer, found, most=longest(transformer.config.last, None))
+    rows = rows_of(tokenizer, found, most=longest(runner.config.last, None))
     if not all(rows):
         raise InputError(
             f"text {rows.index([])} has no tokens",
@@ -71,8 +71,8 @@ def classify(
         )
     answers: dict[int, Float[Tensor, ...]] = {}
     with torch.inference_mode():
-        for batch in batches(rows, transformer.device):
-            logits = logits_of(transformer, batch, rows, tokenizer.eos if start is None else start)
+        for batch in batches(rows, runner.device):
+            logits = logits_of(runner, batch, rows, tokenizer.eos if start is None else start)
             for place, row in zip(batch.places, probabilities_of(logits, problem), strict=True):
                 answers[place] = row.cpu()
     if head.pool != "tokens":
@@ -83,11 +83,11 @@ def classify(
     ]
 
 
-def check_head(transformer: Transformer, labels: list[str]) -> Classifier:
+def check_head(runner: Runner, labels: list[str]) -> Classifier:
     """The classifier, with a name for each of its labels."""
-    head = transformer.config.head
+    head = runner.config.head
     if not isinstance(head, Classifier):
-        raise refusal(transformer.config, "classification", expected="a model with a classifier")
+        raise refusal(runner.config, "classification", expected="a model with a classifier")
     if len(labels) != head.labels:
         raise InputError(
             f"{len(labels)} names for {head.labels} labels",
@@ -104,12 +104,13 @@ def check_head(transformer: Transformer, labels: list[str]) -> Classifier:
 
 
 def logits_of(
-    transformer: Transformer, batch: Batch, rows: list[list[int]], start: int | None
+    runner: Runner, batch: Batch, rows: list[list[int]], start: int | None
 ) -> Float[Tensor, "*shape labels"]:
     """The head's answers. The decoder of an encoder–decoder reads the same text, one place
     later."""
-    if transformer.config.encoder is None or transformer.config.decoder is None:
-        return transformer(batch.tokens, padding=batch.padding)
+    if runner.config.encoder is None or runner.config.decoder is None:
+        hidden = runner.hidden(batch.tokens, padding=batch.padding)
+        return runner.head(hidden, padding=batch.padding)
     if start is None:
         raise InputError(
             "no token to start the decoder with",
@@ -119,11 +120,12 @@ def logits_of(
     shifted = batch_of(
         [[start, *rows[place][:-1]] for place in batch.places],
         list(range(len(batch.places))),
-        transformer.device,
+        runner.device,
     )
-    return transformer(
+    hidden = runner.hidden(
         shifted.tokens, padding=shifted.padding, source=batch.tokens, source_padding=batch.padding
     )
+    return runner.head(hidden, padding=shifted.padding)
 
 
 def probabilities_of(

@@ -15,15 +15,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sightline.checkpoints.pooling import How, Pooling
-from sightline.core.model import Transformer
 from sightline.core.norms import unit
 from sightline.core.output import pool
+from sightline.core.runner import Runner
 from sightline.tasks.batches import batches, listed, longest, rows_of, states
 from sightline.text.tokenizer import Tokenizer
 
 
 def embed(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
@@ -36,20 +36,20 @@ def embed(
     A text of more tokens than the model reads is cut, with a warning. One of no tokens at all has
     the zero vector.
     """
-    stack = transformer.config.encoder or transformer.config.last
+    stack = runner.config.encoder or runner.config.last
     prepared = [prepare(text, pooling) for text in listed(texts)]
     rows = rows_of(tokenizer, prepared, most=longest(stack, pooling.max_length))
     vectors = torch.zeros(
         len(rows),
         stack.width,
-        dtype=next(transformer.parameters()).dtype,
-        device=transformer.device,
+        dtype=runner.dtype,
+        device=runner.device,
     )
     tell = progress or (lambda done: None)
     tell(sum(not row for row in rows))
     with torch.inference_mode():
-        for batch in batches(rows, transformer.device):
-            vectors[batch.places] = pooled(states(transformer, batch), pooling.how, batch.padding)
+        for batch in batches(rows, runner.device):
+            vectors[batch.places] = pooled(states(runner, batch), pooling.how, batch.padding)
             tell(len(batch.places))
     return unit(vectors) if pooling.normalize else vectors
 

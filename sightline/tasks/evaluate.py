@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from sightline.checkpoints.defaults import Defaults
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError, nearest
 from sightline.tasks.score import bits_per_byte_of, logprobs_of, parts_of, perplexity_of
 from sightline.tasks.translate import BEAMS, translate
@@ -55,7 +55,7 @@ class Perplexity:
 
 
 def perplexity(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer,
     text: str | Sequence[int],
     *,
@@ -63,7 +63,7 @@ def perplexity(
 ) -> Iterator[Perplexity]:
     """How likely a text is, again after every few hundred tokens. The last of them is of the whole
     text, and is what `score` says."""
-    parts = parts_of(transformer, tokenizer, text)
+    parts = parts_of(runner, tokenizer, text)
     unscored = 0 if parts.before else 1
     first = parts.tokens[:unscored]
     rest = parts.tokens[unscored:]
@@ -73,7 +73,7 @@ def perplexity(
     )
     nats = 0.0
     done = 0
-    for found in logprobs_of(transformer, parts, stride=stride):
+    for found in logprobs_of(runner, parts, stride=stride):
         size += sum(len(written.push(id).encode()) for id in rest[done : done + len(found)])
         nats = nats + sum(found)
         done = done + len(found)
@@ -112,7 +112,7 @@ class Quality:
 
 
 def translations(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer,
     defaults: Defaults,
     pairs: Sequence[tuple[str, str]],
@@ -124,9 +124,7 @@ def translations(
     """Each source translated, beside its reference; `words` parts the translation where the model's
     own words begin."""
     for source, reference in pairs:
-        found = translate(
-            transformer, tokenizer, defaults, source, beams=beams, max_tokens=max_tokens
-        )
+        found = translate(runner, tokenizer, defaults, source, beams=beams, max_tokens=max_tokens)
         yield Sample(source, in_words(tokenizer, found.tokens) if words else found.text, reference)
 
 
@@ -231,7 +229,7 @@ class Accuracy:
 
 
 def accuracy(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer,
     rows: Sequence[tuple[str, str]],
     *,
@@ -245,7 +243,7 @@ def accuracy(
     right = 0
     for begin in range(0, len(rows), BATCH):
         batch = rows[begin : begin + BATCH]
-        found = classify(transformer, tokenizer, [text for text, _ in batch], labels=list(labels))
+        found = classify(runner, tokenizer, [text for text, _ in batch], labels=list(labels))
         if found[0].label is None:
             raise InputError(
                 "a tagger, which labels tokens",

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.config import MaskedHead
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError, short
 from sightline.tasks.fitting import refusal
 from sightline.text.engines.rust import RustEngine
@@ -52,29 +52,27 @@ class Gaps:
     spans: list[tuple[int, int]]
 
 
-def fill(
-    transformer: Transformer, tokenizer: Tokenizer, text: str, *, top_k: int = 5
-) -> list[Filling]:
+def fill(runner: Runner, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filling]:
     """A filling for each mask, in the order of the text. Each mask is judged with the others still
     masked."""
-    mask = check(transformer, tokenizer, top_k)
+    mask = check(runner, tokenizer, top_k)
     gaps = cut(text, tokenizer.token(mask))
     eats_left, eats_right = eats_space(tokenizer, mask)
     trimmed = Gaps(trim(gaps.parts, left=eats_left, right=eats_right), gaps.spans)
     ids, places = with_masks(tokenizer, trimmed.parts, mask)
-    check_length(transformer, ids)
-    found = candidates(probabilities(transformer, ids, places), tokenizer, top_k)
+    check_length(runner, ids)
+    found = candidates(probabilities(runner, ids, places), tokenizer, top_k)
     whole = joined(trimmed.parts, [row[0].text for row in found])
     return [
         Filling(start, end, row, whole) for (start, end), row in zip(gaps.spans, found, strict=True)
     ]
 
 
-def check(transformer: Transformer, tokenizer: Tokenizer, top_k: int) -> int:
+def check(runner: Runner, tokenizer: Tokenizer, top_k: int) -> int:
     """The mask's id, if all is as it should be."""
-    if not isinstance(transformer.config.head, MaskedHead):
+    if not isinstance(runner.config.head, MaskedHead):
         raise refusal(
-            transformer.config,
+            runner.config,
             "filling in masks",
             expected="a model of masked tokens, such as BERT",
         )
@@ -84,7 +82,7 @@ def check(transformer: Transformer, tokenizer: Tokenizer, top_k: int) -> int:
             expected="one that has it",
             fix="add mask_token to tokenizer_config.json",
         )
-    size = transformer.config.last.embedding.vocab_size
+    size = runner.config.last.embedding.vocab_size
     if not 1 <= top_k <= size:
         raise InputError(
             f"top_k is {top_k}", expected=f"1 to {size}, the size of the vocabulary", fix="top_k=5"
@@ -133,9 +131,9 @@ def with_masks(tokenizer: Tokenizer, parts: list[str], mask: int) -> tuple[list[
     return [*ids, *after], places
 
 
-def check_length(transformer: Transformer, ids: list[int]) -> None:
+def check_length(runner: Runner, ids: list[int]) -> None:
     """A text with a mask is not cut: the mask might be in what is lost."""
-    most = transformer.config.last.max_positions
+    most = runner.config.last.max_positions
     if len(ids) > most:
         raise InputError(
             f"a text of {len(ids)} tokens",
@@ -146,11 +144,11 @@ def check_length(transformer: Transformer, ids: list[int]) -> None:
 
 @torch.inference_mode()
 def probabilities(
-    transformer: Transformer, ids: list[int], places: list[int]
+    runner: Runner, ids: list[int], places: list[int]
 ) -> Float[Tensor, "masks vocab_size"]:
     """The head is asked at the masks only."""
-    hidden = transformer.hidden(torch.tensor([ids], device=transformer.device))
-    return transformer.head(hidden[:, places])[0].float().softmax(-1)
+    hidden = runner.hidden(torch.tensor([ids], device=runner.device))
+    return runner.head(hidden[:, places])[0].float().softmax(-1)
 
 
 def candidates(

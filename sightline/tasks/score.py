@@ -23,7 +23,7 @@ from torch import Tensor
 from sightline.config import LanguageHead
 from sightline.core import check
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.text.engines.marian import MarianEngine
 from sightline.text.tokenizer import Tokenizer
@@ -74,7 +74,7 @@ class Parts:
 
 
 def score(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer,
     text: str | Sequence[int],
     *,
@@ -90,9 +90,9 @@ def score(
     no log p. An encoder–decoder scores a target, its end token too, given its `source` and the
     token that its decoder starts with.
     """
-    parts = parts_of(transformer, tokenizer, text, source=source, start=start)
+    parts = parts_of(runner, tokenizer, text, source=source, start=start)
     logprobs: list[float | None] = [] if parts.before else [None]
-    for found in logprobs_of(transformer, parts, stride=stride):
+    for found in logprobs_of(runner, parts, stride=stride):
         logprobs.extend(found)
         if progress is not None:
             progress(len(found))
@@ -100,7 +100,7 @@ def score(
 
 
 def parts_of(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer,
     text: str | Sequence[int],
     *,
@@ -108,13 +108,13 @@ def parts_of(
     start: int | None = None,
 ) -> Parts:
     """The text as the model reads it; what cannot be scored is said before anything is computed."""
-    check_model(transformer, source)
+    check_model(runner, source)
     if not text:
         raise InputError(
             "an empty text", expected="some text to score", fix='score("Once upon a time")'
         )
     if source is not None:
-        return target_parts(transformer, tokenizer, text, source, start=start)
+        return target_parts(runner, tokenizer, text, source, start=start)
     if not isinstance(text, str):
         written = tokenizer.decode(text)
         tokens = list(text)
@@ -134,7 +134,7 @@ def parts_of(
 
 
 def target_parts(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer,
     text: str | Sequence[int],
     source: str,
@@ -153,8 +153,8 @@ def target_parts(
         check_tokenizer(tokenizer)
     tokens = tokenizer.encode(text, special=True) if isinstance(text, str) else list(text)
     read = tokenizer.encode(source, special=True)
-    encoder = transformer.config.encoder
-    decoder = transformer.config.decoder
+    encoder = runner.config.encoder
+    decoder = runner.config.decoder
     assert encoder is not None
     assert decoder is not None
     for name, length, limit in (
@@ -171,9 +171,9 @@ def target_parts(
     return Parts(before=[start], tokens=tokens, bytes=size(written), source=read)
 
 
-def check_model(transformer: Transformer, source: str | None) -> None:
+def check_model(runner: Runner, source: str | None) -> None:
     """Only what predicts the next token can say how likely a text is."""
-    config = transformer.config
+    config = runner.config
     if config.decoder is None:
         raise InputError(
             "scoring with an encoder, which sees both sides of every token",
@@ -213,23 +213,19 @@ def check_tokenizer(tokenizer: Tokenizer) -> None:
 
 @torch.inference_mode()
 def logprobs_of(
-    transformer: Transformer, parts: Parts, *, stride: int | None = None
+    runner: Runner, parts: Parts, *, stride: int | None = None
 ) -> Iterator[list[float]]:
     """log p of each token that has one before it, some at a time."""
-    tokens = torch.tensor([[*parts.before, *parts.tokens]], device=transformer.device)
-    check.token_ids(
-        "tokens", tokens, transformer.config.last.embedding.vocab_size, transformer.device
-    )
-    source = (
-        None if parts.source is None else torch.tensor([parts.source], device=transformer.device)
-    )
-    context = transformer.config.last.max_positions + (
+    tokens = torch.tensor([[*parts.before, *parts.tokens]], device=runner.device)
+    check.token_ids("tokens", tokens, runner.config.last.embedding.vocab_size, runner.device)
+    source = None if parts.source is None else torch.tensor([parts.source], device=runner.device)
+    context = runner.config.last.max_positions + (
         source is not None
     )  # a decoder is never fed the last token of a target
     for begin, first, end in windows(
         tokens.shape[1], context, stride=stride, first=max(1, len(parts.before))
     ):
-        yield from window_logprobs(transformer, tokens[:, begin:end], first - begin, source=source)
+        yield from window_logprobs(runner, tokens[:, begin:end], first - begin, source=source)
 
 
 def windows(
@@ -252,7 +248,7 @@ def windows(
 
 
 def window_logprobs(
-    transformer: Transformer,
+    runner: Runner,
     window: Int[Tensor, "1 time"],
     first: int,
     *,
@@ -260,26 +256,26 @@ def window_logprobs(
 ) -> Iterator[list[float]]:
     """log p of window[first:], each behind all of the window before it: in chunks on a cache, which
     is one pass over the whole."""
-    cache = Cache.growing(transformer.config)
+    cache = Cache.growing(runner.config)
     for begin in range(0, window.shape[1] - 1, CHUNK):
         targets = window[0, begin + 1 : begin + 1 + CHUNK]
-        hidden = transformer.hidden(
+        hidden = runner.hidden(
             window[:, begin : begin + len(targets)],
             cache=cache,
             source=source if begin == 0 else None,
         )
         wanted = max(0, first - 1 - begin)
         if wanted < len(targets):
-            yield target_logprobs(transformer, hidden[:, wanted:], targets[wanted:])
+            yield target_logprobs(runner, hidden[:, wanted:], targets[wanted:])
 
 
 def target_logprobs(
-    transformer: Transformer, hidden: Float[Tensor, "1 time width"], targets: Int[Tensor, " time"]
+    runner: Runner, hidden: Float[Tensor, "1 time width"], targets: Int[Tensor, " time"]
 ) -> list[float]:
     """log softmax(head(hidden))[target], in float32, a few rows of logits at a time."""
     found = list[float]()
     for states, ids in zip(hidden.split(ROWS, dim=1), targets.split(ROWS), strict=True):
-        logs = transformer.head(states)[0].float().log_softmax(-1)
+        logs = runner.head(states)[0].float().log_softmax(-1)
         found.extend(logs.gather(-1, ids[:, None])[:, 0].tolist())
     if any(map(math.isnan, found)):
         raise InputError(

@@ -8,8 +8,8 @@ from typing import Any
 
 from sightline.checkpoints.defaults import Defaults
 from sightline.config import StackConfig
+from sightline.engine.runner import NativeRunner
 from sightline.engine.seeing import native_trace
-from sightline.engine.twin import NativeTwin
 from sightline.errors import InputError, short
 from sightline.generation.decode import check_ids
 from sightline.lens.trace.subject import Subject
@@ -29,14 +29,14 @@ def trace(
     *,
     layers: Iterable[int] | None,
     what: Iterable[str],
-    twin: NativeTwin | None = None,
+    native: NativeRunner | None = None,
 ) -> Trace:
     """One watched pass over a text. The decoder of an encoder–decoder begins with its start token,
     which is put before `text`.
 
-    A `twin` makes the pass on the native engine.
+    `native` makes the pass on the native engine.
     """
-    config = (subject.running if twin is None else twin).config
+    config = (subject.running if native is None else native).config
     tokenizer = subject.tokenizer
     if config.encoder is None or config.decoder is None:
         if source is not None:
@@ -46,8 +46,8 @@ def trace(
                 fix="trace(text)",
             )
         ids = fitting("text", ids_of(tokenizer, text), config.last)
-        if twin is not None:
-            return native_trace(twin, subject, ids, text=written(text), layers=layers, what=what)
+        if native is not None:
+            return native_trace(native, subject, ids, text=written(text), layers=layers, what=what)
         return trace_of(subject, ids, text=written(text), layers=layers, what=what)
     read = text if source is None else source
     source_ids = fitting("source", ids_of(tokenizer, read), config.encoder)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sightline.checkpoints.defaults import Defaults
 from sightline.config import LanguageHead
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.generation.beam import Hypothesis, search
 from sightline.generation.decode import Request, decode
@@ -62,7 +62,7 @@ class Translation:
 
 
 def translate(
-    transformer: Transformer,
+    runner: Runner,
     tokenizer: Tokenizer,
     defaults: Defaults,
     text: str,
@@ -73,15 +73,15 @@ def translate(
 ) -> Translation:
     """Translate a text as one. None for `beams` or `length_penalty` means what the checkpoint
     recommends."""
-    check_model(transformer)
-    source = source_ids(transformer, tokenizer, text)
+    check_model(runner)
+    source = source_ids(runner, tokenizer, text)
     start = start_of(defaults, tokenizer)
     found = hypotheses(
-        transformer,
+        runner,
         Request(
             prompt=[start],
             source=source,
-            max_tokens=most_tokens(transformer, len(source), max_tokens),
+            max_tokens=most_tokens(runner, len(source), max_tokens),
             end=defaults.end or (() if tokenizer.eos is None else (tokenizer.eos,)),
         ),
         defaults,
@@ -95,7 +95,7 @@ def translate(
         tokens=list(best.tokens),
         source_tokens=[tokenizer.token(id, source=True) for id in source],
         target_tokens=[tokenizer.token(id) for id in best.tokens],
-        alignment=align(transformer, source, [start, *best.tokens]),
+        alignment=align(runner, source, [start, *best.tokens]),
         score=best.score,
         others=[
             (other, hypothesis.score)
@@ -111,7 +111,7 @@ def first_said(asked: Number | None, recommended: Number | None, usual: Number) 
 
 
 def hypotheses(
-    transformer: Transformer, request: Request, defaults: Defaults, *, beams: int, penalty: float
+    runner: Runner, request: Request, defaults: Defaults, *, beams: int, penalty: float
 ) -> list[Hypothesis]:
     """The best translations, best first: with one beam the greedy one alone."""
     changes = changes_of(defaults, end=request.end, max_tokens=request.max_tokens)
@@ -123,7 +123,7 @@ def hypotheses(
             end=request.end,
             changes=changes,
         )
-        events = list(decode(transformer, greedy))
+        events = list(decode(runner, greedy))
         total = math.fsum(event.logprob for event in events)
         length = len(events)
         return [
@@ -134,9 +134,9 @@ def hypotheses(
             )
         ]
     (found,) = search(
-        transformer,
-        torch.tensor([request.prompt], device=transformer.device),
-        source=torch.tensor([request.source], device=transformer.device),
+        runner,
+        torch.tensor([request.prompt], device=runner.device),
+        source=torch.tensor([request.source], device=runner.device),
         beams=beams,
         count=beams,
         max_tokens=request.max_tokens,
@@ -178,29 +178,27 @@ def forced(token: int, *, length: int) -> Change:
 
 @torch.inference_mode()
 def align(
-    transformer: Transformer, source: Sequence[int], target: Sequence[int]
+    runner: Runner, source: Sequence[int], target: Sequence[int]
 ) -> Float[Tensor, "target source"]:
     """The cross-attention that chose target[1], target[2], …: the mean over the heads of the last
     layer but one."""
-    decoder = transformer.config.decoder
+    decoder = runner.config.decoder
     assert decoder is not None
     layer = max(0, decoder.layers - 2)
     seen = Recorder({"cross_weights"}, layers={layer})
-    fed, read = (
-        torch.tensor([list(ids)], device=transformer.device) for ids in (target[:-1], source)
-    )
-    transformer.hidden(fed, source=read, record=seen)
+    fed, read = (torch.tensor([list(ids)], device=runner.device) for ids in (target[:-1], source))
+    runner.hidden(fed, source=read, record=seen)
     return seen["decoder", layer, "cross_weights"][0].float().mean(0)
 
 
-def source_ids(transformer: Transformer, tokenizer: Tokenizer, text: str) -> list[int]:
+def source_ids(runner: Runner, tokenizer: Tokenizer, text: str) -> list[int]:
     """The text as the encoder reads it."""
     if not text.strip():
         raise InputError(
             "an empty text", expected="some text to translate", fix='translate("Good morning")'
         )
     ids = tokenizer.encode(text, special=True)
-    encoder = transformer.config.encoder
+    encoder = runner.config.encoder
     assert encoder is not None
     if len(ids) > encoder.max_positions:
         seen = f"a text of {len(ids)} tokens for an encoder of {encoder.max_positions}"
@@ -228,9 +226,9 @@ def start_of(defaults: Defaults, tokenizer: Tokenizer | None) -> int:
     )
 
 
-def most_tokens(transformer: Transformer, source_length: int, wanted: int | None) -> int:
+def most_tokens(runner: Runner, source_length: int, wanted: int | None) -> int:
     """As many as were asked for, if the decoder has the room."""
-    decoder = transformer.config.decoder
+    decoder = runner.config.decoder
     assert decoder is not None
     room = decoder.max_positions - 1
     if wanted is None:
@@ -244,9 +242,9 @@ def most_tokens(transformer: Transformer, source_length: int, wanted: int | None
     return wanted
 
 
-def check_model(transformer: Transformer) -> None:
+def check_model(runner: Runner) -> None:
     """Only an encoder–decoder with a language head translates."""
-    config = transformer.config
+    config = runner.config
     if config.encoder is None or config.decoder is None:
         kind = "a decoder alone" if config.encoder is None else "an encoder alone"
         use = "generate" if config.encoder is None else "fill, classify or embed"

@@ -67,14 +67,14 @@ def test_joined_is_one_product_and_shares_the_parameters() -> None:
 
 def test_a_model_packs_anew_when_a_weight_changes() -> None:
     model = sl.Model(make(ALL["rotary"]), Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy"))
-    first = model.fast
-    assert model.fast is first
-    assert first is not model.transformer
+    first = model.runner
+    assert model.runner is first
+    assert first.transformer is not model.transformer
     before = model.generate([5, 6, 7], max_tokens=8).tokens
     with torch.no_grad():
         for parameter in model.transformer.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-    assert model.fast is not first
+    assert model.runner is not first
     after = model.generate([5, 6, 7], max_tokens=8).tokens
     assert after != before
     assert (
@@ -86,4 +86,4 @@ def test_a_model_packs_anew_when_a_weight_changes() -> None:
 def test_what_gains_nothing_is_not_packed() -> None:
     model = sl.Model(make(ALL["rotary"]).bfloat16())
     assert not can_pack(model.transformer)
-    assert model.fast is model.transformer
+    assert model.runner.transformer is model.transformer

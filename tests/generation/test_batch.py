@@ -352,5 +352,5 @@ def test_bad_requests_are_refused_when_they_come() -> None:
     with pytest.raises(InputError, match="an encoder–decoder without a source"):
         Batch(make(GENERATORS["transformer"])).submit(Request(prompt=[1], max_tokens=3))
     with pytest.raises(InputError, match="a batch of 0 rows"):
-        Batch(batch.runner.transformer, rows=0)
+        Batch(batch.runner.runner, rows=0)
     assert not batch.busy

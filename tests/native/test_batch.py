@@ -8,15 +8,16 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.engine.twin import bytes_for, native_twin
+from sightline.engine.cache import bytes_for
+from sightline.engine.runner import native_runner
 from sightline.errors import InputError
 from sightline.generation.batch import Batch, runner_for
 from sightline.generation.decode import Request, TokenEvent, decode
-from sightline.generation.engine_runner import EngineRunner
+from sightline.generation.native_batch import NativeBatchRunner
 from sightline.generation.sampling import Sampling, banned, temperature
 from sightline.generation.speculative import Chance, after_changes, decode_lookup, decode_with_draft
 from sightline.generation.text import stream_many
-from sightline.generation.torch_runner import TorchRunner
+from sightline.generation.torch_batch import TorchBatchRunner
 from sightline.kernels import library as kernels
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.training.subwords import save, train
@@ -84,7 +85,7 @@ def counted(engine, monkeypatch) -> list[list[int]]:
 @pytest.mark.parametrize("precision", ["float32", "int8", "int4"])
 @pytest.mark.parametrize(("rows", "chunk"), [(16, 512), (5, 7)])
 def test_each_text_is_what_it_is_alone(precision, rows, chunk) -> None:
-    twin = native_twin(MODEL, precision)
+    twin = native_runner(MODEL, precision)
     batch = Batch(twin, rows=rows, chunk=chunk)
     found = together(batch, requests())
     assert list(found.values()) == [alone(twin, request) for request in requests()]
@@ -96,7 +97,7 @@ def test_each_text_is_what_it_is_alone(precision, rows, chunk) -> None:
 def test_it_is_what_torch_writes(name) -> None:
     model = sharpened(name)
     ours, theirs = (
-        together(Batch(one, chunk=5), requests(6)) for one in (native_twin(model), model)
+        together(Batch(one, chunk=5), requests(6)) for one in (native_runner(model), model)
     )
     tokens = [
         [[token for token, *_ in events] for events in found.values()] for found in (ours, theirs)
@@ -105,7 +106,7 @@ def test_it_is_what_torch_writes(name) -> None:
 
 
 def test_sixty_four_join_between_steps() -> None:
-    twin, wanted = native_twin(MODEL, "int8"), requests(64, seed=3)
+    twin, wanted = native_runner(MODEL, "int8"), requests(64, seed=3)
     batch, found, left = Batch(twin, rows=64, chunk=40), {}, list(wanted)
     while left or batch.busy:
         for request in left[:5]:
@@ -117,7 +118,7 @@ def test_sixty_four_join_between_steps() -> None:
 
 
 def test_a_step_is_one_call(monkeypatch) -> None:
-    twin = native_twin(MODEL)
+    twin = native_runner(MODEL)
     calls, batch = counted(twin.engine, monkeypatch), Batch(twin, chunk=8)
     for length in (3, 4, 12):
         batch.submit(Request(prompt=[length] * length, max_tokens=4))
@@ -127,7 +128,7 @@ def test_a_step_is_one_call(monkeypatch) -> None:
 
 
 def test_a_beginning_is_computed_once(monkeypatch) -> None:
-    twin, start = native_twin(MODEL), list(range(1, 21))
+    twin, start = native_runner(MODEL), list(range(1, 21))
     wanted = [Request(prompt=[*start, n, 5], max_tokens=6) for n in range(3)]
     calls, batch = counted(twin.engine, monkeypatch), Batch(twin)
     found = together(batch, wanted)
@@ -147,7 +148,7 @@ def test_a_beginning_is_computed_once(monkeypatch) -> None:
 
 
 def test_equal_prompts_and_very_short_ones_do_not_wait_for_ever() -> None:
-    twin = native_twin(MODEL)
+    twin = native_runner(MODEL)
     wanted = [Request(prompt=[7] * length, max_tokens=3) for length in (1, 1, 12, 12, 40, 40)]
     assert list(together(Batch(twin, chunk=6), wanted).values()) == [
         alone(twin, request) for request in wanted
@@ -155,7 +156,7 @@ def test_equal_prompts_and_very_short_ones_do_not_wait_for_ever() -> None:
 
 
 def test_cancelling_gives_the_memory_back_wherever_it_stands() -> None:
-    twin, lengths = native_twin(MODEL), (4, 6, 20, 5, 5)
+    twin, lengths = native_runner(MODEL), (4, 6, 20, 5, 5)
     wanted = [Request(prompt=[n] * length, max_tokens=9) for n, length in enumerate(lengths)]
     batch = Batch(twin, rows=3, chunk=12)
     sequences, told = [batch.submit(request) for request in wanted], {}
@@ -180,7 +181,7 @@ def test_cancelling_gives_the_memory_back_wherever_it_stands() -> None:
 
 def test_an_error_is_its_own_and_leaves_nothing() -> None:
     twin, wanted = (
-        native_twin(MODEL),
+        native_runner(MODEL),
         [replace(request, max_tokens=8, end=()) for request in requests(3, seed=2)],
     )
     length = len(wanted[1].prompt) + 2
@@ -198,7 +199,7 @@ def test_an_error_is_its_own_and_leaves_nothing() -> None:
 
 
 def test_a_call_that_fails_is_tried_for_each(monkeypatch) -> None:
-    twin, wanted = native_twin(MODEL), [Request(prompt=[n, 2, 3], max_tokens=5) for n in range(3)]
+    twin, wanted = native_runner(MODEL), [Request(prompt=[n, 2, 3], max_tokens=5) for n in range(3)]
     batch, run, failed = Batch(twin), twin.engine.run, []
 
     def breaking(rows, **others):
@@ -221,7 +222,7 @@ def test_a_call_that_fails_is_tried_for_each(monkeypatch) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupted_step_is_made_again(when, monkeypatch) -> None:
     twin, wanted = (
-        native_twin(MODEL),
+        native_runner(MODEL),
         [replace(request, max_tokens=9, end=()) for request in requests(3, seed=4)],
     )
     batch, run = Batch(twin), twin.engine.run
@@ -244,7 +245,7 @@ def test_an_interrupted_step_is_made_again(when, monkeypatch) -> None:
 
 
 def test_a_budget_counts_blocks_and_lets_the_rest_wait() -> None:
-    twin = native_twin(MODEL)
+    twin = native_runner(MODEL)
     budget = 3 * bytes_for(twin.engine, 32)
     batch = Batch(twin, budget=budget)
     with pytest.raises(InputError, match=r"needs .* MB of cache; expected at most"):
@@ -260,7 +261,7 @@ def test_a_budget_counts_blocks_and_lets_the_rest_wait() -> None:
 
 
 def test_a_stream_beside_a_batch_takes_turns_with_it() -> None:
-    twin, wanted = native_twin(MODEL, "int8"), requests(8, seed=5)
+    twin, wanted = native_runner(MODEL, "int8"), requests(8, seed=5)
     expected, found = [alone(twin, request) for request in wanted], []
     beside = threading.Thread(
         target=lambda: found.extend(alone(twin, request) for request in wanted)
@@ -272,8 +273,8 @@ def test_a_stream_beside_a_batch_takes_turns_with_it() -> None:
 
 
 def test_who_runs_a_model() -> None:
-    assert isinstance(runner_for(native_twin(MODEL)), EngineRunner)
-    assert isinstance(runner_for(MODEL), TorchRunner)
+    assert isinstance(runner_for(native_runner(MODEL)), NativeBatchRunner)
+    assert isinstance(batch_runner_for(MODEL), TorchBatchRunner)
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +340,7 @@ REPEATING = [1, 5, 2, 7, 3] * 4
 def test_lookup_writes_the_same_and_checks_all_guesses_in_one_call(
     precision, most, monkeypatch
 ) -> None:
-    twin = native_twin(MODEL, precision)
+    twin = native_runner(MODEL, precision)
     plain = [event.token for event in decode(twin, Request(prompt=REPEATING, max_tokens=24))]
     calls = counted(twin.engine, monkeypatch)
     found = decode_lookup(twin, torch.tensor([REPEATING]), max_tokens=24, most=most)
@@ -352,7 +353,7 @@ def test_lookup_writes_the_same_and_checks_all_guesses_in_one_call(
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_a_draft_on_the_engine_changes_nothing(precision, monkeypatch) -> None:
-    twin, draft = native_twin(MODEL, precision), native_twin(MODEL, "int4")
+    twin, draft = native_runner(MODEL, precision), native_runner(MODEL, "int4")
     plain = [event.token for event in decode(twin, Request(prompt=REPEATING, max_tokens=24))]
     calls, drafts = (counted(one.engine, monkeypatch) for one in (twin, draft))
     found = decode_with_draft(twin, torch.tensor([REPEATING]), draft=draft, max_tokens=24)
@@ -367,6 +368,6 @@ def test_sampled_speculation_throws_cores_dice() -> None:
     given = {"max_tokens": 24, "distribution": after_changes((temperature(1.2),))}
     ours, theirs = (
         decode_lookup(one, torch.tensor([REPEATING]), chance=Chance(3), **given)
-        for one in (native_twin(MODEL), MODEL)
+        for one in (native_runner(MODEL), MODEL)
     )
     assert ours == theirs

@@ -20,10 +20,10 @@ CHILDREN = """
 import os, signal, threading, time
 import torch
 from sightline.generation.decode import Request, decode
-from sightline.engine.twin import native_twin
+from sightline.engine.runner import native_runner
 from tests import tiny
 
-twin = native_twin(tiny.make(tiny.DECODERS["grouped"]), "int8")
+twin = native_runner(tiny.make(tiny.DECODERS["grouped"]), "int8")
 
 def write():
     return [event.token for event in decode(twin, Request(prompt=[3, 1, 4], max_tokens=12))]

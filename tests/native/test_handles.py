@@ -6,9 +6,9 @@ import threading
 import pytest
 import torch
 
+from sightline.engine.encoder_runners import pair_runner
 from sightline.engine.engine import NativeEngine, Rows
-from sightline.engine.pairs import pair_twin
-from sightline.engine.twin import native_twin
+from sightline.engine.runner import native_runner
 from sightline.errors import InputError
 from sightline.kernels import library as kernels
 from tests import tiny
@@ -149,7 +149,7 @@ def test_lengths_layers_and_room_that_do_not_fit_are_refused(engine) -> None:
 @torch.inference_mode()
 def test_a_closed_cache_is_refused() -> None:
     """It began again at position 0, and said that it was further on."""
-    twin = native_twin(tiny.make(tiny.DECODERS["grouped"]))
+    twin = native_runner(tiny.make(tiny.DECODERS["grouped"]))
     cache, token = twin.new_cache(), torch.tensor([[1]])
     twin.last_logits(torch.tensor([PROMPT]), cache=cache)
     cache.close()
@@ -169,7 +169,7 @@ def test_a_closed_cache_is_refused() -> None:
 @torch.no_grad()
 def test_a_decoder_refuses_sources_that_are_not_there() -> None:
     model = tiny.make(tiny.ENCODER_DECODERS["t5"])
-    twin, given = pair_twin(model), tiny.inputs(model.config)
+    twin, given = pair_runner(model), tiny.inputs(model.config)
     cache = twin.new_cache()
     twin.hidden(given["tokens"], source=given["source"], cache=cache)
     source, sequence, token = cache.sources[0], cache.sequences[0], torch.tensor([[1]])

@@ -6,10 +6,11 @@ import torch
 
 import sightline as sl
 from sightline.checkpoints import packed_cache as packed
+from sightline.core.lazy import LazyTransformer
 from sightline.engine import matrices
 from sightline.engine.encoder import NativeEncoder
+from sightline.engine.encoder_runners import runner_for
 from sightline.engine.engine import NativeEngine
-from sightline.engine.pairs import packing_notes, twin_for
 from sightline.errors import InputError
 from sightline.kernels import library as kernels
 from tests import tiny
@@ -44,7 +45,7 @@ def test_encoders_and_pairs_refuse_it_too() -> None:
         with pytest.raises(InputError, match=r"0.attention.output holds NaN"):
             NativeEncoder.of(model, "int8")
         with pytest.raises(InputError, match=r"0.attention.output holds NaN"):
-            twin_for(model, "int4")
+            runner_for(LazyTransformer.of(model), "int4")
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8_groups", "int4", "int4_min"])
@@ -100,7 +101,7 @@ def test_loading_tells_it_each_time(tmp_path, monkeypatch, smallest) -> None:
     for _ in range(2):
         model = sl.load(tmp_path / "huge", engine="native", dtype="int8")
         assert sum("0.feed_forward.down, row 3" in note for note in model.notes) == 1
-        assert packing_notes(model.runner) in (
+        assert model.runner.notes in (
             [],
             [note for note in model.notes if note.startswith("warning")],
         )

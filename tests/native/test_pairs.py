@@ -8,8 +8,8 @@ from torch import Tensor
 
 from sightline.engine import matrices
 from sightline.engine.encoder import NativeEncoder, groups
+from sightline.engine.encoder_runners import PairCache, encoder_runner, pair_runner
 from sightline.engine.matrices import Precision
-from sightline.engine.pairs import PairCache, encoder_twin, pair_twin
 from sightline.generation.beam import search
 from sightline.kernels import library as kernels
 from tests import tiny
@@ -48,7 +48,7 @@ def test_an_encoder_in_float32_is_core(name: str, padded: bool) -> None:
     model = tiny.make(READERS[name])
     tokens = tiny.inputs(model.config)["tokens"]
     padding = right_padding(tokens) if padded else None
-    twin = encoder_twin(model)
+    twin = encoder_runner(model)
     ours, theirs = twin.hidden(tokens, padding=padding), model.hidden(tokens, padding=padding)
     real = torch.ones_like(tokens, dtype=torch.bool) if padding is None else ~padding
     assert float((ours[real] - theirs[real]).abs().max()) < 1e-4
@@ -78,7 +78,7 @@ def test_a_sentence_is_the_same_alone_and_in_company(precision: Precision) -> No
 @torch.no_grad()
 def test_a_pair_is_core_and_steps_change_no_bit(name: str, precision: Precision) -> None:
     model = tiny.make(tiny.ENCODER_DECODERS[name])
-    given, twin = tiny.inputs(model.config), pair_twin(model, precision)
+    given, twin = tiny.inputs(model.config), pair_runner(model, precision)
     tokens, source = given["tokens"], given["source"]
     padding, cache = right_padding(source), twin.new_cache()
     whole = twin(tokens, source=source, source_padding=padding, cache=cache)
@@ -96,7 +96,7 @@ def test_a_pair_is_core_and_steps_change_no_bit(name: str, precision: Precision)
 def test_beams_are_those_of_core(name: str) -> None:
     model = tiny.make(tiny.ENCODER_DECODERS[name])
     source, start = tiny.inputs(model.config)["source"], torch.tensor([[1], [1]])
-    twin = pair_twin(model)
+    twin = pair_runner(model)
     asked = {"beams": 3, "max_tokens": 8, "end": (0,), "count": 3}
     ours, theirs = (search(one, start, source=source[:2], **asked) for one in (twin, model))
     assert [[path.tokens for path in row] for row in ours] == [
@@ -108,7 +108,7 @@ def test_beams_are_those_of_core(name: str) -> None:
 @torch.no_grad()
 def test_sources_are_given_back() -> None:
     model = tiny.make(tiny.ENCODER_DECODERS["t5"])
-    twin, given = pair_twin(model), tiny.inputs(model.config)
+    twin, given = pair_runner(model), tiny.inputs(model.config)
     cache = twin.new_cache()
     assert isinstance(cache, PairCache)
     twin.hidden(given["tokens"], source=given["source"], cache=cache)

@@ -12,10 +12,12 @@ import torch
 
 import sightline as sl
 from sightline.core.cache.kv_cache import Cache
+from sightline.core.lazy import LazyTransformer
+from sightline.engine.cache import NativeCache
 from sightline.engine.engine import NativeEngine, Rows
 from sightline.engine.matrices import PRECISIONS
+from sightline.engine.runner import NativeRunner, native_runner
 from sightline.engine.seeing import NativeWatch
-from sightline.engine.twin import NativeCache, native_twin, twin_with
 from sightline.generation.decode import Request, decode
 from sightline.kernels import library as kernels
 from sightline.lens.trace.layer import Look
@@ -346,7 +348,7 @@ def test_tokens_are_read_once_but_bytes_of_a_character_together(tmp_path) -> Non
         save(train([tmp_path / "text.txt"], vocab_size=272), tmp_path / "tokenizer")
     )
     assert reader is not None
-    twin = native_twin(tiny.make(sl.llama(**(tiny.SIZE | {"vocab_size": 300}))))
+    twin = native_runner(tiny.make(sl.llama(**(tiny.SIZE | {"vocab_size": 300}))))
     written, watch = reader.encode("the né→x 猫🙂 sat"), NativeWatch(twin, reader)
     for count in [*range(1, len(written) + 1), 3]:
         assert watch._read(written[:count], source=True) == read_tokens(
@@ -420,7 +422,7 @@ def test_torch_has_nothing_to_note() -> None:
 @torch.inference_mode()
 def test_a_recorder_is_given_what_core_gives_it(name: str) -> None:
     model = tiny.make(tiny.DECODERS[name])
-    twin, tokens = native_twin(model), torch.tensor([ids(9), ids(9)[::-1]])
+    twin, tokens = native_runner(model), torch.tensor([ids(9), ids(9)[::-1]])
     names, caches = (
         {"query", "key", "value", "mask", "bias", "output", "logits"},
         (twin.new_cache(), Cache.growing(model.config)),
@@ -458,7 +460,10 @@ def test_a_recorder_is_given_what_core_gives_it(name: str) -> None:
 @torch.inference_mode()
 def test_what_the_engine_cannot_show_or_change_is_refused() -> None:
     model = tiny.make(tiny.DECODERS["rotary"])
-    twin, tokens = twin_with(model, NativeEngine.of(model)), torch.tensor([ids(5)])
+    twin, tokens = (
+        NativeRunner(LazyTransformer.of(model), NativeEngine.of(model)),
+        torch.tensor([ids(5)]),
+    )
     for record in (
         Recorder({"residual"}),
         Recorder({"query"}, edits={("decoder", 0, "query"): lambda x: x * 2}),

@@ -14,7 +14,6 @@ from sightline.checkpoints import packed_cache as packed
 from sightline.checkpoints.formats import safetensors as files
 from sightline.cli.commands.manage.doctor import facts
 from sightline.config.model import StackConfig
-from sightline.core.asleep import Asleep
 from sightline.engine import store
 from sightline.engine.engine import NativeEngine, Rows
 from sightline.engine.matrices import PRECISIONS
@@ -207,7 +206,7 @@ def folder(home, tmp_path) -> Path:
 
 
 def sleeps(model: sl.Model) -> bool:
-    return issubclass(type(model.transformer), Asleep)
+    return not model._weights.is_read
 
 
 def forbid_reading(monkeypatch) -> None:
@@ -262,12 +261,11 @@ def test_every_way_to_ask_wakes_it(folder) -> None:
     wanted = sum(p.numel() for p in sl.load(folder).transformer.parameters())
     ways = (
         lambda model: sum(p.numel() for p in model.transformer.parameters()),
-        lambda model: sum(p.numel() for p in model.runner.parameters()),
+        lambda model: sum(p.numel() for p in model.runner.transformer.parameters()),
         lambda model: sum(
             p.numel() for part in model.transformer.children() for p in part.parameters()
         ),
         lambda model: sum(p.numel() for p in model.transformer.train().parameters()),
-        lambda model: sum(p.numel() for p in model.fast.parameters()),
         lambda model: sum(p.numel() for p in model.running.parameters()),
     )
     assert all(way(loaded(folder)) == wanted for way in ways)
@@ -340,9 +338,7 @@ def test_threads_that_wake_it_together_read_once(folder, monkeypatch) -> None:
         return read(source, **options)
 
     monkeypatch.setattr(packed, "load_source", slow)
-    threads = [
-        threading.Thread(target=getattr, args=(model.transformer, "decoder")) for _ in range(2)
-    ]
+    threads = [threading.Thread(target=getattr, args=(model, "transformer")) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

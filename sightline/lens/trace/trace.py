@@ -253,7 +253,7 @@ def trace_of(
     `edits`)."""
     transformer = subject.running
     what = (what,) if isinstance(what, str) else tuple(what)
-    layers = checked_layers(transformer, layers)
+    layers = checked_layers(transformer.config, layers)
     kept = recorded(transformer, what, layers) if edits else read_by(transformer, what, layers)
     recorder = Recorder(kept, layers=layers, edits=edits)
     answer = watched(transformer, ids, source, recorder, at_once=bool(edits) or "logits" in what)
@@ -332,7 +332,7 @@ def sorted_out(
     return {name.removeprefix("cross_") for name in what} & set(ATTENTION), others, crossed
 
 
-def checked_layers(transformer: Transformer, layers: Iterable[int] | None) -> set[int] | None:
+def checked_layers(config: ModelConfig, layers: Iterable[int] | None) -> set[int] | None:
     """Layers that there are in one of the stacks; −1 is the last of each."""
     if layers is None:
         return None
@@ -342,7 +342,7 @@ def checked_layers(transformer: Transformer, layers: Iterable[int] | None) -> se
             expected="a list of layers",
             fix=f"layers=[{short(layers)}]",
         )
-    depths = [stack.layers for stack in transformer.config.stacks.values()]
+    depths = [stack.layers for stack in config.stacks.values()]
     found = set[int]()
     for layer in layers:
         checked("layer", layer, max(depths))

@@ -1,8 +1,8 @@
 """Looking while a text is written: each new token's attention as it is made, and one trace of
 everything at the end.
 
-watch = Watch(transformer, tokenizer, name)
-for event in decode(transformer, request, watch=watch):
+watch = Watch(runner, tokenizer, name)
+for event in decode(runner, request, watch=watch):
     watch.step(…).weights(layer=5)     [heads, 1, key]: where the pass that made this token looked
 watch.trace(…)                         as if the whole text had been traced at once
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.core.masks import Mask
-from sightline.core.model import Transformer
+from sightline.core.runner import TorchRunner
 from sightline.lens.trace.layer import Look, Site
 from sightline.lens.trace.subject import Token, read_tokens
 from sightline.lens.trace.trace import (
@@ -39,7 +39,7 @@ class Watch:
     """Hands a recorder to every pass. Keys and values of earlier passes are in those of the next,
     so of each pass only its queries stay, and what the next has forgotten (in a ring)."""
 
-    transformer: Transformer
+    runner: TorchRunner
     tokenizer: Tokenizer | None = None
     name: str = ""
     what: Sequence[str] = ATTENTION
@@ -52,13 +52,13 @@ class Watch:
     known: tuple[Token, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
-        self.chosen = checked_layers(self.transformer, self.layers)
+        self.chosen = checked_layers(self.runner.config, self.layers)
 
     def __call__(self) -> Recorder:
         """A recorder for the next pass."""
         self._close()
         self.recorder = Recorder(
-            recorded(self.transformer, self.what, self.chosen), layers=self.chosen
+            recorded(self.runner.transformer, self.what, self.chosen), layers=self.chosen
         )
         return self.recorder
 
@@ -66,7 +66,7 @@ class Watch:
         """The pass is over: the one before it may be forgotten, as far as this one remembers it."""
         if self.recorder is None:
             return
-        looks = looks_in(self.recorder, self.transformer)
+        looks = looks_in(self.recorder, self.runner.transformer)
         for site, look in looks.items():
             if site in self.last:
                 self.passed.setdefault(site, []).append(shortened(self.last[site], look))
@@ -77,7 +77,7 @@ class Watch:
         """The last pass alone: its queries are the rows, and all tokens so far (`ids`) can be
         looked at."""
         assert self.recorder is not None
-        looks = looks_in(self.recorder, self.transformer)
+        looks = looks_in(self.recorder, self.runner.transformer)
         looks = {
             site: look if site[0] == "encoder" or site[2] else aligned(look, len(ids))
             for site, look in looks.items()
@@ -117,7 +117,7 @@ class Watch:
     ) -> Trace:
         return Trace(
             name=self.name,
-            config=self.transformer.config,
+            config=self.runner.config,
             tokens=(
                 read_tokens(self.tokenizer, ids, text, source=source is None)
                 if text

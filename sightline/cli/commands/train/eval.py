@@ -199,7 +199,7 @@ def of_pairs(
     from sightline.tasks.evaluate import quality, translations
 
     results = translations(
-        loaded.fast,
+        loaded.runner,
         tokenizer,
         loaded.defaults,
         rows,

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from torch import Tensor
 
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
+from sightline.engine.cache import BLOCK, NativeCache, bytes_for
 from sightline.engine.engine import Rows
-from sightline.engine.twin import BLOCK, NativeCache, NativeTwin, bytes_for
+from sightline.engine.runner import NativeRunner
+from sightline.generation.batch_runner import Found
 from sightline.generation.prefixes import Prefixes
-from sightline.generation.runner import Found
 from sightline.generation.scheduler import Scheduler, Sequence
 
 
@@ -27,14 +28,15 @@ class Part(NamedTuple):
     last: bool
 
 
-class EngineRunner:
+class NativeBatchRunner:
     """Every sequence has a cache of the engine, to its end. What a cache holds is a beginning of
     its sequence's tokens."""
 
-    def __init__(self, transformer: NativeTwin) -> None:
-        self.transformer: Transformer = transformer
-        self.engine, self.block_bytes = transformer.engine, bytes_for(transformer.engine, BLOCK)
-        self.prefixes = Prefixes(transformer.config, fork=partial(forked, transformer))
+    def __init__(self, runner: NativeRunner) -> None:
+        self.runner: Runner = runner
+        self.engine = runner.engine
+        self.block_bytes = bytes_for(runner.engine, BLOCK)
+        self.prefixes = Prefixes(runner.config, fork=partial(forked, runner))
 
     def step(self, scheduler: Scheduler, chunk: int) -> Iterator[Found]:
         parts = [self._part(sequence, 1) for sequence in scheduler.writing]
@@ -129,9 +131,9 @@ class EngineRunner:
         return self.engine.cache_bytes
 
 
-def forked(transformer: NativeTwin, cache: Cache | None, length: int) -> Cache:
+def forked(runner: NativeRunner, cache: Cache | None, length: int) -> Cache:
     """The fork of the engine's caches."""
     if cache is None:
-        return transformer.new_cache()
+        return runner.new_cache()
     assert isinstance(cache, NativeCache)
     return cache.fork(length)

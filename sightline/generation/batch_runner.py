@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
 from sightline.generation.prefixes import Prefixes
 from sightline.generation.scheduler import Scheduler, Sequence
 
@@ -16,10 +16,10 @@ Found = tuple[Sequence, Tensor | Exception]
 """A sequence with the logits of its next token, [vocab], or with the error that ends it."""
 
 
-class Runner(Protocol):
+class BatchRunner(Protocol):
     """All that is remembered of a sequence belongs to the runner, until it is told to forget it."""
 
-    transformer: Transformer
+    runner: Runner
     prefixes: Prefixes
 
     def step(self, scheduler: Scheduler, chunk: int) -> Iterator[Found]:

@@ -1,12 +1,12 @@
 """Encoders, and encoders with decoders, that run on the engine.
 
-fast = encoder_twin(transformer, "int8")
-hidden = fast.hidden(tokens, padding=padding)              # padding is not computed: it is 0
+runner = encoder_runner(transformer, "int8")
+hidden = runner.hidden(tokens, padding=padding)              # padding is not computed: it is 0
 
-fast = pair_twin(transformer, "int8")
-cache = fast.new_cache()
-hidden = fast.hidden(start, source=source, cache=cache)    # the source is read once
-hidden = fast.hidden(token, cache=cache)                   # beams of one source share its keys
+runner = pair_runner(transformer, "int8")
+cache = runner.new_cache()
+hidden = runner.hidden(start, source=source, cache=cache)    # the source is read once
+hidden = runner.hidden(token, cache=cache)                   # beams of one source share its keys
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from torch import Tensor
 from sightline.core import check
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.cache.stores import Stored
+from sightline.core.lazy import LazyTransformer
 from sightline.core.model import Transformer, positions_of
 from sightline.core.norms import unit
-from sightline.core.packed import evaluated
 from sightline.core.stack import Stack
+from sightline.engine.cache import NativeCache
 from sightline.engine.encoder import NativeEncoder, encoder_program
 from sightline.engine.engine import NativeEngine
 from sightline.engine.matrices import Precision
 from sightline.engine.program import decoder_program
-from sightline.engine.twin import NativeCache, NativeTwin, native_twin
+from sightline.engine.runner import EngineRunner, NativeRunner, native_runner
 from sightline.errors import InputError
 from sightline.record import NOTHING
 
@@ -58,11 +59,16 @@ def asks_more(others: dict[str, Any]) -> bool:
     )
 
 
-class EncoderTwin(Transformer):
-    """Shares every parameter with the encoder that it was made from. The engine has its own, packed
-    copy."""
+class EncoderRunner(EngineRunner):
+    """Encoders alone, such as BERT."""
 
-    native: NativeEncoder
+    def __init__(self, weights: LazyTransformer, native: NativeEncoder) -> None:
+        super().__init__(weights)
+        self.native = native
+
+    @property
+    def engines(self) -> list[NativeEngine]:
+        return [self.native.engine]
 
     def hidden(
         self,
@@ -74,11 +80,12 @@ class EncoderTwin(Transformer):
     ) -> Tensor:
         """The last hidden states; 0 where there is padding. What is recorded, or needs a gradient,
         is computed by torch."""
-        if asks_more(others) or self.encoder is None or torch.is_grad_enabled():
-            return super().hidden(tokens, padding=padding, types=types, **others)
+        encoder = self.transformer.encoder
+        if asks_more(others) or encoder is None or torch.is_grad_enabled():
+            return self.transformer.hidden(tokens, padding=padding, types=types, **others)
         check.call(self.config, tokens, padding, types, None, None, None, self.device)
-        x, lengths, real = real_tokens(self.encoder, tokens, padding, types)
-        found = torch.zeros(*tokens.shape, self.encoder.config.width)
+        x, lengths, real = real_tokens(encoder, tokens, padding, types)
+        found = torch.zeros(*tokens.shape, encoder.config.width)
         found[real] = self.native.run(x, [length for length in lengths if length])
         return found
 
@@ -122,12 +129,19 @@ class PairCache(NativeCache):
         self.kept = []
 
 
-class PairTwin(Transformer):
-    """Shares every parameter with the transformer that it was made from. The engines have their
-    own, packed copies."""
+class PairRunner(EngineRunner):
+    """Encoder–decoders: the encoder reads a source once, the decoder attends to its keys."""
 
-    native: NativeEncoder
-    engine: NativeEngine
+    def __init__(
+        self, weights: LazyTransformer, native: NativeEncoder, engine: NativeEngine
+    ) -> None:
+        super().__init__(weights)
+        self.native = native
+        self.engine = engine
+
+    @property
+    def engines(self) -> list[NativeEngine]:
+        return [self.native.engine, self.engine]
 
     def new_cache(self) -> Cache:
         assert self.config.decoder is not None
@@ -151,12 +165,13 @@ class PairTwin(Transformer):
                 "source_padding": source_padding,
                 "cache": cache,
             }
-            return super().hidden(tokens, **given, **others)
+            return self.transformer.hidden(tokens, **given, **others)
         check.call(self.config, tokens, None, None, source, source_padding, cache, self.device)
         cache.check_open()
         if source is not None:
-            assert self.encoder is not None
-            x, lengths, _ = real_tokens(self.encoder, source, source_padding)
+            encoder = self.transformer.encoder
+            assert encoder is not None
+            x, lengths, _ = real_tokens(encoder, source, source_padding)
             cache.look_at(self.native.keep(x, lengths)[1])
         found = self.engine.hidden(cache.rows(len(tokens)), tokens, sources=cache.sources)
         cache.length = cache.length + tokens.shape[1]
@@ -168,26 +183,23 @@ class PairTwin(Transformer):
     ) -> Tensor:
         """Logits, by the packed matrix."""
         if record is not NOTHING or hidden.requires_grad:
-            return super().head(hidden, padding=padding, record=record)
+            return self.transformer.head(hidden, padding=padding, record=record)
         return self.engine.head(hidden.flatten(0, -2)).view(*hidden.shape[:-1], -1)
 
 
-def twin_for(transformer: Transformer, precision: Precision = "float32") -> Transformer:
-    """A twin of any model that the engine runs."""
+AnyNativeRunner = NativeRunner | EncoderRunner | PairRunner
+
+
+def runner_for(weights: LazyTransformer, precision: Precision) -> AnyNativeRunner:
+    """The engine's runner for any model that it can run."""
+    transformer = weights.get()
     if transformer.encoder is None:
-        return native_twin(transformer, precision)
-    return (encoder_twin if transformer.decoder is None else pair_twin)(transformer, precision)
-
-
-def packing_notes(twin: Transformer) -> list[str]:
-    """What packing a twin's matrices cost, where it cost too much."""
-    engines = [twin.native.engine] if isinstance(twin, (EncoderTwin, PairTwin)) else []
-    engines += [twin.engine] if isinstance(twin, (NativeTwin, PairTwin)) else []
-    return [note for engine in engines for note in engine.notes]
+        return native_runner(transformer, precision)
+    return (encoder_runner if transformer.decoder is None else pair_runner)(transformer, precision)
 
 
 def check_known(transformer: Transformer) -> None:
-    """What the engine cannot run is said before anything is packed."""
+    """Refuse what the engine cannot run, before anything is packed."""
     if transformer.encoder is not None:
         encoder_program(transformer)
     if transformer.decoder is not None:
@@ -195,25 +207,16 @@ def check_known(transformer: Transformer) -> None:
 
 
 @torch.no_grad()
-def encoder_twin(transformer: Transformer, precision: Precision = "float32") -> EncoderTwin:
-    """A twin for reading."""
+def encoder_runner(transformer: Transformer, precision: Precision = "float32") -> EncoderRunner:
+    """An encoder, packed for the engine."""
     native = NativeEncoder.of(transformer, precision)
-    twin = evaluated(transformer)
-    twin.__class__ = EncoderTwin
-    assert isinstance(twin, EncoderTwin)
-    twin.native = native
-    return twin
+    return EncoderRunner(LazyTransformer.of(transformer), native)
 
 
 @torch.no_grad()
-def pair_twin(transformer: Transformer, precision: Precision = "float32") -> PairTwin:
-    """A twin for reading and writing."""
+def pair_runner(transformer: Transformer, precision: Precision = "float32") -> PairRunner:
+    """An encoder–decoder, packed for the engine."""
     native = NativeEncoder.of(transformer, precision)
-    twin = evaluated(transformer)
     engine = NativeEngine.packing(decoder_program(transformer), precision)
     engine.look_at(native.engine)
-    twin.__class__ = PairTwin
-    assert isinstance(twin, PairTwin)
-    twin.native = native
-    twin.engine = engine
-    return twin
+    return PairRunner(LazyTransformer.of(transformer), native, engine)

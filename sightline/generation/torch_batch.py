@@ -13,23 +13,21 @@ from torch import Tensor
 from sightline.config import ModelConfig
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.cache.slots import Slots
-from sightline.core.model import Transformer
+from sightline.core.runner import Runner
+from sightline.generation.batch_runner import Found
 from sightline.generation.prefixes import Prefixes, fork
-from sightline.generation.runner import Found
 from sightline.generation.scheduler import Scheduler, Sequence
 
 
-class TorchRunner:
+class TorchBatchRunner:
     """Rows of slots that write, a cache for each prompt that is read."""
 
-    def __init__(self, transformer: Transformer) -> None:
-        config = transformer.config
-        self.transformer = transformer
+    def __init__(self, runner: Runner) -> None:
+        config = runner.config
+        self.runner = runner
         self.slots = Slots(config)
         self.prefixes = Prefixes(config)
-        self.bytes_per_token = next(transformer.parameters()).element_size() * numbers_per_token(
-            config
-        )
+        self.bytes_per_token = runner.dtype.itemsize * numbers_per_token(config)
         self.bytes_per_source = self.bytes_per_token if config.encoder is not None else 0
         self.apart = WeakSet[Sequence]()  # whom a pass in company failed
 
@@ -71,10 +69,8 @@ class TorchRunner:
     @torch.inference_mode()
     def write(self, tokens: list[int]) -> Float[Tensor, "rows vocab"]:
         """One more token for every row."""
-        hidden = self.transformer.hidden(
-            self._tensor([[token] for token in tokens]), cache=self.slots
-        )
-        return self.transformer.head(hidden)[:, -1].float()
+        hidden = self.runner.hidden(self._tensor([[token] for token in tokens]), cache=self.slots)
+        return self.runner.head(hidden)[:, -1].float()
 
     @torch.inference_mode()
     def read(
@@ -86,7 +82,7 @@ class TorchRunner:
         A group of several begins here: their prompts are as long as each other, and so are their
         sources.
         """
-        cache = group[0].cache if len(group) == 1 else Cache.growing(self.transformer.config)
+        cache = group[0].cache if len(group) == 1 else Cache.growing(self.runner.config)
         assert cache is not None
         start = cache.length
         length = len(group[0].request.prompt)
@@ -94,21 +90,19 @@ class TorchRunner:
         sources = [
             list(s.request.source) for s in group if s.request.source is not None and not start
         ]
-        hidden = self.transformer.hidden(
+        hidden = self.runner.hidden(
             self._tensor(pieces), cache=cache, source=self._tensor(sources) if sources else None
         )
         if len(group) > 1:
             for row, sequence in enumerate(group):
-                sequence.cache = fork(
-                    cache, cache.length, self.transformer.config, row=row, copy=True
-                )
+                sequence.cache = fork(cache, cache.length, self.runner.config, row=row, copy=True)
         read = len(group) * len(pieces[0])
         return read, (
-            self.transformer.head(hidden[:, -1:])[:, -1].float() if cache.length == length else None
+            self.runner.head(hidden[:, -1:])[:, -1].float() if cache.length == length else None
         )
 
     def _tensor(self, tokens: list[list[int]]) -> Tensor:
-        return torch.tensor(tokens, device=self.transformer.device)
+        return torch.tensor(tokens, device=self.runner.device)
 
     def _group(self, scheduler: Scheduler, most: int) -> list[Sequence]:
         """The first that reads; with it those that can be read in the same pass, because their

@@ -7,7 +7,8 @@ import torch
 
 import sightline as sl
 from sightline.core.cache.kv_cache import Cache
-from sightline.engine.twin import NativeCache, native_twin
+from sightline.engine.cache import NativeCache
+from sightline.engine.runner import native_runner
 from sightline.errors import InputError
 from sightline.generation.beam import search
 from sightline.generation.decode import Request, decode
@@ -28,12 +29,12 @@ def written(transformer, **options) -> list[int]:
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=5)])
 def test_it_writes_what_core_writes(sampling) -> None:
-    assert written(native_twin(MODEL), sampling=sampling) == written(MODEL, sampling=sampling)
+    assert written(native_runner(MODEL), sampling=sampling) == written(MODEL, sampling=sampling)
 
 
 @torch.inference_mode()
 def test_hidden_states_and_logits_are_cores_row_by_row() -> None:
-    twin, tokens = native_twin(MODEL), torch.tensor([PROMPT, PROMPT[::-1]])
+    twin, tokens = native_runner(MODEL), torch.tensor([PROMPT, PROMPT[::-1]])
     cache = twin.new_cache()
     assert isinstance(cache, NativeCache)
     for part in tokens.split(3, dim=1):
@@ -49,7 +50,7 @@ def test_hidden_states_and_logits_are_cores_row_by_row() -> None:
 
 @torch.inference_mode()
 def test_other_caches_run_on_core() -> None:
-    twin, tokens = native_twin(MODEL, "int4"), torch.tensor([PROMPT])
+    twin, tokens = native_runner(MODEL, "int4"), torch.tensor([PROMPT])
     assert torch.equal(
         twin.hidden(tokens, cache=Cache.growing(MODEL.config)),
         MODEL.hidden(tokens, cache=Cache.growing(MODEL.config)),
@@ -58,7 +59,7 @@ def test_other_caches_run_on_core() -> None:
 
 
 def test_speculation_writes_the_same_with_fewer_passes() -> None:
-    twin, prompt = native_twin(MODEL, "int8"), torch.tensor([PROMPT * 3])
+    twin, prompt = native_runner(MODEL, "int8"), torch.tensor([PROMPT * 3])
     plain = [event.token for event in decode(twin, Request(prompt=PROMPT * 3, max_tokens=20))]
     assert decode_lookup(twin, prompt, max_tokens=20).tokens == plain
 
@@ -66,7 +67,7 @@ def test_speculation_writes_the_same_with_fewer_passes() -> None:
 @pytest.mark.parametrize("name", ["grouped", "window", "ngpt"])
 def test_beams_find_what_they_find_on_core(name) -> None:
     model = tiny.make(tiny.DECODERS[name])
-    twin, prompt = native_twin(model), torch.tensor([PROMPT, PROMPT[::-1]])
+    twin, prompt = native_runner(model), torch.tensor([PROMPT, PROMPT[::-1]])
     ours, theirs = (
         search(one, prompt, beams=4, max_tokens=12, count=4, end=(3,)) for one in (twin, model)
     )
@@ -80,7 +81,7 @@ def test_beams_find_what_they_find_on_core(name) -> None:
 
 
 def test_a_pass_that_never_ended_leaves_nothing() -> None:
-    twin = native_twin(MODEL)
+    twin = native_runner(MODEL)
     cache = twin.new_cache()
     with torch.inference_mode():
         twin.hidden(torch.tensor([PROMPT]), cache=cache)
@@ -92,7 +93,7 @@ def test_a_pass_that_never_ended_leaves_nothing() -> None:
 
 
 def test_a_cache_gives_its_memory_back() -> None:
-    twin = native_twin(MODEL)
+    twin = native_runner(MODEL)
     cache = twin.new_cache()
     with torch.inference_mode():
         twin.hidden(torch.tensor([PROMPT]), cache=cache)
@@ -102,7 +103,7 @@ def test_a_cache_gives_its_memory_back() -> None:
 
 
 def test_threads_take_turns() -> None:
-    twin, wanted, found = native_twin(MODEL, "int8"), [], {}
+    twin, wanted, found = native_runner(MODEL, "int8"), [], {}
     wanted = written(twin)
 
     def write(number: int) -> None:
@@ -118,7 +119,7 @@ def test_threads_take_turns() -> None:
 
 @torch.inference_mode()
 def test_bad_input_is_refused_before_the_engine_sees_it() -> None:
-    twin = native_twin(MODEL)
+    twin = native_runner(MODEL)
     cache = twin.new_cache()
     for tokens in ([[10**6]], [[-1]]):
         with pytest.raises(InputError, match="holds id"):
@@ -126,7 +127,7 @@ def test_bad_input_is_refused_before_the_engine_sees_it() -> None:
     with pytest.raises(InputError, match="padding"):
         twin.hidden(torch.tensor([[1]]), cache=cache, padding=torch.tensor([[False]]))
     short = tiny.make(tiny.DECODERS["learned"])
-    twin = native_twin(short)
+    twin = native_runner(short)
     with pytest.raises(InputError, match="learned table"):
         twin.hidden(
             torch.ones(1, short.config.decoder.max_positions + 1, dtype=torch.long),
