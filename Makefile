@@ -16,7 +16,7 @@ help: ## show what there is
 
 setup: $(READY) ## make .venv with everything that tests need
 
-$(READY): pyproject.toml constraints.txt tools/environment.py CMakeLists.txt $(wildcard native/*)
+$(READY): pyproject.toml constraints.txt tools/environment.py CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 	@python3 -m tools.environment $(VENV)
 	@touch $(READY)
 
@@ -71,8 +71,8 @@ native-asan: $(READY) ## the kernels' tests under the address and undefined-beha
 
 native-tsan: ## engines and kernels in several threads, in C++ alone, under ThreadSanitizer
 	@mkdir -p build/tsan
-	@$(CXX) -std=c++17 -O1 -g -Wno-psabi -fsanitize=thread -DSIGHTLINE_ISA=portable native/tests/race.cpp native/isa.cpp native/choose.cpp \
-		native/threads.cpp native/cache.cpp native/check.cpp -pthread -o build/tsan/race
+	@$(CXX) -std=c++17 -O1 -g -Wno-psabi -fsanitize=thread -DSIGHTLINE_ISA=portable -Icsrc csrc/tests/race.cpp csrc/isa.cpp csrc/dispatch.cpp \
+		csrc/threads.cpp csrc/engine/cache.cpp csrc/engine/check.cpp -pthread -o build/tsan/race
 	@TSAN_OPTIONS=halt_on_error=1 build/tsan/race 20
 
 pages: $(READY) ## docs/architecture.md's tree and docs/benchmarks.md's tables, from the files themselves

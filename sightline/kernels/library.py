@@ -1,4 +1,4 @@
-"""Kernels of our own, in C++ (`native/`), for float32 on a processor: products, attention with its
+"""Kernels of our own, in C++ (`csrc/`), for float32 on a processor: products, attention with its
 gradient, activations, RMSNorm.
 
 They were compiled when the package was installed, for several kinds of processor; the best that

@@ -4,7 +4,7 @@
 #pragma once
 #include <cmath>
 
-#include "simd.h"
+#include "simd/vectors.h"
 #include "threads.h"
 
 namespace SIGHTLINE_ISA {

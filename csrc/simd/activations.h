@@ -2,9 +2,9 @@
 //
 //     gelu  x Φ(x)      silu  x / (1 + e⁻ˣ)      gelu_tanh  x σ(2 √(2/π) (x + 0.044715 x³))
 #pragma once
-#include "simd.h"
+#include "simd/vectors.h"
 #include "threads.h"
-#include "training.h"
+#include "training/kernels.h"
 
 namespace SIGHTLINE_ISA {
 using namespace sightline;

@@ -1,6 +1,6 @@
 // C (+)= A B for matrices that lie in the caches: B in rows of a multiple of 16 numbers, A with any strides (so that Aᵀ is as good).
 #pragma once
-#include "wide.h"
+#include "simd/wide.h"
 
 namespace SIGHTLINE_ISA {
 

@@ -1,10 +1,10 @@
 // All kernels, for one kind of processor. This file is compiled once for each kind, with its flags and a namespace of its own.
-#include "activations.h"
-#include "matmul.h"
-#include "run.h"
-#include "training_attention.h"
-#include "training_norm.h"
-#include "training_rotation.h"
+#include "simd/activations.h"
+#include "training/matmul.h"
+#include "engine/run.h"
+#include "training/attention.h"
+#include "training/rms_norm.h"
+#include "training/rotary.h"
 
 namespace SIGHTLINE_ISA {
 

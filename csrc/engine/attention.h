@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine.h"
-#include "norms.h"
-#include "pack.h"
-#include "wide.h"
+#include "engine/engine.h"
+#include "engine/norms.h"
+#include "engine/pack.h"
+#include "simd/wide.h"
 
 namespace SIGHTLINE_ISA {
 using namespace sightline;

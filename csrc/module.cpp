@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "choose.h"
+#include "dispatch.h"
 #include "threads.h"
 
 namespace nb = nanobind;

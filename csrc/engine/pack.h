@@ -7,8 +7,8 @@
 #include <cmath>
 #include <vector>
 
-#include "matrix.h"
-#include "simd.h"
+#include "engine/matrix.h"
+#include "simd/vectors.h"
 #include "threads.h"
 
 namespace SIGHTLINE_ISA {

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "engine.h"
+#include "engine/engine.h"
 
 namespace sightline {
 

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "simd.h"
+#include "simd/vectors.h"
 
 // Kernels are compiled by themselves: what is done with their sums must not take their registers.
 #if defined(__GNUC__)

@@ -1,8 +1,8 @@
 // y = W x for one or many rows of x, with W packed. Whole-number products are exact, and floats are added in an order that only k
 // decides: a row's result is the same alone, in a batch, and on any number of threads.
 #pragma once
-#include "matrix.h"
-#include "wide.h"
+#include "engine/matrix.h"
+#include "simd/wide.h"
 
 namespace SIGHTLINE_ISA {
 using namespace sightline;

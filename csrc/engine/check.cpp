@@ -1,5 +1,5 @@
 // What comes from outside, before a step changes anything: a wrong number would be a wrong place in memory.
-#include "engine.h"
+#include "engine/engine.h"
 
 namespace sightline {
 

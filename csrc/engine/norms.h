@@ -2,8 +2,8 @@
 #pragma once
 #include <cmath>
 
-#include "engine.h"
-#include "simd.h"
+#include "engine/engine.h"
+#include "simd/vectors.h"
 
 namespace SIGHTLINE_ISA {
 using namespace sightline;

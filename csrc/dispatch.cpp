@@ -1,5 +1,5 @@
 // Which kernels this processor can run.
-#include "choose.h"
+#include "dispatch.h"
 
 #include <atomic>
 

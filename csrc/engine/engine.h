@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "matrix.h"
-#include "training.h"
+#include "engine/matrix.h"
+#include "training/kernels.h"
 
 namespace sightline {
 

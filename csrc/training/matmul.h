@@ -9,9 +9,9 @@
 #include <atomic>
 #include <vector>
 
-#include "small_matmul.h"
+#include "simd/small_matmul.h"
 #include "threads.h"
-#include "training.h"
+#include "training/kernels.h"
 
 namespace SIGHTLINE_ISA {
 using namespace sightline;

@@ -5,10 +5,10 @@
 #include <numeric>
 #include <vector>
 
-#include "activations.h"
-#include "attend.h"
-#include "linear.h"
-#include "pack.h"
+#include "simd/activations.h"
+#include "engine/attention.h"
+#include "engine/linear.h"
+#include "engine/pack.h"
 #include "threads.h"
 
 namespace SIGHTLINE_ISA {

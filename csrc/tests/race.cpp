@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "../choose.h"
-#include "../threads.h"
+#include "dispatch.h"
+#include "threads.h"
 
 using namespace sightline;
 using Numbers = std::vector<float>;

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "engine.h"
-#include "training.h"
+#include "engine/engine.h"
+#include "training/kernels.h"
 
 namespace sightline {
 

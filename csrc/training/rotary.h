@@ -1,8 +1,8 @@
 // RoPE: each pair turned by its angle; what lies past the rotated numbers stays as it is. The way back is the other way round.
 #pragma once
-#include "simd.h"
+#include "simd/vectors.h"
 #include "threads.h"
-#include "training.h"
+#include "training/kernels.h"
 
 namespace SIGHTLINE_ISA {
 using namespace sightline;

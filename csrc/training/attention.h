@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "small_matmul.h"
+#include "simd/small_matmul.h"
 #include "threads.h"
-#include "training.h"
+#include "training/kernels.h"
 
 namespace SIGHTLINE_ISA {
 using namespace sightline;
