@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
 import sightline as sl
@@ -23,35 +22,9 @@ from sightline.generation.sampling import Sampling
 from sightline.kernels import library as kernels
 from sightline.text.chat import chat_ids
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import save, train
+from tests.support.chat_folder import TEMPLATE, TEXT, make_folder
 
-TEXT = (
-    "the cat sat on the mat and the dog sat on the log; 猫がマットの上に座った。🙂 user assistant system "
-    * 40
-)
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 WARM = {"temperature": 1.5, "seed": 5, "max_tokens": 8}
-
-
-def make_folder(place: Path, *, template: str | None = TEMPLATE, context: int = 256) -> Path:
-    """A tiny model with a trained byte-level tokenizer and a chat template, saved."""
-    (place / "text.txt").write_text(TEXT, encoding="utf-8")
-    tokens = save(train([place / "text.txt"], vocab_size=320), place / "tokenizer")
-    tokenizer = Tokenizer.from_folder(tokens)
-    tokenizer.chat_template = template
-    torch.manual_seed(3)
-    transformer = sl.build(
-        sl.gpt(
-            width=32, layers=2, heads=4, vocab_size=320, max_positions=context, positions="rotary"
-        )
-    ).eval()
-    with torch.no_grad():
-        for parameter in transformer.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return sl.Model(transformer, tokenizer).save(place / "model")
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from torch import Tensor
 from sightline.core.attention import Scoring, equation, fused
 from sightline.core.masks import Mask
 from sightline.kernels import library as kernels
+from tests.support.kernel_pair import off, pair
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 CURVES = {
@@ -19,19 +20,6 @@ CURVES = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
 }
-
-
-def off(ours: Tensor, truth: Tensor) -> float:
-    return float(
-        (ours.double() - truth.double()).detach().abs().max()
-        / truth.double().detach().abs().max().clamp(min=1e-30)
-    )
-
-
-def pair(*shape: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The same numbers in float32 and float64, both to be differentiated."""
-    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-    return x.clone().requires_grad_(), x.double().requires_grad_()
 
 
 SHAPES = [  # batch, heads, kv_heads, queries, keys, dim

@@ -12,8 +12,8 @@ import torch
 import sightline as sl
 from sightline import laws
 from tests.families.oracle import reference, transformers
-from tests.families.test_decoders import LLAMA
-from tests.families.test_encoder_decoders import T5
+from tests.support.decoder_configs import LLAMA
+from tests.support.encoder_decoder_configs import T5
 
 CASES: dict[str, tuple[str, dict[str, Any], Any]] = {
     "no architectures": ("LlamaForCausalLM", LLAMA, ...),

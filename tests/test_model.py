@@ -15,8 +15,8 @@ from sightline.checkpoints.defaults import Defaults
 from sightline.core import packed as packing
 from sightline.text.tokenizer import Tokenizer
 from tests.families.oracle import reference, tokens, transformers
-from tests.families.test_decoders import GPT2, LLAMA
-from tests.tiny import ALL, ENCODER_DECODERS, inputs, make
+from tests.support.decoder_configs import GPT2, LLAMA
+from tests.support.tiny import ALL, ENCODER_DECODERS, inputs, make
 
 ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -51,6 +52,25 @@ def test_every_public_name_is_there() -> None:
     assert set(sl.__all__) <= set(dir(sl))
     with pytest.raises(AttributeError, match="no attribute 'atention'"):
         _ = sl.atention
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Every module that a file names in an import, as far as it can be one."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_nothing_imports_from_a_test_file() -> None:
+    """What tests share lives in tests/support, or beside them in a file without tests."""
+    for folder in ("tests", "bench", "tools"):
+        for path in (ROOT / folder).rglob("*.py"):
+            modules = {name for name in imported_modules(path) if name.startswith("tests.")}
+            assert not [name for name in modules if ".test_" in name], path
 
 
 def test_nothing_loads_pickles_or_code() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import sightline as sl
 from sightline.errors import SightlineError
-from tests.checkpoints.test_llama2c import export, llama, pieces, table
-from tests.checkpoints.test_npz import META, archive, bart
+from tests.support.llama2c_files import export, llama, pieces, table
+from tests.support.npz_files import META, archive, bart
 
 JUNK: list[Any] = [
     None,

@@ -23,17 +23,7 @@ from sightline.checkpoints.load import understand
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
 from tests.checkpoints.tiny_gguf import MODELS, convert, make, tensors_of
-
-TOKENS = torch.randint(3, 96, (1, 24), generator=torch.Generator().manual_seed(0))
-START = torch.cat([torch.zeros(1, 1, dtype=torch.long), TOKENS[:, :9]], dim=1)
-
-
-def truth(model: Any, name: str) -> Tensor:
-    """What transformers computes."""
-    with torch.no_grad():
-        if name in ("t5", "t5 v1.1"):
-            return model(input_ids=TOKENS, decoder_input_ids=START).logits
-        return model(TOKENS)[0]
+from tests.support.gguf_architectures import START, TOKENS, truth, write
 
 
 def computed(path: Path, name: str) -> Tensor:
@@ -45,21 +35,6 @@ def computed(path: Path, name: str) -> Tensor:
             if name in ("t5", "t5 v1.1")
             else model.transformer(TOKENS)
         )
-
-
-def write(model: Any, path: Path, dtype: str = "float32") -> list[str]:
-    """Our own writer."""
-    entries = {
-        name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x)
-        for name, x in tensors_of(model).items()
-    }
-    return gguf_write.write(
-        path,
-        model.config.to_dict() | {"architectures": [type(model).__name__]},
-        entries,
-        None,
-        dtype,
-    )
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -13,9 +13,9 @@ from sightline.checkpoints.load import load
 from sightline.checkpoints.source import Source
 from sightline.families import FAMILIES
 from tests.families.oracle import close, ours, reference, source_of, tokens, transformers
-from tests.families.test_decoders import GPT2, LLAMA
-from tests.families.test_encoder_decoders import BART, T5
-from tests.families.test_encoders import BERT, DISTIL, ROBERTA
+from tests.support.decoder_configs import GPT2, LLAMA
+from tests.support.encoder_configs import BERT, DISTIL, ROBERTA
+from tests.support.encoder_decoder_configs import BART, T5
 
 
 def refusal(source: Source) -> str:

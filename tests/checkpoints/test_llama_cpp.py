@@ -20,8 +20,8 @@ from sightline.checkpoints.formats.gguf.header import header_of
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary.gguf import from_metadata
 from sightline.text.vocabulary.pre_tokenizers import NAMES, split_by
-from tests.checkpoints.test_gguf_architectures import TOKENS, truth, write
 from tests.checkpoints.tiny_gguf import DECODERS, MODELS, make
+from tests.support.gguf_architectures import TOKENS, truth, write
 
 ASKED = Path(__file__).with_name("ask_llama_cpp.py")
 COUNT = 16

@@ -14,7 +14,7 @@ import torch
 
 import sightline as sl
 from tests.families.oracle import reference
-from tests.families.test_decoders import GPT2, LLAMA
+from tests.support.decoder_configs import GPT2, LLAMA
 
 STRANGE: list[Any] = [
     None, True, -1, 0, 1, 3, 2**31, 10**9, 10**18, 2**70, 1e308, -0.0, 1e-30, "", "silu", "__class__", "../../x", [], [None], {}, {"rope_type": "yarn"},

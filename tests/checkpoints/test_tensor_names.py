@@ -14,8 +14,8 @@ import sightline as sl
 from sightline.cli.main import COMMANDS, main
 from sightline.errors import CheckpointError, InputError
 from tests.families.oracle import close, reference, tokens
-from tests.families.test_decoders import GPT2, LLAMA
-from tests.families.test_encoders import BERT
+from tests.support.decoder_configs import GPT2, LLAMA
+from tests.support.encoder_configs import BERT
 
 ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

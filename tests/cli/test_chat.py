@@ -18,7 +18,7 @@ from sightline.cli.ui.chat_session import Talk
 from sightline.conversation import Conversation
 from sightline.escapes import escape_controls
 from tests.cli.terminal import Terminal
-from tests.test_conversation import make_folder
+from tests.support.chat_folder import make_folder
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 LIMIT = "(ended after 6 tokens: /set max_tokens allows more)"

@@ -10,7 +10,7 @@ import pytest
 import sightline as sl
 from sightline.cli.main import main
 from tests.families.oracle import reference
-from tests.families.test_decoders import LLAMA
+from tests.support.decoder_configs import LLAMA
 
 
 @pytest.fixture(scope="module")

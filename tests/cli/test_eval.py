@@ -17,7 +17,7 @@ from sightline.cli.main import main
 from sightline.cli.ui.runs import read_run
 from sightline.errors import InputError
 from sightline.tasks import evaluate, score
-from tests.cli.test_score import SIZE, TEXT, saved
+from tests.support.scored_folder import SIZE, TEXT, saved
 
 PAIRS = [
     ("the cat", "the cat sat on the mat"),

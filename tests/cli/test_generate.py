@@ -12,7 +12,7 @@ from rich.cells import cell_len
 import sightline as sl
 from sightline.cli.main import main
 from tests.cli import terminal
-from tests.cli.test_score import SIZE, TEXT, saved
+from tests.support.scored_folder import SIZE, TEXT, saved
 
 
 @pytest.fixture(scope="module")

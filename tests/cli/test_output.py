@@ -19,10 +19,10 @@ import sightline as sl
 from sightline.cli.main import main
 from sightline.cli.ui.output import TextWriter, write_json
 from sightline.text.tokenizer import Tokenizer
-from tests.checkpoints.test_gguf import finish, llama_writer
-from tests.checkpoints.test_npz import META, archive, bart
 from tests.cli import terminal
 from tests.families.oracle import reference
+from tests.support.gguf_files import finish, llama_writer
+from tests.support.npz_files import META, archive, bart
 from tests.tasks import tiny_folders
 
 TITLE = "\x1b]0;owned\x07"  # would rename the window

@@ -12,7 +12,7 @@ import sightline as sl
 from sightline.cli.main import main
 from sightline.text.tokenizer import Tokenizer
 from tests.cli import terminal
-from tests.text.test_tokenizer import spelling
+from tests.support.tokenizer_files import spelling
 
 
 @pytest.fixture(autouse=True)

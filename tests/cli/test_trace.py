@@ -11,8 +11,8 @@ import pytest
 
 import sightline as sl
 from sightline.cli.main import main
-from tests.cli.test_translate import saved
-from tests.tiny import SIZE as TINY
+from tests.support.scored_folder import saved
+from tests.support.tiny import SIZE as TINY
 
 SIZE = TINY | {"vocab_size": 300}
 TEXT = "the cat sat on the mat"

@@ -16,7 +16,7 @@ from sightline.cli.main import main
 from sightline.engine.engine import NativeEngine
 from sightline.kernels import library as kernels
 from sightline.tasks.translate import Translation
-from tests.cli.test_score import SIZE, saved
+from tests.support.scored_folder import SIZE, saved
 
 LINES = ["the cat sat", "", "the dog, 猫"]
 

@@ -12,7 +12,7 @@ import pytest
 import sightline as sl
 from sightline.config import values
 from sightline.errors import nearest
-from tests.tiny import ALL
+from tests.support.tiny import ALL
 
 
 @pytest.mark.parametrize("style", ["json", "toml"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sightline as sl
-from tests.tiny import ALL, SIZE, make
+from tests.support.tiny import ALL, SIZE, make
 
 GPT = sl.gpt(**SIZE)
 TOKENS = torch.zeros(2, 5, dtype=torch.long)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import sightline as sl
 from sightline.core.linear import Linear
 from sightline.kernels import library as kernels
-from tests.test_kernels import off, pair
+from tests.support.kernel_pair import off, pair
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 # rows, depth, columns: one, none, whole panels, a bit more, several blocks of depth, several of

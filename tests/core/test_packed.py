@@ -13,7 +13,7 @@ from sightline.core.few_vectors import FEW, FewVectors
 from sightline.core.multi_head import Attention
 from sightline.core.packed import Packed, can_pack, packed
 from sightline.text.tokenizer import Tokenizer
-from tests.tiny import ALL, distance, inputs, make
+from tests.support.tiny import ALL, distance, inputs, make
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no oneDNN here")
 

@@ -8,7 +8,7 @@ import torch
 import sightline as sl
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.cache.stores import Growing, Once, Room, Stored, quantise
-from tests.tiny import GENERATORS, distance, inputs, make
+from tests.support.tiny import GENERATORS, distance, inputs, make
 
 LOGIT_DISTANCE = 0.05  # of the largest logit: what an 8-bit cache may change
 

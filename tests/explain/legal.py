@@ -16,7 +16,7 @@ from sightline.config import (
     ModelConfig,
     StackConfig,
 )
-from tests.tiny import SIZE, each_block
+from tests.support.tiny import SIZE, each_block
 
 
 def patterned() -> ModelConfig:

@@ -10,8 +10,8 @@ import pytest
 import sightline as sl
 from sightline.explain import explain
 from sightline.explain.lines import sizes, symbols
-from tests import tiny
 from tests.explain.legal import EXTRA
+from tests.support import tiny
 
 GRID = tiny.ALL | EXTRA
 

@@ -12,7 +12,7 @@ from sightline.core import attention
 from sightline.explain import explain, training_memory
 from sightline.explain.memory import activations, attention_path
 from sightline.kernels import library as kernels
-from tests.tiny import each_block
+from tests.support.tiny import each_block
 
 SIZE = {"width": 64, "layers": 3, "heads": 4, "vocab_size": 100, "max_positions": 128}
 BATCH, TIME, SOURCE = 2, 96, 50

@@ -15,8 +15,8 @@ import sightline as sl
 from sightline.explain import explain, listing, terminal, three_words, to_markdown
 from sightline.explain.example import X
 from sightline.explain.wording import scaled, share
-from tests import tiny
 from tests.explain.legal import EXTRA
+from tests.support import tiny
 
 GRID = tiny.ALL | EXTRA
 

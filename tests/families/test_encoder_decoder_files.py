@@ -17,7 +17,7 @@ from sightline.checkpoints.load import load
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
 from tests.families.oracle import close, reference, source_of, tokens, transformers
-from tests.families.test_encoder_decoders import BART, CASES, MARIAN, T5, V11, example
+from tests.support.encoder_decoder_configs import BART, CASES, MARIAN, T5, V11, example
 
 
 def with_tensors(source: Source, **extra: Tensor | None) -> Source:

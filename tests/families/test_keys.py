@@ -16,8 +16,8 @@ from sightline.families.schema.keys import BOOKKEEPING, Keys
 from sightline.families.schema.spelling import edits, misspelling_of
 from sightline.families.schema.unsupported import NEUTRAL
 from tests.families.oracle import close, ours, reference, source_of, tokens, transformers
-from tests.families.test_decoders import GPT2, LLAMA
-from tests.families.test_encoders import BERT, ROBERTA
+from tests.support.decoder_configs import GPT2, LLAMA
+from tests.support.encoder_configs import BERT, ROBERTA
 
 QWEN2 = LLAMA | {"use_sliding_window": False, "sliding_window": 64}
 PUBLIC: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

@@ -12,7 +12,7 @@ from sightline.checkpoints.load import load
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
 from tests.families.oracle import ours, reference, source_of
-from tests.families.test_more_decoders import BLOOM, GEMMA, GEMMA2, LLAMA, NEOX
+from tests.support.more_decoder_configs import BLOOM, GEMMA, GEMMA2, LLAMA, NEOX
 
 ONE_EACH = {
     "gpt_neox": ("GPTNeoXForCausalLM", NEOX),

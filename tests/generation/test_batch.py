@@ -17,7 +17,7 @@ from sightline.generation.batch import Batch, Sequence
 from sightline.generation.decode import Request, TokenEvent, decode
 from sightline.generation.prefixes import Prefixes, common
 from sightline.generation.sampling import Sampling, banned
-from tests.tiny import GENERATORS, distance, make
+from tests.support.tiny import GENERATORS, distance, make
 
 KINDS = [
     "rotary",

@@ -17,9 +17,9 @@ import sightline as sl
 from sightline.errors import InputError
 from sightline.generation.beam import Hypothesis, largest, search
 from tests.families.oracle import ours, reference, tokens
-from tests.families.test_decoders import GPT2, LLAMA
-from tests.families.test_encoder_decoders import BART, T5
-from tests.tiny import make
+from tests.support.decoder_configs import GPT2, LLAMA
+from tests.support.encoder_decoder_configs import BART, T5
+from tests.support.tiny import make
 
 END = 2
 SMALL = {"width": 8, "layers": 1, "heads": 2, "max_positions": 16}

@@ -37,8 +37,8 @@ from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Sampling, choose
 from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
-from tests.text.test_streaming import tokenizer
-from tests.tiny import make
+from tests.support.stream_tokenizers import tokenizer
+from tests.support.tiny import make
 
 PROMPT = [1, 3, 2]
 PADDING = 20  # ids that the model has and the tokenizer has not

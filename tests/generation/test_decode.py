@@ -10,8 +10,8 @@ import sightline as sl
 from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Sampling
 from tests.families.oracle import ours, reference
-from tests.families.test_decoders import GPT2, LLAMA
-from tests.tiny import ENCODER_DECODERS, GENERATORS, make
+from tests.support.decoder_configs import GPT2, LLAMA
+from tests.support.tiny import ENCODER_DECODERS, GENERATORS, make
 
 PROMPT = [3, 7, 1, 4, 9, 2, 8]
 SOURCE = [5, 6, 7, 8]
@@ -118,7 +118,7 @@ def test_what_cannot_be_continued(what: str) -> None:
 
 
 def test_an_encoder_does_not_generate() -> None:
-    from tests.tiny import CLASSIFIERS, ENCODERS
+    from tests.support.tiny import CLASSIFIERS, ENCODERS
 
     for config in (ENCODERS["bert"], CLASSIFIERS["decoder-classifier"]):
         with pytest.raises(sl.InputError, match="use fill, classify or embed"):

@@ -24,7 +24,7 @@ from sightline.generation.speculative import (
     decode_with_draft,
     prompt_lookup,
 )
-from tests.tiny import GENERATORS, inputs, make
+from tests.support.tiny import GENERATORS, inputs, make
 
 NAMES = ["learned", "rotary", "window", "transformer", "t5"]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 import sightline as sl
-from tests.tiny import ALL, distance, inputs, make
+from tests.support.tiny import ALL, distance, inputs, make
 
 NAMES = [
     "learned",

@@ -12,7 +12,7 @@ from sightline.core.attention import Scoring, attention_scores
 from sightline.core.hypersphere import SphereBlock
 from sightline.core.masks import Mask
 from sightline.core.positions import ALiBiBias, alibi_slopes, rotate, rotation, sinusoidal
-from tests.tiny import DECODERS, ENCODERS, distance, inputs, make
+from tests.support.tiny import DECODERS, ENCODERS, distance, inputs, make
 
 
 def test_without_positions_attention_is_permutation_equivariant() -> None:

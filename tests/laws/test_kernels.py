@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import sightline as sl
 from sightline.core import attention as kernels
-from tests.tiny import ALL, distance, inputs, left_padding, make
+from tests.support.tiny import ALL, distance, inputs, left_padding, make
 
 
 def gradients(model: sl.Transformer, loss: torch.Tensor) -> list[torch.Tensor]:

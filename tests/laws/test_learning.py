@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 import sightline as sl
-from tests.tiny import ALL, GENERATORS, distance, inputs, make
+from tests.support.tiny import ALL, GENERATORS, distance, inputs, make
 
 
 @pytest.mark.parametrize("name", ALL)

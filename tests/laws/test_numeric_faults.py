@@ -18,7 +18,7 @@ from sightline.generation import sampling as changes
 from sightline.generation.decode import Request, decode
 from sightline.generation.randomness import draw, open_interval, uniform
 from sightline.generation.sampling import Sampling, alternatives, choose
-from tests.tiny import DECODERS, GENERATORS, SIZE, distance, inputs, left_padding, make
+from tests.support.tiny import DECODERS, GENERATORS, SIZE, distance, inputs, left_padding, make
 
 INFINITY, NAN = math.inf, math.nan
 LOWEST = torch.finfo(torch.float32).min

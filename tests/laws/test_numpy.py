@@ -4,10 +4,7 @@ every other one."""
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import sightline as sl
-from tests import numpy_reference as reference
+from tests.support import numpy_reference as reference
+from tests.support.pairwise import all_pairs
 
 WIDTH, LAYERS, VOCAB = 24, 2, 30
 CLOSE = 1e-5  # of the largest number, in float32
@@ -167,23 +165,6 @@ def axes_of(maker: str) -> dict[str, dict[str, Any]]:
         axis: {k: v for k, v in values.items() if k not in without.get(axis, ())}
         for axis, values in axes.items()
     }
-
-
-def all_pairs(axes: dict[str, dict[str, Any]], seed: int = 0) -> Iterator[dict[str, str]]:
-    """Choices such that any two values of any two axes meet at least once: each time the best of
-    twenty random ones."""
-    rng = random.Random(seed)
-    missing = {((a, x), (b, y)) for a, b in combinations(axes, 2) for x in axes[a] for y in axes[b]}
-    for pair in rng.sample(sorted(missing), len(missing)):
-        if pair not in missing:
-            continue
-        tries = [
-            {axis: dict(pair).get(axis) or rng.choice(list(axes[axis])) for axis in axes}
-            for _ in range(20)
-        ]
-        best = max(tries, key=lambda choice: len(missing & set(combinations(choice.items(), 2))))
-        missing -= set(combinations(best.items(), 2))
-        yield best
 
 
 def configure(maker: str, choice: dict[str, str]) -> sl.ModelConfig:

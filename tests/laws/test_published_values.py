@@ -13,7 +13,7 @@ import sightline as sl
 from sightline.core.attention import masked_softmax
 from sightline.core.norms import make_norm
 from sightline.core.positions import sinusoidal
-from tests import numpy_reference as reference
+from tests.support import numpy_reference as reference
 
 KERNELS = pytest.mark.parametrize("kernel", ["fused", "equation"])
 SMALL = {"width": 16, "layers": 2, "heads": 4, "vocab_size": 30}

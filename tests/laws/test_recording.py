@@ -7,7 +7,7 @@ import torch
 
 import sightline as sl
 from sightline.core.attention import attention_weights
-from tests.tiny import ALL, ENCODER_DECODERS, GENERATORS, distance, inputs, make
+from tests.support.tiny import ALL, ENCODER_DECODERS, GENERATORS, distance, inputs, make
 
 SEEN_BESIDE_THE_KERNEL = set(sl.QUANTITIES) - {"weights", "cross_weights"}
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import sightline as sl
-from tests.tiny import (
+from tests.support.pairwise import pairwise
+from tests.support.tiny import (
     ALL,
     BATCH,
     DECODERS,
@@ -24,13 +25,14 @@ CACHES = {
     "preallocated": lambda config: sl.Cache.preallocated(config, TIME + 3),
     "windowed": sl.Cache.windowed,
 }
+CUTS = {"steps": list(range(1, TIME)), "chunks": [4, 9], "two": [7]}
 
 
 def run(
     model: sl.Transformer, arguments: dict[str, torch.Tensor], cuts: list[int], cache: sl.Cache
 ) -> torch.Tensor:
     """The tokens in pieces; the source only in the first call."""
-    found, start = [], 0
+    outputs, start = [], 0
     for stop in [*cuts, arguments["tokens"].shape[1]]:
         piece = {
             name: x[:, start:stop] for name, x in arguments.items() if name in ("tokens", "padding")
@@ -40,25 +42,25 @@ def run(
             if start == 0
             else {}
         )
-        found.append(model(**piece, **first, cache=cache))
+        outputs.append(model(**piece, **first, cache=cache))
         start = stop
-    return torch.cat(found, dim=1)
+    return torch.cat(outputs, dim=1)
 
 
 @pytest.mark.parametrize(
-    "cuts", [list(range(1, TIME)), [4, 9], [7]], ids=["steps", "chunks", "two"]
+    ("name", "kind", "rows", "cuts"),
+    pairwise({"name": GENERATORS, "kind": CACHES, "rows": ("whole", "padded"), "cuts": CUTS}),
 )
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.parametrize("kind", CACHES)
-@pytest.mark.parametrize("name", GENERATORS)
-def test_cached_is_whole(name: str, kind: str, padded: bool, cuts: list[int]) -> None:
+def test_cached_is_whole(name: str, kind: str, rows: str, cuts: str) -> None:
     model, arguments = make(GENERATORS[name]), inputs(GENERATORS[name])
+    padded = rows == "padded"
     if padded:
         arguments["padding"] = left_padding()
         if "source" in arguments:
             arguments["source_padding"] = left_padding(time=arguments["source"].shape[1])
     cache = CACHES[kind](model.config)
-    whole, pieces = model(**arguments), run(model, arguments, cuts, cache)
+    whole = model(**arguments)
+    pieces = run(model, arguments, CUTS[cuts], cache)
     real = ~left_padding() if padded else torch.ones(BATCH, TIME, dtype=torch.bool)
     assert distance(whole[real], pieces[real]) < 1e-5
     assert cache.length == TIME

@@ -8,7 +8,7 @@ from typing import Any
 
 import sightline as sl
 from sightline.text.tokenizer import Tokenizer
-from tests.tiny import ALL, inputs, make
+from tests.support.tiny import ALL, inputs, make
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ import sightline as sl
 from sightline.lens.attributions.direct import attribution
 from sightline.training.lora import add_adapters
 from tests.lens.asked import Tiny, ids_of, source_of, tiny
-from tests.lens.test_logit_lens import SPEAKING
-from tests.tiny import ALL, make
+from tests.support.tiny import ALL, LANGUAGE_MODELS, make
 
 
-@pytest.mark.parametrize("name", SPEAKING)
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_the_parts_add_up(name: str) -> None:
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
     logits = subject.running(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,16 +26,8 @@ from sightline.lens.interventions.edits import (
 )
 from sightline.lens.trace.trace import trace_of
 from sightline.text.tokenizer import Tokenizer
-from tests.tiny import ALL, SIZE, distance, make
-
-IDS, OTHER, SOURCE = [5, 9, 14, 3, 22, 8, 17], [1, 1, 2, 28, 6, 13], [4, 7, 12, 19, 2]
-
-
-@dataclass
-class Tiny:
-    running: sl.Transformer
-    tokenizer: Any = None
-    name: str = "tiny"
+from tests.support.diff_model import IDS, OTHER, SOURCE, Tiny
+from tests.support.tiny import ALL, SIZE, distance, make
 
 
 def changed(

@@ -26,7 +26,7 @@ from sightline.lens.interventions.edits import (
     steer,
 )
 from sightline.lens.trace.trace import trace_of
-from tests.tiny import ALL, ENCODER_DECODERS, ENCODERS, distance, inputs, make
+from tests.support.tiny import ALL, ENCODER_DECODERS, ENCODERS, distance, inputs, make
 
 EACH = (
     "rotary",

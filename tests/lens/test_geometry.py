@@ -22,7 +22,7 @@ from sightline.lens.geometry.decompose import (
 )
 from sightline.lens.trace.layer import look_at
 from sightline.lens.trace.trace import Trace, trace_of
-from tests.tiny import ALL, ENCODER_DECODERS, SIZE, inputs, make
+from tests.support.tiny import ALL, ENCODER_DECODERS, SIZE, inputs, make
 
 
 def traced(

@@ -16,8 +16,8 @@ from sightline.errors import InputError
 from sightline.lens.heads.probes import probes_for
 from sightline.lens.heads.profile import HeadMap, heads_of
 from sightline.lens.trace.trace import trace_of
-from tests import tiny
 from tests.lens import planted as p
+from tests.support import tiny
 
 TEXT = "a cat, a dog. the cow, the hen, the pig. we saw it, so did you."
 IDS = [5, 9, 7, 20, 11, 8, 6, 28, 12, 9, 10, 22]

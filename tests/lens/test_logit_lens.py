@@ -14,17 +14,12 @@ from sightline.checkpoints.sources.packages import UnreachableError
 from sightline.lens.attributions.logit_lens import logit_lens, logits_of_row
 from sightline.lens.trace.trace import trace_of
 from tests.lens.asked import ids_of, source_of, tiny
-from tests.tiny import ALL, CLASSIFIERS, distance
+from tests.support.tiny import LANGUAGE_MODELS, distance
 
-SPEAKING = [
-    name
-    for name in ALL
-    if name not in CLASSIFIERS and name not in ("bert-pooled", "bert-mean", "bert-hidden")
-]
 SOME = ["layer-pre", "rms-post", "parallel", "ngpt", "logit-cap", "bert", "transformer-pre", "t5"]
 
 
-@pytest.mark.parametrize("name", SPEAKING)
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_the_last_row_is_the_model(name: str) -> None:
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
     trace = trace_of(subject, ids, **source, what=("residual", "output"))

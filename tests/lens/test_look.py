@@ -26,16 +26,21 @@ from sightline.lens.trace.layer import (
     look_at,
     sites_of,
 )
-from tests.families import test_decoders, test_encoder_decoders, test_encoders, test_more_decoders
 from tests.families.oracle import ours, tokens
-from tests.tiny import ALL, ENCODER_DECODERS, inputs, left_padding, make
+from tests.support import (
+    decoder_configs,
+    encoder_configs,
+    encoder_decoder_configs,
+    more_decoder_configs,
+)
+from tests.support.tiny import ALL, ENCODER_DECODERS, inputs, left_padding, make
 
 Q_K_V = {"query", "key", "value", "mask", "bias"}
 CASES = (
-    test_decoders.CASES
-    | test_more_decoders.CASES
-    | test_encoders.CASES
-    | test_encoder_decoders.CASES
+    decoder_configs.CASES
+    | more_decoder_configs.CASES
+    | encoder_configs.CASES
+    | encoder_decoder_configs.CASES
 )
 HEADLESS = (
     "bare",
@@ -115,7 +120,7 @@ def test_weights_are_the_equations_in_batches_padded_or_not(name: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_weights_are_the_equations_for_every_family(name: str) -> None:
-    theirs, changes = test_encoder_decoders.example(*FAMILIES[name])
+    theirs, changes = encoder_decoder_configs.example(*FAMILIES[name])
     model = ours(theirs, **changes).transformer
     both = model.config.encoder is not None and model.config.decoder is not None
     arguments = {"tokens": tokens(model.config.last.embedding.vocab_size)} | (
@@ -145,7 +150,7 @@ def test_weights_are_the_equations_for_every_family(name: str) -> None:
 )
 def test_weights_are_what_transformers_shows(name: str) -> None:
     """An oracle that shares no line with us: eager attention with `output_attentions`."""
-    theirs, _ = test_encoder_decoders.example(*CASES[name])
+    theirs, _ = encoder_decoder_configs.example(*CASES[name])
     model, ids, source = ours(theirs).transformer, tokens(40)[:1], tokens(40, 9, seed=2)[:1]
     both = model.config.encoder is not None and model.config.decoder is not None
     said = {"input_ids": source, "decoder_input_ids": ids} if both else {"input_ids": ids}

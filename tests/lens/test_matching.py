@@ -12,8 +12,8 @@ from scipy.spatial.distance import jensenshannon
 import sightline as sl
 from sightline.lens.heads.matching import HeadChange, distance, divergences, pairs_of
 from sightline.lens.trace.trace import trace_of
-from tests.lens.test_diff import IDS, Tiny
-from tests.tiny import ALL, SIZE, make
+from tests.support.diff_model import IDS, Tiny
+from tests.support.tiny import ALL, SIZE, make
 
 
 def test_divergence_is_scipys() -> None:

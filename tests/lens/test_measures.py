@@ -21,7 +21,7 @@ from sightline.lens.trace.measures import (
 )
 from sightline.lens.trace.trace import Trace, trace_of
 from tests.lens.asked import Tiny, ids_of, source_of, tiny
-from tests.tiny import ALL, make
+from tests.support.tiny import ALL, make
 
 
 def traced(name: str) -> Trace:

@@ -12,7 +12,7 @@ import torch
 import sightline as sl
 from sightline.lens.interventions.metrics import logit_difference, measured, named, probability
 from sightline.text.tokenizer import Tokenizer
-from tests.tiny import ALL, make
+from tests.support.tiny import ALL, make
 
 LETTERS = Tokenizer.from_characters(
     "abcdefghijklmnopqrstuvwxy"

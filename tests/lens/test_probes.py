@@ -8,8 +8,8 @@ import sightline as sl
 from sightline.errors import InputError
 from sightline.lens.heads.probes import probes_for, usable_tokens
 from sightline.text.tokenizer import Tokenizer
-from tests import tiny
 from tests.lens import planted as p
+from tests.support import tiny
 from tests.tasks.tiny_folders import word_pieces
 
 

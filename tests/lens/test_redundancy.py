@@ -13,8 +13,8 @@ import sightline as sl
 from sightline.errors import InputError
 from sightline.lens.heads.redundancy import clusters, redundancy_of, similarities
 from sightline.lens.trace.trace import trace_of
-from tests import tiny
 from tests.lens import planted as p
+from tests.support import tiny
 
 TEXT = "a cat, a dog. the cow, the hen, the pig. we saw it, so did you."
 

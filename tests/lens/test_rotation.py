@@ -16,7 +16,7 @@ from sightline.core.multi_head import split_heads
 from sightline.core.positions import rotate, rotation
 from sightline.lens.geometry.rotation import RotaryParts, rotation_of
 from sightline.lens.trace.trace import Trace, trace_of
-from tests.tiny import ALL, inputs, make
+from tests.support.tiny import ALL, inputs, make
 
 
 def traced(name: str) -> Trace:

@@ -11,7 +11,7 @@ import sightline as sl
 from sightline.lens.attributions.saliency import gradient_input, integrated_gradients
 from sightline.lens.trace.trace import trace_of
 from tests.lens.asked import Tiny, ids_of, source_of, tiny
-from tests.tiny import ALL, make
+from tests.support.tiny import ALL, make
 
 SOME = [
     "layer-pre",

@@ -24,7 +24,7 @@ from sightline.lens.geometry.shares import (
 )
 from sightline.lens.trace.layer import Look
 from sightline.lens.trace.trace import Trace, trace_of
-from tests.tiny import ALL, each_block, inputs, make
+from tests.support.tiny import ALL, each_block, inputs, make
 
 
 def traced(config: sl.ModelConfig) -> Trace:

@@ -16,7 +16,7 @@ from sightline.lens.interventions.edits import ablate, logits_with, patch
 from sightline.lens.interventions.sweep import Sweep, ablation_sweep, logit_difference, sweep
 from sightline.lens.trace.trace import trace_of
 from sightline.text.tokenizer import Tokenizer
-from tests.tiny import ALL, make
+from tests.support.tiny import ALL, make
 
 LETTERS = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy")
 CLEAN, CORRUPTED = [5, 9, 14, 3, 22, 8, 17], [5, 9, 21, 3, 22, 8, 17]

@@ -15,7 +15,7 @@ import sightline as sl
 from sightline.checkpoints.defaults import Defaults
 from sightline.lens.trace.layer import sites_of
 from sightline.lens.trace.trace import Trace, trace_of
-from tests.tiny import ALL, ENCODER_DECODERS, inputs, make
+from tests.support.tiny import ALL, ENCODER_DECODERS, inputs, make
 
 pytestmark = pytest.mark.usefixtures(
     "as_users_run_it"

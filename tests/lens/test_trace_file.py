@@ -23,7 +23,7 @@ from sightline.core.positions import GivenBias
 from sightline.lens.trace.layer import HeadBias, Look
 from sightline.lens.trace.trace import Trace, trace_of
 from sightline.text.tokenizer import Tokenizer
-from tests.tiny import ALL, ENCODER_DECODERS, make
+from tests.support.tiny import ALL, ENCODER_DECODERS, make
 
 pytestmark = pytest.mark.usefixtures(
     "as_users_run_it"

@@ -16,7 +16,7 @@ from sightline.generation.sampling import Sampling
 from sightline.lens.trace.layer import Look
 from sightline.lens.trace.trace import Trace, trace_of
 from sightline.lens.trace.watch import Watch, aligned
-from tests.tiny import ALL, ENCODER_DECODERS, GENERATORS, make
+from tests.support.tiny import ALL, ENCODER_DECODERS, GENERATORS, make
 
 pytestmark = pytest.mark.usefixtures(
     "as_users_run_it"

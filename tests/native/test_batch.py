@@ -21,7 +21,7 @@ from sightline.generation.torch_batch import TorchBatchRunner
 from sightline.kernels import library as kernels
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.training.subwords import save, train
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 

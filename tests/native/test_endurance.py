@@ -17,7 +17,7 @@ import torch
 from sightline.engine.engine import NativeEngine, Rows
 from sightline.errors import InputError
 from sightline.kernels import library as kernels
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 LINUX = pytest.mark.skipif(

@@ -9,7 +9,7 @@ from sightline.engine.engine import NativeEngine, Rows
 from sightline.errors import InputError
 from sightline.kernels import library as kernels
 from sightline.record import Recorder
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 LENGTH = 40

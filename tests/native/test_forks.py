@@ -21,7 +21,7 @@ import os, signal, threading, time
 import torch
 from sightline.generation.decode import Request, decode
 from sightline.engine.runner import native_runner
-from tests import tiny
+from tests.support import tiny
 
 twin = native_runner(tiny.make(tiny.DECODERS["grouped"]), "int8")
 

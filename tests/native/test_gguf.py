@@ -20,8 +20,8 @@ from sightline.engine import matrices
 from sightline.engine.engine import NativeEngine, Rows
 from sightline.engine.gguf import group_lines, group_scales, grouped, notes, pack, scales_of
 from sightline.kernels import library as kernels
-from tests.checkpoints.test_gguf import model_of
 from tests.checkpoints.tiny_gguf import DECODERS, make, tensors_of
+from tests.support.gguf_files import model_of
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 WIDTH, HIDDEN, LAYERS, HEADS, KV_HEADS, VOCABULARY = 64, 96, 2, 4, 2, 72

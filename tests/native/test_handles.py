@@ -11,7 +11,7 @@ from sightline.engine.engine import NativeEngine, Rows
 from sightline.engine.runner import native_runner
 from sightline.errors import InputError
 from sightline.kernels import library as kernels
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 PROMPT = [3, 1, 4, 1, 5]

@@ -13,7 +13,7 @@ from sightline.engine.encoder_runners import runner_for
 from sightline.engine.engine import NativeEngine
 from sightline.errors import InputError
 from sightline.kernels import library as kernels
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 INTEGERS = ("int8", "int8_groups", "int4", "int4_min")

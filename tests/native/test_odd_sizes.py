@@ -12,8 +12,8 @@ import sightline as sl
 from sightline.engine import matrices
 from sightline.engine.engine import NativeEngine, Rows
 from sightline.kernels import library as kernels
-from tests import numpy_reference as reference
-from tests import tiny
+from tests.support import numpy_reference as reference
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 NAMED = {

@@ -12,7 +12,7 @@ from sightline.engine.encoder_runners import PairCache, encoder_runner, pair_run
 from sightline.engine.matrices import Precision
 from sightline.generation.beam import search
 from sightline.kernels import library as kernels
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 READERS = {

@@ -20,7 +20,7 @@ from sightline.engine.quality import Quality, packed_bytes, report, reports, sta
 from sightline.errors import InputError
 from sightline.kernels import library as kernels
 from sightline.record import Recorder
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 DECODERS = ["swiglu", "layer-post", "parallel", "ngpt", "window-alternating", "qk-norm", "no-norm"]

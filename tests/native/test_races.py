@@ -11,7 +11,7 @@ import torch
 
 from sightline.engine.encoder_runners import pair_runner
 from sightline.kernels import library as kernels
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 ROOT = Path(__file__).parents[2]

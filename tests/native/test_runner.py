@@ -15,7 +15,7 @@ from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Sampling
 from sightline.generation.speculative import decode_lookup
 from sightline.kernels import library as kernels
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 MODEL = tiny.make(tiny.DECODERS["grouped"])

@@ -26,7 +26,7 @@ from sightline.lens.trace.trace import Trace, trace_of
 from sightline.record import Recorder
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.training.subwords import save, train
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = [
     pytest.mark.skipif(not kernels.available(), reason=kernels.missing),

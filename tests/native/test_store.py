@@ -20,7 +20,7 @@ from sightline.engine.matrices import PRECISIONS
 from sightline.errors import CheckpointError, InputError
 from sightline.kernels import library as kernels
 from sightline.text.tokenizer import Tokenizer
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 KNOWN = [name for name in tiny.DECODERS if name != "value-dim"]

@@ -23,7 +23,7 @@ from sightline.engine import store
 from sightline.engine.checksums import BLOCK, checksums, read_checked
 from sightline.engine.engine import NativeEngine, Rows
 from sightline.kernels import library as kernels
-from tests import tiny
+from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 KEY = {"files": [], "of": "a test"}

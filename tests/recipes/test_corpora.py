@@ -20,7 +20,7 @@ from sightline.recipes.corpora import (
     read_pairs,
 )
 from sightline.text.tokenizer import Tokenizer
-from tests.training.test_packed import Trap
+from tests.support.pickle_trap import Trap
 
 
 @pytest.fixture(autouse=True)

@@ -27,8 +27,8 @@ from sightline.tasks.evaluate import (
 )
 from sightline.tasks.score import score
 from sightline.tasks.translate import translate
-from tests.tasks.test_score import tokenizer
-from tests.tiny import make
+from tests.support.letter_tokenizer import tokenizer
+from tests.support.tiny import make
 
 FOUND = ["the cat sat on a mat", "it rains", "猫がマットに座った", "hello, world"]
 WANTED = ["the cat sat on the mat .", "it is raining", "猫がマットの上に座った", "Hello, world!"]

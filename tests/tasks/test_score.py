@@ -18,30 +18,13 @@ from sightline.tasks.score import Score, score, windows
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, Vocabulary
 from tests.families.oracle import ours, reference
-from tests.families.test_decoders import GPT2, LLAMA
-from tests.families.test_encoder_decoders import BART
-from tests.tiny import CLASSIFIERS, ENCODERS, make
+from tests.support.decoder_configs import GPT2, LLAMA
+from tests.support.encoder_decoder_configs import BART
+from tests.support.letter_tokenizer import LETTERS, tokenizer
+from tests.support.tiny import CLASSIFIERS, ENCODERS, make
 
-LETTERS = "abcdefghijklmnopqrstuvwxyzäß猫🙂., !?;"
 MODELS = {"gpt2": ("GPT2LMHeadModel", GPT2), "llama": ("LlamaForCausalLM", LLAMA)}
 TEXT = "the cat sat, the dog sat; 猫! "
-
-
-def tokenizer(*, before: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> Tokenizer:
-    """Forty pieces: three special ones and characters."""
-    pieces = ["<pad>", "<s>", "</s>", *LETTERS][:40]
-    kinds = [CONTROL] * 3 + [NORMAL] * (len(pieces) - 3)
-    vocabulary = Vocabulary(
-        where=Path("letters"),
-        kind="characters",
-        pieces=pieces,
-        kinds=kinds,
-        bos=1,
-        eos=2,
-        before=before,
-        after=after,
-    )
-    return Tokenizer.from_vocabulary(vocabulary)
 
 
 @cache

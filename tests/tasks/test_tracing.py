@@ -13,9 +13,9 @@ import sightline as sl
 from sightline.checkpoints.defaults import Defaults
 from sightline.tasks.tracing import plain
 from sightline.text.tokenizer import Tokenizer
-from tests.tasks.test_score import tokenizer
-from tests.tasks.test_translate import WORDS, defaults_of, pair
-from tests.tiny import ALL, SIZE, make
+from tests.support.letter_tokenizer import tokenizer
+from tests.support.pair_models import WORDS, defaults_of, pair
+from tests.support.tiny import ALL, SIZE, make
 
 pytestmark = pytest.mark.usefixtures(
     "as_users_run_it"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
@@ -12,22 +11,11 @@ import sightline as sl
 from sightline.checkpoints.defaults import Defaults
 from sightline.errors import InputError
 from sightline.tasks.translate import Translation, align, most_tokens, translate
-from tests.families.oracle import ours, reference, transformers
-from tests.families.test_encoder_decoders import BART, MARIAN, T5, UNEVEN
-from tests.tasks.test_score import tokenizer
-from tests.tiny import DECODERS, ENCODERS, make
+from tests.families.oracle import transformers
+from tests.support.letter_tokenizer import tokenizer
+from tests.support.pair_models import MODELS, WORDS, defaults_of, pair
+from tests.support.tiny import DECODERS, ENCODERS, make
 
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "bart": ("BartForConditionalGeneration", BART | {"decoder_start_token_id": 2}),
-    "bart, one layer": (
-        "BartForConditionalGeneration",
-        BART | {"decoder_layers": 1, "decoder_start_token_id": 2},
-    ),
-    "bart, uneven": ("BartForConditionalGeneration", BART | UNEVEN | {"decoder_start_token_id": 2}),
-    "marian": ("MarianMTModel", MARIAN),
-    "t5": ("T5ForConditionalGeneration", T5 | {"n_positions": 48, "decoder_start_token_id": 0}),
-}
-WORDS = tokenizer(after=(2,))
 LONGEST = 12
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -36,25 +24,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "forced": {"forced_begin": 1, "forced_end": 2},
     "all": {"banned": (9, 14, 39, 0), "forced_begin": 7, "forced_end": 2},
 }
-
-
-@cache
-def pair(name: str, seed: int = 0) -> tuple[Any, sl.Transformer]:
-    model = reference(*MODELS[name], seed=seed)
-    with torch.no_grad():
-        for part in model.modules():
-            if hasattr(
-                part, "create_weight"
-            ):  # Marian's sines, to which the noise was added as well
-                part.weight.copy_(part.create_weight())
-        model.get_output_embeddings().weight[2] *= 1.5  # so that some texts end
-    return model, ours(model).transformer
-
-
-def defaults_of(name: str, **said: Any) -> Defaults:
-    return Defaults(
-        decoder_start=MODELS[name][1]["decoder_start_token_id"], end=(2,), pad=0, **said
-    )
 
 
 @torch.no_grad()

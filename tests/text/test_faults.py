@@ -25,11 +25,11 @@ from sightline.text.chat import RENDERER, chat_ids, render
 from sightline.text.engines.rust import RustEngine
 from sightline.text.streaming import TextStream
 from sightline.text.tokenizer import Tokenizer
-from tests.text.test_chat import CHATML, HELLO, LLAMA2, TEMPLATES, copy, wrapped
-from tests.text.test_chat import byte_bpe as chat_bpe
-from tests.text.test_chat import metaspace as chat_unigram
-from tests.text.test_streaming import KINDS, streamed, tokenizer
-from tests.text.test_tokenizer import HOSTILE, opened, sentencepiece_model, spelling
+from tests.support.chat_templates import CHATML, HELLO, LLAMA2, TEMPLATES, copy, wrapped
+from tests.support.chat_templates import byte_bpe as chat_bpe
+from tests.support.chat_templates import metaspace as chat_unigram
+from tests.support.stream_tokenizers import KINDS, streamed, tokenizer
+from tests.support.tokenizer_files import HOSTILE, opened, sentencepiece_model, spelling
 
 MIB = 2**20
 SPECIAL = ["<unk>", "<s>", "</s>", "<|end|>", "PAD"]

@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from sightline.errors import CheckpointError, InputError
 from sightline.text.vocabulary.patterns import LAST_SPACES, check_pattern
-from tests.text.test_tokenizer import opened, spelling
+from tests.support.tokenizer_files import opened, spelling
 
 LETTERS = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 SMALL_LETTERS = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"

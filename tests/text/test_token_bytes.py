@@ -14,7 +14,7 @@ from sightline.errors import InputError
 from sightline.text.engines.rust import RustEngine
 from sightline.text.token_bytes import token_bytes, written
 from sightline.text.tokenizer import Tokenizer
-from tests.text.test_streaming import KINDS, TEXTS, tokenizer
+from tests.support.stream_tokenizers import KINDS, TEXTS, tokenizer
 
 KNOWN = [kind for kind in KINDS if kind != "suffix"]
 WHOLE = ["bytes", "sentencepiece"]  # these write back every text as it was

@@ -30,7 +30,7 @@ from sightline.training.loop import StepEvent, Trainee, backward, steps, trainee
 from sightline.training.run import Evaluated, Job, train
 from sightline.training.state import checkpoint as state
 from sightline.training.state.export import Export
-from tests.tiny import SIZE
+from tests.support.tiny import SIZE
 from tests.training.tiny_crews import Random, Sentences, free_port, together
 
 SMALL = SIZE | {"layers": 1, "width": 16, "heads": 2}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import sightline as sl
 from sightline.training.config import AdamW, Muon, Schedule
 from sightline.training.loop import StepEvent, Trainee, backward, steps, trainee, update
-from tests.tiny import SIZE as TINY
+from tests.support.tiny import SIZE as TINY
 from tests.training.small import Numbers, config, model
 
 

@@ -23,7 +23,7 @@ from sightline.training.loss import Objective
 from sightline.training.optimizers import groups, make_optimizers
 from sightline.training.state.lora_files import load_adapters, save_adapters
 from tests.families.oracle import ours, reference, tokens
-from tests.tiny import SIZE
+from tests.support.tiny import SIZE
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,

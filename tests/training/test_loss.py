@@ -11,7 +11,7 @@ import sightline as sl
 from sightline.training import loss as module
 from sightline.training.data.batch import IGNORED, Batch
 from sightline.training.loss import Objective
-from tests.tiny import SIZE
+from tests.support.tiny import SIZE
 
 VOCAB = SIZE["vocab_size"]
 

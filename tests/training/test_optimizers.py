@@ -17,7 +17,7 @@ from sightline.training.optimizers import (
     orthogonal,
     said_groups,
 )
-from tests.tiny import SIZE, blocks, encoders, positions
+from tests.support.tiny import SIZE, blocks, encoders, positions
 from tests.training.small import model
 
 Array = NDArray[np.float64]

@@ -26,6 +26,7 @@ from sightline.training.loop import StepEvent
 from sightline.training.loss import Objective
 from sightline.training.run import Job, train
 from sightline.training.state.export import Export
+from tests.support.pickle_trap import Trap
 from tests.training import small
 
 END = 0
@@ -211,13 +212,6 @@ def test_a_file_that_is_missing_or_empty(tmp_path: Path) -> None:
 
 def test_dtypes() -> None:
     assert [dtype_for(size) for size in (2, 65_536, 65_537)] == ["uint16", "uint16", "uint32"]
-
-
-class Trap:
-    """Unpickled, it leaves a mark."""
-
-    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
-        return os.mkdir, ("unpickled",)
 
 
 def test_a_pickle_beside_the_data_stays_shut(

@@ -16,7 +16,7 @@ from sightline.training.config import AdamW, Muon, TrainingConfig
 from sightline.training.distributed.process_group import ALONE, Crew, whole
 from sightline.training.loop import Trainee, steps, trainee
 from sightline.training.state.sharded import held, load_parts, save_parts
-from tests.tiny import SIZE
+from tests.support.tiny import SIZE
 from tests.training.tiny_crews import Random, together
 
 

@@ -21,7 +21,7 @@ from sightline.lens.draw.fonts import settings
 from sightline.lens.draw.planetarium import arc
 from sightline.lens.draw.view import View
 from sightline.lens.draw.views import VIEWS, view_of
-from tests.lens.draw.test_views import traced
+from tests.support.drawn_trace import traced
 
 pytest.importorskip("matplotlib")
 

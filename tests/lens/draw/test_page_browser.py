@@ -16,8 +16,8 @@ import torch
 from sightline.lens.draw.page import policy_hash, write_page
 from sightline.lens.draw.page_data import VIEWS
 from sightline.lens.draw.show import frame
-from tests.lens.draw.test_page import NASTY, Elements, everything, renamed, traced
-from tests.tiny import DECODERS
+from tests.support.page_elements import NASTY, Elements, everything, renamed, traced
+from tests.support.tiny import DECODERS
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -16,7 +16,7 @@ from sightline.errors import InputError
 from sightline.lens.draw import show as showing
 from sightline.lens.draw.show import plain, write
 from sightline.lens.draw.views import VIEWS, view_of
-from tests.lens.draw.test_views import traced
+from tests.support.drawn_trace import traced
 
 
 def test_in_a_terminal_it_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from sightline.lens.draw.terminal import drawn, print_view
 from sightline.lens.draw.view import View
 from sightline.lens.draw.views import VIEWS, view_of
 from sightline.terminal.ink import bar, colour, colour_count, fitted, legend, right, shade
-from tests.lens.draw.test_views import traced
+from tests.support.drawn_trace import traced
 
 WORDS = ("吾輩", "は", "cat", "の", "mat")
 

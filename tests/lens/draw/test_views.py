@@ -9,30 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import sightline as sl
 from sightline.errors import InputError
 from sightline.lens.draw.default_head import most_structured, structure
 from sightline.lens.draw.view import label, pooled
 from sightline.lens.draw.views import VIEWS, projected, view_of
 from sightline.lens.trace.trace import Trace
-from tests.tiny import DECODERS, ENCODER_DECODERS, ENCODERS, make
-
-KINDS = {
-    "decoder": DECODERS["grouped"],
-    "encoder": ENCODERS["bert"],
-    "both": ENCODER_DECODERS["transformer"],
-}
-
-
-def traced(name: str, time: int = 9, **options: object) -> tuple[sl.Model, Trace]:
-    from sightline.lens.trace.trace import trace_of
-
-    config = KINDS[name]
-    model = sl.Model(make(config), name=name)
-    source = list(range(5, 12)) if name == "both" else None
-    return model, trace_of(
-        model, [(7 * n) % 29 for n in range(time)], source=source, text="some text", **options
-    )
+from tests.support.drawn_trace import KINDS, traced
 
 
 def attention_by_hand(trace: Trace, layer: int, head: int) -> np.ndarray:

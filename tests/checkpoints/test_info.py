@@ -11,8 +11,8 @@ import pytest
 
 from sightline.checkpoints.info import about, share
 from sightline.cli.main import main
-from tests.checkpoints.test_gguf_architectures import write
 from tests.checkpoints.tiny_gguf import make
+from tests.support.gguf_architectures import write
 
 
 def mixed(path: Path) -> Path:

@@ -24,8 +24,8 @@ from sightline.explain import (
 )
 from sightline.explain.lines import Weight
 from sightline.explain.pieces import allowed_pairs
-from tests import tiny
 from tests.explain.legal import EXTRA, configs
+from tests.support import tiny
 
 CHECKED = {
     "gpt2": 124_439_808,

@@ -15,8 +15,8 @@ from sightline.demo import tour
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.training.subwords import save, train
-from tests.lens.draw.test_page import traced
-from tests.tiny import ENCODER_DECODERS
+from tests.support.page_elements import traced
+from tests.support.tiny import ENCODER_DECODERS
 
 
 @pytest.fixture(scope="module")

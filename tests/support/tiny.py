@@ -177,6 +177,11 @@ ENCODER_DECODERS = encoder_decoders()
 CLASSIFIERS = classifiers()
 GENERATORS = DECODERS | ENCODER_DECODERS
 ALL = GENERATORS | ENCODERS | CLASSIFIERS
+LANGUAGE_MODELS = [  # those whose output is a logit per token of the vocabulary
+    name
+    for name in ALL
+    if name not in CLASSIFIERS and name not in ("bert-pooled", "bert-mean", "bert-hidden")
+]
 
 
 def make(config: sl.ModelConfig, seed: int = 0) -> sl.Transformer:
