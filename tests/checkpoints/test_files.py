@@ -1,5 +1,4 @@
-"""Safetensors files from strangers: rows A1, A6–A12, A16, A26 and A27 of the table of bad inputs,
-each a typed one-line error."""
+"""Untrusted safetensors files: every kind of damage is a typed one-line error."""
 
 from __future__ import annotations
 
@@ -54,89 +53,89 @@ DEEP = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 TWICE = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}'
 
 BAD = {
-    "A1 pickle with os.system": (
+    "pickle with os.system": (
         b"cos\nsystem\n(S'touch canary'\ntR.",
         "is a pickle, not safetensors",
     ),
-    "A1 pickle protocol 2": (
+    "pickle protocol 2": (
         b"\x80\x02}q\x00X\x01\x00\x00\x00aq\x01.",
         "is a pickle, not safetensors",
     ),
-    "A1 zip": (b"PK\x03\x04" + bytes(60), "is a zip archive, not safetensors"),
-    "A1 GGUF": (b"GGUF\x03\x00\x00\x00" + bytes(40), "is a GGUF file, not safetensors"),
-    "A1 HDF5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "is an HDF5 file"),
-    "A1 PDF": (b"%PDF-1.7\n" + bytes(40), "is a PDF"),
-    "A1 git-lfs pointer": (
+    "zip": (b"PK\x03\x04" + bytes(60), "is a zip archive, not safetensors"),
+    "GGUF": (b"GGUF\x03\x00\x00\x00" + bytes(40), "is a GGUF file, not safetensors"),
+    "HDF5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "is an HDF5 file"),
+    "PDF": (b"%PDF-1.7\n" + bytes(40), "is a PDF"),
+    "git-lfs pointer": (
         b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
         "git-lfs pointer",
     ),
-    "A1 web page": (b"<!DOCTYPE html><html>404</html>", "is a web page"),
-    "A6 length 0": (raw({}, length=0), "header has 0 bytes"),
-    "A6 length 7 of 7": ((7).to_bytes(8, "little") + b"1234567", "does not start with"),
-    "A6 length 7, file of 7 bytes": (b"\x07" + bytes(6), "7 bytes long"),
-    "A6 length 2^63": (raw({}, length=2**63), "9,223,372,036,854,775,808 bytes"),
-    "A6 length beyond the file": (raw({}, length=1000), "is cut short"),
-    "A6 length beyond 100 MB": (raw({}, length=100_000_001), "100,000,001 bytes"),
-    "A7 not UTF-8": (raw(b'{"\xff\xfe":1}'), "is not UTF-8 at byte 2"),
-    "A7 not an object": (raw("[1,2,3]"), "does not start with '{'"),
-    "A7 spaces first": (raw('   {"a":1}'), "does not start with '{'"),
-    "A7 trailing garbage": (raw('{"a":1} x'), "not JSON at character 8"),
-    "A7 deeply nested": (raw(DEEP), "nested deeper"),
-    "A7 integer of 100,000 digits": (raw('{"a":' + "9" * 100_000 + "}"), "100,000 digits"),
-    "A7 NaN": (raw('{"a":NaN}'), "NaN"),
-    "A7 infinity by size": (raw('{"a":1e999}'), "not finite"),
-    "A7 millions of values": (
+    "web page": (b"<!DOCTYPE html><html>404</html>", "is a web page"),
+    "length 0": (raw({}, length=0), "header has 0 bytes"),
+    "length 7 of 7": ((7).to_bytes(8, "little") + b"1234567", "does not start with"),
+    "length 7, file of 7 bytes": (b"\x07" + bytes(6), "7 bytes long"),
+    "length 2^63": (raw({}, length=2**63), "9,223,372,036,854,775,808 bytes"),
+    "length beyond the file": (raw({}, length=1000), "is cut short"),
+    "length beyond 100 MB": (raw({}, length=100_000_001), "100,000,001 bytes"),
+    "not UTF-8": (raw(b'{"\xff\xfe":1}'), "is not UTF-8 at byte 2"),
+    "not an object": (raw("[1,2,3]"), "does not start with '{'"),
+    "spaces first": (raw('   {"a":1}'), "does not start with '{'"),
+    "trailing garbage": (raw('{"a":1} x'), "not JSON at character 8"),
+    "deeply nested": (raw(DEEP), "nested deeper"),
+    "integer of 100,000 digits": (raw('{"a":' + "9" * 100_000 + "}"), "100,000 digits"),
+    "NaN": (raw('{"a":NaN}'), "NaN"),
+    "infinity by size": (raw('{"a":1e999}'), "not finite"),
+    "millions of values": (
         raw(b'{"a":[' + b"0," * 2_000_001 + b"0]}"),
         "more than 2,000,000 values",
     ),
-    "A8 duplicate names": (raw(TWICE), "key a twice"),
-    "A9 overlapping": (
+    "duplicate names": (raw(TWICE), "key a twice"),
+    "overlapping": (
         raw({"a": entry(0, 8), "b": entry(4, 12)}, bytes(12)),
         "tensor b at offset 4 overlaps a",
     ),
-    "A9 the same bytes twice": (raw({"a": entry(0, 8), "b": entry(0, 8)}), "overlaps"),
-    "A9 hole": (
+    "the same bytes twice": (raw({"a": entry(0, 8), "b": entry(0, 8)}), "overlaps"),
+    "hole": (
         raw({"a": entry(0, 8), "b": entry(12, 20)}, bytes(20)),
         "hole before tensor b: offsets 8 to 12",
     ),
-    "A9 not starting at 0": (
+    "not starting at 0": (
         raw({"a": entry(4, 12)}, bytes(12)),
         "hole before tensor a: offsets 0 to 4",
     ),
-    "A9 negative": (raw({"a": entry(-8, 0)}), "tensor a: data_offsets [-8, 0] are impossible"),
-    "A9 end before begin": (raw({"a": entry(8, 0)}), "tensor a"),
-    "A9 out of the file": (
+    "negative": (raw({"a": entry(-8, 0)}), "tensor a: data_offsets [-8, 0] are impossible"),
+    "end before begin": (raw({"a": entry(8, 0)}), "tensor a"),
+    "out of the file": (
         raw({"a": entry(0, 8)}, bytes(7)),
         "is cut short: tensor a ends at offset 8",
     ),
-    "A9 bytes after the end": (raw({"a": entry(0, 8)}, bytes(9)), "1 bytes after the last tensor"),
-    "A9 offsets are floats": (raw({"a": entry() | {"data_offsets": [0.0, 8.0]}}), "data_offsets"),
-    "A9 offsets are true": (raw({"a": entry() | {"data_offsets": [False, True]}}), "data_offsets"),
-    "A9 three offsets": (raw({"a": entry() | {"data_offsets": [0, 4, 8]}}), "data_offsets"),
-    "A10 shape and bytes differ": (
+    "bytes after the end": (raw({"a": entry(0, 8)}, bytes(9)), "1 bytes after the last tensor"),
+    "offsets are floats": (raw({"a": entry() | {"data_offsets": [0.0, 8.0]}}), "data_offsets"),
+    "offsets are true": (raw({"a": entry() | {"data_offsets": [False, True]}}), "data_offsets"),
+    "three offsets": (raw({"a": entry() | {"data_offsets": [0, 4, 8]}}), "data_offsets"),
+    "shape and bytes differ": (
         raw({"a": entry(shape=(3,))}),
         "hold 8 bytes; expected 12 for F32 [3]",
     ),
-    "A10 product is 2^64 + 8": (raw({"a": entry(shape=(2**32, 2**32))}), "is impossible"),
-    "A10 dimension 10^18": (raw({"a": entry(shape=(10**18,))}), "tensor a"),
-    "A10 dimension beyond 2^63": (raw({"a": entry(shape=(2**63, 0))}), "is impossible"),
-    "A10 negative dimension": (raw({"a": entry(shape=(-1, -2))}), "is impossible"),
-    "A10 thousands of dimensions": (raw({"a": entry(shape=(1,) * 5000)}), "is impossible"),
-    "A10 shape is text": (raw({"a": entry(shape="2")}), "is impossible"),
-    "A11 unknown dtype": (raw({"a": entry(dtype="F33")}), "dtype F33 is not supported"),
-    "A11 dtype is a list": (raw({"a": entry(dtype=["F32"])}), "is not supported"),
-    "A11 eight-bit floats": (
+    "product is 2^64 + 8": (raw({"a": entry(shape=(2**32, 2**32))}), "is impossible"),
+    "dimension 10^18": (raw({"a": entry(shape=(10**18,))}), "tensor a"),
+    "dimension beyond 2^63": (raw({"a": entry(shape=(2**63, 0))}), "is impossible"),
+    "negative dimension": (raw({"a": entry(shape=(-1, -2))}), "is impossible"),
+    "thousands of dimensions": (raw({"a": entry(shape=(1,) * 5000)}), "is impossible"),
+    "shape is text": (raw({"a": entry(shape="2")}), "is impossible"),
+    "unknown dtype": (raw({"a": entry(dtype="F33")}), "dtype F33 is not supported"),
+    "dtype is a list": (raw({"a": entry(dtype=["F32"])}), "is not supported"),
+    "eight-bit floats": (
         raw({"a": entry(shape=(8,), dtype="F8_E4M3")}),
         "BF16, F16 or F32 files",
     ),
-    "A11 below a byte": (raw({"a": entry(shape=(16,), dtype="F4")}), "BF16, F16 or F32 files"),
-    "A12 empty file": (b"", "0 bytes long"),
-    "A16 name with ..": (raw({"../../x": entry()}), "is unusable"),
-    "A16 name of 1 MB": (raw({"n" * 1_000_000: entry()}), "is unusable"),
-    "A16 control characters": (raw({"a\x1b[31m\n": entry()}), "is unusable"),
-    "A16 right-to-left override": (raw({"a\u202eb": entry()}), "is unusable"),
-    "A16 lone surrogate": (raw('{"\\ud800":1}'), "has half of a surrogate pair"),
-    "A16 empty name": (raw({"": entry()}), "is unusable"),
+    "below a byte": (raw({"a": entry(shape=(16,), dtype="F4")}), "BF16, F16 or F32 files"),
+    "empty file": (b"", "0 bytes long"),
+    "name with ..": (raw({"../../x": entry()}), "is unusable"),
+    "name of 1 MB": (raw({"n" * 1_000_000: entry()}), "is unusable"),
+    "control characters": (raw({"a\x1b[31m\n": entry()}), "is unusable"),
+    "right-to-left override": (raw({"a\u202eb": entry()}), "is unusable"),
+    "lone surrogate": (raw('{"\\ud800":1}'), "has half of a surrogate pair"),
+    "empty name": (raw({"": entry()}), "is unusable"),
     "entry lacks its shape": (
         raw({"a": {"dtype": "F32", "data_offsets": [0, 8]}}),
         "tensor a: entry is not complete",
@@ -237,7 +236,7 @@ def test_reading_maps_and_never_writes_back(tmp_path: Path) -> None:
     assert open_safetensors(path)["a"].read().sum() == 1000
 
 
-def test_a12_truncated_at_every_byte(tmp_path: Path) -> None:
+def test_truncated_at_every_byte(tmp_path: Path) -> None:
     data = save({"a": torch.ones(3), "b": torch.ones(2, dtype=torch.float16)}, {"format": "pt"})
     for length in range(len(data)):
         path = tmp_path / "cut.safetensors"
@@ -257,7 +256,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=[f"A26 {name}" for name in CHANGES])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
 def test_a_file_that_changes_after_opening_is_refused(tmp_path: Path, change: Any) -> None:
     path = tmp_path / "m.safetensors"
     save_file({"a": torch.ones(1000)}, path)
@@ -267,7 +266,7 @@ def test_a_file_that_changes_after_opening_is_refused(tmp_path: Path, change: An
         found.read()
 
 
-def test_a27_what_is_not_a_regular_file(tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.safetensors")
     (tmp_path / "folder.safetensors").mkdir()
     (tmp_path / "circle.safetensors").symlink_to("circle.safetensors")

@@ -1,4 +1,4 @@
-"""Pickled weights (rows A1–A4): converted only on request, by a child that runs nothing from the
+"""Pickled weights: converted only on request, by a sandboxed process that runs nothing from the
 file and is stopped in time."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def refusal(path: Path, **options: Any) -> str:
     return line
 
 
-def test_a3_converted_once_and_kept(
+def test_converted_once_and_kept(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = tmp_path / "model"
@@ -81,8 +81,8 @@ def test_a3_converted_once_and_kept(
 @pytest.mark.parametrize(
     "old",
     [
-        pytest.param(True, id="A1 plain pickle"),
-        pytest.param(False, marks=pytest.mark.long, id="A1 in a zip"),
+        pytest.param(True, id="plain pickle"),
+        pytest.param(False, marks=pytest.mark.long, id="in a zip"),
     ],
 )
 def test_a_hostile_pickle_does_not_run(tmp_path: Path, cache: Path, old: bool) -> None:
@@ -111,14 +111,14 @@ def bad_rows() -> torch.Tensor:
 
 
 NOT_DENSE = {
-    "A4 sparse": lambda: {"a": torch.eye(3).to_sparse()},
-    "A4 sparse rows": lambda: {"a": torch.eye(3).to_sparse_csr()},
-    "A4 sparse rows out of range": lambda: {"a": bad_rows()},
-    "A4 quantised": lambda: {"a": torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8)},
-    "A4 nested": lambda: {"a": nested()},
-    "A4 no data": lambda: {"a": torch.empty(3, device="meta")},
-    "A4 complex": lambda: {"a": torch.ones(3, dtype=torch.complex64)},
-    "A4 a wrapper": lambda: {
+    "sparse": lambda: {"a": torch.eye(3).to_sparse()},
+    "sparse rows": lambda: {"a": torch.eye(3).to_sparse_csr()},
+    "sparse rows out of range": lambda: {"a": bad_rows()},
+    "quantised": lambda: {"a": torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8)},
+    "nested": lambda: {"a": nested()},
+    "no data": lambda: {"a": torch.empty(3, device="meta")},
+    "complex": lambda: {"a": torch.ones(3, dtype=torch.complex64)},
+    "a wrapper": lambda: {
         "a": torch.nn.Buffer(torch.ones(2)).as_subclass(torch.nn.parameter.UninitializedBuffer)
     },
     "one number repeated 10^12 times": lambda: {"a": torch.zeros(1).expand(10**12)},
@@ -304,7 +304,7 @@ def test_a_pickle_that_asks_for_memory_is_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a12_truncated_pickles_and_shards(tmp_path: Path) -> None:
+def test_truncated_pickles_and_shards(tmp_path: Path) -> None:
     data = saved(tmp_path / "m.bin", WEIGHTS).read_bytes()
     for part in range(1, 8):
         (tmp_path / "cut.bin").write_bytes(data[: len(data) * part // 8])
@@ -352,7 +352,7 @@ def test_what_the_child_writes_is_not_trusted(
     assert not list(cache.iterdir())
 
 
-def test_a2_no_unsafe_load_exists() -> None:
+def test_no_unsafe_load_exists() -> None:
     for path in SOURCE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert not re.search(

@@ -1,5 +1,4 @@
-"""Writing: what is read back is what was given, and a write that fails changes nothing (rows A27
-and 94)."""
+"""Writing: what is read back is what was given, and a write that fails changes nothing."""
 
 from __future__ import annotations
 
@@ -135,7 +134,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(
-    ("call", "code"), FAULTS, ids=[f"A27 {call} {errno.errorcode[code]}" for call, code in FAULTS]
+    ("call", "code"), FAULTS, ids=[f"{call} {errno.errorcode[code]}" for call, code in FAULTS]
 )
 def test_a_fault_at_each_call_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int

@@ -118,7 +118,7 @@ def folder() -> Path:
 
 
 def test_a_prepared_folder(folder: Path) -> None:
-    """D48: what else lies there, a pickle for one, stays shut."""
+    """What else lies there, a pickle for one, stays shut."""
     (folder / "meta.pkl").write_bytes(pickle.dumps(Trap()))
     found = prepared_folder(folder)
     assert found.sheet["documents"] == 1

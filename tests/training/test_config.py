@@ -1,4 +1,4 @@
-"""Settings that no training could have are refused on one line, with a value that works (E53)."""
+"""Settings that no training could have are refused on one line, with a value that works."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Two processes on this machine, by gloo: they learn what one would, and end together (rows H95,
-H97, H100, H103)."""
+"""Two processes on this machine, by gloo: they learn what one would, and end together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults while training: full disks, signals, memory, data that is gone (H94 to H105, D49, D50).
+"""Faults while training: full disks, signals, memory, data that is gone.
 Numbers that are not finite are in test_not_finite.py."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def two_checkpoints(tmp_path: Path) -> Path:
     "code", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=lambda code: errno.errorcode[code]
 )
 def test_a_save_that_fails_at_any_write_leaves_what_was_there(tmp_path: Path, code: int) -> None:
-    """H94: at each call in turn. The checkpoints before are bit-equal, nothing half-written stays,
+    """At each call in turn. The checkpoints before are bit-equal, nothing half-written stays,
     the error says so."""
     who = trainee(model(), config())
     for step in (1, 2):
@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moment", ["step", "part", "evaluation", "save"])
 def test_sigterm_saves_and_ends(tmp_path: Path, moment: str) -> None:
-    """H95: a real signal at a chosen moment sets the flag; nothing else begins, the state is saved,
+    """A real signal at a chosen moment sets the flag; nothing else begins, the state is saved,
     and the rest gives the same bits."""
     caught: list[int] = []
     handler = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
@@ -248,7 +248,7 @@ def test_sigterm_saves_and_ends(tmp_path: Path, moment: str) -> None:
 
 
 def test_memory_that_torch_cannot_have(tmp_path: Path) -> None:
-    """H99: a real allocation of 2⁶⁰ bytes at step 3. The state before it is saved; half the batch
+    """A real allocation of 2⁶⁰ bytes at step 3. The state before it is saved; half the batch
     at a time is what is offered."""
     poison = Poison()
 
@@ -295,7 +295,7 @@ def test_other_errors_of_torch_are_not_called_memory(tmp_path: Path) -> None:
 
 
 def test_data_that_is_gone(tmp_path: Path) -> None:
-    """D50: the checkpoint first, then the error, which names the step; with the data back, the run
+    """The checkpoint first, then the error, which names the step; with the data back, the run
     goes on as if nothing had been."""
     shards = tmp_path / "shards"
     shards.mkdir()
@@ -339,7 +339,6 @@ def test_held_out_data_that_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["data", "lr", "seed", "schedule", "model"])
 def test_a_run_does_not_go_on_otherwise_unnoticed(tmp_path: Path, change: str) -> None:
-    """D49, H101, E54."""
     stopping(job(), tmp_path, 3)
     changed: dict[str, Job] = {
         "data": job(Numbers(fingerprint="others")),
@@ -385,7 +384,7 @@ def test_other_versions_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
-    """H104: in this process, and from another; as soon as the first is gone, even killed, the next
+    """In this process, and from another; as soon as the first is gone, even killed, the next
     may begin."""
     first = train(job(), tmp_path)
     next(first)

@@ -1,5 +1,5 @@
 """kill -9 at any instant and at every system call that changes the disk: the run goes on and ends
-with the same bits (H89, H91, H92)."""
+with the same bits."""
 
 from __future__ import annotations
 

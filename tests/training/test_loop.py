@@ -156,7 +156,7 @@ def test_wrapping_blocks_twice_wraps_them_once() -> None:
 
 
 def test_bfloat16_learns() -> None:
-    """H98: there is no scaler that could overflow; weights and moments stay in float32."""
+    """There is no scaler that could overflow; weights and moments stay in float32."""
     task = Numbers(before=lambda step, batch: Numbers().made(0, 0))
     who = trainee(
         model(),

@@ -1,4 +1,4 @@
-"""metrics.jsonl: whole lines, cut where a run goes on, and never a reason to stop (H105)."""
+"""metrics.jsonl: whole lines, cut where a run goes on, and never a reason to stop."""
 
 from __future__ import annotations
 

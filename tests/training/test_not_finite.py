@@ -1,4 +1,4 @@
-"""A loss, a gradient or a weight that is NaN or infinite (H97, H102): caught before an update,
+"""A loss, a gradient or a weight that is NaN or infinite: caught before an update,
 never saved."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_stop(tmp_path: Path, case: str) -> None:
-    """H97: caught before the update; what is saved are the checkpoints before."""
+    """Caught before the update; what is saved are the checkpoints before."""
     poison = Poison(3, **CASES[case])
     with pytest.raises(NotFiniteError, match=r"^step 3: loss .*no weight was changed"):
         train_all(poison.job(), tmp_path)
@@ -115,7 +115,7 @@ def test_rewind(tmp_path: Path) -> None:
 def test_exact_after_leaving_out_and_being_stopped(
     tmp_path: Path, policy: str, stopped: int
 ) -> None:
-    """H102: wherever the run was interrupted, also at a step that no regular checkpoint has."""
+    """Wherever the run was interrupted, also at a step that no regular checkpoint has."""
     train_all(Poison(1, 3).job(on_bad=policy), tmp_path / "whole")
     stopping(Poison(1, 3).job(on_bad=policy), tmp_path / "run", stopped)
     train_all(Poison(1, 3).job(on_bad=policy), tmp_path / "run")
@@ -136,7 +136,7 @@ def test_a_run_that_breaks_at_every_step_ends(tmp_path: Path, policy: str) -> No
 
 @pytest.mark.parametrize("policy", ["stop", "skip", "rewind"])
 def test_a_weight_that_is_not_finite_is_never_saved(tmp_path: Path, policy: str) -> None:
-    """H97: the row of a token that no text has becomes NaN at step 3, once. No loss and no gradient
+    """The row of a token that no text has becomes NaN at step 3, once. No loss and no gradient
     shows it."""
     made: list[Any] = []
 

@@ -116,7 +116,6 @@ def test_validation_is_spread_over_the_text(hundred: Tokens, tmp_path: Path) -> 
 
 
 def test_a_text_shorter_than_one_window(tmp_path: Path) -> None:
-    """D46."""
     text = opened(written(tmp_path / "train.tokens", list(range(8))))
     with pytest.raises(
         InputError,
@@ -181,7 +180,7 @@ def test_without_an_end_token_there_is_one_document(hundred: Tokens) -> None:
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
 def test_an_id_beyond_the_vocabulary(tmp_path: Path, dtype: str) -> None:
-    """D47: refused when the file is opened, with the place."""
+    """Refused when the file is opened, with the place."""
     width = np.dtype(dtype).itemsize
     path = written(tmp_path / "train.tokens", [1, 2, 300, 4, 301], dtype)
     with pytest.raises(
@@ -193,7 +192,7 @@ def test_an_id_beyond_the_vocabulary(tmp_path: Path, dtype: str) -> None:
 
 
 def test_a_wrong_width(tmp_path: Path) -> None:
-    """D47: uint16 read as uint32, or half a token."""
+    """uint16 read as uint32, or half a token."""
     path = written(tmp_path / "train.tokens", [1, 2, 3, 4])
     with pytest.raises(InputError, match=r"token 131073 at place 0"):
         opened(path, dtype="uint32")
@@ -217,7 +216,6 @@ def test_dtypes() -> None:
 def test_a_pickle_beside_the_data_stays_shut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D48."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "meta.pkl").write_bytes(pickle.dumps(Trap()))
     (tmp_path / "data.json").write_text('{"version": 1}', encoding="utf-8")
@@ -236,7 +234,6 @@ def job(path: Path) -> Job:
 
 
 def test_changed_data_is_refused_on_resume(tmp_path: Path) -> None:
-    """D49."""
     path = written(tmp_path / "train.tokens", [n % small.VOCAB for n in range(60)])
     for event in train(job(path), tmp_path / "run"):
         if isinstance(event, StepEvent) and event.step == 3:
@@ -269,8 +266,8 @@ def replaced(path: Path) -> None:
 def test_a_file_that_is_lost_in_use(
     hundred: Tokens, harm: Callable[[Path], None], said: str
 ) -> None:
-    """D50: an error that names it, where a page missing from a mapped file would end the process.
-    D51: put back, nothing was skipped."""
+    """An error that names it, where a page missing from a mapped file would end the process.
+    Put back, nothing was skipped."""
     task = PackedText(hundred, None, context=8, rows=4, seed=0)
     before, after, data = digest(task.batch(0)), digest(task.batch(1)), hundred.path.read_bytes()
     assert before != after
@@ -283,7 +280,7 @@ def test_a_file_that_is_lost_in_use(
 
 
 def test_a_disk_error(hundred: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D50: no real disk can be made to fail here, so the call does."""
+    """No real disk can be made to fail here, so the call does."""
 
     def broken(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
@@ -298,7 +295,7 @@ def test_a_disk_error(hundred: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_order_of_asking_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory, rows: int, asked: list[int]
 ) -> None:
-    """D52: batches are made where they are used, and by whoever: no worker's position can be lost,
+    """Batches are made where they are used, and by whoever: no worker's position can be lost,
     nor their number matter."""
     path = written(tmp_path_factory.mktemp("text") / "train.tokens", list(range(70)))
     one = PackedText(opened(path), None, context=8, rows=rows, seed=3)
@@ -308,7 +305,7 @@ def test_the_order_of_asking_changes_nothing(
 
 
 def test_another_process_makes_the_same_batch(hundred: Tokens) -> None:
-    """D51, D52: a process that starts anew at a step has what the old one would have had."""
+    """A process that starts anew at a step has what the old one would have had."""
     said = (
         "import hashlib, sys; from pathlib import Path; from sightline.training.data.packed import PackedText, Tokens;"
         "t = PackedText(Tokens.open(Path(sys.argv[1]), dtype='uint16', vocab_size=1000), None, context=8, rows=4, seed=5);"

@@ -58,7 +58,7 @@ def test_every_pair_once_an_epoch_within_the_budget(many: int, seed: int, tokens
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), asked=st.lists(st.integers(0, 60), min_size=1, max_size=8))
 def test_a_batch_is_a_function_of_its_step(seed: int, asked: list[int]) -> None:
-    """D52: asked for in any order, by anybody, after any number of others."""
+    """Asked for in any order, by anybody, after any number of others."""
     one = made(50, seed)
     in_order = [members(one.batch(step)) for step in range(61)]
     for step in asked:

@@ -174,7 +174,7 @@ def test_harm_is_noticed(tmp_path: Path, letters: Encoder, name: str, harm: str)
 
 
 def test_too_little_text(tmp_path: Path, letters: Encoder) -> None:
-    """D46: with the numbers."""
+    """The error names the numbers."""
     plan = Plan(files=sources([file_of(tmp_path, "abc")]))
     with pytest.raises(
         InputError,

@@ -57,7 +57,7 @@ def test_documents_are_those_of_split(
 
 
 def test_a_mark_and_other_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D46: CRLF becomes \\n, also where it lies across two parts; so does CR."""
+    """CRLF becomes \\n, also where it lies across two parts; so does CR."""
     path = file_of(tmp_path, b"\xef\xbb\xbfone\r\ntwo\rthree\n\r\n")
     for read in (1, 2, 5, READ):
         monkeypatch.setattr(reading, "READ", read)
@@ -87,7 +87,6 @@ def test_a_mark_and_other_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_is_no_text(tmp_path: Path, data: bytes, said: str) -> None:
-    """D46."""
     with pytest.raises(
         InputError, match=rf"text\.txt: {said}" if "this is" not in said else said
     ) as error:
@@ -114,7 +113,7 @@ def test_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["é", "word "])
 def test_one_long_line_takes_little_memory(tmp_path: Path, word: str) -> None:
-    """D46: 64 MB without a line's end, with and without spaces, stand for 2 GB: the memory is that
+    """64 MB without a line's end, with and without spaces, stand for 2 GB: the memory is that
     of a few parts."""
     path = tmp_path / "line.txt"
     with path.open("w", encoding="utf-8") as file:

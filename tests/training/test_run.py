@@ -149,7 +149,6 @@ def test_averaged_weights_are_handed_out(tmp_path: Path) -> None:
 
 
 def test_an_existing_run_is_not_overwritten_unasked(tmp_path: Path) -> None:
-    """E54."""
     train_all(job(), tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"holds a run already.*--overwrite"):
@@ -174,7 +173,7 @@ def test_no_checkpoint_yet(tmp_path: Path) -> None:
 
 
 def test_the_newest_checkpoint_is_broken(tmp_path: Path) -> None:
-    """H93: said, and gone on from the one before."""
+    """A warning names it, and the run resumes from the one before."""
     train_all(job(), tmp_path / "whole")
     stopped(job(), tmp_path / "run", 4)
     file = tmp_path / "run" / "checkpoints" / "step-00000004" / "model.safetensors"

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, in the right order, and back bit for bit (H90 to H94)."""
+"""Checkpoints: whole or not at all, in the right order, and back bit for bit."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_there_is_no_pickle(tmp_path: Path) -> None:
 
 
 def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path: Path) -> None:
-    """H90: a file is forced after its last byte and before its rename, a folder after its last
+    """A file is forced after its last byte and before its rename, a folder after its last
     entry; then the next begins."""
     seen: list[tuple[str, str]] = []
     save(learner(1), tmp_path)
@@ -138,7 +138,6 @@ HOW = [
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_broken_checkpoint_is_passed_over(tmp_path: Path, how: str) -> None:
-    """H93."""
     who = learner()
     for step in (1, 2):
         who.step = step
@@ -186,7 +185,7 @@ def test_with_too_few_whole_ones_nothing_goes(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_killed_save_go_and_nothing_else(tmp_path: Path) -> None:
-    """H92: a partial folder, and one under the very name that is saved next."""
+    """A partial folder, and one under the very name that is saved next."""
     place = tmp_path / "checkpoints"
     for name in (
         ".step-00000001.0123abcd.partial",
@@ -266,7 +265,6 @@ def test_a_state_before_the_first_update_has_no_moments(tmp_path: Path) -> None:
 
 
 def test_nan_is_found_in_weights_and_moments() -> None:
-    """H97."""
     who = learner(1)
     assert state.not_finite(who) == ""
     name = "decoder.0.attention.query.weight/exp_avg_sq"
