@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import Tensor
 
@@ -41,24 +41,25 @@ from sightline.engine.encoder_runners import AnyNativeRunner, check_known, runne
 from sightline.engine.engine import NativeEngine
 from sightline.engine.matrices import Precision
 from sightline.engine.runner import NativeRunner
-from sightline.engine.seeing import BY_TORCH, NativeWatch, native_trace
 from sightline.errors import InputError
 from sightline.families import FAMILIES
 from sightline.families.own import keys_of
 from sightline.generation.beam_text import best_of_beams
 from sightline.generation.decode import Request
 from sightline.generation.text import Generation, Piece, gather, stream, stream_many
-from sightline.lens.trace.trace import ATTENTION, Trace, trace_of
-from sightline.lens.trace.watch import Watch
+from sightline.record import ATTENTION, record_nothing
 from sightline.tasks.asking import Options, ids_of, needed, request_of
 from sightline.tasks.classify import Classification, classify
 from sightline.tasks.embed import embed
 from sightline.tasks.fill import Filling, fill
 from sightline.tasks.score import Score, score
-from sightline.tasks.tracing import trace
 from sightline.tasks.translate import Translation, translate
 from sightline.text.chat import Message, chat_ids, turn_end
 from sightline.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # `generate` runs without importing sightline.lens
+    from sightline.lens.trace.trace import Trace
+    from sightline.lens.trace.watch import Watch
 
 AnyRunner = TorchRunner | AnyNativeRunner
 
@@ -239,20 +240,28 @@ class Model:
         *,
         watch: Watch | None = None,
     ) -> Iterator[Piece]:
-        return stream(
+        pieces = stream(
             self.runner if watch is None else watch.runner,
             self.tokenizer,
             request,
             stop=options.get("stop") or (),
             cache=cache,
-            watch=watch,
+            watch=watch or record_nothing,
         )
+        if watch is None:
+            return pieces
+        from sightline.lens.trace.watch import with_traces
+
+        return with_traces(pieces, watch, request)
 
     def _watch(self, options: Options, cache: Cache | None) -> Watch | None:
-        """Who looks on, if that was asked for. The engine is watched where it runs: with its own
-        cache."""
+        """The watcher that `trace=True` needs. The native engine can be recorded with its own cache
+        only; otherwise torch runs the model."""
         if not options.get("trace"):
             return None
+        from sightline.lens.trace.native import BY_TORCH, NativeWatch
+        from sightline.lens.trace.watch import Watch
+
         native = self._native_decoder
         if native is not None and (cache is None or isinstance(cache, NativeCache)):
             return NativeWatch(native, self.tokenizer, self.name)
@@ -272,19 +281,22 @@ class Model:
     def _traced(
         self, ids: Sequence[int], *, source: Sequence[int] | None, source_text: str
     ) -> Trace:
-        """A text that is known already, looked at once more."""
+        """A trace of tokens that are known already: one more pass."""
+        from sightline.lens.trace.native import native_trace
+        from sightline.lens.trace.trace import trace_of
+
         native = self._native_decoder
         if native is not None:
             return native_trace(native, self, ids)
         return self._noted(trace_of(self, ids, source=source, source_text=source_text))
 
     def _noted(self, found: Trace) -> Trace:
-        """With a word on who computed it, where another writes."""
-        return (
-            replace(found, notes=(BY_TORCH,))
-            if self.precision is not None and not found.notes
-            else found
-        )
+        """The trace, with a note if torch computed it although the native engine generates."""
+        from sightline.lens.trace.native import BY_TORCH
+
+        if self.precision is None or found.notes:
+            return found
+        return replace(found, notes=(BY_TORCH,))
 
     def trace(
         self,
@@ -301,6 +313,8 @@ class Model:
         translates that first. `what` may name more of `sl.QUANTITIES` to keep, and `layers` fewer
         of the layers.
         """
+        from sightline.tasks.tracing import trace
+
         return self._noted(
             trace(
                 self,

@@ -16,6 +16,8 @@ from sightline.errors import RecordError, nearest
 
 Value = TypeVar("Value")
 Place = tuple[str, int | None, str]  # ("decoder", 3, "query"); the layer is None outside the blocks
+Site = tuple[str, int, bool]  # ("decoder", 3, False): self-attention of layer 3; True: cross
+ATTENTION = ("query", "key", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,18 @@ class Nothing:
 
 
 NOTHING = Nothing()
+
+
+class Watcher(Protocol):
+    """Supplies a recorder for each forward pass of a generation."""
+
+    def __call__(self) -> Record: ...
+
+
+def record_nothing() -> Record:
+    """The watcher of a generation that is not recorded."""
+    return NOTHING
+
 
 Edit = Callable[[Any], Any]
 

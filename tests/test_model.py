@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -338,3 +340,15 @@ def test_a_streamed_text_is_watched_from_a_cache_of_any_kind() -> None:
         torch.testing.assert_close(
             last.trace.weights(1, rows=-1), model.trace(ids).weights(1, rows=-1), atol=near, rtol=0
         )
+
+
+def test_generating_imports_nothing_of_lens(folder: Path) -> None:
+    program = (
+        "import sys, sightline as sl\n"
+        f"sl.load({str(folder)!r}).generate([5, 6, 7], max_tokens=2)\n"
+        "print([name for name in sys.modules if name.startswith('sightline.lens')])\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "[]\n"

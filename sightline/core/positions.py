@@ -221,6 +221,26 @@ class RelativeTable(nn.Module):
         return self
 
 
+@dataclass(frozen=True, eq=False)
+class TableBias:
+    """T5's table as plain values: a snapshot that later training does not change."""
+
+    weight: Float[Tensor, "buckets heads"]
+    max_distance: int
+    causal: bool
+
+    def __call__(
+        self, query_at: Int[Tensor, "#batch query"], key_at: Int[Tensor, "#batch key"]
+    ) -> Float[Tensor, "#batch heads query key"]:
+        distance = key_at[:, None, :] - query_at[:, :, None]
+        return self.weight[
+            relative_bucket(distance, self.weight.shape[0], self.max_distance, causal=self.causal)
+        ].permute(0, 3, 1, 2)
+
+    def tile(self, rows: slice, columns: slice) -> Bias:
+        return self
+
+
 def relative_bucket(
     distance: Int[Tensor, "*shape"], buckets: int, max_distance: int, *, causal: bool
 ) -> Int[Tensor, "*shape"]:

@@ -12,7 +12,7 @@ from sightline.core.cache.kv_cache import Cache
 from sightline.core.cache.stores import Growing
 from sightline.engine.engine import NativeEngine
 from sightline.engine.matrices import rounded
-from sightline.engine.seeing import Held
+from sightline.engine.recording import Held
 from sightline.errors import InputError
 
 BLOCK = 32  # positions

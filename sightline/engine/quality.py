@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -28,8 +29,8 @@ from sightline.engine.engine import NativeEngine, Rows, kept_at
 from sightline.engine.matrices import LINE, Precision, check_precision, rounded, sizes
 from sightline.engine.program import Matrix, program_of
 from sightline.errors import InputError
-from sightline.lens.trace.subject import Subject
 from sightline.record import Recorder
+from sightline.text.tokenizer import Tokenizer
 
 SMALLER: tuple[Precision, ...] = ("float16", "int8", "int8_groups", "int4", "int4_min")
 LIMIT = 4096  # tokens of the text that are read
@@ -38,6 +39,15 @@ LOOKED_AT = 128  # tokens whose hidden states are compared after each block
 UNPACKED = 1024  # rows
 
 Progress = Callable[[str, int, int], None]
+
+
+class Measured(Protocol):
+    """A `Model`, or anything that has these."""
+
+    @property
+    def running(self) -> Transformer: ...
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ class Truth:
 
 
 def report(
-    model: Subject,
+    model: Measured,
     text: str | Sequence[int],
     *,
     precisions: Sequence[str] = SMALLER,
@@ -100,7 +110,7 @@ def report(
 
 
 def reports(
-    model: Subject,
+    model: Measured,
     text: str | Sequence[int],
     *,
     precisions: Sequence[str] = SMALLER,
@@ -144,7 +154,7 @@ def checked(transformer: Transformer) -> Transformer:
 # --------------------------------------------------------------------------------------- the text
 
 
-def ids_of(model: Subject, text: str | Sequence[int]) -> list[int]:
+def ids_of(model: Measured, text: str | Sequence[int]) -> list[int]:
     """The text behind the begin token, where the tokenizer puts one."""
     if not isinstance(text, str):
         return list(text)

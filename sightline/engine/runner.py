@@ -23,7 +23,7 @@ from sightline.core.runner import in_eval_mode
 from sightline.engine.cache import NativeCache, is_next
 from sightline.engine.engine import NativeEngine, Rows
 from sightline.engine.matrices import Precision
-from sightline.engine.seeing import Pass, check_record, hand_over, room_for_queries
+from sightline.engine.recording import Pass, check_record, query_buffers, record_pass
 from sightline.errors import InputError
 from sightline.record import NOTHING, Record
 
@@ -111,7 +111,7 @@ class NativeRunner(EngineRunner):
         self._refuse(others)
         check_record(record)
         check.call(self.config, tokens, None, None, None, None, cache, self.device)
-        queries = room_for_queries(record, self.engine, tokens.numel())
+        queries = query_buffers(record, self.engine, tokens.numel())
         found = self.engine.hidden(cache.rows(len(tokens)), tokens, queries=queries)
         start = cache.length
         cache.length = cache.length + tokens.shape[1]
@@ -119,7 +119,7 @@ class NativeRunner(EngineRunner):
         if isinstance(record, Pass):
             record.take(cache.hold(), start, queries)
         elif record is not NOTHING:
-            hand_over(record, self, cache.sequences, queries, found)
+            record_pass(record, self, cache.sequences, queries, found)
         return found
 
     def last_logits(
@@ -143,7 +143,7 @@ class NativeRunner(EngineRunner):
         count = min(count, time)
         sequences = cache.rows(batch)
         start = cache.length
-        queries = room_for_queries(record, self.engine, tokens.numel())
+        queries = query_buffers(record, self.engine, tokens.numel())
         rows = [
             Rows(sequence, row, count)
             for sequence, row in zip(sequences, tokens.tolist(), strict=True)

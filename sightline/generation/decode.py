@@ -24,16 +24,10 @@ from sightline.core.runner import Runner
 from sightline.errors import InputError, short
 from sightline.generation.randomness import whole
 from sightline.generation.sampling import Change, Sampling, alternatives, choose
-from sightline.record import NOTHING, Record
+from sightline.record import NOTHING, Record, Watcher, record_nothing
 
 Finish = Literal["stop", "length"]
 CHUNK = 512
-Watcher = Callable[[], Record]
-
-
-def unwatched() -> Record:
-    """Nobody looks."""
-    return NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +108,12 @@ def decode(
     *,
     cache: Cache | None = None,
     chunk: int = CHUNK,
-    watch: Watcher = unwatched,
+    watch: Watcher = record_nothing,
 ) -> Iterator[TokenEvent]:
     """The tokens that follow the prompt, as they are made. A cache may hold the beginning of this
     very prompt, and nothing else.
 
-    `watch` is asked for a recorder before each pass.
+    `watch()` supplies the recorder of each forward pass.
     """
     check_request(runner, request)
     cache = runner.new_cache() if cache is None else cache
@@ -145,10 +139,10 @@ def prefill(
     cache: Cache,
     *,
     chunk: int = CHUNK,
-    watch: Watcher = unwatched,
+    watch: Watcher = record_nothing,
 ) -> tuple[Tensor, Record]:
-    """The prompt into the cache, in chunks; the logits after its last token, and who watched the
-    last chunk."""
+    """The prompt into the cache, in chunks; the logits after its last token, and the recorder of
+    the last chunk."""
     prompt = torch.tensor([list(request.prompt)], device=runner.device)[
         :, min(cache.length, len(request.prompt) - 1) :
     ]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.generation.batch import ROWS, Batch
 from sightline.generation.batch import Sequence as BatchSequence
-from sightline.generation.decode import Finish, Request, TokenEvent, decode, unwatched
-from sightline.lens.trace.trace import Trace
-from sightline.lens.trace.watch import Watch
+from sightline.generation.decode import Finish, Request, TokenEvent, decode
+from sightline.record import Watcher, record_nothing
 from sightline.text.streaming import StopStrings, TextStream
 from sightline.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from sightline.lens.trace.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Piece:
     text: str
     event: TokenEvent | None = None
     finish: Finish | None = None
-    trace: Trace | None = None  # where the pass that made this token looked, if that was asked for
+    trace: Trace | None = None  # attention of the pass that made this token, with trace=True
 
 
 @dataclass(slots=True)
@@ -106,20 +108,14 @@ def stream(
     *,
     stop: Sequence[str] = (),
     cache: Cache | None = None,
-    watch: Watch | None = None,
+    watch: Watcher = record_nothing,
 ) -> Iterator[Piece]:
-    """Text as it is made, and with a `watch` where each pass looked. Without a tokenizer the pieces
-    have tokens and no text."""
+    """The text, piece by piece. Without a tokenizer the pieces have tokens and no text. The events
+    carry what `watch` recorded of their pass."""
     writer = Writer(tokenizer, request, stop)
-    read = list(request.prompt)
-    for event in decode(runner, request, cache=cache, watch=unwatched if watch is None else watch):
+    for event in decode(runner, request, cache=cache, watch=watch):
         piece = writer.take(event)
-        yield (
-            piece
-            if watch is None
-            else replace(piece, trace=watch.step(read, source=request.source))
-        )
-        read.append(event.token)
+        yield piece
         if piece.finish is not None:
             return
 

@@ -9,9 +9,9 @@ from typing import Any
 from sightline.checkpoints.defaults import Defaults
 from sightline.config import StackConfig
 from sightline.engine.runner import NativeRunner
-from sightline.engine.seeing import native_trace
 from sightline.errors import InputError, short
 from sightline.generation.decode import check_ids
+from sightline.lens.trace.native import native_trace
 from sightline.lens.trace.subject import Subject
 from sightline.lens.trace.trace import Trace, trace_of
 from sightline.tasks.translate import start_of, translate

@@ -11,6 +11,7 @@ import torch
 
 import sightline as sl
 from sightline.checkpoints.defaults import Defaults
+from sightline.core.runner import TorchRunner
 from sightline.generation.decode import Request, TokenEvent, decode
 from sightline.generation.sampling import Sampling
 from sightline.lens.trace.layer import Look
@@ -44,7 +45,7 @@ def written(
 ) -> tuple[list[TokenEvent], list[Trace], Trace]:
     """Events, the trace of each step, and the trace of all."""
     watch, events, steps, read = (
-        Watch(model.transformer),
+        Watch(TorchRunner(model.transformer)),
         list[TokenEvent](),
         list[Trace](),
         list(wanted.prompt),
@@ -171,7 +172,7 @@ def test_of_each_pass_only_its_queries_stay(kind: str) -> None:
     )
     counts = []
     for count in (15, 30, 60):
-        watch = Watch(model.transformer)
+        watch = Watch(TorchRunner(model.transformer))
         for _ in decode(
             model.transformer,
             Request(prompt=[3], max_tokens=count),
@@ -202,7 +203,9 @@ def test_a_whole_trace_is_its_own() -> None:
 
 def test_some_layers_and_more_than_attention() -> None:
     model = model_of("rotary")
-    watch = Watch(model.transformer, what=("query", "key", "residual"), layers=iter([-1]))
+    watch = Watch(
+        TorchRunner(model.transformer), what=("query", "key", "residual"), layers=iter([-1])
+    )
     read = list(PROMPT)
     for event in decode(model.transformer, request("rotary"), watch=watch):
         step = watch.step(read)
@@ -219,7 +222,7 @@ def test_some_layers_and_more_than_attention() -> None:
     with pytest.raises(sl.InputError, match="a trace without values"):
         found.look(1).mixed()
     with pytest.raises(sl.InputError, match=r"layer 9; expected 0 to 1"):
-        Watch(model.transformer, layers=[9])
+        Watch(TorchRunner(model.transformer), layers=[9])
 
 
 def test_columns_that_a_ring_has_forgotten_are_hidden() -> None:

@@ -21,15 +21,12 @@ from torch import Tensor
 from sightline.core.attention import TILE, Scoring, attention_scores, attention_weights, mix, share
 from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention
-from sightline.core.positions import ALiBiBias, Bias, GivenBias, RelativeTable, relative_bucket
+from sightline.core.positions import ALiBiBias, Bias, GivenBias, RelativeTable, TableBias
 from sightline.errors import InputError, short
-from sightline.record import Recorder
+from sightline.record import Recorder, Site
 
 Map = Float[Tensor, "*heads query key"]
 Rows = SupportsIndex | slice | Sequence[SupportsIndex] | None
-Site = tuple[
-    str, int, bool
-]  # ("decoder", 3, False): self-attention of layer 3; True is its cross-attention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,26 +175,6 @@ def _masked_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
 
 
 # --------------------------------------------------------------------------- biases, as they were
-
-
-@dataclass(frozen=True, eq=False)
-class TableBias:
-    """T5's table as it was when the pass was made: training the model later changes no trace."""
-
-    weight: Float[Tensor, "buckets heads"]
-    max_distance: int
-    causal: bool
-
-    def __call__(
-        self, query_at: Int[Tensor, "#batch query"], key_at: Int[Tensor, "#batch key"]
-    ) -> Float[Tensor, "#batch heads query key"]:
-        distance = key_at[:, None, :] - query_at[:, :, None]
-        return self.weight[
-            relative_bucket(distance, self.weight.shape[0], self.max_distance, causal=self.causal)
-        ].permute(0, 3, 1, 2)
-
-    def tile(self, rows: slice, columns: slice) -> Bias:
-        return self
 
 
 @dataclass(frozen=True)

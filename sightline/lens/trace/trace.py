@@ -23,15 +23,14 @@ from torch import Tensor
 from sightline.config import ModelConfig
 from sightline.core.model import Transformer
 from sightline.errors import InputError, RecordError, nearest, short
-from sightline.lens.trace.layer import Look, Map, Rows, Site, checked, look_at, sites_of
+from sightline.lens.trace.layer import Look, Map, Rows, checked, look_at, sites_of
 from sightline.lens.trace.rebuild import Made, check_state, rebuilt_from, state_of
 from sightline.lens.trace.subject import Subject, Token, read_tokens
-from sightline.record import QUANTITIES, Edit, Place, Recorder
+from sightline.record import ATTENTION, QUANTITIES, Edit, Place, Recorder, Site
 
 if TYPE_CHECKING:
     from sightline.lens.geometry.decompose import Geometry
 
-ATTENTION = ("query", "key", "value")
 CROSS = tuple("cross_" + name for name in ATTENTION)
 NEEDED = ("query", "key", "mask", "bias")  # without these no map can be rebuilt
 

@@ -9,7 +9,7 @@ watch.trace(…)                         as if the whole text had been traced at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,17 +18,18 @@ from torch.nn import functional as F
 
 from sightline.core.masks import Mask
 from sightline.core.runner import TorchRunner
-from sightline.lens.trace.layer import Look, Site
+from sightline.generation.decode import Request
+from sightline.generation.text import Piece
+from sightline.lens.trace.layer import Look
 from sightline.lens.trace.subject import Token, read_tokens
 from sightline.lens.trace.trace import (
-    ATTENTION,
     Trace,
     checked_layers,
     looks_in,
     others_in,
     recorded,
 )
-from sightline.record import Place, Recorder
+from sightline.record import ATTENTION, Place, Recorder, Site
 from sightline.text.tokenizer import Tokenizer
 
 Looks = dict[Site, Look]
@@ -150,6 +151,15 @@ class Watch:
             count = 0
         self.known = known + read_tokens(self.tokenizer, ids[count:], source=source)
         return self.known
+
+
+def with_traces(pieces: Iterable[Piece], watch: Watch, request: Request) -> Iterator[Piece]:
+    """The same pieces, each with the trace of the pass that made its token."""
+    read = list(request.prompt)
+    for piece in pieces:
+        yield replace(piece, trace=watch.step(read, source=request.source))
+        if piece.event is not None:
+            read.append(piece.event.token)
 
 
 def decoded(looks: Looks) -> int:

@@ -17,10 +17,10 @@ from sightline.engine.cache import NativeCache
 from sightline.engine.engine import NativeEngine, Rows
 from sightline.engine.matrices import PRECISIONS
 from sightline.engine.runner import NativeRunner, native_runner
-from sightline.engine.seeing import NativeWatch
 from sightline.generation.decode import Request, decode
 from sightline.kernels import library as kernels
 from sightline.lens.trace.layer import Look
+from sightline.lens.trace.native import NativeWatch
 from sightline.lens.trace.subject import read_tokens
 from sightline.lens.trace.trace import Trace, trace_of
 from sightline.record import Recorder
@@ -394,7 +394,7 @@ def test_another_kind_of_cache_runs_and_is_watched_on_torch() -> None:
     pieces = list(model.stream(TEXT, cache=Cache.growing(model.config), max_tokens=6, trace=True))
     assert [piece.event.token for piece in pieces] == quiet
     assert pieces[-1].trace.notes == (
-        "all of it is torch's, with the weights before they were packed for the native engine",
+        "computed by torch, with the weights as they were before packing for the native engine",
     )
     assert far(pieces[0].trace, trace_of(model, model.ids(TEXT))) < 1e-5
 

@@ -1,0 +1,180 @@
+"""Traces of the native engine: while it writes, or of one text.
+
+watch = NativeWatch(runner, tokenizer, name)
+for event in decode(runner, request, watch=watch): …
+watch.trace(…).weights(layer=5)    # softmax(q kᵀ · scale + bias), computed on request
+
+native_trace(runner, model, ids)   # one pass over a whole text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from sightline.core.multi_head import split_heads
+from sightline.engine.recording import RECORDABLE, Form, Pass, describe_precision, forms_of
+from sightline.engine.runner import NativeRunner
+from sightline.errors import InputError
+from sightline.lens.trace.layer import Look
+from sightline.lens.trace.rebuild import Made
+from sightline.lens.trace.subject import Subject
+from sightline.lens.trace.trace import Trace, checked_layers, trace_of
+from sightline.lens.trace.watch import Watch
+from sightline.record import ATTENTION, Place, Recorder, Site
+
+BY_TORCH = "computed by torch, with the weights as they were before packing for the native engine"
+CHUNK = 512  # tokens per pass; scratch memory grows with it, results do not depend on it
+
+
+class CachedLayers(Made):
+    """Attention layers rebuilt from recorded queries and the keys in the engine's cache."""
+
+    def __init__(self, forms: Mapping[Site, Form], passes: Sequence[Pass]) -> None:
+        super().__init__(forms)
+        self.forms = forms
+        self.passes = passes
+
+    @property
+    def queries(self) -> int:
+        return self.passes[-1].stop - self.passes[0].start if self.passes else 0
+
+    def make(self, site: Site) -> Look:
+        form = self.forms[site]
+        layer = site[1]
+        last = self.passes[-1]
+        assert last.held is not None
+        query = torch.cat(
+            [one for one in (each.queries[layer] for each in self.passes) if one is not None]
+        )
+        key, value = last.held.read(layer, last.stop)
+        return Look(
+            site,
+            split_heads(query[None], form.heads),
+            key[None],
+            value[None],
+            form.scoring(self.passes[0].start, last.stop),
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Queries, and the part of the cache that keys and values take."""
+        if not self.passes:
+            return 0
+        asked = sum(4 * form.heads * form.dim for form in self.forms.values())
+        last = self.passes[-1]
+        number = 2 if last.held is not None and last.held.engine.half_cache else 4
+        return asked * self.queries + number * last.stop * sum(
+            2 * form.kv_heads * form.dim for form in self.forms.values()
+        )
+
+
+@dataclass(slots=True)
+class NativeWatch(Watch):
+    """The same for a decoder on the native engine."""
+
+    runner: NativeRunner  # pyright: ignore[reportIncompatibleVariableOverride]
+    forms: dict[Site, Form] = field(init=False, default_factory=dict[Site, Form])
+    passes: list[Pass] = field(init=False, default_factory=list[Pass])
+
+    def __post_init__(self) -> None:
+        others = sorted(set(self.what) - set(ATTENTION))
+        if others:
+            raise InputError(
+                f"{others[0]} while the native engine writes",
+                expected=", ".join(ATTENTION),
+                fix="engine='torch'",
+            )
+        self.chosen = checked_layers(self.runner.config, self.layers)
+        forms = forms_of(self.runner)
+        self.forms = {
+            site: form
+            for site, form in forms.items()
+            if self.chosen is None or site[1] in self.chosen
+        }
+        self.notes = (*self.notes, describe_precision(self.runner.engine))
+
+    def __call__(self) -> Recorder:
+        self.recorder = Pass(self.chosen)
+        self.passes.append(self.recorder)
+        return self.recorder
+
+    def step(self, ids: Sequence[int], *, source: Sequence[int] | None = None) -> Trace:
+        return self._seen(self.passes[-1:], ids)
+
+    def trace(
+        self,
+        ids: Sequence[int],
+        *,
+        source: Sequence[int] | None = None,
+        text: str = "",
+        source_text: str = "",
+    ) -> Trace:
+        return self._seen(self.passes, ids, text=text)
+
+    def _seen(self, passes: Sequence[Pass], ids: Sequence[int], *, text: str = "") -> Trace:
+        done = [
+            one for one in passes if one.held is not None
+        ]  # one that was interrupted left nothing
+        if any(after.start != one.stop for one, after in pairwise(done)):
+            raise InputError(
+                "passes that do not follow each other",
+                expected="one text, written on",
+                fix="a new watch for each text",
+            )
+        looks = CachedLayers(self.forms, done)
+        return self._trace(looks, ids, None, rows=looks.queries, text=text)
+
+
+@torch.no_grad()
+def native_trace(
+    runner: NativeRunner,
+    subject: Subject,
+    ids: Sequence[int],
+    *,
+    text: str = "",
+    layers: Iterable[int] | None = None,
+    what: Iterable[str] = ATTENTION,
+) -> Trace:
+    """One pass of the engine, watched. What it does not hand over is recorded by torch, in a pass
+    of its own, and noted."""
+    what = (what,) if isinstance(what, str) else tuple(what)
+    layers = None if layers is None else list(layers)
+    watch = NativeWatch(runner, subject.tokenizer, subject.name, layers=layers)
+    cache = runner.new_cache()
+    pieces = torch.tensor([list(ids)]).split(CHUNK, dim=1)
+    hidden = torch.cat(
+        [runner.hidden(piece, cache=cache, record=watch()) for piece in pieces], dim=1
+    )
+    found = replace(
+        watch.trace(ids, text=text), answer=torch.no_grad()(lambda: runner.head(hidden)[0])
+    )
+    found.kept.update(own_part(found, what, hidden))
+    rest = tuple(name for name in what if name not in (*RECORDABLE, "weights", "heads"))
+    if not rest:
+        return found
+    kept = trace_of(subject, ids, layers=layers, what=rest).kept
+    named = ", ".join(dict.fromkeys(place[2] for place in kept))
+    return replace(
+        found,
+        kept=found.kept | kept,
+        notes=(*found.notes, f"{named}: recorded by torch, with the weights before packing"),
+    )
+
+
+def own_part(trace: Trace, what: Sequence[str], hidden: Tensor) -> dict[Place, Tensor]:
+    """What was asked for besides q, k and v, and follows from them or from the last hidden
+    states."""
+    found = dict[Place, Tensor]()
+    for name, make in (("weights", Look.weights), ("heads", Look.mixed)):
+        if name in what:
+            found |= {(site[0], site[1], name): make(look) for site, look in trace.looks.items()}
+    if "output" in what:
+        found["decoder", None, "output"] = hidden[0]
+    if "logits" in what:
+        found["model", None, "logits"] = trace.logits
+    return found
