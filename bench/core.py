@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import sightline as sl
 from bench.measure import Ratio, peak_memory, race, save
 from sightline.core.block import Block
-from sightline.core.context import Setting, place_for
+from sightline.core.context import BlockContext, place_for
 
 WIDTH = 384
 HEADS = 6
@@ -63,7 +63,7 @@ def block_race() -> Ratio:
     )
 
     def run_ours() -> None:
-        ours(x, Setting(place)).sum().backward()
+        ours(x, BlockContext(place)).sum().backward()
 
     def run_theirs() -> None:
         theirs(x).sum().backward()

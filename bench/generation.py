@@ -26,7 +26,7 @@ import torch
 import sightline as sl
 from bench.measure import RESULTS, Ratio, race, save
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.packed import packed
+from sightline.core.packed_weights import pack
 from sightline.generation.batch import Batch
 from sightline.generation.beam import search
 from sightline.generation.decode import Request, decode, last_logits, prefill
@@ -48,7 +48,7 @@ def gpt2(length: int = 1024) -> sl.Transformer:
 def gpt2_race() -> Ratio:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    ours = packed(gpt2())
+    ours = pack(gpt2())
     theirs = GPT2LMHeadModel(GPT2Config()).eval()
     prompt = torch.randint(0, 50257, (1, PROMPT))
 
@@ -91,7 +91,7 @@ def marian_races() -> list[Ratio]:
     theirs = MarianMTModel(config).eval()
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
-        ours = packed(sl.load(folder).transformer)
+        ours = pack(sl.load(folder).transformer)
     return [marian_race(ours, theirs, sentences, beams) for sentences in (1, 8) for beams in (1, 4)]
 
 
@@ -268,7 +268,7 @@ def main() -> None:
             f"{r.name:52}{r.ours_ms:8.0f}ms{r.theirs_ms:8.0f}ms{r.ratio:7.2f}×  "
             f" {r.low:.2f}–{r.high:.2f}  {r.verdict}"
         )
-    model = packed(gpt2(4096))
+    model = pack(gpt2(4096))
     cache = cache_ratio(model)
     curve = flat(model)
     batch = batch_ratio(model)

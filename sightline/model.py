@@ -33,7 +33,7 @@ from sightline.config import Classifier, ModelConfig
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.lazy import LazyTransformer
 from sightline.core.model import Transformer
-from sightline.core.packed import can_pack
+from sightline.core.packed_weights import can_pack
 from sightline.core.runner import PackedRunner, TorchRunner, in_eval_mode
 from sightline.engine import gguf
 from sightline.engine.cache import NativeCache

@@ -183,7 +183,7 @@ def masks() -> dict[str, Mask]:
 @pytest.mark.parametrize("name", masks())
 def test_runs_are_the_predicate(name) -> None:
     mask = masks()[name]
-    found = mask.runs()
+    found = mask.key_ranges()
     assert found is not None
     at = torch.arange(mask.keys)
     assert torch.equal(
@@ -193,9 +193,9 @@ def test_runs_are_the_predicate(name) -> None:
 
 def test_runs_are_not_claimed_where_they_are_not_known() -> None:
     at, mixed = torch.arange(4)[None], torch.tensor([[0, 1, 0, 1]])
-    assert Mask(at, at.masked_fill(at == 1, -1)).runs() is None
-    assert Mask(at, at, True, None, None, mixed, mixed).runs() is None
-    assert Mask(at, at, False, None, None, mixed, mixed).runs() is None
+    assert Mask(at, at.masked_fill(at == 1, -1)).key_ranges() is None
+    assert Mask(at, at, True, None, None, mixed, mixed).key_ranges() is None
+    assert Mask(at, at, False, None, None, mixed, mixed).key_ranges() is None
 
 
 @pytest.mark.parametrize("name", masks())

@@ -14,7 +14,7 @@ import torch
 import sightline as sl
 from sightline import laws
 from sightline.checkpoints.defaults import Defaults
-from sightline.core import packed as packing
+from sightline.core import packed_weights as packing
 from sightline.text.tokenizer import Tokenizer
 from tests.families.oracle import reference, tokens, transformers
 from tests.support.decoder_configs import GPT2, LLAMA

@@ -8,8 +8,8 @@ between them.
                                           zeros
     output  = weights v                   [batch, heads, query, value_dim]
 
-q has `heads` heads, k and v may have fewer (grouped-query): each serves heads / kv_heads queries.
-"""
+q has `heads` heads, k and v may have fewer (grouped-query): each is shared by heads / kv_heads
+query heads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Values = Float[Tensor, "batch kv_heads key value_dim"]
 Weights = Float[Tensor, "batch heads query key"]
 Mixed = Float[Tensor, "batch heads query value_dim"]
 
-TILE = 1 << 21  # numbers of a mask or bias that are in memory at once
+TILE = 1 << 21  # elements of a mask or bias that are in memory at once
 # Up to this many tokens, two plain products are up to twice as fast as torch's flash kernel on a
 # CPU.
 SHORT = 96
@@ -60,7 +60,7 @@ class Scoring:
 def attend(
     query: Queries, key: Keys, value: Values, scoring: Scoring, *, kernel: Kernel = "fused"
 ) -> Mixed:
-    """softmax(q kᵀ · scale + bias) v, by the kernel that was asked for."""
+    """softmax(q kᵀ · scale + bias) v, by the requested kernel."""
     if kernel == "equation" or (not scoring.mask.hides_nothing and _has_nan(key, value)):
         return equation(query, key, value, scoring)
     return fused(query, key, value, scoring)
@@ -68,7 +68,7 @@ def attend(
 
 def _has_nan(key: Tensor, value: Tensor) -> bool:
     """0 · NaN is NaN in every fused kernel, so a NaN behind a mask would leak; one sum over k and v
-    finds it."""
+    detects it."""
     if torch.compiler.is_compiling() or key.device.type != "cpu":
         return False
     total = key.detach().sum(dtype=torch.float32) + value.detach().sum(dtype=torch.float32)
@@ -88,7 +88,7 @@ def equation(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixe
 
 def attention_scores(query: Queries, key: Keys, scoring: Scoring) -> Weights:
     """q kᵀ · scale, soft-capped, plus bias; before the mask."""
-    key = share(key, query.shape[1])
+    key = repeat_kv_heads(key, query.shape[1])
     scores = at_least_float32(query) @ at_least_float32(key).transpose(-2, -1) * scoring.scale
     if scoring.softcap is not None:
         scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
@@ -122,19 +122,19 @@ def masked_softmax(
 
 def mix(weights: Weights, value: Values) -> Mixed:
     """Σ_j w_ij v_j, where a weight of zero silences even NaN and infinity."""
-    value = share(value, weights.shape[1])
+    value = repeat_kv_heads(value, weights.shape[1])
     broken = ~value.isfinite().all(-1)
     if torch.compiler.is_compiling() or not bool(broken.any()):
         return weights.to(value.dtype) @ value
-    touched = ((weights != 0) & broken[..., None, :]).any(-1, keepdim=True)
+    tainted = ((weights != 0) & broken[..., None, :]).any(-1, keepdim=True)
     clean = weights.to(value.dtype) @ value.masked_fill(broken[..., None], 0)
-    return clean.masked_fill(touched, math.nan)
+    return clean.masked_fill(tainted, math.nan)
 
 
-def share(
+def repeat_kv_heads(
     x: Float[Tensor, "batch kv_heads key dim"], heads: int
 ) -> Float[Tensor, "batch heads key dim"]:
-    """Each key-value head repeated for the query heads that it serves."""
+    """Each key-value head repeated for the query heads that share it."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
@@ -142,54 +142,63 @@ def share(
 
 
 def fused(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
-    """Our own kernel where each query sees one run of keys, else torch's; a mask or bias that must
-    be built is built and used tile by tile, so that memory stays linear."""
+    """Our kernel where each query attends to one contiguous range of keys, else torch's. Masks and
+    biases are built and used tile by tile, so that memory stays linear."""
     mask = scoring.mask
-    plain = scoring.bias is None and scoring.softcap is None and scoring.sinks is None
+    mask_only = scoring.bias is None and scoring.softcap is None and scoring.sinks is None
     if (
-        plain
+        mask_only
         and 1 < mask.queries <= SHORT
         and mask.keys <= SHORT
-        and _is_cheap(query, key, scoring)
+        and _scores_are_cheap(query, key, scoring)
     ):
-        return _short(query, key, value, scoring)
-    if plain and _is_ours(query, key, value, scoring) and (runs := mask.runs()) is not None:
+        return _unfused(query, key, value, scoring)
+    if (
+        mask_only
+        and _own_kernel_fits(query, key, value, scoring)
+        and (ranges := mask.key_ranges()) is not None
+    ):
         first, end = (
             (None, None)
             if mask.hides_nothing
-            else (x.expand(len(query), -1).contiguous() for x in runs)
+            else (x.expand(len(query), -1).contiguous() for x in ranges)
         )
         return kernels.attention(query, key, value, scale=scoring.scale, first=first, end=end)
-    if plain and (mask.hides_nothing or mask.is_triangle):
+    if mask_only and (mask.hides_nothing or mask.is_triangle):
         return _flash(query, key, value, scoring, None, triangle=not mask.hides_nothing)
-    of_all_heads = plain and mask.given is None
-    rows = max(64, TILE // max(1, mask.keys * (1 if of_all_heads else query.shape[1])))
+    shared_by_heads = mask_only and mask.explicit is None
+    rows = max(64, TILE // max(1, mask.keys * (1 if shared_by_heads else query.shape[1])))
     if rows >= mask.queries:
         return _tile(query, key, value, scoring)
     mixed: list[Tensor] = []
     for start in range(0, mask.queries, rows):
         band = slice(start, min(start + rows, mask.queries))
-        seen = mask.columns(band)
+        columns = mask.columns(band)
         mixed.append(
-            _tile(query[:, :, band], key[:, :, seen], value[:, :, seen], scoring.tile(band, seen))
+            _tile(
+                query[:, :, band],
+                key[:, :, columns],
+                value[:, :, columns],
+                scoring.tile(band, columns),
+            )
         )
     return torch.cat(mixed, dim=2)
 
 
-def _is_cheap(query: Queries, key: Keys, scoring: Scoring) -> bool:
-    """Whether scores that are held in memory cost nothing: float32 on a CPU, nothing to keep for a
-    gradient."""
-    kept = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
+def _scores_are_cheap(query: Queries, key: Keys, scoring: Scoring) -> bool:
+    """Whether the score matrix can be materialised: float32 on a CPU, without gradient or
+    dropout."""
+    needs_gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
     return (
         query.dtype == torch.float32
         and query.device.type == "cpu"
-        and not kept
+        and not needs_gradient
         and not scoring.dropout
     )
 
 
-def _is_ours(query: Queries, key: Keys, value: Values, scoring: Scoring) -> bool:
-    """Whether our kernel can do it. One query at a time is quicker with torch."""
+def _own_kernel_fits(query: Queries, key: Keys, value: Values, scoring: Scoring) -> bool:
+    """Whether our kernel supports these tensors. A single query is faster with torch."""
     return (
         kernels.suits(query, key, value)
         and query.shape[-1] == value.shape[-1]
@@ -198,10 +207,10 @@ def _is_ours(query: Queries, key: Keys, value: Values, scoring: Scoring) -> bool
     )
 
 
-def _short(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
-    """The equation without its guards: NaN behind a mask has been looked for before."""
-    scores = (query * scoring.scale) @ share(key, query.shape[1]).transpose(-2, -1)
-    value = share(value, query.shape[1])
+def _unfused(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
+    """The equation without its NaN guards: `attend` has checked for NaN behind a mask."""
+    scores = (query * scoring.scale) @ repeat_kv_heads(key, query.shape[1]).transpose(-2, -1)
+    value = repeat_kv_heads(value, query.shape[1])
     if scoring.mask.hides_nothing:
         return scores.softmax(-1) @ value
     allowed = scoring.mask.allowed()
@@ -231,12 +240,13 @@ def _flash(
     *,
     triangle: bool = False,
 ) -> Mixed:
-    """The kernel wants q, k and v of one size, so the smaller are filled with zeros, which change
-    no score."""
-    wide = max(query.shape[-1], value.shape[-1])
+    """torch's kernel needs q, k and v of one size, so the smaller are padded with zeros, which
+    change no score."""
+    largest = max(query.shape[-1], value.shape[-1])
     value_dim = value.shape[-1]
     query, key, value = (
-        x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (query, key, value)
+        x if x.shape[-1] == largest else F.pad(x, (0, largest - x.shape[-1]))
+        for x in (query, key, value)
     )
     mixed = F.scaled_dot_product_attention(
         query,

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sightline.config import BlockConfig, Norm
-from sightline.core.context import Place, Setting
+from sightline.core.context import BlockContext, Place
 from sightline.core.feed_forward import FeedForward
 from sightline.core.hypersphere import SphereBlock
 from sightline.core.multi_head import Attention
@@ -18,7 +18,7 @@ Stream = Float[Tensor, "batch time width"]
 
 class Block(nn.Module):
     """x ← x + attention(x);  x ← x + cross_attention(x, memory);  x ← x + feed_forward(x);  norms
-    as the placement says."""
+    as `placement` says."""
 
     def __init__(
         self, width: int, config: BlockConfig, *, context_width: int | None = None
@@ -40,54 +40,54 @@ class Block(nn.Module):
             width, config.norm if norm is None else norm, config.placement, config.dropout
         )
 
-    def forward(self, x: Stream, setting: Setting) -> Stream:
-        record = setting.record
+    def forward(self, x: Stream, context: BlockContext) -> Stream:
+        record = context.record
         x = record("residual", x)
-        x = self.attention_residual(x, lambda x: self.attend(x, setting), "attention", record)
+        x = self.attention_residual(x, lambda x: self.attend(x, context), "attention", record)
         if self.cross_residual is not None:
             x = self.cross_residual(
-                x, lambda x: self.attend_to_memory(x, setting), "cross_attention", record
+                x, lambda x: self.attend_to_memory(x, context), "cross_attention", record
             )
         return self.feed_forward_residual(
             x, lambda x: self.feed_forward(x, record), "feed_forward", record
         )
 
-    def attend(self, x: Stream, setting: Setting) -> Stream:
+    def attend(self, x: Stream, context: BlockContext) -> Stream:
         """Self-attention."""
         return self.attention.compute(
             x,
-            place=setting.place,
-            store=setting.store,
-            kernel=setting.kernel,
-            record=setting.record,
+            place=context.place,
+            store=context.store,
+            kernel=context.kernel,
+            record=context.record,
         )
 
-    def attend_to_memory(self, x: Stream, setting: Setting) -> Stream:
-        """Cross-attention: every token may look at all of the source."""
+    def attend_to_memory(self, x: Stream, context: BlockContext) -> Stream:
+        """Cross-attention: every token attends to the whole source."""
         layer = self.cross_attention
-        memory = setting.memory
+        memory = context.memory
         assert layer is not None
         assert memory is not None
         return layer.compute(
             x,
             memory.states,
-            place=Place(setting.place.query_at, None, causal=False),
+            place=Place(context.place.query_at, None, causal=False),
             context_at=memory.at,
             context_offset=memory.offset,
-            store=setting.cross_store,
-            kernel=setting.kernel,
-            record=setting.record,
+            store=context.cross_store,
+            kernel=context.kernel,
+            record=context.record,
         )
 
 
 class ParallelBlock(Block):
     """x + attention(norm(x)) + feed_forward(norm'(x)): both read the same x (GPT-NeoX)."""
 
-    def forward(self, x: Stream, setting: Setting) -> Stream:
-        record = setting.record
+    def forward(self, x: Stream, context: BlockContext) -> Stream:
+        record = context.record
         x = record("residual", x)
         attended = self.attention_residual.step(
-            x, lambda x: self.attend(x, setting), "attention", record
+            x, lambda x: self.attend(x, context), "attention", record
         )
         return (
             x
@@ -101,7 +101,7 @@ class ParallelBlock(Block):
 def make_block(
     width: int, config: BlockConfig, *, context_width: int | None = None
 ) -> Block | SphereBlock:
-    """The block that a configuration names."""
+    """The block of a configuration."""
     if config.placement == "sphere":
         return SphereBlock(width, config)
     kind = ParallelBlock if config.parallel else Block

@@ -1,5 +1,4 @@
-"""Refusals: what does not fit is said in one sentence, with the fix, before anything is
-computed."""
+"""Argument checks: what does not fit is refused before anything is computed, with the fix."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from sightline.errors import ConfigError, InputError, nearest
 KINDS = {"dot": Dot, "cosine": Cosine}
 
 
-# -------------------------------------------------------------------------------- building bricks
+# ----------------------------------------------------------------------------- constructing layers
 
 
 def attention_kind(kind: str | Dot | Cosine) -> Dot | Cosine:
@@ -82,15 +81,15 @@ def attention_config(
     )
 
 
-# --------------------------------------------------------------------------------- calling bricks
+# --------------------------------------------------------------------------------- calling layers
 
 
-def documents(documents: Tensor | None, tokens: Tensor, cache: Cache | None) -> None:
-    """One number for each token, and no cache: what it holds belongs to no document."""
+def packed_documents(documents: Tensor | None, tokens: Tensor, cache: Cache | None) -> None:
+    """One document number per token, and no cache: cached tokens have no document number."""
     if documents is not None and documents.shape != tokens.shape:
         raise InputError(
             f"documents have shape {_shape(documents)}, tokens {_shape(tokens)}",
-            expected="one number for each token",
+            expected="one number per token",
         )
     if documents is not None and cache is not None:
         raise InputError(
@@ -100,7 +99,7 @@ def documents(documents: Tensor | None, tokens: Tensor, cache: Cache | None) -> 
         )
 
 
-def attention(
+def attention_call(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -121,11 +120,14 @@ def attention(
             )
         if not x.is_floating_point():
             raise InputError(
-                f"{name} is {_dtype(x)}", expected="a floating-point tensor", fix=f"{name}.float()"
+                f"{name} is {_dtype_name(x)}",
+                expected="a floating-point tensor",
+                fix=f"{name}.float()",
             )
         if x.dtype != query.dtype or x.device != query.device:
             raise InputError(
-                f"query is {_dtype(query)} on {query.device}, {name} is {_dtype(x)} on {x.device}",
+                f"query is {_dtype_name(query)} on {query.device},"
+                f" {name} is {_dtype_name(x)} on {x.device}",
                 expected="one dtype and device",
                 fix=f"{name}.to(query)",
             )
@@ -160,26 +162,26 @@ def attention(
     if kernel not in ("equation", "fused"):
         raise InputError(f"kernel {kernel!r}", fix=nearest(kernel, ("equation", "fused")))
     padding("key_padding", key_padding, (key.shape[0], key.shape[2]))
-    wanted = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    given_mask(mask, wanted, query.device)
+    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    explicit_mask(mask, shape, query.device)
     if bias is not None:
         if bias.dim() != 4 or any(
-            have not in (1, want) for have, want in zip(bias.shape, wanted, strict=True)
+            have not in (1, want) for have, want in zip(bias.shape, shape, strict=True)
         ):
             raise InputError(
                 f"bias has shape {_shape(bias)}",
-                expected=f"one that broadcasts to {list(wanted)} [batch, heads, query, key]",
+                expected=f"one that broadcasts to {list(shape)} [batch, heads, query, key]",
                 fix="add axes of size 1 with bias[None]",
             )
         if not bias.is_floating_point():
             raise InputError(
-                f"bias is {_dtype(bias)}",
+                f"bias is {_dtype_name(bias)}",
                 expected="numbers to add to the scores",
-                fix="mask takes booleans, True = may look",
+                fix="mask takes booleans, True = may attend",
             )
 
 
-def brick(
+def multi_head_call(
     x: Tensor,
     context: Tensor | None,
     width: int,
@@ -202,7 +204,7 @@ def brick(
             )
         if not y.is_floating_point():
             raise InputError(
-                f"{name} is {_dtype(y)}",
+                f"{name} is {_dtype_name(y)}",
                 expected="vectors, not token ids",
                 fix="embed the tokens first",
             )
@@ -214,7 +216,7 @@ def brick(
             )
         if y.dtype != parameter.dtype and not torch.is_autocast_enabled(y.device.type):
             raise InputError(
-                f"{name} is {_dtype(y)}, the layer {_dtype(parameter)}",
+                f"{name} is {_dtype_name(y)}, the layer {_dtype_name(parameter)}",
                 expected="one dtype",
                 fix=f"{name}.to({parameter.dtype}), or layer.to({y.dtype})",
             )
@@ -245,13 +247,13 @@ def brick(
             )
     keys = x if context is None else context
     padding("key_padding", key_padding, (keys.shape[0], keys.shape[1]))
-    given_mask(mask, (x.shape[0], config.heads, x.shape[1], keys.shape[1]), x.device)
+    explicit_mask(mask, (x.shape[0], config.heads, x.shape[1], keys.shape[1]), x.device)
 
 
 # -------------------------------------------------------------------------------- calling a model
 
 
-def call(
+def model_call(
     config: ModelConfig,
     tokens: Tensor,
     pad: Tensor | None,
@@ -277,8 +279,8 @@ def call(
             )
     _source(config, tokens, source, source_pad, cache, device)
     if cache is not None:
-        _cache(config, tokens, cache)
-    _length(stack, "tokens", tokens, pad, cache)
+        _cache_shape(config, tokens, cache)
+    _learned_length(stack, "tokens", tokens, pad, cache)
 
 
 def _source(
@@ -319,10 +321,10 @@ def _source(
             fix="one source per row",
         )
     padding("source_padding", source_pad, (source.shape[0], source.shape[1]))
-    _length(config.encoder, "source", source, source_pad, None)
+    _learned_length(config.encoder, "source", source, source_pad, None)
 
 
-def _cache(config: ModelConfig, tokens: Tensor, cache: Cache) -> None:
+def _cache_shape(config: ModelConfig, tokens: Tensor, cache: Cache) -> None:
     layers = config.decoder.layers if config.decoder else 0
     if len(cache.stores) != layers:
         raise InputError(
@@ -338,11 +340,10 @@ def _cache(config: ModelConfig, tokens: Tensor, cache: Cache) -> None:
         )
 
 
-def _length(
+def _learned_length(
     stack: StackConfig, name: str, tokens: Tensor, pad: Tensor | None, cache: Cache | None
 ) -> None:
-    """A learned table ends somewhere; other positions can be continued (that is extrapolation, and
-    allowed)."""
+    """Learned positions have a fixed length; the others may be extrapolated."""
     if not isinstance(stack.embedding.positions, Learned):
         return
     length = tokens.shape[1] + (cache.length if cache else 0)
@@ -350,13 +351,13 @@ def _length(
         pad is not None or (cache is not None and cache.padding is not None)
     ):
         before = cache.length if cache else 0
-        real = torch.zeros_like(tokens, dtype=torch.bool) if pad is None else pad
-        old = (
+        new_padding = torch.zeros_like(tokens, dtype=torch.bool) if pad is None else pad
+        old_padding = (
             tokens.new_zeros(tokens.shape[0], before).bool()
             if cache is None or cache.padding is None
             else cache.padding
         )
-        length = int((~torch.cat((old, real), dim=1)).sum(1).max())
+        length = int((~torch.cat((old_padding, new_padding), dim=1)).sum(1).max())
     if length > stack.max_positions:
         raise InputError(
             f"{name} reach position {length - 1}",
@@ -369,9 +370,11 @@ def _length(
 
 
 def token_ids(name: str, ids: Tensor, size: int, device: torch.device) -> None:
-    """Whole numbers [batch, time] in [0, size), on the model's device."""
+    """Integers [batch, time] in [0, size), on the model's device."""
     if ids.dtype not in (torch.int64, torch.int32):
-        raise InputError(f"{name} is {_dtype(ids)}", expected="int64 ids", fix=f"{name}.long()")
+        raise InputError(
+            f"{name} is {_dtype_name(ids)}", expected="int64 ids", fix=f"{name}.long()"
+        )
     if ids.dim() != 2 or ids.shape[0] == 0 or ids.shape[1] == 0:
         raise InputError(
             f"{name} has shape {_shape(ids)}",
@@ -386,7 +389,7 @@ def token_ids(name: str, ids: Tensor, size: int, device: torch.device) -> None:
         )
     if (
         ids.device.type == "cpu" and not torch.compiler.is_compiling()
-    ):  # elsewhere it would cost a wait
+    ):  # elsewhere it would force a synchronisation
         low, high = (int(x) for x in torch.aminmax(ids))
         if low < 0 or high >= size:
             wrong = low if low < 0 else high
@@ -403,7 +406,7 @@ def padding(name: str, pad: Tensor | None, shape: tuple[int, int]) -> None:
         return
     if pad.dtype != torch.bool:
         raise InputError(
-            f"{name} is {_dtype(pad)}",
+            f"{name} is {_dtype_name(pad)}",
             expected="booleans, True where padding",
             fix=f"{name} = attention_mask == 0",
         )
@@ -415,34 +418,37 @@ def padding(name: str, pad: Tensor | None, shape: tuple[int, int]) -> None:
         )
 
 
-def given_mask(mask: Tensor | None, shape: tuple[int, int, int, int], device: torch.device) -> None:
-    """Booleans for pairs of a query and a key, True = may look: [query, key], or four axes that
-    broadcast."""
+def explicit_mask(
+    mask: Tensor | None, shape: tuple[int, int, int, int], device: torch.device
+) -> None:
+    """Booleans per query and key, True = may attend: [query, key], or four axes that broadcast."""
     if mask is None:
         return
     if mask.dtype != torch.bool:
-        additive = mask.is_floating_point()
+        is_additive = mask.is_floating_point()
         fix = (
-            "mask == 0 of a mask that is added to the scores"
-            if additive
-            else "mask.bool() if 1 means that it may look"
+            "mask == 0 if it is an additive mask"
+            if is_additive
+            else "mask.bool() if 1 means may attend"
         )
-        raise InputError(f"mask is {_dtype(mask)}", expected="booleans, True = may look", fix=fix)
+        raise InputError(
+            f"mask is {_dtype_name(mask)}", expected="booleans, True = may attend", fix=fix
+        )
     if mask.dim() == 3:
         raise InputError(
             f"mask has shape {_shape(mask)}",
             expected="[query, key] or [batch, heads, query, key]",
-            fix="mask[:, None] if it is one for each of the batch, mask[None] if one for each head",
+            fix="mask[:, None] if it has one mask per sequence, mask[None] if one per head",
         )
-    axes = mask.dim() in (2, 4)
-    if not axes or any(
+    has_axes = mask.dim() in (2, 4)
+    if not has_axes or any(
         have not in (1, want)
         for have, want in zip(reversed(mask.shape), reversed(shape), strict=False)
     ):
         raise InputError(
             f"mask has shape {_shape(mask)}",
             expected=f"one that broadcasts to {list(shape)} [batch, heads, query, key]",
-            fix="one boolean for each pair of a query and a key",
+            fix="one boolean per query and key",
         )
     if mask.device != device:
         raise InputError(
@@ -456,5 +462,5 @@ def _shape(x: Tensor) -> str:
     return str(list(x.shape))
 
 
-def _dtype(x: Tensor) -> str:
+def _dtype_name(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")

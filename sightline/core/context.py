@@ -1,5 +1,5 @@
-"""What surrounds a block while it computes: where its tokens stand, what it may look at, who
-watches."""
+"""What a block needs besides x: token positions, the encoder's states, cache stores, the
+recorder."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from sightline.record import NOTHING, Record
 
 @dataclass(frozen=True)
 class Place:
-    """Where the queries stand, and what that does to the scores: causality, RoPE's angles, a bias.
-    `offset` as in `Mask`; `documents` numbers the documents that share a row, none of which sees
-    another; `given` is a mask of the caller's, True = may look."""
+    """Positions of the queries, and what depends on them: causality, RoPE's angles, a bias.
+    `offset` as in `Mask`; `documents` numbers the documents packed into a row, which do not attend
+    to each other; `explicit` is a mask passed by the caller, True = may attend."""
 
     query_at: Int[Tensor, "#batch query"]
     offset: int | None
@@ -34,15 +34,15 @@ class Place:
     rotation: Rotation | None = None
     bias: Bias | None = None
     documents: Int[Tensor, "batch query"] | None = None
-    given: Bool[Tensor, "#batch #heads #query #key"] | None = None
+    explicit: Bool[Tensor, "#batch #heads #query #key"] | None = None
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the encoder made of the source: its states, where they stand (−1 is padding), and the
-    offset if none is padded.
+    """The encoder's output for the source: hidden states, their positions (−1 is padding), and the
+    offset if nothing is padded.
 
-    The states are None when an earlier call has left their keys and values in the cache.
+    The states are None when their keys and values are already in the cache.
     """
 
     states: Float[Tensor, "batch key context"] | None
@@ -51,8 +51,8 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Everything a block is told besides x."""
+class BlockContext:
+    """Everything a block needs besides x."""
 
     place: Place
     memory: Memory | None = None
@@ -73,8 +73,8 @@ def place_for(
     table: RelativeTable | None = None,
     documents: Int[Tensor, "batch query"] | None = None,
 ) -> Place:
-    """What a position scheme makes of these positions."""
-    turn = rotation(positions, head_dim, query_at) if isinstance(positions, Rotary) else None
+    """RoPE's angles or the bias of a position scheme, for these positions."""
+    angles = rotation(positions, head_dim, query_at) if isinstance(positions, Rotary) else None
     bias = ALiBiBias(tuple(alibi_slopes(heads))) if isinstance(positions, ALiBi) else None
     bias = table if isinstance(positions, RelativeBias) else bias
-    return Place(query_at, offset, causal, turn, bias, documents)
+    return Place(query_at, offset, causal, angles, bias, documents)

@@ -1,4 +1,4 @@
-"""The feed-forward layer, applied to each token alone.
+"""The feed-forward layer, applied to each token independently.
 
 plain    W₂ act(W₁ x)
 gated    W₂ (act(W_g x) ⊙ W₁ x)    SwiGLU with silu, GEGLU with gelu: three matrices, the last back
@@ -44,7 +44,7 @@ SMOOTH = (
     "gelu",
     "gelu_tanh",
     "silu",
-)  # ReLU needs its output alone for the gradient, and torch knows that
+)  # not ReLU: its gradient needs the output alone, which torch exploits
 
 
 class FeedForward(nn.Module):
@@ -55,20 +55,21 @@ class FeedForward(nn.Module):
         self.up = Linear(width, config.hidden, bias=config.bias)
         self.gate = Linear(width, config.hidden, bias=config.bias) if config.gated else None
         self.down = Linear(config.hidden, width, bias=config.bias)
-        self.activation, self.curve = ACTIVATIONS[config.activation], config.activation
+        self.activation_name = config.activation
+        self.activation = ACTIVATIONS[config.activation]
         self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
     def forward(self, x: Stream, record: Record = NOTHING) -> Stream:
         up = self.up(x)
         gate = None if self.gate is None else self.gate(x)
-        return self.down(self.dropout(record("hidden", self.bend(up, gate))))
+        return self.down(self.dropout(record("hidden", self.activate(up, gate))))
 
-    def bend(self, up: Stream, gate: Stream | None) -> Stream:
-        """act(up), or act(gate) ⊙ up; in one pass over memory where there is a gradient to come."""
-        if self.curve in SMOOTH and kernels.learns(up) and kernels.suits(up):
+    def activate(self, up: Stream, gate: Stream | None) -> Stream:
+        """act(up), or act(gate) ⊙ up; one pass over memory where a gradient will be needed."""
+        if self.activation_name in SMOOTH and kernels.learns(up) and kernels.suits(up):
             return (
-                kernels.activate(self.curve, up)
+                kernels.activate(self.activation_name, up)
                 if gate is None
-                else kernels.activate(self.curve, gate, up)
+                else kernels.activate(self.activation_name, gate, up)
             )
         return self.activation(up) if gate is None else self.activation(gate) * up

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sightline.config import AttentionConfig, BlockConfig, FeedForwardConfig
-from sightline.core.context import Setting
+from sightline.core.context import BlockContext
 from sightline.core.feed_forward import ACTIVATIONS
 from sightline.core.linear import Linear
 from sightline.core.multi_head import Attention, DotMeasure
@@ -33,7 +33,7 @@ STEP = 0.05  # the first α: about one over the number of layers
 
 class Scale(nn.Module):
     """A learned scale that starts at `start` but is stored as `stored`, so that the optimiser moves
-    it at the right pace."""
+    it at the right rate."""
 
     def __init__(self, shape: tuple[int, ...], start: float, stored: float) -> None:
         super().__init__()
@@ -82,7 +82,8 @@ class SphereFeedForward(nn.Module):
         self.down = Linear(config.hidden, width, bias=False)
         self.up_scale = Scale((config.hidden,), start=1.0, stored=1.0)
         self.gate_scale = Scale((config.hidden,), start=1.0, stored=1.0)
-        self.activation, self.curve = ACTIVATIONS[config.activation], config.activation
+        self.activation_name = config.activation
+        self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Stream, record: Record = NOTHING) -> Stream:
         u = self.up(x) * self.up_scale().to(x.dtype)
@@ -91,7 +92,7 @@ class SphereFeedForward(nn.Module):
 
 
 class SphereBlock(nn.Module):
-    """Two steps along the sphere: towards attention's answer, then towards the feed-forward's."""
+    """Two steps along the sphere: towards attention's output, then towards the feed-forward's."""
 
     def __init__(self, width: int, config: BlockConfig) -> None:
         super().__init__()
@@ -100,12 +101,12 @@ class SphereBlock(nn.Module):
         self.attention_step = Scale((width,), start=STEP, stored=width**-0.5)
         self.feed_forward_step = Scale((width,), start=STEP, stored=width**-0.5)
 
-    def forward(self, x: Stream, setting: Setting) -> Stream:
-        record = setting.record
+    def forward(self, x: Stream, context: BlockContext) -> Stream:
+        record = context.record
         x = record("residual", x)
         a = unit(
             self.attention.compute(
-                x, place=setting.place, store=setting.store, kernel=setting.kernel, record=record
+                x, place=context.place, store=context.store, kernel=context.kernel, record=record
             )
         )
         x = unit(x + record("attention", self.attention_step().to(x.dtype) * (a - x)))

@@ -9,8 +9,8 @@ from sightline.kernels import library as kernels
 
 
 class Linear(nn.Linear):
-    """W x + b. In training the product and those of its gradient are our own where they are large
-    (see `kernels.linear`)."""
+    """W x + b. In training, large products and those of the gradient use our kernels (see
+    `kernels.linear`)."""
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return kernels.linear(x, self.weight, self.bias)

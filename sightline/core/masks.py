@@ -1,11 +1,11 @@
-"""Who may look at whom: one predicate over positions.
+"""Attention masks: which keys a query may attend to, as one predicate over positions.
 
-    allowed(i, j)  =  key_at[j] ≥ 0                            a real token (padding is at −1)
-                  and key_at[j] ≤ query_at[i]     (causal)     not in the future
-                  and |query_at[i] − key_at[j]| < window       near enough
-                  and key_in[j] = query_in[i]                  in the same document, where several
-                                                               share a row
-                  and given[i, j]                              True where the caller allows it
+    allowed(i, j)  =  key_at[j] ≥ 0                             a real token (padding is at −1)
+                  and key_at[j] ≤ query_at[i]     (causal)      not in the future
+                  and |query_at[i] − key_at[j]| < window        near enough
+                  and key_document[j] = query_document[i]       same document, where several are
+                                                                packed into a row
+                  and explicit[i, j]                            True where the caller allows it
 
 Causal, padded, windowed, chunked, cached and empty rows are all this formula with other positions.
 """
@@ -22,18 +22,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Mask:
-    """A predicate over positions. `offset` is what is known without looking at any number: queries
-    stand at offset, offset + 1, … and keys at 0, 1, …, all of them real. It is None when that is
-    not known."""
+    """A predicate over positions. `offset` says, without reading the tensors, that the
+    queries are at positions offset, offset + 1, … and the keys at 0, 1, …, none of them padding. It
+    is None when that is not known."""
 
     query_at: Int[Tensor, "#batch query"]
     key_at: Int[Tensor, "#batch key"]
     causal: bool = False
     window: int | None = None
     offset: int | None = None
-    query_in: Int[Tensor, "#batch query"] | None = None
-    key_in: Int[Tensor, "#batch key"] | None = None
-    given: Bool[Tensor, "#batch #heads #query #key"] | None = None
+    query_document: Int[Tensor, "#batch query"] | None = None
+    key_document: Int[Tensor, "#batch key"] | None = None
+    explicit: Bool[Tensor, "#batch #heads #query #key"] | None = None
 
     @property
     def queries(self) -> int:
@@ -54,14 +54,16 @@ class Mask:
             allowed = (
                 allowed & (key_at > query_at - self.window) & (key_at < query_at + self.window)
             )
-        if self.query_in is not None and self.key_in is not None:
-            allowed = allowed & (self.key_in[:, None, None, :] == self.query_in[:, None, :, None])
-        return allowed if self.given is None else allowed & self.given
+        if self.query_document is not None and self.key_document is not None:
+            allowed = allowed & (
+                self.key_document[:, None, None, :] == self.query_document[:, None, :, None]
+            )
+        return allowed if self.explicit is None else allowed & self.explicit
 
     @property
     def hides_nothing(self) -> bool:
-        """Known, without building it, to allow everything."""
-        if self.offset is None or self.query_in is not None or self.given is not None:
+        """Whether the mask is known to allow everything, without building it."""
+        if self.offset is None or self.query_document is not None or self.explicit is not None:
             return False
         sees_all_past = not self.causal or self.offset >= self.keys - 1
         near_enough = self.window is None or self.window >= max(
@@ -71,56 +73,59 @@ class Mask:
 
     @property
     def is_triangle(self) -> bool:
-        """Known, without building it, to be the causal triangle of one whole sequence."""
+        """Whether the mask is known to be the causal triangle of one sequence, without building
+        it."""
         near_enough = self.window is None or self.window >= self.keys
-        one_whole = (
-            self.query_in is None
-            and self.given is None
+        is_one_sequence = (
+            self.query_document is None
+            and self.explicit is None
             and self.offset == 0
             and self.queries == self.keys
         )
-        return self.causal and one_whole and near_enough
+        return self.causal and is_one_sequence and near_enough
 
-    def runs(self) -> tuple[Int[Tensor, "batch query"], Int[Tensor, "batch query"]] | None:
-        """Where each query is known to see one run of keys: its first, and the one after its last.
-        None where that is not known."""
-        if self.given is not None:
+    def key_ranges(self) -> tuple[Int[Tensor, "batch query"], Int[Tensor, "batch query"]] | None:
+        """The first key of each query and the one after its last, if every query is known to attend
+        to one contiguous range of keys; else None."""
+        if self.explicit is not None:
             return None
-        if self.query_in is None:
+        if self.query_document is None:
             return (
                 None
                 if self.offset is None
-                else known_runs(
+                else key_ranges_from_offset(
                     self.queries, self.keys, self.offset, self.window, causal=self.causal
                 )
             )
         if not (
-            self.query_in is self.key_in and self.causal and bool((self.query_in.diff() >= 0).all())
+            self.query_document is self.key_document
+            and self.causal
+            and bool((self.query_document.diff() >= 0).all())
         ):
             return None
         at = torch.arange(self.queries)[None]
-        begins = torch.nn.functional.pad(self.query_in.diff() != 0, (1, 0))
-        first = (at * begins).cummax(-1).values
+        starts = torch.nn.functional.pad(self.query_document.diff() != 0, (1, 0))
+        first = (at * starts).cummax(-1).values
         first = first if self.window is None else torch.maximum(first, at - self.window + 1)
         return first.int(), (at + 1).int().expand(first.shape)
 
     def tile(self, rows: slice, columns: slice) -> Mask:
         """The same predicate for some of the queries and keys."""
-        query_in = None if self.query_in is None else self.query_in[:, rows]
-        key_in = None if self.key_in is None else self.key_in[:, columns]
+        query_document = None if self.query_document is None else self.query_document[:, rows]
+        key_document = None if self.key_document is None else self.key_document[:, columns]
         return replace(
             self,
             query_at=self.query_at[:, rows],
             key_at=self.key_at[:, columns],
             offset=None,
-            query_in=query_in,
-            key_in=key_in,
-            given=None if self.given is None else tile_of(self.given, rows, columns),
+            query_document=query_document,
+            key_document=key_document,
+            explicit=None if self.explicit is None else mask_tile(self.explicit, rows, columns),
         )
 
     def columns(self, rows: slice) -> slice:
-        """The keys that these queries can see at most; less than all only where positions are
-        known."""
+        """A range that contains every key these queries may attend to; smaller than all keys only
+        where positions are known."""
         if self.offset is None:
             return slice(0, self.keys)
         first = self.offset + rows.start
@@ -134,19 +139,19 @@ class Mask:
         return slice(start, stop)
 
 
-def tile_of(
-    given: Bool[Tensor, "batch heads query key"], rows: slice, columns: slice
+def mask_tile(
+    explicit: Bool[Tensor, "batch heads query key"], rows: slice, columns: slice
 ) -> Bool[Tensor, "batch heads rows columns"]:
-    """Some queries and keys of a mask; an axis of size 1 speaks for all of them."""
-    given = given if given.shape[2] == 1 else given[:, :, rows]
-    return given if given.shape[3] == 1 else given[..., columns]
+    """Some queries and keys of a mask; axes of size 1 are broadcast."""
+    explicit = explicit if explicit.shape[2] == 1 else explicit[:, :, rows]
+    return explicit if explicit.shape[3] == 1 else explicit[..., columns]
 
 
 @lru_cache(maxsize=64)
-def known_runs(
+def key_ranges_from_offset(
     queries: int, keys: int, offset: int, window: int | None, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same for queries that stand at offset, offset + 1, …"""
+    """`Mask.key_ranges` of queries at positions offset, offset + 1, …"""
     at = torch.arange(offset, offset + queries)[None]
     first = torch.zeros_like(at)
     end = at + 1 if causal else torch.full_like(at, keys)

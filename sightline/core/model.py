@@ -22,7 +22,13 @@ from sightline.core.embedding import Embedding
 from sightline.core.hypersphere import normalize_weights
 from sightline.core.masks import count_positions
 from sightline.core.norms import unit
-from sightline.core.output import ClassOutput, LanguageOutput, PooledOutput, Vocabulary, make_output
+from sightline.core.output import (
+    ClassOutput,
+    LanguageOutput,
+    PooledOutput,
+    Unembedding,
+    make_output,
+)
 from sightline.core.positions import RelativeTable
 from sightline.core.stack import Stack
 from sightline.record import NOTHING, Record
@@ -32,7 +38,7 @@ Padding = Bool[Tensor, "batch time"]
 
 
 class Transformer(nn.Module):
-    """A Transformer as its configuration says. `sl.build(config)` makes one."""
+    """A Transformer with the architecture of its configuration. `sl.build(config)` makes one."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -47,7 +53,7 @@ class Transformer(nn.Module):
         if config.share_embeddings and self.encoder and self.decoder:
             self.decoder.embedding.tokens = self.encoder.embedding.tokens
         self.output = make_output(config)
-        initialise(self)
+        initialise_weights(self)
 
     def forward(
         self,
@@ -61,11 +67,11 @@ class Transformer(nn.Module):
         kernel: Kernel = "fused",
         record: Record = NOTHING,
     ) -> Float[Tensor, ...]:
-        """Logits `[batch, time, vocab_size]`; hidden states without a head; one vector a row from a
-        pooler or a classifier.
+        """Logits `[batch, time, vocab_size]`; hidden states without a head; one vector per row from
+        a pooler or a classifier.
 
         `padding` and `source_padding` are True where a token is padding. With a cache, `tokens` are
-        the new ones only, and `source` is needed in the first call alone.
+        the new ones only, and `source` is needed in the first call only.
         """
         hidden = self.hidden(
             tokens,
@@ -92,15 +98,17 @@ class Transformer(nn.Module):
         kernel: Kernel = "fused",
         record: Record = NOTHING,
     ) -> Float[Tensor, "batch time width"]:
-        """The last hidden states, before the head. `documents` numbers those that share a row: none
-        sees another."""
-        check.documents(documents, tokens, cache)
-        check.call(self.config, tokens, padding, types, source, source_padding, cache, self.device)
+        """The last hidden states, before the head. `documents` numbers the documents packed into
+        a row, which do not attend to each other."""
+        check.packed_documents(documents, tokens, cache)
+        check.model_call(
+            self.config, tokens, padding, types, source, source_padding, cache, self.device
+        )
         memory = self._memory(source, source_padding, cache, kernel, record)
         if cache is None:
             positions, offset = positions_of(tokens, padding)
             if documents is not None:
-                positions = restarted(positions, documents)
+                positions = restart_positions(positions, documents)
                 offset = None
         else:
             cache.begin()
@@ -127,7 +135,7 @@ class Transformer(nn.Module):
         padding: Padding | None = None,
         record: Record = NOTHING,
     ) -> Float[Tensor, ...]:
-        """The head alone, on hidden states that are at hand. `padding` matters to a pooler only."""
+        """The head applied to hidden states. Only a pooler or a classifier uses `padding`."""
         if self.output is None:
             return hidden
         if isinstance(self.output, (PooledOutput, ClassOutput)):
@@ -144,7 +152,7 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
         record: Record = NOTHING,
     ) -> Float[Tensor, "batch count vocab"]:
-        """Logits after each of the last `count` tokens: those of the others are not computed."""
+        """Logits after each of the last `count` tokens; the others are not computed."""
         hidden = self.hidden(
             tokens, source=source, source_padding=source_padding, cache=cache, record=record
         )
@@ -158,7 +166,7 @@ class Transformer(nn.Module):
         kernel: Kernel = "fused",
         record: Record = NOTHING,
     ) -> Memory:
-        """The encoder's states for a source, as the decoder looks at them."""
+        """The encoder's states for a source, for the decoder's cross-attention."""
         assert self.encoder is not None
         positions, offset = positions_of(source, padding)
         return Memory(
@@ -173,15 +181,14 @@ class Transformer(nn.Module):
         kernel: Kernel,
         record: Record,
     ) -> Memory | None:
-        """What the decoder looks at: the encoded source, or what an earlier call left of it in the
-        cache."""
+        """What cross-attention reads: the encoded source, or its keys and values in the cache."""
         if source is not None:
             return self.encode(source, padding=padding, kernel=kernel, record=record)
         stored = cache.cross[0].recall() if cache is not None and cache.cross else None
         return None if stored is None else Memory(None, stored.at, stored.offset)
 
     def new_cache(self) -> Cache:
-        """A cache of the kind that suits this model best."""
+        """An empty KV cache for this model."""
         return Cache.growing(self.config)
 
     @property
@@ -223,17 +230,17 @@ def positions_of(
     return count_positions(padding), None
 
 
-def restarted(positions: Int[Tensor, "#batch time"], documents: Tokens) -> Tokens:
+def restart_positions(positions: Int[Tensor, "#batch time"], documents: Tokens) -> Tokens:
     """Positions that begin at 0 with each document."""
-    begins = torch.ones_like(documents, dtype=torch.bool)
-    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    starts = torch.where(begins, positions, 0).cummax(-1).values
+    is_start = torch.ones_like(documents, dtype=torch.bool)
+    is_start[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    starts = torch.where(is_start, positions, 0).cummax(-1).values
     return torch.where(positions < 0, positions, positions - starts)
 
 
 @torch.no_grad()
-def initialise(model: Transformer) -> None:
-    """Matrices N(0, 1/(3 fan_in)), those that write to the residual stream smaller by √(2·layers),
+def initialise_weights(model: Transformer) -> None:
+    """Matrices N(0, 1/(3 fan_in)), those that write to the residual stream divided by √(2·layers),
     biases 0; embeddings N(0, 0.02²), or 1/scale where the embedding is multiplied by it. On the
     sphere all rows are then made unit vectors."""
     layers = {"encoder": model.config.encoder, "decoder": model.config.decoder}
@@ -253,11 +260,11 @@ def initialise(model: Transformer) -> None:
             nn.init.normal_(part.weight, std=0.02)
         elif isinstance(part, Embedding):
             nn.init.normal_(part.tokens.weight, std=0.02)
-        elif isinstance(part, Vocabulary) and part.weight is not None:
+        elif isinstance(part, Unembedding) and part.weight is not None:
             nn.init.normal_(part.weight, std=0.02)
     model.normalize_weights()
 
 
 def build(config: ModelConfig) -> Transformer:
-    """A Transformer with fresh weights, as the configuration says."""
+    """A Transformer of this configuration with freshly initialised weights."""
     return Transformer(config)

@@ -1,6 +1,6 @@
 """Multi-head attention: Concat(head_1 … head_h) W_O, with head_i = attention(x W_Q, y W_K, y W_V).
 
-Self-attention when y is x, cross-attention when y is another sequence of its own length. Tensors
+Self-attention when y is x, cross-attention when y is another sequence. Tensors
 live as [batch, heads, time, head_dim]; flattening happens only in `split_heads` and `merge_heads`.
 """
 
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from sightline.config import AttentionConfig, AttentionPosition, Cosine, Dot, RelativeBias
 from sightline.core import check
 from sightline.core.attention import Kernel, Scoring, attend, attention_weights, mix
-from sightline.core.cache.stores import Store, Stored
+from sightline.core.blocked_linear import BlockedLinear
+from sightline.core.cache.stores import KeyValues, Store
 from sightline.core.context import Place, place_for
-from sightline.core.few_vectors import FewVectors
 from sightline.core.linear import Linear
 from sightline.core.masks import Mask
 from sightline.core.norms import make_head_norm, unit
-from sightline.core.positions import Bias, GivenBias, RelativeTable, rotate
+from sightline.core.positions import Bias, RelativeTable, TensorBias, rotate
 from sightline.kernels import library as kernels
 from sightline.record import NOTHING, Record, Recorder
 
@@ -69,8 +69,7 @@ class CosineMeasure(DotMeasure):
 
 
 class Attention(nn.Module):
-    """One attention layer of a block, as its configuration says. `MultiHeadAttention` is the same
-    with a friendlier door."""
+    """One attention layer of a block. `MultiHeadAttention` is the same as a stand-alone layer."""
 
     def __init__(
         self,
@@ -85,10 +84,10 @@ class Attention(nn.Module):
         self.width = width
         self.context_width = context_width or width
         self.names = "cross_" if cross else ""
-        wide = config.heads * config.head_dim
-        narrow = config.kv_heads * config.head_dim
-        self.query = Linear(width, wide, bias=config.bias)
-        self.key = Linear(self.context_width, narrow, bias=config.bias)
+        query_dim = config.heads * config.head_dim
+        key_dim = config.kv_heads * config.head_dim
+        self.query = Linear(width, query_dim, bias=config.bias)
+        self.key = Linear(self.context_width, key_dim, bias=config.bias)
         self.value = Linear(
             self.context_width, config.kv_heads * config.value_width, bias=config.bias
         )
@@ -101,7 +100,7 @@ class Attention(nn.Module):
             else DotMeasure()
         )
         self.sinks = nn.Parameter(torch.zeros(config.heads)) if config.sinks else None
-        self.joined: FewVectors | None = None
+        self.fused_qkv: BlockedLinear | None = None
 
     @property
     def scale(self) -> float:
@@ -124,34 +123,35 @@ class Attention(nn.Module):
         kernel: Kernel = "fused",
         record: Record = NOTHING,
     ) -> Stream:
-        """Attend from x to x and what the store remembers of earlier x, or to the context."""
+        """Attend from x to x and the cached keys and values of earlier tokens, or to the
+        context."""
         x = record(self.names + "input", x)
         key_at, offset = (
             (place.query_at, place.offset) if context_at is None else (context_at, context_offset)
         )
-        stored = None if store is None else store.recall()
-        if stored is None:
+        cached = None if store is None else store.recall()
+        if cached is None:
             query, key, value = self.project(x, context)
-            stored = Stored(
+            cached = KeyValues(
                 self.as_keys(key, place), split_heads(value, self.config.kv_heads), key_at, offset
             )
-            stored = stored if store is None else store.update(stored)
+            cached = cached if store is None else store.update(cached)
         else:
             query = self.query(x)
         query = self.as_queries(query, place)
         query = record(self.names + "query", query)
-        key = record(self.names + "key", stored.key)
-        value = record(self.names + "value", stored.value)
+        key = record(self.names + "key", cached.key)
+        value = record(self.names + "value", cached.value)
         documents = place.documents
         mask = Mask(
             place.query_at,
-            stored.at,
+            cached.at,
             place.causal,
             self.config.window,
-            stored.offset,
+            cached.offset,
             documents,
             documents,
-            place.given,
+            place.explicit,
         )
         scoring = self.scoring(mask, place.bias, record)
         if record.wants(self.names + "weights"):
@@ -165,17 +165,17 @@ class Attention(nn.Module):
     def project(
         self, x: Stream, context: Float[Tensor, "batch key context"] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x W_Q, y W_K, y W_V: three products, or one where they were joined for running (see
-        `packed`) or a gradient will be wanted."""
+        """x W_Q, y W_K, y W_V: three products, or one where they were fused for inference
+        (see `packed_weights`) or a gradient will be needed."""
         parts = (self.query, self.key, self.value)
-        if self.joined is not None and context is None and self.joined.suits(x):
-            return self.joined(x).split([part.weight.shape[0] for part in parts], dim=-1)
-        plain = (
+        if self.fused_qkv is not None and context is None and self.fused_qkv.suits(x):
+            return self.fused_qkv(x).split([part.weight.shape[0] for part in parts], dim=-1)
+        fusable = (
             self.config.softcap is None
             and self.sinks is None
             and all(type(part) is Linear for part in parts)
         )
-        if context is None and plain and kernels.learns(x):  # adapters stay by themselves
+        if context is None and fusable and kernels.learns(x):  # adapters stay separate
             query, key, value = kernels.linear_parts(
                 x, [part.weight for part in parts], [part.bias for part in parts]
             )
@@ -200,7 +200,7 @@ class Attention(nn.Module):
         )
 
     def scoring(self, mask: Mask, bias: Bias | None, record: Record = NOTHING) -> Scoring:
-        """What stands between q·k and the weights, for this mask."""
+        """Scale, bias, soft-cap, sinks and dropout for this mask."""
         mask = record(self.names + "mask", mask)
         bias = record(self.names + "bias", bias)
         dropout = self.config.dropout if self.training else 0.0
@@ -208,19 +208,18 @@ class Attention(nn.Module):
 
 
 class MultiHeadAttention(Attention):
-    """Multi-head attention as a brick for any model.
+    """Multi-head attention as a layer for any model.
 
     attention = MultiHeadAttention(64, heads=8)
     y = attention(x)                                  # x [batch, time, 64] → y [batch, time, 64]
     y, weights = attention(x, return_weights=True)    # weights [batch, 8, time, time]
     y = attention(x, memory, key_padding=padding)     # cross-attention; memory may have another
                                                       # length
-    y = attention(x, mask=mask)                       # mask [time, time], True = may look
+    y = attention(x, mask=mask)                       # mask [time, time], True = may attend
 
-    `head_dim` is the size of a head's queries and keys (width / heads unless given), `value_dim`
-    that of its values (head_dim unless given). With a `window` w, a query sees keys at a distance
-    below w only.
-    """
+    `head_dim` is the size of a head's queries and keys (default: width / heads), `value_dim` that
+    of its values (default: head_dim). With a `window` w, a query attends only to keys at a distance
+    below w."""
 
     def __init__(
         self,
@@ -292,14 +291,14 @@ class MultiHeadAttention(Attention):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Self-attention, or cross-attention to `context`.
 
-        `key_padding` [batch, key] is True where a key is padding, which nobody may look at
+        `key_padding` [batch, key] is True where a key is padding, which is never attended to
         (`attention_mask == 0` of Hugging Face, `key_padding_mask` of torch.nn). `mask` is True
-        where a query may look at a key: [query, key], or [batch, heads, query, key] with axes of
-        size 1 for all (`attn_mask` of scaled_dot_product_attention; nn.MultiheadAttention's says
-        the opposite). A key is seen where padding, mask, `causal` and window all allow it; a query
-        with nothing to look at gets the output layer's bias alone.
+        where a query may attend to a key: [query, key], or [batch, heads, query, key] with axes of
+        size 1 broadcast (`attn_mask` of scaled_dot_product_attention; nn.MultiheadAttention means
+        the opposite). A key is attended to where padding, mask, `causal` and window all allow it; a
+        query without any key gets the output layer's bias alone.
         """
-        check.brick(
+        check.multi_head_call(
             x,
             context,
             self.width,
@@ -321,7 +320,7 @@ class MultiHeadAttention(Attention):
             causal=causal,
             table=self.relative,
         )
-        place = replace(place, given=four_axes(mask))
+        place = replace(place, explicit=four_axes(mask))
         record = Recorder({"query", "key", "mask"}) if return_weights else NOTHING
         mixed = self.compute(
             x,
@@ -333,15 +332,17 @@ class MultiHeadAttention(Attention):
             record=record,
         )
         if isinstance(record, Recorder):
-            query, key, used = (record["model", None, name] for name in ("query", "key", "mask"))
-            return mixed, attention_weights(query, key, self.scoring(used, place.bias))
+            query, key, final_mask = (
+                record["model", None, name] for name in ("query", "key", "mask")
+            )
+            return mixed, attention_weights(query, key, self.scoring(final_mask, place.bias))
         return mixed
 
 
 def key_positions(
     keys: int, padding: Bool[Tensor, "batch key"] | None, device: torch.device
 ) -> tuple[Int[Tensor, "#batch key"], int | None]:
-    """Where keys stand, −1 for padding, and the offset that is known without looking."""
+    """Positions of the keys, −1 for padding, and the offset if there is no padding."""
     at = torch.arange(keys, device=device)[None]
     return (at, 0) if padding is None else (at.masked_fill(padding, -1), None)
 
@@ -367,14 +368,14 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(q kᵀ · scale + bias) v over the allowed keys.
 
-    `key_padding` [batch, key] is True where a key is padding, which nobody may look at. `mask` is
-    True where a query may look at a key: [query, key], or [batch, heads, query, key] with axes of
-    size 1 for all. With `causal` or a `window`, the last query stands at the last key, so a few new
-    queries may follow many cached keys. A key is seen where all of these allow it; a query with
-    nothing to look at gets zeros. With `return_weights` the weights [batch, heads, query, key] are
-    rebuilt beside the kernel.
+    `key_padding` [batch, key] is True where a key is padding, which is never attended to.
+    `mask` is True where a query may attend to a key: [query, key], or [batch, heads, query, key]
+    with axes of size 1 broadcast. With `causal` or a `window`, the last query is aligned with the
+    last key, so a few new queries may follow many cached keys. A key is attended to where all of
+    these allow it; a query without any key gets zeros. With `return_weights` the weights
+    [batch, heads, query, key] are recomputed beside the kernel.
     """
-    check.attention(
+    check.attention_call(
         query,
         key,
         value,
@@ -390,8 +391,8 @@ def attention(
     query_at = torch.arange(aligned, aligned + queries, device=query.device)[None]
     key_at, offset = key_positions(keys, key_padding, query.device)
     known = None if offset is None or aligned < 0 else aligned
-    who_sees_whom = Mask(query_at, key_at, causal, window, known, given=four_axes(mask))
+    predicate = Mask(query_at, key_at, causal, window, known, explicit=four_axes(mask))
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scoring = Scoring(who_sees_whom, scale, None if bias is None else GivenBias(bias))
+    scoring = Scoring(predicate, scale, None if bias is None else TensorBias(bias))
     mixed = attend(query, key, value, scoring, kernel=kernel)
     return (mixed, attention_weights(query, key, scoring)) if return_weights else mixed

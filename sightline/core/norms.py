@@ -49,7 +49,7 @@ class RMSNormLayer(nn.Module):
 
 
 def make_norm(config: Norm, width: int) -> nn.Module:
-    """The layer that a configuration names."""
+    """The layer of a configuration."""
     if isinstance(config, LayerNorm):
         return LayerNormLayer(width, config)
     if isinstance(config, RMSNorm):
@@ -57,7 +57,7 @@ def make_norm(config: Norm, width: int) -> nn.Module:
     return nn.Identity()
 
 
-class EachHead(nn.Module):
+class PerHeadNorm(nn.Module):
     """The same norm on every head of a vector that holds all of them."""
 
     def __init__(self, config: Norm, head_dim: int) -> None:
@@ -70,11 +70,11 @@ class EachHead(nn.Module):
 
 
 def make_head_norm(config: HeadNorm | None, heads: int, head_dim: int) -> nn.Module:
-    """QK-norm: each head by itself, all heads together, or none."""
+    """QK-norm: per head, over all heads together, or none."""
     if config is None:
         return nn.Identity()
     return (
-        EachHead(config.norm, head_dim)
+        PerHeadNorm(config.norm, head_dim)
         if config.per_head
         else make_norm(config.norm, heads * head_dim)
     )

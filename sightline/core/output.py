@@ -1,6 +1,6 @@
-"""Vectors to answers: logits over the vocabulary, logits of masked tokens, one vector per sequence.
+"""Output heads: logits over the vocabulary, logits of masked tokens, one vector per sequence.
 
-A tied head has no matrix of its own: it is handed the embedding's at each call.
+A tied head has no matrix: it gets the embedding matrix at each call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Stream = Float[Tensor, "batch time width"]
 Logits = Float[Tensor, "batch time vocab_size"]
 
 
-class Vocabulary(nn.Module):
+class Unembedding(nn.Module):
     """W x + b, with W the embedding matrix when tied."""
 
     def __init__(self, width: int, vocab_size: int, *, tied: bool, bias: bool) -> None:
@@ -40,7 +40,7 @@ class LanguageOutput(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.vocabulary = Vocabulary(width, vocab_size, tied=config.tied, bias=config.bias)
+        self.vocabulary = Unembedding(width, vocab_size, tied=config.tied, bias=config.bias)
         self.logit_scale = (
             Scale((vocab_size,), start=1.0, stored=width**-0.5) if on_sphere else None
         )
@@ -64,7 +64,7 @@ class MaskedOutput(nn.Module):
         self.transform = Linear(width, width, bias=config.transform_bias)
         self.activation = ACTIVATIONS[config.activation]
         self.norm = make_norm(config.norm, width)
-        self.vocabulary = Vocabulary(width, vocab_size, tied=config.tied, bias=config.bias)
+        self.vocabulary = Unembedding(width, vocab_size, tied=config.tied, bias=config.bias)
 
     def forward(self, x: Stream, embedding: Float[Tensor, "vocab_size width"]) -> Logits:
         return self.vocabulary(self.norm(self.activation(self.transform(x))), embedding)
@@ -127,7 +127,7 @@ class ClassOutput(nn.Module):
 def make_output(
     config: ModelConfig,
 ) -> LanguageOutput | MaskedOutput | PooledOutput | ClassOutput | None:
-    """The head that a configuration names."""
+    """The head of a configuration."""
     stack = config.last
     head = config.head
     vocab_size = stack.embedding.vocab_size

@@ -51,7 +51,7 @@ def sinusoidal(
 
 
 class Rotation(NamedTuple):
-    """cos and sin of every position's angles, ready to turn q and k."""
+    """cos and sin of every position's angles, ready to rotate q and k."""
 
     cos: Float[Tensor, "#batch 1 time pairs"]
     sin: Float[Tensor, "#batch 1 time pairs"]
@@ -67,8 +67,8 @@ def rotation(form: Rotary, head_dim: int, positions: Int[Tensor, "#batch time"])
 def rotate(
     x: Float[Tensor, "batch heads time head_dim"], by: Rotation | None
 ) -> Float[Tensor, "batch heads time head_dim"]:
-    """Turn each pair (x_i, x_{i+d/2}) by its angle; what lies past the rotated dims stays as it
-    is."""
+    """Rotate each pair (x_i, x_{i+d/2}) by its angle; dimensions beyond the rotated ones stay
+    unchanged."""
     if by is None:
         return x
     if kernels.learns(x) and kernels.suits(x, by.cos):
@@ -77,8 +77,8 @@ def rotate(
     a = x[..., :pairs]
     b = x[..., pairs : 2 * pairs]
     rest = x[..., 2 * pairs :]
-    turned = torch.cat((a * by.cos - b * by.sin, b * by.cos + a * by.sin), dim=-1).to(x.dtype)
-    return turned if rest.shape[-1] == 0 else torch.cat((turned, rest), dim=-1)
+    rotated = torch.cat((a * by.cos - b * by.sin, b * by.cos + a * by.sin), dim=-1).to(x.dtype)
+    return rotated if rest.shape[-1] == 0 else torch.cat((rotated, rest), dim=-1)
 
 
 def rotary_frequencies(
@@ -105,14 +105,14 @@ def _scale_frequencies(
             )  # how often a pair turns over the old context
             low = scaling.low_frequency_factor
             high = scaling.high_frequency_factor
-            kept = ((turns - low) / (high - low)).clamp(0, 1)
-            return kept * frequency + (1 - kept) * frequency / scaling.factor, 1.0
+            unscaled = ((turns - low) / (high - low)).clamp(0, 1)
+            return unscaled * frequency + (1 - unscaled) * frequency / scaling.factor, 1.0
         case YaRNScaling():
-            kept = 1 - _yarn_ramp(scaling, base, dim, frequency)
+            unscaled = 1 - _yarn_ramp(scaling, base, dim, frequency)
             amplitude = scaling.attention_factor
             if amplitude is None:
                 amplitude = 0.1 * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
-            return kept * frequency + (1 - kept) * frequency / scaling.factor, amplitude
+            return unscaled * frequency + (1 - unscaled) * frequency / scaling.factor, amplitude
         case _:
             return frequency, 1.0
 
@@ -146,8 +146,8 @@ def _yarn_ramp(
 
 @runtime_checkable
 class Bias(Protocol):
-    """What is added to the scores, as a function of positions, so that any tile of it can be made
-    alone."""
+    """What is added to the scores, as a function of positions, so that any tile can be computed
+    independently."""
 
     def __call__(
         self, query_at: Int[Tensor, "#batch query"], key_at: Int[Tensor, "#batch key"]
@@ -157,8 +157,8 @@ class Bias(Protocol):
 
 
 @dataclass(frozen=True)
-class GivenBias:
-    """A bias that somebody hands over as a tensor."""
+class TensorBias:
+    """A bias passed as a tensor."""
 
     values: Float[Tensor, "#batch #heads #query #key"]
 
@@ -169,7 +169,7 @@ class GivenBias:
 
     def tile(self, rows: slice, columns: slice) -> Bias:
         values = self.values if self.values.shape[2] == 1 else self.values[:, :, rows]
-        return GivenBias(values if values.shape[3] == 1 else values[..., columns])
+        return TensorBias(values if values.shape[3] == 1 else values[..., columns])
 
 
 def alibi_slopes(heads: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""The residual step, with the norm wherever the paper puts it.
+"""The residual step, with the norm before, inside or after it.
 
 x ← after(x + inside(f(before(x))))
 

@@ -1,4 +1,4 @@
-"""What runs a model: torch as the core is written, torch with packed matrices, or the native
+"""What runs a model: torch as written in core, torch with packed matrices, or the native
 engine.
 
 Generation and tasks need the methods of `Runner` and nothing else, so a `Transformer` can be given
@@ -20,7 +20,7 @@ from sightline.config import ModelConfig
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.context import Memory
 from sightline.core.model import Transformer
-from sightline.core.packed import evaluated, packed
+from sightline.core.packed_weights import eval_copy, pack
 from sightline.record import NOTHING, Record
 
 
@@ -37,7 +37,7 @@ class Runner(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     def new_cache(self) -> Cache:
-        """A KV cache of the kind that suits this runner best."""
+        """An empty KV cache for this runner."""
         ...
 
     def hidden(
@@ -107,9 +107,9 @@ class PackedRunner(TorchRunner):
     name = "torch, packed"
 
     def __init__(self, transformer: Transformer) -> None:
-        super().__init__(packed(transformer))
+        super().__init__(pack(transformer))
 
 
 def in_eval_mode(transformer: Transformer) -> Transformer:
     """The transformer without dropout: itself, unless it is being trained."""
-    return evaluated(transformer) if transformer.training else transformer
+    return eval_copy(transformer) if transformer.training else transformer

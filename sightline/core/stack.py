@@ -1,5 +1,5 @@
-"""A stack: embedding, blocks, final norm. An encoder is a stack that sees both ways, a decoder one
-that cannot see ahead."""
+"""A stack: embedding, blocks, final norm. An encoder's attention is bidirectional, a decoder's
+causal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sightline.config import AttentionConfig, RelativeBias, StackConfig
 from sightline.core.attention import Kernel
 from sightline.core.block import Block, make_block
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.context import Memory, Place, Setting, place_for
+from sightline.core.context import BlockContext, Memory, Place, place_for
 from sightline.core.embedding import Embedding
 from sightline.core.hypersphere import SphereBlock
 from sightline.core.norms import make_norm, unit
@@ -23,7 +23,7 @@ Stream = Float[Tensor, "batch time width"]
 
 
 class Stack(nn.Module):
-    """Embedding → blocks 0, 1, 2, … → norm. Parameters read as sentences:
+    """Embedding → blocks 0, 1, 2, … → norm. Parameters are named like
     `decoder.3.attention.query.weight`."""
 
     def __init__(self, name: str, config: StackConfig, *, context_width: int | None = None) -> None:
@@ -83,10 +83,10 @@ class Stack(nn.Module):
                     table=self.relative,
                     documents=documents,
                 )
-            x = self[n](x, self._setting(n, places[form], memory, cache, kernel, record))
+            x = self[n](x, self._block_context(n, places[form], memory, cache, kernel, record))
         return record.at(self.name)("output", self.norm(x))
 
-    def _setting(
+    def _block_context(
         self,
         n: int,
         place: Place,
@@ -94,8 +94,8 @@ class Stack(nn.Module):
         cache: Cache | None,
         kernel: Kernel,
         record: Record,
-    ) -> Setting:
-        """What surrounds block n."""
+    ) -> BlockContext:
+        """Everything block n needs besides x."""
         store = None if cache is None else cache.stores[n]
         cross_store = None if cache is None or not cache.cross else cache.cross[n]
-        return Setting(place, memory, store, cross_store, kernel, record.at(self.name, n))
+        return BlockContext(place, memory, store, cross_store, kernel, record.at(self.name, n))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sightline.config import ModelConfig
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.cache.stores import Growing
+from sightline.core.cache.stores import GrowingStore
 from sightline.engine.engine import NativeEngine
 from sightline.engine.matrices import rounded
 from sightline.engine.recording import Held
@@ -22,7 +22,7 @@ class NativeCache(Cache):
     """Sequences of an engine: one for each row. Rows that begin alike share their memory."""
 
     def __init__(self, engine: NativeEngine, layers: int) -> None:
-        super().__init__([Growing() for _ in range(layers)])  # they stay empty
+        super().__init__([GrowingStore() for _ in range(layers)])  # they stay empty
         self.engine = engine
         self.sequences = list[int]()
         self.block_bytes = bytes_for(engine, BLOCK)

@@ -18,7 +18,7 @@ from torch import Tensor
 from sightline.core.block import Block
 from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention, CosineMeasure
-from sightline.core.norms import EachHead
+from sightline.core.norms import PerHeadNorm
 from sightline.engine import matrices
 from sightline.engine.engine import NativeEngine
 from sightline.engine.matrices import Precision
@@ -64,7 +64,7 @@ def add_memory(program: Program, layer: Attention) -> None:
     bias = torch.cat([part.bias for part in parts]) if form.bias else None
     program.add("linear", **{"in": STREAM}, out=JOINED, matrix=matrix, bias=program.place(bias))
     said: dict[str, Any] = {"layer": number, "kv_heads": form.kv_heads, "dim": form.head_dim}
-    if isinstance(layer.key_norm, EachHead):
+    if isinstance(layer.key_norm, PerHeadNorm):
         said["key_norm"] = program.norm(layer.key_norm.norm)
     elif form.query_key_norm is not None:
         program.add(

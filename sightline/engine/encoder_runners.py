@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sightline.core import check
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.cache.stores import Stored
+from sightline.core.cache.stores import KeyValues
 from sightline.core.lazy import LazyTransformer
 from sightline.core.model import Transformer, positions_of
 from sightline.core.norms import unit
@@ -83,7 +83,7 @@ class EncoderRunner(EngineRunner):
         encoder = self.transformer.encoder
         if asks_more(others) or encoder is None or torch.is_grad_enabled():
             return self.transformer.hidden(tokens, padding=padding, types=types, **others)
-        check.call(self.config, tokens, padding, types, None, None, None, self.device)
+        check.model_call(self.config, tokens, padding, types, None, None, None, self.device)
         x, lengths, real = real_tokens(encoder, tokens, padding, types)
         found = torch.zeros(*tokens.shape, encoder.config.width)
         found[real] = self.native.run(x, [length for length in lengths if length])
@@ -106,7 +106,7 @@ class PairCache(NativeCache):
         self.kept = sources
         nothing = torch.zeros(1, 1, 0, 1)
         self.cross[0].update(
-            Stored(nothing, nothing, torch.zeros(1, 0, dtype=torch.long), 0)
+            KeyValues(nothing, nothing, torch.zeros(1, 0, dtype=torch.long), 0)
         )  # the engine has what matters
 
     def reorder(self, rows: Tensor) -> None:
@@ -166,7 +166,9 @@ class PairRunner(EngineRunner):
                 "cache": cache,
             }
             return self.transformer.hidden(tokens, **given, **others)
-        check.call(self.config, tokens, None, None, source, source_padding, cache, self.device)
+        check.model_call(
+            self.config, tokens, None, None, source, source_padding, cache, self.device
+        )
         cache.check_open()
         if source is not None:
             encoder = self.transformer.encoder

@@ -29,7 +29,7 @@ from sightline.core.hypersphere import (
 )
 from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention, CosineMeasure
-from sightline.core.norms import EachHead, LayerNormLayer, RMSNormLayer
+from sightline.core.norms import LayerNormLayer, PerHeadNorm, RMSNormLayer
 from sightline.core.output import LanguageOutput
 from sightline.core.positions import alibi_slopes, relative_bucket, rotary_frequencies, sinusoidal
 from sightline.core.stack import Stack
@@ -454,7 +454,7 @@ def head_work(program: Program, layer: Attention) -> dict[str, Any]:
     """What q and k pass before they meet."""
     form = layer.config
     said = dict[str, Any]()
-    if isinstance(layer.query_norm, EachHead) and isinstance(layer.key_norm, EachHead):
+    if isinstance(layer.query_norm, PerHeadNorm) and isinstance(layer.key_norm, PerHeadNorm):
         said |= {
             "query_norm": program.norm(layer.query_norm.norm),
             "key_norm": program.norm(layer.key_norm.norm),
@@ -489,7 +489,7 @@ def add_feed_forward(
     up = layer.up
     gate = layer.gate
     down = layer.down
-    curve = CURVES.index(layer.curve)
+    curve = CURVES.index(layer.activation_name)
     hidden = up.weight.shape[0]
     if gate is None:
         matrix = program.matrix(f"{n}.feed_forward.up", up.weight.shape, lambda: up.weight)
@@ -534,7 +534,7 @@ def add_sphere_feed_forward(program: Program, n: int, layer: SphereFeedForward) 
     """down(u s_u ⊙ silu(v s_v √width))"""
     scales = torch.cat([layer.gate_scale() * math.sqrt(layer.width), layer.up_scale()])
     said = {
-        "curve": CURVES.index(layer.curve),
+        "curve": CURVES.index(layer.activation_name),
         "gated": True,
         "dim": layer.up.weight.shape[0],
         "step": program.place(scales),

@@ -110,7 +110,7 @@ class NativeRunner(EngineRunner):
             return self.transformer.hidden(tokens, cache=cache, record=record, **others)
         self._refuse(others)
         check_record(record)
-        check.call(self.config, tokens, None, None, None, None, cache, self.device)
+        check.model_call(self.config, tokens, None, None, None, None, cache, self.device)
         queries = query_buffers(record, self.engine, tokens.numel())
         found = self.engine.hidden(cache.rows(len(tokens)), tokens, queries=queries)
         start = cache.length
@@ -138,7 +138,7 @@ class NativeRunner(EngineRunner):
             return super().last_logits(tokens, count, cache=cache, record=record, **others)
         self._refuse(others)
         if not is_next(tokens, cache, self.config):
-            check.call(self.config, tokens, None, None, None, None, cache, self.device)
+            check.model_call(self.config, tokens, None, None, None, None, cache, self.device)
         batch, time = tokens.shape
         count = min(count, time)
         sequences = cache.rows(batch)

@@ -1,7 +1,7 @@
 """Beginnings that were computed already: what two requests begin with is computed once.
 
 An entry is a sequence's tokens with their keys and values. They are never written over (see
-`Room`), so that many may share them.
+`GrowingBuffer`), so that many may share them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 
 from sightline.config import ModelConfig
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.cache.stores import Growing
+from sightline.core.cache.stores import GrowingStore
 from sightline.generation.decode import Request
 
 MOST = 32  # entries
@@ -131,8 +131,8 @@ def fork(
     alive."""
     new = Cache.growing(config)
     for store, old in zip(new.stores, cache.stores, strict=True):
-        assert isinstance(store, Growing)
-        assert isinstance(old, Growing)
+        assert isinstance(store, GrowingStore)
+        assert isinstance(old, GrowingStore)
         store.share(old, length, row)
         if copy:
             store.key.memory, store.value.memory = store.key.all.clone(), store.value.all.clone()

@@ -16,7 +16,7 @@ from torch import nn
 from sightline.config import AttentionConfig, LanguageHead, MaskedHead
 from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention
-from sightline.core.output import Vocabulary
+from sightline.core.output import Unembedding
 from sightline.core.stack import Stack
 from sightline.training.data.batch import IGNORED, Batch
 
@@ -64,7 +64,7 @@ def head_flops(transformer: Transformer, batch: Batch) -> float:
     asked = int((batch.targets != IGNORED).sum())
     weights = products(output)
     for part in output.modules():
-        if isinstance(part, Vocabulary):
+        if isinstance(part, Unembedding):
             table = (
                 transformer.last_stack.embedding.tokens.weight
                 if part.weight is None

@@ -17,7 +17,7 @@ def model(name: str = "") -> sl.Transformer:
     return make(ALL[name] if name else GPT)
 
 
-def brick(**options: object) -> sl.MultiHeadAttention:
+def layer(**options: object) -> sl.MultiHeadAttention:
     return sl.MultiHeadAttention(16, heads=4, **options)
 
 
@@ -47,23 +47,23 @@ CALLS = {
     "cache of another batch": (lambda: other_batch(), "a cache of batch 2, tokens of batch 1"),
     "cache for BERT": (lambda: sl.Cache.growing(ALL["bert"]), "a cache for an encoder"),
     "cache full": (lambda: model()(TOKENS, cache=sl.Cache.preallocated(GPT, 3)), "5 tokens in a cache of 3"),
-    "ring going back": (lambda: ring_back(), "cannot go back"),
-    "brick: width": (lambda: brick()(torch.randn(2, 5, 8)), "x has shape [2, 5, 8]; expected [batch, time, 16]"),
-    "brick: no batch": (lambda: brick()(X[0]), "x[None] if the batch is missing"),
-    "brick: ids": (lambda: brick()(X.long()), "vectors, not token ids"),
-    "brick: dtype": (lambda: brick()(X.double()), "x is float64, the layer float32"),
-    "brick: device": (lambda: brick()(X.to("meta")), "x is on meta, the layer on cpu"),
-    "brick: causal context": (lambda: brick()(X, X, causal=True), "causal=True with a context"),
-    "brick: rotary context": (lambda: brick(positions=sl.Rotary())(X, X), "a context with Rotary positions"),
-    "brick: context batch": (lambda: brick()(X, X[:1]), "x has batch 2, context has 1"),
-    "brick: padding": (lambda: brick()(X, key_padding=torch.zeros(2, 6).bool()), "key_padding has shape [2, 6]; expected [2, 5]"),
-    "brick: additive mask": (lambda: brick()(X, mask=torch.zeros(5, 5)), "mask is float32; expected booleans, True = may look. Fix: mask == 0"),
-    "brick: mask of integers": (lambda: brick()(X, mask=torch.ones(5, 5).long()), "mask is int64; expected booleans, True = may look"),
-    "brick: mask of another length": (lambda: brick()(X, mask=torch.ones(5, 4).bool()), "mask has shape [5, 4]; expected one that broadcasts to [2, 4, 5, 5]"),
-    "brick: mask of a batch": (lambda: brick()(X, mask=torch.ones(2, 5, 5).bool()), "mask[:, None] if it is one for each of the batch"),
-    "brick: mask elsewhere": (lambda: brick()(X, mask=torch.ones(5, 5).bool().to("meta")), "mask is on meta, the vectors on cpu"),
-    "brick: window and context": (lambda: brick(window=2)(X, X), "a context with window=2"),
-    "attention: additive mask": (lambda: sl.attention(Q, Q, Q, mask=torch.zeros(5, 5)), "mask is float32; expected booleans, True = may look"),
+    "ring going back": (lambda: ring_back(), "cannot be truncated"),
+    "layer: width": (lambda: layer()(torch.randn(2, 5, 8)), "x has shape [2, 5, 8]; expected [batch, time, 16]"),
+    "layer: no batch": (lambda: layer()(X[0]), "x[None] if the batch is missing"),
+    "layer: ids": (lambda: layer()(X.long()), "vectors, not token ids"),
+    "layer: dtype": (lambda: layer()(X.double()), "x is float64, the layer float32"),
+    "layer: device": (lambda: layer()(X.to("meta")), "x is on meta, the layer on cpu"),
+    "layer: causal context": (lambda: layer()(X, X, causal=True), "causal=True with a context"),
+    "layer: rotary context": (lambda: layer(positions=sl.Rotary())(X, X), "a context with Rotary positions"),
+    "layer: context batch": (lambda: layer()(X, X[:1]), "x has batch 2, context has 1"),
+    "layer: padding": (lambda: layer()(X, key_padding=torch.zeros(2, 6).bool()), "key_padding has shape [2, 6]; expected [2, 5]"),
+    "layer: additive mask": (lambda: layer()(X, mask=torch.zeros(5, 5)), "mask is float32; expected booleans, True = may attend. Fix: mask == 0"),
+    "layer: mask of integers": (lambda: layer()(X, mask=torch.ones(5, 5).long()), "mask is int64; expected booleans, True = may attend"),
+    "layer: mask of another length": (lambda: layer()(X, mask=torch.ones(5, 4).bool()), "mask has shape [5, 4]; expected one that broadcasts to [2, 4, 5, 5]"),
+    "layer: mask of a batch": (lambda: layer()(X, mask=torch.ones(2, 5, 5).bool()), "mask[:, None] if it has one mask per sequence"),
+    "layer: mask elsewhere": (lambda: layer()(X, mask=torch.ones(5, 5).bool().to("meta")), "mask is on meta, the vectors on cpu"),
+    "layer: window and context": (lambda: layer(window=2)(X, X), "a context with window=2"),
+    "attention: additive mask": (lambda: sl.attention(Q, Q, Q, mask=torch.zeros(5, 5)), "mask is float32; expected booleans, True = may attend"),
     "attention: mask": (lambda: sl.attention(Q, Q, Q, mask=torch.ones(3, 1, 5, 5).bool()), "mask has shape [3, 1, 5, 5]"),
     "attention: three axes": (lambda: sl.attention(Q[0], Q[0], Q[0]), "query has shape [4, 5, 8]; expected [batch, heads, time, head_dim]"),
     "attention: whole numbers": (lambda: sl.attention(Q.long(), Q, Q), "query is int64"),
@@ -75,7 +75,7 @@ CALLS = {
     "attention: window": (lambda: sl.attention(Q, Q, Q, window=0), "window is 0"),
     "attention: kernel": (lambda: sl.attention(Q, Q, Q, kernel="fast"), "kernel 'fast'"),
     "attention: bias": (lambda: sl.attention(Q, Q, Q, bias=torch.zeros(3, 5)), "broadcasts to [2, 4, 5, 5]"),
-    "attention: boolean bias": (lambda: sl.attention(Q, Q, Q, bias=torch.zeros(1, 1, 5, 5).bool()), "mask takes booleans, True = may look"),
+    "attention: boolean bias": (lambda: sl.attention(Q, Q, Q, bias=torch.zeros(1, 1, 5, 5).bool()), "mask takes booleans, True = may attend"),
 }  # fmt: skip
 
 

@@ -7,22 +7,28 @@ import torch
 
 import sightline as sl
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.cache.stores import Growing, Once, Room, Stored, quantise
+from sightline.core.cache.stores import (
+    CrossStore,
+    GrowingBuffer,
+    GrowingStore,
+    KeyValues,
+    quantise_rows,
+)
 from tests.support.tiny import GENERATORS, distance, inputs, make
 
 LOGIT_DISTANCE = 0.05  # of the largest logit: what an 8-bit cache may change
 
 
-def stored(value: float, tokens: int = 1, start: int = 0) -> Stored:
+def stored(value: float, tokens: int = 1, start: int = 0) -> KeyValues:
     x = torch.full((2, 3, tokens, 4), value)
-    return Stored(x, x + 0.5, torch.arange(start, start + tokens)[None], start)
+    return KeyValues(x, x + 0.5, torch.arange(start, start + tokens)[None], start)
 
 
 @pytest.mark.parametrize("capacity", [None, 40])
 def test_what_was_handed_out_is_never_written_over(capacity: int | None) -> None:
     """A recording holds the keys of an earlier step: tokens that are taken back and made anew must
     not change them."""
-    store, seen = Growing(capacity), list[tuple[Stored, torch.Tensor, torch.Tensor]]()
+    store, seen = GrowingStore(capacity), list[tuple[KeyValues, torch.Tensor, torch.Tensor]]()
     for step in range(12):
         if step in (4, 9):
             store.truncate(step - 3)
@@ -36,7 +42,7 @@ def test_what_was_handed_out_is_never_written_over(capacity: int | None) -> None
 
 
 def test_memory_doubles_and_is_not_taken_for_each_token() -> None:
-    room, places = Room(), set[int]()
+    room, places = GrowingBuffer(), set[int]()
     for _ in range(100):
         room.extend(torch.ones(1, 1, 1, 4))
         places.add(room.memory.data_ptr())
@@ -58,8 +64,10 @@ def test_a_gradient_goes_through_a_growing_cache() -> None:
 
 
 def test_rows_of_one_source_share_its_memory() -> None:
-    once = Once()
-    once.update(Stored(torch.randn(1, 2, 5, 3), torch.randn(1, 2, 5, 3), torch.arange(5)[None], 0))
+    once = CrossStore()
+    once.update(
+        KeyValues(torch.randn(1, 2, 5, 3), torch.randn(1, 2, 5, 3), torch.arange(5)[None], 0)
+    )
     once.reorder(torch.tensor([0, 0, 0, 0]))
     found = once.recall()
     assert found is not None
@@ -69,8 +77,8 @@ def test_rows_of_one_source_share_its_memory() -> None:
 
 
 def test_rows_of_many_sources_follow_the_beams() -> None:
-    once, key = Once(), torch.randn(3, 2, 5, 3)
-    once.update(Stored(key, key, torch.arange(5).repeat(3, 1), None))
+    once, key = CrossStore(), torch.randn(3, 2, 5, 3)
+    once.update(KeyValues(key, key, torch.arange(5).repeat(3, 1), None))
     for rows in ([0, 0, 1, 2, 2], [0, 1, 2, 3, 4], [4, 3, 0]):
         once.reorder(torch.tensor(rows))
     found = once.recall()
@@ -80,11 +88,11 @@ def test_rows_of_many_sources_follow_the_beams() -> None:
 
 def test_quantised_is_within_half_a_step() -> None:
     x = torch.randn(2, 3, 50, 16) * torch.logspace(-3, 3, 50)[:, None]
-    whole, scale = quantise(x)
+    whole, scale = quantise_rows(x)
     assert whole.dtype == torch.int8
     assert ((whole * scale - x).abs() <= scale * 0.5001).all()
     assert torch.equal(
-        quantise(torch.zeros(1, 1, 1, 4))[0], torch.zeros(1, 1, 1, 4, dtype=torch.int8)
+        quantise_rows(torch.zeros(1, 1, 1, 4))[0], torch.zeros(1, 1, 1, 4, dtype=torch.int8)
     )
 
 

@@ -90,7 +90,7 @@ def test_padding_beside_documents() -> None:
 def test_refusals() -> None:
     made = model("gpt", "rotary")
     row, documents, _ = packed_row()
-    with pytest.raises(InputError, match="one number for each token"):
-        check.documents(documents[:, 1:], row, None)
+    with pytest.raises(InputError, match="one number per token"):
+        check.packed_documents(documents[:, 1:], row, None)
     with pytest.raises(InputError, match="cache"):
         made.hidden(row, documents=documents, cache=Cache.growing(made.config))

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.core import packed as packing
+from sightline.core import packed_weights as packing
 from sightline.core.attention import Scoring
 from sightline.core.masks import Mask
-from sightline.core.packed import packed
-from sightline.core.positions import GivenBias
+from sightline.core.packed_weights import pack
+from sightline.core.positions import TensorBias
 from sightline.lens.trace import layer as looking
 from sightline.lens.trace.layer import (
     HeadBias,
@@ -231,8 +231,8 @@ def test_the_packed_twin_is_seen_as_exactly(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(packing, "SMALLEST", 1)
     for name in ("grouped", "t5", "bert", "sinks"):
         model, arguments = make(ALL[name]), inputs(ALL[name], batch=1)
-        fast = packed(model)
-        assert any(isinstance(part, packing.Packed) for part in fast.modules())
+        fast = pack(model)
+        assert any(isinstance(part, packing.PackedLinear) for part in fast.modules())
         equal(looks(fast, **arguments), equations(fast, **arguments))
         for site, look in looks(model, **arguments).items():
             torch.testing.assert_close(
@@ -362,12 +362,12 @@ def test_a_given_bias_may_hide_keys_and_belongs_to_its_head() -> None:
         query,
         key,
         None,
-        Scoring(Mask(at, at, causal=True), 0.4, GivenBias(values)),
+        Scoring(Mask(at, at, causal=True), 0.4, TensorBias(values)),
     )
     assert isinstance(look.only(2).scoring.bias, HeadBias)
     torch.testing.assert_close(look.weights(2), look.weights()[2])
     assert bool((look.weights(2)[:, 1] == 0).all())
-    one = Look(look.site, query, key, None, Scoring(Mask(at, at), 0.4, GivenBias(values[:, :1])))
+    one = Look(look.site, query, key, None, Scoring(Mask(at, at), 0.4, TensorBias(values[:, :1])))
     torch.testing.assert_close(one.weights(3), one.weights()[3])
 
 

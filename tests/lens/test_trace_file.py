@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 import sightline as sl
 from sightline.checkpoints.defaults import Defaults
 from sightline.core.attention import Scoring
-from sightline.core.positions import GivenBias
+from sightline.core.positions import TensorBias
 from sightline.lens.trace.layer import HeadBias, Look
 from sightline.lens.trace.trace import Trace, trace_of
 from sightline.text.tokenizer import Tokenizer
@@ -89,7 +89,7 @@ def test_what_was_watched_while_it_was_written(tmp_path: Path) -> None:
 
 def test_an_edited_pass_with_a_bias_of_its_own(tmp_path: Path) -> None:
     bias = torch.randn(1, 4, 7, 7)
-    edits = {("decoder", 0, "bias"): lambda _: GivenBias(bias)}
+    edits = {("decoder", 0, "bias"): lambda _: TensorBias(bias)}
     found = trace_of(model_of("rotary"), IDS, edits=edits)
     equal(found, sl.Trace.open(found.save(tmp_path / "x")))
     look = found.look(0)
@@ -97,7 +97,7 @@ def test_an_edited_pass_with_a_bias_of_its_own(tmp_path: Path) -> None:
         found,
         looks={
             look.site: replace(
-                look, scoring=replace(look.scoring, bias=HeadBias(GivenBias(bias), 1))
+                look, scoring=replace(look.scoring, bias=HeadBias(TensorBias(bias), 1))
             )
         },
     )
@@ -111,7 +111,7 @@ def test_an_edited_pass_with_a_bias_of_its_own(tmp_path: Path) -> None:
 def test_documents_and_less_than_all(tmp_path: Path) -> None:
     look = trace("rotary").look(0)
     inside = torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
-    mask = replace(look.scoring.mask, query_in=inside, key_in=inside, offset=None)
+    mask = replace(look.scoring.mask, query_document=inside, key_document=inside, offset=None)
     scoring = Scoring(mask, look.scoring.scale)
     found = replace(trace("rotary"), looks={look.site: replace(look, value=None, scoring=scoring)})
     again = sl.Trace.open(found.save(tmp_path / "x"))

@@ -1,11 +1,10 @@
-"""What decoding remembers: keys and values of earlier tokens, so that each step computes only its
-own.
+"""The KV cache: keys and values of earlier tokens, so that each step computes only its new tokens.
 
     cache = Cache.growing(model.config)    # or preallocated(…, capacity), windowed(…), quantised(…)
     model(prompt, cache=cache)
     model(next, cache=cache)               # the same logits as one pass over all of it
 
-One `Store` per layer, and the positions of the tokens so far. None of this lives on a module.
+One `Store` per layer, and the padding of the tokens so far. No module holds a reference to it.
 """
 
 from __future__ import annotations
@@ -17,18 +16,25 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from sightline.config import ModelConfig
-from sightline.core.cache.stores import Growing, Once, Preallocated, Quantised, Ring, Store
+from sightline.core.cache.stores import (
+    CrossStore,
+    GrowingStore,
+    PreallocatedStore,
+    QuantisedStore,
+    RingStore,
+    Store,
+)
 from sightline.core.masks import count_positions
 from sightline.errors import InputError
 
 
 class Cache:
-    """One store per decoder layer, one more per layer for cross-attention, and where the tokens so
-    far stand."""
+    """One store per decoder layer, one more per layer for cross-attention, and the padding so
+    far."""
 
     def __init__(self, stores: list[Store], *, cross: bool = False) -> None:
         self.stores = stores
-        self.cross: list[Store] = [Once() for _ in stores] if cross else []
+        self.cross: list[Store] = [CrossStore() for _ in stores] if cross else []
         self.length = 0
         self.padding: Bool[Tensor, "batch time"] | None = None
         self.batch: int | None = None
@@ -36,27 +42,28 @@ class Cache:
 
     @classmethod
     def growing(cls, config: ModelConfig) -> Cache:
-        """Keeps everything and takes memory as it goes."""
-        return cls._of(config, lambda window: Growing())
+        """Holds all tokens; memory grows with them."""
+        return cls._of(config, lambda window: GrowingStore())
 
     @classmethod
     def preallocated(cls, config: ModelConfig, capacity: int) -> Cache:
-        """Takes the memory of `capacity` tokens once."""
-        return cls._of(config, lambda window: Preallocated(capacity))
+        """Allocates memory for `capacity` tokens once."""
+        return cls._of(config, lambda window: PreallocatedStore(capacity))
 
     @classmethod
     def windowed(cls, config: ModelConfig) -> Cache:
         """Rings in the layers that have a sliding window, growing stores in the others."""
-        return cls._of(config, lambda window: Growing() if window is None else Ring(window))
+        return cls._of(
+            config, lambda window: GrowingStore() if window is None else RingStore(window)
+        )
 
     @classmethod
     def quantised(cls, config: ModelConfig) -> Cache:
-        """Keeps everything in 8 bits: about a quarter of the memory, and logits that are near, not
-        equal."""
-        return cls._of(config, lambda window: Quantised())
+        """Holds all tokens in 8 bits: about a quarter of the memory, with approximate logits."""
+        return cls._of(config, lambda window: QuantisedStore())
 
     @classmethod
-    def _of(cls, config: ModelConfig, make: _Maker) -> Cache:
+    def _of(cls, config: ModelConfig, make: _StoreFactory) -> Cache:
         if config.decoder is None:
             raise InputError(
                 "a cache for an encoder",
@@ -72,8 +79,7 @@ class Cache:
     def next_positions(
         self, tokens: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None
     ) -> tuple[Int[Tensor, "#batch time"], int | None]:
-        """Where the next tokens stand, after all that came before; and the offset, if no row is
-        padded."""
+        """Positions of the next tokens, and the offset if no row is padded."""
         if padding is None and self.padding is None:
             at = torch.arange(self.length, self.length + tokens.shape[1], device=tokens.device)[
                 None
@@ -83,8 +89,8 @@ class Cache:
         return count_positions(self._padding_with(new))[:, self.length :], None
 
     def begin(self) -> None:
-        """A pass starts. If the last one never ended (Ctrl-C, an error), what it left half-written
-        is forgotten first."""
+        """Start a forward pass. If the last one was interrupted (Ctrl-C, an error), its
+        half-written tokens are dropped first."""
         if self.unfinished:
             self.truncate(self.length)
         self.unfinished = True
@@ -92,7 +98,7 @@ class Cache:
     def advance(
         self, tokens: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None
     ) -> None:
-        """A pass over these tokens is done."""
+        """Finish the forward pass over these tokens."""
         if padding is not None or self.padding is not None:
             new = torch.zeros_like(tokens, dtype=torch.bool) if padding is None else padding
             self.padding = self._padding_with(new)
@@ -105,15 +111,14 @@ class Cache:
         return torch.cat((old, new), dim=1)
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+        """Drop all but the first `length` tokens."""
         for store in self.stores + (self.cross if length == 0 else []):
             store.truncate(length)
         self.length = min(length, self.length)
         self.padding = None if self.padding is None or length == 0 else self.padding[:, :length]
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
-        """Row n becomes what row `rows[n]` was: a row may be left out, or stand there twice (beam
-        search)."""
+        """Row n becomes a copy of row `rows[n]`; rows may be dropped or repeated (beam search)."""
         if self.unfinished:
             self.begin()
         for store in self.stores + self.cross:
@@ -123,10 +128,10 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """Memory of all keys and values."""
+        """Bytes of all keys and values."""
         return sum(store.bytes for store in self.stores + self.cross)
 
 
 @runtime_checkable
-class _Maker(Protocol):
+class _StoreFactory(Protocol):
     def __call__(self, window: int | None) -> Store: ...

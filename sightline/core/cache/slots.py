@@ -1,14 +1,14 @@
-"""A cache whose rows are strangers: each sequence has its own length, and joins or leaves between
-two steps.
+"""A KV cache for continuous batching: rows are independent sequences of different lengths, which
+join and leave between two steps.
 
     slots = Slots(model.config)
-    slots.add(cache, capacity=300)               # the contents of one sequence's own cache become
-                                                 # the last row
-    hidden = model.hidden(tokens, cache=slots)   # one new token for each row
+    slots.add(cache, capacity=300)               # the contents of one sequence's cache become the
+                                                 # last row
+    hidden = model.hidden(tokens, cache=slots)   # one new token per row
     slots.remove(2)                              # the last row takes the place of row 2
 
-Rows lie in one block of memory, as long as the longest may become. What a row does not use is at
-position −1: the mask hides it.
+Rows are in one block of memory, with room for the largest capacity. Unused places of a row have
+position −1, which the mask excludes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from sightline.config import ModelConfig
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.cache.stores import Growing, Store, Stored
+from sightline.core.cache.stores import GrowingStore, KeyValues, Store
 from sightline.errors import InputError
 
 Keys = Float[Tensor, "_ _ _ _"]  # rows, heads, time, dim
 
 
-class Rows:
-    """Where the tokens of each row stand; the same for every layer."""
+class RowLengths:
+    """Length and token positions of each row; shared by all layers."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
@@ -41,27 +41,27 @@ class Rows:
 
     @property
     def offset(self) -> int | None:
-        """What a mask may know without looking: the length, if it is the same in every row."""
+        """The length, if it is the same in every row (see `Mask.offset`)."""
         return self.lengths[0] if min(self.lengths) == max(self.lengths) else None
 
 
 class SlotStore:
-    """One layer's block of memory."""
+    """The keys and values of one layer."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowLengths) -> None:
         self.rows = rows
         self.key = self.value = torch.empty(0, 0, 0, 0)
 
-    def recall(self) -> Stored | None:
+    def recall(self) -> KeyValues | None:
         return None
 
-    def update(self, new: Stored) -> Stored:
+    def update(self, new: KeyValues) -> KeyValues:
         rows = torch.arange(len(self.rows.index), device=new.key.device)
         index = self.rows.index
         self.key[rows, :, index], self.value[rows, :, index] = new.key[:, :, 0], new.value[:, :, 0]
         used = len(index)
         longest = self.rows.at.shape[1]
-        return Stored(
+        return KeyValues(
             self.key[:used, :, :longest],
             self.value[:used, :, :longest],
             self.rows.at,
@@ -69,23 +69,23 @@ class SlotStore:
         )
 
     def truncate(self, length: int) -> None:
-        """Nothing to do: what an unfinished pass wrote is written again by the next."""
+        """Nothing to do: the next pass overwrites what an interrupted one wrote."""
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
         raise InputError("slots cannot be reordered", fix="use Cache.growing for a beam search")
 
     def write(self, row: int, key: Keys, value: Keys, slots: int, capacity: int) -> None:
-        """One sequence's keys and values into a row, and zeros after them: a NaN left there would
-        pass through any mask."""
+        """Write one sequence's keys and values into a row, and zeros after them: a NaN left there
+        would pass through any mask."""
         self.key, self.value = (
-            _room(self.key, key, slots, capacity),
-            _room(self.value, value, slots, capacity),
+            _resize(self.key, key, slots, capacity),
+            _resize(self.value, value, slots, capacity),
         )
         self.key[row, :, key.shape[2] :], self.value[row, :, key.shape[2] :] = 0, 0
         self.key[row, :, : key.shape[2]], self.value[row, :, : key.shape[2]] = key[0], value[0]
 
     def move(self, source: int, target: int) -> None:
-        """A row takes another's place."""
+        """Copy row `source` over row `target`."""
         self.key[target], self.value[target] = self.key[source], self.value[source]
 
     def read(self, row: int, length: int) -> tuple[Keys, Keys]:
@@ -101,13 +101,13 @@ class SlotStore:
 
 
 class CrossSlots(SlotStore):
-    """One layer's keys and values of the sources, one source for each row."""
+    """One layer's keys and values of the sources, one source per row."""
 
-    def __init__(self, rows: Rows, lengths: list[int]) -> None:
+    def __init__(self, rows: RowLengths, lengths: list[int]) -> None:
         super().__init__(rows)
         self.lengths = lengths
 
-    def recall(self) -> Stored | None:
+    def recall(self) -> KeyValues | None:
         used = len(self.lengths)
         longest = max(self.lengths, default=0)
         places = torch.arange(longest, device=self.key.device)
@@ -116,14 +116,14 @@ class CrossSlots(SlotStore):
         )
         offset = 0 if min(self.lengths, default=0) == longest else None
         return (
-            Stored(self.key[:used, :, :longest], self.value[:used, :, :longest], at, offset)
+            KeyValues(self.key[:used, :, :longest], self.value[:used, :, :longest], at, offset)
             if used
             else None
         )
 
 
 class Slots(Cache):
-    """One row for each sequence that is being continued, one token at a time."""
+    """One row per sequence in the batch; each step appends one token to every row."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__([], cross=False)
@@ -133,7 +133,7 @@ class Slots(Cache):
                 "slots for an encoder", expected="a decoder", fix="call the model without cache="
             )
         self.config = config
-        self.rows = Rows()
+        self.rows = RowLengths()
         self.capacities = list[int]()
         self.source_lengths: list[int] = []
         self.slots = [SlotStore(self.rows) for _ in range(decoder.layers)]
@@ -148,13 +148,13 @@ class Slots(Cache):
         return len(self.rows.lengths)
 
     def add(self, cache: Cache, *, capacity: int) -> int:
-        """A sequence joins with all that its own cache holds, and may become `capacity` tokens
-        long. Its row."""
+        """Add a sequence with the contents of its cache and room for `capacity` tokens; returns its
+        row."""
         row = len(self)
-        room = row + 1, max(capacity, *self.capacities, 0)
+        shape = row + 1, max(capacity, *self.capacities, 0)
         for slot, store in zip(self.slots, cache.stores, strict=True):
-            assert isinstance(store, Growing)
-            slot.write(row, store.key.all, store.value.all, *room)
+            assert isinstance(store, GrowingStore)
+            slot.write(row, store.key.all, store.value.all, *shape)
         for slot, store in zip(self.cross_slots, cache.cross, strict=True):
             stored = store.recall()
             assert stored is not None
@@ -162,18 +162,18 @@ class Slots(Cache):
                 row,
                 stored.key,
                 stored.value,
-                room[0],
+                shape[0],
                 max(stored.key.shape[2], *self.source_lengths, 0),
             )
         if cache.cross:
-            self.source_lengths.append(stored_length(cache))
+            self.source_lengths.append(source_length(cache))
         self.capacities.append(capacity)
         self.rows.lengths.append(cache.length)
         self._recount()
         return row
 
     def remove(self, row: int) -> None:
-        """A sequence leaves; the last row takes its place."""
+        """Remove a sequence; the last row takes its place."""
         last = len(self) - 1
         for lengths in (self.rows.lengths, self.capacities, self.source_lengths):
             if lengths:
@@ -187,15 +187,17 @@ class Slots(Cache):
         self._recount()
 
     def read(self, row: int, length: int) -> Cache:
-        """A cache of its own with the first tokens of a row."""
+        """A separate cache with the first tokens of a row."""
         cache = Cache.growing(self.config)
         at = torch.arange(length)[None]
         for slot, store in zip(self.slots, cache.stores, strict=True):
-            store.update(Stored(*slot.read(row, length), at.to(slot.key.device), 0))
+            store.update(KeyValues(*slot.read(row, length), at.to(slot.key.device), 0))
         for slot, store in zip(self.cross_slots, cache.cross, strict=True):
             size = self.source_lengths[row]
             store.update(
-                Stored(*slot.read(row, size), torch.arange(size, device=slot.key.device)[None], 0)
+                KeyValues(
+                    *slot.read(row, size), torch.arange(size, device=slot.key.device)[None], 0
+                )
             )
         cache.length = length
         cache.batch = 1
@@ -207,19 +209,19 @@ class Slots(Cache):
     def next_positions(
         self, tokens: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None
     ) -> tuple[Int[Tensor, "#batch time"], int | None]:
-        """Each row's new token stands after its own."""
+        """The position of each row's new token: its length."""
         if tokens.shape[1] != 1 or padding is not None:
             raise InputError(
-                f"{tokens.shape[1]} tokens a row for slots",
-                expected="one new token for each row, no padding",
+                f"{tokens.shape[1]} tokens per row for slots",
+                expected="one new token per row, no padding",
                 fix="tokens[:, -1:]",
             )
         self.rows.advance(tokens.device)
         return self.rows.index[:, None], self.rows.offset
 
     def begin(self) -> None:
-        """A pass that never ended left nothing: lengths have not moved, and the next pass writes
-        over it."""
+        """Nothing to drop after an interrupted pass: lengths did not change, and the next pass
+        overwrites what it wrote."""
 
     def advance(
         self, tokens: Int[Tensor, "batch time"], padding: Bool[Tensor, "batch time"] | None
@@ -228,26 +230,27 @@ class Slots(Cache):
         self._recount()
 
     def truncate(self, length: int) -> None:
-        raise InputError("slots cannot be cut", fix="remove the row")
+        raise InputError("slots cannot be truncated", fix="remove the row")
 
 
-def stored_length(cache: Cache) -> int:
-    """Tokens of the source that a cache holds."""
+def source_length(cache: Cache) -> int:
+    """Number of source tokens in a cache."""
     stored = cache.cross[0].recall()
     return 0 if stored is None else stored.key.shape[2]
 
 
-def _room(memory: Keys, new: Keys, slots: int, capacity: int) -> Keys:
-    """Memory for so many rows of so many tokens and no more, with what it held of them."""
+def _resize(memory: Keys, new: Keys, slots: int, capacity: int) -> Keys:
+    """Memory for `slots` rows of `capacity` tokens, with the old contents; reused unless it is too
+    small or more than twice too large."""
     if (
         memory.shape[0] >= slots
         and memory.shape[2] >= capacity
         and memory.shape[0] * memory.shape[2] <= 2 * slots * capacity
     ):
         return memory
-    room = new.new_zeros(slots, new.shape[1], capacity, new.shape[3])
+    resized = new.new_zeros(slots, new.shape[1], capacity, new.shape[3])
     rows = min(slots, memory.shape[0])
     length = min(capacity, memory.shape[2])
     if memory.numel():
-        room[:rows, :, :length] = memory[:rows, :, :length]
-    return room
+        resized[:rows, :, :length] = memory[:rows, :, :length]
+    return resized

@@ -1,11 +1,11 @@
-"""What one layer remembers of earlier tokens. Each kind of store keeps keys and values in its own
-way; the mask needs nothing else.
+"""The KV cache of one layer. Each store holds keys and values in a different way; the mask is
+computed from their positions.
 
-growing        everything, in memory that doubles
-preallocated   everything, in memory that is taken once
-quantised      everything, in 8 bits
-ring           the last tokens that a sliding window can see
-once           cross-attention: computed once
+growing        all tokens, in memory that doubles
+preallocated   all tokens, in memory allocated once
+quantised      all tokens, in 8 bits
+ring           the last tokens, as many as a sliding window needs
+cross          the encoder's keys and values, computed once
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor
 from sightline.errors import InputError
 
 
-class Stored(NamedTuple):
-    """Keys and values with their positions (−1 is padding), and the offset that is known without
-    looking (see `Mask`)."""
+class KeyValues(NamedTuple):
+    """Keys and values with their positions (−1 is padding), and the offset if it is known (see
+    `Mask`)."""
 
     key: Float[Tensor, "batch kv_heads key head_dim"]
     value: Float[Tensor, "batch kv_heads key value_dim"]
@@ -31,34 +31,33 @@ class Stored(NamedTuple):
 
 @runtime_checkable
 class Store(Protocol):
-    """One layer's memory."""
+    """The keys and values of one layer."""
 
-    def recall(self) -> Stored | None:
-        """What need not be computed again (cross-attention), or None."""
+    def recall(self) -> KeyValues | None:
+        """Keys and values that need not be computed again (cross-attention), or None."""
         ...
 
-    def update(self, new: Stored) -> Stored:
-        """Remember these, and give all that attention may now look at."""
+    def update(self, new: KeyValues) -> KeyValues:
+        """Append these, and return all keys and values that attention may use."""
         ...
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+        """Drop all but the first `length` tokens."""
         ...
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
-        """Row n becomes what row `rows[n]` was."""
+        """Row n becomes a copy of row `rows[n]`."""
         ...
 
     @property
     def bytes(self) -> int: ...
 
 
-class Room:
-    """A tensor that grows along its time axis, in memory that doubles: one more token costs the
-    same however many there are.
+class GrowingBuffer:
+    """A tensor that grows along its time axis, in memory that doubles, so that appending a
+    token has constant cost.
 
-    What was handed out is never written over: after tokens are taken back, the next ones go into
-    new memory.
+    Returned tensors are never overwritten: after a truncation, the next tokens go into new memory.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
@@ -70,7 +69,7 @@ class Room:
     def extend(
         self, new: Shaped[Tensor, "batch heads new dim"]
     ) -> Shaped[Tensor, "batch heads time dim"]:
-        """The old and the new, together."""
+        """Append along the time axis; returns old and new together."""
         start = self.length
         self.length = self.length + new.shape[2]
         if (
@@ -79,10 +78,10 @@ class Room:
             self.memory = torch.cat((self.memory[:, :, :start], new), dim=2) if start else new
             self.owned = False
             return self.memory
-        foreign = (
+        is_read_only = (
             start > 0 and self.memory.is_inference() and not torch.is_inference_mode_enabled()
-        )  # may not be written to here
-        if not self.owned or foreign or self.length > self.memory.shape[2]:
+        )  # inference tensors may not be written to outside of inference mode
+        if not self.owned or is_read_only or self.length > self.memory.shape[2]:
             old = self.memory
             capacity = self.capacity or (2 * self.length if start else self.length)
             self.memory = new.new_empty(*new.shape[:2], capacity, new.shape[3])
@@ -96,8 +95,8 @@ class Room:
     def all(self) -> Shaped[Tensor, "batch heads time dim"]:
         return self.memory[:, :, : self.length]
 
-    def share(self, other: Room, length: int, row: int) -> None:
-        """Begin as a row of the other does; growing copies."""
+    def share(self, other: GrowingBuffer, length: int, row: int) -> None:
+        """Start with a row of the other buffer, without a copy; the first append copies."""
         self.memory = other.memory[row : row + 1]
         self.length = length
         self.owned = False
@@ -114,40 +113,40 @@ class Room:
 
     @property
     def bytes(self) -> int:
-        """What is stored, or all that was taken for it at once."""
+        """Bytes of the stored tokens, or of the whole allocation if it was made at once."""
         return 0 if not self.length else self.memory.nbytes if self.capacity else self.all.nbytes
 
 
-class Growing:
-    """Keeps everything."""
+class GrowingStore:
+    """Holds all tokens."""
 
     def __init__(self, capacity: int | None = None) -> None:
-        self.key = Room(capacity)
-        self.value = Room(capacity)
-        self.places = Places()
+        self.key = GrowingBuffer(capacity)
+        self.value = GrowingBuffer(capacity)
+        self.positions = StoredPositions()
 
-    def recall(self) -> Stored | None:
+    def recall(self) -> KeyValues | None:
         return None
 
-    def update(self, new: Stored) -> Stored:
-        at, offset = self.places.extend(new)
-        return Stored(self.key.extend(new.key), self.value.extend(new.value), at, offset)
+    def update(self, new: KeyValues) -> KeyValues:
+        at, offset = self.positions.extend(new)
+        return KeyValues(self.key.extend(new.key), self.value.extend(new.value), at, offset)
 
-    def share(self, other: Growing, length: int, row: int) -> None:
-        """Begin with the first `length` tokens of a row of another store, in the same memory."""
+    def share(self, other: GrowingStore, length: int, row: int) -> None:
+        """Start with the first `length` tokens of a row of another store, in the same memory."""
         self.key.share(other.key, length, row)
         self.value.share(other.value, length, row)
-        self.places.at, self.places.offset = (
-            None if other.places.at is None else other.places.at[:, :length],
-            other.places.offset,
+        self.positions.at, self.positions.offset = (
+            None if other.positions.at is None else other.positions.at[:, :length],
+            other.positions.offset,
         )
 
     def truncate(self, length: int) -> None:
-        for part in (self.key, self.value, self.places):
+        for part in (self.key, self.value, self.positions):
             part.truncate(length)
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
-        for part in (self.key, self.value, self.places):
+        for part in (self.key, self.value, self.positions):
             part.reorder(rows)
 
     @property
@@ -155,14 +154,14 @@ class Growing:
         return self.key.bytes + self.value.bytes
 
 
-class Preallocated(Growing):
-    """Keeps up to `capacity` tokens."""
+class PreallocatedStore(GrowingStore):
+    """Holds up to `capacity` tokens."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         self.capacity = capacity
 
-    def update(self, new: Stored) -> Stored:
+    def update(self, new: KeyValues) -> KeyValues:
         tokens = self.key.length + new.key.shape[2]
         if tokens > self.capacity:
             raise InputError(
@@ -172,95 +171,98 @@ class Preallocated(Growing):
         return super().update(new)
 
 
-class Quantised:
-    """Keeps everything in 8 bits: x ≈ s · round(x / s), s = max |x| / 127 over each token's head.
+class QuantisedStore:
+    """Holds all tokens in 8 bits: x ≈ s · round(x / s), s = max |x| / 127 over each token's head.
     About a quarter of the memory."""
 
     def __init__(self) -> None:
-        self.rooms = [Room() for _ in range(4)]
-        self.places = Places()
+        self.buffers = [GrowingBuffer() for _ in range(4)]
+        self.positions = StoredPositions()
 
-    def recall(self) -> Stored | None:
+    def recall(self) -> KeyValues | None:
         return None
 
-    def update(self, new: Stored) -> Stored:
-        parts = [*quantise(new.key.detach()), *quantise(new.value.detach())]
+    def update(self, new: KeyValues) -> KeyValues:
+        parts = [*quantise_rows(new.key.detach()), *quantise_rows(new.value.detach())]
         key, key_scale, value, value_scale = (
-            room.extend(part) for room, part in zip(self.rooms, parts, strict=True)
+            buffer.extend(part) for buffer, part in zip(self.buffers, parts, strict=True)
         )
-        return Stored(key * key_scale, value * value_scale, *self.places.extend(new))
+        return KeyValues(key * key_scale, value * value_scale, *self.positions.extend(new))
 
     def truncate(self, length: int) -> None:
-        for part in (*self.rooms, self.places):
+        for part in (*self.buffers, self.positions):
             part.truncate(length)
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
-        for part in (*self.rooms, self.places):
+        for part in (*self.buffers, self.positions):
             part.reorder(rows)
 
     @property
     def bytes(self) -> int:
-        return sum(room.bytes for room in self.rooms)
+        return sum(buffer.bytes for buffer in self.buffers)
 
 
-def quantise(
+def quantise_rows(
     x: Float[Tensor, "batch heads time dim"],
 ) -> tuple[Shaped[Tensor, "batch heads time dim"], Float[Tensor, "batch heads time 1"]]:
-    """x as whole numbers from −127 to 127, and what to multiply them by."""
+    """x as integers from −127 to 127, and their scale."""
     scale = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny * 127) / 127
     return (x / scale).round().to(torch.int8), scale
 
 
-class Ring:
-    """Keeps the last `window` tokens: all that a sliding window can see. A chunk sees them and
-    itself whole."""
+class RingStore:
+    """Holds the last `window` tokens, all that a sliding window needs. A chunk attends to them and
+    to all of itself."""
 
     def __init__(self, window: int) -> None:
         self.window = window
-        self.stored: Stored | None = None
+        self.stored: KeyValues | None = None
 
-    def recall(self) -> Stored | None:
+    def recall(self) -> KeyValues | None:
         return None
 
-    def update(self, new: Stored) -> Stored:
-        seen = new if self.stored is None else join(self.stored, new)
-        dropped = max(0, seen.key.shape[2] - self.window)
-        offset = None if dropped else seen.offset
-        self.stored = Stored(
-            seen.key[:, :, dropped:], seen.value[:, :, dropped:], seen.at[:, dropped:], offset
+    def update(self, new: KeyValues) -> KeyValues:
+        visible = new if self.stored is None else concatenate(self.stored, new)
+        dropped = max(0, visible.key.shape[2] - self.window)
+        offset = None if dropped else visible.offset
+        self.stored = KeyValues(
+            visible.key[:, :, dropped:],
+            visible.value[:, :, dropped:],
+            visible.at[:, dropped:],
+            offset,
         )
-        return seen
+        return visible
 
     def truncate(self, length: int) -> None:
         if length == 0:
             self.stored = None
             return
         raise InputError(
-            "a ring cache cannot go back",
-            fix="use Cache.growing or Cache.preallocated where tokens are taken back",
+            "a ring cache cannot be truncated",
+            fix="use Cache.growing or Cache.preallocated where tokens are removed again",
         )
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
-        self.stored = _pick(self.stored, rows)
+        self.stored = _select_rows(self.stored, rows)
 
     @property
     def bytes(self) -> int:
-        return _bytes(self.stored)
+        return _memory_bytes(self.stored)
 
 
-class Once:
-    """Cross-attention: the encoder's keys and values are computed once and stay. Rows of one source
-    share its memory."""
+class CrossStore:
+    """Cross-attention: the encoder's keys and values, computed once. Rows of one source share its
+    memory."""
 
     def __init__(self) -> None:
-        self.first: Stored | None = None
-        self.stored: Stored | None = None
+        self.first: KeyValues | None = None
+        self.stored: KeyValues | None = None
         self.source: list[int] = []
 
-    def recall(self) -> Stored | None:
+    def recall(self) -> KeyValues | None:
         return self.stored
 
-    def update(self, new: Stored) -> Stored:
+    def update(self, new: KeyValues) -> KeyValues:
         self.first = self.stored = new
         self.source = list(range(new.key.shape[0]))
         return new
@@ -277,20 +279,20 @@ class Once:
 
     @property
     def bytes(self) -> int:
-        """The sources', each once."""
-        return _bytes(self.first)
+        """Bytes of the sources, each counted once."""
+        return _memory_bytes(self.first)
 
 
-class Places:
-    """Where stored tokens stand, and the offset as long as it is known."""
+class StoredPositions:
+    """Positions of the stored tokens, and the offset as long as it is known."""
 
     def __init__(self) -> None:
         self.at: Int[Tensor, "#batch key"] | None = None
         self.offset: int | None = None
 
-    def extend(self, new: Stored) -> tuple[Int[Tensor, "#batch key"], int | None]:
+    def extend(self, new: KeyValues) -> tuple[Int[Tensor, "#batch key"], int | None]:
         known = self.at is None or self.offset is not None
-        self.at = new.at if self.at is None else torch.cat(_match(self.at, new.at), dim=1)
+        self.at = new.at if self.at is None else torch.cat(_expand_batch(self.at, new.at), dim=1)
         self.offset = new.offset if known else None
         return self.at, self.offset
 
@@ -298,58 +300,60 @@ class Places:
         self.at = None if self.at is None or length == 0 else self.at[:, :length]
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
-        self.at = None if self.at is None else _pick_positions(self.at, rows)
+        self.at = None if self.at is None else _select_positions(self.at, rows)
 
 
-def _rows_of(first: Stored, source: list[int]) -> Stored:
-    """These rows; of one source only, without a copy."""
+def _rows_of(first: KeyValues, source: list[int]) -> KeyValues:
+    """These rows; without a copy if there is one source."""
     if first.key.shape[0] == 1:
         return first._replace(
             key=first.key.expand(len(source), -1, -1, -1),
             value=first.value.expand(len(source), -1, -1, -1),
         )
-    picked = _pick(first, torch.tensor(source, device=first.key.device))
+    picked = _select_rows(first, torch.tensor(source, device=first.key.device))
     assert picked is not None
     return picked
 
 
-def join(old: Stored, new: Stored) -> Stored:
+def concatenate(old: KeyValues, new: KeyValues) -> KeyValues:
     """The old tokens, then the new ones."""
-    return Stored(
+    return KeyValues(
         torch.cat((old.key, new.key), dim=2),
         torch.cat((old.value, new.value), dim=2),
-        *_positions(old, new),
+        *_joint_positions(old, new),
     )
 
 
-def _positions(old: Stored, new: Stored) -> tuple[Int[Tensor, "#batch key"], int | None]:
-    """Where the joined tokens stand, and the offset if it is still known."""
+def _joint_positions(
+    old: KeyValues, new: KeyValues
+) -> tuple[Int[Tensor, "#batch key"], int | None]:
+    """Positions of old and new tokens, and the offset if it is still known."""
     known = old.offset is not None and new.offset is not None
-    return torch.cat(_match(old.at, new.at), dim=1), new.offset if known else None
+    return torch.cat(_expand_batch(old.at, new.at), dim=1), new.offset if known else None
 
 
-def _match(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with as many rows as the larger."""
+def _expand_batch(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """Both with as many rows as the larger one."""
     batch = max(old.shape[0], new.shape[0])
     return old.expand(batch, -1), new.expand(batch, -1)
 
 
-def _pick(stored: Stored | None, rows: Int[Tensor, " batch"]) -> Stored | None:
+def _select_rows(stored: KeyValues | None, rows: Int[Tensor, " batch"]) -> KeyValues | None:
     """Keys, values and positions of these rows."""
     if stored is None:
         return None
     key, value, at, offset = stored
-    return Stored(
-        key.index_select(0, rows), value.index_select(0, rows), _pick_positions(at, rows), offset
+    return KeyValues(
+        key.index_select(0, rows), value.index_select(0, rows), _select_positions(at, rows), offset
     )
 
 
-def _pick_positions(
+def _select_positions(
     at: Int[Tensor, "#batch key"], rows: Int[Tensor, " rows"]
 ) -> Int[Tensor, "#rows key"]:
-    """One row of positions serves every row of keys, and stays one."""
+    """One row of positions is shared by all rows of keys, and stays one."""
     return at if at.shape[0] == 1 else at.index_select(0, rows)
 
 
-def _bytes(stored: Stored | None) -> int:
+def _memory_bytes(stored: KeyValues | None) -> int:
     return 0 if stored is None else stored.key.nbytes + stored.value.nbytes

@@ -22,7 +22,7 @@ from sightline.architectures import gpt
 from sightline.config import Dot
 from sightline.core.attention import Scoring, attention_scores, mix
 from sightline.core.block import make_block
-from sightline.core.context import Place, Setting
+from sightline.core.context import BlockContext, Place
 from sightline.core.masks import Mask
 from sightline.core.multi_head import MultiHeadAttention, merge_heads, split_heads
 from sightline.lab.learning import random_of
@@ -229,7 +229,7 @@ class Regressor(nn.Module):
             .expand(len(tokens), -1, 1)
         )  # 1 where y is told
         x = self.read(torch.cat((tokens, known), -1))
-        setting = Setting(places(examples, tokens.shape[1]))
+        setting = BlockContext(places(examples, tokens.shape[1]))
         for block in self.blocks:
             x = block(x, setting)
         return self.write(x[:, examples:])[..., 0]

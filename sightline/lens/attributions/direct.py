@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sightline.core.attention import share
+from sightline.core.attention import repeat_kv_heads
 from sightline.core.block import ParallelBlock
 from sightline.core.hypersphere import SphereBlock
 from sightline.core.model import Transformer
@@ -283,7 +283,7 @@ class Walk:
         self.parts[module.names + "bias", layer] = output.bias + pulled.bias
         if self.by_key:
             look = self.trace.look(layer, cross=bool(module.names))
-            value = share(look.needed_value(), heads)[0].double()
+            value = repeat_kv_heads(look.needed_value(), heads)[0].double()
             self.parts[module.names + "by_key", layer] = (
                 look.weights(rows=self.rows[0]).double() * (value @ read[:, 0, :, None])[..., 0]
             )

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sightline.core.attention import share
+from sightline.core.attention import repeat_kv_heads
 from sightline.errors import InputError
 from sightline.lens.attributions.frozen import affine
 from sightline.lens.trace.layer import Look, Map, Rows, attention_at, checked, checked_rows
@@ -289,7 +289,7 @@ def value_weighted(
 def transformed_values(subject: Subject, look: Look) -> Float[Tensor, "heads key width"]:
     """v_j W_O of each head: what a token adds to the stream of one that gives it all of its
     attention."""
-    value = share(look.needed_value(), look.heads)[0].float()
+    value = repeat_kv_heads(look.needed_value(), look.heads)[0].float()
     weight, _ = affine(
         attention_at(subject.running, look.site).output, look.heads * value.shape[-1]
     )

@@ -62,9 +62,9 @@ def _scored(layer: int, look: Look, head: int | None) -> list[tuple[float, int, 
     maps = look.weights(rows=chosen.tolist()).float().cpu().numpy()
     mask = look.scoring.mask
     rows = torch.from_numpy(chosen)
-    there = None if mask.query_in is None else mask.query_in[:, rows]
+    there = None if mask.query_document is None else mask.query_document[:, rows]
     allowed = (
-        replace(mask, query_at=mask.query_at[:, rows], query_in=there, offset=None)
+        replace(mask, query_at=mask.query_at[:, rows], query_document=there, offset=None)
         .allowed()[0, 0]
         .cpu()
         .numpy()

@@ -187,8 +187,8 @@ def look_out(look: Look, pile: Pile, form: str) -> Plain:
         "window": mask.window,
         "queryAt": positions_out(mask.query_at),
         "keyAt": positions_out(mask.key_at),
-        "queryIn": None if mask.query_in is None else mask.query_in[0].tolist(),
-        "keyIn": None if mask.key_in is None else mask.key_in[0].tolist(),
+        "queryIn": None if mask.query_document is None else mask.query_document[0].tolist(),
+        "keyIn": None if mask.key_document is None else mask.key_document[0].tolist(),
         "bias": bias_out(look, scoring.bias, pile),
     }
 

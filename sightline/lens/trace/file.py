@@ -24,7 +24,7 @@ from sightline.config import ModelConfig
 from sightline.config.values import from_plain, to_plain
 from sightline.core.attention import Scoring
 from sightline.core.masks import Mask
-from sightline.core.positions import ALiBiBias, Bias, GivenBias
+from sightline.core.positions import ALiBiBias, Bias, TensorBias
 from sightline.errors import InputError, SightlineError
 from sightline.files.atomic import replacing
 from sightline.lens.trace.layer import Look, TableBias
@@ -250,8 +250,8 @@ def _look_out(name: str, look: Look, tensors: Tensors) -> dict[str, Any]:
     parts |= {
         "query_at": mask.query_at,
         "key_at": mask.key_at,
-        "query_in": mask.query_in,
-        "key_in": mask.key_in,
+        "query_in": mask.query_document,
+        "key_in": mask.key_document,
     }
     return {
         "site": list(look.site),
@@ -363,7 +363,7 @@ def _check_bias(bias: Bias | None, shape: tuple[int, int, int, int]) -> None:
             and type(bias.causal) is bool,
             "T5's bias is none",
         )
-    elif isinstance(bias, GivenBias):
+    elif isinstance(bias, TensorBias):
         values = bias.values
         fits = values.ndim == 4 and all(
             size in (1, wanted) for size, wanted in zip(values.shape, shape, strict=True)
@@ -385,7 +385,7 @@ def _bias_out(name: str, bias: Bias | None, tensors: Tensors) -> dict[str, Any] 
             "max_distance": bias.max_distance,
             "causal": bias.causal,
         }
-    if isinstance(bias, GivenBias):
+    if isinstance(bias, TensorBias):
         return {"kind": "given", "values": _put(tensors, name, bias.values)}
     raise InputError(
         f"a bias of kind {type(bias).__name__}",
@@ -400,6 +400,6 @@ def _bias_in(said: dict[str, Any] | None, tensors: Tensors) -> Bias | None:
     if said["kind"] == "alibi":
         return ALiBiBias(tuple(said["slopes"]))
     if said["kind"] == "given":
-        return GivenBias(_take(tensors, said["values"]))
+        return TensorBias(_take(tensors, said["values"]))
     _require(said["kind"] == "relative", "a bias is of an unknown kind")
     return TableBias(_take(tensors, said["table"]), said["max_distance"], said["causal"])

@@ -18,10 +18,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from sightline.core.attention import TILE, Scoring, attention_scores, attention_weights, mix, share
+from sightline.core.attention import (
+    TILE,
+    Scoring,
+    attention_scores,
+    attention_weights,
+    mix,
+    repeat_kv_heads,
+)
 from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention
-from sightline.core.positions import ALiBiBias, Bias, GivenBias, RelativeTable, TableBias
+from sightline.core.positions import ALiBiBias, Bias, RelativeTable, TableBias, TensorBias
 from sightline.errors import InputError, short
 from sightline.record import Recorder, Site
 
@@ -54,7 +61,7 @@ class Look:
     @property
     def keys(self) -> Float[Tensor, "1 heads key head_dim"]:
         """k, repeated where several heads share one."""
-        return share(self.key, self.heads)
+        return repeat_kv_heads(self.key, self.heads)
 
     def weights(self, head: int | None = None, rows: Rows = None) -> Map:
         """softmax(q kᵀ · scale + bias): `[heads, query, key]`, or `[query, key]` of one head; some
@@ -103,10 +110,13 @@ class Look:
         value = self.value
         inside = {
             name: x if x is None else pick(x)
-            for name, x in (("query_in", mask.query_in), ("key_in", mask.key_in))
+            for name, x in (
+                ("query_document", mask.query_document),
+                ("key_document", mask.key_document),
+            )
         }
         mask = replace(mask, query_at=pick(mask.query_at), key_at=pick(mask.key_at), **inside)
-        bias = GivenBias(pick(bias.values)) if isinstance(bias, GivenBias) else bias
+        bias = TensorBias(pick(bias.values)) if isinstance(bias, TensorBias) else bias
         scoring = replace(self.scoring, mask=mask, bias=bias)
         value, given = (x if x is None else pick(x) for x in (value, self.given))
         return replace(

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.core.positions import GivenBias
+from sightline.core.positions import TensorBias
 from sightline.lens.draw import page_data
 from sightline.lens.draw.page import (
     SCRIPTS,
@@ -206,10 +206,10 @@ def test_padding_documents_and_a_given_bias_are_in_the_page() -> None:
         mask,
         query_at=mask.query_at[row],
         key_at=mask.key_at[row],
-        query_in=documents,
-        key_in=documents,
+        query_document=documents,
+        key_document=documents,
     )
-    bias = GivenBias(
+    bias = TensorBias(
         torch.randn(1, 4, 11, 11, generator=torch.Generator().manual_seed(3)).masked_fill(
             torch.eye(11, dtype=torch.bool).roll(-1, 1), -torch.inf
         )

@@ -1,4 +1,4 @@
-"""W x + b for a few vectors at a time: the one product that decoding waits for."""
+"""W x + b with W in oneDNN's blocked layout: faster for the few vectors of a decode step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-FEW = 64  # vectors; with more of them the product is bound by arithmetic, and rows serve as well
+FEW = 64  # vectors; with more the product is compute-bound, and the layout does not matter
 
 
-class FewVectors(nn.Module):
-    """W x + b. W lies in oneDNN's blocks, which arrive sooner than torch's rows: up to twice as
-    fast where reading W is all the work."""
+class BlockedLinear(nn.Module):
+    """W x + b. Reading W from oneDNN's blocks is up to twice as fast as from torch's rows, where
+    memory bandwidth is the limit."""
 
     def __init__(self, weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class FewVectors(nn.Module):
         self.blocks = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 1)
 
     def suits(self, x: Float[Tensor, "*batch in"]) -> bool:
-        """Few, and in the one precision that the blocks are in."""
+        """Whether x has few vectors, in the dtype of the blocks."""
         return (
             x.numel() <= FEW * x.shape[-1]
             and x.dtype == torch.float32

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.core import packed as packing
+from sightline.core import packed_weights as packing
+from sightline.core.blocked_linear import FEW, BlockedLinear
 from sightline.core.cache.kv_cache import Cache
-from sightline.core.few_vectors import FEW, FewVectors
 from sightline.core.multi_head import Attention
-from sightline.core.packed import Packed, can_pack, packed
+from sightline.core.packed_weights import PackedLinear, can_pack, pack
 from sightline.text.tokenizer import Tokenizer
 from tests.support.tiny import ALL, distance, inputs, make
 
@@ -27,8 +27,8 @@ def pack_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 @torch.inference_mode()
 def test_the_twin_computes_the_same(name: str) -> None:
     model = make(ALL[name])
-    twin = packed(model)
-    assert any(isinstance(part, FewVectors) for part in twin.modules())
+    twin = pack(model)
+    assert any(isinstance(part, BlockedLinear) for part in twin.modules())
     for batch in (1, 3, FEW):  # few vectors, then many
         given = inputs(model.config, batch=batch)
         assert distance(model(**given), twin(**given)) < 1e-5
@@ -40,7 +40,7 @@ def test_the_twin_computes_the_same(name: str) -> None:
 @torch.inference_mode()
 def test_the_twin_decodes_the_same(name: str) -> None:
     model = make(ALL[name])
-    twin, given = packed(model), inputs(model.config, batch=1)
+    twin, given = pack(model), inputs(model.config, batch=1)
     tokens = given.pop("tokens")
     a, b = Cache.growing(model.config), Cache.growing(model.config)
     for n in range(tokens.shape[1]):
@@ -56,12 +56,12 @@ def test_the_twin_decodes_the_same(name: str) -> None:
 
 def test_joined_is_one_product_and_shares_the_parameters() -> None:
     model = make(ALL["grouped"])
-    twin = packed(model)
+    twin = pack(model)
     attention = next(part for part in twin.modules() if isinstance(part, Attention))
-    assert isinstance(attention.joined, FewVectors)
-    assert isinstance(attention.output, Packed)
+    assert isinstance(attention.fused_qkv, BlockedLinear)
+    assert isinstance(attention.output, PackedLinear)
     assert attention.query.weight is model.decoder[0].attention.query.weight  # pyright: ignore
-    assert all(part.joined is None for part in model.modules() if isinstance(part, Attention))
+    assert all(part.fused_qkv is None for part in model.modules() if isinstance(part, Attention))
     assert sorted(model.state_dict()) == sorted(make(ALL["grouped"]).state_dict())
 
 
