@@ -5,16 +5,17 @@
     llama(placement="post")                                 … Pre-LN for Post-LN
     bert(norm="rms", feed_forward="swiglu")                 … LayerNorm for RMSNorm, GELU for SwiGLU
 
-Every maker takes the same arguments; only the defaults differ. `PUBLISHED` has the models that
-papers describe.
+The makers share their arguments; the defaults are values (`GPT`, `LLAMA`, …) that arguments change.
+`PUBLISHED` has the models that papers describe.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from dataclasses import dataclass, fields, replace
+from inspect import Parameter, signature
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 from sightline.config import (
     Activation,
@@ -50,8 +51,6 @@ from sightline.errors import ConfigError, nearest
 
 T = TypeVar("T")
 
-BERT_NORM = LayerNorm(eps=1e-12)
-
 FEED_FORWARDS: dict[str, tuple[Activation, bool]] = {
     "relu": ("relu", False),
     "gelu": ("gelu", False),
@@ -75,9 +74,8 @@ POSITIONS: dict[str, Callable[[], Position]] = {
 KINDS: dict[str, Callable[[], Dot | Cosine]] = {"dot": Dot, "cosine": Cosine}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """What the makers have in common, before it becomes a stack."""
+class Changes(TypedDict, total=False):
+    """What can be changed in an `Architecture`: all of its fields."""
 
     width: int
     layers: int
@@ -98,6 +96,39 @@ class Choices:
     bias: bool
     dropout: float
 
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What the stacks of all models have in common. None derives a value from the others:
+    kv_heads = heads, head_dim = width / heads, hidden as in `default_hidden`."""
+
+    width: int
+    layers: int
+    heads: int
+    vocab_size: int
+    max_positions: int
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    hidden: int | None = None
+    positions: Position | str = "learned"
+    norm: Norm | str = "layer"
+    placement: Placement = "pre"
+    feed_forward: FeedForwardConfig | str = "gelu"
+    attention: Dot | Cosine | str = "dot"
+    query_key_norm: HeadNorm | None = None
+    window: int | None = None
+    parallel: bool = False
+    bias: bool = True
+    dropout: float = 0.0
+
+    def change(self, changes: Changes) -> Architecture:
+        """The same with other values for some of the fields."""
+        known = [field.name for field in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise TypeError(f"no architecture has an argument {name!r}: {nearest(name, known)}")
+        return replace(self, **changes)
+
     def stack(
         self,
         *,
@@ -107,16 +138,16 @@ class Choices:
         scale: float = 1.0,
         embedding_norm: Norm | None = None,
     ) -> StackConfig:
-        """The stack that these choices describe."""
-        where: Position = named(self.positions, POSITIONS, "positions")
-        norm: Norm = named(self.norm, NORMS, "norm")
+        """The stack of this architecture."""
+        positions: Position = choose(self.positions, POSITIONS, "positions")
+        norm: Norm = choose(self.norm, NORMS, "norm")
         attention = self.attention_config(
-            where if isinstance(where, (Rotary, ALiBi, RelativeBias)) else NoPosition()
+            positions if isinstance(positions, (Rotary, ALiBi, RelativeBias)) else NoPosition()
         )
-        crossing = replace(attention, positions=NoPosition(), window=None) if cross else None
+        cross_attention = replace(attention, positions=NoPosition(), window=None) if cross else None
         block = BlockConfig(
             attention=attention,
-            cross_attention=crossing,
+            cross_attention=cross_attention,
             feed_forward=self.feed_forward_config(),
             norm=norm,
             placement=self.placement,
@@ -125,7 +156,7 @@ class Choices:
         )
         embedding = EmbeddingConfig(
             vocab_size=self.vocab_size,
-            positions=where if isinstance(where, (Learned, Sinusoidal)) else NoPosition(),
+            positions=positions if isinstance(positions, (Learned, Sinusoidal)) else NoPosition(),
             types=types,
             scale=scale,
             norm=embedding_norm or NoNorm(),
@@ -152,7 +183,7 @@ class Choices:
             heads=self.heads,
             kv_heads=self.heads if self.kv_heads is None else self.kv_heads,
             head_dim=self.width // self.heads if self.head_dim is None else self.head_dim,
-            kind=named(self.attention, KINDS, "attention"),
+            kind=choose(self.attention, KINDS, "attention"),
             positions=positions,
             query_key_norm=self.query_key_norm,
             bias=self.bias,
@@ -173,8 +204,8 @@ class Choices:
         return FeedForwardConfig(hidden=hidden, activation=activation, gated=gated, bias=self.bias)
 
 
-def named(choice: T | str, known: dict[str, Callable[[], T]], what: str) -> T:
-    """A choice by its name, or the choice itself."""
+def choose(choice: T | str, known: dict[str, Callable[[], T]], what: str) -> T:
+    """A choice by its name, or the value itself."""
     if not isinstance(choice, str):
         return choice
     if choice not in known:
@@ -183,260 +214,147 @@ def named(choice: T | str, known: dict[str, Callable[[], T]], what: str) -> T:
 
 
 def default_hidden(width: int, *, gated: bool) -> int:
-    """4·width, or two thirds of that (a multiple of 8) where a gate brings a third matrix: the same
+    """4·width, or two thirds of that (a multiple of 8) where a gate adds a third matrix: as many
     parameters."""
     return math.ceil(8 * width / 3 / 8) * 8 if gated else 4 * width
 
 
-def gpt(
-    *,
-    width: int = 768,
-    layers: int = 12,
-    heads: int = 12,
-    vocab_size: int = 50257,
-    max_positions: int = 1024,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    hidden: int | None = None,
-    positions: Position | str = "learned",
-    norm: Norm | str = "layer",
-    placement: Placement = "pre",
-    feed_forward: FeedForwardConfig | str = "gelu_tanh",
-    attention: Dot | Cosine | str = "dot",
-    query_key_norm: HeadNorm | None = None,
-    window: int | None = None,
-    parallel: bool = False,
-    bias: bool = True,
-    dropout: float = 0.0,
-    tied: bool = True,
-) -> ModelConfig:
-    """A decoder alone, as GPT-2: learned positions, Pre-LN, GELU. The defaults are GPT-2 small."""
-    choices = Choices(
-        width=width,
-        layers=layers,
-        heads=heads,
-        vocab_size=vocab_size,
-        max_positions=max_positions,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        hidden=hidden,
-        positions=positions,
-        norm=norm,
-        placement=placement,
-        feed_forward=feed_forward,
-        attention=attention,
-        query_key_norm=query_key_norm,
-        window=window,
-        parallel=parallel,
-        bias=bias,
-        dropout=dropout,
-    )
-    return ModelConfig(decoder=choices.stack(causal=True), head=LanguageHead(tied=tied))
+# ------------------------------------------------------------------------------------- the makers
+
+GPT = Architecture(
+    width=768,
+    layers=12,
+    heads=12,
+    vocab_size=50257,
+    max_positions=1024,
+    positions="learned",
+    norm="layer",
+    placement="pre",
+    feed_forward="gelu_tanh",
+)
+LLAMA = Architecture(
+    width=512,
+    layers=8,
+    heads=8,
+    vocab_size=32000,
+    max_positions=2048,
+    positions="rotary",
+    norm="rms",
+    placement="pre",
+    feed_forward="swiglu",
+    bias=False,
+)
+BERT = Architecture(
+    width=768,
+    layers=12,
+    heads=12,
+    vocab_size=30522,
+    max_positions=512,
+    positions="learned",
+    norm=LayerNorm(eps=1e-12),
+    placement="post",
+    feed_forward="gelu",
+)
+ENCODER_DECODER = Architecture(
+    width=512,
+    layers=6,
+    heads=8,
+    vocab_size=37000,
+    max_positions=512,
+    positions="sinusoidal",
+    norm="layer",
+    placement="post",
+    feed_forward="relu",
+)
+NGPT = replace(LLAMA, vocab_size=50257, max_positions=1024, norm="none", placement="sphere")
+
+Maker = TypeVar("Maker", bound=Callable[..., ModelConfig])
 
 
-def llama(
-    *,
-    width: int = 512,
-    layers: int = 8,
-    heads: int = 8,
-    vocab_size: int = 32000,
-    max_positions: int = 2048,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    hidden: int | None = None,
-    positions: Position | str = "rotary",
-    norm: Norm | str = "rms",
-    placement: Placement = "pre",
-    feed_forward: FeedForwardConfig | str = "swiglu",
-    attention: Dot | Cosine | str = "dot",
-    query_key_norm: HeadNorm | None = None,
-    window: int | None = None,
-    parallel: bool = False,
-    bias: bool = False,
-    dropout: float = 0.0,
-    tied: bool = True,
-) -> ModelConfig:
-    """A decoder alone, as Llama: RoPE, RMSNorm, SwiGLU, no biases. Set `kv_heads` for grouped
-    queries."""
-    choices = Choices(
-        width=width,
-        layers=layers,
-        heads=heads,
-        vocab_size=vocab_size,
-        max_positions=max_positions,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        hidden=hidden,
-        positions=positions,
-        norm=norm,
-        placement=placement,
-        feed_forward=feed_forward,
-        attention=attention,
-        query_key_norm=query_key_norm,
-        window=window,
-        parallel=parallel,
-        bias=bias,
-        dropout=dropout,
-    )
-    return ModelConfig(decoder=choices.stack(causal=True), head=LanguageHead(tied=tied))
+def show_defaults(defaults: Architecture) -> Callable[[Maker], Maker]:
+    """Let `help` and completion show each argument of a maker with its default."""
+
+    def decorate(maker: Maker) -> Maker:
+        shared = [
+            Parameter(
+                field.name,
+                Parameter.KEYWORD_ONLY,
+                default=getattr(defaults, field.name),
+                annotation=field.type,
+            )
+            for field in fields(defaults)
+        ]
+        written = signature(maker)
+        own = [each for each in written.parameters.values() if each.kind is each.KEYWORD_ONLY]
+        maker.__dict__["__signature__"] = written.replace(parameters=[*shared, *own])
+        return maker
+
+    return decorate
 
 
+def decoder_only(architecture: Architecture, *, tied: bool) -> ModelConfig:
+    """A causal stack with a language head."""
+    return ModelConfig(decoder=architecture.stack(causal=True), head=LanguageHead(tied=tied))
+
+
+@show_defaults(GPT)
+def gpt(*, tied: bool = True, **changes: Unpack[Changes]) -> ModelConfig:
+    """A decoder-only model like GPT-2: learned positions, Pre-LN, GELU. The defaults are GPT-2
+    small."""
+    return decoder_only(GPT.change(changes), tied=tied)
+
+
+@show_defaults(LLAMA)
+def llama(*, tied: bool = True, **changes: Unpack[Changes]) -> ModelConfig:
+    """A decoder-only model like Llama: RoPE, RMSNorm, SwiGLU, no biases. Set `kv_heads` for
+    grouped-query attention."""
+    return decoder_only(LLAMA.change(changes), tied=tied)
+
+
+@show_defaults(BERT)
 def bert(
     *,
-    width: int = 768,
-    layers: int = 12,
-    heads: int = 12,
-    vocab_size: int = 30522,
-    max_positions: int = 512,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    hidden: int | None = None,
-    positions: Position | str = "learned",
-    norm: Norm | str = BERT_NORM,
-    placement: Placement = "post",
-    feed_forward: FeedForwardConfig | str = "gelu",
-    attention: Dot | Cosine | str = "dot",
-    query_key_norm: HeadNorm | None = None,
-    window: int | None = None,
-    parallel: bool = False,
-    bias: bool = True,
-    dropout: float = 0.0,
     types: int = 2,
     head: Literal["masked", "pooled", "mean", "none"] = "masked",
+    **changes: Unpack[Changes],
 ) -> ModelConfig:
-    """An encoder alone, as BERT: learned positions, Post-LN, token types, a masked-token head. The
-    defaults are BERT-base."""
-    choices = Choices(
-        width=width,
-        layers=layers,
-        heads=heads,
-        vocab_size=vocab_size,
-        max_positions=max_positions,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        hidden=hidden,
-        positions=positions,
-        norm=norm,
-        placement=placement,
-        feed_forward=feed_forward,
-        attention=attention,
-        query_key_norm=query_key_norm,
-        window=window,
-        parallel=parallel,
-        bias=bias,
-        dropout=dropout,
-    )
-    heads_by_name: dict[str, Head] = {
-        "masked": MaskedHead(norm=named(norm, NORMS, "norm")),
+    """An encoder-only model like BERT: learned positions, Post-LN, token types, a masked-token
+    head. The defaults are BERT-base."""
+    architecture = BERT.change(changes)
+    norm: Norm = choose(architecture.norm, NORMS, "norm")
+    heads: dict[str, Head] = {
+        "masked": MaskedHead(norm=norm),
         "pooled": Pooler(how="tanh"),
         "mean": Pooler(how="mean"),
         "none": NoHead(),
     }
-    if head not in heads_by_name:
-        raise ConfigError(f"head {head!r}", fix=nearest(head, heads_by_name))
-    stack = choices.stack(causal=False, types=types, embedding_norm=named(norm, NORMS, "norm"))
-    return ModelConfig(encoder=stack, head=heads_by_name[head])
+    if head not in heads:
+        raise ConfigError(f"head {head!r}", fix=nearest(head, heads))
+    stack = architecture.stack(causal=False, types=types, embedding_norm=norm)
+    return ModelConfig(encoder=stack, head=heads[head])
 
 
+@show_defaults(ENCODER_DECODER)
 def encoder_decoder(
-    *,
-    width: int = 512,
-    layers: int = 6,
-    heads: int = 8,
-    vocab_size: int = 37000,
-    max_positions: int = 512,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    hidden: int | None = None,
-    positions: Position | str = "sinusoidal",
-    norm: Norm | str = "layer",
-    placement: Placement = "post",
-    feed_forward: FeedForwardConfig | str = "relu",
-    attention: Dot | Cosine | str = "dot",
-    query_key_norm: HeadNorm | None = None,
-    window: int | None = None,
-    parallel: bool = False,
-    bias: bool = True,
-    dropout: float = 0.0,
-    share_embeddings: bool = True,
-    tied: bool = True,
+    *, share_embeddings: bool = True, tied: bool = True, **changes: Unpack[Changes]
 ) -> ModelConfig:
-    """An encoder and a decoder, as in 2017: sinusoidal positions, Post-LN, ReLU, one embedding
-    matrix. The defaults are its base model."""
-    choices = Choices(
-        width=width,
-        layers=layers,
-        heads=heads,
-        vocab_size=vocab_size,
-        max_positions=max_positions,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        hidden=hidden,
-        positions=positions,
-        norm=norm,
-        placement=placement,
-        feed_forward=feed_forward,
-        attention=attention,
-        query_key_norm=query_key_norm,
-        window=window,
-        parallel=parallel,
-        bias=bias,
-        dropout=dropout,
-    )
-    scale = math.sqrt(width)
+    """An encoder and a decoder, as in Vaswani et al. 2017: sinusoidal positions, Post-LN, ReLU, one
+    embedding matrix. The defaults are its base model."""
+    architecture = ENCODER_DECODER.change(changes)
+    scale = math.sqrt(architecture.width)
     return ModelConfig(
-        encoder=choices.stack(causal=False, scale=scale),
-        decoder=choices.stack(causal=True, cross=True, scale=scale),
+        encoder=architecture.stack(causal=False, scale=scale),
+        decoder=architecture.stack(causal=True, cross=True, scale=scale),
         head=LanguageHead(tied=tied),
         share_embeddings=share_embeddings,
     )
 
 
-def ngpt(
-    *,
-    width: int = 512,
-    layers: int = 8,
-    heads: int = 8,
-    vocab_size: int = 50257,
-    max_positions: int = 1024,
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    hidden: int | None = None,
-    positions: Position | str = "rotary",
-    norm: Norm | str = "none",
-    placement: Placement = "sphere",
-    feed_forward: FeedForwardConfig | str = "swiglu",
-    attention: Dot | Cosine | str = "dot",
-    query_key_norm: HeadNorm | None = None,
-    window: int | None = None,
-    parallel: bool = False,
-    bias: bool = False,
-    dropout: float = 0.0,
-    tied: bool = False,
-) -> ModelConfig:
+@show_defaults(NGPT)
+def ngpt(*, tied: bool = False, **changes: Unpack[Changes]) -> ModelConfig:
     """nGPT: every vector on the unit hypersphere. Call `model.normalize_weights()` after each
     optimiser step."""
-    choices = Choices(
-        width=width,
-        layers=layers,
-        heads=heads,
-        vocab_size=vocab_size,
-        max_positions=max_positions,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        hidden=hidden,
-        positions=positions,
-        norm=norm,
-        placement=placement,
-        feed_forward=feed_forward,
-        attention=attention,
-        query_key_norm=query_key_norm,
-        window=window,
-        parallel=parallel,
-        bias=bias,
-        dropout=dropout,
-    )
-    return ModelConfig(decoder=choices.stack(causal=True), head=LanguageHead(tied=tied))
+    return decoder_only(NGPT.change(changes), tied=tied)
 
 
 def t5(
@@ -450,7 +368,7 @@ def t5(
 ) -> ModelConfig:
     """T5 v1.0: relative bias, RMSNorm, Pre-LN, ReLU, no biases, unscaled scores. The defaults are
     T5-small."""
-    one = encoder_decoder(
+    model = encoder_decoder(
         width=width,
         layers=layers,
         heads=heads,
@@ -463,13 +381,13 @@ def t5(
         bias=False,
         attention=Dot(scale=1.0),
     )
-    assert one.encoder is not None
-    assert one.decoder is not None
+    assert model.encoder is not None
+    assert model.decoder is not None
     encoder, decoder = (
         replace(stack, embedding=EmbeddingConfig(vocab_size=vocab_size))
-        for stack in (one.encoder, one.decoder)
+        for stack in (model.encoder, model.decoder)
     )
-    return replace(one, encoder=encoder, decoder=decoder, head=LanguageHead(scale=width**-0.5))
+    return replace(model, encoder=encoder, decoder=decoder, head=LanguageHead(scale=width**-0.5))
 
 
 PUBLISHED: dict[str, Callable[[], ModelConfig]] = {
