@@ -1,4 +1,4 @@
-"""One thread per test process: pytest-xdist already uses every core."""
+"""One thread per test process, since pytest-xdist uses every core; shape checks once per shape."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from collections.abc import Iterator
 import jaxtyping
 import pytest
 import torch
+
+from tests.support.shape_checks import check_once_per_shape
+
+jaxtyping.jaxtyped = check_once_per_shape  # before the core is imported
 
 from sightline.kernels import library as kernels
 

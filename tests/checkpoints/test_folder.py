@@ -196,7 +196,7 @@ def test_manifests(model: Path, manifest: dict[str, Any], words: str) -> None:
         folder.read(model)
 
 
-def test_28_code_in_the_folder_is_noted_and_left_alone(
+def test_code_in_the_folder_is_noted_and_left_alone(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(model)
