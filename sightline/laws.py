@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.checkpoints.save import architecture
+from sightline.checkpoints.save import class_name_for
 from sightline.core.cache.kv_cache import Cache
 from sightline.families import FAMILIES
 from sightline.model import Model, load
@@ -177,7 +177,7 @@ class Case:
                 TOLERANCE,
                 "transformers is not installed: pip install transformers",
             )
-        name = architecture(self.model.keys, FAMILIES[self.model.family], self.model.head)
+        name = class_name_for(self.model.keys, FAMILIES[self.model.family], self.model.head)
         kind = getattr(transformers, name, None)
         if kind is None:
             return Measured(

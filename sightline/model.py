@@ -6,6 +6,7 @@ model.generate(…), model.stream(…), model.chat(…), model.translate(…)
 model.fill(…), model.classify(…), model.embed(…), model.score(…)
 model.trace(…)                           every attention map of one pass, rebuilt exactly on request
 model.save("folder")                     a folder that Hugging Face's transformers loads
+model.save("model.gguf")                 a file that llama.cpp loads
 """
 
 from __future__ import annotations
@@ -13,19 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from torch import Tensor
 
 from sightline.checkpoints.defaults import Defaults, read_defaults
 from sightline.checkpoints.engine_choice import Engine, dtype_named, precision_for
 from sightline.checkpoints.formats.writing import save_folder
-from sightline.checkpoints.load import Progress
-from sightline.checkpoints.load import load as load_source
+from sightline.checkpoints.load import Progress, load_weights
 from sightline.checkpoints.open import open_source
 from sightline.checkpoints.packed_cache import load_packed
 from sightline.checkpoints.pooling import Pooling, read_pooling
-from sightline.checkpoints.save import keys_for, tensors_of
+from sightline.checkpoints.save import keys_for, save_gguf, tensors_of
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.sources.reference import resolve
 from sightline.checkpoints.tokenizer_files import tokenizer_files, tokenizer_of
@@ -438,23 +438,43 @@ class Model:
         return needed(self.tokenizer)
 
     def save(
-        self, folder: str | Path, *, dtype: str | None = None, overwrite: bool = False
+        self,
+        path: str | Path,
+        *,
+        dtype: str | None = None,
+        format: Literal["hf", "gguf"] | None = None,
+        overwrite: bool = False,
     ) -> Path:
-        """Write a folder that Hugging Face loads (or `load` alone, where a model has no family
-        there). Returns the folder."""
+        """Write a folder that Hugging Face loads, or a GGUF file if `path` ends in `.gguf` (or
+        `format` says so). Returns the path.
+
+        A folder keeps the weights' dtype by default; a GGUF file is float16. What GGUF has no
+        place for is added to `notes`. A model without a Hugging Face family is written as a folder
+        that only Sightline loads.
+        """
+        path = Path(path)
+        family = FAMILIES[self.family]
+        if (format or ("gguf" if path.suffix == ".gguf" else "hf")) == "gguf":
+            self.notes.extend(
+                save_gguf(
+                    path,
+                    tensors_of(self.transformer, family, self.head),
+                    keys=self.keys,
+                    tokenizer=self.tokenizer,
+                    dtype=dtype or "float16",
+                    overwrite=overwrite,
+                )
+            )
+            return path
         kind = dtype_named(dtype) if dtype else next(self.transformer.parameters()).dtype
-        keys = keys_for(
-            self.keys or keys_of(self.config), kind, family=FAMILIES[self.family], head=self.head
-        )
-        tensors = dict(tensors_of(self.transformer, FAMILIES[self.family], self.head, dtype=kind))
         save_folder(
-            folder,
-            tensors,
-            keys=keys,
+            path,
+            dict(tensors_of(self.transformer, family, self.head, dtype=kind)),
+            keys=keys_for(self.keys or keys_of(self.config), kind, family=family, head=self.head),
             files=tokenizer_files(self.source, self.tokenizer),
             overwrite=overwrite,
         )
-        return Path(folder)
+        return path
 
 
 def as_lazy(transformer: Transformer | LazyTransformer) -> LazyTransformer:
@@ -532,7 +552,7 @@ def load_opened(
     precision = precision_for(source, engine, dtype)
     packed_engine = None
     if precision is None:
-        loaded = load_source(source, dtype=dtype_named(dtype), strict=strict, progress=progress)
+        loaded = load_weights(source, dtype=dtype_named(dtype), strict=strict, progress=progress)
         weights = LazyTransformer.of(loaded.transformer)
     else:
         loaded = load_packed(source, precision, strict=strict, progress=progress)

@@ -17,4 +17,4 @@ def test_what_is_left_out_of_a_gguf_file_is_said(
     make("bert").save_pretrained(tmp_path / "bert")
     assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "bert.gguf")]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "note: pooler.dense.weight is left out: GGUF has no place for it" in said
+    assert "note: pooler.dense.weight is left out: GGUF cannot store it" in said

@@ -58,7 +58,7 @@ def test_a_class_that_this_transformers_does_not_have_is_not_measured(
 ) -> None:
     reference("LlamaForCausalLM", LLAMA).save_pretrained(tmp_path / "theirs")
     model = sl.load(tmp_path / "theirs")
-    monkeypatch.setattr(laws, "architecture", lambda *_: "LlamaForSomethingElse")
+    monkeypatch.setattr(laws, "class_name_for", lambda *_: "LlamaForSomethingElse")
     with torch.no_grad():
         measured = laws.Case(model, 0).reference(tmp_path / "theirs")
     assert measured.difference is None

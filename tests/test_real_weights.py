@@ -11,7 +11,6 @@ import torch
 
 import sightline as sl
 from sightline.checkpoints.sources.packages import UnreachableError
-from sightline.conversion import save_gguf
 from sightline.generation.text import Generation
 
 LARGE = pytest.mark.long
@@ -71,7 +70,7 @@ def test_smollm2_says_paris_and_goes_round_the_circle(tmp_path: Path) -> None:
     assert model.tokenizer.decode(said).startswith(" Paris")
     folder = sl.load(model.save(tmp_path / "folder"))
     assert folder.tokenizer.encode("The capital of France is") == prompt
-    again = sl.load(save_gguf(folder, tmp_path / "again.gguf", dtype="float32"))
+    again = sl.load(folder.save(tmp_path / "again.gguf", dtype="float32"))
     for other in (folder, again):
         assert greedy(other, prompt, 24) == said
         assert other.tokenizer.decode(said) == model.tokenizer.decode(said)

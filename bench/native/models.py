@@ -158,12 +158,8 @@ def with_gguf(model: Prepared) -> Prepared:
     """The same with its GGUF file, in the folder's own precision."""
     if not model.gguf.is_file():
         import sightline as sl
-        from sightline.conversion import save_gguf
 
         stored = json.loads((model.folder / "config.json").read_text())
-        save_gguf(
-            sl.load(model.folder),
-            model.gguf,
-            dtype=stored.get("dtype") or stored.get("torch_dtype") or "float32",
-        )
+        dtype = stored.get("dtype") or stored.get("torch_dtype") or "float32"
+        sl.load(model.folder).save(model.gguf, dtype=dtype)
     return model

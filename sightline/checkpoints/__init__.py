@@ -1,6 +1,6 @@
-"""The only code that touches weight files.
+"""Checkpoints: opening, loading and saving weights. No other package reads weight files.
 
-Whatever the format (safetensors folder, GGUF, llama2.c, …), a reader gives a `Source`: the model's
-keys in Hugging Face's spelling and its tensors under Hugging Face's names, read when asked for.
-`load` turns a source into a Transformer with the family's tables.
+Every format (safetensors folder, GGUF, llama2.c, …) is opened as a `Source`: config keys and lazy
+tensors under Hugging Face's names. `load_weights` makes a Transformer of it with the family's
+table.
 """

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import torch
 
-from sightline.checkpoints.identity import understand
+from sightline.checkpoints.identity import identify
 from sightline.checkpoints.source import Source
 from sightline.config import LanguageHead
 from sightline.engine.gguf import four_bits
@@ -34,15 +34,15 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def precision_for(source: Source, engine: str, dtype: str) -> Precision | None:
-    """The native engine's precision, or None where torch is to run the model."""
+    """The native engine's precision, or None if torch runs the model."""
     if engine not in ENGINES:
         raise InputError(
             f"engine {engine!r}", expected=" or ".join(ENGINES), fix=nearest(engine, ENGINES)
         )
     if engine == "auto":
-        return automatic(source, dtype)
+        return automatic_precision(source, dtype)
     if engine == "native":
-        return native(source, dtype)
+        return native_precision(source, dtype)
     if dtype in PRECISIONS and dtype not in DTYPES:
         raise InputError(
             f"{dtype} with the torch engine", expected=", ".join(DTYPES), fix="engine='native'"
@@ -50,8 +50,9 @@ def precision_for(source: Source, engine: str, dtype: str) -> Precision | None:
     return None
 
 
-def native(source: Source, dtype: str) -> Precision:
-    """As it is called; of int4, the form that a file with quantised weights has."""
+def native_precision(source: Source, dtype: str) -> Precision:
+    """The precision by its name; for `int4`, the variant that a file with quantized weights
+    uses."""
     if not kernels.available():
         raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
     if dtype == "int4":
@@ -59,13 +60,13 @@ def native(source: Source, dtype: str) -> Precision:
     return check_precision(dtype)
 
 
-def automatic(source: Source, dtype: str) -> Precision | None:
-    """Native for a decoder in float32, and for what only the engine has; else torch. The choice and
-    its reason are noted."""
+def automatic_precision(source: Source, dtype: str) -> Precision | None:
+    """Native for a decoder in float32 and for precisions that only the engine has, else torch. The
+    choice and its reason are noted."""
     if dtype in PRECISIONS and dtype not in DTYPES:
-        return native(source, dtype)
+        return native_precision(source, dtype)
     dtype_named(dtype)
-    reason = why_torch(source, dtype)
+    reason = reason_for_torch(source, dtype)
     source.notes.append(
         f"engine: torch, because {reason}"
         if reason
@@ -74,19 +75,19 @@ def automatic(source: Source, dtype: str) -> Precision | None:
     return None if reason else "float32"
 
 
-def why_torch(source: Source, dtype: str) -> str:
-    """What speaks against the native engine, or nothing."""
+def reason_for_torch(source: Source, dtype: str) -> str:
+    """Why the native engine cannot be used, or an empty string."""
     if not kernels.available():
         return f"the native kernels are {kernels.missing}"
     if dtype != "float32":
-        return f"{dtype} was asked for"
-    *_, config = understand(source)
+        return f"the dtype is {dtype}"
+    config = identify(source).config
     if (
         config.decoder is None
         or config.encoder is not None
         or not isinstance(config.head, LanguageHead)
     ):
-        return "this is no decoder that writes text"
+        return "the model is not a decoder-only language model"
     try:
         check_forms([block.attention for block in config.decoder.blocks])
     except InputError as error:

@@ -1,5 +1,5 @@
-"""What a checkpoint is: its family, its head and its configuration, from config.json and, where
-that is silent, from the tensors."""
+"""The family, head and configuration of a checkpoint, from config.json and, where that does not
+say, from the tensors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from sightline.checkpoints.source import Entry, Source
-from sightline.checkpoints.tables import Pairing, ignored, mismatch, pairings
+from sightline.checkpoints.source import Entry, Identity, Source
+from sightline.checkpoints.tables import Pairing, find_mismatch, ignored_names, pairings
 from sightline.config import ModelConfig
 from sightline.core.model import Transformer
 from sightline.errors import CheckpointError, ConfigError, short
@@ -16,8 +16,8 @@ from sightline.families import FAMILIES, Family
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.spelling import OTHER_ARCHITECTURES, misspelling_of
 
-QUANTISED = ("quantization_config", "quantization", "compression_config")
-METHODS = {
+QUANTIZATION_KEYS = ("quantization_config", "quantization", "compression_config")
+QUANTIZATION_METHODS = {
     "gptq": "GPTQ",
     "awq": "AWQ",
     "bitsandbytes": "bitsandbytes",
@@ -30,22 +30,28 @@ METHODS = {
 SUPPORTED = ", ".join(name for name in FAMILIES if name != "sightline")
 
 
-def understand(source: Source, *, strict: bool = False) -> tuple[Family, str, ModelConfig]:
-    """Which family, which head, which configuration. Keys that nobody knows are noted, or refused
-    if `strict`."""
-    family = family_of(source)
-    refuse_quantised(source)
-    head = head_of(source, family)
-    keys, config = read_config(source, family, head)
-    unknown = keys.unknown()
+def identify(source: Source, *, strict: bool = False) -> Identity:
+    """The family, head and configuration of a source: worked out once, then kept in
+    `source.identity`. Unknown keys of config.json are noted, or refused if `strict`."""
+    if source.identity is None:
+        source.identity = _work_out_identity(source)
+    unknown = source.identity.unknown_keys
     if unknown and strict:
         raise CheckpointError(
-            f"{keys.where} has keys that are not known: {keys.listed(unknown)}",
+            f"{source.where}: config.json has keys that are not known: {unknown}",
             fix="correct or remove them, or load without strict",
         )
     if unknown:
-        note(source, f"config.json: ignored keys that are not known: {keys.listed(unknown)}")
-    return family, head, config
+        add_note(source, f"config.json: ignored keys that are not known: {unknown}")
+    return source.identity
+
+
+def _work_out_identity(source: Source) -> Identity:
+    family = source_family(source)
+    refuse_quantized(source)
+    head = source_head(source, family)
+    keys, config = read_config(source, family, head)
+    return Identity(family, head, config, keys.listed(keys.unknown()))
 
 
 def read_config(source: Source, family: Family, head: str) -> tuple[Keys, ModelConfig]:
@@ -60,12 +66,12 @@ def read_config(source: Source, family: Family, head: str) -> tuple[Keys, ModelC
         ) from None
     if config.decoder is not None:
         keys.only("is_causal", True)
-        keys.ignore("is_decoder")  # of a decoder alone; families with an encoder have read it
+        keys.ignore("is_decoder")  # decoder-only; families with an encoder have read it
     return keys, config
 
 
-def note(source: Source, text: str) -> None:
-    """Noted once, however often a source is looked at."""
+def add_note(source: Source, text: str) -> None:
+    """Add a note unless the source has it already."""
     if text not in source.notes:
         source.notes.append(text)
 
@@ -73,17 +79,17 @@ def note(source: Source, text: str) -> None:
 # ----------------------------------------------------------------------------------------- family
 
 
-def family_of(source: Source) -> Family:
-    """The family that `model_type` names; where there is none, the class or the tensors tell."""
+def source_family(source: Source) -> Family:
+    """The family that `model_type` names; without one, guessed from the class or the tensors."""
     kind = source.keys.get("model_type")
     if kind is None or kind == "":
-        return _guessed_family(source)
+        return _guess_family(source)
     if isinstance(kind, str) and kind in FAMILIES:
         return FAMILIES[kind]
-    raise _unknown_family(source, kind)
+    raise _unknown_family_error(source, kind)
 
 
-def _unknown_family(source: Source, kind: Any) -> CheckpointError:
+def _unknown_family_error(source: Source, kind: Any) -> CheckpointError:
     where = f"{source.where}: model_type {short(kind)}"
     meant = None if str(kind) in OTHER_ARCHITECTURES else misspelling_of(str(kind), FAMILIES)
     if meant is not None:
@@ -98,27 +104,21 @@ def _unknown_family(source: Source, kind: Any) -> CheckpointError:
     )
 
 
-def _guessed_family(source: Source) -> Family:
+def _guess_family(source: Source) -> Family:
     """Without a `model_type`: the family of the class in `architectures`, or the only one whose
     tensors these are."""
     name = _class_name(source)
     named = [family for family in FAMILIES.values() if name is not None and name in family.heads]
     if len(named) == 1:
-        note(
+        add_note(
             source,
             f"config.json has no model_type: read as {named[0].name!r}, of which {name} is a class",
         )
         return named[0]
-    fitting = (
-        {}
-        if name is not None
-        else {
-            family.config: family for family in reversed(FAMILIES.values()) if _fits(source, family)
-        }
-    )
+    fitting = {} if name is not None else _fitting_families(source)
     if len(fitting) == 1:
         (family,) = fitting.values()
-        note(
+        add_note(
             source,
             f"config.json has no model_type: read as {family.name!r}, whose tensors have these"
             " names",
@@ -134,7 +134,16 @@ def _guessed_family(source: Source) -> Family:
     )
 
 
-def _fits(source: Source, family: Family) -> bool:
+def _fitting_families(source: Source) -> dict[object, Family]:
+    """The families that have these tensors, each configuration once."""
+    return {
+        family.config: family
+        for family in reversed(FAMILIES.values())
+        if _tensors_fit(source, family)
+    }
+
+
+def _tensors_fit(source: Source, family: Family) -> bool:
     """Whether some head of the family has exactly these tensors."""
     if family.name == "sightline":
         return False
@@ -146,8 +155,8 @@ def _fits(source: Source, family: Family) -> bool:
 # ------------------------------------------------------------------------------------------- head
 
 
-def head_of(source: Source, family: Family) -> str:
-    """The head that `architectures` names; where it is silent, the one that the tensors are of."""
+def source_head(source: Source, family: Family) -> str:
+    """The head that `architectures` names; without one, the head that the tensors belong to."""
     name = _class_name(source)
     if name is None:
         return _head_of_tensors(source, family)
@@ -175,32 +184,36 @@ def _class_name(source: Source) -> str | None:
 
 
 def _head_of_tensors(source: Source, family: Family) -> str:
-    """The head that lacks nothing and leaves least over; the family's first where that does not
-    decide."""
+    """The head with no missing and the fewest unexpected tensors; the family's first head if none
+    fits."""
     heads = list(dict.fromkeys(family.heads.values()))
     if len(heads) == 1 or not source.tensors:
         return heads[0]
-    found = {head: mismatches(source, family, head) for head in heads}
-    complete = [head for head, counts in found.items() if counts is not None and counts[0] == 0]
-    return min(complete, key=lambda head: found[head] or (0, 0), default=heads[0])
+    counts_by_head = {head: mismatches(source, family, head) for head in heads}
+    complete = [
+        head for head, counts in counts_by_head.items() if counts is not None and counts[0] == 0
+    ]
+    return min(complete, key=lambda head: counts_by_head[head] or (0, 0), default=heads[0])
 
 
 def mismatches(source: Source, family: Family, head: str) -> tuple[int, int] | None:
-    """How many tensors a model with this head would miss, and how many it would leave over; None if
-    it could not be made."""
+    """The numbers of missing and of unexpected tensors for a model with this head; None if its
+    configuration is not valid."""
     try:
         _, config = read_config(source, family, head)
         check_budget(source, config)
     except CheckpointError:
         return None
-    tensors = renamed(source, family)
-    table = table_of(family, head, config, shapes_of(config), tensors)
-    missing, unexpected = mismatch(table, set(tensors), ignored(family, config, head, tensors))
+    tensors = with_new_spellings(source, family)
+    table = pairing_table(family, head, config, parameter_shapes(config), tensors)
+    missing, unexpected = find_mismatch(
+        table, set(tensors), ignored_names(family, config, head, tensors)
+    )
     return len(missing), len(unexpected)
 
 
-def shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The parameters that a model has, without making any."""
+def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's parameters, without allocating any."""
     with torch.device("meta"):
         return {
             name: tuple(parameter.shape)
@@ -208,31 +221,31 @@ def shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         }
 
 
-def table_of(
+def pairing_table(
     family: Family,
     head: str,
     config: ModelConfig,
     shapes: dict[str, tuple[int, ...]],
     tensors: dict[str, Entry],
 ) -> list[Pairing]:
-    """Which of these tensors is which parameter. A bare model's names lack the family's prefix."""
+    """Which tensor fills which parameters. A model without a head has no prefix in its names."""
     prefix = family.prefix_of(head)
     prefixed = prefix != "" and any(name.startswith(prefix) for name in tensors)
     return pairings(family, config, head, shapes, prefixed=prefixed)
 
 
-def renamed(source: Source, family: Family) -> dict[str, Entry]:
-    """The tensors with old spellings (`gamma`, `beta`) in the new one."""
-    found: dict[str, Entry] = {}
+def with_new_spellings(source: Source, family: Family) -> dict[str, Entry]:
+    """The tensors, with old spellings (`gamma`, `beta`) replaced by the new ones."""
+    tensors: dict[str, Entry] = {}
     for stored_name, entry in source.tensors.items():
         name = new_spelling(stored_name, family)
-        if name in found:
+        if name in tensors:
             raise CheckpointError(
-                f"{source.where}: {name} is there twice, in an old and a new spelling",
+                f"{source.where}: {name} appears twice, in an old and a new spelling",
                 fix="remove one",
             )
-        found[name] = entry
-    return found
+        tensors[name] = entry
+    return tensors
 
 
 def new_spelling(name: str, family: Family) -> str:
@@ -244,42 +257,45 @@ def new_spelling(name: str, family: Family) -> str:
 # --------------------------------------------------------------------------------------- refusals
 
 
-def refuse_quantised(source: Source) -> None:
-    """Weights in the format of another program's quantisation: one line for all of them."""
-    name = next((name for name in QUANTISED if source.keys.get(name)), None)
+def refuse_quantized(source: Source) -> None:
+    """Refuse weights that another library quantized (GPTQ, AWQ, bitsandbytes, …)."""
+    name = next((name for name in QUANTIZATION_KEYS if source.keys.get(name)), None)
     if name is None:
         return
+    method = _quantization_method(name, source.keys[name])
     raise CheckpointError(
-        f"{source.where} is quantised ({_method(name, source.keys[name])}): such weights are not"
-        " read",
+        f"{source.where} is quantized ({method}): such weights are not supported",
         expected="float32, float16 or bfloat16 weights",
         fix="use the original weights or a GGUF",
     )
 
 
-def _method(name: str, said: Any) -> str:
+def _quantization_method(name: str, value: Any) -> str:
     if name == "quantization":
-        bits = said.get("bits") if isinstance(said, dict) else None
+        bits = value.get("bits") if isinstance(value, dict) else None
         return f"MLX, {bits} bits" if isinstance(bits, int) else "MLX"
-    method = said.get("quant_method") if isinstance(said, dict) else None
+    method = value.get("quant_method") if isinstance(value, dict) else None
     if (
         method is None
-        and isinstance(said, dict)
-        and (said.get("load_in_4bit") or said.get("load_in_8bit"))
+        and isinstance(value, dict)
+        and (value.get("load_in_4bit") or value.get("load_in_8bit"))
     ):
         method = "bitsandbytes"
-    return METHODS.get(str(method).lower(), short(str(method))[1:-1]) if method else name
+    if not method:
+        return name
+    return QUANTIZATION_METHODS.get(str(method).lower(), short(str(method))[1:-1])
 
 
 def check_budget(source: Source, config: ModelConfig) -> None:
-    """A configuration that asks for more than the file holds is refused before anything is made."""
-    held = sum(entry.numbers for entry in source.tensors.values())
+    """Refuse a configuration that needs more weights than the file holds, before anything is
+    allocated."""
+    available = sum(entry.numbers for entry in source.tensors.values())
     for stack in config.stacks.values():
-        asked = stack.layers * stack.width + stack.width * stack.embedding.vocab_size
-        asked += stack.layers * stack.width * stack.blocks[0].feed_forward.hidden
-        if stack.layers > len(source.tensors) or asked > held:
+        needed = stack.layers * stack.width + stack.width * stack.embedding.vocab_size
+        needed += stack.layers * stack.width * stack.blocks[0].feed_forward.hidden
+        if stack.layers > len(source.tensors) or needed > available:
             raise CheckpointError(
-                f"{source.where}: config.json asks for {stack.layers:,} layers of width"
-                f" {stack.width:,}; the file holds {held:,} numbers",
+                f"{source.where}: config.json describes {stack.layers:,} layers of width"
+                f" {stack.width:,}; the file holds {available:,} numbers",
                 fix="the weights and config.json do not belong together: fetch the folder again",
             )

@@ -1,4 +1,4 @@
-"""What a checkpoint is, without reading its weights."""
+"""Facts about a checkpoint, without reading its weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sightline.checkpoints.formats.folder import checksums
 from sightline.checkpoints.formats.writing import MANIFEST
-from sightline.checkpoints.identity import understand
+from sightline.checkpoints.identity import identify
 from sightline.checkpoints.open import open_source
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.sources.catalogue import CATALOGUE
@@ -18,19 +18,20 @@ from sightline.config import ModelConfig
 from sightline.explain import total_parameters
 
 
-def about(reference: str | Path, *, strict: bool = False) -> dict[str, Any]:
-    """Facts by name, in the order that a reader wants them. `strict` refuses keys of config.json
-    that nobody knows."""
-    found = resolve(reference)
-    source = open_source(found, skip_pickles=True)
-    family, head, config = understand(source, strict=strict)
+def checkpoint_info(reference: str | Path, *, strict: bool = False) -> dict[str, Any]:
+    """Facts by name, in the order in which they are shown. `strict` refuses unknown keys of
+    config.json."""
+    resolved = resolve(reference)
+    source = open_source(resolved, skip_pickles=True)
+    identity = identify(source, strict=strict)
+    config = identity.config
     tokenizer = tokenizer_of(source)
     stack = config.last
     block = stack.block(0)
     return {
-        "name": found.name,
-        "family": family.name,
-        "head": head,
+        "name": resolved.name,
+        "family": identity.family.name,
+        "head": identity.head,
         "kind": " + ".join(config.stacks),
         "parameters": total_parameters(config),
         "width": stack.width,
@@ -41,25 +42,25 @@ def about(reference: str | Path, *, strict: bool = False) -> dict[str, Any]:
         "hidden": block.feed_forward.hidden,
         "vocabulary": stack.embedding.vocab_size,
         "context": stack.max_positions,
-        "positions": positions(config),
+        "positions": position_types(config),
         "norm": f"{type(block.norm).__name__}, {block.placement}",
         "feed-forward": (
             f"{block.feed_forward.activation}{', gated' if block.feed_forward.gated else ''}"
         ),
         "format": source.format,
-        "dtype": dtypes(source) or None,
-        "bytes": size(found.path),
-        "checksums": checksums_of(found.path),
+        "dtype": stored_dtypes(source) or None,
+        "bytes": bytes_on_disk(resolved.path),
+        "checksums": checksum_status(resolved.path),
         "tokenizer": None if tokenizer is None else f"{tokenizer.vocab_size:,} tokens",
         "chat template": tokenizer is not None and tokenizer.chat_template is not None,
-        "licence": CATALOGUE[found.name].licence if found.name in CATALOGUE else None,
-        "path": str(found.path),
+        "licence": CATALOGUE[resolved.name].licence if resolved.name in CATALOGUE else None,
+        "path": str(resolved.path),
         "notes": source.notes,
     }
 
 
-def positions(config: ModelConfig) -> str:
-    """Where position enters."""
+def position_types(config: ModelConfig) -> str:
+    """The kinds of position encoding, in the embedding and in attention."""
     stack = config.last
     names = [
         type(stack.embedding.positions).__name__,
@@ -68,35 +69,34 @@ def positions(config: ModelConfig) -> str:
     return " + ".join(name for name in dict.fromkeys(names) if name != "NoPosition") or "none"
 
 
-def dtypes(source: Source) -> str:
-    """How the file stores its numbers, most first, with their shares if it is in several ways:
-    `Q4_1 (79%), Q8_0 (21%), F32 (<1%)`."""
+def stored_dtypes(source: Source) -> str:
+    """The dtypes of the stored weights, most frequent first, with their shares if there are
+    several: `Q4_1 (79%), Q8_0 (21%), F32 (<1%)`."""
     counts = Counter[str]()
     for entry in source.tensors.values():
         counts[entry.kind or str(entry.dtype).removeprefix("torch.")] += entry.numbers
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(
-        f"{name} ({share(count, counts.total())})" for name, count in counts.most_common()
+        f"{name} ({percent_of(count, counts.total())})" for name, count in counts.most_common()
     )
 
 
-def share(part: int, whole: int) -> str:
-    """In percent; what is there is never called 0%, and 100% is all of it."""
+def percent_of(part: int, whole: int) -> str:
+    """In percent: a part above zero is never shown as 0%, and 100% means all of it."""
     percent = round(100 * part / max(1, whole))
     if percent == 0:
         return "<1%"
     return f"{percent}%" if percent < 100 or part == whole else ">99%"
 
 
-def checksums_of(path: Path) -> str | None:
-    """What a folder's sightline.json covers. Reading them all is left to `sightline check
-    --verify`."""
+def checksum_status(path: Path) -> str | None:
+    """How many files a folder's sightline.json covers. `sightline check --verify` reads them."""
     sums = checksums(path) if path.is_dir() else None
     return None if sums is None else f"sha256 of {len(sums)} files in {MANIFEST}, not verified here"
 
 
-def size(path: Path) -> int:
+def bytes_on_disk(path: Path) -> int:
     """Bytes on disk."""
     files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
     return sum(file.stat().st_size for file in files)

@@ -1,4 +1,4 @@
-"""A source becomes a Transformer: the family reads the keys, the table assigns the tensors."""
+"""Build a Transformer from a source: the family's table says which tensor fills which parameter."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sightline.checkpoints.identity import check_budget, new_spelling, renamed, table_of, understand
+from sightline.checkpoints.identity import (
+    check_budget,
+    identify,
+    new_spelling,
+    pairing_table,
+    with_new_spellings,
+)
 from sightline.checkpoints.source import Source
-from sightline.checkpoints.tables import Pairing, check_claims, ignored
+from sightline.checkpoints.tables import Pairing, check_claims, ignored_names
 from sightline.config import LanguageHead, ModelConfig
 from sightline.core.model import Transformer
 from sightline.errors import CheckpointError
@@ -20,8 +26,8 @@ Progress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A Transformer and what is known of where it came from."""
+class LoadedWeights:
+    """A Transformer with its family, its head and its source."""
 
     transformer: Transformer
     family: Family
@@ -29,39 +35,44 @@ class Loaded:
     source: Source
 
 
-def load(
+def load_weights(
     source: Source,
     *,
     dtype: torch.dtype = torch.float32,
     strict: bool = False,
     progress: Progress | None = None,
-) -> Loaded:
+) -> LoadedWeights:
     """Build the model that the source describes and fill every parameter from it. `strict` refuses
     unknown keys and NaN weights."""
-    family, head, config = understand(source, strict=strict)
+    identity = identify(source, strict=strict)
+    family = identity.family
+    head = identity.head
+    config = identity.config
     check_budget(source, config)
     with torch.device("meta"):
         transformer = Transformer(config)
-    tensors = renamed(source, family)
+    tensors = with_new_spellings(source, family)
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
-    table = table_of(family, head, config, shapes, tensors)
-    _check_left_out(source, family, table)
+    table = pairing_table(family, head, config, shapes, tensors)
+    _check_ignored(source, family, table)
     check_claims(
-        str(source.where), table, set(tensors), shapes, ignored(family, config, head, tensors)
+        str(source.where), table, set(tensors), shapes, ignored_names(family, config, head, tensors)
     )
     for pair in table:
         if pair.theirs not in tensors:
             if pair.rule.zero_if_absent:
-                assign(transformer, pair.ours[0], torch.zeros(shapes[pair.ours[0]], dtype=dtype))
+                assign_parameter(
+                    transformer, pair.ours[0], torch.zeros(shapes[pair.ours[0]], dtype=dtype)
+                )
             continue
         entry = tensors[pair.theirs]
-        parts = _parts(source, pair, entry.read(), shapes)
+        parts = _split_tensor(source, pair, entry.read(), shapes)
         if pair.rule.optional:
             _check_tied(source, pair, parts[0], transformer)
             continue
         _check_finite(source, pair.theirs, parts, strict=strict)
         for name, tensor in zip(pair.ours, parts, strict=True):
-            assign(transformer, name, tensor.to(dtype))
+            assign_parameter(transformer, name, tensor.to(dtype))
         if progress is not None:
             progress(pair.theirs, entry.numbers)
     _note_choices(
@@ -70,14 +81,14 @@ def load(
         stored={tensors[pair.theirs].dtype for pair in table if pair.theirs in tensors},
         held=dtype,
     )
-    return Loaded(transformer.eval(), family, head, source)
+    return LoadedWeights(transformer.eval(), family, head, source)
 
 
 def _note_choices(
     source: Source, config: ModelConfig, *, stored: set[torch.dtype], held: torch.dtype
 ) -> None:
-    """What a user may not expect of the loaded weights: that they were cast, or tied although
-    config.json says otherwise."""
+    """Note what a user may not expect: weights that were cast, or tied although config.json says
+    otherwise."""
     cast = sorted(str(kind).removeprefix("torch.") for kind in stored - {held})
     if cast:
         source.notes.append(
@@ -89,53 +100,52 @@ def _note_choices(
         and source.keys.get("tie_word_embeddings") is False
     ):
         source.notes.append(
-            "the file has no head of its own: logits are made with the embedding, against"
+            "the file has no output layer: the embedding is used for the logits, despite"
             " tie_word_embeddings: false"
         )
 
 
-def _check_left_out(source: Source, family: Family, table: list[Pairing]) -> None:
-    """What the user ignores must be of no use to the model, or a parameter would be missing or,
-    worse, zero."""
+def _check_ignored(source: Source, family: Family, table: list[Pairing]) -> None:
+    """Refuse to ignore a tensor that the model needs: its parameter would be missing or zero."""
     left_out = {new_spelling(name, family) for name in source.left_out}
     needed = next(
         (pair.theirs for pair in table if pair.theirs in left_out and not pair.rule.optional), None
     )
     if needed is not None:
-        seen = f"{source.where}: ignore_tensors leaves out {needed}, which the model needs"
+        seen = f"{source.where}: ignore_tensors matches {needed}, which the model needs"
         raise CheckpointError(seen, fix="give a narrower glob to --ignore-tensors")
 
 
-def _parts(
+def _split_tensor(
     source: Source, pair: Pairing, tensor: Tensor, shapes: dict[str, tuple[int, ...]]
 ) -> list[Tensor]:
-    """The tensor taken apart, each part of its parameter's shape."""
+    """The tensor split into its parameters, each checked against its shape."""
     try:
-        parts = pair.take_apart(tensor)
+        parts = pair.split(tensor)
     except RuntimeError:
         parts = []
-    wanted = [shapes[name] for name in pair.ours]
-    if [tuple(part.shape) for part in parts] != wanted:
+    expected_shapes = [shapes[name] for name in pair.ours]
+    if [tuple(part.shape) for part in parts] != expected_shapes:
         expected = ", ".join(
-            f"{name} {list(shape)}" for name, shape in zip(pair.ours, wanted, strict=True)
+            f"{name} {list(shape)}" for name, shape in zip(pair.ours, expected_shapes, strict=True)
         )
         raise CheckpointError(
             f"{source.where}: {pair.theirs} has shape {list(tensor.shape)}",
             expected=f"what fills {expected}",
-            fix="the weights and config.json differ",
+            fix="use weights and a config.json that belong together",
         )
     if not tensor.is_floating_point():
         raise CheckpointError(
             f"{source.where}: {pair.theirs} is {tensor.dtype}",
             expected="floating-point weights",
-            fix="use a checkpoint that is not quantised",
+            fix="use a checkpoint that is not quantized",
         )
     return parts
 
 
 def _check_tied(source: Source, pair: Pairing, copy: Tensor, transformer: Transformer) -> None:
-    mine = transformer.get_parameter(pair.ours[0])
-    if not torch.equal(mine, copy.to(mine.dtype)):
+    embedding = transformer.get_parameter(pair.ours[0])
+    if not torch.equal(embedding, copy.to(embedding.dtype)):
         raise CheckpointError(
             f"{source.where}: {pair.theirs} differs from the embedding that config.json ties it to",
             fix='set "tie_word_embeddings": false in config.json',
@@ -145,17 +155,17 @@ def _check_tied(source: Source, pair: Pairing, copy: Tensor, transformer: Transf
 def _check_finite(source: Source, name: str, parts: list[Tensor], *, strict: bool) -> None:
     if all(bool(torch.isfinite(part.sum(dtype=torch.float32))) for part in parts):
         return
-    said = f"{name} holds NaN or infinity"
+    problem = f"{name} holds NaN or infinity"
     if strict:
         raise CheckpointError(
-            f"{source.where}: {said}",
+            f"{source.where}: {problem}",
             fix="load without strict to look at it, or fetch the file again",
         )
-    source.notes.append(f"warning: {said}")
+    source.notes.append(f"warning: {problem}")
 
 
-def assign(module: nn.Module, path: str, tensor: Tensor) -> None:
-    """Put a tensor in a parameter's place."""
+def assign_parameter(module: nn.Module, path: str, tensor: Tensor) -> None:
+    """Replace the parameter at `path` by a tensor."""
     *folders, leaf = path.split(".")
     for folder in folders:
         module = module.get_submodule(folder)

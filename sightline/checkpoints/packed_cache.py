@@ -1,13 +1,13 @@
-"""A checkpoint for the native engine: its packed weights are kept in the cache, and the second time
-only they are read.
+"""Load a checkpoint for the native engine: its packed weights are cached on disk, and later loads
+read only those.
 
     loaded = load_packed(source, "int8")
     loaded.engine     # has the packed weights
     loaded.weights    # the transformer, read from the checkpoint when something needs it
 
-An entry belongs to the files that it was made from (their paths, sizes, modification times and
-samples of their bytes), to what they say, and to this build of Sightline. One that does not match,
-or is damaged, is rebuilt.
+A cache entry is keyed by the files it was made from (paths, sizes, modification times and samples
+of their bytes), by the config and tensor list, and by this build of Sightline. An entry that does
+not match, or is damaged, is rebuilt.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from pathlib import Path
 
 import torch
 
-from sightline.checkpoints.identity import understand
-from sightline.checkpoints.load import Progress
-from sightline.checkpoints.load import load as load_source
+from sightline.checkpoints.identity import identify
+from sightline.checkpoints.load import Progress, load_weights
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.sources.directories import packed as packed_folder
 from sightline.core.lazy import LazyTransformer
@@ -34,16 +33,16 @@ from sightline.errors import CheckpointError
 from sightline.families.schema.family import Family
 from sightline.files.regular import open_regular_file
 
-SMALLEST = 4_000_000  # numbers; a smaller model is packed sooner than its entry is found
+SMALLEST_CACHED = 4_000_000  # parameters; a smaller model is packed faster than read from the cache
 WEIGHTS = (".safetensors", ".bin", ".index.json")
-SAMPLES = 64  # pieces of each file that are compared; smaller files are compared whole
-SAMPLE = 1 << 14  # bytes of a piece
+SAMPLES = 64  # samples per file; smaller files are compared in full
+SAMPLE_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLoad:
-    """A checkpoint for the native engine. `engine` is None where nothing was kept: the weights are
-    in memory then, and are still to be packed."""
+    """A checkpoint for the native engine. `engine` is None if nothing was cached: then the weights
+    are in memory and still have to be packed."""
 
     weights: LazyTransformer
     family: Family
@@ -54,56 +53,58 @@ class PackedLoad:
 def load_packed(
     source: Source, precision: Precision, *, strict: bool = False, progress: Progress | None = None
 ) -> PackedLoad:
-    """From the cache of packed weights if they are there; else the checkpoint is read, packed and
-    kept."""
-    family, head, _ = understand(source, strict=strict)
-    path = place_of(source, precision) if worth_keeping(source) else None
+    """Read packed weights from the cache; if there are none, read the checkpoint, pack it and cache
+    the result."""
+    identity = identify(source, strict=strict)
+    family = identity.family
+    head = identity.head
+    path = packed_path(source, precision) if is_worth_caching(source) else None
     if path is None:
-        transformer = load_source(source, strict=strict, progress=progress).transformer
+        transformer = load_weights(source, strict=strict, progress=progress).transformer
         return PackedLoad(LazyTransformer.of(transformer), family, head, None)
-    key = key_of(source, precision)
-    engine = found_in(path, key, source, strict=strict)
+    key = cache_key(source, precision)
+    engine = read_packed(path, key, source, strict=strict)
     if engine is None:
         before = len(source.notes)
-        transformer = load_source(source, strict=strict, progress=progress).transformer
+        transformer = load_weights(source, strict=strict, progress=progress).transformer
         engine = NativeEngine.of(transformer, precision)
         source.notes += engine.notes
-        if not keep(path, key, engine, source, notes=source.notes[before:]):
+        if not store_packed(path, key, engine, source, notes=source.notes[before:]):
             return PackedLoad(LazyTransformer.of(transformer), family, head, engine)
         store.release(engine)
-    return PackedLoad(unread(source, strict=strict), family, head, engine)
+    return PackedLoad(lazy_transformer(source, strict=strict), family, head, engine)
 
 
-def worth_keeping(source: Source) -> bool:
-    """A decoder alone that is not small."""
-    *_, config = understand(source)
+def is_worth_caching(source: Source) -> bool:
+    """Whether this is a decoder-only model that is not small."""
+    config = identify(source).config
     return (
         config.encoder is None
-        and sum(entry.numbers for entry in source.tensors.values()) >= SMALLEST
+        and sum(entry.numbers for entry in source.tensors.values()) >= SMALLEST_CACHED
     )
 
 
-def unread(source: Source, *, strict: bool) -> LazyTransformer:
-    """The transformer, of which nothing is read yet."""
-    *_, config = understand(source, strict=strict)
+def lazy_transformer(source: Source, *, strict: bool) -> LazyTransformer:
+    """The transformer, whose weights are read on first use."""
+    config = identify(source, strict=strict).config
 
     def read() -> Transformer:
-        return load_source(
+        return load_weights(
             replace(source, notes=[]), dtype=torch.float32, strict=strict
-        ).transformer  # its notes are known
+        ).transformer  # its notes are in `source` already
 
     return LazyTransformer(config, read)
 
 
-def found_in(path: Path, key: store.Key, source: Source, *, strict: bool) -> NativeEngine | None:
-    """The engine that was kept for this very checkpoint. `strict` wants to see the weights if there
-    was something to warn of."""
-    *_, config = understand(source)
+def read_packed(path: Path, key: store.Key, source: Source, *, strict: bool) -> NativeEngine | None:
+    """The cached engine for this checkpoint, or None. With `strict`, an entry with warnings is not
+    used, so that the weights are checked again."""
+    config = identify(source).config
     assert config.decoder is not None
     try:
         entry = store.read(path, key, config.decoder)
     except store.BrokenError as error:
-        source.notes.append(f"the packed weights in {path} are made anew: {error}")
+        source.notes.append(f"the packed weights in {path} are rebuilt: {error}")
         return None
     if entry is None or (strict and any(note.startswith("warning") for note in entry.notes)):
         return None
@@ -111,27 +112,27 @@ def found_in(path: Path, key: store.Key, source: Source, *, strict: bool) -> Nat
     return entry.engine
 
 
-def keep(
+def store_packed(
     path: Path, key: store.Key, engine: NativeEngine, source: Source, *, notes: list[str]
 ) -> bool:
-    """Put an engine's weights into the cache, unless the checkpoint changed meanwhile. A cache that
-    cannot be written is no error."""
+    """Write an engine's weights to the cache, unless the checkpoint changed in the meantime. A
+    cache that cannot be written is noted, and is not an error."""
     try:
-        if key_of(source, key["precision"]) != key:
+        if cache_key(source, key["precision"]) != key:
             return False
         store.tidy(path.parent)
         store.write(path, key, engine, notes=notes)
     except OSError as error:
         source.notes.append(
-            f"the packed weights are not kept for the next time: {path.parent}:"
-            f" {error.strerror or error}"
+            f"the packed weights could not be cached in {path.parent}: {error.strerror or error}"
         )
         return False
     return True
 
 
-def place_of(source: Source, precision: Precision) -> Path | None:
-    """One file for each checkpoint and precision: a checkpoint that changes replaces its own."""
+def packed_path(source: Source, precision: Precision) -> Path | None:
+    """One file per checkpoint and precision, so that a changed checkpoint replaces its own
+    entry."""
     where = source.where.resolve()
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in where.stem)[
         :60
@@ -143,27 +144,26 @@ def place_of(source: Source, precision: Precision) -> Path | None:
         return None
 
 
-def key_of(source: Source, precision: Precision) -> store.Key:
-    """What an entry belongs to."""
-    said = [
+def cache_key(source: Source, precision: Precision) -> store.Key:
+    """The key of a cache entry: precision, files, config and tensor list."""
+    contents = [
         source.keys,
         [[entry.name, entry.shape, str(entry.dtype)] for entry in source.tensors.values()],
     ]
-    text = json.dumps(said, sort_keys=True, default=str).encode(errors="surrogateescape")
+    text = json.dumps(contents, sort_keys=True, default=str).encode(errors="surrogateescape")
     return store.key_of(
-        precision=precision, files=files_of(source), said=hashlib.sha256(text).hexdigest()
+        precision=precision, files=file_fingerprints(source), said=hashlib.sha256(text).hexdigest()
     )
 
 
-def files_of(source: Source) -> list[tuple[str, int, int, int, int, str]]:
-    """Of each of the checkpoint's files: name, size, time of change of its content and of its
-    inode, inode, digest of its samples.
+def file_fingerprints(source: Source) -> list[tuple[str, int, int, int, int, str]]:
+    """For each file: path, size, mtime, ctime, inode, and a digest of samples of its bytes.
 
-    The time of the inode moves with every write and cannot be set, so that other weights of the
-    same size and time are noticed. The samples are for file systems that keep no such time.
+    The ctime changes with every write and cannot be set, so other weights of the same size and
+    mtime are noticed. The samples are for file systems without a ctime.
     """
     where = source.where.resolve()
-    inside = (
+    files = (
         [
             path
             for path in where.iterdir()
@@ -172,25 +172,31 @@ def files_of(source: Source) -> list[tuple[str, int, int, int, int, str]]:
         if where.is_dir()
         else [where]
     )
-    return [described(path) for path in sorted(inside) if path.is_file()]
+    return [file_fingerprint(path) for path in sorted(files) if path.is_file()]
 
 
-def described(path: Path) -> tuple[str, int, int, int, int, str]:
-    seen = path.stat()
-    return str(path), seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, sampled(path)
+def file_fingerprint(path: Path) -> tuple[str, int, int, int, int, str]:
+    status = path.stat()
+    return (
+        str(path),
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        status.st_ino,
+        sample_digest(path),
+    )
 
 
-def sampled(path: Path) -> str:
-    """The digest of some of a file's bytes. What cannot be read is not what the weights came
-    from."""
+def sample_digest(path: Path) -> str:
+    """The SHA-256 of samples of a file's bytes; empty if it cannot be read."""
     try:
         with open_regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size <= SAMPLES * SAMPLE:
-                return hashlib.sha256(file.read(SAMPLES * SAMPLE)).hexdigest()
-            starts = [(size - SAMPLE) * number // (SAMPLES - 1) for number in range(SAMPLES)]
+            if size <= SAMPLES * SAMPLE_BYTES:
+                return hashlib.sha256(file.read(SAMPLES * SAMPLE_BYTES)).hexdigest()
+            starts = [(size - SAMPLE_BYTES) * number // (SAMPLES - 1) for number in range(SAMPLES)]
             return hashlib.sha256(
-                b"".join(os.pread(file.fileno(), SAMPLE, start) for start in starts)
+                b"".join(os.pread(file.fileno(), SAMPLE_BYTES, start) for start in starts)
             ).hexdigest()
     except OSError:
         return ""

@@ -1,5 +1,5 @@
-"""How a sentence-transformers folder makes one vector of a text: modules.json,
-1_Pooling/config.json, and what stands beside them."""
+"""Pooling of a sentence-transformers folder: how token vectors become one vector per text, from
+modules.json and 1_Pooling/config.json."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sightline.families.schema.keys import Keys
 from sightline.files.checked import open_regular, shown
 from sightline.files.strict_json import MOST_BYTES, parse_json, read_json
 
-How = Literal["mean", "first", "last"]
+PoolingMode = Literal["mean", "first", "last"]
 
-MODES: dict[str, How] = {"mean": "mean", "cls": "first", "lasttoken": "last"}
-FLAGS = {  # the spelling before version 5.4: one true or false per mode
+MODES: dict[str, PoolingMode] = {"mean": "mean", "cls": "first", "lasttoken": "last"}
+FLAGS = {  # before version 5.4: one boolean per mode
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "lasttoken",
@@ -24,7 +24,7 @@ FLAGS = {  # the spelling before version 5.4: one true or false per mode
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-KINDS = (
+CONFIG_KINDS = (
     "bert",
     "roberta",
     "distilbert",
@@ -38,14 +38,14 @@ ONLY_THESE = "Transformer, Pooling and, if vectors have length 1, Normalize"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pooling:
-    """`how` the token vectors become one, whether that is scaled to length 1, and what happens to
-    the text before.
+    """`how` token vectors are pooled, whether the result is scaled to length 1, and how the text is
+    prepared.
 
-    `max_length` counts tokens, the special ones too; `lowercase` and `prompt` are done to the text
-    before it is cut into tokens.
+    `max_length` counts tokens, special ones included; `lowercase` and `prompt` apply to the text
+    before tokenization.
     """
 
-    how: How
+    how: PoolingMode
     normalize: bool
     max_length: int | None = None
     lowercase: bool = False
@@ -53,26 +53,26 @@ class Pooling:
 
 
 def read_pooling(folder: Path | str) -> Pooling | None:
-    """What the folder says of pooling; None if it is not a sentence-transformers folder. What it
-    says must be understood entirely."""
+    """The pooling of a folder; None if it is not a sentence-transformers folder. Settings that are
+    not supported are refused."""
     folder = Path(folder)
     if not (folder / "modules.json").exists():
         return None
-    place, normalize = _modules(folder)
-    how, width = _how(_settings(folder, place))
+    place, normalize = _read_modules(folder)
+    how, width = _read_mode(_pooling_config(folder, place))
     _check_width(folder, width)
-    max_length, lowercase = _limits(folder)
+    max_length, lowercase = _length_limit(folder)
     return Pooling(
         how=how,
         normalize=normalize,
         max_length=max_length,
         lowercase=lowercase,
-        prompt=_prompt(folder),
+        prompt=_default_prompt(folder),
     )
 
 
-def _modules(folder: Path) -> tuple[str, bool]:
-    """The pooling module's folder, and whether a Normalize follows."""
+def _read_modules(folder: Path) -> tuple[str, bool]:
+    """The pooling module's folder, and whether a Normalize module follows."""
     path = file_inside(folder, "modules.json")
     with open_regular(path) as file:
         listed = parse_json(file.read(MOST_BYTES), shown(path))
@@ -98,18 +98,17 @@ def _modules(folder: Path) -> tuple[str, bool]:
         seen = f"{shown(path)} lists {shown(', '.join(kinds)) or 'no modules'}"
         raise CheckpointError(seen, expected=ONLY_THESE, fix="use a model of these modules only")
     if places[0] or places[1] in ("", ".", "..") or places[1] != Path(places[1]).name:
-        seen = f"{shown(path)}: the modules lie in {shown(places)}"
+        seen = f"{shown(path)}: the modules are in {shown(places)}"
         raise CheckpointError(
             seen,
-            expected="the model in the folder itself, pooling in a folder of it",
+            expected="the model in the folder itself, pooling in a subfolder",
             fix="download the folder again",
         )
     return places[1], "Normalize" in kinds
 
 
-def _settings(folder: Path, place: str) -> Path:
-    """The module's config.json. A link may lead only into the folder, or to the hub cache's
-    `blobs`."""
+def _pooling_config(folder: Path, place: str) -> Path:
+    """The module's config.json; links are checked as `file_inside` does."""
     path = folder / place / "config.json"
     home = folder.resolve()
     try:
@@ -128,8 +127,8 @@ def _settings(folder: Path, place: str) -> Path:
     return path
 
 
-def _how(path: Path) -> tuple[How, int]:
-    """The one mode that is switched on, and the vectors' width."""
+def _read_mode(path: Path) -> tuple[PoolingMode, int]:
+    """The one active pooling mode, and the vectors' width."""
     keys = Keys(read_json(path), shown(path))
     keys.only("include_prompt", True)
     width = keys.number("word_embedding_dimension", "embedding_dimension")
@@ -141,13 +140,13 @@ def _how(path: Path) -> tuple[How, int]:
     if len(modes) != 1 or modes[0] not in MODES:
         seen = f"{shown(path)}: pooling by {shown(' and '.join(map(str, modes))) or 'nothing'}"
         raise CheckpointError(
-            seen, expected=f"one of {', '.join(MODES)}", fix="use a model that pools so"
+            seen, expected=f"one of {', '.join(MODES)}", fix="use a model with one of these modes"
         )
     return MODES[modes[0]], width
 
 
 def _check_width(folder: Path, width: int) -> None:
-    """Pooling says how wide the vectors are that it gets: as wide as the model's."""
+    """Refuse pooling for vectors of another width than the model's."""
     keys = Keys(read_json(file_inside(folder, "config.json")), shown(folder / "config.json"))
     model = keys.number("hidden_size", "dim", "d_model", "n_embd", default=width)
     if model != width:
@@ -159,9 +158,9 @@ def _check_width(folder: Path, width: int) -> None:
         )
 
 
-def _limits(folder: Path) -> tuple[int | None, bool]:
-    """The longest text, in tokens, and whether it is put in lower case."""
-    for name in (f"sentence_{kind}_config.json" for kind in KINDS):
+def _length_limit(folder: Path) -> tuple[int | None, bool]:
+    """The maximum length in tokens, and whether texts are lowercased."""
+    for name in (f"sentence_{kind}_config.json" for kind in CONFIG_KINDS):
         if (folder / name).exists():
             keys = Keys(read_json(file_inside(folder, name)), shown(folder / name))
             keys.only("transformer_task", "feature-extraction")
@@ -178,16 +177,16 @@ def _limits(folder: Path) -> tuple[int | None, bool]:
 
 
 def _tokenizer_limit(folder: Path) -> int | None:
-    """The tokenizer's own limit, where sentence-transformers 6 writes it; a number beyond all
-    reason stands for none."""
+    """The tokenizer's own limit, where sentence-transformers 6 writes it. Very large numbers mean
+    that there is none."""
     if not (folder / "tokenizer_config.json").exists():
         return None
     limit = read_json(file_inside(folder, "tokenizer_config.json")).get("model_max_length")
     return limit if isinstance(limit, int) and 0 < limit < 1 << 24 else None
 
 
-def _prompt(folder: Path) -> str:
-    """What stands before every text, if the folder has such a default."""
+def _default_prompt(folder: Path) -> str:
+    """The text that is put before every input, if the folder sets a default prompt."""
     name = "config_sentence_transformers.json"
     if not (folder / name).exists():
         return ""

@@ -1,20 +1,23 @@
-"""A Transformer becomes tensors under Hugging Face's names: the family's table, run backwards."""
+"""Saving a Transformer: its tensors under Hugging Face's names (the family's table, run backwards),
+and a GGUF file of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sightline.checkpoints.source import Entry
 from sightline.checkpoints.tables import pairings
 from sightline.core.model import Transformer
+from sightline.errors import InputError
 from sightline.families import Family
+from sightline.text.tokenizer import Tokenizer
 
-GIVEN_UP = (
-    "T5WithLMHeadModel",
-)  # names of classes that newer versions of transformers do not have
+REMOVED_CLASSES = ("T5WithLMHeadModel",)  # newer versions of transformers do not have them
 
 
 def tensors_of(
@@ -31,8 +34,32 @@ def tensors_of(
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     for pair in pairings(family, transformer.config, head, shapes, prefixed=head != "none"):
         if not pair.rule.optional:
-            tensor = pair.put_together([parameters[name].detach() for name in pair.ours])
+            tensor = pair.join([parameters[name].detach() for name in pair.ours])
             yield pair.theirs, tensor.to(dtype or tensor.dtype).contiguous()
+
+
+def save_gguf(
+    path: Path,
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    keys: Mapping[str, Any],
+    tokenizer: Tokenizer | None,
+    dtype: str,
+    overwrite: bool = False,
+) -> list[str]:
+    """Write a GGUF file in llama.cpp's layout, with its tokenizer and chat template. Returns notes
+    on what GGUF has no place for."""
+    from sightline.checkpoints.formats.gguf.write import write_gguf
+
+    if path.exists() and not overwrite:
+        raise InputError(
+            f"{path} exists", expected="a new file", fix="choose another name, or --overwrite"
+        )
+    entries = {
+        name: Entry(name, tuple(tensor.shape), tensor.dtype, lambda tensor=tensor: tensor)
+        for name, tensor in tensors
+    }
+    return write_gguf(path, keys, entries, tokenizer, dtype)
 
 
 def keys_for(
@@ -40,16 +67,19 @@ def keys_for(
 ) -> dict[str, Any]:
     """config.json as it was read, with the dtype that is written now and the class that
     transformers builds."""
-    said = str(dtype).removeprefix("torch.")
-    name = "torch_dtype" if "torch_dtype" in keys else "dtype"
-    return {**keys, "architectures": [architecture(keys, family, head)], name: said}
+    dtype_key = "torch_dtype" if "torch_dtype" in keys else "dtype"
+    return {
+        **keys,
+        "architectures": [class_name_for(keys, family, head)],
+        dtype_key: str(dtype).removeprefix("torch."),
+    }
 
 
-def architecture(keys: Mapping[str, Any], family: Family, head: str) -> str:
-    """The class that config.json names; without a name, or with one that transformers gave up, the
+def class_name_for(keys: Mapping[str, Any], family: Family, head: str) -> str:
+    """The class that config.json names; without a name, or with one that transformers removed, the
     family's class with that head."""
-    named = keys.get("architectures")
-    given = named[0] if isinstance(named, list) and named else named
-    if isinstance(given, str) and given not in GIVEN_UP:
-        return given
+    names = keys.get("architectures")
+    name = names[0] if isinstance(names, list) and names else names
+    if isinstance(name, str) and name not in REMOVED_CLASSES:
+        return name
     return next(name for name, kind in family.heads.items() if kind == head)

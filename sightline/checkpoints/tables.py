@@ -1,7 +1,7 @@
-"""A family's rules, spelled out for one model: which tensor fills which parameters, and back.
+"""A family's weight table for one model: which tensor fills which parameters, and the reverse.
 
-Three laws hold for every load: each tensor is claimed once, each parameter is filled once, and the
-table runs backwards.
+For every load, each tensor is claimed once, each parameter is filled once, and the table is
+reversible.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """One tensor of theirs and the parameters of ours that it holds."""
+    """One checkpoint tensor (theirs) and the parameters (ours) that it fills."""
 
     theirs: str
     ours: tuple[str, ...]
     rule: Rule
 
-    def take_apart(self, tensor: Tensor) -> list[Tensor]:
-        """Theirs → ours."""
+    def split(self, tensor: Tensor) -> list[Tensor]:
+        """Split a checkpoint tensor into parameters."""
         rule = self.rule
         if rule.flat:
             tensor = tensor.reshape(-1)
@@ -45,8 +45,8 @@ class Pairing:
             return [parts[:, n].flatten(0, 1) for n in range(len(self.ours))]
         return [tensor] if rule.sizes is None else list(tensor.split(list(rule.sizes), dim=0))
 
-    def put_together(self, tensors: list[Tensor]) -> Tensor:
-        """Ours → theirs."""
+    def join(self, tensors: list[Tensor]) -> Tensor:
+        """Join parameters into a checkpoint tensor."""
         rule = self.rule
         if rule.interleaved is not None:
             parts = [tensor.unflatten(0, (rule.interleaved.heads, -1)) for tensor in tensors]
@@ -60,24 +60,24 @@ class Pairing:
 def pairings(
     family: Family, config: ModelConfig, head: str, shapes: Shapes, *, prefixed: bool
 ) -> list[Pairing]:
-    """Every rule with its names filled in, for the parameters that the model has."""
+    """Every rule with its names filled in, for the model's parameters."""
     layers = {name: stack.layers for name, stack in config.stacks.items()}
-    found: list[Pairing] = []
+    table: list[Pairing] = []
     for rule in family.weights(config, head):
-        for theirs, ours in _names(rule, shapes, layers):
-            found.append(
+        for theirs, ours in _rule_names(rule, shapes, layers):
+            table.append(
                 Pairing(
                     _with_prefix(theirs, family.prefix_of(head) if prefixed else ""), ours, rule
                 )
             )
-    return found
+    return table
 
 
 def _with_prefix(name: str, prefix: str) -> str:
     return name[1:] if name.startswith("^") else prefix + name
 
 
-def _names(
+def _rule_names(
     rule: Rule, shapes: Shapes, layers: dict[str, int]
 ) -> Iterable[tuple[str, tuple[str, ...]]]:
     """The rule's names with {path}, {n} and {p} filled in."""
@@ -94,17 +94,17 @@ def _names(
                 yield rule.theirs.replace("{n}", str(n)).replace("{p}", p), ours
 
 
-def ignored(family: Family, config: ModelConfig, head: str, names: Iterable[str]) -> set[str]:
-    """The tensors that a family knows and does not need."""
+def ignored_names(family: Family, config: ModelConfig, head: str, names: Iterable[str]) -> set[str]:
+    """The names of tensors that the family knows but does not need."""
     patterns = [
-        _pattern(rule.theirs, family.prefix_of(head))
+        _name_pattern(rule.theirs, family.prefix_of(head))
         for rule in family.weights(config, head)
         if rule.ignored
     ]
     return {name for name in names if any(pattern.fullmatch(name) for pattern in patterns)}
 
 
-def _pattern(template: str, prefix: str) -> re.Pattern[str]:
+def _name_pattern(template: str, prefix: str) -> re.Pattern[str]:
     text = (
         re.escape(template.lstrip("^"))
         .replace(re.escape("{n}"), r"\d+")
@@ -116,28 +116,29 @@ def _pattern(template: str, prefix: str) -> re.Pattern[str]:
 def check_claims(
     where: str, table: list[Pairing], present: set[str], shapes: Shapes, unneeded: set[str]
 ) -> None:
-    """Each tensor claimed once, each parameter filled once; otherwise the first five of each kind,
-    and how many there are."""
+    """Refuse missing and unexpected tensors; the error names the first five of each, and their
+    number."""
     claimed = [pair.theirs for pair in table if not pair.rule.optional]
     filled = [name for pair in table if not pair.rule.optional for name in pair.ours]
     twice = sorted(
         name for names in (claimed, filled) for name, count in Counter(names).items() if count > 1
     )
     assert not twice, f"the family's table names twice: {twice[:5]}"
-    missing, unexpected = mismatch(table, present, unneeded)
+    missing, unexpected = find_mismatch(table, present, unneeded)
     unfilled = sorted(set(shapes) - set(filled))
     assert not unfilled, f"the family's table never fills: {unfilled[:5]}"
     if missing or unexpected:
         known = {pair.theirs for pair in table} | unneeded
         raise CheckpointError(
-            f"{where}: {_listed(missing, unexpected)}", fix=_hint(missing, unexpected, known)
+            f"{where}: {_list_mismatches(missing, unexpected)}",
+            fix=_mismatch_fix(missing, unexpected, known),
         )
 
 
-def mismatch(
+def find_mismatch(
     table: list[Pairing], present: set[str], unneeded: set[str]
 ) -> tuple[list[str], list[str]]:
-    """The tensors that are missing, and those that nothing claims."""
+    """The missing tensors, and those that no rule claims."""
     needed = {
         pair.theirs for pair in table if not pair.rule.optional and not pair.rule.zero_if_absent
     }
@@ -145,26 +146,26 @@ def mismatch(
     return sorted(needed - present), sorted(present - known - unneeded)
 
 
-def _listed(missing: list[str], unexpected: list[str]) -> str:
-    said: list[str] = []
+def _list_mismatches(missing: list[str], unexpected: list[str]) -> str:
+    parts: list[str] = []
     for what, names in (("missing", missing), ("unexpected", unexpected)):
         if names:
             shown = ", ".join(_printable(name) for name in names[:5])
-            said.append(
+            parts.append(
                 f"{len(names)} tensor{'s' if len(names) > 1 else ''} {what}:"
                 f" {shown}{' …' if len(names) > 5 else ''}"
             )
-    return "; ".join(said)
+    return "; ".join(parts)
 
 
-def _hint(missing: list[str], unexpected: list[str], known: set[str]) -> str:
+def _mismatch_fix(missing: list[str], unexpected: list[str], known: set[str]) -> str:
     if missing and unexpected:
         close = difflib.get_close_matches(unexpected[0], missing, n=1, cutoff=0.5)
         if close:
             return f"is {_printable(unexpected[0])} a misspelling of {close[0]}?"
     if missing:
         return "the weights and config.json do not belong together: fetch the folder again"
-    globs = _globs(unexpected, known)
+    globs = _ignore_globs(unexpected, known)
     shell = " ".join(f"--ignore-tensors {shlex.quote(_printable(one))}" for one in globs)
     return (
         f"leave them out with {shell} (in Python:"
@@ -172,19 +173,18 @@ def _hint(missing: list[str], unexpected: list[str], known: set[str]) -> str:
     )
 
 
-def _globs(unexpected: list[str], known: set[str]) -> list[str]:
-    """Patterns that match the unexpected names and no known one: `v_head.*`. At most three, and
-    then one for a whole name each."""
-    taken = {name[:end] for name in known for end in _ends(name)}
-    found: dict[str, None] = {}
+def _ignore_globs(unexpected: list[str], known: set[str]) -> list[str]:
+    """Up to three globs such as `v_head.*` that match unexpected names and no known one."""
+    taken = {name[:end] for name in known for end in _part_ends(name)}
+    globs: dict[str, None] = {}
     for name in unexpected:
-        start = next((name[:end] for end in _ends(name) if name[:end] not in taken), None)
-        found[glob.escape(name) if start is None else f"{glob.escape(start)}*"] = None
-    return list(found)[:3]
+        start = next((name[:end] for end in _part_ends(name) if name[:end] not in taken), None)
+        globs[glob.escape(name) if start is None else f"{glob.escape(start)}*"] = None
+    return list(globs)[:3]
 
 
-def _ends(name: str) -> list[int]:
-    """Where each part of a dotted name ends, its dot included."""
+def _part_ends(name: str) -> list[int]:
+    """The end of each part of a dotted name, including its dot."""
     return [place + 1 for place, letter in enumerate(name) if letter == "."]
 
 

@@ -1,10 +1,10 @@
-"""Tensor names as a family writes them: the prefixes of wrappers are removed, and what the user
-does not want is left out.
+"""Clean tensor names: remove the prefixes of training wrappers, and leave out the tensors that the
+user ignores.
 
 module.       DataParallel, DistributedDataParallel
 _orig_mod.    torch.compile, anywhere in a name
-model.        a training class around the whole model, such as Lightning's; most families have a
-              `model.` of their own, which stays
+model.        a training class around the whole model, such as Lightning's; the `model.` prefix that
+              most families have is kept
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def clean_names(source: Source, ignore_tensors: Sequence[str] = ()) -> Source:
     """The source with unwrapped names, without the tensors that match a glob of `ignore_tensors`;
     both are noted.
 
-    A glob is held against a name as the file has it and against the unwrapped one.
+    A glob is compared with the name in the file and with the unwrapped name.
     """
     kept = [name for name in source.tensors if not _matches(name, ignore_tensors)]
     unwrapped, wrappers = _unwrap(kept, FAMILIES.get(str(source.keys.get("model_type"))))
@@ -35,8 +35,7 @@ def clean_names(source: Source, ignore_tensors: Sequence[str] = ()) -> Source:
     for name, short in zip(kept, unwrapped, strict=True):
         if short in tensors:
             seen = (
-                f"{source.where}: {shown(short)} is there twice, with and without a wrapper's"
-                " prefix"
+                f"{source.where}: {shown(short)} appears twice, with and without a wrapper's prefix"
             )
             raise CheckpointError(seen, fix="remove one, or leave it out with --ignore-tensors")
         tensors[short] = source.tensors[name]
@@ -89,8 +88,8 @@ def _without_part(name: str, part: str) -> str:
 
 
 def _is_own_prefix(names: list[str], family: Family | None) -> bool:
-    """Whether `model.` before every name is the family's own: then neither another wrapper nor a
-    whole model lies inside it."""
+    """Whether `model.` is the family's own prefix: then neither another wrapper nor a complete
+    model follows it."""
     families = FAMILIES.values() if family is None else (family,)
     prefixes = {
         prefix

@@ -1,5 +1,5 @@
-"""A tokenizer in a model's folder: the files as they were, or `tokenizer.json` made from what the
-checkpoint said of it."""
+"""The tokenizer files of a model folder: copied from the source, or written from the loaded
+tokenizer."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ def tokenizer_of(source: Source) -> Tokenizer | None:
 
 
 def tokenizer_files(source: Source | None, tokenizer: Tokenizer | None) -> dict[str, bytes]:
-    """What to write beside the weights so that the same tokenizer comes back."""
+    """The files to write beside the weights so that the same tokenizer is loaded again."""
     if source is not None and isinstance(source.tokenizer, Path):
-        there = [source.tokenizer / name for name in NAMES]
+        paths = [source.tokenizer / name for name in NAMES]
         return {
             path.name: path.read_bytes()
-            for path in there
+            for path in paths
             if path.is_file() and path.stat().st_size <= LARGEST
         }
-    return {} if tokenizer is None else _made(tokenizer)
+    return {} if tokenizer is None else _files_for(tokenizer)
 
 
-def _made(tokenizer: Tokenizer) -> dict[str, bytes]:
+def _files_for(tokenizer: Tokenizer) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     engine = tokenizer.engine
     if isinstance(engine, RustEngine):
         files["tokenizer.json"] = engine.tokenizer.to_str(pretty=True).encode()
     elif isinstance(engine, SentencePieceEngine):
         files["tokenizer.model"] = engine.model
-    said: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     ids = {
         "bos_token": tokenizer.bos,
         "eos_token": tokenizer.eos,
@@ -66,10 +66,10 @@ def _made(tokenizer: Tokenizer) -> dict[str, bytes]:
     for name, id in ids.items():
         piece = None if id is None else engine.piece(id)
         if piece is not None:
-            said[name] = piece
+            config[name] = piece
     if tokenizer.chat_template is not None:
-        said["chat_template"] = tokenizer.chat_template
+        config["chat_template"] = tokenizer.chat_template
     files["tokenizer_config.json"] = (
-        json.dumps(said, indent=2, ensure_ascii=False) + "\n"
+        json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     ).encode()
     return files

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sightline.checkpoints.identity import understand
-from sightline.checkpoints.load import load
+from sightline.checkpoints.identity import identify
+from sightline.checkpoints.load import load_weights
 from sightline.checkpoints.open import open_source
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.sources.reference import resolve
@@ -38,7 +38,7 @@ class Base:
 
     def transformer(self) -> Transformer:
         """The model with its weights, ready to learn."""
-        loaded = load(self.source).transformer
+        loaded = load_weights(self.source).transformer
         if not self.fresh:
             return loaded
         made = build(self.config)
@@ -64,7 +64,7 @@ def open_base(reference: str) -> Base:
     """Whatever `load` accepts: a folder, a .gguf file, a name of the catalogue, a hub id."""
     found = resolve(reference)
     source = open_source(found)
-    family, head, config = understand(source)
+    identity = identify(source)
     tokenizer = tokenizer_of(source)
     if tokenizer is None:
         raise InputError(
@@ -72,7 +72,15 @@ def open_base(reference: str) -> Base:
             expected="one that reads text",
             fix="add the tokenizer's files",
         )
-    return Base(reference, source, family, head, config, source.keys, tokenizer)
+    return Base(
+        reference,
+        source,
+        identity.family,
+        identity.head,
+        identity.config,
+        source.keys,
+        tokenizer,
+    )
 
 
 def take_over(made: Transformer, loaded: Transformer) -> None:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from sightline.checkpoints.pooling import How, Pooling
+from sightline.checkpoints.pooling import Pooling, PoolingMode
 from sightline.core.norms import unit
 from sightline.core.output import pool
 from sightline.core.runner import Runner
@@ -62,7 +62,9 @@ def prepare(text: str, pooling: Pooling) -> str:
 
 
 def pooled(
-    hidden: Float[Tensor, "batch time width"], how: How, padding: Bool[Tensor, "batch time"] | None
+    hidden: Float[Tensor, "batch time width"],
+    how: PoolingMode,
+    padding: Bool[Tensor, "batch time"] | None,
 ) -> Float[Tensor, "batch width"]:
     """One vector per row; without padding, without a copy."""
     if padding is not None:

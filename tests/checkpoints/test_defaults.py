@@ -117,10 +117,10 @@ def test_a_begin_or_end_outside_the_vocabulary_in_generation_config_is_a_note(
         ("suppress_tokens", [40], "suppress_tokens is 40"),
         ("forced_bos_token_id", True, "forced_bos_token_id is True"),
         ("forced_eos_token_id", 40, "forced_eos_token_id is 40"),
-        ("num_beams", 0, "num_beams is 0; expected a whole number, 1 or more"),
+        ("num_beams", 0, "num_beams is 0; expected an integer, 1 or more"),
         ("num_beams", 1.5, "num_beams is 1.5"),
         ("length_penalty", 1e9, "length_penalty is 1000000000.0"),
-        ("top_k", -1, "top_k is -1; expected a whole number, 0 or more"),
+        ("top_k", -1, "top_k is -1; expected an integer, 0 or more"),
     ],
 )
 def test_what_no_search_could_obey_is_refused(

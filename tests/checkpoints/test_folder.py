@@ -25,7 +25,7 @@ EVIL = b"cposix\nsystem\n(S'touch canary'\ntR."
 
 def refusal(path: Path, **options: Any) -> str:
     with pytest.raises(CheckpointError) as caught:
-        folder.read(path, **options)
+        folder.read_folder(path, **options)
     line = str(caught.value)
     assert "\n" not in line
     assert line.isprintable()
@@ -43,7 +43,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_one_file(model: Path) -> None:
-    source = folder.read(str(model))
+    source = folder.read_folder(str(model))
     assert (source.where, source.format, source.tokenizer, source.notes) == (
         model,
         "safetensors",
@@ -57,19 +57,19 @@ def test_one_file(model: Path) -> None:
 def test_the_order_of_formats(model: Path) -> None:
     (model / "pytorch_model.bin").write_bytes(EVIL)
     (model / "other.safetensors").write_bytes(save({"b": torch.ones(1)}))
-    assert list(folder.read(model).tensors) == ["a"]
+    assert list(folder.read_folder(model).tensors) == ["a"]
     (model / "model.safetensors").unlink()
-    assert list(folder.read(model).tensors) == ["b"]
+    assert list(folder.read_folder(model).tensors) == ["b"]
     (model / write.INDEX).write_text(json.dumps({"weight_map": {"b": "other.safetensors"}}))
     (model / "third.safetensors").write_bytes(save({"c": torch.ones(1)}))
-    assert list(folder.read(model).tensors) == ["b"]
+    assert list(folder.read_folder(model).tensors) == ["b"]
     (model / write.INDEX).unlink()
     assert "has 2 safetensors files" in refusal(model)
 
 
 def test_the_contents_decide_not_the_name(model: Path) -> None:
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
-    assert list(folder.read(model).tensors) == ["a"]
+    assert list(folder.read_folder(model).tensors) == ["a"]
     (model / "pytorch_model.bin").write_bytes(b"GGUF\3\0\0\0" + bytes(99))
     assert "is a GGUF file: unsupported format" in refusal(model, allow_pickle_weights=True)
 
@@ -155,7 +155,7 @@ def test_a_single_bit_flip_is_detected(tmp_path: Path) -> None:
     write.save_folder(
         tmp_path / "m", {"a": torch.ones(100)}, keys={"n": 1}, files={"tokenizer.json": b"{}"}
     )
-    folder.read(tmp_path / "m", verify=True)
+    folder.read_folder(tmp_path / "m", verify=True)
     for name, offset in (
         ("model.safetensors", -1),
         ("model.safetensors", -200),
@@ -169,7 +169,7 @@ def test_a_single_bit_flip_is_detected(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         assert name in refusal(tmp_path / "m", verify=True)
         path.write_bytes(data)
-    folder.read(tmp_path / "m", verify=True)
+    folder.read_folder(tmp_path / "m", verify=True)
 
 
 MANIFESTS = {
@@ -193,7 +193,7 @@ def test_manifests(model: Path, manifest: dict[str, Any], words: str) -> None:
     if "sha256" not in manifest or "version" in manifest:
         assert words in refusal(model)
     else:
-        folder.read(model)
+        folder.read_folder(model)
 
 
 def test_code_in_the_folder_is_noted_and_left_alone(
@@ -205,7 +205,7 @@ def test_code_in_the_folder_is_noted_and_left_alone(
     )
     for name in ("modeling_x.py", "__init__.py", "sitecustomize.py", "torch.py"):
         (model / name).write_text("open('canary', 'w')")
-    notes = folder.read(model).notes
+    notes = folder.read_folder(model).notes
     assert any("auto_map is ignored" in note for note in notes)
     assert any("modeling_x.py" in note for note in notes)
     assert not (model / "canary").exists()
@@ -261,7 +261,7 @@ def test_what_transformers_saves_is_read(tmp_path: Path) -> None:
     )
     for name, most in (("one", "1GB"), ("shards", "40KB")):
         theirs.save_pretrained(tmp_path / name, max_shard_size=most)
-        source = folder.read(tmp_path / name)
+        source = folder.read_folder(tmp_path / name)
         assert source.keys["model_type"] == "gpt2"
         state = theirs.state_dict()
         assert set(source.tensors) == set(state) - {"lm_head.weight"}
@@ -319,10 +319,10 @@ def test_a_ctranslate2_folder_is_named_as_what_it_is(tmp_path: Path) -> None:
 def test_what_a_pickle_folder_says_of_itself_can_be_read_without_the_pickle(model: Path) -> None:
     (model / "model.safetensors").unlink()
     (model / "pytorch_model.bin").write_bytes(EVIL)
-    source = folder.read(model, skip_pickles=True)
+    source = folder.read_folder(model, skip_pickles=True)
     assert (source.format, source.tensors, source.keys["model_type"]) == ("pickle", {}, "gpt2")
     assert source.notes == [
         f"{model / 'pytorch_model.bin'} is a pickle, which is not read here: sightline convert {model} NEW --from-pickle"
     ]
     save_file(WEIGHTS, model / "model.safetensors")
-    assert folder.read(model, skip_pickles=True).format == "safetensors"
+    assert folder.read_folder(model, skip_pickles=True).format == "safetensors"

@@ -15,7 +15,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from sightline.checkpoints.formats.gguf import read as gguf_read
 from sightline.checkpoints.formats.gguf import write as gguf_write
-from sightline.checkpoints.formats.gguf.header import READABLE, header_of
+from sightline.checkpoints.formats.gguf.header import READABLE, gguf_header
 from sightline.checkpoints.formats.rotary_order import halves_to_pairs, pairs_to_halves
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
@@ -32,8 +32,8 @@ def test_written_is_read_again_exactly(name: str, dtype: str, tmp_path: Path) ->
     entries = {
         name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x) for name, x in rounded.items()
     }
-    notes = gguf_write.write(tmp_path / "model.gguf", keys, entries, None, dtype)
-    source = gguf_read.read(tmp_path / "model.gguf")
+    notes = gguf_write.write_gguf(tmp_path / "model.gguf", keys, entries, None, dtype)
+    source = gguf_read.read_gguf(tmp_path / "model.gguf")
     kept = {name for name in rounded if "pooler" not in name}
     assert set(source.tensors) == kept
     assert len(notes) == len(rounded) - len(kept)
@@ -48,8 +48,8 @@ def test_written_is_read_again_exactly(name: str, dtype: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", MODELS)
 def test_the_keys_are_config_jsons(name: str, tmp_path: Path) -> None:
     _, keys, tensors = model_of(name)
-    gguf_write.write(tmp_path / "model.gguf", keys, tensors, None, "float32")
-    found = gguf_read.read(tmp_path / "model.gguf").keys
+    gguf_write.write_gguf(tmp_path / "model.gguf", keys, tensors, None, "float32")
+    found = gguf_read.read_gguf(tmp_path / "model.gguf").keys
     assert found["architectures"] == [MODELS[name][0]]
     for key, value in found.items():
         if key == "n_inner":
@@ -68,7 +68,7 @@ def test_transformers_reads_the_same_tensors(name: str, tmp_path: Path) -> None:
     """Another reader of GGUF finds the same: the q/k rows, the turned matrices and the names are
     right."""
     model, keys, tensors = model_of(name)
-    gguf_write.write(tmp_path / "model.gguf", keys, tensors, None, "float32")
+    gguf_write.write_gguf(tmp_path / "model.gguf", keys, tensors, None, "float32")
     found = load_gguf_checkpoint(
         str(tmp_path / "model.gguf"), return_tensors=True, model_to_load=model
     )
@@ -80,11 +80,11 @@ def test_transformers_reads_the_same_tensors(name: str, tmp_path: Path) -> None:
 
 def test_eight_bits_are_close_and_odd_rows_stay_plain(tmp_path: Path) -> None:
     _, keys, tensors = model_of("llama")
-    gguf_write.write(tmp_path / "model.gguf", keys, tensors, None, "q8_0")
-    header = header_of(tmp_path / "model.gguf")
+    gguf_write.write_gguf(tmp_path / "model.gguf", keys, tensors, None, "q8_0")
+    header = gguf_header(tmp_path / "model.gguf")
     assert header.tensors["blk.0.attn_q.weight"].kind == gguf.GGMLQuantizationType.Q8_0
     assert header.tensors["blk.0.attn_norm.weight"].kind == gguf.GGMLQuantizationType.F32
-    source = gguf_read.read(tmp_path / "model.gguf")
+    source = gguf_read.read_gguf(tmp_path / "model.gguf")
     for name, entry in tensors.items():
         assert (
             source.tensors[name].read() - entry.read()
@@ -99,7 +99,9 @@ def test_every_block_type_is_decoded(kind: gguf.GGMLQuantizationType, tmp_path: 
     writer = llama_writer(tmp_path / "model.gguf")
     writer.add_tensor("blk.0.ffn_up.weight", raw, raw_dtype=kind)
     finish(writer)
-    found = gguf_read.read(tmp_path / "model.gguf").tensors["model.layers.0.mlp.up_proj.weight"]
+    found = gguf_read.read_gguf(tmp_path / "model.gguf").tensors[
+        "model.layers.0.mlp.up_proj.weight"
+    ]
     assert found.shape == (6, 256)
     assert torch.equal(found.read(), torch.from_numpy(gguf.dequantize(raw, kind)))
 
@@ -120,8 +122,8 @@ def test_llama_3_scaling_goes_through_its_tensor(tmp_path: Path) -> None:
         "original_max_position_embeddings": 8192,
     }
     keys = keys | {"rope_parameters": scaling | {"rope_theta": 500000.0}, "rope_theta": None}
-    gguf_write.write(tmp_path / "model.gguf", keys, tensors, None, "float32")
-    found = gguf_read.read(tmp_path / "model.gguf").keys
+    gguf_write.write_gguf(tmp_path / "model.gguf", keys, tensors, None, "float32")
+    found = gguf_read.read_gguf(tmp_path / "model.gguf").keys
     assert found["rope_scaling"] == scaling
     assert found["rope_theta"] == 500000.0
 
@@ -141,14 +143,14 @@ def test_llama_3_scaling_goes_through_its_tensor(tmp_path: Path) -> None:
 )
 def test_other_scalings_go_through_the_metadata(scaling: dict[str, Any], tmp_path: Path) -> None:
     _, keys, tensors = model_of("qwen2")
-    gguf_write.write(
+    gguf_write.write_gguf(
         tmp_path / "model.gguf",
         keys | {"rope_parameters": scaling | {"rope_theta": 1e6}},
         tensors,
         None,
         "float32",
     )
-    found = gguf_read.read(tmp_path / "model.gguf").keys
+    found = gguf_read.read_gguf(tmp_path / "model.gguf").keys
     assert (found["rope_scaling"], found["rope_theta"]) == (scaling, 1e6)
 
 
@@ -157,7 +159,7 @@ def test_a_scaling_that_is_not_known_is_refused(tmp_path: Path) -> None:
     writer.add_string("llama.rope.scaling.type", "longrope")
     finish(writer)
     with pytest.raises(CheckpointError, match=r"llama\.rope\.scaling\.type is 'longrope'"):
-        gguf_read.read(tmp_path / "m.gguf")
+        gguf_read.read_gguf(tmp_path / "m.gguf")
 
 
 def test_the_tokenizer_and_template_go_along(tmp_path: Path) -> None:
@@ -168,10 +170,10 @@ def test_the_tokenizer_and_template_go_along(tmp_path: Path) -> None:
         where=tmp_path, kind="bytes", pieces=letters, kinds=kinds, merges=["h e", "l l", "he ll", "hell o"], split="gpt-2",
         bos=len(letters) - 1, before=(len(letters) - 1,), chat_template="{{ messages }}",
     )  # fmt: skip
-    gguf_write.write(
+    gguf_write.write_gguf(
         tmp_path / "model.gguf", keys, tensors, Tokenizer.from_vocabulary(vocabulary), "float32"
     )
-    source = gguf_read.read(tmp_path / "model.gguf")
+    source = gguf_read.read_gguf(tmp_path / "model.gguf")
     tokenizer = Tokenizer.from_gguf(source.tokenizer)
     assert source.keys["vocab_size"] == tokenizer.vocab_size == 40
     assert tokenizer.encode("hello world", special=True) == Tokenizer.from_vocabulary(
@@ -194,7 +196,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 
     tensors["model.norm.weight"] = Entry("model.norm.weight", (32,), torch.float32, broken)
     with pytest.raises(OSError, match="disk"):
-        gguf_write.write(path, keys, tensors, None, "float32")
+        gguf_write.write_gguf(path, keys, tensors, None, "float32")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -217,7 +219,7 @@ def test_what_cannot_be_written_is_refused(
     if "tensor" in changes:
         tensors[changes["tensor"]] = tensors["model.norm.weight"]
     with pytest.raises(CheckpointError, match=message):
-        gguf_write.write(
+        gguf_write.write_gguf(
             tmp_path / "m.gguf",
             keys | changes.get("keys", {}),
             tensors,
@@ -299,7 +301,7 @@ def test_hostile_files_are_refused_in_one_line(name: str, tmp_path: Path) -> Non
     data, message = HOSTILE[name]
     (tmp_path / "bad.gguf").write_bytes(data)
     with pytest.raises(CheckpointError) as caught:
-        gguf_read.read(tmp_path / "bad.gguf")
+        gguf_read.read_gguf(tmp_path / "bad.gguf")
     assert message in str(caught.value)
     assert "bad.gguf" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -312,7 +314,7 @@ def test_truncated_anywhere_is_refused(tmp_path: Path) -> None:
     for length in range(len(data) - 1):
         path.write_bytes(data[:length])
         with pytest.raises(CheckpointError):
-            gguf_read.read(path)
+            gguf_read.read_gguf(path)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +331,7 @@ def test_metadata_that_no_model_has_is_refused(
 ) -> None:
     finish(llama_writer(tmp_path / "m.gguf", **changes))
     with pytest.raises(CheckpointError, match=message):
-        gguf_read.read(tmp_path / "m.gguf")
+        gguf_read.read_gguf(tmp_path / "m.gguf")
 
 
 @pytest.mark.parametrize(
@@ -340,12 +342,12 @@ def test_tensors_of_no_table_are_refused(name: str, tmp_path: Path) -> None:
     writer.add_tensor(name, np.zeros(8, dtype=np.float32))
     finish(writer)
     with pytest.raises(CheckpointError, match=f"tensor '{name}' is not known"):
-        gguf_read.read(tmp_path / "m.gguf")
+        gguf_read.read_gguf(tmp_path / "m.gguf")
 
 
 def test_a_file_that_changes_is_not_read(tmp_path: Path) -> None:
     finish(llama_writer(tmp_path / "m.gguf"))
-    source = gguf_read.read(tmp_path / "m.gguf")
+    source = gguf_read.read_gguf(tmp_path / "m.gguf")
     with (tmp_path / "m.gguf").open("ab") as file:
         file.write(b"more")
     with pytest.raises(CheckpointError, match="changed after it was opened"):
@@ -354,6 +356,6 @@ def test_a_file_that_changes_is_not_read(tmp_path: Path) -> None:
 
 def test_a_folder_or_nothing_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not a regular file"):
-        gguf_read.read(tmp_path)
+        gguf_read.read_gguf(tmp_path)
     with pytest.raises(CheckpointError, match="cannot be opened"):
-        gguf_read.read(tmp_path / "none.gguf")
+        gguf_read.read_gguf(tmp_path / "none.gguf")

@@ -18,8 +18,8 @@ from torch import Tensor
 import sightline as sl
 from sightline.checkpoints.formats.gguf import read as gguf_read
 from sightline.checkpoints.formats.gguf import write as gguf_write
-from sightline.checkpoints.formats.gguf.header import header_of
-from sightline.checkpoints.load import understand
+from sightline.checkpoints.formats.gguf.header import gguf_header
+from sightline.checkpoints.identity import identify
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
 from tests.checkpoints.tiny_gguf import MODELS, convert, make, tensors_of
@@ -51,7 +51,7 @@ def test_our_file_holds_what_a_converted_one_holds(name: str, tmp_path: Path) ->
     model = make(name)
     convert(model, name, tmp_path / "theirs.gguf")
     write(model, tmp_path / "ours.gguf")
-    ours, theirs = header_of(tmp_path / "ours.gguf"), header_of(tmp_path / "theirs.gguf")
+    ours, theirs = gguf_header(tmp_path / "ours.gguf"), gguf_header(tmp_path / "theirs.gguf")
     data = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for tensor in theirs.tensors.values():
         mine = ours.tensors[tensor.name]
@@ -117,7 +117,7 @@ def test_what_gguf_has_no_word_for_is_not_written(
         for name, x in tensors_of(model).items()
     }
     with pytest.raises(CheckpointError) as caught:
-        gguf_write.write(
+        gguf_write.write_gguf(
             tmp_path / "model.gguf", model.config.to_dict() | changes, entries, None, "float32"
         )
     assert message in str(caught.value)
@@ -129,7 +129,7 @@ def with_tensor(source: Path, target: Path, name: str, values: list[float], **ch
     reader = gguf.GGUFReader(source)
     kind = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(target, kind)
-    for key, value in header_of(source).metadata.items():
+    for key, value in gguf_header(source).metadata.items():
         if (
             isinstance(value, int | float)
             and key.startswith(f"{kind}.")
@@ -161,9 +161,9 @@ def test_longrope_factors_are_refused_unless_they_change_nothing(
     with pytest.raises(
         CheckpointError, match=r"'rope_factors_long.weight' holds LongRoPE's factors"
     ):
-        gguf_read.read(tmp_path / "long.gguf")
+        gguf_read.read_gguf(tmp_path / "long.gguf")
     with_tensor(phi3, tmp_path / "ones.gguf", "rope_factors_long.weight", [1.0] * 16)
-    assert gguf_read.read(tmp_path / "ones.gguf").notes == [
+    assert gguf_read.read_gguf(tmp_path / "ones.gguf").notes == [
         "rope_factors_long.weight is left out: its factors are all 1"
     ]
 
@@ -187,17 +187,17 @@ def test_metadata_that_would_change_the_result_is_refused(
 ) -> None:
     with_tensor(phi3, tmp_path / "m.gguf", "rope_factors_long.weight", [1.0] * 16, **changes)
     if not message:
-        gguf_read.read(tmp_path / "m.gguf")
+        gguf_read.read_gguf(tmp_path / "m.gguf")
         return
     with pytest.raises(CheckpointError, match=re.escape(message)):
-        gguf_read.read(tmp_path / "m.gguf")
+        gguf_read.read_gguf(tmp_path / "m.gguf")
 
 
 def test_rope_factors_that_fit_no_head_are_refused(tmp_path: Path) -> None:
     convert(make("bloom"), "bloom", tmp_path / "bloom.gguf")
     with_tensor(tmp_path / "bloom.gguf", tmp_path / "m.gguf", "rope_freqs.weight", [1.0])
     with pytest.raises(CheckpointError, match=r"'rope_freqs.weight' does not fit the model"):
-        gguf_read.read(tmp_path / "m.gguf")
+        gguf_read.read_gguf(tmp_path / "m.gguf")
 
 
 def test_olmo_3_is_not_taken_for_olmo_2(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_olmo_3_is_not_taken_for_olmo_2(tmp_path: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"olmo2.attention.sliding_window is 4096; expected none: OLMo 3"
     ):
-        gguf_read.read(tmp_path / "m.gguf")
+        gguf_read.read_gguf(tmp_path / "m.gguf")
 
 
 def test_tied_models_that_llama_cpp_wants_untied_are_read_as_tied(tmp_path: Path) -> None:
@@ -221,8 +221,8 @@ def test_tied_models_that_llama_cpp_wants_untied_are_read_as_tied(tmp_path: Path
         transformers.Olmo2Config(**MODELS["olmo2"][2], tie_word_embeddings=True)
     ).eval()
     write(model, tmp_path / "model.gguf")
-    assert "output.weight" in header_of(tmp_path / "model.gguf").tensors
-    source = gguf_read.read(tmp_path / "model.gguf")
+    assert "output.weight" in gguf_header(tmp_path / "model.gguf").tensors
+    source = gguf_read.read_gguf(tmp_path / "model.gguf")
     assert source.keys["tie_word_embeddings"]
     assert "lm_head.weight" not in source.tensors
     torch.testing.assert_close(
@@ -233,7 +233,7 @@ def test_tied_models_that_llama_cpp_wants_untied_are_read_as_tied(tmp_path: Path
 def test_heads_of_encoders_are_left_out_by_name(tmp_path: Path) -> None:
     config = transformers.ModernBertConfig(**MODELS["modernbert"][2])
     notes = write(transformers.ModernBertForMaskedLM(config), tmp_path / "model.gguf")
-    assert "head.dense.weight is left out: GGUF has no place for it" in notes
+    assert "head.dense.weight is left out: GGUF cannot store it" in notes
     assert sl.load(tmp_path / "model.gguf", engine="torch").head == "none"
 
 
@@ -245,7 +245,7 @@ def test_damaged_heads_raise_no_other_error(name: str, tmp_path: Path) -> None:
     file that can be understood."""
     convert(make(name), name, tmp_path / "whole.gguf")
     data = (tmp_path / "whole.gguf").read_bytes()
-    end = min(tensor.start for tensor in header_of(tmp_path / "whole.gguf").tensors.values())
+    end = min(tensor.start for tensor in gguf_header(tmp_path / "whole.gguf").tensors.values())
     random = np.random.default_rng(0)
     for _ in range(40):
         changed = bytearray(data)
@@ -253,4 +253,4 @@ def test_damaged_heads_raise_no_other_error(name: str, tmp_path: Path) -> None:
             changed[place] = random.integers(256)
         (tmp_path / "m.gguf").write_bytes(changed)
         with suppress(CheckpointError):
-            understand(gguf_read.read(tmp_path / "m.gguf"))
+            identify(gguf_read.read_gguf(tmp_path / "m.gguf"))

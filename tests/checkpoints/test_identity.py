@@ -8,10 +8,15 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.checkpoints.identity import SUPPORTED, family_of, understand
-from sightline.checkpoints.load import load
+from sightline.checkpoints import identity, packed_cache
+from sightline.checkpoints.identity import SUPPORTED, identify, read_config, source_family
+from sightline.checkpoints.info import checkpoint_info
+from sightline.checkpoints.load import load_weights
 from sightline.checkpoints.source import Source
-from sightline.families import FAMILIES
+from sightline.config import ModelConfig
+from sightline.families import FAMILIES, Family
+from sightline.families.schema.keys import Keys
+from sightline.kernels import library as kernels
 from tests.families.oracle import close, ours, reference, source_of, tokens, transformers
 from tests.support.decoder_configs import GPT2, LLAMA
 from tests.support.encoder_configs import BERT, DISTIL, ROBERTA
@@ -20,7 +25,7 @@ from tests.support.encoder_decoder_configs import BART, T5
 
 def refusal(source: Source) -> str:
     with pytest.raises(sl.CheckpointError) as error:
-        load(source)
+        load_weights(source)
     line = str(error.value)
     assert "\n" not in line
     assert "Fix: " in line
@@ -42,7 +47,7 @@ def test_no_other_architecture_is_taken_for_one_of_ours() -> None:
     for kind in [*KNOWN, "qwen4", "gemma5", "phi3_v", "bort"]:
         source.keys["model_type"] = kind
         with pytest.raises(sl.CheckpointError) as error:
-            family_of(source)
+            source_family(source)
         assert (
             f"model_type {kind!r} is an architecture that is not supported; expected one of {SUPPORTED}"
             in str(error.value)
@@ -66,22 +71,22 @@ def test_a_class_of_another_kind_is_not_taken_for_a_misspelt_one() -> None:
 # -------------------------------------------------------------------------------------- quantised
 
 QUANTISED: dict[str, tuple[dict[str, Any], str]] = {
-    "gptq": ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised (GPTQ)"),
-    "awq": ({"quantization_config": {"quant_method": "awq"}}, "quantised (AWQ)"),
+    "gptq": ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantized (GPTQ)"),
+    "awq": ({"quantization_config": {"quant_method": "awq"}}, "quantized (AWQ)"),
     "bitsandbytes": (
         {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
-        "quantised (bitsandbytes)",
+        "quantized (bitsandbytes)",
     ),
     "old bitsandbytes": (
         {"quantization_config": {"load_in_8bit": True}},
-        "quantised (bitsandbytes)",
+        "quantized (bitsandbytes)",
     ),
-    "fp8": ({"quantization_config": {"quant_method": "fp8"}}, "quantised (FP8)"),
-    "mxfp4": ({"quantization_config": {"quant_method": "mxfp4"}}, "quantised (MXFP4)"),
-    "another": ({"quantization_config": {"quant_method": "hqq"}}, "quantised (hqq)"),
-    "no method": ({"quantization_config": {"bits": 4}}, "quantised (quantization_config)"),
-    "mlx": ({"quantization": {"group_size": 64, "bits": 4}}, "quantised (MLX, 4 bits)"),
-    "hostile": ({"quantization_config": {"quant_method": ["a\x1b"] * 999}}, "quantised ("),
+    "fp8": ({"quantization_config": {"quant_method": "fp8"}}, "quantized (FP8)"),
+    "mxfp4": ({"quantization_config": {"quant_method": "mxfp4"}}, "quantized (MXFP4)"),
+    "another": ({"quantization_config": {"quant_method": "hqq"}}, "quantized (hqq)"),
+    "no method": ({"quantization_config": {"bits": 4}}, "quantized (quantization_config)"),
+    "mlx": ({"quantization": {"group_size": 64, "bits": 4}}, "quantized (MLX, 4 bits)"),
+    "hostile": ({"quantization_config": {"quant_method": ["a\x1b"] * 999}}, "quantized ("),
 }
 
 
@@ -198,8 +203,51 @@ def test_num_labels_counts_more_than_stale_names_as_in_transformers(count: int) 
 
 def test_a_second_look_adds_no_second_note() -> None:
     source = source_of(reference("GPT2LMHeadModel", GPT2), model_type=None, own=1)
-    understand(source)
+    identify(source)
     once = list(source.notes)
-    understand(source)
+    identify(source)
     assert source.notes == once
     assert len(once) == 2
+
+
+@pytest.mark.parametrize("engine", ["torch", "native", "auto"])
+def test_a_load_works_out_the_identity_once(engine, tmp_path, monkeypatch) -> None:
+    """Choosing the engine, loading, packing and a second read of the weights share one result."""
+    if engine != "torch" and not kernels.available():
+        pytest.skip(kernels.missing)
+    monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(packed_cache, "SMALLEST_CACHED", 0)
+    reference("LlamaForCausalLM", LLAMA).save_pretrained(tmp_path / "model")
+    calls = list[str]()
+
+    def counted(source: Source, family: Family, head: str) -> tuple[Keys, ModelConfig]:
+        calls.append(family.name)
+        return read_config(source, family, head)
+
+    monkeypatch.setattr(identity, "read_config", counted)
+    for _ in range(2):  # the second time, the native engine's weights come from the cache
+        calls.clear()
+        model = sl.load(tmp_path / "model", engine=engine)
+        assert model.transformer.config == model.config
+        assert calls == ["llama"]
+    calls.clear()
+    assert checkpoint_info(tmp_path / "model")["family"] == "llama"
+    assert calls == ["llama"]
+
+
+def test_save_writes_gguf_by_the_suffix_or_the_format(tmp_path) -> None:
+    reference("LlamaForCausalLM", LLAMA).save_pretrained(tmp_path / "model")
+    model = sl.load(tmp_path / "model")
+    for path in (
+        model.save(tmp_path / "one.gguf", dtype="float32"),
+        model.save(tmp_path / "two", dtype="float32", format="gguf"),
+    ):
+        again = sl.load(path)
+        assert again.source is not None
+        assert again.source.format == "gguf"
+        ids = tokens(40)
+        with torch.no_grad():
+            close("logits", model.transformer(ids), again.transformer(ids))
+    with pytest.raises(sl.InputError, match="exists"):
+        model.save(tmp_path / "one.gguf")
+    model.save(tmp_path / "one.gguf", overwrite=True)

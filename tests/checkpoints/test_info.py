@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 
-from sightline.checkpoints.info import about, share
+from sightline.checkpoints.info import checkpoint_info, percent_of
 from sightline.cli.main import main
 from tests.checkpoints.tiny_gguf import make
 from tests.support.gguf_architectures import write
@@ -58,11 +58,11 @@ def test_a_quantised_file_is_called_what_it_stores(
 
 def test_one_kind_needs_no_share(tmp_path: Path) -> None:
     write(make("llama"), tmp_path / "model.gguf")
-    assert about(tmp_path / "model.gguf")["dtype"] == "F32"
+    assert checkpoint_info(tmp_path / "model.gguf")["dtype"] == "F32"
 
 
 def test_shares_are_never_rounded_to_nothing_or_to_all() -> None:
-    assert [share(part, 1000) for part in (1, 5, 500, 999, 1000)] == [
+    assert [percent_of(part, 1000) for part in (1, 5, 500, 999, 1000)] == [
         "<1%",
         "<1%",
         "50%",

@@ -70,12 +70,12 @@ def test_converted_once_and_kept(
     where.mkdir()
     (where / "config.json").write_text("{}")
     saved(where / "pytorch_model.bin", WEIGHTS)
-    source = folder.read(where, allow_pickle_weights=True)
+    source = folder.read_folder(where, allow_pickle_weights=True)
     assert source.format == "torch"
     assert all(torch.equal(source.tensors[name].read(), tensor) for name, tensor in WEIGHTS.items())
     assert len(list(cache.iterdir())) == 1
     monkeypatch.setattr(subprocess, "Popen", None)
-    folder.read(where, allow_pickle_weights=True)
+    folder.read_folder(where, allow_pickle_weights=True)
 
 
 @pytest.mark.parametrize(
@@ -321,12 +321,12 @@ def test_shards_of_pickles(tmp_path: Path) -> None:
     index = {"metadata": {"total_size": 20}, "weight_map": {"a": "one.bin", "b": "two.bin"}}
     (where / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match="--from-pickle"):
-        folder.read(where)
-    assert folder.read(where, allow_pickle_weights=True).tensors["b"].read().sum() == 3
+        folder.read_folder(where)
+    assert folder.read_folder(where, allow_pickle_weights=True).tensors["b"].read().sum() == 3
     index["weight_map"]["b"] = "../two.bin"
     (where / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match="plain name"):
-        folder.read(where, allow_pickle_weights=True)
+        folder.read_folder(where, allow_pickle_weights=True)
 
 
 def test_a_damaged_cache_is_made_again(

@@ -19,7 +19,7 @@ from tests.support.llama2c_files import SIZES, export, llama, pieces, table
 def test_the_model_comes_back(tied: bool, tmp_path: Path) -> None:
     model = llama(tied)
     export(tmp_path / "model.bin", model, tied=tied)
-    source = llama2c.read(tmp_path / "model.bin")
+    source = llama2c.read_llama2c(tmp_path / "model.bin")
     assert source.keys["tie_word_embeddings"] is tied
     assert {name: source.keys[name] for name in SIZES} == SIZES
     expected = model.state_dict()
@@ -40,7 +40,7 @@ def test_rows_in_pairs_give_the_same_scores(tmp_path: Path) -> None:
         dtype=torch.float32,
     ).reshape(16, 16)
     ours = (
-        llama2c.read(tmp_path / "model.bin")
+        llama2c.read_llama2c(tmp_path / "model.bin")
         .tensors["model.layers.0.self_attn.q_proj.weight"]
         .read()
     )
@@ -64,7 +64,7 @@ def test_a_length_that_does_not_fit_is_refused(change: int, tmp_path: Path) -> N
     with pytest.raises(
         CheckpointError, match=r"model.bin: is \d+ bytes long; expected the \d+ bytes"
     ):
-        llama2c.read(tmp_path / "model.bin")
+        llama2c.read_llama2c(tmp_path / "model.bin")
 
 
 @pytest.mark.parametrize(
@@ -81,24 +81,24 @@ def test_a_length_that_does_not_fit_is_refused(change: int, tmp_path: Path) -> N
 def test_headers_of_no_model_are_refused(header: tuple[int, ...], tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(struct.pack("<7i", *header) + bytes(1000))
     with pytest.raises(CheckpointError, match=r"model.bin: (the header says|is)"):
-        llama2c.read(tmp_path / "model.bin")
+        llama2c.read_llama2c(tmp_path / "model.bin")
 
 
 def test_newer_versions_and_stumps_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(struct.pack("<7i", 0x616B3432, 2, 0, 0, 0, 0, 0))
     with pytest.raises(CheckpointError, match=r"llama2\.c file of version 2"):
-        llama2c.read(path)
+        llama2c.read_llama2c(path)
     path.write_bytes(b"12345")
     with pytest.raises(CheckpointError, match="is 5 bytes long"):
-        llama2c.read(path)
+        llama2c.read_llama2c(path)
 
 
 @pytest.mark.parametrize("style", ["old", "new"])
 def test_the_tokenizer_beside_the_model_is_read(style: str, tmp_path: Path) -> None:
     export(tmp_path / "model.bin", llama(True), tied=True)
     (tmp_path / "tokenizer.bin").write_bytes(table(pieces(style)))
-    tokenizer = Tokenizer.from_llama2c(llama2c.read(tmp_path / "model.bin").tokenizer)
+    tokenizer = Tokenizer.from_llama2c(llama2c.read_llama2c(tmp_path / "model.bin").tokenizer)
     assert tokenizer.encode("hi", special=True) == [1, 259, 262]
     assert tokenizer.encode("hié\n") == [259, 262, 3 + 0xC3, 3 + 0xA9, 3 + 10]
     assert tokenizer.decode([1, 259, 262, 3 + 0xC3, 3 + 0xA9]) == "hié"

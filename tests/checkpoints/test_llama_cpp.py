@@ -16,7 +16,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 import sightline as sl
 from bench import peers
-from sightline.checkpoints.formats.gguf.header import header_of
+from sightline.checkpoints.formats.gguf.header import gguf_header
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary.gguf import from_metadata
 from sightline.text.vocabulary.pre_tokenizers import NAMES, split_by
@@ -164,7 +164,7 @@ def test_texts_have_the_ids_of_llama_cpp(vocabularies: dict[str, Path]) -> None:
         [{"ask": "encode", "path": str(path), "texts": TEXTS} for path in vocabularies.values()]
     )
     for (name, path), theirs in zip(vocabularies.items(), answers, strict=True):
-        vocabulary = from_metadata(path, header_of(path).metadata)
+        vocabulary = from_metadata(path, gguf_header(path).metadata)
         assert vocabulary is not None
         tokenizer = Tokenizer.from_gguf(vocabulary)
         for text, ids in zip(TEXTS, theirs, strict=True):

@@ -210,7 +210,7 @@ def outcome(where: Path, *, verify: bool = False) -> str:
     """`"read"` if every tensor could be touched, or the one line of the refusal. Any other
     exception is the test's failure."""
     try:
-        source = folder.read(where, verify=verify)
+        source = folder.read_folder(where, verify=verify)
         for entry in source.tensors.values():
             tensor = entry.read()
             assert tuple(tensor.shape) == entry.shape

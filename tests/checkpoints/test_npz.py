@@ -20,7 +20,7 @@ from tests.support.npz_files import META, archive, bart
 
 def test_the_tensors_and_keys_are_barts(tmp_path: Path) -> None:
     weights = bart()
-    source = npz.read(archive(tmp_path / "model.npz", weights, META))
+    source = npz.read_npz(archive(tmp_path / "model.npz", weights, META))
     assert set(source.tensors) == set(weights)
     for name, entry in source.tensors.items():
         assert entry.shape == tuple(weights[name].shape)
@@ -43,7 +43,7 @@ def test_the_tensors_and_keys_are_barts(tmp_path: Path) -> None:
 
 def test_letters_in_sounds_out(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_vocabulary(
-        npz.read(archive(tmp_path / "model.npz", bart(), META)).tokenizer
+        npz.read_npz(archive(tmp_path / "model.npz", bart(), META)).tokenizer
     )
     assert tokenizer.encode("cab?", special=True) == [1, 6, 4, 5, 3, 2]
     assert tokenizer.decode([1, 6, 4, 5, 7, 2]) == "zxyw"
@@ -89,7 +89,7 @@ HOSTILE = {
 def test_hostile_members_are_refused(name: str, tmp_path: Path) -> None:
     inside, data, message = HOSTILE[name]
     with pytest.raises(CheckpointError) as caught:
-        npz.read(member(tmp_path / "model.npz", inside, data))
+        npz.read_npz(member(tmp_path / "model.npz", inside, data))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -107,11 +107,11 @@ def test_a_meta_of_no_model_is_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
-        npz.read(archive(tmp_path / "model.npz", bart(), META | changes))
+        npz.read_npz(archive(tmp_path / "model.npz", bart(), META | changes))
 
 
 def read_all(path: Path) -> None:
-    for entry in npz.read(path).tensors.values():
+    for entry in npz.read_npz(path).tensors.values():
         entry.read()
 
 
@@ -121,7 +121,7 @@ def test_broken_archives_are_refused(tmp_path: Path) -> None:
     for length in range(0, len(data) - 1, 997):
         path.write_bytes(data[:length])
         with pytest.raises(CheckpointError):
-            npz.read(path)
+            npz.read_npz(path)
     spoiled = bytearray(data)
     spoiled[len(data) // 2] ^= 0xFF
     path.write_bytes(spoiled)
@@ -132,7 +132,7 @@ def test_broken_archives_are_refused(tmp_path: Path) -> None:
 def test_no_meta_no_model(tmp_path: Path) -> None:
     np.savez(tmp_path / "model.npz", a=np.zeros(3, np.float32))
     with pytest.raises(CheckpointError, match="'meta_json' is missing"):
-        npz.read(tmp_path / "model.npz")
+        npz.read_npz(tmp_path / "model.npz")
 
 
 def test_an_archive_that_does_not_begin_with_a_member_is_refused_as_numpy_refuses_it(
@@ -145,4 +145,4 @@ def test_an_archive_that_does_not_begin_with_a_member_is_refused_as_numpy_refuse
     with pytest.raises(ValueError, match="pickled"):
         np.load(path, allow_pickle=False)
     with pytest.raises(CheckpointError, match="does not begin as an"):
-        npz.read(path)
+        npz.read_npz(path)

@@ -148,7 +148,7 @@ def test_a_fault_at_each_call_leaves_what_was_there(
             write.save_folder(target, {"a": torch.zeros(10)}, keys={"n": 2}, overwrite=True)
     assert "\n" not in str(caught.value)
     assert contents(tmp_path) == before
-    assert folder.read(target, verify=True).keys == {"n": 1}
+    assert folder.read_folder(target, verify=True).keys == {"n": 1}
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "rename", "open", "close"])
@@ -178,7 +178,7 @@ def test_one_fault_at_the_nth_call_leaves_what_was_there(
             else:
                 break
     assert nth > 0
-    assert folder.read(target, verify=True).keys == {"n": 2}
+    assert folder.read_folder(target, verify=True).keys == {"n": 2}
     left_over = [name for name in os.listdir(tmp_path) if name != "model"]
     assert all(
         name.endswith(".old") for name in left_over
@@ -228,7 +228,7 @@ def test_a_folder_in_shards(tmp_path: Path) -> None:
         files={"tokenizer.json": b"{}"},
         max_shard_bytes=80,
     )
-    source = folder.read(tmp_path / "model", verify=True)
+    source = folder.read_folder(tmp_path / "model", verify=True)
     assert list(source.tensors) == list(tensors)
     assert all(torch.equal(source.tensors[name].read(), tensor) for name, tensor in tensors.items())
     shards = sorted(path.name for path in (tmp_path / "model").glob("*.safetensors"))
@@ -270,7 +270,7 @@ def test_an_empty_folder_may_be_filled_and_ours_replaced(tmp_path: Path) -> None
     (tmp_path / "m").mkdir()
     write.save_folder(tmp_path / "m", {"a": torch.ones(1)}, keys={"n": 1})
     write.save_folder(tmp_path / "m", {"a": torch.ones(1)}, keys={"n": 2}, overwrite=True)
-    assert folder.read(tmp_path / "m", verify=True).keys == {"n": 2}
+    assert folder.read_folder(tmp_path / "m", verify=True).keys == {"n": 2}
     assert os.listdir(tmp_path) == ["m"]
 
 

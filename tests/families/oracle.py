@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import sightline as sl
-from sightline.checkpoints.load import Loaded, load
+from sightline.checkpoints.load import LoadedWeights, load_weights
 from sightline.checkpoints.save import tensors_of
 from sightline.checkpoints.source import Entry, Source
 from sightline.core.attention import attention_weights
@@ -67,9 +67,9 @@ def tied_names(model: Any) -> set[str]:
     }
 
 
-def ours(model: Any, **changes: Any) -> Loaded:
+def ours(model: Any, **changes: Any) -> LoadedWeights:
     """The same weights in our core."""
-    return load(source_of(model, **changes))
+    return load_weights(source_of(model, **changes))
 
 
 def tokens(vocab_size: int, time: int = TIME, seed: int = 1) -> Tensor:
@@ -78,7 +78,7 @@ def tokens(vocab_size: int, time: int = TIME, seed: int = 1) -> Tensor:
     )
 
 
-def back(loaded: Loaded) -> dict[str, Tensor]:
+def back(loaded: LoadedWeights) -> dict[str, Tensor]:
     """What we would save."""
     return dict(tensors_of(loaded.transformer, loaded.family, loaded.head))
 
@@ -101,7 +101,9 @@ def _padding() -> Tensor:
     return padding
 
 
-def _inputs(loaded: Loaded, padding: Tensor | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _inputs(
+    loaded: LoadedWeights, padding: Tensor | None
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The same arguments in their words and in ours."""
     config = loaded.transformer.config
     ids = tokens(config.last.embedding.vocab_size)
@@ -118,7 +120,7 @@ def _inputs(loaded: Loaded, padding: Tensor | None) -> tuple[dict[str, Tensor], 
     }
 
 
-def _compare_forward(model: Any, loaded: Loaded, padding: Tensor | None) -> None:
+def _compare_forward(model: Any, loaded: LoadedWeights, padding: Tensor | None) -> None:
     theirs, mine = _inputs(loaded, padding)
     seen = sl.Recorder({"query", "key", "mask", "bias", "residual", "output"})
     with torch.no_grad():
@@ -159,7 +161,7 @@ def _answer(model: Any, output: Any) -> Tensor:
     return output.last_hidden_state
 
 
-def _compare_back(model: Any, loaded: Loaded) -> None:
+def _compare_back(model: Any, loaded: LoadedWeights) -> None:
     """Each of their tensors comes back bit for bit, under its name; transformers loads what we
     write."""
     state, saved = source_of(model).tensors, back(loaded)
@@ -174,7 +176,7 @@ def _compare_back(model: Any, loaded: Loaded) -> None:
 
 
 @torch.no_grad()
-def _compare_greedy(model: Any, loaded: Loaded, count: int = 32) -> None:
+def _compare_greedy(model: Any, loaded: LoadedWeights, count: int = 32) -> None:
     """The same 32 tokens, one by one with a cache on our side."""
     _, mine = _inputs(loaded, None)
     transformer, config = loaded.transformer, loaded.transformer.config

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.checkpoints.load import load
+from sightline.checkpoints.load import load_weights
 from sightline.checkpoints.source import Entry, Source
 from sightline.checkpoints.tables import check_claims, pairings
 from sightline.errors import CheckpointError
@@ -57,10 +57,10 @@ def test_each_tensor_is_claimed_once(source: Source) -> None:
     source.tensors["body.bird.0.attn.mask"] = Entry(
         "mask", (1,), torch.float32, lambda: torch.zeros(1)
     )
-    load(source)
+    load_weights(source)
     source.tensors["body.bird.0.beak.weight"] = source.tensors["body.preen.weight"]
     with pytest.raises(CheckpointError, match=r"1 tensor unexpected: body\.bird\.0\.beak\.weight"):
-        load(source)
+        load_weights(source)
 
 
 def test_each_parameter_is_filled_once(source: Source) -> None:
@@ -69,7 +69,7 @@ def test_each_parameter_is_filled_once(source: Source) -> None:
         CheckpointError,
         match=r"is body\.bird\.1\.preen_3\.weight a misspelling of body\.bird\.1\.preen_2\.weight\?",
     ):
-        load(source)
+        load_weights(source)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_wrong_table_is_an_assertion_for_its_author(
     source: Source, page: dict[str, Any], change: str, message: str
 ) -> None:
     family: Family = page["PIGEON"]
-    loaded = load(source)
+    loaded = load_weights(source)
     shapes = {
         name: tuple(parameter.shape) for name, parameter in loaded.transformer.named_parameters()
     }
@@ -108,4 +108,4 @@ def test_a_wrong_table_is_an_assertion_for_its_author(
 def test_keys_are_read_or_refused(source: Source, key: str, value: Any, message: str) -> None:
     source.keys[key] = value
     with pytest.raises(CheckpointError, match=message):
-        load(source, strict=True)
+        load_weights(source, strict=True)

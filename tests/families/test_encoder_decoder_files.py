@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import sightline as sl
-from sightline.checkpoints.identity import understand
-from sightline.checkpoints.load import load
+from sightline.checkpoints.identity import identify
+from sightline.checkpoints.load import load_weights
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
 from tests.families.oracle import close, reference, source_of, tokens, transformers
@@ -47,7 +47,7 @@ def test_old_files_hold_copies_and_leftovers() -> None:
             8, 4
         )
     }
-    load(with_tensors(source_of(model), **copies, **stray))
+    load_weights(with_tensors(source_of(model), **copies, **stray))
     model, _ = example("BartForConditionalGeneration", BART)
     matrix = model.model.shared.weight.detach()
     copies = {
@@ -55,7 +55,7 @@ def test_old_files_hold_copies_and_leftovers() -> None:
         "model__decoder__embed_tokens__weight": matrix,
         "lm_head__weight": matrix,
     }
-    load(
+    load_weights(
         with_tensors(
             source_of(model),
             **copies,
@@ -64,7 +64,7 @@ def test_old_files_hold_copies_and_leftovers() -> None:
         )
     )
     model, _ = example(*CASES["marian two vocabularies"])
-    load(
+    load_weights(
         with_tensors(
             source_of(model), lm_head__weight=model.model.decoder.embed_tokens.weight.detach()
         )
@@ -75,8 +75,8 @@ def test_t5_v11_saved_again_by_transformers_5() -> None:
     """It calls every T5 tied, and keeps a head of its own in the file."""
     model, old = example("T5ForConditionalGeneration", T5 | V11)
     assert source_of(model).keys["tie_word_embeddings"] is True
-    config = load(source_of(model)).transformer.config
-    assert config == load(source_of(model, **old)).transformer.config
+    config = load_weights(source_of(model)).transformer.config
+    assert config == load_weights(source_of(model, **old)).transformer.config
     assert config.head == sl.LanguageHead(tied=False)
 
 
@@ -137,7 +137,7 @@ OPUS_MT = {
 
 
 def understood(keys: dict[str, Any]) -> sl.ModelConfig:
-    return understand(Source(Path("published"), "keys", keys, {}))[2]
+    return identify(Source(Path("published"), "keys", keys, {})).config
 
 
 def test_published_keys_are_understood() -> None:
@@ -290,14 +290,14 @@ def test_tensors_that_do_not_fit_are_refused(name: str) -> None:
     class_name, options, change, said = REFUSED_TENSORS[name]
     model, keys = example(class_name, options)
     with pytest.raises(CheckpointError, match=said):
-        load(with_tensors(source_of(model, **keys), **change))
+        load_weights(with_tensors(source_of(model, **keys), **change))
 
 
 def test_marian_without_stored_positions() -> None:
     """transformers does not write them."""
     model, _ = example(*CASES["marian"])
     table = {f"model__{stack}__embed_positions__weight": None for stack in ("encoder", "decoder")}
-    load(with_tensors(source_of(model), **table))
+    load_weights(with_tensors(source_of(model), **table))
 
 
 def test_a_bart_without_a_bias_has_one_of_zeros() -> None:
@@ -305,4 +305,4 @@ def test_a_bart_without_a_bias_has_one_of_zeros() -> None:
     model = reference("BartForConditionalGeneration", BART)
     source = source_of(model)
     del source.tensors["final_logits_bias"]
-    assert bool((load(source).transformer.output.vocabulary.bias == 0).all())
+    assert bool((load_weights(source).transformer.output.vocabulary.bias == 0).all())

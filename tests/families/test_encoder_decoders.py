@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import sightline as sl
-from sightline.checkpoints.load import Loaded, load
+from sightline.checkpoints.load import LoadedWeights, load_weights
 from sightline.core.attention import attention_weights
 from tests.families.oracle import BATCH, SOURCE, TIME, back, close, source_of, tokens
 from tests.support.encoder_decoder_configs import BART, CASES, UNEVEN, example
@@ -18,7 +18,7 @@ from tests.support.encoder_decoder_configs import BART, CASES, UNEVEN, example
 @pytest.mark.parametrize("name", CASES)
 def test_ours_is_the_reference(name: str) -> None:
     model, changes = example(*CASES[name])
-    loaded = load(source_of(model, **changes))
+    loaded = load_weights(source_of(model, **changes))
     for padded in (False, True):
         _compare_forward(model, loaded, padded=padded)
     _compare_back(model, loaded)
@@ -42,7 +42,7 @@ def _mask(padding: Tensor | None, time: int) -> Tensor:
 
 
 @torch.no_grad()
-def _compare_forward(model: Any, loaded: Loaded, *, padded: bool) -> None:
+def _compare_forward(model: Any, loaded: LoadedWeights, *, padded: bool) -> None:
     """The answer, and the hidden states and attention weights of every layer of both stacks."""
     transformer, config = loaded.transformer, loaded.transformer.config
     source_padding, padding = _paddings(padded=padded)
@@ -102,7 +102,7 @@ NAMES = {
 
 
 def _compare_stack(
-    loaded: Loaded, name: str, seen: sl.Recorder, real: Tensor, states: Any, maps: Any
+    loaded: LoadedWeights, name: str, seen: sl.Recorder, real: Tensor, states: Any, maps: Any
 ) -> None:
     for layer in range(loaded.transformer.config.stacks[name].layers):
         close(f"{name} residual {layer}", states[layer][real], seen[name, layer, "residual"][real])
@@ -111,7 +111,7 @@ def _compare_stack(
 
 
 def _compare_maps(
-    loaded: Loaded, name: str, seen: sl.Recorder, real: Tensor, maps: Any, *, cross: bool
+    loaded: LoadedWeights, name: str, seen: sl.Recorder, real: Tensor, maps: Any, *, cross: bool
 ) -> None:
     """The weights rebuilt from what was recorded, for each real query."""
     layers, prefix = loaded.transformer.config.stacks[name].layers, "cross_" if cross else ""
@@ -135,7 +135,7 @@ def _answer(output: Any) -> Tensor:
     return output.logits if hasattr(output, "logits") else output.last_hidden_state
 
 
-def _compare_back(model: Any, loaded: Loaded) -> None:
+def _compare_back(model: Any, loaded: LoadedWeights) -> None:
     """Every tensor that transformers would write comes back bit for bit, under its name; Marian's
     computed positions alone do not."""
     state, saved = source_of(model).tensors, back(loaded)
@@ -147,7 +147,7 @@ def _compare_back(model: Any, loaded: Loaded) -> None:
 
 
 @torch.no_grad()
-def _compare_greedy(model: Any, loaded: Loaded, count: int = 32) -> None:
+def _compare_greedy(model: Any, loaded: LoadedWeights, count: int = 32) -> None:
     """The same 32 tokens for a padded source: one by one with a cache on our side, all at once on
     theirs."""
     transformer, config = loaded.transformer, loaded.transformer.config
@@ -178,7 +178,7 @@ def test_far_positions_agree(name: str) -> None:
     model, _ = example(
         class_name, options | ({"max_position_embeddings": 300} if name == "marian" else {})
     )
-    transformer = load(source_of(model)).transformer
+    transformer = load_weights(source_of(model)).transformer
     source, ids = tokens(39, 300, seed=2), tokens(39, 280)
     if transformer.decoder is None:
         close("states", model(input_ids=source).last_hidden_state, transformer(source))
@@ -199,7 +199,7 @@ def test_bart_classifies_a_source_that_ends_its_text(class_name: str, labels: in
     """transformers makes the decoder's tokens itself: the source moved one to the right. Given the
     same, `last` is its choice too."""
     model, _ = example(class_name, BART | UNEVEN | {"num_labels": labels})
-    loaded = load(source_of(model))
+    loaded = load_weights(source_of(model))
     padding, _ = _paddings(padded=True)
     assert padding is not None
     source = tokens(40, SOURCE, seed=2)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import sightline as sl
-from sightline.checkpoints.load import load
+from sightline.checkpoints.load import load_weights
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
 from tests.families.oracle import (
@@ -87,7 +87,7 @@ def test_a_bare_model_may_carry_the_prefix(name: str) -> None:
     as transformers does."""
     source = source_of(reference(*BARE[name]))
     prefix = "bert." if name == "bert" else "roberta."
-    loaded = load(renamed(source, lambda tensor: prefix + tensor))
+    loaded = load_weights(renamed(source, lambda tensor: prefix + tensor))
     assert set(back(loaded)) == set(source.tensors)
 
 
@@ -192,7 +192,7 @@ def test_old_names_of_the_norms() -> None:
     old = with_tensors(old, bert__embeddings__position_ids=torch.arange(20)[None])
     ids = tokens(40)
     with torch.no_grad():
-        close("logits", model(ids).logits, load(old).transformer(ids))
+        close("logits", model(ids).logits, load_weights(old).transformer(ids))
 
 
 @pytest.mark.parametrize(
@@ -213,10 +213,10 @@ def test_second_copies_must_be_equal(name: str, embedding: str, decoder: str, bi
         f"{decoder}.weight": source.tensors[embedding].read(),
         f"{decoder}.bias": source.tensors[bias].read(),
     }
-    load(with_tensors(source, **copies))
+    load_weights(with_tensors(source, **copies))
     for copy, tensor in copies.items():
         with pytest.raises(CheckpointError, match=f"{copy} differs"):
-            load(with_tensors(source, **{copy: tensor + 1}))
+            load_weights(with_tensors(source, **{copy: tensor + 1}))
 
 
 @pytest.mark.parametrize(("name", "options"), [("Bert", BERT), ("Roberta", ROBERTA)])
@@ -248,7 +248,7 @@ def test_the_old_spelling_of_modernbert() -> None:
         {key: value for key, value in source.keys.items() if key not in new} | options | left
     )
     with torch.no_grad():
-        close("logits", model(ids).logits, load(source).transformer(ids))
+        close("logits", model(ids).logits, load_weights(source).transformer(ids))
 
 
 @pytest.mark.parametrize("name", MASKED)
@@ -257,7 +257,7 @@ def test_what_config_leaves_out_is_as_in_transformers(name: str) -> None:
     model = reference(class_name, options)
     source = source_of(model)
     source.keys = options | {key: source.keys[key] for key in ("architectures", "model_type")}
-    assert load(source).transformer.config == ours(model).transformer.config
+    assert load_weights(source).transformer.config == ours(model).transformer.config
 
 
 def test_the_first_layer_of_modernbert_has_no_norm_before_attention() -> None:
@@ -341,4 +341,4 @@ def test_a_missing_and_an_unknown_tensor_are_named() -> None:
     with pytest.raises(
         CheckpointError, match=r"is bert.encoder.layer.1.output.dense.bia a misspelling of"
     ):
-        load(source)
+        load_weights(source)

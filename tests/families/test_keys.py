@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import sightline as sl
-from sightline.checkpoints.identity import understand
-from sightline.checkpoints.load import load
+from sightline.checkpoints.identity import identify
+from sightline.checkpoints.load import load_weights
 from sightline.families import FAMILIES
 from sightline.families.schema.keys import BOOKKEEPING, Keys
 from sightline.families.schema.spelling import edits, misspelling_of
@@ -110,12 +110,12 @@ def test_keys_that_nobody_knows_are_listed_in_one_note_and_the_model_loads() -> 
 
 def test_strict_refuses_keys_that_nobody_knows() -> None:
     theirs = reference("LlamaForCausalLM", LLAMA)
-    load(source_of(theirs), strict=True)
+    load_weights(source_of(theirs), strict=True)
     with pytest.raises(
         sl.CheckpointError,
         match=r"keys that are not known: condition_on_chain, .*load without strict",
     ):
-        load(source_of(theirs, **NOTED), strict=True)
+        load_weights(source_of(theirs, **NOTED), strict=True)
 
 
 def test_a_note_is_given_once_and_stays_short_and_printable() -> None:
@@ -125,7 +125,7 @@ def test_a_note_is_given_once_and_stays_short_and_printable() -> None:
         **{"a\x1b[31m" + "x" * 999: 1},
     )
     for _ in range(3):
-        understand(source)
+        identify(source)
     (note,) = source.notes
     assert note.isprintable()
     assert "a\\x1b[31mxxx" in note

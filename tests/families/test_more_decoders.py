@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sightline.checkpoints.load import Loaded, load
+from sightline.checkpoints.load import LoadedWeights, load_weights
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
 from sightline.families.gemma import gemma2_config
@@ -33,7 +33,7 @@ def names_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers calls GPT-NeoX's head `lm_head` in memory and `embed_out` in files; we write
     what files have."""
 
-    def renamed(loaded: Loaded) -> dict[str, torch.Tensor]:
+    def renamed(loaded: LoadedWeights) -> dict[str, torch.Tensor]:
         return {
             name.replace("embed_out", "lm_head"): tensor for name, tensor in back(loaded).items()
         }
@@ -208,7 +208,7 @@ def test_keys_that_are_not_there_mean_what_they_mean_to_transformers(name: str) 
     model = reference(class_name, options)
     said, silent = ours(model), source_of(model)
     silent.keys = options | {"model_type": model.config.model_type}
-    assert load(silent).transformer.config == said.transformer.config
+    assert load_weights(silent).transformer.config == said.transformer.config
 
 
 def test_dropout_is_kept_for_training() -> None:
@@ -255,7 +255,7 @@ def test_old_buffers_are_known_and_not_needed() -> None:
     for name in ("bias", "masked_bias", "rotary_emb.inv_freq"):
         name = f"gpt_neox.layers.1.attention.{name}"
         source.tensors[name] = Entry(name, (1,), torch.float32, lambda: torch.zeros(1))
-    load(source)
+    load_weights(source)
 
 
 def test_bloom_without_its_prefix() -> None:
@@ -267,7 +267,7 @@ def test_bloom_without_its_prefix() -> None:
     }
     ids = tokens(40)
     with torch.no_grad():
-        oracle.close("logits", model(input_ids=ids).logits, load(source).transformer(ids))
+        oracle.close("logits", model(input_ids=ids).logits, load_weights(source).transformer(ids))
 
 
 @pytest.mark.parametrize("scalar", [0, -4, 0.0])

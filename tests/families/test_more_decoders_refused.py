@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.checkpoints.load import load
+from sightline.checkpoints.load import load_weights
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
 from tests.families.oracle import ours, reference, source_of
@@ -39,7 +39,7 @@ def test_a_misspelt_tensor_is_listed_with_its_neighbour(family: str) -> None:
     wrong = name.replace("attention", "atention")
     source.tensors[wrong] = source.tensors.pop(name)
     with pytest.raises(CheckpointError) as error:
-        load(source)
+        load_weights(source)
     assert f"1 tensor missing: {name}; 1 tensor unexpected: {wrong}" in str(error.value)
     assert f"Fix: is {wrong} a misspelling of {name}?" in str(error.value)
 
@@ -57,7 +57,7 @@ def test_a_tensor_of_another_shape_is_refused(family: str) -> None:
         CheckpointError,
         match=r"has shape \[5, 24\]; expected what fills decoder\.0\.attention\.query\.weight \[",
     ):
-        load(source)
+        load_weights(source)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_a_tied_copy_must_be_equal(family: str) -> None:
     source = source_of(reference(class_name, options | {"tie_word_embeddings": True}))
     embedding = next(entry for name, entry in source.tensors.items() if "embed" in name)
     source.tensors["lm_head.weight"] = embedding
-    load(source)
+    load_weights(source)
     source.tensors["lm_head.weight"] = Entry(
         "lm_head.weight", embedding.shape, embedding.dtype, lambda: embedding.read() + 1
     )
     with pytest.raises(CheckpointError, match="differs from the embedding"):
-        load(source)
+        load_weights(source)

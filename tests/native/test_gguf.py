@@ -269,7 +269,7 @@ def test_every_family_that_has_a_gguf_form(name: str, tmp_path: Path) -> None:
     """Turned matrices, joined ones, tied heads and biases: what is packed is what core has, to the
     bit."""
     keys, tensors = keys_and_tensors(name)
-    gguf_write.write(tmp_path / "model.gguf", keys, tensors, None, "q8_0")
+    gguf_write.write_gguf(tmp_path / "model.gguf", keys, tensors, None, "q8_0")
     model = sl.load(tmp_path / "model.gguf", engine="native", dtype="int8_groups")
     engine: NativeEngine = model.runner.engine  # type: ignore[union-attr]
     for number, one in enumerate(engine.program.matrices):

@@ -96,7 +96,7 @@ def test_destroyed_is_a_row_of_which_nine_numbers_in_ten_are_off_by_more_than_ha
 def test_loading_tells_it_each_time(tmp_path, monkeypatch, smallest) -> None:
     """Whether its packed weights are kept or not."""
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(packed, "SMALLEST", smallest)
+    monkeypatch.setattr(packed, "SMALLEST_CACHED", smallest)
     sl.Model(model_with(1e20)).save(tmp_path / "huge")
     for _ in range(2):
         model = sl.load(tmp_path / "huge", engine="native", dtype="int8")

@@ -1,5 +1,5 @@
 """Packed weights on disk: what comes back is what was packed, and what is not whole or not of this
-checkpoint is made anew."""
+checkpoint is rebuilt."""
 
 import os
 import threading
@@ -186,7 +186,7 @@ def test_tidying_removes_what_nobody_needs(tmp_path) -> None:
 def home(tmp_path, monkeypatch) -> Path:
     """A cache of its own, in which small models are kept, too."""
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(packed, "SMALLEST", 0)
+    monkeypatch.setattr(packed, "SMALLEST_CACHED", 0)
     return tmp_path / "home" / "packed"
 
 
@@ -330,14 +330,14 @@ def test_another_transformer_in_its_place_is_packed_anew(folder, tmp_path) -> No
 
 def test_threads_that_wake_it_together_read_once(folder, monkeypatch) -> None:
     loaded(folder)
-    model, calls, read = loaded(folder), list[str](), packed.load_source
+    model, calls, read = loaded(folder), list[str](), packed.load_weights
 
     def slow(source, **options):
         calls.append("read")
         time.sleep(0.05)
         return read(source, **options)
 
-    monkeypatch.setattr(packed, "load_source", slow)
+    monkeypatch.setattr(packed, "load_weights", slow)
     threads = [threading.Thread(target=getattr, args=(model, "transformer")) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -379,18 +379,18 @@ def test_a_spoilt_entry_is_made_anew_with_a_note(spoil, folder, home) -> None:
     whole = entry.read_bytes()
     entry.write_bytes(spoil(whole))
     model = loaded(folder)
-    assert any("made anew" in note for note in model.notes)
+    assert any("rebuilt" in note for note in model.notes)
     assert torch.equal(logits(model.runner.engine), wanted)
     assert entry.stat().st_size == len(whole)
-    assert not any("made anew" in note for note in loaded(folder).notes)
+    assert not any("rebuilt" in note for note in loaded(folder).notes)
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch) -> None:
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(packed, "SMALLEST", 0)
+    monkeypatch.setattr(packed, "SMALLEST_CACHED", 0)
     model = loaded(saved(tmp_path / "model"))
-    assert any("not kept" in note for note in model.notes)
+    assert any("could not be cached" in note for note in model.notes)
     assert not sleeps(model)
     assert model.generate("abc", max_tokens=4).tokens
 
@@ -399,7 +399,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch) -> No
 def test_a_folder_without_permission_is_no_error(folder, home) -> None:
     home.mkdir(parents=True)
     home.chmod(0o500)
-    assert any("not kept" in note for note in loaded(folder).notes)
+    assert any("could not be cached" in note for note in loaded(folder).notes)
 
 
 def test_strict_sees_what_was_warned_of(folder) -> None:
@@ -444,10 +444,10 @@ def test_auto_is_native_for_a_decoder_and_says_so(folder) -> None:
 @pytest.mark.parametrize(
     ("config", "dtype", "reason"),
     [
-        (tiny.DECODERS["grouped"], "bfloat16", "bfloat16 was asked for"),
+        (tiny.DECODERS["grouped"], "bfloat16", "the dtype is bfloat16"),
         (tiny.DECODERS["value-dim"], "float32", "values of another width"),
-        (tiny.ALL["bert"], "float32", "no decoder"),
-        (tiny.ALL["transformer"], "float32", "no decoder"),
+        (tiny.ALL["bert"], "float32", "not a decoder-only"),
+        (tiny.ALL["transformer"], "float32", "not a decoder-only"),
     ],
 )
 def test_auto_is_torch_for_the_rest_and_says_why(config, dtype, reason, tmp_path, home) -> None:

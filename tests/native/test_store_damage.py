@@ -232,7 +232,7 @@ def test_an_entry_of_another_model_is_refused_even_under_this_models_key(entry: 
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint, and a cache of its own in which small models are kept, too."""
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(packed, "SMALLEST", 0)
+    monkeypatch.setattr(packed, "SMALLEST_CACHED", 0)
     return sl.Model(tiny.make(tiny.DECODERS["grouped"])).save(tmp_path / "model")
 
 
@@ -278,7 +278,7 @@ def test_other_weights_of_the_same_size_and_time_are_noticed_tensor_by_tensor(fo
     source = load(folder).source
     assert source is not None
     before = weights.stat()
-    seen = [packed.key_of(source, "int8")]
+    seen = [packed.cache_key(source, "int8")]
     start = weights.stat().st_size - sum(
         entry.numbers * 4 for entry in open_safetensors(weights).values()
     )
@@ -288,7 +288,7 @@ def test_other_weights_of_the_same_size_and_time_are_noticed_tensor_by_tensor(fo
             file.write(b"\0\0\x80\x3f")
         os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
         start += entry.numbers * 4
-        seen.append(packed.key_of(source, "int8"))
+        seen.append(packed.cache_key(source, "int8"))
     assert weights.stat().st_mtime_ns == before.st_mtime_ns
     assert weights.stat().st_size == before.st_size
     assert all(one != other for n, one in enumerate(seen) for other in seen[:n])
@@ -299,18 +299,18 @@ def test_other_weights_of_the_same_size_and_time_are_noticed_tensor_by_tensor(fo
 
 
 def test_samples_reach_from_the_first_byte_to_the_last(tmp_path: Path) -> None:
-    size = 3 * packed.SAMPLES * packed.SAMPLE
+    size = 3 * packed.SAMPLES * packed.SAMPLE_BYTES
     path = tmp_path / "weights"
     path.write_bytes(bytes(size))
-    seen = {packed.sampled(path)}
-    for place in (0, packed.SAMPLE - 1, size - packed.SAMPLE, size - 1):
+    seen = {packed.sample_digest(path)}
+    for place in (0, packed.SAMPLE_BYTES - 1, size - packed.SAMPLE_BYTES, size - 1):
         data = bytearray(size)
         data[place] = 1
         path.write_bytes(data)
-        seen.add(packed.sampled(path))
+        seen.add(packed.sample_digest(path))
     assert len(seen) == 5
     small = [
-        packed.sampled(path)
+        packed.sample_digest(path)
         for place in range(50)
         if path.write_bytes(bytes(place) + b"\1" + bytes(49 - place))
     ]

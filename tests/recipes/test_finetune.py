@@ -12,7 +12,6 @@ import torch
 
 import sightline as sl
 from sightline.checkpoints.formats.safetensors import open_safetensors
-from sightline.conversion import save_gguf
 from sightline.errors import CheckpointError, ConfigError, InputError
 from sightline.recipes import RECIPES
 from sightline.recipes.finetune import Finetune
@@ -119,7 +118,7 @@ def test_resumed_is_uninterrupted(lora: int, text: Path, tmp_path: Path) -> None
 
 
 def test_a_gguf_file_is_as_good_as_a_folder(text: Path, tmp_path: Path) -> None:
-    base = save_gguf(sl.load(llama(tmp_path / "base")), tmp_path / "base.gguf", dtype="float32")
+    base = sl.load(llama(tmp_path / "base")).save(tmp_path / "base.gguf", dtype="float32")
     out = tmp_path / "run"
     assert goes_down(run(small(base, text=text), out))
     with torch.no_grad():

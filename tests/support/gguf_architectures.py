@@ -31,7 +31,7 @@ def write(model: Any, path: Path, dtype: str = "float32") -> list[str]:
         name: Entry(name, tuple(x.shape), x.dtype, lambda x=x: x)
         for name, x in tensors_of(model).items()
     }
-    return gguf_write.write(
+    return gguf_write.write_gguf(
         path,
         model.config.to_dict() | {"architectures": [type(model).__name__]},
         entries,

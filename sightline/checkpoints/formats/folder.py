@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.checkpoints.formats.legacy import READABLE, convert
-from sightline.checkpoints.formats.magic import CTRANSLATE2, kind
+from sightline.checkpoints.formats.magic import CTRANSLATE2, file_kind
 from sightline.checkpoints.formats.safetensors import (
     file_inside,
     open_safetensors,
@@ -60,7 +60,7 @@ UNSUPPORTED = {
 }
 
 
-def read(
+def read_folder(
     path: Path | str,
     *,
     verify: bool = False,
@@ -96,7 +96,7 @@ def _names(folder: Path) -> list[str]:
     try:
         names = sorted(os.listdir(folder))
     except NotADirectoryError:
-        what = kind(folder)
+        what = file_kind(folder)
         fix = (
             UNSUPPORTED[".zip"][1]
             if re.fullmatch(r"an? \w+ archive", what) and "torch" not in what.lower()
@@ -153,7 +153,7 @@ def _pickle(folder: Path, names: list[str]) -> Path | None:
         return None
     name = next((name for name in (OLD, OLD_INDEX) if name in names), None)
     path = None if name is None else file_inside(folder, name)
-    return path if name == OLD_INDEX or (path is not None and kind(path) in READABLE) else None
+    return path if name == OLD_INDEX or (path is not None and file_kind(path) in READABLE) else None
 
 
 def _conversion(folder: Path) -> str:
@@ -168,10 +168,10 @@ def _old(folder: Path, name: str, allowed: bool) -> tuple[str, dict[str, Entry],
     """Pickled weights: converted by a limited child, and only if the caller allows it. A .bin with
     safetensors in it is just read."""
     path = file_inside(folder, name)
-    if name == OLD and kind(path) == "safetensors":
+    if name == OLD and file_kind(path) == "safetensors":
         return _one(folder, name)
-    if name == OLD and kind(path) not in READABLE:
-        what = kind(path) or "no torch file"
+    if name == OLD and file_kind(path) not in READABLE:
+        what = file_kind(path) or "no torch file"
         raise CheckpointError(
             f"{shown(path)} is {what}: unsupported format",
             expected="safetensors",
@@ -192,7 +192,7 @@ def _index_files(folder: Path, name: str) -> list[str]:
 
 
 def _converted(path: Path) -> dict[str, Entry]:
-    return open_safetensors(path if kind(path) == "safetensors" else convert(path))
+    return open_safetensors(path if file_kind(path) == "safetensors" else convert(path))
 
 
 def _no_model(folder: Path, names: list[str]) -> CheckpointError:
@@ -225,7 +225,7 @@ def _no_model(folder: Path, names: list[str]) -> CheckpointError:
 
 def _by_content(folder: Path, name: str) -> str:
     try:
-        return kind(file_inside(folder, name))
+        return file_kind(file_inside(folder, name))
     except CheckpointError:
         return ""
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.checkpoints.formats.magic import kind
+from sightline.checkpoints.formats.magic import file_kind
 from sightline.checkpoints.formats.safetensors import DTYPES, open_safetensors
 from sightline.checkpoints.formats.writing import save_safetensors
 from sightline.checkpoints.sources.directories import home
@@ -45,7 +45,7 @@ def convert(path: Path | str, *, seconds: float | None = None) -> Path:
     """The safetensors file made from a torch file, kept by content in the user's cache so that it
     is made once."""
     path = Path(path)
-    what = kind(path)
+    what = file_kind(path)
     if what not in READABLE:
         raise CheckpointError(
             f"{shown(path)} is {what or 'not a torch file'}",
@@ -181,7 +181,7 @@ def _load(path: Path) -> Any:
 def _tensors(path: Path, size: int) -> dict[str, Tensor]:
     """The tensors of a torch file by name, each checked."""
     found = _dense(_load(path), size)
-    if kind(path) == READABLE[1]:
+    if file_kind(path) == READABLE[1]:
         _check_records(path, found)
     return found
 

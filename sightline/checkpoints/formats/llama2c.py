@@ -1,8 +1,7 @@
-"""Reads llama2.c's files: seven integers and float32 tensors one after the other, and a table of
-pieces with scores.
+"""Read llama2.c's files: seven integers, then float32 tensors; and its tokenizer.bin.
 
-The file has no names and no marks: its length must fit its header exactly. Rotary rows are pairs
-there and halves here.
+The file has neither tensor names nor a magic number, so its length must match its header exactly.
+Rotary rows are stored as pairs and converted to halves.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from sightline.checkpoints.formats.rotary_order import pairs_to_halves
-from sightline.checkpoints.source import Entry, Read, Source
+from sightline.checkpoints.source import Entry, ReadTensor, Source
 from sightline.errors import CheckpointError
 from sightline.files.mapped import MappedFile
 from sightline.text.vocabulary.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, Vocabulary
@@ -28,8 +27,8 @@ LONGEST_PIECE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
-    """The seven integers; a negative vocabulary size says that the output layer is its own."""
+class Llama2cHeader:
+    """The seven integers; a negative vocabulary size means that the output layer is not tied."""
 
     width: int
     hidden: int
@@ -46,23 +45,23 @@ class Header:
         return self.width // self.heads
 
 
-def read(path: Path, tokenizer_path: Path | None = None) -> Source:
-    """Open a version 0 file, and the tokenizer.bin that is given or lies beside it."""
+def read_llama2c(path: Path, tokenizer_path: Path | None = None) -> Source:
+    """Open a version 0 file, with the given tokenizer.bin or the one in its folder."""
     file = MappedFile(Path(path))
     beside = file.where.parent / "tokenizer.bin"
     tokenizer_path = tokenizer_path or (beside if beside.is_file() else None)
-    header = _header(file)
-    places = _places(header)
+    header = _read_llama2c_header(file)
+    places = _tensor_places(header)
     end = places["lm_head.weight" if not header.tied else "freq_cis_imag"]
-    if len(file) != end[0] + _length(end[1]):
+    if len(file) != end[0] + _float32_bytes(end[1]):
         seen = f"{file.where}: is {len(file)} bytes long"
         raise CheckpointError(
             seen,
-            expected=f"the {end[0] + _length(end[1])} bytes of its header {header}",
+            expected=f"the {end[0] + _float32_bytes(end[1])} bytes of its header {header}",
             fix="fetch the file again",
         )
     tensors = {
-        name: _entry(file, name, place, header)
+        name: _llama2c_entry(file, name, place, header)
         for name, place in places.items()
         if not name.startswith("freq_cis")
     }
@@ -70,13 +69,13 @@ def read(path: Path, tokenizer_path: Path | None = None) -> Source:
         read_vocabulary(Path(tokenizer_path), header.vocab_size) if tokenizer_path else None
     )
     notes = [
-        "llama2.c's file does not say its norm's epsilon and rotary base: 1e-05 and 10000, as its"
-        " code has them"
+        "llama2.c files do not store the norm's epsilon and the RoPE base: 1e-05 and 10000 are"
+        " used, as in its code"
     ]
-    return Source(file.where, "llama2.c", _keys(header), tensors, vocabulary, notes)
+    return Source(file.where, "llama2.c", _llama2c_keys(header), tensors, vocabulary, notes)
 
 
-def _header(file: MappedFile) -> Header:
+def _read_llama2c_header(file: MappedFile) -> Llama2cHeader:
     """The seven integers, checked against each other."""
     if len(file) < HEADER.size:
         raise CheckpointError(
@@ -91,7 +90,7 @@ def _header(file: MappedFile) -> Header:
             fix="export it with --version 0",
         )
     width, hidden, layers, heads, kv_heads, vocab_size, positions = values
-    header = Header(
+    header = Llama2cHeader(
         width, hidden, layers, heads, kv_heads, abs(vocab_size), positions, vocab_size > 0
     )
     sizes = (width, hidden, layers, heads, kv_heads, header.vocab_size, positions)
@@ -110,7 +109,7 @@ def _header(file: MappedFile) -> Header:
     return header
 
 
-def _length(shape: tuple[int, ...]) -> int:
+def _float32_bytes(shape: tuple[int, ...]) -> int:
     """Bytes of a float32 tensor."""
     length = 4
     for size in shape:
@@ -118,9 +117,9 @@ def _length(shape: tuple[int, ...]) -> int:
     return length
 
 
-def _places(header: Header) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """Where each tensor begins and its shape, in the file's order: each kind for all layers, then
-    the next kind."""
+def _tensor_places(header: Llama2cHeader) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """The offset and shape of each tensor, in file order: each kind for all layers, then the next
+    kind."""
     width = header.width
     hidden = header.hidden
     key_width = header.kv_heads * header.head_dim
@@ -148,27 +147,27 @@ def _places(header: Header) -> dict[str, tuple[int, tuple[int, ...]]]:
     at = HEADER.size
     for name, shape in shapes.items():
         places[name] = (at, shape)
-        at += _length(shape)
+        at += _float32_bytes(shape)
     return places
 
 
-def _entry(
-    file: MappedFile, name: str, place: tuple[int, tuple[int, ...]], header: Header
+def _llama2c_entry(
+    file: MappedFile, name: str, place: tuple[int, tuple[int, ...]], header: Llama2cHeader
 ) -> Entry:
-    """One tensor; query and key rows are put into halves."""
+    """One lazy tensor; query and key rows are reordered from pairs to halves."""
     start, shape = place
-    plain: Read = lambda: file.tensor(start, shape, torch.float32)  # noqa: E731
+    read_rows: ReadTensor = lambda: file.tensor(start, shape, torch.float32)  # noqa: E731
     heads = header.heads if name.endswith("q_proj.weight") else header.kv_heads
-    turned: Read = lambda: pairs_to_halves(plain(), heads)  # noqa: E731
+    read_rotary_rows: ReadTensor = lambda: pairs_to_halves(read_rows(), heads)  # noqa: E731
     return Entry(
         name,
         shape,
         torch.float32,
-        turned if name.endswith(("q_proj.weight", "k_proj.weight")) else plain,
+        read_rotary_rows if name.endswith(("q_proj.weight", "k_proj.weight")) else read_rows,
     )
 
 
-def _keys(header: Header) -> dict[str, Any]:
+def _llama2c_keys(header: Llama2cHeader) -> dict[str, Any]:
     """config.json's keys."""
     return {
         "model_type": "llama",
@@ -214,7 +213,7 @@ def read_vocabulary(path: Path, count: int) -> Vocabulary:
                 f"{path}: piece {id} says it is {length} bytes long",
                 expected="a length inside the file",
             )
-        pieces.append(_piece(path, id, data[at + 8 : at + 8 + length]))
+        pieces.append(_decode_piece(path, id, data[at + 8 : at + 8 + length]))
         scores.append(score)
         at += 8 + length
     if at != len(data):
@@ -222,12 +221,12 @@ def read_vocabulary(path: Path, count: int) -> Vocabulary:
             f"{path}: has {len(data) - at} bytes after {count} pieces",
             expected="the model's own tokenizer.bin",
         )
-    return _vocabulary(path, pieces, scores)
+    return _llama2c_vocabulary(path, pieces, scores)
 
 
-def _piece(path: Path, id: int, raw: bytes) -> str:
-    """SentencePiece's spelling: llama2.c writes its ▁ as a space, line feeds around begin and end,
-    and older files bytes as letters."""
+def _decode_piece(path: Path, id: int, raw: bytes) -> str:
+    """A piece in SentencePiece's spelling: llama2.c writes ▁ as a space, line feeds around <s> and
+    </s>, and (in older files) bytes as letters."""
     if id in (1, 2):
         return "<s>" if id == 1 else "</s>"
     byte = f"<0x{id - 3:02X}>" if 3 <= id < 259 else ""
@@ -241,7 +240,7 @@ def _piece(path: Path, id: int, raw: bytes) -> str:
         ) from None
 
 
-def _vocabulary(path: Path, pieces: list[str], scores: list[float]) -> Vocabulary:
+def _llama2c_vocabulary(path: Path, pieces: list[str], scores: list[float]) -> Vocabulary:
     """Llama's layout: unknown, begin, end, 256 bytes, then pieces."""
     special = [UNKNOWN, CONTROL, CONTROL]
     kinds = [

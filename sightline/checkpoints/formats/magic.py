@@ -1,5 +1,5 @@
-"""What a file is: decided by its first bytes, never by its name; and opened only if it is a regular
-file."""
+"""The kind of a file, from its first bytes and never from its name; only regular files are
+opened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sightline.files.checked import open_regular, shown
 MOST_HEADER = (
     25_000_000  # 200,000 tensors; the format's own limit of 100 MB could need 1 GB once parsed
 )
-FIRST = 4096
+PREFIX_BYTES = 4096
 
 MAGIC = (
     (b"GGUF", "a GGUF file"),
@@ -37,27 +37,27 @@ PICKLE = re.compile(
 )
 
 
-def kind(path: Path) -> str:
-    """`"safetensors"`, or words for what the file is: `"a pickle"`, `"a zip archive"`, …; `""` if
-    nothing is recognised."""
+def file_kind(path: Path) -> str:
+    """`"safetensors"`, or a description such as `"a pickle"`, `"a zip archive"`; `""` if
+    unknown."""
     try:
         with open_regular(path) as file:
-            return kind_of(file.read(FIRST))
+            return kind_from_bytes(file.read(PREFIX_BYTES))
     except OSError as error:
         raise CheckpointError(
             f"{shown(path)} cannot be read: {error.strerror}", fix="check the disk"
         ) from None
 
 
-def kind_of(first: bytes) -> str:
-    """The same for a file's first bytes."""
+def kind_from_bytes(first: bytes) -> str:
+    """The kind of a file that starts with these bytes."""
     if first[8:9] == b"{" and 2 <= int.from_bytes(first[:8], "little") <= MOST_HEADER:
         return "safetensors"
     for magic, name in MAGIC:
         if first.startswith(magic):
             return name
     if first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return _kind_of_zip(first)
+        return _zip_kind(first)
     if first[257:262] == b"ustar":
         return "a tar archive"
     if _is_ctranslate2(first):
@@ -66,14 +66,13 @@ def kind_of(first: bytes) -> str:
 
 
 def _is_ctranslate2(first: bytes) -> bool:
-    """A version, then the name of a specification ("TransformerSpec") with its length and a closing
-    zero."""
+    """Whether this is a version, then a zero-terminated specification name ("TransformerSpec")."""
     version = int.from_bytes(first[:4], "little")
     length = int.from_bytes(first[4:6], "little")
     return 1 <= version < 100 and 5 <= length <= 100 and first[6 : 6 + length].endswith(b"Spec\0")
 
 
-def _kind_of_zip(first: bytes) -> str:
+def _zip_kind(first: bytes) -> str:
     name = first[30 : 30 + int.from_bytes(first[26:28], "little")]
     if b"archive_format" in name or b"models/" in name:
         return "a torch.export archive (.pt2)"

@@ -1,5 +1,4 @@
-"""The two orders of a rotary head's rows: pairs (0 1)(2 3)… side by side, or halves (0 d/2)(1
-d/2+1)… apart.
+"""The two row orders of a rotary head: adjacent pairs (0 1)(2 3)…, or halves (0 d/2)(1 d/2+1)….
 
 GGUF (architecture llama) and llama2.c keep pairs, as Meta's code does; Hugging Face and Sightline
 keep halves. The rows of the query and key projections move; the scores do not change.

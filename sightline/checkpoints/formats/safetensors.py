@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.checkpoints.formats.magic import FIRST, MOST_HEADER, kind_of
+from sightline.checkpoints.formats.magic import MOST_HEADER, PREFIX_BYTES, kind_from_bytes
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
 from sightline.files.checked import open_regular, shown
@@ -129,9 +129,9 @@ def _read(mapped: Mapped, span: Span, start: int) -> Tensor:
 
 def _header_bytes(path: Path, descriptor: int, size: int) -> bytes:
     """The header's JSON, after the checks on its length."""
-    first = os.pread(descriptor, FIRST, 0)
+    first = os.pread(descriptor, PREFIX_BYTES, 0)
     length = int.from_bytes(first[:8], "little")
-    what = kind_of(first)
+    what = kind_from_bytes(first)
     if what not in ("safetensors", ""):
         raise CheckpointError(
             f"{shown(path)} is {what}, not safetensors",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sightline.checkpoints.formats.magic import CTRANSLATE2
-from sightline.checkpoints.formats.magic import kind as kind_of_file
+from sightline.checkpoints.formats.magic import file_kind as kind_of_file
 from sightline.checkpoints.sources import fetch, hub
 from sightline.checkpoints.sources.catalogue import CATALOGUE
 from sightline.errors import CheckpointError, nearest

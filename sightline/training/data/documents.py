@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sightline.checkpoints.formats.magic import kind_of
+from sightline.checkpoints.formats.magic import kind_from_bytes
 from sightline.errors import InputError
 from sightline.files.checked import shown
 from sightline.terminal.progress import Report, silent
@@ -70,7 +70,9 @@ def _decoded(
         )
     zero = chunk.find(b"\0")
     if zero >= 0:
-        what = (kind_of(chunk[:4096]) if at == 0 else "") or "binary, or text in UTF-16 or UTF-32"
+        what = (
+            kind_from_bytes(chunk[:4096]) if at == 0 else ""
+        ) or "binary, or text in UTF-16 or UTF-32"
         raise InputError(
             f"{shown(path)}: byte {at + zero:,} is zero: this is {what}",
             expected="text in UTF-8",

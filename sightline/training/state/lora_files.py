@@ -147,7 +147,7 @@ def side_by_side(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
 def put_together(pair: Pairing, columns: list[Tensor]) -> Tensor:
     """The parts of B as the file orders the outputs. PEFT keeps [out, rank] also where the matrix
     itself lies transposed."""
-    found = pair.put_together(columns)
+    found = pair.join(columns)
     return found.T if pair.rule.transpose else found
 
 
@@ -158,7 +158,7 @@ def trained_whole(
     learns = {name for name, p in transformer.named_parameters() if p.requires_grad}
     for pair in table:
         if learns & set(pair.ours):
-            yield pair.theirs, pair.put_together([own[name] for name in pair.ours])
+            yield pair.theirs, pair.join([own[name] for name in pair.ours])
 
 
 def adapter_config(
@@ -266,9 +266,7 @@ def put_beside(
     transformer: Transformer, pair: Pairing, a: Tensor, b: Tensor, *, alpha: float
 ) -> None:
     """Each of our matrices gets the rows of B that are its own, and the whole of A."""
-    for name, rows in zip(
-        pair.ours, pair.take_apart(b.T if pair.rule.transpose else b), strict=True
-    ):
+    for name, rows in zip(pair.ours, pair.split(b.T if pair.rule.transpose else b), strict=True):
         layer = transformer.get_parameter(name)
         if (
             rows.shape[0] != layer.shape[0]
@@ -296,6 +294,6 @@ def put_whole(
             f"{folder}: {name}, which this model does not have", fix="use the model it was made for"
         )
     with torch.no_grad():
-        for own, part in zip(pair.ours, pair.take_apart(tensor), strict=True):
+        for own, part in zip(pair.ours, pair.split(tensor), strict=True):
             transformer.get_parameter(own).copy_(part)
             transformer.get_parameter(own).requires_grad_()

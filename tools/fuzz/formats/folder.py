@@ -26,7 +26,7 @@ def make(place: Path) -> None:
 
 
 def check(case: Path, sample: Path) -> None:
-    source = folder.read(case)
+    source = folder.read_folder(case)
     ours = read_all(source.tensors)
     require_same(ours, reference_of(lambda: reference(case)))
     require(

@@ -12,7 +12,6 @@ import numpy as np
 import sightline as sl
 from sightline.checkpoints.formats.gguf import read as gguf_read
 from sightline.checkpoints.formats.gguf.names import to_hugging_face
-from sightline.conversion import save_gguf
 from tools.fuzz.formats.samples import LLAMA, TEMPLATE, byte_pieces, save_model
 from tools.fuzz.formats.tensors import read_all, reference_of
 from tools.fuzz.outcome import require
@@ -33,11 +32,11 @@ def make(place: Path) -> None:
     folder.rmdir()
     for dtype in ("float32", "float16", "q8_0"):
         (place / dtype).mkdir()
-        save_gguf(model, place / dtype / "model.gguf", dtype=dtype)
+        model.save(place / dtype / "model.gguf", dtype=dtype)
 
 
 def check(case: Path, sample: Path) -> None:
-    source = gguf_read.read(case / "model.gguf")
+    source = gguf_read.read_gguf(case / "model.gguf")
     ours = read_all(source.tensors)
     theirs = reference_of(lambda: reference(case / "model.gguf"))
     for name, tensor in ours.items():

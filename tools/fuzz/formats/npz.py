@@ -44,7 +44,7 @@ def make(place: Path) -> None:
 
 
 def check(case: Path, sample: Path) -> None:
-    ours = read_all(npz.read(case / "model.npz").tensors)
+    ours = read_all(npz.read_npz(case / "model.npz").tensors)
     require_same(ours, reference_of(lambda: reference(case / "model.npz")))
 
 

@@ -1,5 +1,5 @@
-"""The head of a GGUF file, read with suspicion: every count, length and offset is held against the
-file before it is believed.
+"""The header of a GGUF file. The file is untrusted: every count, length and offset is checked
+against its size before it is used.
 
 magic "GGUF" · version · number of tensors · number of keys │ key, type, value … │ name, sizes,
 type, offset … │ padding │ data
@@ -60,9 +60,8 @@ READABLE = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """One tensor as the file has it: torch's order of sizes, ggml's type, the place of its
-    bytes."""
+class StoredTensor:
+    """One tensor in the file: shape in torch's order, ggml type, and where its bytes are."""
 
     name: str
     shape: tuple[int, ...]
@@ -72,15 +71,15 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class GGUFHeader:
     """Everything before the data."""
 
     version: int
     metadata: dict[str, Any]
-    tensors: dict[str, Stored]
+    tensors: dict[str, StoredTensor]
 
 
-class Cursor:
+class HeaderCursor:
     """Reads forward through the mapped file and never past its end."""
 
     def __init__(self, file: MappedFile) -> None:
@@ -89,7 +88,7 @@ class Cursor:
         self.bytes = file.part(0, len(file))
 
     def refuse(self, seen: str, expected: str = "") -> NoReturn:
-        """One line with the file and the place."""
+        """Raise an error that names the file and the byte offset."""
         fix = "fetch the file again, or convert the model again"
         raise CheckpointError(
             f"{self.file.where}: {seen} (at byte {self.at})", expected=expected, fix=fix
@@ -107,7 +106,7 @@ class Cursor:
         return int(struct.unpack(format, self.take(struct.calcsize(format), what))[0])
 
     def text(self, what: str, longest: int | None = None) -> str:
-        """A length and that many bytes of UTF-8."""
+        """A length, and that many bytes of UTF-8."""
         length = self.number("<Q", what)
         if longest is not None and length > longest:
             self.refuse(f"{what} is {length} bytes long", f"at most {longest}")
@@ -126,7 +125,7 @@ class Cursor:
         return self.numbers(kind, 1, key)[0].item()
 
     def array(self, key: str) -> Any:
-        """An array of strings (a list) or of numbers (NumPy); arrays of arrays are not read."""
+        """An array of strings (a list) or of numbers (NumPy); nested arrays are refused."""
         kind = self.number("<I", f"the type of {key!r}'s elements")
         count = self.number("<Q", f"the length of {key!r}")
         if kind != STRING:
@@ -139,28 +138,28 @@ class Cursor:
         return self.texts(key, count)
 
     def texts(self, key: str, count: int) -> list[str]:
-        """`count` texts one after the other: a vocabulary has a hundred thousand. What is wrong
-        with one, `text` says."""
+        """`count` strings in sequence (fast: a vocabulary has 100,000). `text` reports the
+        errors."""
         whole = self.bytes.data
         unpack = LENGTH.unpack_from
-        found = list[str]()
+        strings = list[str]()
         last = len(whole) - LENGTH.size
         for place in range(count):
             start = self.at + LENGTH.size
             end = start + unpack(whole, self.at)[0] if self.at <= last else len(whole) + 1
             try:
-                found.append(
+                strings.append(
                     str(whole[start:end], "utf-8")
                     if end <= len(whole)
                     else self.text(f"{key}[{place}]")
                 )
             except UnicodeDecodeError:
-                found.append(self.text(f"{key}[{place}]"))
+                strings.append(self.text(f"{key}[{place}]"))
             self.at = end
-        return found
+        return strings
 
     def numbers(self, kind: int, count: int, key: str) -> np.ndarray[Any, Any]:
-        """`count` numbers of one of the twelve plain types."""
+        """`count` numbers of one of the scalar types."""
         if kind not in NUMBERS:
             self.refuse(
                 f"{key!r} has the unknown type {kind}",
@@ -175,10 +174,10 @@ class Cursor:
         )
 
 
-def read_header(file: MappedFile) -> Header:
+def parse_gguf_header(file: MappedFile) -> GGUFHeader:
     """Read and check everything before the data."""
-    cursor = Cursor(file)
-    version = _version(cursor)
+    cursor = HeaderCursor(file)
+    version = _read_version(cursor)
     tensors = cursor.number("<Q", "the number of tensors")
     keys = cursor.number("<Q", "the number of keys")
     for count, most, what in ((tensors, MOST_TENSORS, "tensors"), (keys, MOST_KEYS, "keys")):
@@ -187,14 +186,14 @@ def read_header(file: MappedFile) -> Header:
                 f"the file says it has {count} {what}",
                 f"at most {most}, and no more than the file can hold",
             )
-    metadata = _metadata(cursor, keys)
-    infos = [_info(cursor) for _ in range(tensors)]
-    alignment = _alignment(cursor, metadata)
+    metadata = _read_metadata(cursor, keys)
+    infos = [_read_tensor_info(cursor) for _ in range(tensors)]
+    alignment = _data_alignment(cursor, metadata)
     start = -(-cursor.at // alignment) * alignment
-    return Header(version, metadata, _place(cursor, infos, start, alignment))
+    return GGUFHeader(version, metadata, _locate_tensors(cursor, infos, start, alignment))
 
 
-def _version(cursor: Cursor) -> int:
+def _read_version(cursor: HeaderCursor) -> int:
     """The magic and the version."""
     magic = cursor.take(4, "the magic")
     if magic != b"GGUF":
@@ -207,8 +206,8 @@ def _version(cursor: Cursor) -> int:
     return version
 
 
-def _metadata(cursor: Cursor, count: int) -> dict[str, Any]:
-    """Keys and values; a key may come once."""
+def _read_metadata(cursor: HeaderCursor, count: int) -> dict[str, Any]:
+    """Keys and values; a repeated key is refused."""
     metadata: dict[str, Any] = {}
     for _ in range(count):
         key = cursor.text("a key", LONGEST_NAME)
@@ -218,8 +217,8 @@ def _metadata(cursor: Cursor, count: int) -> dict[str, Any]:
     return metadata
 
 
-def _alignment(cursor: Cursor, metadata: dict[str, Any]) -> int:
-    """Where data may begin: a multiple of this."""
+def _data_alignment(cursor: HeaderCursor, metadata: dict[str, Any]) -> int:
+    """The alignment of tensor data."""
     alignment = metadata.get("general.alignment", 32)
     if (
         not isinstance(alignment, int)
@@ -232,7 +231,7 @@ def _alignment(cursor: Cursor, metadata: dict[str, Any]) -> int:
     return alignment
 
 
-def _info(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
+def _read_tensor_info(cursor: HeaderCursor) -> tuple[str, tuple[int, ...], int, int]:
     """Name, sizes (torch's order), type and offset of one tensor."""
     name = cursor.text("a tensor's name", 256)
     dimensions = cursor.number("<I", f"the dimensions of {name!r}")
@@ -244,11 +243,14 @@ def _info(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
     return name, tuple(reversed(sizes)), kind, offset
 
 
-def _place(
-    cursor: Cursor, infos: list[tuple[str, tuple[int, ...], int, int]], start: int, alignment: int
-) -> dict[str, Stored]:
+def _locate_tensors(
+    cursor: HeaderCursor,
+    infos: list[tuple[str, tuple[int, ...], int, int]],
+    start: int,
+    alignment: int,
+) -> dict[str, StoredTensor]:
     """Check types, sizes and offsets; no two tensors share a byte."""
-    stored: dict[str, Stored] = {}
+    stored: dict[str, StoredTensor] = {}
     for name, shape, kind, offset in infos:
         if name in stored:
             cursor.refuse(f"tensor {name!r} comes twice")
@@ -256,14 +258,14 @@ def _place(
             cursor.refuse(
                 f"tensor {name!r} begins at offset {offset}", f"a multiple of {alignment}"
             )
-        known = _kind(cursor, name, kind)
-        length = _length(cursor, name, shape, known)
+        known = _tensor_type(cursor, name, kind)
+        length = _tensor_bytes(cursor, name, shape, known)
         if start + offset + length > len(cursor.bytes):
             cursor.refuse(
                 f"tensor {name!r} ends at byte {start + offset + length} of a file of"
                 f" {len(cursor.bytes)}"
             )
-        stored[name] = Stored(name, shape, known, start + offset, length)
+        stored[name] = StoredTensor(name, shape, known, start + offset, length)
     ordered = sorted(
         (tensor for tensor in stored.values() if tensor.length), key=lambda tensor: tensor.start
     )
@@ -273,8 +275,8 @@ def _place(
     return stored
 
 
-def _kind(cursor: Cursor, name: str, kind: int) -> GGMLQuantizationType:
-    """One of the types that we decode."""
+def _tensor_type(cursor: HeaderCursor, name: str, kind: int) -> GGMLQuantizationType:
+    """A ggml type that can be decoded; others are refused."""
     if kind not in [known.value for known in READABLE]:
         known = {member.value: member.name for member in GGMLQuantizationType}
         cursor.refuse(
@@ -284,7 +286,9 @@ def _kind(cursor: Cursor, name: str, kind: int) -> GGMLQuantizationType:
     return GGMLQuantizationType(kind)
 
 
-def _length(cursor: Cursor, name: str, shape: tuple[int, ...], kind: GGMLQuantizationType) -> int:
+def _tensor_bytes(
+    cursor: HeaderCursor, name: str, shape: tuple[int, ...], kind: GGMLQuantizationType
+) -> int:
     """Bytes of a tensor, from its sizes and its type's blocks."""
     block, size = GGML_QUANT_SIZES[kind]
     if shape[-1] % block:
@@ -300,6 +304,6 @@ def _length(cursor: Cursor, name: str, shape: tuple[int, ...], kind: GGMLQuantiz
     return length
 
 
-def header_of(path: Path) -> Header:
-    """The checked head of a GGUF file."""
-    return read_header(MappedFile(path))
+def gguf_header(path: Path) -> GGUFHeader:
+    """The checked header of a GGUF file."""
+    return parse_gguf_header(MappedFile(path))

@@ -36,7 +36,7 @@ SPECIAL_IDS = {
     "pad_token_id": "padding_token_id",
 }
 ENCODERS = ("bert", "modern-bert", "t5", "t5encoder")
-# What changes the mathematics and is not supported, with the values that change nothing.
+# Keys that are not supported, with the values that have no effect.
 UNSUPPORTED = {
     "expert_count": (0,),
     "logit_scale": (0, 1),
@@ -45,12 +45,12 @@ UNSUPPORTED = {
     "rope.scaling.attn_factor": (1,),
 }
 GEMMA2_27B_LAYERS = (
-    46  # llama.cpp knows by this number that the scores' scale is not that of the heads
+    46  # by this number llama.cpp recognises the model whose scale is not 1/√head_dim
 )
 
 
-class Metadata:
-    """The metadata of one file, asked for by name and type."""
+class GGUFMetadata:
+    """The metadata of one file, with typed access by key."""
 
     def __init__(self, where: Path, values: Mapping[str, Any]) -> None:
         self.where = where
@@ -74,7 +74,7 @@ class Metadata:
         return value
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value of this architecture as it is, or the default."""
+        """The raw value of this architecture's key, or the default."""
         return self.values.get(f"{self.architecture}.{key}", default)
 
     def refuse(self, key: str, expected: str) -> CheckpointError:
@@ -86,8 +86,8 @@ class Metadata:
         )
 
     def size(self, key: str, default: int | None = None) -> int:
-        """A positive integer of this architecture; one number per layer is accepted when all are
-        equal."""
+        """A positive integer of this architecture; an array with one equal value per layer is
+        accepted."""
         value = self.get(key, default)
         if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
             value = value[0].item()
@@ -120,8 +120,8 @@ class Metadata:
         return None if unset else self.size("attention.sliding_window")
 
 
-def keys_of(
-    metadata: Metadata, *, vocab_size: int, dtype: str, tensors: Set[str]
+def config_keys(
+    metadata: GGUFMetadata, *, vocab_size: int, dtype: str, tensors: Set[str]
 ) -> dict[str, Any]:
     """The keys that a config.json of this model would have; `tensors` are GGUF's names of what the
     file holds."""
@@ -146,8 +146,8 @@ def keys_of(
     return keys
 
 
-def _check_supported(metadata: Metadata) -> None:
-    """Refuse what would change the result and cannot be computed."""
+def _check_supported(metadata: GGUFMetadata) -> None:
+    """Refuse keys that would change the result and are not supported."""
     for key, harmless in UNSUPPORTED.items():
         value = metadata.get(key)
         if value is not None and not any(
@@ -164,15 +164,15 @@ def _check_supported(metadata: Metadata) -> None:
         raise metadata.refuse("attention.causal", str(causal).lower())
 
 
-def _gpt2(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
+def _gpt2_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
     return {
         "layer_norm_epsilon": metadata.real("attention.layer_norm_epsilon"),
         "activation_function": "gelu_new",
     }
 
 
-def _bert(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
-    """BERT and its kin. GGUF does not name the activation; all published ones have the exact
+def _bert_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
+    """BERT and similar encoders. GGUF does not store the activation; all published ones use exact
     GELU."""
     return {
         "layer_norm_eps": metadata.real("attention.layer_norm_epsilon"),
@@ -181,8 +181,8 @@ def _bert(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
     }
 
 
-def _modernbert(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
-    """ModernBERT. Without a window all layers see everything."""
+def _modernbert_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
+    """ModernBERT. Without a window, all layers use full attention."""
     window = metadata.window()
     layers = metadata.size("block_count")
     base = metadata.real("rope.freq_base", default=10000.0)
@@ -201,8 +201,8 @@ def _modernbert(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
     }
 
 
-def _layer_types(metadata: Metadata, layers: int, usual: list[bool]) -> list[str]:
-    """Which layers have a sliding window: one value per layer, every n-th, or what is usual."""
+def _layer_types(metadata: GGUFMetadata, layers: int, usual: list[bool]) -> list[str]:
+    """Which layers have a sliding window: one value per layer, every n-th, or the usual pattern."""
     key = "attention.sliding_window_pattern"
     value = metadata.get(key)
     if value is None or not any(usual):
@@ -218,42 +218,42 @@ def _layer_types(metadata: Metadata, layers: int, usual: list[bool]) -> list[str
     return ["sliding_attention" if one else "full_attention" for one in sliding]
 
 
-def _bloom(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
+def _bloom_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
     return {"layer_norm_epsilon": metadata.real("attention.layer_norm_epsilon")}
 
 
-def _gpt_neox(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
+def _gpt_neox_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
     head_dim = metadata.size("embedding_length") // metadata.size("attention.head_count") or None
     return {
         "hidden_act": "gelu",
         "layer_norm_eps": metadata.real("attention.layer_norm_epsilon"),
         "use_parallel_residual": metadata.flag("use_parallel_residual", default=True),
         "attention_bias": "blk.0.attn_qkv.bias" in tensors,
-        "rotary_pct": _rotated(metadata, head_dim),
+        "rotary_pct": _rotary_fraction(metadata, head_dim),
         "rotary_emb_base": metadata.real("rope.freq_base", default=10000.0),
-        "rope_scaling": _scaling(metadata),
+        "rope_scaling": _rope_scaling(metadata),
     }
 
 
-def _rotated(metadata: Metadata, head_dim: int | None) -> float:
-    """The share of each head that RoPE turns."""
+def _rotary_fraction(metadata: GGUFMetadata, head_dim: int | None) -> float:
+    """The fraction of each head that RoPE rotates."""
     dim = metadata.size("rope.dimension_count", default=head_dim)
     if head_dim is None or dim > head_dim:
         raise metadata.refuse("rope.dimension_count", f"at most the head's {head_dim}")
     return dim / head_dim
 
 
-def _rotary(metadata: Metadata) -> dict[str, Any]:
-    """Grouped queries with RoPE and RMSNorm: Llama and all that are made like it."""
+def _rotary_keys(metadata: GGUFMetadata) -> dict[str, Any]:
+    """Grouped-query attention with RoPE and RMSNorm: Llama and similar models."""
     heads = metadata.size("attention.head_count")
     width = metadata.size("embedding_length")
     head_dim = metadata.size("attention.key_length", default=width // heads or None)
-    whole = (
+    full_size_keys = (
         ("attention.value_length",)
         if metadata.architecture == "phi3"
         else ("attention.value_length", "rope.dimension_count")
     )
-    for key in whole:
+    for key in full_size_keys:
         if metadata.size(key, default=head_dim) != head_dim:
             raise metadata.refuse(key, f"the head's {head_dim}")
     return {
@@ -262,50 +262,50 @@ def _rotary(metadata: Metadata) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": metadata.real("attention.layer_norm_rms_epsilon"),
         "rope_theta": metadata.real("rope.freq_base", default=10000.0),
-        "rope_scaling": _scaling(metadata),
+        "rope_scaling": _rope_scaling(metadata),
     }
 
 
-def _llama(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
+def _llama_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
     biases = {
         "attention_bias": "blk.0.attn_q.bias" in tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in tensors,
     }
-    return _rotary(metadata) | biases
+    return _rotary_keys(metadata) | biases
 
 
-def _qwen2(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
-    return _rotary(metadata)
+def _qwen2_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
+    return _rotary_keys(metadata)
 
 
-def _qwen3(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
-    return _rotary(metadata) | {"attention_bias": "blk.0.attn_q.bias" in tensors}
+def _qwen3_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
+    return _rotary_keys(metadata) | {"attention_bias": "blk.0.attn_q.bias" in tensors}
 
 
-def _olmo2(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
+def _olmo2_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
     """OLMo 2. OLMo 3 has the same name in GGUF, and a window."""
     if metadata.window() is not None:
         raise metadata.refuse("attention.sliding_window", "none: OLMo 3 is not supported")
-    return _rotary(metadata)
+    return _rotary_keys(metadata)
 
 
-def _phi3(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
-    keys = _rotary(metadata)
+def _phi3_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
+    keys = _rotary_keys(metadata)
     return keys | {
         "sliding_window": metadata.window(),
-        "partial_rotary_factor": _rotated(metadata, keys["head_dim"]),
+        "partial_rotary_factor": _rotary_fraction(metadata, keys["head_dim"]),
     }
 
 
-def _gemma(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
-    keys = _rotary(metadata) | {"hidden_activation": "gelu_pytorch_tanh"}
+def _gemma_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
+    keys = _rotary_keys(metadata) | {"hidden_activation": "gelu_pytorch_tanh"}
     del keys["hidden_act"]
     return keys
 
 
-def _gemma2(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
+def _gemma2_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
     """Gemma 2. GGUF does not hold the scores' scale: it is 1/√head_dim, except in the 27B model."""
-    keys = _gemma(metadata, tensors)
+    keys = _gemma_keys(metadata, tensors)
     layers = metadata.size("block_count")
     shared = metadata.size("embedding_length") // metadata.size("attention.head_count")
     return keys | {
@@ -317,8 +317,8 @@ def _gemma2(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
     }
 
 
-def _t5(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
-    """T5. A gate is the sign of v1.1, an output layer that of logits without a scale."""
+def _t5_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:
+    """T5. A gate means v1.1; a separate output layer means unscaled logits."""
     layers = metadata.size("block_count")
     start = metadata.get("decoder_start_token_id")
     return {
@@ -334,25 +334,25 @@ def _t5(metadata: Metadata, tensors: Set[str]) -> dict[str, Any]:
 
 
 READERS = {
-    "llama": _llama,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "olmo2": _olmo2,
-    "phi3": _phi3,
-    "gptneox": _gpt_neox,
-    "bloom": _bloom,
-    "gpt2": _gpt2,
-    "t5": _t5,
-    "t5encoder": _t5,
-    "bert": _bert,
-    "modern-bert": _modernbert,
+    "llama": _llama_keys,
+    "qwen2": _qwen2_keys,
+    "qwen3": _qwen3_keys,
+    "gemma": _gemma_keys,
+    "gemma2": _gemma2_keys,
+    "olmo2": _olmo2_keys,
+    "phi3": _phi3_keys,
+    "gptneox": _gpt_neox_keys,
+    "bloom": _bloom_keys,
+    "gpt2": _gpt2_keys,
+    "t5": _t5_keys,
+    "t5encoder": _t5_keys,
+    "bert": _bert_keys,
+    "modern-bert": _modernbert_keys,
 }
 
 
-def _scaling(metadata: Metadata) -> dict[str, Any] | None:
-    """Linear or YaRN scaling of the rotary positions; Llama 3's is in a tensor, see `gguf_read`."""
+def _rope_scaling(metadata: GGUFMetadata) -> dict[str, Any] | None:
+    """Linear or YaRN scaling of the rotary positions; Llama 3's is in a tensor, see `read.py`."""
     kind = metadata.get("rope.scaling.type", "none")
     if isinstance(kind, str) and kind == "none":
         return None

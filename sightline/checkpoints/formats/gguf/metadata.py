@@ -27,32 +27,32 @@ RMS_NORM = "attention.layer_norm_rms_epsilon"
 MEAN_POOLING = 1  # as sentence embeddings use it
 
 
-def metadata_of(architecture: str, config: ModelConfig) -> dict[str, Any]:
+def metadata_for(architecture: str, config: ModelConfig) -> dict[str, Any]:
     """Integers, floats and booleans (or lists of them) by full name."""
     stack = config.encoder or config.last
     block = stack.block(stack.layers - 1)
-    found = (
-        _sizes(stack)
-        | _norm(block)
-        | _heads(architecture, block.attention)
-        | _positions(block.attention)
+    metadata = (
+        _size_metadata(stack)
+        | _norm_metadata(block)
+        | _head_metadata(architecture, block.attention)
+        | _rope_metadata(block.attention)
     )
     if architecture in ("bert", "modern-bert"):
-        found |= {"attention.causal": False, "pooling_type": MEAN_POOLING}
+        metadata |= {"attention.causal": False, "pooling_type": MEAN_POOLING}
     if architecture == "modern-bert":
-        found |= _modernbert(stack)
+        metadata |= _modernbert_metadata(stack)
     elif architecture == "gptneox":
-        found["use_parallel_residual"] = block.parallel
+        metadata["use_parallel_residual"] = block.parallel
     elif architecture == "phi3":
-        found["attention.sliding_window"] = block.attention.window or 0
+        metadata["attention.sliding_window"] = block.attention.window or 0
     elif architecture == "gemma2":
-        found |= _gemma2(config, stack)
+        metadata |= _gemma2_metadata(config, stack)
     elif architecture in ("t5", "t5encoder"):
-        found |= _t5(config, block)
-    return {f"{architecture}.{key}": value for key, value in found.items()}
+        metadata |= _t5_metadata(config, block)
+    return {f"{architecture}.{key}": value for key, value in metadata.items()}
 
 
-def _sizes(stack: StackConfig) -> dict[str, Any]:
+def _size_metadata(stack: StackConfig) -> dict[str, Any]:
     block = stack.blocks[0]
     return {
         "block_count": stack.layers,
@@ -63,39 +63,39 @@ def _sizes(stack: StackConfig) -> dict[str, Any]:
     }
 
 
-def _norm(block: BlockConfig) -> dict[str, Any]:
+def _norm_metadata(block: BlockConfig) -> dict[str, Any]:
     if isinstance(block.norm, LayerNorm):
         return {LAYER_NORM: block.norm.eps}
     return {RMS_NORM: block.norm.eps} if isinstance(block.norm, RMSNorm) else {}
 
 
-def _heads(architecture: str, attention: AttentionConfig) -> dict[str, Any]:
-    """What follows from the sizes in the oldest architectures is not written there."""
+def _head_metadata(architecture: str, attention: AttentionConfig) -> dict[str, Any]:
+    """Head counts and sizes; the oldest architectures derive them from the width."""
     if architecture in ("gpt2", "bert", "gptneox", "modern-bert"):
         return {}
-    found = {"attention.head_count_kv": attention.kv_heads}
+    metadata = {"attention.head_count_kv": attention.kv_heads}
     if architecture == "bloom":
-        return found
-    return found | {
+        return metadata
+    return metadata | {
         "attention.key_length": attention.head_dim,
         "attention.value_length": attention.head_dim,
     }
 
 
-def _positions(attention: AttentionConfig) -> dict[str, Any]:
-    """RoPE's base, the numbers that it turns, and its scaling; Llama 3's scaling is a tensor."""
+def _rope_metadata(attention: AttentionConfig) -> dict[str, Any]:
+    """RoPE's base, its dimensions and its scaling; Llama 3's scaling is a tensor."""
     rotary = attention.positions
     if not isinstance(rotary, Rotary):
         return {}
-    found: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "rope.dimension_count": rotary.dim or attention.head_dim,
         "rope.freq_base": rotary.base,
     }
     scaling = rotary.scaling
     if isinstance(scaling, LinearScaling):
-        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
+        metadata |= {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}
     elif isinstance(scaling, YaRNScaling):
-        found |= {
+        metadata |= {
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": scaling.factor,
             "rope.scaling.original_context_length": scaling.original_positions,
@@ -106,37 +106,37 @@ def _positions(attention: AttentionConfig) -> dict[str, Any]:
         raise CheckpointError(
             f"rope scaling {type(scaling).__name__}", expected="linear, yarn or llama3 for GGUF"
         )
-    return found
+    return metadata
 
 
-def _sliding(stack: StackConfig) -> list[bool]:
+def _has_window(stack: StackConfig) -> list[bool]:
     """Which layers have a window."""
     return [stack.block(n).attention.window is not None for n in range(stack.layers)]
 
 
-def _windows(stack: StackConfig) -> list[int]:
-    """The windows that there are, each once."""
+def _window_sizes(stack: StackConfig) -> list[int]:
+    """The distinct window sizes."""
     return sorted(
         {block.attention.window for block in stack.blocks if block.attention.window is not None}
     )
 
 
-def _modernbert(stack: StackConfig) -> dict[str, Any]:
-    """Windows reach half of `sliding_window` to each side. Every n-th layer sees all, or each layer
-    says what it does."""
-    sliding = _sliding(stack)
-    windows = _windows(stack)
+def _modernbert_metadata(stack: StackConfig) -> dict[str, Any]:
+    """A window spans half of `sliding_window` to each side. The pattern is every n-th layer with
+    full attention, or one flag per layer."""
+    sliding = _has_window(stack)
+    windows = _window_sizes(stack)
     full = next((stack.block(n) for n, one in enumerate(sliding) if not one), stack.block(0))
     local = next((stack.block(n) for n, one in enumerate(sliding) if one), full)
     assert isinstance(full.attention.positions, Rotary)
     assert isinstance(local.attention.positions, Rotary)
-    found: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "rope.freq_base": full.attention.positions.base,
         "rope.freq_base_swa": local.attention.positions.base,
     }
-    found["rope.scaling.type"] = "none"
+    metadata["rope.scaling.type"] = "none"
     if not windows:
-        return found
+        return metadata
     every = next(
         (
             n
@@ -145,83 +145,84 @@ def _modernbert(stack: StackConfig) -> dict[str, Any]:
         ),
         None,
     )
-    return found | {
+    return metadata | {
         "attention.sliding_window": 2 * (windows[0] - 1),
         "attention.sliding_window_pattern": every or sliding,
     }
 
 
-def _gemma2(config: ModelConfig, stack: StackConfig) -> dict[str, Any]:
-    """Without a value llama.cpp takes the published models' soft-caps, window and alternation."""
-    sliding = _sliding(stack)
-    windows = _windows(stack)
-    found: dict[str, Any] = {}
+def _gemma2_metadata(config: ModelConfig, stack: StackConfig) -> dict[str, Any]:
+    """Where a key is absent, llama.cpp uses the soft-caps, window and pattern of the published
+    models."""
+    sliding = _has_window(stack)
+    windows = _window_sizes(stack)
+    metadata: dict[str, Any] = {}
     if windows:
-        found["attention.sliding_window"] = windows[0]
+        metadata["attention.sliding_window"] = windows[0]
     if sliding != [n % 2 == 0 for n in range(stack.layers)]:
-        found["attention.sliding_window_pattern"] = sliding
+        metadata["attention.sliding_window_pattern"] = sliding
     caps = {"attn_logit_softcapping": stack.blocks[0].attention.softcap}
     if isinstance(config.head, LanguageHead):
         caps["final_logit_softcapping"] = config.head.softcap
-    return found | {name: cap for name, cap in caps.items() if cap is not None}
+    return metadata | {name: cap for name, cap in caps.items() if cap is not None}
 
 
-def _t5(config: ModelConfig, block: BlockConfig) -> dict[str, Any]:
+def _t5_metadata(config: ModelConfig, block: BlockConfig) -> dict[str, Any]:
     assert isinstance(block.attention.positions, RelativeBias)
-    found = {
-        LAYER_NORM: _norm(block)[RMS_NORM],
+    metadata = {
+        LAYER_NORM: _norm_metadata(block)[RMS_NORM],
         "attention.relative_buckets_count": block.attention.positions.buckets,
     }
-    return found | (
+    return metadata | (
         {"decoder_block_count": config.decoder.layers} if config.decoder is not None else {}
     )
 
 
-def check_same(path: Path, written: ModelConfig, read: ModelConfig) -> None:
-    """Refuse a model that a reader of the file would take for another one: GGUF has no word for
-    some part of it."""
-    found = _facts(read)
-    for place, before in _facts(written).items():
-        after = found.get(place, "missing")
+def check_round_trip(path: Path, written: ModelConfig, read: ModelConfig) -> None:
+    """Refuse a model that would be read back differently because GGUF cannot express a part of
+    it."""
+    read_facts = _config_facts(read)
+    for place, before in _config_facts(written).items():
+        after = read_facts.get(place, "missing")
         if before != after:
             raise CheckpointError(
-                f"{path}: GGUF cannot say that {place} is {before}: it would be read as {after}",
+                f"{path}: GGUF cannot store that {place} is {before}: it would be read as {after}",
                 expected="a model that llama.cpp knows",
                 fix="write a Hugging Face folder instead",
             )
 
 
-def _facts(config: ModelConfig) -> dict[str, Any]:
-    """What a forward pass depends on, by place. Llama 3's scaling is left out: it goes into a
+def _config_facts(config: ModelConfig) -> dict[str, Any]:
+    """The settings that a forward pass depends on. Llama 3's scaling is left out: it is stored as a
     tensor."""
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for name, stack in config.stacks.items():
         norm = stack.final_norm
         embedding = stack.embedding
-        found |= {
+        facts |= {
             f"{name}'s final norm": norm,
             f"{name}'s embedding scale": embedding.scale,
             f"{name}'s embedding norm": embedding.norm,
         }
-        found |= {
+        facts |= {
             f"{name}'s {part}": getattr(stack, part)
             for part in ("width", "layers", "causal", "max_positions")
         }
         for n in range(stack.layers):
-            found |= {
+            facts |= {
                 f"layer {n}'s {part} in the {name}": value
                 for part, value in _block_facts(stack.block(n)).items()
             }
     if isinstance(config.head, LanguageHead):
-        found |= {
+        facts |= {
             f"the output's {part}": getattr(config.head, part)
             for part in ("tied", "bias", "scale", "softcap")
         }
-    return found
+    return facts
 
 
 def _block_facts(block: BlockConfig) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         part: getattr(block, part) for part in ("norm", "placement", "parallel")
     }
     for name, layer in (
@@ -231,8 +232,8 @@ def _block_facts(block: BlockConfig) -> dict[str, Any]:
     ):
         if layer is not None:
             parts = [part.name for part in fields(layer) if part.name != "dropout"]
-            found |= {f"{name} {part.replace('_', ' ')}": getattr(layer, part) for part in parts}
+            facts |= {f"{name} {part.replace('_', ' ')}": getattr(layer, part) for part in parts}
     rotary = block.attention.positions
     if isinstance(rotary, Rotary) and isinstance(rotary.scaling, Llama3Scaling):
-        found["attention positions"] = replace(rotary, scaling=None)
-    return found
+        facts["attention positions"] = replace(rotary, scaling=None)
+    return facts

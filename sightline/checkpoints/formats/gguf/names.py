@@ -1,5 +1,4 @@
-"""GGUF's tensor names beside Hugging Face's, one table per architecture, read in both
-directions."""
+"""GGUF's tensor names and Hugging Face's: one table per architecture, used in both directions."""
 
 from __future__ import annotations
 
@@ -32,14 +31,18 @@ POST_NORMS = {
 }
 
 
-def _without(table: dict[str, str], *names: str) -> dict[str, str]:
+def _table_without(table: dict[str, str], *names: str) -> dict[str, str]:
     return {name: other for name, other in table.items() if name not in names}
 
 
-GEMMA = _without(LLAMA, "output")
+GEMMA = _table_without(LLAMA, "output")
 GEMMA2 = GEMMA | POST_NORMS | {"blk.{n}.ffn_norm": "model.layers.{n}.pre_feedforward_layernorm"}
-OLMO2 = _without(LLAMA, "blk.{n}.attn_norm", "blk.{n}.ffn_norm") | QUERY_KEY_NORMS | POST_NORMS
-PHI3 = _without(LLAMA, "blk.{n}.attn_q", "blk.{n}.attn_k", "blk.{n}.attn_v", "blk.{n}.ffn_gate") | {
+OLMO2 = (
+    _table_without(LLAMA, "blk.{n}.attn_norm", "blk.{n}.ffn_norm") | QUERY_KEY_NORMS | POST_NORMS
+)
+PHI3 = _table_without(
+    LLAMA, "blk.{n}.attn_q", "blk.{n}.attn_k", "blk.{n}.attn_v", "blk.{n}.ffn_gate"
+) | {
     "blk.{n}.attn_qkv": "model.layers.{n}.self_attn.qkv_proj",
     "blk.{n}.ffn_up": "model.layers.{n}.mlp.gate_up_proj",
 }
@@ -158,10 +161,9 @@ T5_GATED = T5 | _t5_gate("enc", "encoder", 1) | _t5_gate("dec", "decoder", 2)
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One of GGUF's architectures: the family and class that it is read as, and its tensors' names.
+    """A GGUF architecture: the family and class it is read as, and its tensor names.
 
-    `needs_output`: llama.cpp reads no such file without an output layer, so a tied one is written
-    twice.
+    `needs_output`: llama.cpp requires an output layer, so a tied one is written twice.
     """
 
     family: str
@@ -187,9 +189,10 @@ ARCHITECTURES = {
     "bert": Architecture("bert", "BertModel", BERT),
     "modern-bert": Architecture("modernbert", "ModernBertModel", MODERNBERT),
 }
-# What each family is written as, and under which names. T5 without a decoder is written as
-# t5encoder.
-WRITTEN = {found.family: name for name, found in ARCHITECTURES.items() if name != "t5encoder"} | {
+# The architecture that each family is written as. T5 without a decoder is written as t5encoder.
+WRITTEN_AS = {
+    known.family: name for name, known in ARCHITECTURES.items() if name != "t5encoder"
+} | {
     "mistral": "llama",
     "roberta": "bert",
     "distilbert": "bert",
@@ -199,33 +202,35 @@ OTHER_NAMES = {"distilbert": DISTILBERT}
 
 def to_hugging_face(architecture: str, name: str, *, gated: bool = False) -> str | None:
     """Hugging Face's name for one of GGUF's, or None. `gated`: T5's feed-forward has a gate."""
-    found = ARCHITECTURES[architecture]
-    table = found.gated_names if gated and found.gated_names else found.names
-    return _rename(table, name)
+    known = ARCHITECTURES[architecture]
+    table = known.gated_names if gated and known.gated_names else known.names
+    return _rename_by_table(table, name)
 
 
 def to_gguf(family: str, name: str) -> str | None:
     """GGUF's name for one of a family's, with or without the prefix of a model with a head; or
     None."""
-    found = ARCHITECTURES[WRITTEN[family]]
-    tables = [OTHER_NAMES.get(family, found.names), found.gated_names or {}]
+    known = ARCHITECTURES[WRITTEN_AS[family]]
+    tables = [OTHER_NAMES.get(family, known.names), known.gated_names or {}]
     backwards = {there: here for table in tables for here, there in table.items()}
     for old, new in FAMILIES[family].aliases.items():
         name = name.replace(old, new)
     prefix = FAMILIES[family].prefix
     spellings = (name, prefix + name, name.removeprefix(prefix))
-    return next((there for spelling in spellings if (there := _rename(backwards, spelling))), None)
+    return next(
+        (there for spelling in spellings if (there := _rename_by_table(backwards, spelling))), None
+    )
 
 
-def block_of(name: str) -> tuple[str, int] | None:
+def block_index(name: str) -> tuple[str, int] | None:
     """The stack (`blk`, `enc.blk`, `dec.blk`) and the number of the block that a GGUF tensor
     belongs to."""
-    found = re.match(r"((?:enc\.|dec\.)?blk)\.(\d{1,6})\.", name)
-    return (found[1], int(found[2])) if found else None
+    match = re.match(r"((?:enc\.|dec\.)?blk)\.(\d{1,6})\.", name)
+    return (match[1], int(match[2])) if match else None
 
 
-def _rename(table: dict[str, str], name: str) -> str | None:
-    """Whole names only: the stem with its first number as {n}, then .weight or .bias."""
+def _rename_by_table(table: dict[str, str], name: str) -> str | None:
+    """The renamed tensor, or None. The stem (with its first number as {n}) must be in the table."""
     stem, _, end = name.rpartition(".")
     number = re.search(r"(?<=\.)(0|[1-9]\d{0,5})(?=\.)", stem)
     if number:

@@ -1,4 +1,4 @@
-"""Reads a GGUF file: llama.cpp's checkpoints, plain or quantised, as Hugging Face's keys and
+"""Read a GGUF file (llama.cpp's checkpoints, quantized or not) as Hugging Face's keys and
 tensors."""
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from torch import Tensor
 
-from sightline.checkpoints.formats.gguf.header import Header, Stored, read_header
-from sightline.checkpoints.formats.gguf.keys import Metadata, keys_of
-from sightline.checkpoints.formats.gguf.layout import layout_of, shape_of
-from sightline.checkpoints.formats.gguf.names import ARCHITECTURES, block_of, to_hugging_face
+from sightline.checkpoints.formats.gguf.header import GGUFHeader, StoredTensor, parse_gguf_header
+from sightline.checkpoints.formats.gguf.keys import GGUFMetadata, config_keys
+from sightline.checkpoints.formats.gguf.layout import layout_of, shape_after
+from sightline.checkpoints.formats.gguf.names import ARCHITECTURES, block_index, to_hugging_face
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
 from sightline.files.mapped import MappedFile
 from sightline.text.vocabulary.gguf import from_metadata
 
-PLAIN = {
+UNQUANTIZED = {
     GGMLQuantizationType.F32: torch.float32,
     GGMLQuantizationType.F16: torch.float16,
     GGMLQuantizationType.BF16: torch.bfloat16,
 }
-DUPLICATED = ("gpt2", *(name for name, found in ARCHITECTURES.items() if found.needs_output))
+DUPLICATED = ("gpt2", *(name for name, known in ARCHITECTURES.items() if known.needs_output))
 ROTARY_TABLE = re.compile(r"blk\.\d{1,6}\.attn_rot_embd(\.weight)?")
 COMPUTED = "its factors are read as rope_scaling"
 
 
-def read(path: Path) -> Source:
-    """Open a GGUF file; tensors are decoded when they are asked for."""
+def read_gguf(path: Path) -> Source:
+    """Open a GGUF file; tensors are decoded lazily."""
     file = MappedFile(Path(path))
-    header = read_header(file)
+    header = parse_gguf_header(file)
     if not header.tensors and "tokenizer.ggml.tokens" in header.metadata:
         raise CheckpointError(
             f"{file.where} is a GGUF file with a vocabulary only: it has no tensors",
             expected="a model's weights",
             fix="give the model's own GGUF, not the one that was made to test its tokenizer",
         )
-    metadata = Metadata(file.where, header.metadata)
-    stored, notes = _named(file, header, metadata)
-    keys = _keys(file, header, metadata, stored)
-    tensors = {name: _entry(file, name, tensor, keys) for name, tensor in stored.items()}
+    metadata = GGUFMetadata(file.where, header.metadata)
+    stored, notes = _rename_tensors(file, header, metadata)
+    keys = _gguf_keys(file, header, metadata, stored)
+    tensors = {name: _gguf_entry(file, name, tensor, keys) for name, tensor in stored.items()}
     if metadata.architecture == "bert":
-        tensors |= _types(tensors, keys)
+        tensors |= _token_types(tensors, keys)
     return Source(
         file.where, "gguf", keys, tensors, from_metadata(file.where, header.metadata), notes
     )
 
 
-def _named(
-    file: MappedFile, header: Header, metadata: Metadata
-) -> tuple[dict[str, Stored], list[str]]:
-    """The stored tensors under Hugging Face's names; one that no table knows is refused."""
+def _rename_tensors(
+    file: MappedFile, header: GGUFHeader, metadata: GGUFMetadata
+) -> tuple[dict[str, StoredTensor], list[str]]:
+    """The stored tensors under Hugging Face's names; unknown tensors are refused."""
     kind = metadata.architecture
     layers = metadata.size("block_count")
     counts = {
@@ -66,14 +66,14 @@ def _named(
         "dec.blk": metadata.size("decoder_block_count", default=layers),
     }
     gated = any(name.endswith(".ffn_gate.weight") for name in header.tensors)
-    stored: dict[str, Stored] = {}
+    stored: dict[str, StoredTensor] = {}
     notes: list[str] = []
     for tensor in header.tensors.values():
-        if reason := _left_out(file, tensor):
+        if reason := _reason_to_skip(file, tensor):
             notes += [] if reason == COMPUTED else [f"{tensor.name} is left out: {reason}"]
             continue
         name = to_hugging_face(kind, tensor.name, gated=gated)
-        stack, number = block_of(tensor.name) or ("blk", 0)
+        stack, number = block_index(tensor.name) or ("blk", 0)
         if name is None or number >= counts[stack]:
             expected = f"a tensor of a {kind} with {layers} layers"
             raise CheckpointError(
@@ -86,16 +86,16 @@ def _named(
     return stored, notes
 
 
-def _left_out(file: MappedFile, tensor: Stored) -> str:
-    """Why a tensor is no parameter, or nothing. LongRoPE's factors are refused unless they change
-    nothing."""
+def _reason_to_skip(file: MappedFile, tensor: StoredTensor) -> str:
+    """Why a tensor is not a parameter, or an empty string. LongRoPE's factors are refused unless
+    they are all 1."""
     if tensor.name == "rope_freqs.weight":
         return COMPUTED
     if ROTARY_TABLE.fullmatch(tensor.name):
         return "rotary tables are computed"
     if tensor.name not in ("rope_factors_long.weight", "rope_factors_short.weight"):
         return ""
-    if not bool((_decode(file, tensor)() == 1).all()):
+    if not bool((_tensor_reader(file, tensor)() == 1).all()):
         raise CheckpointError(
             f"{file.where}: tensor {tensor.name!r} holds LongRoPE's factors, which are not"
             " supported",
@@ -105,9 +105,9 @@ def _left_out(file: MappedFile, tensor: Stored) -> str:
     return "its factors are all 1"
 
 
-def _untie(file: MappedFile, header: Header, stored: dict[str, Stored]) -> list[str]:
-    """Drop the copy of the token embedding that converters write as the output layer of a tied
-    model."""
+def _untie(file: MappedFile, header: GGUFHeader, stored: dict[str, StoredTensor]) -> list[str]:
+    """Drop the output layer of a tied model, which some converters write as a copy of the token
+    embedding."""
     head = header.tensors.get("output.weight")
     embedding = header.tensors.get("token_embd.weight")
     if (
@@ -123,34 +123,33 @@ def _untie(file: MappedFile, header: Header, stored: dict[str, Stored]) -> list[
     return ["output.weight is a copy of token_embd.weight: read as tied"]
 
 
-def _keys(
-    file: MappedFile, header: Header, metadata: Metadata, stored: dict[str, Stored]
+def _gguf_keys(
+    file: MappedFile, header: GGUFHeader, metadata: GGUFMetadata, stored: dict[str, StoredTensor]
 ) -> dict[str, Any]:
-    """config.json's keys, from the metadata and from what the tensors show."""
+    """config.json's keys, from the metadata and the tensors."""
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise CheckpointError(
             f"{file.where}: tensor 'token_embd.weight' is missing or not a matrix",
             expected="an embedding",
         )
-    dtype = str(PLAIN.get(embedding.kind, torch.float32)).removeprefix("torch.")
+    dtype = str(UNQUANTIZED.get(embedding.kind, torch.float32)).removeprefix("torch.")
     names = {tensor.name for tensor in stored.values()}
-    keys = keys_of(metadata, vocab_size=embedding.shape[0], dtype=dtype, tensors=names)
+    keys = config_keys(metadata, vocab_size=embedding.shape[0], dtype=dtype, tensors=names)
     if "rope_freqs.weight" in header.tensors:
-        keys["rope_scaling"] = _llama3(file, header.tensors["rope_freqs.weight"], keys)
+        keys["rope_scaling"] = _llama3_scaling(file, header.tensors["rope_freqs.weight"], keys)
     return keys
 
 
-def _types(tensors: dict[str, Entry], keys: dict[str, Any]) -> dict[str, Entry]:
-    """BERT's token types: as many as are stored. DistilBERT has none, which is the same as one that
-    adds zero."""
+def _token_types(tensors: dict[str, Entry], keys: dict[str, Any]) -> dict[str, Entry]:
+    """BERT's token-type embedding. DistilBERT has none, which equals one row of zeros."""
     name = "embeddings.token_type_embeddings.weight"
     width = keys["hidden_size"]
-    found = tensors.get(name) or Entry(
+    entry = tensors.get(name) or Entry(
         name, (1, width), torch.float32, lambda: torch.zeros(1, width)
     )
-    keys["type_vocab_size"] = found.shape[0]
-    return {name: found}
+    keys["type_vocab_size"] = entry.shape[0]
+    return {name: entry}
 
 
 def llama3_factors(keys: dict[str, Any], scaling: dict[str, Any]) -> Tensor:
@@ -165,9 +164,9 @@ def llama3_factors(keys: dict[str, Any], scaling: dict[str, Any]) -> Tensor:
     return (1 / ((1 - smooth) / scaling["factor"] + smooth)).float()
 
 
-def _llama3(file: MappedFile, tensor: Stored, keys: dict[str, Any]) -> dict[str, Any]:
+def _llama3_scaling(file: MappedFile, tensor: StoredTensor, keys: dict[str, Any]) -> dict[str, Any]:
     """The scaling whose factors the file stores as rope_freqs; other factors are refused."""
-    factors = _decode(file, tensor)()
+    factors = _tensor_reader(file, tensor)()
     if "head_dim" not in keys or factors.shape != (keys["head_dim"] // 2,):
         expected = (
             "one factor for each pair of a head in a model that rotates whole heads, not shape"
@@ -193,36 +192,38 @@ def _llama3(file: MappedFile, tensor: Stored, keys: dict[str, Any]) -> dict[str,
     )
 
 
-def _entry(file: MappedFile, name: str, tensor: Stored, keys: dict[str, Any]) -> Entry:
-    """One tensor in Hugging Face's layout."""
+def _gguf_entry(file: MappedFile, name: str, tensor: StoredTensor, keys: dict[str, Any]) -> Entry:
+    """One lazy tensor in Hugging Face's layout."""
     heads = keys.get("num_attention_heads") or keys.get("n_head") or keys["num_heads"]
     kv_heads = keys.get("num_key_value_heads", heads)
     layout = layout_of(keys["model_type"], tensor.name, heads=heads, kv_heads=kv_heads)
-    read = _decode(file, tensor)
+    read = _tensor_reader(file, tensor)
     shape = tensor.shape
     if layout is not None:
         try:
-            shape = shape_of(layout.to_hugging_face, shape)
+            shape = shape_after(layout.to_hugging_face, shape)
         except RuntimeError:
             expected = f"rows for {heads} heads, {kv_heads} of them for keys and values"
             raise CheckpointError(
                 f"{file.where}: tensor {tensor.name!r} has shape {list(shape)}", expected=expected
             ) from None
-        read = _then(read, layout.to_hugging_face)
-    return Entry(name, shape, PLAIN.get(tensor.kind, torch.float32), read, tensor.kind.name)
+        read = _compose(read, layout.to_hugging_face)
+    return Entry(name, shape, UNQUANTIZED.get(tensor.kind, torch.float32), read, tensor.kind.name)
 
 
-def _then(read: Callable[[], Tensor], change: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
-    """Read, then change."""
+def _compose(
+    read: Callable[[], Tensor], change: Callable[[Tensor], Tensor]
+) -> Callable[[], Tensor]:
+    """A function that reads and then converts."""
     return lambda: change(read())
 
 
-def _decode(file: MappedFile, tensor: Stored) -> Callable[[], Tensor]:
-    """A function that reads one tensor: plain numbers as they are, blocks as float32."""
+def _tensor_reader(file: MappedFile, tensor: StoredTensor) -> Callable[[], Tensor]:
+    """A function that reads one tensor; quantized blocks are decoded to float32."""
 
     def read() -> Tensor:
-        if tensor.kind in PLAIN:
-            return file.tensor(tensor.start, tensor.shape, PLAIN[tensor.kind])
+        if tensor.kind in UNQUANTIZED:
+            return file.tensor(tensor.start, tensor.shape, UNQUANTIZED[tensor.kind])
         block, size = GGML_QUANT_SIZES[tensor.kind]
         rows = file.part(tensor.start, tensor.length).reshape(
             *tensor.shape[:-1], tensor.shape[-1] // block * size

@@ -39,17 +39,12 @@ def convert(
         Replace what is there.
     """
     from sightline.cli.ui.loading import load_shown
-    from sightline.conversion import save_gguf
 
-    form = to or ("gguf" if target.suffix == ".gguf" else "hf")
     model = load_shown(
         source, from_pickle=from_pickle, strict=strict, ignore_tensors=ignore_tensors
     )
     known = len(model.notes)
-    if form == "gguf":
-        save_gguf(model, target, dtype=dtype or "float16", overwrite=overwrite)
-    else:
-        model.save(target, dtype=dtype, overwrite=overwrite)
+    model.save(target, dtype=dtype, format=to, overwrite=overwrite)
     for line in model.notes[known:]:
         note(line)
     remark(f"written: {target}", style="")

@@ -23,9 +23,9 @@ def info(model: str, /, *, strict: bool = False, json: bool = False) -> None:
     json
         Write JSON.
     """
-    from sightline.checkpoints.info import about
+    from sightline.checkpoints.info import checkpoint_info
 
-    facts = about(model, strict=strict)
+    facts = checkpoint_info(model, strict=strict)
     if json:
         write_json(facts)
         return

@@ -153,11 +153,11 @@ def find(model: str) -> ModelConfig:
 
 def checkpoint_config(model: str) -> ModelConfig:
     """What a checkpoint's own config.json or metadata describes; its weights are not read."""
-    from sightline.checkpoints.identity import understand
+    from sightline.checkpoints.identity import identify
     from sightline.checkpoints.open import open_source
     from sightline.checkpoints.sources.reference import resolve
 
-    return understand(open_source(resolve(model)))[2]
+    return identify(open_source(resolve(model))).config
 
 
 def label(model: str) -> str:
