@@ -81,7 +81,7 @@ def test_suppressed_tokens_are_banned_too_and_phrases_are_named(tmp_path: Path) 
     )
     assert found.banned == (3, 6, 7)
     assert len(notes) == 1
-    assert "1 of bad_words_ids are several tokens long" in notes[0]
+    assert "1 of bad_words_ids are longer than one token" in notes[0]
 
 
 def test_an_id_that_a_small_copy_cannot_have_is_left_out_of_config_alone(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a path out of the folder": (
         {"listed": modules("Transformer", "Pooling", pooling="../1_Pooling")},
-        "the modules lie in",
+        "the modules are in",
     ),
     "a missing folder": (
         {"listed": modules("Transformer", "Pooling", pooling="3_Pooling")},
