@@ -2,6 +2,9 @@
 
 Syntax-tree nodes are counted without `Load`, `Store` and other contexts. Docstrings, comments and
 blank lines are not code lines. A packed assignment is `a, b = x, y` with a tuple on both sides.
+Repeated names are the public top-level functions and classes that more than one module defines, as
+a share of all such names. `--repeated` lists them; `--anchor` measures another package
+beside ours, for example httpx after `pip download --no-deps httpx` and unpacking.
 """
 
 from __future__ import annotations
@@ -33,10 +36,14 @@ class Metrics:
     largest_folder: int
 
 
-def measure(folder: Path) -> Metrics:
-    trees = {
+def parse(folder: Path) -> dict[Path, ast.Module]:
+    return {
         path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))
     }
+
+
+def measure(folder: Path) -> Metrics:
+    trees = parse(folder)
     functions = [
         node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, Function)
     ]
@@ -53,7 +60,7 @@ def measure(folder: Path) -> Metrics:
         nodes_per_function=(statistics.median(nodes), percentile(nodes, 0.9)),
         packed_assignments=share(is_packed(node) for node in assignments),
         mean_column=statistics.mean(widths),
-        repeated_names=repeated_names(trees),
+        repeated_names=share(len(paths) > 1 for paths in name_homes(trees).values()),
         largest_folder=max(Counter(path.parent for path in trees).values()),
     )
 
@@ -77,11 +84,11 @@ def code_lines(tree: ast.AST) -> set[int]:
         if isinstance(node, ast.Module | ast.ClassDef | Function) and has_docstring(node):
             first = node.body[0]
             skipped |= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
-    found = set[int]()
+    lines = set[int]()
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt | ast.expr | ast.arg | ast.keyword):
-            found |= {node.lineno, node.end_lineno or node.lineno}
-    return found - skipped
+            lines |= {node.lineno, node.end_lineno or node.lineno}
+    return lines - skipped
 
 
 def code_texts(path: Path, tree: ast.AST) -> Iterator[str]:
@@ -94,13 +101,24 @@ def is_packed(node: ast.Assign) -> bool:
     return both and len(node.targets) == 1
 
 
-def repeated_names(trees: dict[Path, ast.Module]) -> float:
-    """The share of top-level functions and classes whose name another module defines, too."""
-    homes: Counter[str] = Counter()
-    for tree in trees.values():
-        definitions = (node for node in tree.body if isinstance(node, ast.ClassDef | Function))
-        homes.update({node.name for node in definitions if not node.name.startswith("__")})
-    return sum(count for count in homes.values() if count > 1) / max(1, homes.total())
+def name_homes(trees: dict[Path, ast.Module]) -> dict[str, list[Path]]:
+    """The files that define each public top-level function or class; a program's `main` is none."""
+    homes: dict[str, list[Path]] = {}
+    for path, tree in trees.items():
+        names = {node.name for node in tree.body if isinstance(node, ast.ClassDef | Function)}
+        for name in sorted(names - {"main"}):
+            if not name.startswith("_"):
+                homes.setdefault(name, []).append(path)
+    return homes
+
+
+def repeated_table(folder: Path) -> str:
+    """A line for each repeated name, the most frequent first: how often, the name, the files."""
+    repeated = {name: paths for name, paths in name_homes(parse(folder)).items() if len(paths) > 1}
+    return "\n".join(
+        f"{len(paths):>3} {name:<24} {' '.join(str(path.relative_to(folder)) for path in paths)}"
+        for name, paths in sorted(repeated.items(), key=lambda item: (-len(item[1]), item[0]))
+    )
 
 
 def percentile(values: list[int], part: float) -> float:
@@ -108,18 +126,18 @@ def percentile(values: list[int], part: float) -> float:
 
 
 def share(claims: Iterator[bool]) -> float:
-    found = list(claims)
-    return sum(found) / max(1, len(found))
+    outcomes = list(claims)
+    return sum(outcomes) / max(1, len(outcomes))
 
 
 def row(name: str, cells: list[str]) -> str:
     return f"{name:<42}" + "".join(f"{cell:>18}" for cell in cells)
 
 
-def table(found: dict[str, Metrics]) -> str:
-    all_metrics = found.values()
+def table(metrics: dict[str, Metrics]) -> str:
+    all_metrics = metrics.values()
     lines = [
-        row("", list(found)),
+        row("", list(metrics)),
         row("functions", [f"{m.functions:,}" for m in all_metrics]),
         row(
             "function lines, median/p90/max",
@@ -146,21 +164,36 @@ def main() -> None:
         prog="python -m tools.code_metrics", description="How dense the code is."
     )
     parser.add_argument("folders", nargs="*", type=Path, default=[ROOT / "sightline"])
+    parser.add_argument(
+        "--anchor",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="another package to measure beside ours; may be repeated",
+    )
+    parser.add_argument(
+        "--repeated", action="store_true", help="list the names that several modules define"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = {folder.name: measure(folder) for folder in arguments.folders}
+    if arguments.repeated:
+        for folder in arguments.folders:
+            print(repeated_table(folder))
+        return
+    metrics = {folder.name: measure(folder) for folder in [*arguments.folders, *arguments.anchor]}
     if arguments.json:
         print(
             json.dumps(
                 {
                     name: {key: getattr(m, key) for key in Metrics.__slots__}
-                    for name, m in found.items()
+                    for name, m in metrics.items()
                 },
                 indent=2,
             )
         )
     else:
-        print(table(found))
+        print(table(metrics))
 
 
 if __name__ == "__main__":
