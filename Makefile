@@ -6,10 +6,19 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 MINUTES ?= 5
 SEED ?= 0
 
+# Each worker starts with its half of the tests in their order, and takes over from the other's end.
+PYTEST = -m pytest -n $(WORKERS) --dist worksteal
+
+# Types are checked while the tests run; what they say comes after the tests, and fails as they do.
+define beside_types
+mkdir -p build; $(MAKE) --no-print-directory types > build/types.log 2>&1 & types=$$!; trap "kill $$types" INT TERM; \
+$(1); tests=$$?; wait $$types; types=$$?; cat build/types.log; exit $$((tests || types))
+endef
+
 # An extra package index with CPU wheels of torch: make TORCH_INDEX=… test
 export TORCH_INDEX
 
-.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint bench fuzz native-asan native-tsan pages clean
+.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint style types bench fuzz native-asan native-tsan pages clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -23,19 +32,19 @@ $(READY): pyproject.toml constraints.txt tools/environment.py CMakeLists.txt $(w
 run: $(READY) ## the demo
 	@$(VENV)/bin/sightline demo
 
-test: lint ## lint, types, import rules, all quick tests
-	@$(PYTHON) -m pytest -n $(WORKERS) -m "not long"
+test: style ## lint, types, import rules, all quick tests
+	@$(call beside_types, $(PYTHON) $(PYTEST) -m "not long")
 
-test-all: lint ## the long tiers too
-	@$(PYTHON) -m pytest -n $(WORKERS)
+test-all: style ## the long tiers too
+	@$(call beside_types, $(PYTHON) $(PYTEST))
 
 test-newest: ## the tests with the newest of everything, in build/newest
 	@python3 -m tools.environment build/newest --newest
-	@build/newest/bin/python -m pytest -n $(WORKERS) -m "not long"
+	@build/newest/bin/python $(PYTEST) -m "not long"
 
 test-oldest: ## the tests with the lower bounds of pyproject.toml, in build/oldest
 	@python3 -m tools.environment build/oldest --oldest
-	@build/oldest/bin/python -m pytest -n $(WORKERS) -m "not long"
+	@build/oldest/bin/python $(PYTEST) -m "not long"
 
 lock: ## pin the newest of everything (or only: make lock PACKAGES="rich ruff") and show the difference
 	@python3 -m tools.lock $(PACKAGES)
@@ -43,11 +52,15 @@ lock: ## pin the newest of everything (or only: make lock PACKAGES="rich ruff") 
 lock-check: ## say whether the pins are still what pyproject.toml asks for
 	@python3 -m tools.lock --check
 
-lint: $(READY) ## ruff, basedpyright, import-linter
+lint: style types ## ruff, basedpyright, import-linter
+
+style: $(READY)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/basedpyright --level error
 	@$(VENV)/bin/lint-imports
+
+types: $(READY)
+	@$(VENV)/bin/basedpyright --level error
 
 bench: $(READY) ## side-by-side measurements, as ratios
 	@$(PYTHON) -m bench.core
@@ -66,7 +79,7 @@ native-asan: $(READY) ## the kernels' tests under the address and undefined-beha
 	@PATH=$(CURDIR)/$(VENV)/bin:$$PATH cmake --build build/asan
 	@SIGHTLINE_NATIVE=$$(ls $(CURDIR)/build/asan/_native*.so) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-		$(PYTHON) -m pytest -n $(WORKERS) tests/test_kernels.py tests/core/test_linear.py tests/native -p no:cacheprovider -m "not long" \
+		$(PYTHON) $(PYTEST) tests/test_kernels.py tests/core/test_linear.py tests/native -p no:cacheprovider -m "not long" \
 		--deselect tests/native/test_endurance.py::test_ten_thousand_random_steps_leave_nothing  # the sanitizer keeps freed memory for a while
 
 native-tsan: ## engines and kernels in several threads, in C++ alone, under ThreadSanitizer
