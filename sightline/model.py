@@ -477,6 +477,18 @@ class Model:
         return path
 
 
+def can_run(transformer: Transformer, engine: Engine) -> bool:
+    """Whether the native engine knows every operation of this model. If not, `"native"` is refused
+    and `"auto"` falls back to torch."""
+    try:
+        check_known(transformer)
+    except InputError:
+        if engine == "native":
+            raise
+        return False
+    return True
+
+
 def as_lazy(transformer: Transformer | LazyTransformer) -> LazyTransformer:
     return (
         transformer if isinstance(transformer, LazyTransformer) else LazyTransformer.of(transformer)
@@ -497,7 +509,7 @@ def load(
     reference: str | Path,
     *,
     dtype: str = "float32",
-    engine: Engine = "torch",
+    engine: Engine = "auto",
     strict: bool = False,
     verify: bool = False,
     from_pickle: bool = False,
@@ -512,10 +524,11 @@ def load(
     names match a glob of `ignore_tensors`, such as `"v_head.*"`, are left out. `progress(name,
     numbers)` is told of every tensor that was filled.
 
-    `engine="native"` makes tokens with the native engine, in `dtype` float32, float16, int8,
-    int8_groups, int4 or int4_min; `"auto"` uses it where it can write what torch would, and notes
-    its choice. The engine's packed weights are kept in the cache: the next time only they are read,
-    and `transformer` when it is asked for.
+    `engine="auto"` generates with the native engine where that can run the model in the same dtype,
+    and with torch otherwise; `model.runner.name` says which. Its weights are packed at the first
+    use. `"native"` insists on the engine, in `dtype` float32, float16, int8, int8_groups, int4 or
+    int4_min, and keeps the packed weights on disk: the next load reads only those, and
+    `transformer` when it is first used. `"torch"` runs the core as it is written.
     """
     if isinstance(ignore_tensors, str):
         raise InputError(
@@ -543,7 +556,7 @@ def load_opened(
     source: Source,
     *,
     dtype: str = "float32",
-    engine: Engine = "torch",
+    engine: Engine = "auto",
     strict: bool = False,
     progress: Progress | None = None,
     name: str = "",
@@ -555,14 +568,17 @@ def load_opened(
         loaded = load_weights(source, dtype=dtype_named(dtype), strict=strict, progress=progress)
         weights = LazyTransformer.of(loaded.transformer)
     else:
-        loaded = load_packed(source, precision, strict=strict, progress=progress)
+        # an automatic choice writes nothing to disk
+        loaded = load_packed(
+            source, precision, strict=strict, progress=progress, write=engine == "native"
+        )
         weights = loaded.weights
         packed_engine = loaded.engine
-        if packed_engine is None:
-            check_known(weights.get())
-        source.notes += gguf.notes(
-            {entry.name: entry.kind for entry in source.tensors.values()}, precision
-        )
+        if packed_engine is None and not can_run(weights.get(), engine):
+            precision = None
+        if precision is not None:
+            kinds = {entry.name: entry.kind for entry in source.tensors.values()}
+            source.notes += gguf.notes(kinds, precision)
     defaults = read_defaults(source, weights.config.last.embedding.vocab_size)
     pooling = read_pooling(source.where) if source.where.is_dir() else None
     tokenizer = tokenizer_of(source)

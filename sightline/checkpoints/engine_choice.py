@@ -2,8 +2,8 @@
 
 torch     the core as it is written, in float32, float16 or bfloat16
 native    Sightline's own engine, in float32, float16, int8, int8_groups, int4 or int4_min
-auto      native for a decoder in float32, whose logits match torch's to 1e-4, and for the
-          precisions that only the engine has; otherwise torch
+auto      native for models that generate text in float32 (logits match torch's to 1e-4), and for
+          the precisions that only the engine has; otherwise torch. The dtype never changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from sightline.checkpoints.identity import identify
 from sightline.checkpoints.source import Source
-from sightline.config import LanguageHead
+from sightline.config import LanguageHead, ModelConfig
 from sightline.engine.gguf import four_bits
 from sightline.engine.matrices import PRECISIONS, Precision, check_precision
 from sightline.engine.program import check_forms
@@ -61,35 +61,28 @@ def native_precision(source: Source, dtype: str) -> Precision:
 
 
 def automatic_precision(source: Source, dtype: str) -> Precision | None:
-    """Native for a decoder in float32 and for precisions that only the engine has, else torch. The
-    choice and its reason are noted."""
+    """Native for models that generate text in float32, and for the precisions that only the engine
+    has; else torch. If the kernels are missing, a note says so."""
     if dtype in PRECISIONS and dtype not in DTYPES:
         return native_precision(source, dtype)
     dtype_named(dtype)
-    reason = reason_for_torch(source, dtype)
-    source.notes.append(
-        f"engine: torch, because {reason}"
-        if reason
-        else "engine: native, in float32, whose logits are torch's to 1e-4"
-    )
-    return None if reason else "float32"
-
-
-def reason_for_torch(source: Source, dtype: str) -> str:
-    """Why the native engine cannot be used, or an empty string."""
-    if not kernels.available():
-        return f"the native kernels are {kernels.missing}"
-    if dtype != "float32":
-        return f"the dtype is {dtype}"
     config = identify(source).config
-    if (
-        config.decoder is None
-        or config.encoder is not None
-        or not isinstance(config.head, LanguageHead)
-    ):
-        return "the model is not a decoder-only language model"
+    if dtype != "float32" or not runs_natively(config):
+        return None
+    if not kernels.available():
+        source.notes.append(f"generating with torch, which is slower: {kernels.missing}")
+        return None
+    return "float32"
+
+
+def runs_natively(config: ModelConfig) -> bool:
+    """Whether the engine can run this model, and is the faster choice: a model that generates text.
+    (For a few texts, packing an encoder takes longer than running it on torch.)"""
+    if config.decoder is None or not isinstance(config.head, LanguageHead):
+        return False
     try:
-        check_forms([block.attention for block in config.decoder.blocks])
-    except InputError as error:
-        return f"it has {error.seen}"
-    return ""
+        for stack in config.stacks.values():
+            check_forms([block.attention for block in stack.blocks])
+    except InputError:
+        return False
+    return True

@@ -51,10 +51,15 @@ class PackedLoad:
 
 
 def load_packed(
-    source: Source, precision: Precision, *, strict: bool = False, progress: Progress | None = None
+    source: Source,
+    precision: Precision,
+    *,
+    strict: bool = False,
+    progress: Progress | None = None,
+    write: bool = True,
 ) -> PackedLoad:
-    """Read packed weights from the cache; if there are none, read the checkpoint, pack it and cache
-    the result."""
+    """From the cache of packed weights if they are there. Otherwise the checkpoint is read and,
+    with `write`, packed and added to the cache; without it, packing is left to the runner."""
     identity = identify(source, strict=strict)
     family = identity.family
     head = identity.head
@@ -64,6 +69,9 @@ def load_packed(
         return PackedLoad(LazyTransformer.of(transformer), family, head, None)
     key = cache_key(source, precision)
     engine = read_packed(path, key, source, strict=strict)
+    if engine is None and not write:
+        transformer = load_weights(source, strict=strict, progress=progress).transformer
+        return PackedLoad(LazyTransformer.of(transformer), family, head, None)
     if engine is None:
         before = len(source.notes)
         transformer = load_weights(source, strict=strict, progress=progress).transformer

@@ -430,41 +430,55 @@ def test_doctor_says_how_much_is_kept_and_where(folder, home) -> None:
 # Which engine
 
 
-def test_auto_is_native_for_a_decoder_and_says_so(folder) -> None:
-    model = loaded(folder, "float32", engine="auto")
+def test_auto_is_the_default_and_native_for_models_that_generate(folder) -> None:
+    model = sl.load(folder)
     assert model.precision == "float32"
-    assert any(note.startswith("engine: native") for note in model.notes)
+    assert model.runner.name == "native, float32"
+    assert not any("engine" in note for note in model.notes), "the usual choice needs no note"
+    prompt = [5, 6, 7]
     assert (
-        model.generate("abc", max_tokens=12).tokens
-        == loaded(folder, "float32", engine="torch").generate("abc", max_tokens=12).tokens
+        model.generate(prompt, max_tokens=12).tokens
+        == loaded(folder, "float32", engine="torch").generate(prompt, max_tokens=12).tokens
     )
     assert sl.load(folder, engine="auto", dtype="int4").precision == "int4"
 
 
+def test_auto_writes_nothing_to_disk_but_reads_what_native_has_written(folder, home) -> None:
+    sl.load(folder).generate([5, 6, 7], max_tokens=2)
+    assert not list(home.rglob("*.packed"))
+    loaded(folder, "float32", engine="native")
+    assert list(home.rglob("*.packed"))
+    model = sl.load(folder)
+    assert not model._weights.is_read, "the packed weights are enough"
+
+
+def test_auto_translates_with_the_native_engine(tmp_path, home) -> None:
+    sl.Model(tiny.make(tiny.ALL["transformer"])).save(tmp_path / "model")
+    model = sl.load(tmp_path / "model")
+    assert model.runner.name == "native, float32"
+
+
 @pytest.mark.parametrize(
-    ("config", "dtype", "reason"),
+    ("config", "dtype"),
     [
-        (tiny.DECODERS["grouped"], "bfloat16", "the dtype is bfloat16"),
-        (tiny.DECODERS["value-dim"], "float32", "values of another width"),
-        (tiny.ALL["bert"], "float32", "not a decoder-only"),
-        (tiny.ALL["transformer"], "float32", "not a decoder-only"),
+        pytest.param(tiny.DECODERS["grouped"], "bfloat16", id="another dtype"),
+        pytest.param(tiny.DECODERS["value-dim"], "float32", id="values of another width"),
+        pytest.param(tiny.ALL["bert"], "float32", id="an encoder"),
     ],
 )
-def test_auto_is_torch_for_the_rest_and_says_why(config, dtype, reason, tmp_path, home) -> None:
+def test_auto_is_torch_for_the_rest_and_keeps_the_dtype(config, dtype, tmp_path, home) -> None:
     sl.Model(tiny.make(config)).save(tmp_path / "model")
-    model = sl.load(tmp_path / "model", engine="auto", dtype=dtype)
+    model = sl.load(tmp_path / "model", dtype=dtype)
     assert model.precision is None
+    assert model.runner.name.startswith("torch")
     assert next(model.transformer.parameters()).dtype == getattr(torch, dtype)
-    assert any(note.startswith("engine: torch") and reason in note for note in model.notes)
 
 
 def test_auto_without_kernels_is_torch(folder, monkeypatch) -> None:
     monkeypatch.setattr(kernels, "missing", "not compiled on this machine")
-    model = sl.load(folder, engine="auto")
+    model = sl.load(folder)
     assert model.precision is None
-    assert (
-        "engine: torch, because the native kernels are not compiled on this machine" in model.notes
-    )
+    assert "generating with torch, which is slower: not compiled on this machine" in model.notes
     with pytest.raises(InputError, match="not compiled"):
         sl.load(folder, engine="auto", dtype="int8")
 

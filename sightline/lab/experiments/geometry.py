@@ -75,7 +75,7 @@ def layers_of(name: str) -> list[dict[str, float]]:
     from sightline.lens.geometry.decompose import geometry_of, summary
     from sightline.model import load
 
-    trace = load(name).trace(TEXT)
+    trace = load(name, engine="torch").trace(TEXT)
     found: list[dict[str, float]] = []
     for layer in summary(trace):
         head = geometry_of(trace, layer.site[1], 0)
