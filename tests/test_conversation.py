@@ -29,7 +29,7 @@ WARM = {"temperature": 1.5, "seed": 5, "max_tokens": 8}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> sl.Model:
-    return sl.load(make_folder(tmp_path_factory.mktemp("chat")))
+    return sl.load(make_folder(tmp_path_factory.mktemp("chat")), engine="torch")
 
 
 def said(conversation: Conversation, text: str) -> list[int]:

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from sightline.config import LanguageHead
 from sightline.core import check
-from sightline.core.cache.kv_cache import Cache
 from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.text.engines.marian import MarianEngine
@@ -256,7 +255,7 @@ def window_logprobs(
 ) -> Iterator[list[float]]:
     """log p of window[first:], each behind all of the window before it: in chunks on a cache, which
     is one pass over the whole."""
-    cache = Cache.growing(runner.config)
+    cache = runner.new_cache()
     for begin in range(0, window.shape[1] - 1, CHUNK):
         targets = window[0, begin + 1 : begin + 1 + CHUNK]
         hidden = runner.hidden(

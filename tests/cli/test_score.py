@@ -18,6 +18,11 @@ from sightline.cli.ui.output import bar
 from tests.support.scored_folder import SIZE, TEXT, saved
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("score"), sl.gpt(**SIZE))
+
+
 def test_the_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", str(folder), TEXT]) == 0
     captured = capsys.readouterr()

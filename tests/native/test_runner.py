@@ -15,6 +15,7 @@ from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Sampling
 from sightline.generation.speculative import decode_lookup
 from sightline.kernels import library as kernels
+from sightline.text.tokenizer import Tokenizer
 from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
@@ -137,7 +138,7 @@ def test_bad_input_is_refused_before_the_engine_sees_it() -> None:
 
 def test_a_model_is_loaded_with_it(tmp_path) -> None:
     sl.Model(MODEL).save(tmp_path / "m")
-    wanted = sl.load(tmp_path / "m").runner
+    wanted = sl.load(tmp_path / "m", engine="torch").runner
     ours = sl.load(tmp_path / "m", engine="native").runner
     assert written(ours) == written(wanted)
     assert (
@@ -147,7 +148,7 @@ def test_a_model_is_loaded_with_it(tmp_path) -> None:
     for said, match in (
         ({"engine": "nativ"}, "native"),
         ({"engine": "native", "dtype": "int9"}, "int9"),
-        ({"dtype": "int8"}, "engine='native'"),
+        ({"engine": "torch", "dtype": "int8"}, "engine='native'"),
     ):
         with pytest.raises(InputError, match=match):
             sl.load(tmp_path / "m", **said)
@@ -160,3 +161,16 @@ def test_a_changed_weight_is_packed_anew() -> None:
     with torch.no_grad():
         model.transformer.last_stack.embedding.tokens.weight.mul_(2)
     assert model.runner is not before
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8", "int4"])
+def test_a_score_is_what_generating_said(precision) -> None:
+    """log p of generated tokens, scored as a text: both by the engine's weights."""
+    model = sl.Model(
+        MODEL,
+        Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy"),
+        precision=precision,
+    )
+    made = model.generate(PROMPT, max_tokens=8, ignore_eos=True)
+    scored = model.score([*PROMPT, *made.tokens])
+    assert scored.logprobs[-8:] == pytest.approx(made.logprobs, abs=1e-5)

@@ -283,7 +283,9 @@ def test_all_that_needs_the_weights_has_them(folder, tmp_path) -> None:
         plain.trace("abc").weights(layer=1, head=0),
     )
     assert torch.equal(loaded(folder).embed(["abc", "b"]), plain.embed(["abc", "b"]))
-    assert loaded(folder).score("abcabc").perplexity == plain.score("abcabc").perplexity
+    assert loaded(folder, "float32").score("abcabc").perplexity == pytest.approx(
+        plain.score("abcabc").perplexity, rel=1e-5
+    )
     loaded(folder).save(tmp_path / "copy")
     assert (tmp_path / "copy" / "model.safetensors").read_bytes() == (
         folder / "model.safetensors"

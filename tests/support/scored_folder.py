@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import torch
 
 import sightline as sl
@@ -30,8 +29,3 @@ def saved(at: Path, config: sl.ModelConfig, **said: object) -> Path:
     if said:
         (folder / "generation_config.json").write_text(json.dumps(said))
     return folder
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("score"), sl.gpt(**SIZE))
