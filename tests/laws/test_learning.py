@@ -73,19 +73,37 @@ def test_autocast_runs_and_is_near(name: str) -> None:
     assert distance(model(**arguments), low.float()) < 0.1
 
 
-def test_torch_compile_gives_the_same_in_one_graph() -> None:
-    """In a process of its own: the shape checks that tests put into the core are not for
-    compilers."""
-    script = Path(__file__).with_name("compiled.py")
+COMPILED = [
+    "learned",
+    "grouped",
+    "alibi",
+    "relative",
+    "window-alternating",
+    "ngpt",
+    "bert",
+    "transformer",
+    "t5",
+]
+
+
+@pytest.mark.parametrize(
+    ("backend", "names"),
+    [
+        pytest.param("eager", ["t5"], id="captured as one graph"),
+        pytest.param("aot_eager", COMPILED, id="with its backward pass", marks=pytest.mark.long),
+    ],
+)
+def test_torch_compile_gives_the_same_in_one_graph(backend: str, names: list[str]) -> None:
+    """In another process: the shape checks that tests put into the core are not for compilers."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.laws.compiled"],
-        cwd=script.parents[2],
+        [sys.executable, "-m", "tests.laws.compiled", backend, *names],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "10 models compiled" in done.stdout
+    assert f"{len(names) + 1} models compiled" in done.stdout
 
 
 def test_the_brick_inside_anybodys_model() -> None:
