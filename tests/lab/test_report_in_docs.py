@@ -3,6 +3,8 @@ page says the same."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,12 @@ def findings() -> dict[str, Finding]:
     return {name: one for name, one in found.items() if one is not None}
 
 
+@pytest.fixture(scope="module")
+def figures(findings: dict[str, Finding]) -> Callable[[str], list[str]]:
+    """The names of an experiment's figures, drawn once for both languages."""
+    return cache(lambda name: list(findings[name].figures()))
+
+
 def section(page: str, name: str) -> str:
     """From an experiment's anchor to the next."""
     return page.split(f'<a id="{name}"></a>')[1].split('<a id="')[0]
@@ -43,7 +51,10 @@ def test_all_of_an_experiment_was_measured_in_its_default_tier(
 @pytest.mark.parametrize("language", PAGES)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_page_says_what_the_numbers_say(
-    findings: dict[str, Finding], name: str, language: str
+    findings: dict[str, Finding],
+    figures: Callable[[str], list[str]],
+    name: str,
+    language: str,
 ) -> None:
     found = findings[name]
     page = PAGES[language].read_text(encoding="utf-8")
@@ -54,7 +65,7 @@ def test_the_page_says_what_the_numbers_say(
     for check in found.checks:
         row = (check.says[language], HOLDS[check.holds][language], check.found)
         assert f"| {' | '.join(map(escaped, row))} |" in text
-    for picture in found.figures():
+    for picture in figures(name):
         assert f"figures/lab-{picture}.svg" in text
         assert (PLACE / "figures" / f"lab-{picture}.svg").is_file()
 

@@ -109,19 +109,18 @@ def test_the_quick_tiers_losses_give_its_verdict(
         **{name: row_of(name, loss) for name, loss in MEASURED.items()},
     }
     assert set(found) == {part.name for part in parts("quick", 0)}
-    assert holds(found) == [True, None, True, True, None, None, True], judge(found)
-    assert verdict_of(judge(found)) == "inconclusive"
+    checks = judge(found)
+    assert [check.holds for check in checks] == [True, None, True, True, None, None, True], checks
+    assert verdict_of(checks) == "inconclusive"
     assert scaling_laws.held_out(found).chosen == 20
 
 
 def test_losses_that_obey_a_law_support_the_claim(refit: dict[str, Any]) -> None:
     found = numbers(LAW, refit)
-    assert verdict_of(judge(found)) == "supported", judge(found)
-    assert (
-        scaling_laws.exponents(found)["exponent"].low
-        < LAW.exponent
-        < scaling_laws.exponents(found)["exponent"].high
-    )
+    checks = judge(found)
+    assert verdict_of(checks) == "supported", checks
+    interval = scaling_laws.exponents(found)["exponent"]
+    assert interval.low < LAW.exponent < interval.high
     said = EXPERIMENT.told(found) if EXPERIMENT.told else None
     assert said is not None
     assert "20" in said.ja
@@ -133,8 +132,9 @@ def test_losses_that_break_off_do_not(refit: dict[str, Any]) -> None:
     for name, row in found.items():
         if name.startswith("held-out"):
             found[name] = {**row, "loss": 1.1 * row["loss"]}
-    assert holds(found)[2] is False
-    assert verdict_of(judge(found)) == "not supported"
+    checks = judge(found)
+    assert checks[2].holds is False
+    assert verdict_of(checks) == "not supported"
 
 
 def test_a_wrong_best_size_is_seen(refit: dict[str, Any]) -> None:
@@ -143,8 +143,7 @@ def test_a_wrong_best_size_is_seen(refit: dict[str, Any]) -> None:
     for name, row in found.items():
         if name.startswith("held-out"):
             found[name] = {**row, "loss": row["loss"] * (row["parameters"] / 3e4) ** -0.1}
-    assert holds(found)[3] is False
-    assert holds(found)[4] is False
+    assert holds(found)[3:5] == [False, False]
 
 
 def test_losses_without_order_leave_no_law(refit: dict[str, Any]) -> None:
