@@ -1,10 +1,19 @@
 """Sightline: build, train, run and see Transformers, one line of code per line of mathematics.
 
     import sightline as sl
-    y, weights = sl.MultiHeadAttention(64, heads=8)(x, return_weights=True)
-    model = sl.build(sl.gpt(width=384, layers=6, heads=6, positions=sl.Rotary()))
 
-Importing this does not import torch; using it does.
+    model = sl.load("smollm2-135m-instruct")          # a folder, a .gguf file, a hub id, or one of
+    sl.models()                                       # the models that can be had by name
+    model.generate("The capital of France is").text
+    model.chat("What is attention?").text
+    trace = model.trace("The animal didn't cross the street because it was too tired")
+    trace.weights(layer=5, head=1)                    # [query, key], exact, from the fused kernel
+    trace.show()
+
+    y, weights = sl.MultiHeadAttention(64, heads=8)(x, return_weights=True)
+    transformer = sl.build(sl.gpt(width=384, layers=6, heads=6, positions=sl.Rotary()))
+
+Importing sightline does not import torch; using it does.
 """
 
 from __future__ import annotations
@@ -48,6 +57,7 @@ from sightline.record import NOTHING, QUANTITIES, Recorder
 
 if TYPE_CHECKING:
     from sightline import lab, lens
+    from sightline.checkpoints.sources.catalogue import models
     from sightline.core.cache.kv_cache import Cache
     from sightline.core.model import Transformer, build
     from sightline.core.multi_head import MultiHeadAttention, attention
@@ -61,6 +71,7 @@ beware()
 _PARTS = ("lab", "lens")
 _WITH_TORCH = {
     "load": "sightline.model",
+    "models": "sightline.checkpoints.sources.catalogue",
     "Model": "sightline.model",
     "build": "sightline.core.model",
     "Transformer": "sightline.core.model",
@@ -80,7 +91,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_WITH_TORCH, *_PARTS])
+    return [*__all__, "__version__"]
 
 
 __all__ = [
@@ -134,6 +145,7 @@ __all__ = [
     "lens",
     "llama",
     "load",
+    "models",
     "ngpt",
     "t5",
 ]

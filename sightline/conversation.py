@@ -32,7 +32,7 @@ from sightline.generation.randomness import whole
 from sightline.generation.sampling import Sampling
 from sightline.generation.text import Piece, stream
 from sightline.model import Model, load
-from sightline.tasks.asking import SAMPLING, Options
+from sightline.tasks.request import SAMPLING, Options
 from sightline.text.chat import chat_ids, turn_end
 from sightline.text.streaming import checked
 from sightline.text.tokenizer import Tokenizer
@@ -194,7 +194,6 @@ class Conversation:
         """The answer to a prompt; `_cached` follows what goes into the cache, so that an interrupt
         at any point does no harm."""
         answer = ""
-        stops = self.options.get("stop", ())
         ended: Ended = "cut"
         figures = self.figures = Figures(
             self.context, len(prompt), self._rewind(prompt), left_out=left_out
@@ -204,7 +203,6 @@ class Conversation:
                 self.model.runner,
                 self.tokenizer,
                 self._request(prompt),
-                stop=stops,
                 cache=self._cache,
             ):
                 if piece.event is not None:

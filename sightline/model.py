@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+import torch
 from torch import Tensor
 
 from sightline.checkpoints.defaults import Defaults, read_defaults
@@ -48,10 +49,10 @@ from sightline.generation.beam_text import best_of_beams
 from sightline.generation.decode import Request
 from sightline.generation.text import Generation, Piece, gather, stream, stream_many
 from sightline.record import ATTENTION, record_nothing
-from sightline.tasks.asking import Options, ids_of, needed, request_of
 from sightline.tasks.classify import Classification, classify
 from sightline.tasks.embed import embed
 from sightline.tasks.fill import Filling, fill
+from sightline.tasks.request import Options, encode_prompt, make_request, require_tokenizer
 from sightline.tasks.score import Score, score
 from sightline.tasks.translate import Translation, translate
 from sightline.text.chat import Message, chat_ids, turn_end
@@ -62,6 +63,7 @@ if TYPE_CHECKING:  # `generate` runs without importing sightline.lens
     from sightline.lens.trace.watch import Watch
 
 AnyRunner = TorchRunner | AnyNativeRunner
+Prompt = str | Sequence[int] | Request
 
 
 class Model:
@@ -160,22 +162,52 @@ class Model:
         return in_eval_mode(self.transformer)
 
     @property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return self.runner.device
+
+    def to(self, device: str | torch.device) -> Model:
+        """Move the weights to a device and return this model. Only the CPU has the native engine;
+        elsewhere torch runs the model."""
+        target = torch_device(device)
+        if target.type != "cpu":
+            if self.precision not in (None, "float32"):
+                raise InputError(
+                    f"{self.precision} on {target}",
+                    expected="float32, float16 or bfloat16 there",
+                    fix="load the model with another dtype",
+                )
+            self.precision = None
+        self.transformer.to(target)
+        return self
+
+    @property
     def notes(self) -> list[str]:
         """What a reader should know: weights that were cast, files that were ignored, NaN that was
         found."""
         return [] if self.source is None else self.source.notes
 
-    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
+    def __call__(self, text: str | Sequence[int], **options: Unpack[Options]) -> Generation:
+        """The same as `generate`. For logits: `model.transformer(tokens)`."""
+        if isinstance(text, Tensor):
+            raise InputError(
+                "a tensor",
+                expected="a text or a list of token ids",
+                fix="model.transformer(tokens)",
+            )
+        return self.generate(text, **options)
+
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Generation:
         """Continue a text or token ids (an encoder–decoder takes the source). The options are those
         of `stream`, and `beams`.
 
         A model without tokenizer takes ids and gives ids: `model.generate([5, 6, 7]).tokens`.
         """
-        request = self.request(prompt, options)
+        request = self._as_request(prompt, options)
         beams = options.get("beams", 1)
         watch = self._watch(options, None)
         if beams != 1:
-            found = best_of_beams(
+            generation = best_of_beams(
                 self.runner,
                 self.tokenizer,
                 request,
@@ -183,22 +215,22 @@ class Model:
                 penalty=options.get("length_penalty", 1.0),
             )
         else:
-            found = gather(
-                self._stream(request, options, watch=watch),
-                prompt_tokens=len(request.source or request.prompt),
-            )
+            pieces = self._stream(request, watch=watch)
+            generation = gather(pieces, prompt_tokens=request.prompt_tokens)
         if watch is not None:
-            read = [*request.prompt, *found.tokens[:-1]]
-            said = prompt if isinstance(prompt, str) and request.source is not None else ""
-            looked = watch.trace if beams == 1 else self._traced
-            found.trace = looked(read, source=request.source, source_text=said)
-        return found
+            read = [*request.prompt, *generation.tokens[:-1]]
+            source_text = ""
+            if isinstance(prompt, str) and request.source is not None:
+                source_text = prompt
+            trace = watch.trace if beams == 1 else self._trace_again
+            generation.trace = trace(read, source=request.source, source_text=source_text)
+        return generation
 
     def generate_many(
-        self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Options]
+        self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> list[Generation]:
-        """The same for many prompts at once: each text is what it would be alone, and together they
-        take less time."""
+        """Continue many prompts in one batch, which takes less time. Each text is what it would be
+        alone."""
         refuse_beams(options)
         if options.get("trace"):
             raise InputError(
@@ -206,45 +238,35 @@ class Model:
                 expected="one text",
                 fix="model.generate(prompt, trace=True) for each",
             )
-        requests = [self.request(prompt, options) for prompt in prompts]
-        found = [
-            Generation(prompt_tokens=len(request.source or request.prompt)) for request in requests
-        ]
+        requests = [self._as_request(prompt, options) for prompt in prompts]
+        generations = [Generation(prompt_tokens=request.prompt_tokens) for request in requests]
         # the scheduler joins rows of caches, which those of encoder–decoders cannot
         runner = self.runner if self.config.encoder is None else self._torch_runner
-        for number, piece in stream_many(
-            runner, self.tokenizer, requests, stop=options.get("stop") or ()
-        ):
-            found[number].add(piece)
-        return found
+        for number, piece in stream_many(runner, self.tokenizer, requests):
+            generations[number].add(piece)
+        return generations
 
     def stream(
-        self, prompt: str | Sequence[int], *, cache: Cache | None = None, **options: Unpack[Options]
+        self, prompt: Prompt, *, cache: Cache | None = None, **options: Unpack[Options]
     ) -> Iterator[Piece]:
         """The same, piece by piece as it is made: `for piece in model.stream("Once upon a time"):
         print(piece.text, end="")`.
 
-        A cache of an earlier call may be given if it holds the beginning of this very prompt, and
+        A cache of an earlier call may be given if it holds the beginning of this prompt, and
         nothing else.
         """
         refuse_beams(options)
         return self._stream(
-            self.request(prompt, options), options, cache, watch=self._watch(options, cache)
+            self._as_request(prompt, options), cache, watch=self._watch(options, cache)
         )
 
     def _stream(
-        self,
-        request: Request,
-        options: Options,
-        cache: Cache | None = None,
-        *,
-        watch: Watch | None = None,
+        self, request: Request, cache: Cache | None = None, *, watch: Watch | None = None
     ) -> Iterator[Piece]:
         pieces = stream(
             self.runner if watch is None else watch.runner,
             self.tokenizer,
             request,
-            stop=options.get("stop") or (),
             cache=cache,
             watch=watch or record_nothing,
         )
@@ -278,7 +300,7 @@ class Model:
         runner = None if self.precision is None else self.runner
         return runner if isinstance(runner, NativeRunner) else None
 
-    def _traced(
+    def _trace_again(
         self, ids: Sequence[int], *, source: Sequence[int] | None, source_text: str
     ) -> Trace:
         """A trace of tokens that are known already: one more pass."""
@@ -327,27 +349,35 @@ class Model:
             )
         )
 
-    def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Generation:
-        """The answer to a conversation: `model.chat([{"role": "user", "content":
-        "Hello"}]).text`."""
+    def chat(self, messages: str | Sequence[Message], **options: Unpack[Options]) -> Generation:
+        """The answer to a conversation, or to one message: `model.chat("Hello").text`, or
+        `model.chat([{"role": "user", "content": "Hello"}]).text`."""
         refuse_beams(options)
         request = self._chat_request(messages, options)
         watch = self._watch(options, None)
-        found = gather(self._stream(request, options, watch=watch))
-        found.trace = None if watch is None else watch.trace([*request.prompt, *found.tokens[:-1]])
-        return found
+        pieces = self._stream(request, watch=watch)
+        generation = gather(pieces, prompt_tokens=request.prompt_tokens)
+        if watch is not None:
+            generation.trace = watch.trace([*request.prompt, *generation.tokens[:-1]])
+        return generation
 
     def stream_chat(
-        self, messages: Sequence[Message], *, cache: Cache | None = None, **options: Unpack[Options]
+        self,
+        messages: str | Sequence[Message],
+        *,
+        cache: Cache | None = None,
+        **options: Unpack[Options],
     ) -> Iterator[Piece]:
         """The same, piece by piece."""
         refuse_beams(options)
         return self._stream(
-            self._chat_request(messages, options), options, cache, watch=self._watch(options, cache)
+            self._chat_request(messages, options), cache, watch=self._watch(options, cache)
         )
 
-    def _chat_request(self, messages: Sequence[Message], options: Options) -> Request:
+    def _chat_request(self, messages: str | Sequence[Message], options: Options) -> Request:
         tokenizer = self._tokenizer()
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
         return self.request(chat_ids(tokenizer, messages), options, also_end=turn_end(tokenizer))
 
     def translate(
@@ -424,18 +454,25 @@ class Model:
 
     def ids(self, text: str) -> list[int]:
         """The tokens of a text, with what the model expects around it."""
-        return ids_of(self.tokenizer, text)
+        return encode_prompt(self.tokenizer, text)
 
     def request(
         self, prompt: str | Sequence[int], options: Options, *, also_end: tuple[int, ...] = ()
     ) -> Request:
-        """What `decode` is asked."""
-        return request_of(
+        """The prompt as tokens with all options resolved. `generate`, `stream` and `generate_many`
+        take it instead of a prompt, so that a text is encoded once."""
+        return make_request(
             self.config, self.tokenizer, self.defaults, prompt, options, also_end=also_end
         )
 
+    def _as_request(self, prompt: Prompt, options: Options) -> Request:
+        if isinstance(prompt, Request):
+            return prompt
+        check_prompt(prompt)
+        return self.request(prompt, options)
+
     def _tokenizer(self) -> Tokenizer:
-        return needed(self.tokenizer)
+        return require_tokenizer(self.tokenizer)
 
     def save(
         self,
@@ -487,6 +524,28 @@ def can_run(transformer: Transformer, engine: Engine) -> bool:
             raise
         return False
     return True
+
+
+def torch_device(device: str | torch.device) -> torch.device:
+    """A device that this machine has."""
+    try:
+        target = torch.device(device)
+        torch.empty(1, device=target)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        raise InputError(
+            f"the device {str(device)[:40]!r}: {str(error).splitlines()[0][:100]}",
+            expected="a device that this machine has",
+            fix='model.to("cpu")',
+        ) from None
+    return target
+
+
+def check_prompt(prompt: object) -> None:
+    """A list of texts is the most common mistake."""
+    if isinstance(prompt, list | tuple) and any(isinstance(item, str) for item in prompt):
+        raise InputError(
+            "a list of texts", expected="one text", fix="model.generate_many([…]) for several"
+        )
 
 
 def as_lazy(transformer: Transformer | LazyTransformer) -> LazyTransformer:

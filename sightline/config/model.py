@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from sightline.config.checks import above, at_least, probability
 from sightline.config.layers import (
@@ -253,6 +253,20 @@ class NoHead:
 Head = LanguageHead | MaskedHead | Pooler | Classifier | NoHead
 
 
+ELSEWHERE = {  # what a stack of the model has, by Hugging Face's names and by ours
+    **dict.fromkeys(
+        ("num_heads", "num_attention_heads", "n_head", "heads"), "block(0).attention.heads"
+    ),
+    **dict.fromkeys(("num_key_value_heads", "kv_heads"), "block(0).attention.kv_heads"),
+    "head_dim": "block(0).attention.head_dim",
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "width"), "width"),
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "layers"), "layers"),
+    **dict.fromkeys(("intermediate_size", "d_ff", "hidden"), "block(0).feed_forward.hidden"),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_positions"), "max_positions"),
+    "vocab_size": "embedding.vocab_size",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """A whole Transformer: an encoder (BERT), a decoder (GPT), or both (the 2017 model, T5,
@@ -262,6 +276,15 @@ class ModelConfig:
     decoder: StackConfig | None = None
     head: Head = field(default_factory=NoHead)
     share_embeddings: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Only called for unknown names: says where Hugging Face's are."""
+        if name in ELSEWHERE:
+            stack = "encoder" if self.decoder is None else "decoder"
+            raise AttributeError(
+                f"ModelConfig has no {name!r}. Fix: config.{stack}.{ELSEWHERE[name]}"
+            )
+        raise AttributeError(f"ModelConfig has no attribute {name!r}")
 
     def __post_init__(self) -> None:
         check_fields(self)

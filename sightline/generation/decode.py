@@ -46,8 +46,10 @@ class TokenEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What to continue, and how far. `finished` may end it, by the tokens so far, where no end
-    token does."""
+    """A prompt and how to continue it.
+
+    `end` are the tokens that end the text and `stop` the strings that do; `finished(tokens)` may
+    end it too. `truncated` counts the tokens that were cut from the left of the prompt."""
 
     prompt: Sequence[int]
     max_tokens: int
@@ -57,6 +59,13 @@ class Request:
     alternatives: int = 0
     changes: tuple[Change, ...] = ()
     finished: Callable[[Sequence[int]], bool] | None = None
+    stop: Sequence[str] = ()
+    truncated: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """How many tokens the model is given: those of the source, if there is one."""
+        return len(self.prompt if self.source is None else self.source)
 
 
 class Writing:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.runner import Runner
-from sightline.errors import InputError
+from sightline.errors import InputError, short
 from sightline.generation.batch import ROWS, Batch
 from sightline.generation.batch import Sequence as BatchSequence
 from sightline.generation.decode import Finish, Request, TokenEvent, decode
+from sightline.html import paragraph
 from sightline.record import Watcher, record_nothing
 from sightline.text.streaming import StopStrings, TextStream
 from sightline.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from sightline.lens.trace.trace import Trace
+
+
+MAX_SHOWN = 40  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class Piece:
     trace: Trace | None = None  # attention of the pass that made this token, with trace=True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Generation:
     """A finished text: the new tokens, how likely each was, why it ended. After a beam search also
     its score, and the next best texts."""
@@ -62,6 +67,21 @@ class Generation:
         if piece.finish is not None:
             self.finish_reason = piece.finish
 
+    def __repr__(self) -> str:
+        score = "" if self.score is None else f", score {self.score:.3f}"
+        return (
+            f"Generation({short(self.text)}, {len(self.tokens)} tokens, ended by"
+            f" {self.finish_reason}, {self.tokens_per_second:.1f} tokens/s{score})"
+        )
+
+    def _repr_html_(self) -> str:
+        """The text, and how likely each token was."""
+        certainty = ", ".join(f"{math.exp(logprob):.0%}" for logprob in self.logprobs[:MAX_SHOWN])
+        return paragraph(self.text) + paragraph(
+            f"{len(self.tokens)} tokens, ended by {self.finish_reason};"
+            f" probability of each: {certainty}{'…' if len(self.tokens) > MAX_SHOWN else ''}"
+        )
+
     @property
     def tokens_per_second(self) -> float:
         return len(self.tokens) / self.seconds if self.seconds else 0.0
@@ -71,10 +91,8 @@ class Writer:
     """One request's tokens as text. A stop string ends it and is never shown, not even its
     beginning."""
 
-    def __init__(
-        self, tokenizer: Tokenizer | None, request: Request, stop: Sequence[str] = ()
-    ) -> None:
-        if tokenizer is None and stop:
+    def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
+        if tokenizer is None and request.stop:
             raise InputError(
                 "stop strings for a model without tokenizer",
                 expected="no stop strings",
@@ -82,7 +100,7 @@ class Writer:
             )
         self.end = request.end
         self.text = None if tokenizer is None else TextStream(tokenizer, list(request.prompt))
-        self.stops = StopStrings(stop)
+        self.stops = StopStrings(request.stop)
 
     def take(self, event: TokenEvent) -> Piece:
         """What may be shown now; without a tokenizer, the token alone."""
@@ -106,13 +124,12 @@ def stream(
     tokenizer: Tokenizer | None,
     request: Request,
     *,
-    stop: Sequence[str] = (),
     cache: Cache | None = None,
     watch: Watcher = record_nothing,
 ) -> Iterator[Piece]:
     """The text, piece by piece. Without a tokenizer the pieces have tokens and no text. The events
     carry what `watch` recorded of their pass."""
-    writer = Writer(tokenizer, request, stop)
+    writer = Writer(tokenizer, request)
     for event in decode(runner, request, cache=cache, watch=watch):
         piece = writer.take(event)
         yield piece
@@ -125,7 +142,6 @@ def stream_many(
     tokenizer: Tokenizer | None,
     requests: Sequence[Request],
     *,
-    stop: Sequence[str] = (),
     rows: int = ROWS,
 ) -> Iterator[tuple[int, Piece]]:
     """The texts of many requests, each piece with the number of its request, as they are made side
@@ -134,7 +150,7 @@ def stream_many(
     numbers = dict[BatchSequence, tuple[int, Writer]]()
     try:
         for number, request in enumerate(requests):
-            numbers[batch.submit(request)] = number, Writer(tokenizer, request, stop)
+            numbers[batch.submit(request)] = number, Writer(tokenizer, request)
         for sequence, event in batch.run():
             if isinstance(event, Exception):
                 raise event

@@ -24,6 +24,7 @@ from sightline.config import LanguageHead
 from sightline.core import check
 from sightline.core.runner import Runner
 from sightline.errors import InputError
+from sightline.html import html_table
 from sightline.text.engines.marian import MarianEngine
 from sightline.text.tokenizer import Tokenizer
 
@@ -31,7 +32,7 @@ CHUNK = 512  # tokens that go through the model at once
 ROWS = 64  # tokens whose logits are in memory at once: 50 MB for a vocabulary of 200,000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Score:
     """Tokens of the text and log p of each, in nats; None for a first token that has nothing before
     it. `bytes` counts what was scored."""
@@ -39,6 +40,22 @@ class Score:
     tokens: list[int]
     logprobs: list[float | None]
     bytes: int
+
+    def __repr__(self) -> str:
+        return (
+            f"Score(perplexity {self.perplexity:.2f}, {self.bits_per_byte:.3f} bits per byte,"
+            f" {self.scored} tokens)"
+        )
+
+    def _repr_html_(self) -> str:
+        headers = ("tokens", "log p", "perplexity", "bits per byte")
+        figures = (
+            f"{self.scored:,}",
+            f"{self.total:.2f}",
+            f"{self.perplexity:.2f}",
+            f"{self.bits_per_byte:.3f}",
+        )
+        return html_table(headers, [figures])
 
     @property
     def scored(self) -> int:

@@ -26,10 +26,11 @@ from torch import Tensor
 from sightline.checkpoints.defaults import Defaults
 from sightline.config import LanguageHead
 from sightline.core.runner import Runner
-from sightline.errors import InputError
+from sightline.errors import InputError, short
 from sightline.generation.beam import Hypothesis, search
 from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Change, Tokens, banned
+from sightline.html import html_table, paragraph
 from sightline.record import Recorder
 from sightline.text.tokenizer import Tokenizer
 
@@ -42,7 +43,7 @@ TIMES = 3
 MORE = 50
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Translation:
     """A translation with its tokens, the end token too. Row t of the alignment belongs to target
     token t, and sums to 1.
@@ -59,6 +60,18 @@ class Translation:
     score: float
     others: list[tuple[str, float]]
     finished: bool
+
+    def __repr__(self) -> str:
+        cut = "" if self.finished else ", cut at max_tokens"
+        return f"Translation({short(self.text)}, score {self.score:.3f}{cut})"
+
+    def _repr_html_(self) -> str:
+        """The text, and the source token that each of its tokens attended to most."""
+        rows = [
+            (target, self.source_tokens[int(row.argmax())], f"{float(row.max()):.0%}")
+            for target, row in zip(self.target_tokens, self.alignment, strict=True)
+        ]
+        return paragraph(self.text) + html_table(("target", "source", "attention"), rows)
 
 
 def translate(

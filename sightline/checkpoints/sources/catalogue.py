@@ -58,6 +58,9 @@ class CatalogueEntry:
     opens: str = ""
     hub: str = ""
 
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.what}>"
+
     @property
     def shipped(self) -> bool:
         """Whether it comes with Sightline itself."""
@@ -365,3 +368,8 @@ ENTRIES = (
     ),
 )
 CATALOGUE: dict[str, CatalogueEntry] = {entry.name: entry for entry in ENTRIES}
+
+
+def models() -> tuple[CatalogueEntry, ...]:
+    """The models that can be loaded by name: `[entry.name for entry in sl.models()]`."""
+    return ENTRIES

@@ -220,6 +220,18 @@ def beside(place: Path) -> list[str]:
         return []
 
 
+HUB_OWNERS = {  # well-known checkpoints that people name without their owner
+    **dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), "openai-community"),
+    **dict.fromkeys(
+        ("bert-base-uncased", "bert-base-cased", "bert-large-uncased", "bert-large-cased"),
+        "google-bert",
+    ),
+    **dict.fromkeys(("roberta-base", "roberta-large", "xlm-roberta-base"), "FacebookAI"),
+    **dict.fromkeys(("distilbert-base-uncased", "distilbert-base-cased"), "distilbert"),
+    **dict.fromkeys(("t5-small", "t5-base", "t5-large"), "google-t5"),
+}
+
+
 def unknown(text: str, *, path: bool) -> CheckpointError:
     """Nothing of that name: say what it was taken for, and what was near."""
     if path:
@@ -229,6 +241,12 @@ def unknown(text: str, *, path: bool) -> CheckpointError:
             f"{short(text)} is neither a path that exists nor a hub id",
             expected=EXPECTED,
             fix="check the spelling",
+        )
+    owner = HUB_OWNERS.get(text.lower())
+    if owner is not None:
+        return CheckpointError(
+            f"{text} does not come with Sightline: its weights are on the Hugging Face hub",
+            fix=f"{owner}/{text.lower()}, which downloads them",
         )
     return CheckpointError(
         f"no model is called {short(text)}",

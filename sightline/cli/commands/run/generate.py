@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sightline.generation.constrained import Constraint
     from sightline.generation.text import Generation, Piece
     from sightline.model import Model
-    from sightline.tasks.asking import Options
+    from sightline.tasks.request import Options
     from sightline.text.tokenizer import Tokenizer
 
 
@@ -119,7 +119,7 @@ def generate(
     """
     from sightline.cli.ui.loading import load_shown
     from sightline.generation.text import Generation
-    from sightline.tasks.asking import check_options
+    from sightline.tasks.request import check_options
 
     text = read_text(prompt, file, what="prompt", fix='sightline generate MODEL "Once upon a time"')
     text = (
