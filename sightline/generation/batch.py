@@ -1,17 +1,16 @@
-"""Many requests at once: they join and leave between two steps, and none can tell that the others
-are there.
+"""Continuous batching: requests join and leave between steps, and no result depends on the other
+requests.
 
     batch = Batch(runner)
     first, second = batch.submit(request), batch.submit(another)
     while batch.busy:
         for sequence, event in batch.step(): …    # a TokenEvent, or the error that ended this
-                                                  # sequence and no other
+                                                  # sequence alone
 
-Sequence     a request, its tokens so far, and its state: waiting, reading its prompt, writing in a
-             row
-Scheduler    who waits, who reads, who writes; within a memory budget
-Prefixes     prompts that were already read: what two requests begin with is computed once
-Runner       one step of the model for all of them, on torch or on the native engine
+Sequence     a request with its tokens so far: waiting, in prefill, or decoding in a row
+Scheduler    the queues, within a memory budget
+Prefixes     cached prompts: a prefix that two requests share is computed once
+BatchRunner  one step of the model for all sequences, on torch or on the native engine
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from sightline.generation.torch_batch import TorchBatchRunner, numbers_per_token
 __all__ = ["Batch", "Scheduler", "Sequence", "numbers_per_token"]
 
 ROWS = 16
-SHARE = 0.5  # of the memory that is free when a batch is made
+MEMORY_SHARE = 0.5  # of the memory that is available when a batch is created
 
-Told = tuple[Sequence, "TokenEvent | Exception"]
+Outcome = tuple[Sequence, "TokenEvent | Exception"]
 
 
 class Batch:
-    """Continuous batching. `rows` sequences write at the same time, `chunk` tokens of prompts are
-    read beside each of their steps.
+    """Continuous batching: up to `rows` sequences decode at once, with up to `chunk` tokens of
+    prefill beside each step.
 
-    A batch belongs to one thread: others hand it their requests, and their wish to cancel, through
-    a queue.
+    A batch belongs to one thread; other threads must hand over requests and cancellations through a
+    queue.
     """
 
     def __init__(
@@ -62,25 +61,24 @@ class Batch:
                 expected="1 or more",
                 fix=f"rows={ROWS}, chunk={CHUNK}",
             )
-        budget = int(SHARE * free_memory()) if budget is None else budget
+        budget = int(MEMORY_SHARE * free_memory()) if budget is None else budget
         self.runner = batch_runner_for(runner)
         self.chunk = chunk
-        self.scheduler = Scheduler(self.runner.needed, rows=rows, budget=budget)
+        self.scheduler = Scheduler(self.runner.memory_needed, rows=rows, budget=budget)
 
     def submit(self, request: Request) -> Sequence:
-        """A request joins; it is refused here if it can never be answered."""
+        """Queue a request. One that can never run is refused here."""
         check_request(self.runner.runner, request)
         sequence = Sequence(request)
         self.scheduler.add(sequence)
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
-        """A request leaves before its end, and its memory is free. No later step tells of it."""
-        self.runner.forget(sequence, self.scheduler.drop(sequence))
+        """End a sequence early and free its memory. No later step reports it."""
+        self.runner.release(sequence, self.scheduler.drop(sequence))
 
     def close(self) -> None:
-        """Cancel all that is left, and forget the prefixes: the batch holds no memory of the model
-        any more."""
+        """Cancel every sequence and drop the cached prefixes: no KV cache memory is left."""
         for sequence in self.scheduler.all:
             self.cancel(sequence)
         self.prefixes.clear()
@@ -95,44 +93,43 @@ class Batch:
 
     @property
     def bytes(self) -> int:
-        """All keys and values: of rows, of prompts that are being read, of prefixes that are
-        kept."""
+        """All KV cache memory: decoding rows, prompts in prefill, cached prefixes."""
         return self.runner.bytes(self.scheduler)
 
-    def step(self) -> list[Told]:
-        """One token for every row, and some of the waiting prompts; what happened."""
+    def step(self) -> list[Outcome]:
+        """One token for every decoding sequence and one chunk of prefill."""
         self.scheduler.admit()
         self._shrink()
-        told = [
-            self._take(sequence, found)
-            for sequence, found in self.runner.step(self.scheduler, self.chunk)
+        outcomes = [
+            self._take(sequence, result)
+            for sequence, result in self.runner.step(self.scheduler, self.chunk)
         ]
         self._shrink()
-        return told
+        return outcomes
 
     def _shrink(self) -> None:
         self.runner.shrink(self.scheduler.budget, self.scheduler.active)
 
-    def run(self) -> Iterator[Told]:
-        """Step until nobody is left."""
+    def run(self) -> Iterator[Outcome]:
+        """Step until every sequence has ended."""
         while self.busy:
             yield from self.step()
 
-    def _take(self, sequence: Sequence, found: Tensor | Exception) -> Told:
-        """A sequence's next token. Its error is its own."""
-        try:
-            event = (
-                found
-                if isinstance(found, Exception)
-                else sequence.writing.take(found, self.runner.bytes_of(sequence))
-            )
-        except Exception as error:
-            event = error
+    def _take(self, sequence: Sequence, result: Tensor | Exception) -> Outcome:
+        """The sequence's next token. An error ends this sequence and no other."""
+        event: TokenEvent | Exception
+        if isinstance(result, Exception):
+            event = result
+        else:
+            try:
+                event = sequence.state.take(result, self.runner.bytes_of(sequence))
+            except Exception as error:
+                event = error
         if isinstance(event, Exception):
             self.cancel(sequence)
         elif event.finish is not None:
-            with suppress(Exception):  # what is kept for others must not harm this one
-                self.runner.remember(sequence, self.scheduler.writing.index(sequence))
+            with suppress(Exception):  # failing to cache a prefix must not fail this sequence
+                self.runner.cache_prefix(sequence, self.scheduler.decoding.index(sequence))
             self.cancel(sequence)
         return sequence, event
 
@@ -145,7 +142,7 @@ def batch_runner_for(runner: Runner) -> BatchRunner:
 
 
 def free_memory() -> int:
-    """Bytes that could be taken now, as far as the system says."""
+    """Bytes of memory available now, according to the system."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         free = next(

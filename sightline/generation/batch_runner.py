@@ -1,5 +1,5 @@
-"""What the scheduler needs of a model that runs many sequences side by side. Torch gives it, and
-the native engine."""
+"""What continuous batching needs of a model that runs many sequences at once. torch and the native
+engine each implement it."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from sightline.core.runner import Runner
 from sightline.generation.prefixes import Prefixes
 from sightline.generation.scheduler import Scheduler, Sequence
 
-Found = tuple[Sequence, Tensor | Exception]
-"""A sequence with the logits of its next token, [vocab], or with the error that ends it."""
+StepResult = tuple[Sequence, Tensor | Exception]
+"""A sequence with the logits of its next token, [vocab], or the error that ends it."""
 
 
 class BatchRunner(Protocol):
-    """All that is remembered of a sequence belongs to the runner, until it is told to forget it."""
+    """Owns the KV cache of every sequence until it is released."""
 
     runner: Runner
     prefixes: Prefixes
 
-    def step(self, scheduler: Scheduler, chunk: int) -> Iterator[Found]:
-        """One more token for everyone who writes, `chunk` tokens of prompts: the logits of all who
-        write now. Who ends with an error must be dropped before the next is asked for."""
+    def step(self, scheduler: Scheduler, chunk: int) -> Iterator[StepResult]:
+        """One token for every decoding sequence and up to `chunk` tokens of prefill. Yields the
+        logits of each sequence that decodes now. A sequence that failed must be dropped before the
+        next result is requested."""
         ...
 
-    def remember(self, sequence: Sequence, row: int) -> None:
-        """Keep what a finished sequence has computed: the next turn of a conversation begins with
+    def cache_prefix(self, sequence: Sequence, row: int) -> None:
+        """Keep the KV cache of a finished sequence: the next turn of a conversation begins with
         it."""
         ...
 
-    def forget(self, sequence: Sequence, row: int | None) -> None:
-        """A sequence that was dropped, and the row that it had."""
+    def release(self, sequence: Sequence, row: int | None) -> None:
+        """Free a dropped sequence and the row that it had."""
         ...
 
     def shrink(self, budget: int, active: list[Sequence]) -> None:
-        """Prefixes have what the requests may never need."""
+        """Evict cached prefixes until active sequences fit the budget at their maximum length."""
         ...
 
-    def needed(self, sequences: Iterable[Sequence]) -> int:
-        """Memory at the worst moment."""
+    def memory_needed(self, sequences: Iterable[Sequence]) -> int:
+        """Largest memory of these sequences, in bytes."""
         ...
 
     def bytes_of(self, sequence: Sequence) -> int:
-        """Memory of one sequence's keys and values."""
+        """Memory of one sequence's KV cache."""
         ...
 
     def bytes(self, scheduler: Scheduler) -> int:
-        """All keys and values: of rows, of prompts that are being read, of prefixes that are
-        kept."""
+        """All KV cache memory: decoding rows, prompts in prefill, cached prefixes."""
         ...

@@ -1,5 +1,5 @@
-"""Beam search: the best `beams` beginnings are kept at every step, until none of them can beat what
-is finished.
+"""Beam search: the best `beams` partial sequences are kept at every step, until none of them can
+beat the finished ones.
 
     score(y)  =  Σₜ log p(yₜ | y₁ … yₜ₋₁, prompt) / length(y)^length_penalty
 
@@ -10,8 +10,8 @@ other, and each ranks by
 
     rank(y)   =  Σₜ log p(yₜ | …) − diversity · (beams of earlier groups that chose yₜ at step t)
 
-while the score stays the formula above. Every beginning is one row of the cache, and the cache's
-rows follow the beams.
+while the score stays the formula above. Every beam is one row of the KV cache, and the rows are
+reordered with the beams.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sightline.generation.sampling import Change, those_that_change
 
 STRONGEST = 100
 MOST_BEAMS = 1024
-STRETCH = 64  # numbers that are looked at together
+STRETCH = 64  # values whose maximum is taken first, see `largest`
 
 EarlyStopping = bool | Literal["never"]
 
@@ -50,7 +50,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What holds for the whole search. `width` is the beams of one group."""
+    """The settings of a search. `width` is the number of beams in one group."""
 
     width: int
     max_tokens: int
@@ -65,15 +65,14 @@ class Plan:
 
     @property
     def candidates(self) -> int:
-        """So many that `width` of them go on, even if every beam's best tokens are the end
-        tokens."""
+        """Enough that `width` of them continue even if every beam's best tokens are end tokens."""
         return max(2, 1 + len(self.end)) * self.width
 
 
 @dataclass(slots=True)
 class Path:
-    """A beginning: its tokens, Σ log p, the rank it was chosen by, and the row of the cache that
-    holds its parent."""
+    """A beam: its tokens, Σ log p, the rank it was chosen by, and the row of the cache that holds
+    its parent."""
 
     tokens: tuple[int, ...]
     total: float
@@ -90,13 +89,12 @@ class Group:
     done: list[Hypothesis] = field(default_factory=list["Hypothesis"])
 
     def keep(self, path: Path, plan: Plan) -> None:
-        """Put a complete path among the best."""
-        found = Hypothesis(
+        """Insert a complete path among the best."""
+        hypothesis = Hypothesis(
             path.tokens, plan.score(path.total, len(path.tokens)), path.tokens[-1] in plan.end
         )
-        self.done = sorted((*self.done, found), key=lambda hypothesis: -hypothesis.score)[
-            : plan.width
-        ]
+        ranked = sorted((*self.done, hypothesis), key=lambda one: -one.score)
+        self.done = ranked[: plan.width]
 
     def is_settled(self, length: int, plan: Plan) -> bool:
         """Whether no running path may still enter `done`.
@@ -215,8 +213,8 @@ class Candidate(NamedTuple):
 
 
 def _extend(group: Group, candidates: list[Candidate], *, length: int, plan: Plan) -> None:
-    """The best continuations of a group's paths: of the first `width`, those that end are done; the
-    best that do not end go on."""
+    """Extend a group by its best candidates: of the first `width`, those that end are done; the
+    best `width` that do not end keep running."""
     running: list[Path] = []
     for n, (rank, gain, parent, token) in enumerate(candidates):
         path = Path((*parent.tokens, token), parent.total + gain, rank, parent.row)
@@ -231,7 +229,8 @@ def _extend(group: Group, candidates: list[Candidate], *, length: int, plan: Pla
 
 @dataclass(frozen=True, slots=True)
 class _Likely:
-    """Each path's likeliest tokens, best first, with log p: all that plain beams look at."""
+    """Each path's most likely tokens, best first, with log p: all that beams without changes
+    need."""
 
     logs: Float[Tensor, "paths few"]
     tokens: Int[Tensor, "paths few"]
@@ -241,8 +240,8 @@ class _Likely:
     def of(
         cls, logits: Float[Tensor, "paths vocab"], count: int, room: Float[Tensor, "paths vocab"]
     ) -> _Likely:
-        """`room` is written over: with a large vocabulary, new memory for each step takes longer
-        than the sums."""
+        """`room` is overwritten: with a large vocabulary, allocating memory at each step would take
+        longer than the sums."""
         values, tokens = largest(logits, min(count, logits.shape[1]))
         total = torch.sub(logits, values[:, :1], out=room).exp_().sum(-1, keepdim=True)
         logs = (values - values[:, :1] - total.log()).double().cpu()
@@ -306,8 +305,8 @@ class _Changed:
 def largest(
     numbers: Float[Tensor, "rows many"], count: int
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """`numbers.topk(count)`, quicker where there are many: the largest lie in the stretches whose
-    own largest are the largest."""
+    """`numbers.topk(count)`, faster for many numbers: the largest lie in the stretches with the
+    largest maxima."""
     rows, many = numbers.shape
     whole_part = many - many % STRETCH
     if many < 16 * STRETCH * count:
@@ -352,7 +351,7 @@ def _check(
     diversity: float,
     padding: Tensor | None,
 ) -> None:
-    """What cannot be searched is said before anything is computed."""
+    """Refuse what cannot be searched before anything is computed."""
     for name, value in (("beams", beams), ("groups", groups), ("max_tokens", max_tokens)):
         whole(name, value, least=1)
     if not abs(length_penalty) <= STRONGEST:

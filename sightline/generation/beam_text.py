@@ -1,4 +1,4 @@
-"""The best text of a beam search, with how likely each of its tokens was."""
+"""The best text of a beam search, with the log-probability of each token."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def best_of_beams(
     beams: int,
     penalty: float = 1.0,
 ) -> Generation:
-    """Search, and write the best as text; the others are kept with their scores. Without a
-    tokenizer there are tokens alone."""
+    """The best hypothesis as text; `others` are the next best with their scores. Without a
+    tokenizer there are only tokens."""
     check_request(runner, request)
     if not request.sampling.greedy:
         raise InputError(
@@ -42,7 +42,7 @@ def best_of_beams(
             fix="beams=1",
         )
     started = time.perf_counter()
-    (found,) = search(
+    (hypotheses,) = search(
         runner,
         _row(runner, request.prompt),
         beams=beams,
@@ -56,30 +56,30 @@ def best_of_beams(
             *replace(request.sampling, temperature=1.0).changes(len(request.prompt)),
         ),
     )
-    if not found:
+    if not hypotheses:
         raise InputError(
             "no text is possible", expected="tokens that are not all forbidden", fix="forbid less"
         )
-    best = found[0]
+    best = hypotheses[0]
     return Generation(
         text="" if tokenizer is None else tokenizer.decode(best.tokens),
         tokens=list(best.tokens),
         logprobs=logprobs(runner, request, best.tokens),
         alternatives=[[] for _ in best.tokens],
         finish_reason="stop" if best.finished else "length",
-        prompt_tokens=len(request.source or request.prompt),
+        prompt_tokens=request.prompt_tokens,
         seconds=time.perf_counter() - started,
         score=best.score,
-        others=[] if tokenizer is None else others_than(best, found, tokenizer),
+        others=[] if tokenizer is None else other_texts(best, hypotheses, tokenizer),
     )
 
 
-def others_than(
-    best: Hypothesis, found: list[Hypothesis], tokenizer: Tokenizer
+def other_texts(
+    best: Hypothesis, hypotheses: list[Hypothesis], tokenizer: Tokenizer
 ) -> list[tuple[str, float]]:
     """The next best texts with their scores; the same text in other tokens is no other text."""
     scores = dict[str, float]()
-    for other in found:
+    for other in hypotheses:
         scores.setdefault(tokenizer.decode(other.tokens), other.score)
     scores.pop(tokenizer.decode(best.tokens), None)
     return list(scores.items())

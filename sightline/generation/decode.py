@@ -1,10 +1,10 @@
-"""One token after the other: a generator of events.
+"""Decoding: a generator of token events.
 
-    prefill     the prompt, in chunks, into the cache
-    step        logits of the last token → sampling → the next token → back in
+    prefill     the prompt, in chunks, into the KV cache
+    decode      logits of the last token → sampling → the next token → back in
 
-Greedy or sampled, the n-th token depends on the prompt, the sampling and its seed, and on nothing
-that runs beside it.
+Greedy or sampled, the n-th token depends only on the prompt, the sampling and its seed, never on
+other requests in the batch.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One new token, how likely it was, what else might have come, what it cost, and whether it was
-    the last."""
+    """One new token: its log-probability, the top alternatives, its cost, and why it was the last,
+    if it was."""
 
     token: int
     logprob: float
@@ -41,7 +41,7 @@ class TokenEvent:
     step_seconds: float
     cache_bytes: int
     finish: Finish | None = None
-    recording: Record | None = None  # of the pass that made this token, where one was asked for
+    recording: Record | None = None  # of the forward pass that made this token, if recorded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,9 +68,8 @@ class Request:
         return len(self.prompt if self.source is None else self.source)
 
 
-class Writing:
-    """A request that is being answered: the tokens so far, and what the next logits make of
-    them."""
+class DecodeState:
+    """A request in progress: the tokens so far. `take(logits)` chooses the next one."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -79,7 +78,7 @@ class Writing:
         self.started = time.perf_counter()
 
     def take(self, logits: Float[Tensor, " vocab"], cache_bytes: int) -> TokenEvent:
-        """The next token. It depends on the request and on these logits alone."""
+        """The next token, a function of the request and these logits alone."""
         request = self.request
         chosen = choose(
             logits,
@@ -119,22 +118,22 @@ def decode(
     chunk: int = CHUNK,
     watch: Watcher = record_nothing,
 ) -> Iterator[TokenEvent]:
-    """The tokens that follow the prompt, as they are made. A cache may hold the beginning of this
-    very prompt, and nothing else.
+    """The tokens that follow the prompt, one event each. A cache may hold a prefix of this prompt,
+    and nothing else.
 
     `watch()` supplies the recorder of each forward pass.
     """
     check_request(runner, request)
     cache = runner.new_cache() if cache is None else cache
-    writing = Writing(request)
+    state = DecodeState(request)
     device = runner.device
     logits, record = prefill(runner, request, cache, chunk=chunk, watch=watch)
     while True:
-        event = writing.take(logits, cache.bytes)
+        event = state.take(logits, cache.bytes)
         yield event if record is NOTHING else replace(event, recording=record)
         if event.finish is not None:
             return
-        writing.started = time.perf_counter()
+        state.started = time.perf_counter()
         record = watch()
         logits = last_logits(
             runner, torch.tensor([[event.token]], device=device), cache, record=record
@@ -187,12 +186,12 @@ def last_logits(
     source: Tensor | None = None,
     record: Record = NOTHING,
 ) -> Tensor:
-    """Logits after the last of these tokens only: the others are not computed."""
+    """Logits after the last token only; the head does not run for the others."""
     return runner.last_logits(tokens, cache=cache, source=source, record=record)[0, -1].float()
 
 
 def check_request(runner: Runner, request: Request) -> None:
-    """What cannot be continued is said before anything is computed."""
+    """Refuse what cannot be continued before anything is computed."""
     config = runner.config
     if config.decoder is None or not isinstance(config.head, LanguageHead):
         kind = (

@@ -1,5 +1,5 @@
-"""Many sequences on the native engine: a step is one call, single tokens and pieces of prompts side
-by side. Weights are read once."""
+"""Batched decoding on the native engine: a step is one call with the decoding tokens and chunks of
+prefill together, so that the weights are read once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sightline.core.runner import Runner
 from sightline.engine.cache import BLOCK, NativeCache, bytes_for
 from sightline.engine.engine import Rows
 from sightline.engine.runner import NativeRunner
-from sightline.generation.batch_runner import Found
+from sightline.generation.batch_runner import StepResult
 from sightline.generation.prefixes import Prefixes
 from sightline.generation.scheduler import Scheduler, Sequence
 
 
 class Part(NamedTuple):
-    """The next tokens of one sequence, and whether they are the last that are known."""
+    """The next tokens of one sequence, and whether they reach its end."""
 
     sequence: Sequence
     cache: NativeCache
@@ -29,33 +29,34 @@ class Part(NamedTuple):
 
 
 class NativeBatchRunner:
-    """Every sequence has a cache of the engine, to its end. What a cache holds is a beginning of
-    its sequence's tokens."""
+    """Every sequence has its own cache of the engine, which holds a prefix of its tokens."""
 
     def __init__(self, runner: NativeRunner) -> None:
         self.runner: Runner = runner
         self.engine = runner.engine
         self.block_bytes = bytes_for(runner.engine, BLOCK)
-        self.prefixes = Prefixes(runner.config, fork=partial(forked, runner))
+        self.prefixes = Prefixes(runner.config, fork=partial(fork_cache, runner))
 
-    def step(self, scheduler: Scheduler, chunk: int) -> Iterator[Found]:
-        parts = [self._part(sequence, 1) for sequence in scheduler.writing]
-        parts += self._prompts(scheduler, chunk)
-        for part, found in self._run(parts) if parts else ():
-            if isinstance(found, Tensor) and part.sequence in scheduler.reading:
+    def step(self, scheduler: Scheduler, chunk: int) -> Iterator[StepResult]:
+        parts = [self._part(sequence, 1) for sequence in scheduler.decoding]
+        parts += self._prefill_parts(scheduler, chunk)
+        for part, result in self._run(parts) if parts else ():
+            if isinstance(result, Tensor) and part.sequence in scheduler.prefilling:
                 scheduler.join(part.sequence)
                 self._keep(part.sequence)
-            yield part.sequence, found
+            yield part.sequence, result
 
-    def _prompts(self, scheduler: Scheduler, left: int) -> Iterator[Part]:
-        """Pieces of prompts, so many tokens in all. Who begins as another that is being read waits
-        for that one."""
+    def _prefill_parts(self, scheduler: Scheduler, left: int) -> Iterator[Part]:
+        """Up to `left` tokens of prefill. A prompt that shares a prefix with another in prefill
+        waits for it."""
         begun = list[Sequence]()
-        for sequence in scheduler.reading:
+        for sequence in scheduler.prefilling:
             if left <= 0:
                 return
             if sequence.cache is None:
-                if self.prefixes.soon(sequence.request, [other.request for other in begun]):
+                if self.prefixes.will_be_shared(
+                    sequence.request, [other.request for other in begun]
+                ):
                     continue
                 sequence.cache, sequence.reused = self.prefixes.find(sequence.request)
             begun.append(sequence)
@@ -64,10 +65,10 @@ class NativeBatchRunner:
             yield part
 
     def _part(self, sequence: Sequence, most: int) -> Part:
-        """Up to `most` tokens that are not in the cache yet: at least one, also after a step that
-        never ended."""
+        """Up to `most` tokens that are not in the cache yet, and at least one, even after an
+        interrupted step."""
         cache = sequence.cache
-        history = sequence.writing.history
+        history = sequence.state.history
         assert isinstance(cache, NativeCache)
         if cache.length >= len(history):
             cache.truncate(len(history) - 1)
@@ -75,8 +76,8 @@ class NativeBatchRunner:
         return Part(sequence, cache, tokens, cache.length + len(tokens) == len(history))
 
     def _run(self, parts: list[Part]) -> Iterator[tuple[Part, Tensor | Exception]]:
-        """The logits of those that are at their end. A call that fails leaves nothing, and each is
-        tried for itself: one may be to blame."""
+        """Logits of the parts that reach the end of their sequence. If the call fails, each part is
+        tried by itself: one may be the cause."""
         logits = self._call(parts)
         if isinstance(logits, Tensor):
             yield from zip((part for part in parts if part.last), logits, strict=True)
@@ -94,35 +95,36 @@ class NativeBatchRunner:
         except Exception as error:
             return error
         for part in parts:
-            part.cache.length, part.cache.batch = part.cache.length + len(part.tokens), 1
+            part.cache.length += len(part.tokens)
+            part.cache.batch = 1
         return logits
 
-    def remember(self, sequence: Sequence, row: int) -> None:
+    def cache_prefix(self, sequence: Sequence, row: int) -> None:
         self._keep(sequence)
 
     def _keep(self, sequence: Sequence) -> None:
-        """What its cache holds, for others. Nothing is copied."""
+        """Share its cache with later requests, without copying."""
         cache = sequence.cache
         assert isinstance(cache, NativeCache)
         self.prefixes.keep(
-            sequence.request, cache.fork(cache.length), sequence.writing.history[: cache.length]
+            sequence.request, cache.fork(cache.length), sequence.state.history[: cache.length]
         )
 
-    def forget(self, sequence: Sequence, row: int | None) -> None:
+    def release(self, sequence: Sequence, row: int | None) -> None:
         cache = sequence.cache
         sequence.cache = None
         if isinstance(cache, NativeCache):
             cache.close()
 
     def shrink(self, budget: int, active: list[Sequence]) -> None:
-        self.prefixes.shrink(budget - self.needed(active))
+        self.prefixes.shrink(budget - self.memory_needed(active))
 
-    def needed(self, sequences: Iterable[Sequence]) -> int:
-        """Whole blocks for each of them; those that are shared count for each."""
+    def memory_needed(self, sequences: Iterable[Sequence]) -> int:
+        """Whole blocks for each sequence; shared blocks count for each."""
         return sum(self._blocks(sequence.length) for sequence in sequences)
 
     def bytes_of(self, sequence: Sequence) -> int:
-        return self._blocks(len(sequence.writing.history))
+        return self._blocks(len(sequence.state.history))
 
     def _blocks(self, length: int) -> int:
         return -(-length // BLOCK) * self.block_bytes
@@ -131,8 +133,8 @@ class NativeBatchRunner:
         return self.engine.cache_bytes
 
 
-def forked(runner: NativeRunner, cache: Cache | None, length: int) -> Cache:
-    """The fork of the engine's caches."""
+def fork_cache(runner: NativeRunner, cache: Cache | None, length: int) -> Cache:
+    """A cache that shares the first `length` tokens of another, or an empty one."""
     if cache is None:
         return runner.new_cache()
     assert isinstance(cache, NativeCache)

@@ -1,5 +1,5 @@
-"""Requests on their way, and who of them waits, reads its prompt, writes: within a number of rows
-and a budget of memory."""
+"""Sequences in flight and their queues: waiting, prefilling, decoding. Admission is bounded by rows
+and by a memory budget."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from dataclasses import dataclass, field
 
 from sightline.core.cache.kv_cache import Cache
 from sightline.errors import InputError
-from sightline.generation.decode import Request, Writing
+from sightline.generation.decode import DecodeState, Request
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
-    """A request on its way. `cache` is its own; torch has one only while it reads its prompt, then
-    a row of the slots."""
+    """A request in flight. `cache` is its own; on torch it has one during prefill only, then a row
+    of the slots."""
 
     request: Request
-    writing: Writing = field(init=False)
+    state: DecodeState = field(init=False)
     cache: Cache | None = None
     reused: int = 0
 
     def __post_init__(self) -> None:
-        self.writing = Writing(self.request)
+        self.state = DecodeState(self.request)
 
     @property
     def length(self) -> int:
-        """Tokens at most, prompt and answer."""
+        """Maximum number of tokens, prompt included."""
         return len(self.request.prompt) + self.request.max_tokens
 
     @property
-    def sources(self) -> int:
+    def source_length(self) -> int:
         return len(self.request.source or ())
 
 
 class Scheduler:
-    """Who waits, who reads its prompt, who writes: in the order in which they came. `needed` is the
-    memory of some of them at worst."""
+    """Three queues, first come, first served. `memory_needed(sequences)` is their KV cache at its
+    largest."""
 
     def __init__(
-        self, needed: Callable[[Iterable[Sequence]], int], *, rows: int, budget: int
+        self, memory_needed: Callable[[Iterable[Sequence]], int], *, rows: int, budget: int
     ) -> None:
-        self.needed = needed
+        self.memory_needed = memory_needed
         self.rows = rows
         self.budget = budget
         self.waiting = deque[Sequence]()
-        self.reading = deque[Sequence]()
-        self.writing = list[Sequence]()
+        self.prefilling = deque[Sequence]()
+        self.decoding = list[Sequence]()
 
     def add(self, sequence: Sequence) -> None:
-        """Let a request wait, or refuse it if it could never run."""
-        needed = self.needed([sequence])
+        """Queue a request, or refuse it if it could never run."""
+        needed = self.memory_needed([sequence])
         if needed > self.budget:
             raise InputError(
                 f"a request of {sequence.length} tokens needs {needed / 1e6:.0f} MB of cache",
@@ -61,37 +61,37 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def admit(self) -> None:
-        """Who waits may begin to read, as long as there are rows and memory for all of them to come
-        to their end."""
+        """Move waiting sequences to prefill while there are rows, and memory for every active
+        sequence to run to its maximum length."""
         while (
             self.waiting
             and len(self.active) < self.rows
-            and self.needed([*self.active, self.waiting[0]]) <= self.budget
+            and self.memory_needed([*self.active, self.waiting[0]]) <= self.budget
         ):
-            self.reading.append(self.waiting.popleft())
+            self.prefilling.append(self.waiting.popleft())
 
     def join(self, sequence: Sequence) -> None:
-        """All of its prompt is read: it writes, in the last row."""
-        self.reading.remove(sequence)
-        self.writing.append(sequence)
+        """The prompt is prefilled: the sequence decodes from now on, in the last row."""
+        self.prefilling.remove(sequence)
+        self.decoding.append(sequence)
 
     def drop(self, sequence: Sequence) -> int | None:
-        """A sequence is over, wherever it stands; its row, if it had one. The last row's sequence
-        moves there."""
-        for queue in (self.waiting, self.reading):
+        """Remove a sequence from its queue and return its row, if it had one; the sequence of the
+        last row moves there."""
+        for queue in (self.waiting, self.prefilling):
             if sequence in queue:
                 queue.remove(sequence)
                 return None
-        if sequence not in self.writing:
+        if sequence not in self.decoding:
             return None
-        row = self.writing.index(sequence)
-        self.writing[row] = self.writing[-1]
-        self.writing.pop()
+        row = self.decoding.index(sequence)
+        self.decoding[row] = self.decoding[-1]
+        self.decoding.pop()
         return row
 
     @property
     def active(self) -> list[Sequence]:
-        return [*self.reading, *self.writing]
+        return [*self.prefilling, *self.decoding]
 
     @property
     def all(self) -> list[Sequence]:

@@ -1,5 +1,5 @@
-"""Many sequences on torch: one pass for a token of each row, then passes for pieces of prompts,
-those of one shape together."""
+"""Batched decoding on torch: one forward pass for the next token of every row, then prefill passes,
+prompts of equal shape together."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sightline.config import ModelConfig
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.cache.slots import Slots
 from sightline.core.runner import Runner
-from sightline.generation.batch_runner import Found
+from sightline.generation.batch_runner import StepResult
 from sightline.generation.prefixes import Prefixes, fork
 from sightline.generation.scheduler import Scheduler, Sequence
 
 
 class TorchBatchRunner:
-    """Rows of slots that write, a cache for each prompt that is read."""
+    """Decoding sequences share one cache of slots; each prompt in prefill has its own cache."""
 
     def __init__(self, runner: Runner) -> None:
         config = runner.config
@@ -29,58 +29,57 @@ class TorchBatchRunner:
         self.prefixes = Prefixes(config)
         self.bytes_per_token = runner.dtype.itemsize * numbers_per_token(config)
         self.bytes_per_source = self.bytes_per_token if config.encoder is not None else 0
-        self.apart = WeakSet[Sequence]()  # whom a pass in company failed
+        self.alone = WeakSet[Sequence]()  # prefilled by themselves after a failed batch
 
-    def step(self, scheduler: Scheduler, chunk: int) -> Iterator[Found]:
-        yield from self._write(list(scheduler.writing))
-        yield from self._read(scheduler, chunk)
+    def step(self, scheduler: Scheduler, chunk: int) -> Iterator[StepResult]:
+        yield from self._decode_rows(list(scheduler.decoding))
+        yield from self._prefill_groups(scheduler, chunk)
 
-    def _write(self, rows: list[Sequence]) -> Iterator[Found]:
+    def _decode_rows(self, rows: list[Sequence]) -> Iterator[StepResult]:
         """One more token for each row."""
         if not rows:
             return
         try:
-            logits = self.write([sequence.writing.history[-1] for sequence in rows])
-        except Exception as error:  # the pass itself failed: nobody's keys can be trusted
+            logits = self.decode([sequence.state.history[-1] for sequence in rows])
+        except Exception as error:  # the pass itself failed: no row of the cache can be trusted
             yield from ((sequence, error) for sequence in rows)
             return
         yield from zip(rows, logits, strict=True)
 
-    def _read(self, scheduler: Scheduler, left: int) -> Iterator[Found]:
-        """Pieces of prompts, so many tokens in all; who has read all of its prompt begins to
-        write."""
-        while left > 0 and scheduler.reading:
+    def _prefill_groups(self, scheduler: Scheduler, left: int) -> Iterator[StepResult]:
+        """Prefill up to `left` tokens. A sequence whose prompt is done starts decoding."""
+        while left > 0 and scheduler.prefilling:
             group = self._group(scheduler, left)
             try:
-                read, logits = self.read(group, left)
+                count, logits = self.prefill(group, left)
                 if logits is not None:
-                    self._give_rows(group)
+                    self._assign_rows(group)
             except Exception as error:
-                if len(group) > 1:  # one of them may be to blame: each for itself from now on
-                    self.apart.update(group)
+                if len(group) > 1:  # one of them may be the cause: prefill each by itself
+                    self.alone.update(group)
                 else:
                     yield group[0], error
                 continue
-            left -= read
+            left -= count
             if logits is not None:
-                self._begin(group, scheduler)
+                self._start_decoding(group, scheduler)
                 yield from zip(group, logits, strict=True)
 
     @torch.inference_mode()
-    def write(self, tokens: list[int]) -> Float[Tensor, "rows vocab"]:
+    def decode(self, tokens: list[int]) -> Float[Tensor, "rows vocab"]:
         """One more token for every row."""
         hidden = self.runner.hidden(self._tensor([[token] for token in tokens]), cache=self.slots)
         return self.runner.head(hidden)[:, -1].float()
 
     @torch.inference_mode()
-    def read(
+    def prefill(
         self, group: list[Sequence], most: int
     ) -> tuple[int, Float[Tensor, "rows vocab"] | None]:
-        """Up to `most` more tokens of each prompt into a cache: how many in all, and the logits if
-        that was all of them.
+        """Up to `most` more tokens of each prompt into a cache. Returns how many in all, and the
+        logits if the prompts are complete.
 
-        A group of several begins here: their prompts are as long as each other, and so are their
-        sources.
+        A group of several starts from an empty cache; their prompts have one length, and their
+        sources too.
         """
         cache = group[0].cache if len(group) == 1 else Cache.growing(self.runner.config)
         assert cache is not None
@@ -96,43 +95,43 @@ class TorchBatchRunner:
         if len(group) > 1:
             for row, sequence in enumerate(group):
                 sequence.cache = fork(cache, cache.length, self.runner.config, row=row, copy=True)
-        read = len(group) * len(pieces[0])
-        return read, (
-            self.runner.head(hidden[:, -1:])[:, -1].float() if cache.length == length else None
-        )
+        count = len(group) * len(pieces[0])
+        if cache.length < length:
+            return count, None
+        return count, self.runner.head(hidden[:, -1:])[:, -1].float()
 
     def _tensor(self, tokens: list[list[int]]) -> Tensor:
         return torch.tensor(tokens, device=self.runner.device)
 
     def _group(self, scheduler: Scheduler, most: int) -> list[Sequence]:
-        """The first that reads; with it those that can be read in the same pass, because their
-        prompts have the same shape and nothing in common."""
-        first, *others = scheduler.reading
+        """The first sequence in prefill, and those that can share its pass: prompts of the same
+        shape without a common prefix."""
+        first, *others = scheduler.prefilling
         if first.cache is None:
             first.cache, first.reused = self.prefixes.find(first.request)
         length = len(first.request.prompt)
         group = [first]
-        if first.cache.length or length > most or first in self.apart:
+        if first.cache.length or length > most or first in self.alone:
             return group
-        room = scheduler.budget - self.needed(scheduler.active)
+        room = scheduler.budget - self.memory_needed(scheduler.active)
         for other in others:
             fits = (len(group) + 1) * length <= most and len(group) * self.bytes_of(other) <= room
             alike = (
                 len(other.request.prompt) == length
-                and other.sources == first.sources
+                and other.source_length == first.source_length
                 and other.cache is None
-                and other not in self.apart
+                and other not in self.alone
             )
             if (
                 fits
                 and alike
-                and not self.prefixes.shared(other.request, [s.request for s in group])
+                and not self.prefixes.is_shared(other.request, [s.request for s in group])
             ):
                 group.append(other)
         return group
 
-    def _give_rows(self, group: list[Sequence]) -> None:
-        """A row of the slots for each, or for none."""
+    def _assign_rows(self, group: list[Sequence]) -> None:
+        """A row of the slots for each sequence, or for none if one fails."""
         before = len(self.slots)
         try:
             for sequence in group:
@@ -143,32 +142,32 @@ class TorchBatchRunner:
                 self.slots.remove(row)
             raise
 
-    def _begin(self, group: list[Sequence], scheduler: Scheduler) -> None:
-        """These prompts are read and have their rows: all of them join before the first takes its
-        token, which may be its last."""
+    def _start_decoding(self, group: list[Sequence], scheduler: Scheduler) -> None:
+        """Move a prefilled group to decoding, all before the first token is chosen: it may be the
+        last of its sequence."""
         for sequence in group:
             assert sequence.cache is not None
             self.prefixes.keep(sequence.request, sequence.cache, sequence.request.prompt)
             scheduler.join(sequence)
             sequence.cache = None
 
-    def remember(self, sequence: Sequence, row: int) -> None:
+    def cache_prefix(self, sequence: Sequence, row: int) -> None:
         length = self.slots.rows.lengths[row]
         self.prefixes.keep(
-            sequence.request, self.slots.read(row, length), sequence.writing.history[:length]
+            sequence.request, self.slots.read(row, length), sequence.state.history[:length]
         )
 
-    def forget(self, sequence: Sequence, row: int | None) -> None:
+    def release(self, sequence: Sequence, row: int | None) -> None:
         sequence.cache = None
         if row is not None:
             self.slots.remove(row)
 
     def shrink(self, budget: int, active: list[Sequence]) -> None:
-        self.prefixes.shrink(budget - max(self.needed(active), self.slots.bytes))
+        self.prefixes.shrink(budget - max(self.memory_needed(active), self.slots.bytes))
 
-    def needed(self, sequences: Iterable[Sequence]) -> int:
-        """A row for each, as long as the longest, and one prompt's own cache beside them."""
-        lengths = [(s.length, s.sources) for s in sequences]
+    def memory_needed(self, sequences: Iterable[Sequence]) -> int:
+        """A row for each, as long as the longest, and one prompt in prefill beside them."""
+        lengths = [(s.length, s.source_length) for s in sequences]
         longest, longest_source = (max(column) for column in zip((0, 0), *lengths, strict=True))
         return (len(lengths) + 1) * (
             longest * self.bytes_per_token + longest_source * self.bytes_per_source
@@ -176,17 +175,17 @@ class TorchBatchRunner:
 
     def bytes_of(self, sequence: Sequence) -> int:
         return (
-            len(sequence.writing.history) * self.bytes_per_token
-            + sequence.sources * self.bytes_per_source
+            len(sequence.state.history) * self.bytes_per_token
+            + sequence.source_length * self.bytes_per_source
         )
 
     def bytes(self, scheduler: Scheduler) -> int:
-        reading = sum(s.cache.bytes for s in scheduler.reading if s.cache is not None)
-        return self.slots.bytes + reading + self.prefixes.bytes
+        prefilling = sum(s.cache.bytes for s in scheduler.prefilling if s.cache is not None)
+        return self.slots.bytes + prefilling + self.prefixes.bytes
 
 
 def numbers_per_token(config: ModelConfig) -> int:
-    """How many numbers one more token puts into a cache."""
+    """Values that one token adds to the KV cache."""
     stack = config.decoder
     assert stack is not None
     forms = [stack.block(n).attention for n in range(stack.layers)]

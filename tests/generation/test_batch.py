@@ -15,7 +15,7 @@ from sightline.errors import InputError
 from sightline.generation import batch as batching
 from sightline.generation.batch import Batch, Sequence
 from sightline.generation.decode import Request, TokenEvent, decode
-from sightline.generation.prefixes import Prefixes, common
+from sightline.generation.prefixes import Prefixes, common_prefix
 from sightline.generation.sampling import Sampling, banned
 from tests.support.tiny import GENERATORS, distance, make
 
@@ -93,7 +93,7 @@ def test_requests_wait_for_a_row_and_join_between_steps(rows: int) -> None:
         for sequence, event in batch.step():
             assert isinstance(event, TokenEvent)
             found[sequence].append(event.token)
-        assert len(batch.scheduler.writing) <= rows
+        assert len(batch.scheduler.decoding) <= rows
     assert list(found.values()) == [alone(model, request) for request in wanted]
     assert batch.runner.slots.bytes == 0
 
@@ -260,12 +260,12 @@ def test_prefixes_keep_the_longest_and_forget_the_oldest() -> None:
         with torch.inference_mode():
             model(torch.tensor([tokens]), cache=cache)
         kept.keep(Request(prompt=tokens, max_tokens=1), cache, tokens)
-    assert [len(entry.tokens) for entry in kept.kept] == [9, 9]
+    assert [len(entry.tokens) for entry in kept.entries] == [9, 9]
     assert kept.find(Request(prompt=[2] * 20, max_tokens=1))[1] == 9
     assert kept.find(Request(prompt=[1] * 20, max_tokens=1))[1] == 0
-    kept.shrink(kept.kept[0].cache.bytes)
-    assert [entry.tokens[0] for entry in kept.kept] == [2]
-    assert common([1, 2, 3], [1, 2, 4, 5]) == 2
+    kept.shrink(kept.entries[0].cache.bytes)
+    assert [entry.tokens[0] for entry in kept.entries] == [2]
+    assert common_prefix([1, 2, 3], [1, 2, 4, 5]) == 2
 
 
 @pytest.mark.parametrize("kind", ["rotary", "transformer"])
@@ -288,14 +288,14 @@ def test_one_of_a_group_may_end_with_its_first_token(kind: str) -> None:
 def test_a_pass_that_fails_in_company_is_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(GENERATORS["rotary"])
     batch, wanted = Batch(model), [Request(prompt=[n, 2, 3], max_tokens=3) for n in range(3)]
-    read = batch.runner.read
+    read = batch.runner.prefill
 
     def broken(group: list[Sequence], most: int) -> object:
         if any(sequence.request.prompt[0] == 1 for sequence in group):
             raise MemoryError("no room")
         return read(group, most)
 
-    monkeypatch.setattr(batch.runner, "read", broken)
+    monkeypatch.setattr(batch.runner, "prefill", broken)
     found: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
     for sequence, event in batch.run():
         found[sequence].append(event.token if isinstance(event, TokenEvent) else event)

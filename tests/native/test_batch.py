@@ -11,7 +11,7 @@ import sightline as sl
 from sightline.engine.cache import bytes_for
 from sightline.engine.runner import native_runner
 from sightline.errors import InputError
-from sightline.generation.batch import Batch, runner_for
+from sightline.generation.batch import Batch, batch_runner_for
 from sightline.generation.decode import Request, TokenEvent, decode
 from sightline.generation.native_batch import NativeBatchRunner
 from sightline.generation.sampling import Sampling, banned, temperature
@@ -273,7 +273,7 @@ def test_a_stream_beside_a_batch_takes_turns_with_it() -> None:
 
 
 def test_who_runs_a_model() -> None:
-    assert isinstance(runner_for(native_runner(MODEL)), NativeBatchRunner)
+    assert isinstance(batch_runner_for(native_runner(MODEL)), NativeBatchRunner)
     assert isinstance(batch_runner_for(MODEL), TorchBatchRunner)
 
 
