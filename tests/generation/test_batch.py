@@ -36,6 +36,9 @@ KINDS = [
     "t5",
 ]
 
+UNCHECKED = pytest.mark.usefixtures("as_users_run_it")
+"""Hundreds of shapes: the tests of slots below check them, and here it would take most of the time."""
+
 
 def requests(config: sl.ModelConfig, count: int = 16, *, seed: int = 0) -> list[Request]:
     """Prompts and answers of many lengths, greedy and sampled."""
@@ -74,6 +77,7 @@ def gathered(batch: Batch, wanted: list[Request]) -> dict[Sequence, list[int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@UNCHECKED
 def test_the_same_alone_or_in_a_batch_of_sixteen(kind: str) -> None:
     model = make(GENERATORS[kind])
     wanted = requests(model.config)
@@ -82,6 +86,7 @@ def test_the_same_alone_or_in_a_batch_of_sixteen(kind: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
+@UNCHECKED
 def test_requests_wait_for_a_row_and_join_between_steps(rows: int) -> None:
     model = make(GENERATORS["rotary"])
     wanted = requests(model.config, 12, seed=4)
@@ -224,6 +229,7 @@ def test_cancelling_ends_a_request_at_once_wherever_it_stands() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rotary", "learned", "window", "transformer"])
+@UNCHECKED
 def test_prefix_reuse_changes_nothing_and_saves_the_work(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +322,7 @@ def test_what_is_kept_for_others_harms_nobody(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5, 9])
+@UNCHECKED
 def test_a_budget_refuses_what_never_fits_and_lets_the_rest_wait(rows: int) -> None:
     model = make(GENERATORS["rotary"])
     per_token = 4 * batching.numbers_per_token(model.config)

@@ -33,6 +33,7 @@ def without_cache(model: sl.Transformer, wanted: Request) -> list[int]:
 
 @pytest.mark.parametrize("chunk", [1, 3, 512])
 @pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.usefixtures("as_users_run_it")  # the same shapes as in the law of cached = whole
 def test_cached_greedy_is_uncached_greedy(name: str, chunk: int) -> None:
     model = make(GENERATORS[name])
     found = [event.token for event in decode(model, request(name), chunk=chunk)]
