@@ -23,6 +23,7 @@ def blocks(page: str) -> list[str]:
 @pytest.mark.parametrize(
     "page",
     [
+        "building.md",
         "training.md",
         pytest.param("generation.md", marks=LARGE),
         pytest.param("seeing.md", marks=LARGE),
