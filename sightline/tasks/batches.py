@@ -1,8 +1,7 @@
-"""Texts as rows of tokens, in batches of nearly one length, so that hardly anything that is
-computed is padding.
+"""Texts as rows of tokens, in batches of similar length, so that little computation is padding.
 
-Rows of exactly one length need no mask and take the fastest kernel. Groups of exactly one length
-would be many and small, so a batch takes rows that are up to a tenth shorter than its longest.
+Rows of equal length need no mask and use the fastest kernel. Batches of exactly one length would be
+many and small, so a batch takes rows that are up to a tenth shorter than its longest.
 """
 
 from __future__ import annotations
@@ -30,28 +29,27 @@ SLACK = 0.1  # how much shorter than its batch a row may be
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some of the rows: which, their tokens, and where they are padding; None where all have one
-    length."""
+    """Some of the rows: their indices, tokens and padding mask (None if all have one length)."""
 
     places: list[int]
     tokens: Int[Tensor, "batch time"]
     padding: Bool[Tensor, "batch time"] | None
 
 
-def listed(texts: Sequence[str]) -> list[str]:
+def as_list(texts: Sequence[str]) -> list[str]:
     """The texts as a list; one text alone is a list of one, not its characters."""
-    found = [texts] if isinstance(texts, str) else list(texts)
-    for place, text in enumerate(found):
+    as_texts = [texts] if isinstance(texts, str) else list(texts)
+    for place, text in enumerate(as_texts):
         if not isinstance(text, str):
             raise InputError(
                 f"text {place} is {short(text)}", expected="strings", fix='["one text", "another"]'
             )
-    return found
+    return as_texts
 
 
-def longest(stack: StackConfig, wanted: int | None) -> int:
-    """The most tokens of a row. Beyond a learned table nothing can stand; other positions go on if
-    that is wanted."""
+def max_row_length(stack: StackConfig, wanted: int | None) -> int:
+    """The maximum number of tokens of a row: at most `wanted`, and never beyond a learned position
+    table."""
     if wanted is None:
         return stack.max_positions
     return (
@@ -61,46 +59,45 @@ def longest(stack: StackConfig, wanted: int | None) -> int:
     )
 
 
-def rows_of(tokenizer: Tokenizer, texts: list[str], *, most: int) -> list[list[int]]:
-    """The ids of each text with the special ones around. One that is too long loses its end, but
-    not the special tokens after it."""
+def encode_rows(tokenizer: Tokenizer, texts: list[str], *, most: int) -> list[list[int]]:
+    """The ids of each text with special tokens. A text that is too long is truncated, but keeps the
+    special tokens after it."""
     before, after = tokenizer.engine.around
     room = max(0, most - len(before) - len(after))
-    bare = bare_rows(tokenizer, texts)
+    bare = encode_without_specials(tokenizer, texts)
     cut = sum(len(ids) > room for ids in bare)
     if cut:
         whom = "the text was" if len(bare) == 1 else f"{cut} of {len(bare)} texts were"
-        warnings.warn(f"{whom} cut to {most} tokens, the most that this model reads", stacklevel=4)
+        warnings.warn(f"{whom} cut to {most} tokens, the maximum of this model", stacklevel=4)
     return [[*before, *ids[:room], *after] for ids in bare]
 
 
-def bare_rows(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+def encode_without_specials(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """`tokenizer.encode` of each text; the Rust library takes them all at once."""
     engine = tokenizer.engine
     if not isinstance(engine, RustEngine) or not all(map(_is_valid, texts)):
         return [tokenizer.encode(text) for text in texts]
-    found = guarded(
+    encodings = guarded(
         "the tokenizer",
         "encode",
         lambda: engine.tokenizer.encode_batch_fast(texts, add_special_tokens=False),
     )
-    plain = [encoding.ids for encoding in found]
+    rows = [encoding.ids for encoding in encodings]
     return [
         tokenizer.encode(text) if engine.specials.intersection(ids) else ids
-        for text, ids in zip(texts, plain, strict=True)
+        for text, ids in zip(texts, rows, strict=True)
     ]
 
 
 def _is_valid(text: str) -> bool:
-    """Whether UTF-8 can carry it: no lone surrogates."""
+    """Whether it can be written as UTF-8: it has no lone surrogates."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def batches(
     rows: list[list[int]], device: torch.device, *, budget: int = BUDGET
 ) -> Iterator[Batch]:
-    """All rows that are not empty, the longest first (so memory is largest at once, not at the
-    end)."""
+    """All rows that are not empty, the longest first, so that memory peaks in the first batch."""
     order = sorted(
         (place for place, row in enumerate(rows) if row), key=lambda place: -len(rows[place])
     )
@@ -109,12 +106,12 @@ def batches(
         most = len(rows[order[begin]])
         chosen = order[begin : begin + max(1, budget // most)]
         chosen = [place for place in chosen if len(rows[place]) >= most * (1 - SLACK)]
-        yield batch_of(rows, chosen, device)
+        yield make_batch(rows, chosen, device)
         begin += len(chosen)
 
 
-def batch_of(rows: list[list[int]], places: list[int], device: torch.device) -> Batch:
-    """These rows, the shorter ones filled up on the right."""
+def make_batch(rows: list[list[int]], places: list[int], device: torch.device) -> Batch:
+    """These rows, padded on the right."""
     chosen = [rows[place] for place in places]
     most = max(map(len, chosen))
     if min(map(len, chosen)) == most:
@@ -124,12 +121,12 @@ def batch_of(rows: list[list[int]], places: list[int], device: torch.device) -> 
     return Batch(places, tokens, torch.arange(most, device=device) >= lengths[:, None])
 
 
-def states(runner: Runner, batch: Batch) -> Float[Tensor, "batch time width"]:
+def hidden_states(runner: Runner, batch: Batch) -> Float[Tensor, "batch time width"]:
     """The last hidden states; of an encoder–decoder, the encoder's."""
     encoder = runner.config.encoder
     if encoder is None or runner.config.decoder is None:
         return runner.hidden(batch.tokens, padding=batch.padding)
     check.token_ids("tokens", batch.tokens, encoder.embedding.vocab_size, runner.device)
-    found = runner.encode(batch.tokens, padding=batch.padding).states
-    assert found is not None
-    return found
+    states = runner.encode(batch.tokens, padding=batch.padding).states
+    assert states is not None
+    return states

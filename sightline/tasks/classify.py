@@ -16,15 +16,14 @@ from torch import Tensor
 from sightline.config import Classifier
 from sightline.core.runner import Runner
 from sightline.errors import InputError
-from sightline.tasks.batches import Batch, batch_of, batches, listed, longest, rows_of
-from sightline.tasks.fitting import refusal
+from sightline.tasks.batches import Batch, as_list, batches, encode_rows, make_batch, max_row_length
+from sightline.tasks.purpose import refusal
 from sightline.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLabel:
-    """One token of a text: its id, the characters `start` to `end` that it stands for, its
-    likeliest label."""
+    """One token of a text: its id, its characters `start` to `end`, its most likely label."""
 
     token: int
     text: str
@@ -36,8 +35,8 @@ class TokenLabel:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The likeliest label of a text and the probability of each; of a tagger, which labels tokens,
-    `tokens` alone."""
+    """The most likely label of a text and the probability of each; for a tagger, which labels
+    tokens, only `tokens`."""
 
     label: str | None
     probability: float | None
@@ -61,8 +60,8 @@ def classify(
     encoder–decoder's decoder begins with; by default the end token (BART).
     """
     head = check_head(runner, labels)
-    found = listed(texts)
-    rows = rows_of(tokenizer, found, most=longest(runner.config.last, None))
+    checked = as_list(texts)
+    rows = encode_rows(tokenizer, checked, most=max_row_length(runner.config.last, None))
     if not all(rows):
         raise InputError(
             f"text {rows.index([])} has no tokens",
@@ -78,7 +77,7 @@ def classify(
     if head.pool != "tokens":
         return [of_text(answers[place], labels) for place in range(len(rows))]
     return [
-        of_tokens(answers[place], row, tokenizer, found[place], labels)
+        of_tokens(answers[place], row, tokenizer, checked[place], labels)
         for place, row in enumerate(rows)
     ]
 
@@ -106,8 +105,7 @@ def check_head(runner: Runner, labels: list[str]) -> Classifier:
 def logits_of(
     runner: Runner, batch: Batch, rows: list[list[int]], start: int | None
 ) -> Float[Tensor, "*shape labels"]:
-    """The head's answers. The decoder of an encoder–decoder reads the same text, one place
-    later."""
+    """The logits. The decoder of an encoder–decoder reads the same text, shifted right."""
     if runner.config.encoder is None or runner.config.decoder is None:
         hidden = runner.hidden(batch.tokens, padding=batch.padding)
         return runner.head(hidden, padding=batch.padding)
@@ -117,7 +115,7 @@ def logits_of(
             expected="the decoder's first token",
             fix="classify(…, start=id)",
         )
-    shifted = batch_of(
+    shifted = make_batch(
         [[start, *rows[place][:-1]] for place in batch.places],
         list(range(len(batch.places))),
         runner.device,
@@ -143,7 +141,7 @@ def probabilities_of(
 
 
 def of_text(probabilities: Float[Tensor, " labels"], labels: list[str]) -> Classification:
-    """The answer for a text as a whole."""
+    """The classification of a whole text."""
     values = probabilities.tolist()
     best = int(probabilities.argmax())
     return Classification(labels[best], values[best], dict(zip(labels, values, strict=True)))
@@ -156,7 +154,7 @@ def of_tokens(
     text: str,
     labels: list[str],
 ) -> Classification:
-    """The answer of a tagger: every token of the text that was read, without the special ones."""
+    """The labels of a tagger: every token of the text without the special ones."""
     before, after = (len(ids) for ids in tokenizer.engine.around)
     stop = len(row) - after
     best = probabilities[before:stop].max(-1)

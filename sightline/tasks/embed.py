@@ -3,7 +3,7 @@
     mean     Σₜ hₜ / time          first    h₀          last    h of the last token
     normalised, x / |x|: then x · y is the cosine of the angle between two texts
 
-A text's vector does not depend on what is embedded beside it.
+A text's vector does not depend on the other texts of the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sightline.checkpoints.pooling import Pooling, PoolingMode
 from sightline.core.norms import unit
 from sightline.core.output import pool
 from sightline.core.runner import Runner
-from sightline.tasks.batches import batches, listed, longest, rows_of, states
+from sightline.tasks.batches import as_list, batches, encode_rows, hidden_states, max_row_length
 from sightline.text.tokenizer import Tokenizer
 
 
@@ -30,27 +30,29 @@ def embed(
     pooling: Pooling,
     progress: Callable[[int], None] | None = None,
 ) -> Float[Tensor, "texts width"]:
-    """The vectors, in the order of the texts. `progress` is told of every batch how many more texts
-    are done.
+    """The vectors, in the order of the texts. `progress(n)` is called after every batch of n
+    texts.
 
-    A text of more tokens than the model reads is cut, with a warning. One of no tokens at all has
-    the zero vector.
+    A text with more tokens than the model takes is truncated, with a warning. One without tokens
+    has the zero vector.
     """
     stack = runner.config.encoder or runner.config.last
-    prepared = [prepare(text, pooling) for text in listed(texts)]
-    rows = rows_of(tokenizer, prepared, most=longest(stack, pooling.max_length))
+    prepared = [prepare(text, pooling) for text in as_list(texts)]
+    rows = encode_rows(tokenizer, prepared, most=max_row_length(stack, pooling.max_length))
     vectors = torch.zeros(
         len(rows),
         stack.width,
         dtype=runner.dtype,
         device=runner.device,
     )
-    tell = progress or (lambda done: None)
-    tell(sum(not row for row in rows))
+    report = progress or (lambda done: None)
+    report(sum(not row for row in rows))
     with torch.inference_mode():
         for batch in batches(rows, runner.device):
-            vectors[batch.places] = pooled(states(runner, batch), pooling.how, batch.padding)
-            tell(len(batch.places))
+            vectors[batch.places] = pool_rows(
+                hidden_states(runner, batch), pooling.how, batch.padding
+            )
+            report(len(batch.places))
     return unit(vectors) if pooling.normalize else vectors
 
 
@@ -61,7 +63,7 @@ def prepare(text: str, pooling: Pooling) -> str:
     return "".join(map(str.lower, text)) if pooling.lowercase else text
 
 
-def pooled(
+def pool_rows(
     hidden: Float[Tensor, "batch time width"],
     how: PoolingMode,
     padding: Bool[Tensor, "batch time"] | None,

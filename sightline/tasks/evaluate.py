@@ -1,12 +1,11 @@
-"""A model measured on data: how likely a text is, how good translations are, how often a label is
-right.
+"""Evaluation on data: perplexity of a text, quality of translations, accuracy of labels.
 
     perplexity     of a text, as it is read            running totals; the last is of the whole text
     translations   of pairs (source, reference)        one sample after another; `quality` computes
                                                        BLEU and chrF from them
     accuracy       of rows (text, label)               running counts
 
-All three are generators: whoever stops early has what was measured so far, and it says of how much.
+All three are generators: stopping early leaves the result so far, which says how much it covers.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Perplexity:
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Nats per token."""
         return -self.nats / self.done
 
     @property
@@ -61,8 +60,8 @@ def perplexity(
     *,
     stride: int | None = None,
 ) -> Iterator[Perplexity]:
-    """How likely a text is, again after every few hundred tokens. The last of them is of the whole
-    text, and is what `score` says."""
+    """Perplexity so far, after every few hundred tokens. The last one covers the whole text and
+    equals `score`."""
     parts = parts_of(runner, tokenizer, text)
     unscored = 0 if parts.before else 1
     first = parts.tokens[:unscored]
@@ -73,10 +72,10 @@ def perplexity(
     )
     nats = 0.0
     done = 0
-    for found in logprobs_of(runner, parts, stride=stride):
-        size += sum(len(written.push(id).encode()) for id in rest[done : done + len(found)])
-        nats = nats + sum(found)
-        done = done + len(found)
+    for logprobs in logprobs_of(runner, parts, stride=stride):
+        size += sum(len(written.push(id).encode()) for id in rest[done : done + len(logprobs)])
+        nats = nats + sum(logprobs)
+        done = done + len(logprobs)
         yield Perplexity(nats, parts.bytes if done == len(rest) else max(0, size), done, len(rest))
 
 
@@ -85,7 +84,7 @@ def perplexity(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sentence: what was read, what was written, and what should have been."""
+    """One sentence: source, translation, reference."""
 
     source: str
     hypothesis: str
@@ -124,8 +123,11 @@ def translations(
     """Each source translated, beside its reference; `words` parts the translation where the model's
     own words begin."""
     for source, reference in pairs:
-        found = translate(runner, tokenizer, defaults, source, beams=beams, max_tokens=max_tokens)
-        yield Sample(source, in_words(tokenizer, found.tokens) if words else found.text, reference)
+        translation = translate(
+            runner, tokenizer, defaults, source, beams=beams, max_tokens=max_tokens
+        )
+        text = in_words(tokenizer, translation.tokens) if words else translation.text
+        yield Sample(source, text, reference)
 
 
 def in_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
@@ -155,19 +157,19 @@ def corpus_bleu(
 ) -> Metric:
     """BLEU of all sentences together (Papineni et al. 2002), as sacrebleu computes it (Post
     2018)."""
-    return measured("BLEU", bleu_with(tokenize), hypotheses, references)
+    return corpus_metric("BLEU", bleu_with(tokenize), hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Metric:
     """chrF: the F₂ of character 6-grams (Popović 2015), which needs no tokenizer and so suits every
     language."""
-    return measured("chrF", sacrebleu().CHRF(), hypotheses, references)
+    return corpus_metric("chrF", sacrebleu().CHRF(), hypotheses, references)
 
 
-def measured(
+def corpus_metric(
     name: str, metric: Any, hypotheses: Sequence[str], references: Sequence[str]
 ) -> Metric:
-    """A metric of sacrebleu on one reference each."""
+    """A metric of sacrebleu, with one reference per sentence."""
     if not hypotheses or len(hypotheses) != len(references):
         seen = f"{len(hypotheses)} translations and {len(references)} references"
         raise InputError(
@@ -175,8 +177,8 @@ def measured(
             expected="one reference for each translation, and at least one",
             fix="check that both files are as long",
         )
-    found = metric.corpus_score(list(hypotheses), [list(references)])
-    return Metric(name, float(found.score), str(metric.get_signature()))
+    result = metric.corpus_score(list(hypotheses), [list(references)])
+    return Metric(name, float(result.score), str(metric.get_signature()))
 
 
 def bleu_with(tokenize: str) -> Any:
@@ -217,7 +219,7 @@ def sacrebleu() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How many of the `done` rows so far, of `total`, got their label."""
+    """How many of the `done` rows so far, of `total`, were classified right."""
 
     right: int
     done: int
@@ -235,16 +237,15 @@ def accuracy(
     *,
     labels: Sequence[str],
 ) -> Iterator[Accuracy]:
-    """How often the likeliest label is the row's, again after every batch. A row names its label,
-    or gives its number."""
+    """Accuracy so far, after every batch. A row gives its label by name or by number."""
     from sightline.tasks.classify import classify
 
     wanted = [known_label(label, labels) for _, label in rows]
     right = 0
     for begin in range(0, len(rows), BATCH):
         batch = rows[begin : begin + BATCH]
-        found = classify(runner, tokenizer, [text for text, _ in batch], labels=list(labels))
-        if found[0].label is None:
+        results = classify(runner, tokenizer, [text for text, _ in batch], labels=list(labels))
+        if results[0].label is None:
             raise InputError(
                 "a tagger, which labels tokens",
                 expected="a classifier of whole texts",
@@ -252,7 +253,7 @@ def accuracy(
             )
         right += sum(
             one.label == label
-            for one, label in zip(found, wanted[begin : begin + BATCH], strict=True)
+            for one, label in zip(results, wanted[begin : begin + BATCH], strict=True)
         )
         yield Accuracy(right, begin + len(batch), len(rows))
 

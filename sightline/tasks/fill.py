@@ -1,7 +1,7 @@
-"""The likeliest tokens for the masks of a text: softmax over the vocabulary, at each mask.
+"""The most likely tokens for the masks of a text: softmax over the vocabulary, at each mask.
 
 A mask is written as the tokenizer writes it, as [MASK] or <mask>, or as a gap of three underscores
-or more. All else is plain text, other special tokens too.
+or more. Everything else is plain text, other special tokens too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from sightline.config import MaskedHead
 from sightline.core.runner import Runner
 from sightline.errors import InputError, short
-from sightline.tasks.fitting import refusal
+from sightline.tasks.purpose import refusal
 from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 
@@ -26,7 +26,7 @@ CONTINUES = "##"  # how WordPiece marks a piece that goes on with a word
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A token that may stand there."""
+    """A token for a mask, with its probability."""
 
     token: int
     text: str
@@ -35,8 +35,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """One mask: which characters of the text it was, what may stand there (the likeliest first),
-    and the text with all masks filled."""
+    """One mask: its characters in the text, its candidates (most likely first), and the text with
+    all masks filled."""
 
     start: int
     end: int
@@ -53,23 +53,23 @@ class Gaps:
 
 
 def fill(runner: Runner, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filling]:
-    """A filling for each mask, in the order of the text. Each mask is judged with the others still
-    masked."""
+    """A filling for each mask, in the order of the text. Each is predicted with the other masks in
+    place."""
     mask = check(runner, tokenizer, top_k)
-    gaps = cut(text, tokenizer.token(mask))
+    gaps = split_at_masks(text, tokenizer.token(mask))
     eats_left, eats_right = eats_space(tokenizer, mask)
     trimmed = Gaps(trim(gaps.parts, left=eats_left, right=eats_right), gaps.spans)
     ids, places = with_masks(tokenizer, trimmed.parts, mask)
     check_length(runner, ids)
-    found = candidates(probabilities(runner, ids, places), tokenizer, top_k)
-    whole = joined(trimmed.parts, [row[0].text for row in found])
+    rows = candidates(probabilities(runner, ids, places), tokenizer, top_k)
+    whole = fill_gaps(trimmed.parts, [row[0].text for row in rows])
     return [
-        Filling(start, end, row, whole) for (start, end), row in zip(gaps.spans, found, strict=True)
+        Filling(start, end, row, whole) for (start, end), row in zip(gaps.spans, rows, strict=True)
     ]
 
 
 def check(runner: Runner, tokenizer: Tokenizer, top_k: int) -> int:
-    """The mask's id, if all is as it should be."""
+    """The mask's id; refuses a model or tokenizer that cannot fill masks."""
     if not isinstance(runner.config.head, MaskedHead):
         raise refusal(
             runner.config,
@@ -90,11 +90,11 @@ def check(runner: Runner, tokenizer: Tokenizer, top_k: int) -> int:
     return tokenizer.mask
 
 
-def cut(text: str, mask: str) -> Gaps:
+def split_at_masks(text: str, mask: str) -> Gaps:
     """The text between its masks."""
     written = sorted({mask, "[MASK]", "<mask>"}, key=len, reverse=True)
     pattern = "|".join([*map(re.escape, written), "_{3,}"])
-    spans = [found.span() for found in re.finditer(pattern, text)]
+    spans = [match.span() for match in re.finditer(pattern, text)]
     if not spans:
         raise InputError(
             f"no mask in {short(text)}", expected=f"{mask}, [MASK] or ___ in the text", fix=EXAMPLE
@@ -106,7 +106,7 @@ def cut(text: str, mask: str) -> Gaps:
 
 
 def eats_space(tokenizer: Tokenizer, mask: int) -> tuple[bool, bool]:
-    """Whether the mask takes the spaces before and after it for itself, as RoBERTa's does."""
+    """Whether the mask token absorbs the spaces before and after it, as RoBERTa's does."""
     if not isinstance(tokenizer.engine, RustEngine):
         return False, False
     token = tokenizer.engine.tokenizer.get_added_tokens_decoder().get(mask)
@@ -132,7 +132,7 @@ def with_masks(tokenizer: Tokenizer, parts: list[str], mask: int) -> tuple[list[
 
 
 def check_length(runner: Runner, ids: list[int]) -> None:
-    """A text with a mask is not cut: the mask might be in what is lost."""
+    """A text with a mask is never truncated: the mask might be cut off."""
     most = runner.config.last.max_positions
     if len(ids) > most:
         raise InputError(
@@ -146,7 +146,7 @@ def check_length(runner: Runner, ids: list[int]) -> None:
 def probabilities(
     runner: Runner, ids: list[int], places: list[int]
 ) -> Float[Tensor, "masks vocab_size"]:
-    """The head is asked at the masks only."""
+    """Probabilities at the masks only."""
     hidden = runner.hidden(torch.tensor([ids], device=runner.device))
     return runner.head(hidden[:, places])[0].float().softmax(-1)
 
@@ -154,7 +154,7 @@ def probabilities(
 def candidates(
     probabilities: Float[Tensor, "masks vocab_size"], tokenizer: Tokenizer, top_k: int
 ) -> list[list[Candidate]]:
-    """The likeliest tokens of each mask."""
+    """The most likely tokens of each mask."""
     best = probabilities.topk(top_k)
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [
@@ -163,7 +163,7 @@ def candidates(
     ]
 
 
-def joined(parts: list[str], words: list[str]) -> str:
+def fill_gaps(parts: list[str], words: list[str]) -> str:
     """The text with a word in each gap."""
     text = parts[0]
     for word, part in zip(words, parts[1:], strict=True):

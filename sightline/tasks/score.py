@@ -99,8 +99,7 @@ def score(
     source: str | None = None,
     start: int | None = None,
 ) -> Score:
-    """Score a text, or token ids as they are. `progress` is told of every step how many more tokens
-    are scored.
+    """Score a text, or token ids as they are. `progress(n)` is called after every n tokens.
 
     A text stands behind the begin token where the tokenizer puts one; otherwise its first token has
     no log p. An encoder–decoder scores a target, its end token too, given its `source` and the
@@ -108,10 +107,10 @@ def score(
     """
     parts = parts_of(runner, tokenizer, text, source=source, start=start)
     logprobs: list[float | None] = [] if parts.before else [None]
-    for found in logprobs_of(runner, parts, stride=stride):
-        logprobs.extend(found)
+    for part in logprobs_of(runner, parts, stride=stride):
+        logprobs.extend(part)
         if progress is not None:
-            progress(len(found))
+            progress(len(part))
     return Score(parts.tokens, logprobs, parts.bytes)
 
 

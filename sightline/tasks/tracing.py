@@ -1,5 +1,5 @@
-"""A text as a model reads it, for a trace; an encoder–decoder that is given one text translates it
-first."""
+"""Tracing a text: encoding it for the model. An encoder–decoder that is given one text translates
+it first."""
 
 from __future__ import annotations
 
@@ -31,11 +31,8 @@ def trace(
     what: Iterable[str],
     native: NativeRunner | None = None,
 ) -> Trace:
-    """One watched pass over a text. The decoder of an encoder–decoder begins with its start token,
-    which is put before `text`.
-
-    `native` makes the pass on the native engine.
-    """
+    """One recorded forward pass over a text. The decoder of an encoder–decoder begins with its
+    start token, which is put before `text`. With `native`, the native engine runs the pass."""
     config = (subject.running if native is None else native).config
     tokenizer = subject.tokenizer
     if config.encoder is None or config.decoder is None:
@@ -45,54 +42,55 @@ def trace(
                 expected="an encoder–decoder",
                 fix="trace(text)",
             )
-        ids = fitting("text", ids_of(tokenizer, text), config.last)
+        ids = check_ids_fit("text", ids_of(tokenizer, text), config.last)
         if native is not None:
-            return native_trace(native, subject, ids, text=written(text), layers=layers, what=what)
-        return trace_of(subject, ids, text=written(text), layers=layers, what=what)
+            return native_trace(
+                native, subject, ids, text=text_or_empty(text), layers=layers, what=what
+            )
+        return trace_of(subject, ids, text=text_or_empty(text), layers=layers, what=what)
     read = text if source is None else source
-    source_ids = fitting("source", ids_of(tokenizer, read), config.encoder)
+    source_ids = check_ids_fit("source", ids_of(tokenizer, read), config.encoder)
     start = start_of(defaults, tokenizer)
-    target, said = (
-        translated(subject, defaults, text)
-        if source is None
-        else (target_ids(tokenizer, text), written(text))
-    )
-    ids = fitting("text", [start, *target], config.decoder)
+    if source is None:
+        target, target_text = translate_first(subject, defaults, text)
+    else:
+        target = target_ids(tokenizer, text)
+        target_text = text_or_empty(text)
+    ids = check_ids_fit("text", [start, *target], config.decoder)
     return trace_of(
         subject,
         ids,
         source=source_ids,
-        text=said,
-        source_text=written(read),
+        text=target_text,
+        source_text=text_or_empty(read),
         layers=layers,
         what=what,
     )
 
 
-def translated(subject: Subject, defaults: Defaults, text: Text) -> tuple[list[int], str]:
-    """What the model makes of a text, as it would unasked; its last token is chosen but never
-    read."""
+def translate_first(subject: Subject, defaults: Defaults, text: Text) -> tuple[list[int], str]:
+    """The model's own translation, without its last token, which the decoder never reads."""
     if not isinstance(text, str) or subject.tokenizer is None:
         raise InputError(
             "token ids for an encoder–decoder, without their source",
             expected="both",
             fix="trace(target, source=source)",
         )
-    found = translate(
+    translation = translate(
         subject.running, subject.tokenizer, defaults, text, beams=None, length_penalty=None
     )
-    return found.tokens[:-1], found.text
+    return translation.tokens[:-1], translation.text
 
 
 def ids_of(tokenizer: Tokenizer | None, text: Text) -> list[int]:
-    """A text as tokens, with what the model expects around it; ids as they are."""
-    return needed(tokenizer).encode(text, special=True) if isinstance(text, str) else plain(text)
+    """A text as tokens, with the special tokens that the model expects; token ids as they are."""
+    return needed(tokenizer).encode(text, special=True) if isinstance(text, str) else as_ids(text)
 
 
 def target_ids(tokenizer: Tokenizer | None, text: Text) -> list[int]:
     """A translation as its model would write it, without start and end."""
     if not isinstance(text, str):
-        return plain(text)
+        return as_ids(text)
     engine = needed(tokenizer).engine
     return (
         engine.target_ids(text)
@@ -110,7 +108,7 @@ def needed(tokenizer: Tokenizer | None) -> Tokenizer:
     return tokenizer
 
 
-def plain(ids: Any) -> list[int]:
+def as_ids(ids: Any) -> list[int]:
     """Ids as Python's numbers, also where they come in an array or a tensor."""
     try:
         return [id.tolist() if hasattr(id, "tolist") else id for id in ids]
@@ -122,9 +120,8 @@ def plain(ids: Any) -> list[int]:
         ) from None
 
 
-def fitting(name: str, ids: list[int], stack: StackConfig) -> list[int]:
-    """There is something to look at, all of it in the vocabulary, and no more than the model was
-    made for."""
+def check_ids_fit(name: str, ids: list[int], stack: StackConfig) -> list[int]:
+    """Refuse empty texts, ids outside the vocabulary, and more tokens than the context has."""
     if not ids:
         raise InputError(
             f"an empty {name}", expected="at least one token", fix='trace("The cat sat on the mat")'
@@ -138,6 +135,6 @@ def fitting(name: str, ids: list[int], stack: StackConfig) -> list[int]:
     return ids
 
 
-def written(text: Text) -> str:
+def text_or_empty(text: Text) -> str:
     """A text, or nothing for token ids."""
     return text if isinstance(text, str) else ""

@@ -89,20 +89,20 @@ def translate(
     check_model(runner)
     source = source_ids(runner, tokenizer, text)
     start = start_of(defaults, tokenizer)
-    found = hypotheses(
+    ranked = hypotheses(
         runner,
         Request(
             prompt=[start],
             source=source,
-            max_tokens=most_tokens(runner, len(source), max_tokens),
+            max_tokens=max_new_tokens(runner, len(source), max_tokens),
             end=defaults.end or (() if tokenizer.eos is None else (tokenizer.eos,)),
         ),
         defaults,
-        beams=first_said(beams, defaults.num_beams, BEAMS),
-        penalty=first_said(length_penalty, defaults.length_penalty, LENGTH_PENALTY),
+        beams=first_given(beams, defaults.num_beams, BEAMS),
+        penalty=first_given(length_penalty, defaults.length_penalty, LENGTH_PENALTY),
     )
-    best = found[0]
-    texts = [tokenizer.decode(hypothesis.tokens) for hypothesis in found]
+    best = ranked[0]
+    texts = [tokenizer.decode(hypothesis.tokens) for hypothesis in ranked]
     return Translation(
         text=texts[0],
         tokens=list(best.tokens),
@@ -112,15 +112,17 @@ def translate(
         score=best.score,
         others=[
             (other, hypothesis.score)
-            for other, hypothesis in zip(texts[1:], found[1:], strict=True)
+            for other, hypothesis in zip(texts[1:], ranked[1:], strict=True)
         ],
         finished=best.finished,
     )
 
 
-def first_said(asked: Number | None, recommended: Number | None, usual: Number) -> Number:
-    """What the user says, else the checkpoint, else everyone."""
-    return asked if asked is not None else recommended if recommended is not None else usual
+def first_given(wanted: Number | None, recommended: Number | None, usual: Number) -> Number:
+    """The user's value, else the checkpoint's, else the default."""
+    if wanted is not None:
+        return wanted
+    return usual if recommended is None else recommended
 
 
 def hypotheses(
@@ -146,7 +148,7 @@ def hypotheses(
                 events[-1].finish == "stop",
             )
         ]
-    (found,) = search(
+    (ranked,) = search(
         runner,
         torch.tensor([request.prompt], device=runner.device),
         source=torch.tensor([request.source], device=runner.device),
@@ -157,13 +159,13 @@ def hypotheses(
         length_penalty=penalty,
         changes=changes,
     )
-    if not found:
+    if not ranked:
         raise InputError(
             "no translation is possible",
             expected="tokens that are not all banned",
             fix="look at bad_words_ids",
         )
-    return found
+    return ranked
 
 
 def changes_of(defaults: Defaults, *, end: Sequence[int], max_tokens: int) -> tuple[Change, ...]:
@@ -178,8 +180,8 @@ def changes_of(defaults: Defaults, *, end: Sequence[int], max_tokens: int) -> tu
 
 
 def forced(token: int, *, length: int) -> Change:
-    """Behind `length` tokens, the start token among them, only this one may come, and it costs
-    nothing: log p = 0."""
+    """After `length` tokens, the start token included, only this token is possible, with
+    log p = 0."""
 
     def change(logits: Tensor, history: Tokens) -> Tensor:
         only = torch.full_like(logits, -torch.inf)
@@ -239,8 +241,8 @@ def start_of(defaults: Defaults, tokenizer: Tokenizer | None) -> int:
     )
 
 
-def most_tokens(runner: Runner, source_length: int, wanted: int | None) -> int:
-    """As many as were asked for, if the decoder has the room."""
+def max_new_tokens(runner: Runner, source_length: int, wanted: int | None) -> int:
+    """The maximum number of new tokens, within the decoder's context."""
     decoder = runner.config.decoder
     assert decoder is not None
     room = decoder.max_positions - 1

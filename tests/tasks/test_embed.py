@@ -236,7 +236,7 @@ def test_other_things_than_strings_are_refused(model: sl.Model) -> None:
 def test_rows_are_the_tokenizers(model: sl.Model) -> None:
     assert model.tokenizer is not None
     for texts in (TEXTS, [*TEXTS, "a lone \ud83d surrogate"]):
-        assert making.rows_of(model.tokenizer, texts, most=64) == [
+        assert making.encode_rows(model.tokenizer, texts, most=64) == [
             model.tokenizer.encode(text, special=True) for text in texts
         ]
 

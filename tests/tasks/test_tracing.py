@@ -11,7 +11,7 @@ import torch
 
 import sightline as sl
 from sightline.checkpoints.defaults import Defaults
-from sightline.tasks.tracing import plain
+from sightline.tasks.tracing import as_ids
 from sightline.text.tokenizer import Tokenizer
 from tests.support.letter_tokenizer import tokenizer
 from tests.support.pair_models import WORDS, defaults_of, pair
@@ -51,7 +51,7 @@ def test_ids_of_any_make() -> None:
     expected = model.trace(ids).logits
     for made in ((4, 5, 6), np.array(ids), torch.tensor(ids), list(np.array(ids)), range(4, 7)):
         assert torch.equal(model.trace(made).logits, expected)
-    assert plain(torch.tensor([[1, 2]])) == [[1, 2]]
+    assert as_ids(torch.tensor([[1, 2]])) == [[1, 2]]
 
 
 def test_a_given_translation_is_seen_being_written() -> None:

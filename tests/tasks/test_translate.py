@@ -10,7 +10,7 @@ import torch
 import sightline as sl
 from sightline.checkpoints.defaults import Defaults
 from sightline.errors import InputError
-from sightline.tasks.translate import Translation, align, most_tokens, translate
+from sightline.tasks.translate import Translation, align, max_new_tokens, translate
 from tests.families.oracle import transformers
 from tests.support.letter_tokenizer import tokenizer
 from tests.support.pair_models import MODELS, WORDS, defaults_of, pair
@@ -159,9 +159,9 @@ def test_a_translation_that_does_not_end_is_cut_and_says_so() -> None:
     for beams in (1, 3):
         found = translate(mine, WORDS, endless, "the cat", beams=beams, max_tokens=4)
         assert (len(found.tokens), found.finished) == (4, 0 in found.tokens)
-    assert most_tokens(mine, 5, None) == 47, "what the decoder has room for"
+    assert max_new_tokens(mine, 5, None) == 47, "what the decoder has room for"
     assert (
-        most_tokens(
+        max_new_tokens(
             make(sl.encoder_decoder(width=8, layers=1, heads=2, vocab_size=40, max_positions=512)),
             5,
             None,

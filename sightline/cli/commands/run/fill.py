@@ -77,7 +77,7 @@ def fill(
 
 def refuse_unfit(model: str) -> None:
     """A model without masks is refused by its config, before its weights are read."""
-    from sightline.tasks.fitting import purpose
+    from sightline.tasks.purpose import purpose
 
     config = checkpoint_config(model)
     if isinstance(config.head, MaskedHead):

@@ -1,4 +1,4 @@
-"""What a model is for, by its head: what to say to someone who asks it for something else."""
+"""What a model is for, by its head, and the error for a task that it cannot do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from sightline.errors import InputError
 
 
 def refusal(config: ModelConfig, wanted: str, *, expected: str) -> InputError:
-    """One line: what was asked of which model, and the command that fits this one."""
+    """The error: the task, the kind of model, and the command that works with it."""
     kind, fix = purpose(config)
     return InputError(f"{wanted} with {kind}", expected=expected, fix=fix)
 
 
 def purpose(config: ModelConfig) -> tuple[str, str]:
-    """The kind of a model, and the command that it answers."""
+    """The kind of a model, and a command that works with it."""
     if isinstance(config.head, LanguageHead) and config.encoder is not None:
         return "a model that translates", 'sightline translate MODEL "Good morning"'
     if isinstance(config.head, LanguageHead):
