@@ -1,8 +1,8 @@
-"""Any model as equations with shapes, and what it costs: parameters, FLOPs, cache, memory. Nothing
+"""Any model as equations with shapes, and its cost: parameters, FLOPs, KV cache, memory. Nothing
 here imports torch.
 
 about = explain(PUBLISHED["gpt2"](), name="gpt2")     equations, counts and costs as one value
-terminal.render(about, width=100)                     … as lines for the screen
+terminal.render_explanation(about, width=100)         … as lines for the terminal
 to_markdown(about), about.to_plain()                  … as a page, as plain values for JSON
 three_words()                                         self-attention on three words, step by step
 """

@@ -1,4 +1,4 @@
-"""Attention's equations, for one configuration: only the lines that it has.
+"""The equations of one attention layer; only the terms that its configuration has.
 
 q = x W_Q    k = y W_K    v = y W_V            y is x, or the encoder's states in cross-attention
 s = q kᵀ / √d_k      a = softmax(s)      z = a v
@@ -17,18 +17,18 @@ from sightline.config import (
     Rotary,
 )
 from sightline.explain import definitions
-from sightline.explain.definitions import UNIT, number
+from sightline.explain.definitions import UNIT, short_number
 from sightline.explain.lines import Definition, Dimension, Line, Shape, Weight
-from sightline.explain.pieces import Linear, NormUse, Scene, allowed_pairs
+from sightline.explain.pieces import LinearTerm, NormUse, StackContext, allowed_pairs
 
 
 class AttentionLines:
-    """The lines of one attention layer, from x to z; the output projection belongs to the residual
-    step."""
+    """The equations of one attention layer, from x to z; the output projection belongs to the
+    residual step."""
 
     def __init__(
         self,
-        scene: Scene,
+        scene: StackContext,
         form: AttentionConfig,
         norm: NormUse,
         *,
@@ -67,7 +67,7 @@ class AttentionLines:
         shared = (
             ()
             if self.kv_heads is self.heads
-            else (definitions.grouped(self.form.heads, self.form.kv_heads),)
+            else (definitions.grouped_definition(self.form.heads, self.form.kv_heads),)
         )
         return [
             query.line(
@@ -79,12 +79,12 @@ class AttentionLines:
             ),
         ]
 
-    def linear(self, mark: str, part: str, reads: Dimension, writes: Dimension) -> Linear:
-        return Linear(mark, part, f"{self.path}.{part}", reads, writes, self.form.bias)
+    def linear(self, mark: str, part: str, reads: Dimension, writes: Dimension) -> LinearTerm:
+        return LinearTerm(mark, part, f"{self.path}.{part}", reads, writes, self.form.bias)
 
-    def output(self) -> Linear:
+    def output(self) -> LinearTerm:
         """concat(z) W_O + b_O"""
-        return Linear(
+        return LinearTerm(
             "O",
             "output",
             f"{self.path}.output",
@@ -93,21 +93,25 @@ class AttentionLines:
             self.form.output_bias,
         )
 
-    # -------------------------------------------------------- what happens to q and k on their way
+    # ------------------------------------------------------------------ transformations of q and k
 
     def measures(self) -> list[Line]:
-        """QK-norm, then rotation, then the unit sphere: the order in which the model does them."""
+        """QK-norm, then rotation, then unit length: the order in which the model applies them."""
         form = self.form
         lines = list[Line]()
         if form.query_key_norm is not None and not isinstance(form.query_key_norm.norm, NoNorm):
             lines += self.head_norms(form.query_key_norm)
         if isinstance(form.positions, Rotary):
             lines += self.both(
-                "R_p q", "R_p k", where=definitions.rotation(form.positions, form.head_dim)
+                "R_p q",
+                "R_p k",
+                where=definitions.rotation_definition(form.positions, form.head_dim),
             )
         if isinstance(form.kind, Cosine):
             scale = Weight("τ", "cosine_scale", f"{self.path}.measure.scale", (self.heads,))
-            lines += self.both("τ unit(q)", "unit(k)", scale, where=definitions.cosine(form.kind))
+            lines += self.both(
+                "τ unit(q)", "unit(k)", scale, where=definitions.cosine_definition(form.kind)
+            )
         if self.on_sphere:
             scale = Weight(
                 "s_qk",
@@ -119,14 +123,14 @@ class AttentionLines:
         return lines
 
     def both(self, query: str, key: str, *weights: Weight, where: Definition) -> list[Line]:
-        known = (where, UNIT) if "unit" in key else (where,)
+        definitions_used = (where, UNIT) if "unit" in key else (where,)
         return [
-            Line(f"q = {query}", self.query_shape, weights=weights, where=known),
+            Line(f"q = {query}", self.query_shape, weights=weights, where=definitions_used),
             Line(f"k = {key}", self.key_shape),
         ]
 
     def head_norms(self, config: HeadNorm) -> list[Line]:
-        """q and k normed, each head by itself or all heads as one vector."""
+        """QK-norm, per head or over all heads as one vector."""
         lines: list[Line] = []
         for name, part, heads, shape in (
             ("q", "query", self.heads, self.query_shape),
@@ -149,8 +153,8 @@ class AttentionLines:
     # --------------------------------------------------------------------------- scores to weights
 
     def pair_line(self, equation: str, shape: Shape, part: str, size: int) -> Line:
-        """A product over pairs of tokens: 2 · h · size · pairs FLOPs, for those that the mask
-        allows and for all."""
+        """A product over pairs of tokens: 2 · h · size · pairs FLOPs, for the pairs that the mask
+        allows and for all pairs."""
         queries = self.scene.tokens.size
         keys = self.keys.size
         causal = self.scene.config.causal and not self.cross
@@ -164,7 +168,7 @@ class AttentionLines:
         """q kᵀ, scaled, capped, biased."""
         lines = [self.pair_line(f"s = {self.scaled()}", self.score_shape, "scores", self.size.size)]
         if self.form.softcap is not None:
-            cap = number(self.form.softcap)
+            cap = short_number(self.form.softcap)
             lines.append(Line(f"s = {cap} tanh(s / {cap})", self.score_shape))
         return lines + self.bias()
 
@@ -174,7 +178,7 @@ class AttentionLines:
             return "√d_k q kᵀ"
         if isinstance(kind, Cosine) or kind.scale == 1.0:
             return "q kᵀ"
-        return "q kᵀ / √d_k" if kind == Dot() else f"{number(kind.scale or 0.0)} q kᵀ"
+        return "q kᵀ / √d_k" if kind == Dot() else f"{short_number(kind.scale or 0.0)} q kᵀ"
 
     def bias(self) -> list[Line]:
         form = self.form.positions
@@ -184,7 +188,7 @@ class AttentionLines:
                 Line(
                     "s = s − m |i − j|",
                     self.score_shape,
-                    where=(definitions.alibi(self.form.heads),),
+                    where=(definitions.alibi_definition(self.form.heads),),
                 )
             ]
         if isinstance(form, RelativeBias):
@@ -194,7 +198,7 @@ class AttentionLines:
                 f"{self.scene.name}.relative.weight",
                 (Dimension("buckets", form.buckets), self.heads),
             )
-            where = (definitions.relative(form, causal=causal),)
+            where = (definitions.relative_definition(form, causal=causal),)
             weights = (table,) if self.brings_table else ()
             return [
                 Line(
@@ -208,13 +212,13 @@ class AttentionLines:
         return []
 
     def mixing(self) -> list[Line]:
-        """The softmax and the sum that it weighs."""
+        """The softmax and the weighted sum of values."""
         sinks = (
             (Weight("σ", "sinks", f"{self.path}.sinks", (self.heads,)),) if self.form.sinks else ()
         )
         softmax = "exp(s) / (exp(σ) + Σ exp(s))" if self.form.sinks else "softmax(s)"
         where = (
-            (("σ", "a sink: one learned score per head that takes weight and gives nothing"),)
+            (("σ", "attention sink: one learned score per head, without a value"),)
             if self.form.sinks
             else ()
         )

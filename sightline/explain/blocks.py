@@ -1,5 +1,5 @@
-"""One block's equations: attention, cross-attention, feed-forward, each with its residual and its
-norms where they stand.
+"""The equations of one block: attention, cross-attention, feed-forward, each with its residual and
+norms.
 
 pre         x + f(norm(x))
 post        norm(x + f(x))
@@ -17,7 +17,7 @@ from sightline.config import AttentionConfig, BlockConfig, NoNorm, RelativeBias
 from sightline.explain.attention import AttentionLines
 from sightline.explain.definitions import activation
 from sightline.explain.lines import Dimension, Line, Section, Weight
-from sightline.explain.pieces import Linear, NormUse, Scene
+from sightline.explain.pieces import LinearTerm, NormUse, StackContext
 
 SUBSCRIPTS = "₁₂₃₄₅₆"
 PLACES = {
@@ -30,12 +30,12 @@ PLACES = {
 FEED_FORWARD = "feed_forward"
 ON_SPHERE = (
     ("α, s", "nGPT's learned step sizes and scales, one number per dimension"),
-    ("W", "every matrix is put back to unit length along d_model after each optimiser step"),
+    ("W", "every matrix is normalised to unit length along d_model after each optimiser step"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Residual:
+class ResidualNorms:
     """The norms around one sub-layer: after(x + inside(f(before(x))))"""
 
     before: NormUse
@@ -46,11 +46,11 @@ class Residual:
         return f"x = {self.after(f'x + {self.inside(f)}')}"
 
 
-def residuals(scene: Scene, block: BlockConfig) -> dict[str, Residual]:
-    """Each sub-layer's norms, numbered in the order in which data meets them."""
+def residuals(scene: StackContext, block: BlockConfig) -> dict[str, ResidualNorms]:
+    """The norms of each sub-layer, numbered in the order of the data flow."""
     names = ["attention", *(["cross"] if block.cross_attention else []), FEED_FORWARD]
     marks = iter(SUBSCRIPTS)
-    found: dict[str, Residual] = {}
+    norms_of: dict[str, ResidualNorms] = {}
     for name in names:
         uses: list[NormUse] = []
         for place in ("before", "inside", "after"):
@@ -59,23 +59,23 @@ def residuals(scene: Scene, block: BlockConfig) -> dict[str, Residual]:
                 if name == "attention" and block.attention_norm is not None
                 else block.norm
             )
-            here = place in PLACES[block.placement] and not isinstance(norm, NoNorm)
+            is_placed = place in PLACES[block.placement] and not isinstance(norm, NoNorm)
             path = f"{scene.layer}.{name}_residual.{place}"
             uses.append(
                 NormUse(
-                    norm if here else NoNorm(),
-                    next(marks) if here else "",
+                    norm if is_placed else NoNorm(),
+                    next(marks) if is_placed else "",
                     "norm",
                     path,
                     scene.width,
                 )
             )
-        found[name] = Residual(*uses)
-    return found
+        norms_of[name] = ResidualNorms(*uses)
+    return norms_of
 
 
-def block_sections(scene: Scene, index: int) -> list[Section]:
-    """The sections of the pattern's block `index`."""
+def block_sections(scene: StackContext, index: int) -> list[Section]:
+    """The sections of block `index` of the repeating pattern."""
     block = scene.config.blocks[index]
     around = residuals(scene, block)
     named = {"attention": attention_lines(scene, index, around["attention"])}
@@ -88,7 +88,7 @@ def block_sections(scene: Scene, index: int) -> list[Section]:
     return [Section(scene.name, name, tuple(lines), index, times) for name, lines in named.items()]
 
 
-def attention_lines(scene: Scene, index: int, around: Residual) -> list[Line]:
+def attention_lines(scene: StackContext, index: int, around: ResidualNorms) -> list[Line]:
     block = scene.config.blocks[index]
     first = next(
         (
@@ -103,18 +103,26 @@ def attention_lines(scene: Scene, index: int, around: Residual) -> list[Line]:
         scene, block.attention, around.before, on_sphere=sphere, brings_table=index == first
     )
     return layer.lines() + closing(
-        scene, block, around, layer.output(), Answer("concat(z)", "o", "α_A", "attention_step")
+        scene,
+        block,
+        around,
+        layer.output(),
+        SubLayerOutput("concat(z)", "o", "α_A", "attention_step"),
     )
 
 
 def cross_lines(
-    scene: Scene, block: BlockConfig, form: AttentionConfig, around: Residual
+    scene: StackContext, block: BlockConfig, form: AttentionConfig, around: ResidualNorms
 ) -> list[Line]:
     layer = AttentionLines(scene, form, around.before, cross=True)
-    return layer.lines() + closing(scene, block, around, layer.output(), Answer("concat(z)", "o"))
+    return layer.lines() + closing(
+        scene, block, around, layer.output(), SubLayerOutput("concat(z)", "o")
+    )
 
 
-def feed_forward_lines(scene: Scene, block: BlockConfig, around: Residual) -> list[Line]:
+def feed_forward_lines(
+    scene: StackContext, block: BlockConfig, around: ResidualNorms
+) -> list[Line]:
     """`u = act(x W_1)`, or gated `u = act(x W_G) ⊙ (x W_1)`; then `u W_2`."""
     config = block.feed_forward
     path = f"{scene.layer}.feed_forward"
@@ -123,9 +131,9 @@ def feed_forward_lines(scene: Scene, block: BlockConfig, around: Residual) -> li
     tokens = scene.tokens.size
     shape = (scene.tokens, hidden)
     where = (activation(config.activation),)
-    up = Linear("1", "up", f"{path}.up", scene.width, hidden, config.bias)
-    gate = Linear("G", "gate", f"{path}.gate", scene.width, hidden, config.bias)
-    down = Linear("2", "down", f"{path}.down", hidden, scene.width, config.bias)
+    up = LinearTerm("1", "up", f"{path}.up", scene.width, hidden, config.bias)
+    gate = LinearTerm("G", "gate", f"{path}.gate", scene.width, hidden, config.bias)
+    down = LinearTerm("2", "down", f"{path}.down", hidden, scene.width, config.bias)
     act = config.activation
     norms = (around.before,)
     if block.placement == "sphere":
@@ -148,13 +156,14 @@ def feed_forward_lines(scene: Scene, block: BlockConfig, around: Residual) -> li
         ]
     else:
         lines = [up.line(f"u = {act}({up(x)})", shape, tokens, norms=norms, where=where)]
-    return lines + closing(scene, block, around, down, Answer("u", "f", "α_M", "feed_forward_step"))
+    return lines + closing(
+        scene, block, around, down, SubLayerOutput("u", "f", "α_M", "feed_forward_step")
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a sub-layer hands to its projection, what the result is called, and nGPT's step towards
-    it."""
+class SubLayerOutput:
+    """The input of a sub-layer's output projection, the result's name, and nGPT's step size."""
 
     inner: str
     name: str
@@ -163,9 +172,13 @@ class Answer:
 
 
 def closing(
-    scene: Scene, block: BlockConfig, around: Residual, linear: Linear, answer: Answer
+    scene: StackContext,
+    block: BlockConfig,
+    around: ResidualNorms,
+    linear: LinearTerm,
+    answer: SubLayerOutput,
 ) -> list[Line]:
-    """Back into the stream: the projection, the residual, the norms after it."""
+    """The output projection, the residual sum and the norms around them."""
     f = linear(answer.inner)
     stream = scene.stream
     tokens = scene.tokens.size

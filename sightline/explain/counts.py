@@ -1,5 +1,4 @@
-"""Parameters and FLOPs by part. Both are read off the equations, so what is counted is what is
-shown.
+"""Parameters and FLOPs per part, counted from the equations that are shown.
 
 Conventions for FLOPs: a multiply-add is 2; only matrix products count (norms, softmax, activations,
 biases and lookups do not). Attention's two products, 2·h·d_k and 2·h·d_v per pair of tokens, count
@@ -22,8 +21,8 @@ LONGEST = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a model: its parameters in one layer, in how many layers it is, and the FLOPs of
-    all of them together."""
+    """One part of a model: its parameters in one layer, the number of layers, and the FLOPs of all
+    these layers."""
 
     stack: str
     section: str
@@ -52,25 +51,25 @@ class Part:
         return ".".join(where + names)
 
 
-def parts_of(found: list[Section]) -> list[Part]:
-    """The weights and products of these sections, by part."""
-    patterned = {section.stack for section in found if section.block}
+def section_parts(sections_given: list[Section]) -> list[Part]:
+    """The weights and matrix products of these sections, per part."""
+    patterned = {section.stack for section in sections_given if section.block}
     return [
         part
-        for section in found
-        for part in _section_parts(section, numbered=section.stack in patterned)
+        for section in sections_given
+        for part in _parts_in_section(section, numbered=section.stack in patterned)
     ]
 
 
-def _section_parts(section: Section, *, numbered: bool) -> list[Part]:
+def _parts_in_section(section: Section, *, numbered: bool) -> list[Part]:
     weights = [weight for line in section.lines for weight in line.weights]
     names = dict.fromkeys(
         [*(weight.part for weight in weights), *(line.part for line in section.lines if line.part)]
     )
     rows: list[Part] = []
     for name in names:
-        own = [weight for weight in weights if weight.part == name]
-        times = 1 if own and "{n}" not in own[0].path else section.times
+        part_weights = [weight for weight in weights if weight.part == name]
+        times = 1 if part_weights and "{n}" not in part_weights[0].path else section.times
         lines = [line for line in section.lines if line.part == name]
         rows.append(
             Part(
@@ -78,9 +77,9 @@ def _section_parts(section: Section, *, numbered: bool) -> list[Part]:
                 section=section.name,
                 name=name,
                 block=section.block if numbered else None,
-                each=sum(weight.count for weight in own),
+                each=sum(weight.count for weight in part_weights),
                 times=times,
-                formula=" + ".join(weight.formula for weight in own),
+                formula=" + ".join(weight.formula for weight in part_weights),
                 flops=section.times * sum(line.flops for line in lines),
                 square_flops=section.times * sum(line.square_flops for line in lines),
             )
@@ -89,22 +88,24 @@ def _section_parts(section: Section, *, numbered: bool) -> list[Part]:
 
 
 def count_parameters(config: ModelConfig) -> list[Part]:
-    """Every part that has parameters. Their sum is exactly what the built model holds."""
-    return [part for part in parts_of(sections(config, time=1, source=1)) if part.each]
+    """Every part that has parameters. Their sum equals the parameter count of the built model."""
+    return [part for part in section_parts(sections(config, time=1, source=1)) if part.each]
 
 
 def total_parameters(config: ModelConfig) -> int:
-    """All parameters, shared ones once."""
+    """The number of parameters; shared ones count once."""
     return sum(part.parameters for part in count_parameters(config))
 
 
 def count_flops(config: ModelConfig, *, time: int, source: int | None = None) -> list[Part]:
-    """Every part that multiplies matrices, with its FLOPs in one forward pass over one sequence of
-    `time` tokens."""
+    """Every part with matrix products, and its FLOPs in one forward pass over a sequence of `time`
+    tokens."""
     check_lengths(config, time=time, source=source)
     return [
         part
-        for part in parts_of(sections(config, time=time, source=time if source is None else source))
+        for part in section_parts(
+            sections(config, time=time, source=time if source is None else source)
+        )
         if part.square_flops
     ]
 
@@ -113,12 +114,12 @@ def forward_flops(
     config: ModelConfig, *, time: int, source: int | None = None, square: bool = False
 ) -> int:
     """FLOPs of one forward pass over one sequence; `square` counts masked pairs too."""
-    found = count_flops(config, time=time, source=source)
-    return sum(part.square_flops if square else part.flops for part in found)
+    parts = count_flops(config, time=time, source=source)
+    return sum(part.square_flops if square else part.flops for part in parts)
 
 
 def check_lengths(config: ModelConfig, *, time: int, source: int | None, batch: int = 1) -> None:
-    """Refuse what no forward pass could take."""
+    """Raise InputError for lengths that no forward pass could take."""
     for name, value in (("time", time), ("batch", batch), ("source", source)):
         if value is not None and value < 1:
             raise InputError(
@@ -126,7 +127,7 @@ def check_lengths(config: ModelConfig, *, time: int, source: int | None, batch: 
             )
         if value is not None and value > LONGEST:
             raise InputError(
-                f"{name} is {value:.3g}", expected=f"up to {LONGEST:,}", fix="a smaller one"
+                f"{name} is {value:.3g}", expected=f"up to {LONGEST:,}", fix=f"{name} {LONGEST}"
             )
     if source is not None and (config.encoder is None or config.decoder is None):
         raise InputError(

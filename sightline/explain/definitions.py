@@ -1,5 +1,4 @@
-"""What the letters in the equations mean: norms, activations, rotations, biases, in one line
-each."""
+"""Definitions of the symbols in the equations: norms, activations, rotations, biases."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ ACTIVATIONS: dict[Activation, str] = {
 UNIT: Definition = ("unit(x)", "x / ‖x‖")
 
 
-def number(value: float) -> str:
-    """10000, 0.0625, 1e-05: short, and nothing that matters rounded away."""
+def short_number(value: float) -> str:
+    """Format a number with up to six significant digits: 10000, 0.0625, 1e-05."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else f"{value:.6g}"
 
 
@@ -44,39 +43,39 @@ def activation(name: Activation) -> Definition:
 
 def norm_text(norm: Norm) -> str:
     if isinstance(norm, LayerNorm):
-        return (
-            f"γ (x − mean) / √(variance + ε){' + β' if norm.bias else ''},  ε = {number(norm.eps)}"
-        )
+        bias = " + β" if norm.bias else ""
+        return f"γ (x − mean) / √(variance + ε){bias},  ε = {short_number(norm.eps)}"
     if isinstance(norm, RMSNorm):
-        return f"{'(1 + γ)' if norm.plus_one else 'γ'} x / √(mean(x²) + ε),  ε = {number(norm.eps)}"
+        gain = "(1 + γ)" if norm.plus_one else "γ"
+        return f"{gain} x / √(mean(x²) + ε),  ε = {short_number(norm.eps)}"
     return "x"
 
 
-def sinusoid(form: Sinusoidal) -> Definition:
-    return "ω", f"ω_i = {number(form.base)}^(−2i/d_model)"
+def sinusoid_definition(form: Sinusoidal) -> Definition:
+    return "ω", f"ω_i = {short_number(form.base)}^(−2i/d_model)"
 
 
-def rotation(form: Rotary, head_dim: int) -> Definition:
-    """How RoPE turns q and k."""
+def rotation_definition(form: Rotary, head_dim: int) -> Definition:
+    """RoPE's rotation of q and k."""
     dim = form.dim or head_dim
     letter = "d_k" if dim == head_dim else str(dim)
     scaling = form.scaling
-    base = number(form.base)
+    base = short_number(form.base)
     tail = ""
     if isinstance(scaling, NTKScaling) and dim > 2:
-        tail = f"; the base is {base} × {number(scaling.factor)}^({dim}/{dim - 2}) (NTK)"
-        base = number(form.base * scaling.factor ** (dim / (dim - 2)))
+        tail = f"; the base is {base} × {short_number(scaling.factor)}^({dim}/{dim - 2}) (NTK)"
+        base = short_number(form.base * scaling.factor ** (dim / (dim - 2)))
     if isinstance(scaling, LinearScaling):
-        tail = f" / {number(scaling.factor)}"
+        tail = f" / {short_number(scaling.factor)}"
     if isinstance(scaling, Llama3Scaling):
         tail = (
-            f"; pairs slow over {scaling.original_positions} positions / {number(scaling.factor)}"
-            " (Llama 3)"
+            f"; pairs slow over {scaling.original_positions} positions"
+            f" / {short_number(scaling.factor)} (Llama 3)"
         )
     if isinstance(scaling, YaRNScaling):
         tail = (
-            f"; pairs slow over {scaling.original_positions} positions / {number(scaling.factor)},"
-            f" all × {_yarn(scaling)} (YaRN)"
+            f"; pairs slow over {scaling.original_positions} positions"
+            f" / {short_number(scaling.factor)}, all × {_yarn_factor(scaling)} (YaRN)"
         )
     part = "" if dim == head_dim else f" of the first {dim}"
     return (
@@ -88,21 +87,17 @@ def rotation(form: Rotary, head_dim: int) -> Definition:
     )
 
 
-def _yarn(scaling: YaRNScaling) -> str:
-    """YaRN's factor on the rotated vectors: 0.1 ln(factor) + 1 unless given."""
-    given = scaling.attention_factor
-    return number(
-        given
-        if given is not None
-        else 0.1 * math.log(scaling.factor) + 1
-        if scaling.factor > 1
-        else 1.0
-    )
+def _yarn_factor(scaling: YaRNScaling) -> str:
+    """YaRN's factor on the rotated vectors; by default 0.1 ln(factor) + 1."""
+    factor = scaling.attention_factor
+    if factor is None:
+        factor = 0.1 * math.log(scaling.factor) + 1 if scaling.factor > 1 else 1.0
+    return short_number(factor)
 
 
-def alibi(heads: int) -> Definition:
-    """Slopes 2^(−8k/h); where h is not a power of two, those of the power below and then every
-    other one of the next."""
+def alibi_definition(heads: int) -> Definition:
+    """Slopes 2^(−8k/h); if h is not a power of two, the slopes of the next lower power of two, then
+    every other slope of the next higher one."""
     if heads & (heads - 1) == 0:
         return "m", f"ALiBi's slope of head k = 1 … {heads}: 2^(−8k/{heads})"
     below = 1 << (heads.bit_length() - 1)
@@ -115,8 +110,8 @@ def alibi(heads: int) -> Definition:
     )
 
 
-def relative(form: RelativeBias, *, causal: bool) -> Definition:
-    """T5's buckets: half of them hold one distance each."""
+def relative_definition(form: RelativeBias, *, causal: bool) -> Definition:
+    """T5's relative-position buckets; half of them hold a single distance."""
     exact = form.buckets // (2 if causal else 4)
     sides = "" if causal else " each way"
     return (
@@ -128,24 +123,25 @@ def relative(form: RelativeBias, *, causal: bool) -> Definition:
     )
 
 
-def cosine(form: Cosine) -> Definition:
+def cosine_definition(form: Cosine) -> Definition:
     return (
         "τ",
         (
             f"one number per head, {'learned from' if form.learnable else 'fixed at'}"
-            f" {number(form.scale)};  q kᵀ = τ cos θ"
+            f" {short_number(form.scale)};  q kᵀ = τ cos θ"
         ),
     )
 
 
-def grouped(heads: int, kv_heads: int) -> Definition:
+def grouped_definition(heads: int, kv_heads: int) -> Definition:
     return "h_kv", f"each key and value head serves {heads // kv_heads} query heads"
 
 
 def collect(sections: list[Section]) -> list[Definition]:
-    """Every definition once, in order of appearance; all norms of one form under one name.
+    """Every definition once, in order of appearance; norms of one form share a name.
 
-    A letter that means two things is named with the places that mean each: `R_p (decoder block 1)`.
+    A symbol with two meanings is listed once per meaning, with the places where it applies:
+    `R_p in decoder block 1`.
     """
     meanings: dict[str, dict[str, list[str]]] = {}
     for section in sections:

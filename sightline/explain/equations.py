@@ -1,7 +1,7 @@
 """A whole model as equations: embedding, blocks, final norm, head.
 
-`sections(config, time=T, source=S)` is the one description of a model that counts, FLOPs, pages and
-screens are made from.
+`sections(config, time=T, source=S)` is the single description that counts, FLOPs, Markdown and
+terminal output are made from.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ from sightline.config import (
 )
 from sightline.explain import definitions
 from sightline.explain.blocks import block_sections
-from sightline.explain.definitions import UNIT, activation, number
+from sightline.explain.definitions import UNIT, activation, short_number
 from sightline.explain.lines import Dimension, Line, Section, Shape, Weight
-from sightline.explain.pieces import Linear, NormUse, Scene
+from sightline.explain.pieces import LinearTerm, NormUse, StackContext
 
 
 def sections(config: ModelConfig, *, time: int, source: int) -> list[Section]:
-    """Every equation of the model, in the order that data passes them."""
-    found: list[Section] = []
+    """Every equation of the model, in the order of the data flow."""
+    all_sections: list[Section] = []
     for scene in scenes(config, time=time, source=source):
         shared = config.share_embeddings and scene.name == "decoder"
-        found.append(embedding_section(scene, shared=shared))
+        all_sections.append(embedding_section(scene, shared=shared))
         for index in range(len(scene.config.blocks)):
-            found += block_sections(scene, index)
-        found += final_section(
+            all_sections += block_sections(scene, index)
+        all_sections += final_section(
             scene, gives_memory=scene.name == "encoder" and config.decoder is not None
         )
-    return found + head_section(config, scenes(config, time=time, source=source)[-1])
+    return all_sections + head_section(config, scenes(config, time=time, source=source)[-1])
 
 
-def scenes(config: ModelConfig, *, time: int, source: int) -> list[Scene]:
-    """The stacks: an encoder beside a decoder reads S tokens, any other stack T."""
+def scenes(config: ModelConfig, *, time: int, source: int) -> list[StackContext]:
+    """The stacks: the encoder of an encoder–decoder reads S tokens, any other stack T."""
     if config.encoder is None or config.decoder is None:
-        return [Scene(name, stack, Dimension("T", time)) for name, stack in config.stacks.items()]
+        return [
+            StackContext(name, stack, Dimension("T", time)) for name, stack in config.stacks.items()
+        ]
     encoder = config.encoder
     decoder = config.decoder
     read = Dimension("S", source)
@@ -51,12 +53,12 @@ def scenes(config: ModelConfig, *, time: int, source: int) -> list[Scene]:
         "d_model" if encoder.width == decoder.width else "d_enc", encoder.width
     )
     return [
-        Scene("encoder", encoder, read),
-        Scene("decoder", decoder, Dimension("T", time), (read, memory_width)),
+        StackContext("encoder", encoder, read),
+        StackContext("decoder", decoder, Dimension("T", time), (read, memory_width)),
     ]
 
 
-def embedding_section(scene: Scene, *, shared: bool) -> Section:
+def embedding_section(scene: StackContext, *, shared: bool) -> Section:
     """norm(scale · W_E[t] + position + type)"""
     config = scene.config.embedding
     path = f"{scene.name}.embedding"
@@ -74,9 +76,9 @@ def embedding_section(scene: Scene, *, shared: bool) -> Section:
     if isinstance(config.positions, Sinusoidal):
         lines.append(
             Line(
-                sinusoid(config.positions),
+                sinusoid_equation(config.positions),
                 scene.stream,
-                where=(definitions.sinusoid(config.positions),),
+                where=(definitions.sinusoid_definition(config.positions),),
             )
         )
         terms.append("PE[p]")
@@ -108,7 +110,7 @@ def embedding_section(scene: Scene, *, shared: bool) -> Section:
     return Section(scene.name, "embedding", tuple(lines))
 
 
-def sinusoid(form: Sinusoidal) -> str:
+def sinusoid_equation(form: Sinusoidal) -> str:
     return (
         "PE[p] = (sin p ω₀, cos p ω₀, sin p ω₁, …)"
         if form.interleaved
@@ -125,12 +127,12 @@ def times(scale: float, stack: StackConfig, x: str) -> str:
     return (
         f"{x} / √d_model"
         if math.isclose(scale, stack.width**-0.5, rel_tol=1e-9)
-        else f"{number(scale)} {x}"
+        else f"{short_number(scale)} {x}"
     )
 
 
-def final_section(scene: Scene, *, gives_memory: bool) -> list[Section]:
-    """The final norm, and the name y that a decoder knows an encoder's states by."""
+def final_section(scene: StackContext, *, gives_memory: bool) -> list[Section]:
+    """The final norm; the output of an encoder that feeds a decoder is called y."""
     norm = NormUse(scene.config.final_norm, "_F", "norm", f"{scene.name}.norm", scene.width)
     result = "y" if gives_memory else "x"
     if isinstance(scene.config.final_norm, NoNorm) and not gives_memory:
@@ -140,7 +142,7 @@ def final_section(scene: Scene, *, gives_memory: bool) -> list[Section]:
     return [Section(scene.name, "final_norm" if norm.weights else "memory", (line,))]
 
 
-def head_section(config: ModelConfig, scene: Scene) -> list[Section]:
+def head_section(config: ModelConfig, scene: StackContext) -> list[Section]:
     """Logits of the next token, logits of masked tokens, or one vector per sequence."""
     head = config.head
     if isinstance(head, LanguageHead):
@@ -154,7 +156,7 @@ def head_section(config: ModelConfig, scene: Scene) -> list[Section]:
     )
 
 
-def language_lines(head: LanguageHead, scene: Scene) -> list[Line]:
+def language_lines(head: LanguageHead, scene: StackContext) -> list[Line]:
     """cap · tanh(s_z (scale · x W + b) / cap)"""
     x = times(head.scale, scene.config, "x")
     shape = logits_shape(scene)
@@ -164,14 +166,14 @@ def language_lines(head: LanguageHead, scene: Scene) -> list[Line]:
         scale = Weight("s_z", "scale", "output.logit_scale.weight", shape[1:])
         lines.append(Line("logits = s_z ⊙ logits", shape, weights=(scale,)))
     if head.softcap is not None:
-        cap = number(head.softcap)
+        cap = short_number(head.softcap)
         lines.append(Line(f"logits = {cap} tanh(logits / {cap})", shape))
     return lines
 
 
-def masked_lines(head: MaskedHead, scene: Scene) -> list[Line]:
+def masked_lines(head: MaskedHead, scene: StackContext) -> list[Line]:
     """norm(act(x W_H + b_H)) W_Eᵀ + b_U"""
-    transform = Linear(
+    transform = LinearTerm(
         "H", "transform", "output.transform", scene.width, scene.width, head.transform_bias
     )
     norm = NormUse(head.norm, "_H", "norm", "output.norm", scene.width)
@@ -186,16 +188,16 @@ def masked_lines(head: MaskedHead, scene: Scene) -> list[Line]:
     return [first, vocabulary_line("u", scene, tied=head.tied, bias=head.bias)]
 
 
-def classifier_lines(head: Classifier, scene: Scene) -> list[Line]:
+def classifier_lines(head: Classifier, scene: StackContext) -> list[Line]:
     """norm(act(y W_H + b_H)) W_C + b_C, with y every token or one vector of the sequence"""
     classes = Dimension("C", head.labels)
     tokens = scene.tokens.size if head.pool == "tokens" else 1
     rows = (scene.tokens,) if head.pool == "tokens" else ()
     names = {"tokens": "x", "first": "x₀", "last": "x₋₁", "mean": "mean(x)"}
-    linear = Linear("C", "labels", "output.labels", scene.width, classes, head.bias)
+    linear = LinearTerm("C", "labels", "output.labels", scene.width, classes, head.bias)
     if head.activation is None:
         return [linear.line(f"logits = {linear(names[head.pool])}", (*rows, classes), tokens)]
-    transform = Linear(
+    transform = LinearTerm(
         "H", "transform", "output.transform", scene.width, scene.width, head.transform_bias
     )
     norm = NormUse(head.norm, "_H", "norm", "output.norm", scene.width)
@@ -210,12 +212,12 @@ def classifier_lines(head: Classifier, scene: Scene) -> list[Line]:
     return [first, linear.line(f"logits = {linear('u')}", (*rows, classes), tokens)]
 
 
-def logits_shape(scene: Scene) -> Shape:
+def logits_shape(scene: StackContext) -> Shape:
     return (scene.tokens, Dimension("V", scene.config.embedding.vocab_size))
 
 
-def vocabulary_line(x: str, scene: Scene, *, tied: bool, bias: bool) -> Line:
-    """x W_Eᵀ with the embedding's matrix, or x W_U with one of its own."""
+def vocabulary_line(x: str, scene: StackContext, *, tied: bool, bias: bool) -> Line:
+    """x W_Eᵀ with the tied embedding matrix, or x W_U with a separate one."""
     tokens, vocabulary = logits_shape(scene)
     weights = (
         ()
@@ -238,11 +240,13 @@ def vocabulary_line(x: str, scene: Scene, *, tied: bool, bias: bool) -> Line:
     )
 
 
-def pooler_line(head: Pooler, scene: Scene) -> Line:
+def pooler_line(head: Pooler, scene: StackContext) -> Line:
     shape = (scene.width,)
     if head.how == "mean":
         return Line("c = mean(x)  over real tokens", shape)
     if head.how == "first":
         return Line("c = x[first]", shape)
-    transform = Linear("C", "transform", "output.transform", scene.width, scene.width, bias=True)
+    transform = LinearTerm(
+        "C", "transform", "output.transform", scene.width, scene.width, bias=True
+    )
     return transform.line(f"c = tanh({transform('x[first]')})", shape, 1)

@@ -1,5 +1,5 @@
-"""Self-attention in thirty seconds: three words, four numbers each, no learned weights, every step
-with its equation.
+"""Self-attention on three words: four numbers each, no learned weights, every step with its
+equation.
 
 s = q kᵀ / √d_k        a = softmax(s)        z = a v        with q = k = v = x
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from sightline.explain.markdown import grid
+from sightline.explain.markdown import markdown_table
 
 WORDS = ("I", "love", "Transformers")
 X = ((1.0, 0.5, 0.2, 0.1), (0.3, 1.0, 0.4, 0.2), (0.2, 0.3, 1.0, 0.5))
@@ -22,45 +22,45 @@ Matrix = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One line of mathematics, what it says, and what comes out: one row for each word."""
+class ExampleStep:
+    """One equation, what it means, and its result: one row per word."""
 
     name: str
     equation: str
     shape: str
-    says: str
+    meaning: str
     rows: Matrix
     columns: tuple[str, ...] = ()
 
 
-def three_words() -> list[Step]:
-    """The words as vectors, the scores, the weights, and what each word has become."""
+def three_words() -> list[ExampleStep]:
+    """The word vectors, the scores, the weights and the outputs."""
     scores = scaled_scores(X, X)
     weights = tuple(softmax(row) for row in scores)
     return [
-        Step("x", "q = k = v = x", "[T, d_k] = 3 × 4", "each word is a vector", X),
-        Step(
+        ExampleStep("x", "q = k = v = x", "[T, d_k] = 3 × 4", "each word is a vector", X),
+        ExampleStep(
             "scores",
             "s = q kᵀ / √d_k",
             "[T, T] = 3 × 3",
-            "how well does each word's key answer the query?",
+            "how well each key matches the query",
             scores,
             WORDS,
         ),
-        Step(
+        ExampleStep(
             "weights",
             "a = softmax(s)",
             "[T, T] = 3 × 3",
-            "scores as shares: every row adds up to 1",
+            "scores as weights: every row sums to 1",
             weights,
             WORDS,
         ),
-        Step(
+        ExampleStep(
             "output",
             "z = a v",
             "[T, d_v] = 3 × 4",
-            "each word is now a mixture of all three",
-            product(weights, X),
+            "each output is a weighted mean of the three values",
+            weighted_sum(weights, X),
         ),
     ]
 
@@ -79,7 +79,7 @@ def softmax(row: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(power / sum(powers) for power in powers)
 
 
-def product(weights: Matrix, value: Matrix) -> Matrix:
+def weighted_sum(weights: Matrix, value: Matrix) -> Matrix:
     """a v"""
     return tuple(
         tuple(
@@ -90,8 +90,8 @@ def product(weights: Matrix, value: Matrix) -> Matrix:
     )
 
 
-def to_plain() -> dict[str, Any]:
-    """The steps as plain values, unrounded."""
+def three_words_values() -> dict[str, Any]:
+    """The steps as dictionaries and lists, unrounded."""
     steps = {
         step.name: {"equation": step.equation, "rows": [list(row) for row in step.rows]}
         for step in three_words()
@@ -99,12 +99,12 @@ def to_plain() -> dict[str, Any]:
     return {"words": list(WORDS), "steps": steps}
 
 
-def to_markdown() -> str:
-    """The steps as a page."""
+def three_words_markdown() -> str:
+    """The steps as a Markdown page."""
     lines = [
         "# Self-attention on three words",
         "",
-        f"{', '.join(WORDS)}: every word asks all the words.",
+        f"{', '.join(WORDS)}: every word attends to all words.",
     ]
     for n, step in enumerate(three_words(), 1):
         numbers = [
@@ -116,43 +116,43 @@ def to_markdown() -> str:
             "",
             f"## {n}. `{step.equation}`",
             "",
-            f"`{step.shape}`: {step.says}",
+            f"`{step.shape}`: {step.meaning}",
             "",
-            *grid(header, numbers),
+            *markdown_table(header, numbers),
         ]
     return "\n".join(lines) + "\n"
 
 
-def render() -> list[Text]:
-    """The steps on the screen; the larger a weight, the brighter."""
+def render_three_words() -> list[Text]:
+    """The steps for the terminal; larger weights are brighter."""
     lines: list[Text] = [
         Text("Self-attention on three words", "bold"),
-        Text(f"{' '.join(WORDS)}: every word asks all the words", "dim"),
+        Text(f"{' '.join(WORDS)}: every word attends to all words", "dim"),
     ]
     steps = three_words()
     for n, step in enumerate(steps, 1):
         lines += [
             Text(),
             Text.assemble(
-                (f"{n}. {step.equation}", "bold cyan"), f"   {step.shape}   ", (step.says, "dim")
+                (f"{n}. {step.equation}", "bold cyan"), f"   {step.shape}   ", (step.meaning, "dim")
             ),
         ]
         lines += step_table(step)
-    own = [row[n] for n, row in enumerate(steps[2].rows)]
-    strongest = own.index(max(own))
-    share = max(own)
+    self_weights = [row[n] for n, row in enumerate(steps[2].rows)]
+    strongest = self_weights.index(max(self_weights))
+    share = max(self_weights)
     return [
         *lines,
         Text(),
         Text(
-            f"“{WORDS[strongest]}” looks at itself most: {share:.1%} of what it becomes is what it"
-            " was."
+            f"“{WORDS[strongest]}” attends to itself most: {share:.1%} of its output is its own"
+            " value."
         ),
     ]
 
 
-def step_table(step: Step) -> list[Text]:
-    """One row for each word, under the words it looks at where the columns are words."""
+def step_table(step: ExampleStep) -> list[Text]:
+    """One row per word; the header names the keys where the columns are words."""
     label = max(len(word) for word in WORDS)
     wide = max(8, *(len(column) + 2 for column in step.columns)) if step.columns else 8
     header = (
@@ -164,14 +164,14 @@ def step_table(step: Step) -> list[Text]:
         Text.assemble(
             "    ",
             (word.ljust(label), "bold"),
-            *((f"{number:.3f}".rjust(wide), shade(step, number)) for number in row),
+            *((f"{number:.3f}".rjust(wide), weight_style(step, number)) for number in row),
         )
         for word, row in zip(WORDS, step.rows, strict=True)
     ]
 
 
-def shade(step: Step, number: float) -> str:
-    """Weights on a scale from their smallest to their largest; other numbers plain."""
+def weight_style(step: ExampleStep, number: float) -> str:
+    """A background colour for weights, from the smallest to the largest; none for other numbers."""
     if step.name != "weights":
         return ""
     numbers = [weight for row in step.rows for weight in row]

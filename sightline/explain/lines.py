@@ -1,7 +1,7 @@
-"""What an explanation is made of: dimensions, weights, equations with their shapes, sections.
+"""The building blocks of an explanation: dimensions, weights, equations with shapes, sections.
 
-Everything else follows from these: the parameters of a model are the weights that its equations
-name, and its FLOPs are the matrix products in them.
+Counts follow from these: the parameters of a model are the weights in its equations, and its FLOPs
+are the matrix products in them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One axis: its letter in the papers and its size here. `h * d_k` is the axis `h·d_k`."""
+    """One axis: its symbol in the papers and its size. `h * d_k` is the axis `h·d_k`."""
 
     symbol: str
     size: int
@@ -24,20 +24,20 @@ class Dimension:
 Shape = tuple[Dimension, ...]
 
 
-def symbols(shape: Shape) -> str:
+def symbol_text(shape: Shape) -> str:
     """`[h, T, d_k]`"""
     return "[" + ", ".join(axis.symbol for axis in shape) + "]"
 
 
-def sizes(shape: Shape) -> str:
+def size_text(shape: Shape) -> str:
     """`12 × 1024 × 64`"""
     return " × ".join(str(axis.size) for axis in shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One trained tensor: W_Q, the part it belongs to, its place in the model, and its shape as the
-    papers write it (x W).
+    """One parameter: its symbol (W_Q), the part it belongs to, its path in the model, and its shape
+    as in the papers (x W).
 
     `path` is the parameter's name within its stack, or within the model's output for a head; `{n}`
     stands for the layer.
@@ -57,17 +57,16 @@ class Weight:
         return "·".join(axis.symbol for axis in self.shape)
 
 
-Definition = tuple[str, str]  # a letter, and what it means
+Definition = tuple[str, str]  # a symbol and its meaning
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One equation, the shape of its left side, the weights that it brings in, and two times its
-    multiply-adds.
+    """One equation, the shape of its left side, the weights it introduces, and its FLOPs (two per
+    multiply-add).
 
-    `flops` counts the pairs that a mask allows, `square_flops` all of them; `where` explains
-    letters that stand in the equation; `reuses` is "tied" or "shared" where a line works with a
-    matrix that came in before.
+    `flops` counts the pairs that a mask allows, `square_flops` all pairs; `where` defines symbols
+    of the equation; `reuses` is "tied" or "shared" where it uses a matrix introduced earlier.
     """
 
     equation: str
@@ -91,8 +90,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The lines of one sub-layer. `block` numbers the pattern that repeats; `times` is how many
-    layers follow it."""
+    """The equations of one sub-layer. `block` is its index in the repeating pattern; `times` is the
+    number of layers that use it."""
 
     stack: str
     name: str
@@ -102,7 +101,7 @@ class Section:
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """Every letter in the shapes and weights of this section, and its size."""
+        """Every symbol in the shapes and weights of this section, and its size."""
         shapes = [line.shape for line in self.lines] + [
             weight.shape for line in self.lines for weight in line.weights
         ]

@@ -9,24 +9,24 @@ from rich.text import Text
 
 from sightline.config import ModelConfig
 from sightline.explain.counts import total_parameters
-from sightline.explain.markdown import grid
-from sightline.explain.wording import kind
+from sightline.explain.markdown import markdown_table
+from sightline.explain.wording import model_kind
 
 Makers = Mapping[str, Callable[[], ModelConfig]]
 
 
-def to_plain(makers: Makers) -> list[dict[str, Any]]:
+def model_values(makers: Makers) -> list[dict[str, Any]]:
     """Name, kind and parameters of each model."""
     configs = {name: make() for name, make in makers.items()}
     return [
-        {"name": name, "kind": kind(config), "parameters": total_parameters(config)}
+        {"name": name, "kind": model_kind(config), "parameters": total_parameters(config)}
         for name, config in configs.items()
     ]
 
 
-def render(makers: Makers, *, width: int) -> list[Text]:
-    """One line for each model; what does not fit of its kind is cut off."""
-    models = to_plain(makers)
+def render_models(makers: Makers, *, width: int) -> list[Text]:
+    """One line per model; a kind that does not fit is truncated."""
+    models = model_values(makers)
     longest = max(len(model["name"]) for model in models)
     widest = max(len(f"{model['parameters']:,}") for model in models)
     left = longest + widest + 6
@@ -44,15 +44,15 @@ def render(makers: Makers, *, width: int) -> list[Text]:
     return lines
 
 
-def to_markdown(makers: Makers) -> str:
-    """An index of the models' pages."""
+def models_markdown(makers: Makers) -> str:
+    """The index of the model pages."""
     rows = [
         (f"[{model['name']}]({model['name']}.md)", f"{model['parameters']:,}", model["kind"])
-        for model in to_plain(makers)
+        for model in model_values(makers)
     ]
-    lines = grid(("model", "parameters", "kind"), rows, right=frozenset({1}))
-    made = (
+    lines = markdown_table(("model", "parameters", "kind"), rows, right=frozenset({1}))
+    origin = (
         "Each page is written by `sightline explain NAME --markdown`, and this one by `sightline"
         " explain --list --markdown`."
     )
-    return "\n".join(["# Published models as equations", "", made, "", *lines]) + "\n"
+    return "\n".join(["# Published models as equations", "", origin, "", *lines]) + "\n"

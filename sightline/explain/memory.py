@@ -1,7 +1,7 @@
-"""Bytes: the KV cache, training, and what decides them: the path that attention takes.
+"""Memory: the KV cache, training, and the attention kernel that decides what training keeps.
 
 KV cache    layers · h_kv · (d_k + d_v) · bytes per token; a window of w keeps at most w tokens;
-            cross-attention keeps the source once
+            cross-attention stores the source once
 training    16 bytes per parameter in fp32 (weight, gradient, AdamW's two moments) + what the
             backward pass needs of the forward pass
 """
@@ -32,13 +32,13 @@ STATES = 4  # weight, gradient, first and second moment
 
 
 def cache_bytes_per_token(config: ModelConfig, *, number_bytes: int = 2) -> int:
-    """What one more token costs while no window is full: layers · h_kv · (d_k + d_v) · bytes."""
+    """Cache bytes per token while no window is full: layers · h_kv · (d_k + d_v) · bytes."""
     stack = config.decoder
     return (
         0
         if stack is None
         else number_bytes
-        * sum(times * kept_by(block.attention) for block, times in layers_of(stack))
+        * sum(times * cached_numbers(block.attention) for block, times in block_counts(stack))
     )
 
 
@@ -51,26 +51,32 @@ def cache_bytes(
     number_bytes: int = 2,
     windowed: bool = True,
 ) -> int:
-    """The whole cache after `time` tokens. `windowed` drops what a sliding window can no longer see
+    """The size of the cache after `time` tokens. `windowed` drops tokens outside a sliding window
     (`Cache.windowed`)."""
     stack = config.decoder
     total = 0
     check_lengths(config, time=time, source=source, batch=batch)
-    for block, times in layers_of(stack) if stack else ():
+    for block, times in block_counts(stack) if stack else ():
         window = block.attention.window if windowed else None
-        total += times * kept_by(block.attention) * (time if window is None else min(time, window))
+        total += (
+            times
+            * cached_numbers(block.attention)
+            * (time if window is None else min(time, window))
+        )
         if block.cross_attention is not None:
-            total += times * kept_by(block.cross_attention) * (time if source is None else source)
+            total += (
+                times * cached_numbers(block.cross_attention) * (time if source is None else source)
+            )
     return total * batch * number_bytes
 
 
-def kept_by(form: AttentionConfig) -> int:
+def cached_numbers(form: AttentionConfig) -> int:
     """Numbers per token and layer: h_kv (d_k + d_v)"""
     return form.kv_heads * (form.head_dim + form.value_width)
 
 
-def layers_of(stack: StackConfig) -> list[tuple[BlockConfig, int]]:
-    """Each block of the pattern, and how many layers follow it."""
+def block_counts(stack: StackConfig) -> list[tuple[BlockConfig, int]]:
+    """Each block of the repeating pattern and the number of layers that use it."""
     pattern = len(stack.blocks)
     return [
         (block, stack.layers // pattern + (n < stack.layers % pattern))
@@ -80,8 +86,8 @@ def layers_of(stack: StackConfig) -> list[tuple[BlockConfig, int]]:
 
 @dataclass(frozen=True, slots=True)
 class TrainingMemory:
-    """Bytes that one training step holds at its peak, in fp32 and without checkpointing; the
-    activations are an estimate."""
+    """Peak bytes of one training step, in fp32 without activation checkpointing; activations are
+    estimated."""
 
     weights: int
     gradients: int
@@ -101,11 +107,11 @@ def training_memory(
     batch: int = 1,
     recompute: bool = False,
 ) -> TrainingMemory:
-    """4 + 4 + 8 bytes a parameter, and 4 bytes for each number that the backward pass needs."""
+    """4 + 4 + 8 bytes per parameter, and 4 bytes per number that the backward pass needs."""
     check_lengths(config, time=time, source=source, batch=batch)
     states = FLOAT * total_parameters(config)
-    kept = activations(config, time=time, source=source, batch=batch, recompute=recompute)
-    return TrainingMemory(states, states, 2 * states, FLOAT * kept)
+    numbers = activations(config, time=time, source=source, batch=batch, recompute=recompute)
+    return TrainingMemory(states, states, 2 * states, FLOAT * numbers)
 
 
 def activations(
@@ -116,13 +122,13 @@ def activations(
     batch: int = 1,
     recompute: bool = False,
 ) -> int:
-    """Numbers that the forward pass keeps for the backward pass: the inputs of matrices, norms and
+    """Numbers that the forward pass saves for the backward pass: the inputs of matrices, norms and
     activations.
 
     A norm keeps 2·d_model per token; attention q, k, v, z; a feed-forward 2·d_ff (ReLU 1), gated 3;
     the head its logits. The fused kernel keeps nothing of size T × T; soft-caps, sinks, biases and
-    dropout on the weights do. With `recompute` a block keeps its input alone, and the largest
-    block's rest is there while its gradient is computed.
+    dropout on the weights do. With `recompute` a block keeps only its input, plus the activations
+    of the largest block while its gradient is computed.
     """
     both = config.encoder is not None and config.decoder is not None
     read = time if source is None else source
@@ -134,21 +140,20 @@ def activations(
             sum(norm_keeps(norm) for norm in (stack.embedding.norm, stack.final_norm)) * stack.width
         )
         total += batch * tokens * ends
-        for block, times in layers_of(stack):
-            kept = batch * tokens * block_keeps(block, stack.width) + pairs_keep(
+        for block, times in block_counts(stack):
+            numbers = batch * tokens * block_keeps(block, stack.width) + pairs_keep(
                 block, tokens, read, batch
             )
-            kept += joined_keeps(block, stack.width) + batch * cross_keeps(
+            numbers += joined_keeps(block, stack.width) + batch * cross_keeps(
                 block, stack.width, time, read
             )
-            total += times * (batch * tokens * stack.width if recompute else kept)
-            largest = max(largest, kept)
+            total += times * (batch * tokens * stack.width if recompute else numbers)
+            largest = max(largest, numbers)
     return total + (largest if recompute else 0) + batch * time * head_keeps(config)
 
 
 def head_keeps(config: ModelConfig) -> int:
-    """Numbers per token of the head: the logits, once more for a learned scale and for a
-    soft-cap."""
+    """Numbers per token of the head: the logits, again for a learned scale and for a soft-cap."""
     stack = config.last
     head = config.head
     if isinstance(head, LanguageHead):
@@ -159,13 +164,12 @@ def head_keeps(config: ModelConfig) -> int:
 
 
 def norm_keeps(norm: Norm) -> int:
-    """Vectors: its input and its output."""
+    """Vectors saved by a norm: its input and its output."""
     return 0 if isinstance(norm, NoNorm) else 2
 
 
 def block_keeps(block: BlockConfig, width: int) -> int:
-    """Numbers per token of one layer's self-attention and feed-forward; parallel ones read one
-    x."""
+    """Numbers per token of one layer's self-attention and feed-forward; parallel ones share x."""
     return (
         2 * stream_keeps(block, width)
         - width * block.parallel
@@ -177,7 +181,7 @@ def block_keeps(block: BlockConfig, width: int) -> int:
 def stream_keeps(block: BlockConfig, width: int) -> int:
     """Numbers per token around one sub-layer."""
     if block.placement == "sphere":
-        return 4 * width  # the answer, the way to it, the sum, the sum on the sphere
+        return 4 * width  # the sub-layer output, the difference, the sum, the normalised sum
     norm = norm_keeps(block.norm)
     bare = isinstance(block.norm, NoNorm)
     vectors = {"pre": norm, "post": norm, "sandwich": 2 * norm - 1, "output": norm, "sphere": 0}[
@@ -187,7 +191,7 @@ def stream_keeps(block: BlockConfig, width: int) -> int:
 
 
 def attention_keeps(form: AttentionConfig, *, sphere: bool = False) -> int:
-    """Numbers per token: q, k, v and z, once more for each change on their way."""
+    """Numbers per token: q, k, v and z, again for each transformation of them."""
     query, key, value, mixed = (
         query_numbers(form),
         *key_value_numbers(form),
@@ -200,7 +204,7 @@ def attention_keeps(form: AttentionConfig, *, sphere: bool = False) -> int:
         extra += 2 * (query + key)
     if isinstance(
         form.positions, Rotary
-    ):  # v keeps the memory that it shares with q and k before their rotation
+    ):  # v shares its memory with the unrotated q and k, which keeps them alive
         extra += query + key
     return query + key + value + mixed + extra
 
@@ -278,8 +282,8 @@ def scores_keep(form: AttentionConfig) -> int:
 
 
 def attention_path(form: AttentionConfig, *, causal: bool, time: int) -> str:
-    """What computes attention over a whole sequence, and what of size T × T training keeps of
-    it."""
+    """The kernel that computes attention over a sequence, and the [h, T, T] copies that training
+    keeps."""
     bias = (
         "ALiBi"
         if isinstance(form.positions, ALiBi)
@@ -297,7 +301,7 @@ def attention_path(form: AttentionConfig, *, causal: bool, time: int) -> str:
         kernel = f"fused kernel, {'causal triangle' if causal else 'no mask'}"
     copies = scores_keep(form) or int(bias == "ALiBi")
     return (
-        f"{kernel}; training keeps {copies} × [h, T, T] in each layer"
+        f"{kernel}; training keeps {copies} × [h, T, T] per layer"
         if copies
-        else f"{kernel}; nothing of size [h, T, T] in memory"
+        else f"{kernel}; no [h, T, T] tensor in memory"
     )

@@ -1,5 +1,4 @@
-"""The pieces that equations share: where a stack's lines stand, linear maps, norms, the pairs that
-a mask allows."""
+"""Building blocks of equations: the stack they belong to, linear maps, norms, allowed pairs."""
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ Where = tuple[Definition, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What the lines of one stack have in common: its name, its tokens, its width, and the memory
-    that it may look at."""
+class StackContext:
+    """What the equations of one stack share: its name, tokens and width, and the encoder output
+    that it may attend to."""
 
     name: str
     config: StackConfig
@@ -38,8 +37,8 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """`x W + b`: what it is called in equations and in the model."""
+class LinearTerm:
+    """`x W + b`: its symbols in equations and its path in the model."""
 
     mark: str
     part: str
@@ -72,8 +71,7 @@ class Linear:
         scales: tuple[Weight, ...] = (),
         where: Where = (),
     ) -> Line:
-        """The line that this matrix comes in with: 2 · tokens · in · out FLOPs; adding the bias is
-        not counted."""
+        """The equation that introduces this matrix: 2 · tokens · in · out FLOPs."""
         weights = (*(weight for norm in norms for weight in norm.weights), *self.weights, *scales)
         flops = 2 * tokens * self.reads.size * self.writes.size
         where = (*(norm.definition for norm in norms if norm.weights), *where)
@@ -90,7 +88,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class NormUse:
-    """One norm in its place: `LN₁(x)`, or x itself where there is none."""
+    """One norm: `LN₁(x)`, or x itself where there is none."""
 
     norm: Norm
     mark: str

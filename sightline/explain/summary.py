@@ -1,5 +1,4 @@
-"""One model, explained: its equations, its letters, its counts and costs, as a value that every
-rendering reads."""
+"""The explanation of one model: equations, symbols, counts and costs, as one value."""
 
 from __future__ import annotations
 
@@ -10,11 +9,11 @@ from sightline.config import ModelConfig
 from sightline.config.values import to_plain
 from sightline.errors import InputError
 from sightline.explain import definitions, memory
-from sightline.explain.counts import Part, check_lengths, parts_of, total_parameters
+from sightline.explain.counts import Part, check_lengths, section_parts, total_parameters
 from sightline.explain.equations import sections
-from sightline.explain.lines import Definition, Line, Section, symbols
+from sightline.explain.lines import Definition, Line, Section, symbol_text
 
-LARGEST = 10**18  # beyond it a size is a mistake
+LARGEST = 10**18  # parameters; more is certainly a mistake
 ORDER = (
     "T",
     "S",
@@ -35,7 +34,7 @@ ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What `explain` found. Shapes and parts are of one sequence; costs are of `batch` of them."""
+    """The result of `explain`. Shapes and parts are for one sequence; costs for `batch` of them."""
 
     name: str
     config: ModelConfig
@@ -46,7 +45,7 @@ class Explanation:
 
     @property
     def parts(self) -> list[Part]:
-        return parts_of(self.sections)
+        return section_parts(self.sections)
 
     @property
     def parameters(self) -> int:
@@ -58,7 +57,7 @@ class Explanation:
 
     @property
     def square_flops(self) -> int:
-        """Forward FLOPs with the pairs that masks forbid."""
+        """Forward FLOPs including masked pairs."""
         return self.batch * sum(part.square_flops for part in self.parts)
 
     @property
@@ -77,20 +76,20 @@ class Explanation:
 
     @property
     def letters(self) -> dict[str, int]:
-        """The letters that mean the same everywhere in this model."""
-        found: dict[str, set[int]] = {}
+        """The symbols that have one size in the whole model."""
+        sizes: dict[str, set[int]] = {}
         for section in self.sections:
             for letter, size in section.dimensions.items():
-                found.setdefault(letter, set()).add(size)
-        found["N"] = {stack.layers for stack in self.config.stacks.values()}
+                sizes.setdefault(letter, set()).add(size)
+        sizes["N"] = {stack.layers for stack in self.config.stacks.values()}
         return {
-            letter: found[letter].copy().pop()
+            letter: sizes[letter].copy().pop()
             for letter in ORDER
-            if len(found.get(letter, ())) == 1
+            if len(sizes.get(letter, ())) == 1
         }
 
     def letters_of(self, section: Section) -> dict[str, int]:
-        """The letters that mean something of their own in this section."""
+        """The symbols whose size is specific to this section."""
         return {
             letter: size
             for letter, size in section.dimensions.items()
@@ -114,19 +113,19 @@ class Explanation:
 
     @property
     def attention_paths(self) -> dict[str, str]:
-        """Each kind of self-attention layer, and what computes it."""
-        found: dict[str, str] = {}
+        """Each kind of self-attention layer and the kernel that computes it."""
+        paths: dict[str, str] = {}
         for name, stack in self.config.stacks.items():
             length = self.source if self.source is not None and name == "encoder" else self.time
             for n, block in enumerate(stack.blocks):
                 label = name if len(stack.blocks) == 1 else f"{name} block {n}"
-                found[label] = memory.attention_path(
+                paths[label] = memory.attention_path(
                     block.attention, causal=stack.causal, time=length
                 )
-        return found
+        return paths
 
     def to_plain(self) -> dict[str, Any]:
-        """Everything, as dictionaries, lists, strings and whole numbers."""
+        """The explanation as dictionaries, lists, strings and integers."""
         training = self.training_memory
         return {
             "name": self.name,
@@ -176,8 +175,8 @@ def explain(
     source: int | None = None,
     batch: int = 1,
 ) -> Explanation:
-    """Explain a model at a length of `time` tokens, by default as many as it was made for; an
-    encoder beside a decoder reads `source`."""
+    """Explain a model at a length of `time` tokens, by default `max_positions`; the encoder of an
+    encoder–decoder reads `source` tokens."""
     both = config.encoder is not None and config.decoder is not None
     length = config.last.max_positions if time is None else time
     check_lengths(config, time=length, source=source, batch=batch)
@@ -206,7 +205,7 @@ def _plain_section(explanation: Explanation, section: Section) -> dict[str, Any]
 
 def _plain_line(line: Line) -> dict[str, Any]:
     weights = [
-        {"symbol": w.symbol, "name": w.path, "shape": symbols(w.shape), "parameters": w.count}
+        {"symbol": w.symbol, "name": w.path, "shape": symbol_text(w.shape), "parameters": w.count}
         for w in line.weights
     ]
     return {

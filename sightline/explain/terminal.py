@@ -1,5 +1,4 @@
-"""An explanation on the screen: aligned columns, as many as fit, colour where the terminal has
-it."""
+"""An explanation for the terminal: aligned columns, as many as fit, with colour where supported."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from sightline.explain import wording
-from sightline.explain.lines import Line, Section, sizes, symbols
+from sightline.explain.lines import Line, Section, size_text, symbol_text
 from sightline.explain.summary import Explanation
 
 GAP = "   "
@@ -22,10 +21,10 @@ BAR = "▏▎▍▌▋▊▉█"
 NARROW = 40
 
 
-def render(explanation: Explanation, *, width: int) -> list[Text]:
-    """Every line of the screen."""
+def render_explanation(explanation: Explanation, *, width: int) -> list[Text]:
+    """All lines of the terminal output."""
     width = max(width, NARROW)
-    blocks = (title, equations, where, table, costs)
+    blocks = (title, equation_lines, definition_lines, count_table, cost_lines)
     lines = [line for block in blocks for line in [*block(explanation, width), Text()]]
     for line in lines:
         line.rstrip()
@@ -36,17 +35,22 @@ def title(explanation: Explanation, width: int) -> list[Text]:
     first = Text.assemble(
         (explanation.name, "bold"), GAP, (f"{explanation.parameters:,} parameters", "bold cyan")
     )
-    kind = [Text(line, "dim") for line in textwrap.wrap(wording.kind(explanation.config), width)]
+    kind = [
+        Text(line, "dim") for line in textwrap.wrap(wording.model_kind(explanation.config), width)
+    ]
     return [
         first,
         *kind,
         Text(),
-        *(Text(line, "cyan") for line in flow(wording.legend(explanation.letters), width)),
+        *(
+            Text(line, "cyan")
+            for line in flow(wording.dimension_legend(explanation.letters), width)
+        ),
     ]
 
 
 def flow(items: list[str], width: int) -> list[str]:
-    """Items side by side, none of them broken."""
+    """Items separated by gaps, wrapped between items."""
     lines = [""]
     for item in items:
         longer = f"{lines[-1]}{GAP}{item}" if lines[-1] else item
@@ -65,39 +69,39 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 # -------------------------------------------------------------------------------------- equations
 
 
-def equations(explanation: Explanation, width: int) -> list[Text]:
-    """Each section's lines under its heading; columns stand at one place on the whole screen."""
+def equation_lines(explanation: Explanation, width: int) -> list[Text]:
+    """The equations of each section under its heading, with aligned columns."""
     lines = [line for section in explanation.sections for line in section.lines]
-    at = columns([cells(line) for line in lines], width)
+    at = columns([line_cells(line) for line in lines], width)
     screen: list[Text] = []
     last = None
     for section in explanation.sections:
-        here = (section.stack, section.block)
-        if section.block is None or here != last:
-            heading = wording.heading(explanation, section)
+        block = (section.stack, section.block)
+        if section.block is None or block != last:
+            heading = wording.section_heading(explanation, section)
             first = equation_row((heading, "shape", "size", "parameters"), at, header=True)
             screen += [Text(), Text(heading, "bold")] if screen else [first]
-        last = here
+        last = block
         screen += [
             *subheading(explanation, section),
-            *(equation_row(cells(line), at) for line in section.lines),
+            *(equation_row(line_cells(line), at) for line in section.lines),
         ]
     return screen
 
 
-def cells(line: Line) -> tuple[str, str, str, str]:
-    return 2 * INDENT + line.equation, symbols(line.shape), sizes(line.shape), line.counted
+def line_cells(line: Line) -> tuple[str, str, str, str]:
+    return 2 * INDENT + line.equation, symbol_text(line.shape), size_text(line.shape), line.counted
 
 
 def columns(rows: list[tuple[str, str, str, str]], width: int) -> list[int]:
-    """The widths of equation, shape, size and parameters; sizes, then parameters, give way (0)
-    where the screen is narrow."""
+    """Column widths of equation, shape, size and parameters; on a narrow screen first sizes, then
+    parameters are dropped (0)."""
     least = (0, len("shape"), len("size"), len("parameters"))
     natural = [max(few, *(cell_len(row[n]) for row in rows)) for n, few in enumerate(least)]
     for dropped in ((), (2,), (2, 3)):
-        kept = [0 if n in dropped else size for n, size in enumerate(natural)]
-        if sum(kept) + len(GAP) * (3 - len(dropped)) <= width:
-            return kept
+        widths = [0 if n in dropped else size for n, size in enumerate(natural)]
+        if sum(widths) + len(GAP) * (3 - len(dropped)) <= width:
+            return widths
     return [natural[0], natural[1], 0, 0]
 
 
@@ -115,25 +119,27 @@ def equation_row(row: tuple[str, str, str, str], at: list[int], *, header: bool 
 
 
 def subheading(explanation: Explanation, section: Section) -> list[Text]:
-    """The sub-layer's name, and the letters that mean something of their own in it."""
-    own = GAP.join(wording.legend(explanation.letters_of(section)))
+    """The sub-layer's name and the symbols that are specific to it."""
+    legend = GAP.join(wording.dimension_legend(explanation.letters_of(section)))
     name = (
-        "" if section.block is None else wording.SECTION_NAMES[section.name] + (GAP if own else "")
+        ""
+        if section.block is None
+        else wording.SECTION_NAMES[section.name] + (GAP if legend else "")
     )
-    return [Text.assemble(INDENT, (name, "italic dim"), (own, "cyan"))] if name or own else []
+    return [Text.assemble(INDENT, (name, "italic dim"), (legend, "cyan"))] if name or legend else []
 
 
-def where(explanation: Explanation, width: int) -> list[Text]:
-    """What the letters mean."""
-    known = [*explanation.definitions, wording.SMALL_LETTERS]
+def definition_lines(explanation: Explanation, width: int) -> list[Text]:
+    """Definitions of the symbols."""
+    definitions = [*explanation.definitions, wording.SMALL_LETTERS]
     return [
         Text("where", "bold"),
-        *described([(name, "", text) for name, text in known], width, style="green"),
+        *described_rows([(name, "", text) for name, text in definitions], width, style="green"),
     ]
 
 
-def described(rows: list[tuple[str, str, str]], width: int, *, style: str) -> list[Text]:
-    """Name, value and a text that wraps under itself."""
+def described_rows(rows: list[tuple[str, str, str]], width: int, *, style: str) -> list[Text]:
+    """Name, value and a text with a hanging indent."""
     first, second = (max(cell_len(row[n]) for row in rows) for n in (0, 1))
     left = len(INDENT) + first + len(GAP) + (second + len(GAP) if second else 0)
     screen: list[Text] = []
@@ -148,16 +154,16 @@ def described(rows: list[tuple[str, str, str]], width: int, *, style: str) -> li
 # ------------------------------------------------------------------------------- counts and costs
 
 
-def table(explanation: Explanation, width: int) -> list[Text]:
-    """Parameters and FLOPs of each sub-layer, with their shares."""
-    rows = wording.rows(explanation)
+def count_table(explanation: Explanation, width: int) -> list[Text]:
+    """Parameters and FLOPs of each sub-layer with percentages and bars."""
+    rows = wording.table_rows(explanation)
     parameters = explanation.parameters
     flops = explanation.forward_flops
-    body = [tuple(wording.shares(row, parameters, flops)) for row in rows]
+    body = [tuple(wording.row_cells(row, parameters, flops)) for row in rows]
     cells = [
         ("", "parameters", "share", "FLOP", "share"),
         *body,
-        ("total", f"{parameters:,}", "", wording.scaled(flops, ""), ""),
+        ("total", f"{parameters:,}", "", wording.with_unit(flops, ""), ""),
     ]
     at = [max(cell_len(row[n]) for row in cells) for n in range(5)]
     bars = sum(at) + 6 * len(GAP) + 20 <= width
@@ -175,29 +181,31 @@ def table(explanation: Explanation, width: int) -> list[Text]:
             style,
         )
         text.append(
-            GAP + pad(bar(counted.parameters / parameters) if counted else "", 10) if bars else "",
+            GAP + pad(share_bar(counted.parameters / parameters) if counted else "", 10)
+            if bars
+            else "",
             "cyan",
         )
         text.append(
             GAP + pad(row[3], at[3], right=True) + GAP + pad(row[4], at[4], right=True), style
         )
         text.append(
-            GAP + bar(counted.flops / flops) if bars and counted and flops else "", "magenta"
+            GAP + share_bar(counted.flops / flops) if bars and counted and flops else "", "magenta"
         )
         screen.append(text)
     return screen
 
 
-def bar(part: float) -> str:
-    """A bar of ten cells, to an eighth of a cell."""
+def share_bar(part: float) -> str:
+    """A bar of up to ten cells, to an eighth of a cell."""
     eighths = round(80 * part)
     return "█" * (eighths // 8) + (BAR[eighths % 8 - 1] if eighths % 8 else "")
 
 
-def costs(explanation: Explanation, width: int) -> list[Text]:
-    """What a pass, a training step and a cache cost at this length."""
-    rows = [(cost.name, cost.value, cost.how) for cost in wording.costs(explanation)]
+def cost_lines(explanation: Explanation, width: int) -> list[Text]:
+    """Cost of a forward pass, a training step and the KV cache at this length."""
+    rows = [(cost.name, cost.value, cost.how) for cost in wording.cost_rows(explanation)]
     return [
-        Text(f"cost at {wording.length(explanation)}", "bold"),
-        *described(rows, width, style=""),
+        Text(f"cost at {wording.length_words(explanation)}", "bold"),
+        *described_rows(rows, width, style=""),
     ]

@@ -1,4 +1,4 @@
-"""The words and tables that the screen and the page share: headings, letters, shares, costs."""
+"""Texts and table rows shared by terminal and Markdown output: headings, symbols, shares, costs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SMALL_LETTERS = (
 UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
-def scaled(value: float, unit: str) -> str:
+def with_unit(value: float, unit: str) -> str:
     """291648000000, FLOP → 291.6 GFLOP"""
     power = 0
     while abs(value) >= 999.95 and power < len(UNITS) - 1:
@@ -72,14 +72,14 @@ def scaled(value: float, unit: str) -> str:
     return f"{value:.{0 if power == 0 else 1 if value >= 99.95 else 2}f} {UNITS[power]}{unit}"
 
 
-def share(value: int, whole: int) -> str:
+def percent_of(value: int, whole: int) -> str:
     return f"{100 * value / whole:.1f}%" if value and whole else ""
 
 
-# ----------------------------------------------------------------------------- what kind of model
+# ------------------------------------------------------------------------------------ model kind
 
 
-def kind(config: ModelConfig) -> str:
+def model_kind(config: ModelConfig) -> str:
     """`decoder × 12 · learned positions · Pre-LN LayerNorm · 12 heads · GELU (tanh) · tied head`"""
     stack = config.last
     block = config.last.blocks[0]
@@ -89,16 +89,16 @@ def kind(config: ModelConfig) -> str:
         [
             blocks,
             *pattern,
-            positions(stack.embedding, block),
-            norms(stack, block),
-            heads(block),
-            *feed_forward(block),
-            head(config),
+            position_words(stack.embedding, block),
+            norm_words(stack, block),
+            head_count_words(block),
+            *feed_forward_words(block),
+            output_head_words(config),
         ]
     )
 
 
-def positions(embedding: EmbeddingConfig, block: BlockConfig) -> str:
+def position_words(embedding: EmbeddingConfig, block: BlockConfig) -> str:
     forms = [
         form
         for form in (embedding.positions, block.attention.positions)
@@ -111,7 +111,7 @@ def positions(embedding: EmbeddingConfig, block: BlockConfig) -> str:
     )
 
 
-def norms(stack: StackConfig, block: BlockConfig) -> str:
+def norm_words(stack: StackConfig, block: BlockConfig) -> str:
     if stack.on_sphere:
         return "unit hypersphere (nGPT)"
     if isinstance(block.norm, NoNorm):
@@ -122,19 +122,19 @@ def norms(stack: StackConfig, block: BlockConfig) -> str:
     )
 
 
-def heads(block: BlockConfig) -> str:
+def head_count_words(block: BlockConfig) -> str:
     form = block.attention
     grouped = f" on {form.kv_heads} key-value heads" if form.kv_heads < form.heads else ""
     return f"{form.heads} {'head' if form.heads == 1 else 'heads'}{grouped}"
 
 
-def feed_forward(block: BlockConfig) -> list[str]:
+def feed_forward_words(block: BlockConfig) -> list[str]:
     config: FeedForwardConfig = block.feed_forward
     name = (GATED_NAMES if config.gated else ACTIVATION_NAMES)[config.activation]
     return [name, "parallel"] if block.parallel else [name]
 
 
-def head(config: ModelConfig) -> str:
+def output_head_words(config: ModelConfig) -> str:
     form = config.head
     if isinstance(form, (LanguageHead, MaskedHead)):
         masked = "masked-token " if isinstance(form, MaskedHead) else ""
@@ -144,11 +144,11 @@ def head(config: ModelConfig) -> str:
     return f"{form.how} pooler" if isinstance(form, Pooler) else "no head"
 
 
-# --------------------------------------------------------------------------- letters and headings
+# --------------------------------------------------------------------------- symbols and headings
 
 
-def legend(letters: dict[str, int]) -> list[str]:
-    """`d_model = 768`, …, with d_k and d_v together where they are one."""
+def dimension_legend(letters: dict[str, int]) -> list[str]:
+    """`d_model = 768`, …, with `d_k = d_v` where they are equal."""
     items: list[str] = []
     together = letters.get("d_k") == letters.get("d_v") is not None
     for letter, size in letters.items():
@@ -157,7 +157,7 @@ def legend(letters: dict[str, int]) -> list[str]:
     return items
 
 
-def heading(explanation: Explanation, section: Section) -> str:
+def section_heading(explanation: Explanation, section: Section) -> str:
     """`decoder block × 12`, or `decoder layers 1, 3, 5, … × 6` in a pattern."""
     if section.block is None:
         both = len(explanation.config.stacks) > 1
@@ -173,7 +173,7 @@ def heading(explanation: Explanation, section: Section) -> str:
     )
 
 
-def length(explanation: Explanation) -> str:
+def length_words(explanation: Explanation) -> str:
     """`T = 512, S = 512 tokens, batch 8`"""
     source = f", S = {explanation.source:,}" if explanation.source is not None else ""
     return f"T = {explanation.time:,}{source} tokens" + (
@@ -191,13 +191,13 @@ class Row:
     flops: int
 
 
-def rows(explanation: Explanation) -> list[Row]:
+def table_rows(explanation: Explanation) -> list[Row]:
     """Parameters and FLOPs of each sub-layer, all layers together."""
-    found: list[Row] = []
+    rows: list[Row] = []
     patterned = {section.stack for section in explanation.sections if section.block}
     for section in explanation.sections:
         number = section.block if section.stack in patterned else None
-        own = [
+        parts = [
             part
             for part in explanation.parts
             if (part.stack, part.section, part.block) == (section.stack, section.name, number)
@@ -208,10 +208,10 @@ def rows(explanation: Explanation) -> list[Row]:
             else f"{section.stack} "
         )
         numbered = "" if number is None or section.block is None else f"{number} "
-        parameters = sum(part.parameters for part in own)
-        flops = explanation.batch * sum(part.flops for part in own)
-        if own:
-            found.append(
+        parameters = sum(part.parameters for part in parts)
+        flops = explanation.batch * sum(part.flops for part in parts)
+        if parts:
+            rows.append(
                 Row(
                     f"{place}{numbered}{SECTION_NAMES.get(section.name, section.name)}",
                     section.times,
@@ -219,14 +219,22 @@ def rows(explanation: Explanation) -> list[Row]:
                     flops,
                 )
             )
-    return found
+    return rows
 
 
-def shares(row: Row, parameters: int, flops: int) -> list[str]:
+def row_cells(row: Row, parameters: int, flops: int) -> list[str]:
     """Label, parameters and their share, FLOPs and theirs."""
     label = f"{row.label} × {row.times}" if row.times > 1 else row.label
-    counts = [f"{row.parameters:,}" if row.parameters else "–", share(row.parameters, parameters)]
-    return [label, *counts, scaled(row.flops, "") if row.flops else "–", share(row.flops, flops)]
+    counts = [
+        f"{row.parameters:,}" if row.parameters else "–",
+        percent_of(row.parameters, parameters),
+    ]
+    return [
+        label,
+        *counts,
+        with_unit(row.flops, "") if row.flops else "–",
+        percent_of(row.flops, flops),
+    ]
 
 
 # ------------------------------------------------------------------------------------------ costs
@@ -234,43 +242,44 @@ def shares(row: Row, parameters: int, flops: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A name, a number, and how it comes about."""
+    """A name, a value, and how it is computed."""
 
     name: str
     value: str
     how: str
 
 
-def costs(explanation: Explanation) -> list[Cost]:
-    """What a pass, a training step and a cache cost at this length."""
+def cost_rows(explanation: Explanation) -> list[Cost]:
+    """Cost of a forward pass, a training step and the KV cache at this length."""
     return [
-        *_compute(explanation),
-        *_cache(explanation),
-        *_memory(explanation),
-        *_paths(explanation),
+        *_compute_costs(explanation),
+        *_cache_costs(explanation),
+        *_memory_costs(explanation),
+        *_attention_paths(explanation),
     ]
 
 
-def _compute(explanation: Explanation) -> list[Cost]:
+def _compute_costs(explanation: Explanation) -> list[Cost]:
     forward = explanation.forward_flops
     square = explanation.square_flops
     masked = (
-        f", pairs that the mask allows (all pairs: {scaled(square, 'FLOP')})"
+        f", pairs that the mask allows (all pairs: {with_unit(square, 'FLOP')})"
         if square != forward
         else ""
     )
-    rule = (
-        f"3 × forward; the rule 6 · parameters · tokens gives {scaled(explanation.six_n_d, 'FLOP')}"
-    )
+    estimate = with_unit(explanation.six_n_d, "FLOP")
+    rule = f"3 × forward; the rule 6 · parameters · tokens gives {estimate}"
     return [
         Cost(
-            "forward", scaled(forward, "FLOP"), f"2 per multiply-add, matrix products only{masked}"
+            "forward",
+            with_unit(forward, "FLOP"),
+            f"2 per multiply-add, matrix products only{masked}",
         ),
-        Cost("training step", scaled(explanation.training_flops, "FLOP"), rule),
+        Cost("training step", with_unit(explanation.training_flops, "FLOP"), rule),
     ]
 
 
-def _cache(explanation: Explanation) -> list[Cost]:
+def _cache_costs(explanation: Explanation) -> list[Cost]:
     stack = explanation.config.decoder
     if stack is None:
         return []
@@ -285,31 +294,31 @@ def _cache(explanation: Explanation) -> list[Cost]:
         if len(forms) == 1
         else f"{letter}·(d_k + d_v)·2 bytes of each layer"
     )
-    how = f"16-bit: {layers} a token" + (", until a window is full" if windows else "")
+    how = f"16-bit: {layers} per token" + (", until a window is full" if windows else "")
     crossing = " and the source's" if explanation.config.encoder is not None else ""
     per_token = Cost("KV cache", f"{cache_bytes_per_token(explanation.config):,} B/token", how)
     whole = f"{explanation.time:,} tokens{crossing}" + (
         f" × {explanation.batch}" if explanation.batch > 1 else ""
     )
-    return [per_token, Cost("", scaled(explanation.cache_bytes(), "B"), f"for {whole}")]
+    return [per_token, Cost("", with_unit(explanation.cache_bytes(), "B"), f"for {whole}")]
 
 
-def _memory(explanation: Explanation) -> list[Cost]:
+def _memory_costs(explanation: Explanation) -> list[Cost]:
     memory = explanation.training_memory
     states = memory.total - memory.activations
     fixed = (
-        f"{scaled(states, 'B')} at 16 bytes a parameter (fp32 weight, gradient, AdamW's two"
+        f"{with_unit(states, 'B')} at 16 bytes per parameter (fp32 weight, gradient, AdamW's two"
         " moments)"
     )
-    how = f"{fixed} + {scaled(memory.activations, 'B')} activations, estimated"
-    return [Cost("training memory", scaled(memory.total, "B"), how)]
+    how = f"{fixed} + {with_unit(memory.activations, 'B')} activations, estimated"
+    return [Cost("training memory", with_unit(memory.total, "B"), how)]
 
 
-def _paths(explanation: Explanation) -> list[Cost]:
+def _attention_paths(explanation: Explanation) -> list[Cost]:
     paths = explanation.attention_paths
     if len(set(paths.values())) == 1:
-        return [Cost("attention runs as", "", next(iter(paths.values())))]
+        return [Cost("attention kernel", "", next(iter(paths.values())))]
     return [
-        Cost("attention runs as" if n == 0 else "", "", f"{name}: {path}")
+        Cost("attention kernel" if n == 0 else "", "", f"{name}: {path}")
         for n, (name, path) in enumerate(paths.items())
     ]

@@ -1,4 +1,4 @@
-"""The laboratory: every claim of the theory as an experiment with a verdict.
+"""The laboratory: claims from the literature as experiments with a computed verdict.
 
 sl.lab.run("softmax-saturation").verdict            "supported"
 sightline lab list | run NAME | report

@@ -1,4 +1,4 @@
-"""All experiments, in the order in which a student would run them."""
+"""All experiments, in teaching order."""
 
 from __future__ import annotations
 

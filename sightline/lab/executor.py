@@ -1,7 +1,7 @@
-"""Running an experiment: its parts one by one, each kept as soon as it is measured.
+"""Run an experiment: measure its parts and save each one as soon as it is done.
 
 for event in steps(experiment, folder): …        progress
-finding(experiment, folder)                       what is on disk, judged
+finding(experiment, folder)                       the saved result, judged
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from pathlib import Path
 from sightline.errors import InputError, nearest
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.experiment import TIERS, Experiment, Finding, Tier
-from sightline.lab.results import Result, place_of, read, versions, write
-from sightline.lab.workers import one_by_one, side_by_side
+from sightline.lab.results import Result, library_versions, read_result, result_path, write_result
+from sightline.lab.workers import measure_in_parallel, measure_in_process
 
 FOLDER = Path("lab")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A part that is done now, or was done before."""
+    """A part that was just measured, or that a saved result already had (`resumed`)."""
 
     experiment: str
     part: str
     number: int
     of: int
     seconds: float
-    kept: bool
+    resumed: bool
 
 
-def named(name: str) -> Experiment:
-    """An experiment by its name."""
+def find_experiment(name: str) -> Experiment:
+    """The experiment with this name."""
     if name not in EXPERIMENTS:
         raise InputError(
             f"no experiment is called {name[:60]!r}", fix=nearest(name[:60], EXPERIMENTS)
@@ -43,44 +43,53 @@ def named(name: str) -> Experiment:
 def steps(
     experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "default", seed: int = 0
 ) -> Iterator[Progress]:
-    """Measure what is not measured yet, side by side where there are cores. Stopping loses nothing
-    that is done; nor does a part that fails or a worker that is killed (PartError)."""
+    """Measure the parts that the saved result lacks, in parallel where there are cores.
+
+    Every finished part is saved: stopping, a part that fails or a killed worker (PartError) loses
+    none of them.
+    """
     check_tier(tier)
-    path = place_of(folder, experiment.name, tier, seed)
+    path = result_path(folder, experiment.name, tier, seed)
     parts = experiment.parts(tier, seed)
     result = (
-        read(path) if path.exists() else Result(experiment.name, tier, seed, versions=versions())
+        read_result(path)
+        if path.exists()
+        else Result(experiment.name, tier, seed, versions=library_versions())
     )
     done = [part.name for part in parts if part.name in result.parts]
     for number, name in enumerate(done, start=1):
         yield Progress(
             experiment.name, name, number, len(parts), result.seconds.get(name, 0.0), True
         )
-    left = [part for part in parts if part.name not in result.parts]
-    known = EXPERIMENTS.get(experiment.name) is experiment and len(left) > 1
-    found = side_by_side(experiment, left, tier, seed) if known else one_by_one(experiment, left)
-    for number, (name, numbers, seconds) in enumerate(found, start=len(done) + 1):
+    remaining = [part for part in parts if part.name not in result.parts]
+    can_run_in_parallel = EXPERIMENTS.get(experiment.name) is experiment and len(remaining) > 1
+    measurements = (
+        measure_in_parallel(experiment, remaining, tier, seed)
+        if can_run_in_parallel
+        else measure_in_process(experiment, remaining)
+    )
+    for number, (name, numbers, seconds) in enumerate(measurements, start=len(done) + 1):
         result.parts[name], result.seconds[name] = numbers, seconds
-        write(path, result)
+        write_result(path, result)
         yield Progress(experiment.name, name, number, len(parts), seconds, False)
 
 
 def finding(
     experiment: Experiment, folder: Path = FOLDER, *, tier: Tier = "default", seed: int = 0
 ) -> Finding | None:
-    """What was found, if anything was."""
-    path = place_of(folder, experiment.name, tier, seed)
+    """The saved result of an experiment, or None if there is none."""
+    path = result_path(folder, experiment.name, tier, seed)
     if not path.exists():
         return None
-    result = read(path)
-    wanted = [part.name for part in experiment.parts(tier, seed)]
+    result = read_result(path)
+    part_names = [part.name for part in experiment.parts(tier, seed)]
     return Finding(
         experiment=experiment,
         tier=tier,
         seed=seed,
-        numbers={name: result.parts[name] for name in wanted if name in result.parts},
-        seconds=sum(result.seconds.get(name, 0.0) for name in wanted),
-        complete=all(name in result.parts for name in wanted),
+        numbers={name: result.parts[name] for name in part_names if name in result.parts},
+        seconds=sum(result.seconds.get(name, 0.0) for name in part_names),
+        complete=all(name in result.parts for name in part_names),
         versions=result.versions,
         path=path,
     )
@@ -94,19 +103,19 @@ def run(
     out: Path | str = FOLDER,
     progress: Callable[[Progress], None] | None = None,
 ) -> Finding:
-    """`sl.lab.run("softmax-saturation").verdict`"""
-    experiment = named(name)
+    """Run an experiment and return its finding: `sl.lab.run("softmax-saturation").verdict`."""
+    experiment = find_experiment(name)
     folder = Path(out)
     for step in steps(experiment, folder, tier=tier, seed=seed):
         if progress is not None:
             progress(step)
-    found = finding(experiment, folder, tier=tier, seed=seed)
-    assert found is not None
-    return found
+    result = finding(experiment, folder, tier=tier, seed=seed)
+    assert result is not None
+    return result
 
 
 def check_tier(tier: str) -> None:
     if tier not in TIERS:
         raise InputError(
-            f"a budget called {tier!r}", expected=", ".join(TIERS), fix=nearest(tier, TIERS)
+            f"no tier is called {tier!r}", expected=", ".join(TIERS), fix=nearest(tier, TIERS)
         )

@@ -1,12 +1,11 @@
-"""An experiment: a claim with its source, parts that measure, a rule that gives the verdict from
-the numbers, figures.
+"""An experiment: a claim with its source, the parts that measure it, the rule that turns numbers
+into a verdict, and figures.
 
-    claim → parts(budget) → numbers → judge(numbers) → supported | not supported | inconclusive
+    claim → parts(tier) → numbers → judge(numbers) → supported | not supported | inconclusive
                                     → draw(numbers)  → figures
 
-A part is a name and a function of a seed; it gives plain numbers. Parts that are done are kept on
-disk and not run again. The verdict is computed by `judge` whenever a result is read, never written
-down by hand.
+A part is a name and a function; it returns numbers as JSON can hold them. Finished parts are saved
+and not run again. `judge` computes the verdict whenever a result is read; no verdict is stored.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Tier = Literal["quick", "default", "full"]
 TIERS: tuple[Tier, ...] = ("quick", "default", "full")
 LIMITS = {"quick": "one minute", "default": "ten minutes", "full": "as long as it takes"}
 Verdict = Literal["supported", "not supported", "inconclusive"]
-Numbers = Mapping[str, Any]  # part → what it measured, as JSON has it
+Numbers = Mapping[str, Any]  # part name → what it measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,9 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One measurement. `name` says all that its numbers depend on besides the experiment's code:
-    "width-64.seed-1". What measures time is `alone`: nothing else runs beside it."""
+class ExperimentPart:
+    """One measurement. `name` states everything that its numbers depend on besides the code:
+    "width-64.seed-1". A part that measures time is `alone`: nothing runs in parallel with it."""
 
     name: str
     measure: Callable[[], Any]
@@ -52,18 +51,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that the claim says, whether the numbers bear it out (None: they do not decide),
-    and the numbers."""
+    """One statement of the claim, whether it holds (None: undecided), and the numbers that decide
+    it."""
 
-    says: Words
+    statement: Words
     holds: bool | None
-    found: str
+    measured: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """`parts` may not depend on anything but the tier and the first seed; `judge` and `draw` on
-    nothing but the numbers."""
+    """`parts` is a function of the tier and the first seed alone; `judge`, `draw` and `summarize`
+    are functions of the numbers alone."""
 
     name: str
     title: Words
@@ -71,16 +70,16 @@ class Experiment:
     source: str
     equation: str
     look_for: Words
-    parts: Callable[[Tier, int], Sequence[Part]]
+    parts: Callable[[Tier, int], Sequence[ExperimentPart]]
     judge: Callable[[Numbers], Sequence[Check]]
     draw: Callable[[Numbers], Mapping[str, Figure]]
     corrections: Sequence[Words] = ()
-    told: Callable[[Numbers], Words] | None = None
+    summarize: Callable[[Numbers], Words] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What an experiment found. `complete` is False where it was interrupted."""
+    """The result of an experiment. `complete` is False where it was interrupted."""
 
     experiment: Experiment
     tier: Tier
@@ -93,20 +92,19 @@ class Finding:
 
     @contextmanager
     def using_numbers(self) -> Generator[None]:
-        """Numbers of another shape than the experiment measures are refused in one line, wherever
-        that shows."""
+        """Turn any failure on saved numbers of an unexpected shape into one InputError."""
         try:
             yield
         except (SightlineError, OSError):
             raise
         except Exception as error:
             place = self.path or f"the result of {self.experiment.name}"
-            seen = (
+            message = (
                 f"{place}: the saved numbers are not what {self.experiment.name} measures"
                 f" ({type(error).__name__}: {error})"
             )
             raise InputError(
-                " ".join(seen.split())[:400],
+                " ".join(message.split())[:400],
                 fix=f"delete it (rm {place}) and run the experiment again",
             ) from error
 
@@ -119,23 +117,28 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """Supported if every check holds, not supported if one does not, inconclusive if the
-        numbers leave one open."""
+        """Supported if every check holds, not supported if one fails, inconclusive otherwise."""
         return verdict_of(self.checks) if self.complete else "inconclusive"
 
     @property
     def summary(self) -> Words | None:
-        """What was found, in words, where the experiment has any for it."""
-        if not self.complete or self.experiment.told is None:
+        """The result in sentences, for experiments that define `summarize`."""
+        if not self.complete or self.experiment.summarize is None:
             return None
         with self.using_numbers():
-            return self.experiment.told(self.numbers)
+            return self.experiment.summarize(self.numbers)
 
     def figures(self) -> Mapping[str, Figure]:
         if not self.complete:
             return {}
         with self.using_numbers():
             return self.experiment.draw(self.numbers)
+
+
+def part_fields(name: str) -> dict[str, str]:
+    """`run.post.depth-4.seed-1` → kind run, form post, depth 4, seed 1."""
+    kind, form, *rest = name.split(".")
+    return {"kind": kind, "form": form, **dict(field.split("-", 1) for field in rest)}
 
 
 def verdict_of(checks: Sequence[Check]) -> Verdict:

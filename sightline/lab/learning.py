@@ -1,7 +1,6 @@
-"""Training inside an experiment: a small model, batches made on the spot or cut from real text, an
-event for each step.
+"""Training inside an experiment: a small model, generated batches or real text, one event per step.
 
-for learner, event in learn(config, Drill(make), steps=400): …
+for learner, event in training_steps(config, GeneratedTask(make), steps=400): …
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from sightline.training.loop import StepEvent, Trainee, trainee
 
 
 @dataclass(frozen=True, slots=True)
-class Drill:
-    """A task made of a function of the step's number, and batches to be measured on."""
+class GeneratedTask:
+    """A task whose batches are a function of the step number, with held-out batches."""
 
     make: Callable[[int], Batch]
     held_out: Sequence[Batch] = field(default_factory=tuple[Batch, ...])
-    fingerprint: str = "made on the spot"
+    fingerprint: str = "generated"
 
     def batch(self, step: int) -> Batch:
         return self.make(step)
@@ -38,25 +37,25 @@ class Drill:
         yield from self.held_out
 
 
-def asked(tokens: Tensor, targets: Tensor) -> Batch:
-    """Tokens and what should be said at each; −100 where nothing is asked."""
+def labelled_batch(tokens: Tensor, targets: Tensor) -> Batch:
+    """A batch of tokens and targets; −100 marks positions without a target."""
     return Batch(tokens=tokens, targets=targets, count=int((targets != IGNORED).sum()))
 
 
-def random_of(seed: int, *path: int) -> torch.Generator:
-    """Random numbers that belong to a seed and a place: random_of(seed, step)."""
+def seeded_generator(seed: int, *path: int) -> torch.Generator:
+    """A generator seeded by a seed and a path of integers: seeded_generator(seed, step)."""
     return torch.Generator().manual_seed(int(order.random(seed, *path).integers(2**63)))
 
 
-def made(config: ModelConfig, seed: int) -> Transformer:
-    """A model with the weights that belong to the seed."""
+def build_seeded(config: ModelConfig, seed: int) -> Transformer:
+    """A model whose initial weights are determined by the seed."""
     torch.manual_seed(seed)
     return build(config)
 
 
-def learn(
+def training_steps(
     start: ModelConfig | Transformer,
-    task: Drill | PackedText,
+    task: GeneratedTask | PackedText,
     *,
     steps: int,
     lr: float = 1e-3,
@@ -66,37 +65,39 @@ def learn(
     clip: float = 1.0,
     seed: int = 0,
 ) -> Iterator[tuple[Trainee, StepEvent]]:
-    """AdamW, a short warm-up, a cosine down to a tenth, unless said otherwise. A loss that is not
-    finite raises NotFiniteError."""
+    """Train step by step; by default AdamW with a short warm-up and a cosine decay to a tenth.
+    A non-finite loss raises NotFiniteError."""
     schedule = shape or Schedule(warmup=steps // 20 if warmup is None else warmup)
     config = TrainingConfig(
         steps=steps, optimizer=optimizer or AdamW(lr=lr), schedule=schedule, clip=clip, seed=seed
     )
-    learner = trainee(start if isinstance(start, Transformer) else made(start, seed), config)
+    learner = trainee(
+        start if isinstance(start, Transformer) else build_seeded(start, seed), config
+    )
     for event in loop.steps(learner, task):
         yield learner, event
 
 
-def learned(
+def train(
     start: ModelConfig | Transformer,
-    task: Drill | PackedText,
+    task: GeneratedTask | PackedText,
     *,
     steps: int,
     lr: float = 1e-3,
     seed: int = 0,
 ) -> Trainee:
-    """After all steps."""
-    return list(learn(start, task, steps=steps, lr=lr, seed=seed))[-1][0]
+    """Train for all steps and return the final state."""
+    return list(training_steps(start, task, steps=steps, lr=lr, seed=seed))[-1][0]
 
 
-def loss_of(learner: Trainee, task: Drill | PackedText) -> float:
-    """Nats for each target of what is held out."""
+def held_out_loss(learner: Trainee, task: GeneratedTask | PackedText) -> float:
+    """Validation loss in nats per target."""
     return validate(learner, task)
 
 
-def plays(context: int, batch: int, seed: int) -> tuple[PackedText, int]:
-    """Shakespeare's works character by character, four plays held out, fetched once; and how many
-    characters there are."""
+def shakespeare(context: int, batch: int, seed: int) -> tuple[PackedText, int]:
+    """Shakespeare's works as characters, with four plays held out, and the vocabulary size.
+    Downloaded once."""
     from sightline.recipes.corpora import prepared_characters
 
     data = prepared_characters(None)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from sightline.errors import InputError
 from sightline.lab.experiment import Finding, Words
-from sightline.lab.style import save
+from sightline.lab.style import save_figure
 from sightline.lens.draw.page import FigureSection, ProseSection, Section, TableSection, save_page
 
-SAID = {
+LABELS = {
     "claim": Words("Claim", "主張"),
     "source": Words("Source", "出典"),
     "equation": Words("Equation", "式"),
@@ -40,36 +40,45 @@ def write_html(findings: Sequence[Finding], file: Path, *, language: str = "en")
     return save_page(
         [*overview(findings, language), *sections],
         file,
-        title=f"Sightline: {SAID['title'][language]}",
+        title=f"Sightline: {LABELS['title'][language]}",
     )
 
 
 def overview(findings: Sequence[Finding], language: str) -> list[Section]:
     rows = [
         [
-            one.experiment.title[language],
-            VERDICTS[one.verdict][language],
-            f"{one.seconds:,.0f}",
-            one.tier,
+            finding.experiment.title[language],
+            VERDICTS[finding.verdict][language],
+            f"{finding.seconds:,.0f}",
+            finding.tier,
         ]
-        for one in findings
+        for finding in findings
     ]
-    head = (SAID["experiment"][language], SAID["verdict"][language], SAID["work"][language], "")
-    prose = [text[language].replace("`", "") for text in summary(findings)]
-    return [ProseSection(SAID["title"][language], prose), TableSection("", "", head, rows)]
+    head = (
+        LABELS["experiment"][language],
+        LABELS["verdict"][language],
+        LABELS["work"][language],
+        "",
+    )
+    prose = [text[language].replace("`", "") for text in overview_texts(findings)]
+    return [ProseSection(LABELS["title"][language], prose), TableSection("", "", head, rows)]
 
 
-def summary(findings: Sequence[Finding]) -> list[Words]:
+def overview_texts(findings: Sequence[Finding]) -> list[Words]:
     """How many claims hold, by which rule, and how to run it all again."""
-    counts = {verdict: sum(one.verdict == verdict for one in findings) for verdict in VERDICTS}
+    counts = {
+        verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICTS
+    }
     each = {
         language: [f"{VERDICTS[verdict][language]} {count}" for verdict, count in counts.items()]
         for language in ("en", "ja")
     }
-    again = "; ".join(sorted({f"`{again_of('all', one)}`" for one in findings}))
-    used = ", ".join(
+    again = "; ".join(sorted({f"`{rerun_command('all', finding)}`" for finding in findings}))
+    libraries = ", ".join(
         f"{name} {value}"
-        for name, value in sorted({pair for one in findings for pair in one.versions.items()})
+        for name, value in sorted(
+            {pair for finding in findings for pair in finding.versions.items()}
+        )
     )
     rule = Words(
         "No verdict is written by hand. A check over seeds holds where the whole 95% interval lies"
@@ -85,11 +94,14 @@ def summary(findings: Sequence[Finding]) -> list[Words]:
             f"実験{len(findings)}件：{'、'.join(each['ja'])}。",
         ),
         rule,
-        Words(f"To run it again: {again}. Made with {used}.", f"再実行：{again}。使用：{used}。"),
+        Words(
+            f"To run it again: {again}. Made with {libraries}.",
+            f"再実行：{again}。使用：{libraries}。",
+        ),
     ]
 
 
-def again_of(name: str, finding: Finding) -> str:
+def rerun_command(name: str, finding: Finding) -> str:
     """The command that gives a finding."""
     words = [
         "sightline lab run",
@@ -103,24 +115,24 @@ def again_of(name: str, finding: Finding) -> str:
 def sections_of(finding: Finding, language: str) -> list[Section]:
     """The text that teaches, the checks, the figures."""
     rows = [
-        [check.says[language], HOLDS[check.holds][language], check.found]
+        [check.statement[language], HOLDS[check.holds][language], check.measured]
         for check in finding.checks
     ]
-    head = tuple(SAID[name][language] for name in ("check", "holds", "numbers"))
-    verdict = f"{SAID['verdict'][language]}: {VERDICTS[finding.verdict][language]}"
-    found: list[Section] = [
-        ProseSection(finding.experiment.title[language], lesson(finding, language)),
+    head = tuple(LABELS[name][language] for name in ("check", "holds", "numbers"))
+    verdict = f"{LABELS['verdict'][language]}: {VERDICTS[finding.verdict][language]}"
+    sections: list[Section] = [
+        ProseSection(finding.experiment.title[language], explanation_lines(finding, language)),
         TableSection("", verdict, head, rows),
     ]
-    for name, made in finding.figures().items():
-        drawn = io.StringIO()
+    for name, figure in finding.figures().items():
+        svg = io.StringIO()
         with finding.using_numbers():
-            made.savefig(drawn, format="svg", metadata={"Date": None})
-        found.append(FigureSection("", name, drawn.getvalue()))
-    return found
+            figure.savefig(svg, format="svg", metadata={"Date": None})
+        sections.append(FigureSection("", name, svg.getvalue()))
+    return sections
 
 
-def lesson(finding: Finding, language: str) -> list[str]:
+def explanation_lines(finding: Finding, language: str) -> list[str]:
     """Claim, equation, what to look for, what the notes get wrong."""
     experiment = finding.experiment
     lines = {
@@ -131,8 +143,8 @@ def lesson(finding: Finding, language: str) -> list[str]:
     lines |= {"look": experiment.look_for[language]}
     if finding.summary is not None:
         lines["found"] = finding.summary[language]
-    corrected = [f"{SAID['notes'][language]}: {one[language]}" for one in experiment.corrections]
-    return [f"{SAID[name][language]}: {text}" for name, text in lines.items()] + corrected
+    corrected = [f"{LABELS['notes'][language]}: {one[language]}" for one in experiment.corrections]
+    return [f"{LABELS[name][language]}: {text}" for name, text in lines.items()] + corrected
 
 
 def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "en") -> Path:
@@ -141,20 +153,18 @@ def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "
     try:
         pictures.mkdir(parents=True, exist_ok=True)
         lines = [
-            f"# {SAID['title'][language]}",
+            f"# {LABELS['title'][language]}",
             "",
-            *(f"{text[language]}  " for text in summary(findings)),
+            *(f"{text[language]}  " for text in overview_texts(findings)),
             "",
         ]
-        lines += [
-            f"| {' | '.join(SAID[name][language] for name in ('experiment', 'verdict', 'work'))} |",
-            "|---|---|--:|",
-        ]
+        head = [LABELS[name][language] for name in ("experiment", "verdict", "work")]
+        lines += [f"| {' | '.join(head)} |", "|---|---|--:|"]
         for one in findings:
             title = f"[{one.experiment.title[language]}](#{one.experiment.name})"
             lines.append(f"| {title} | {VERDICTS[one.verdict][language]} | {one.seconds:,.0f} |")
         for finding in findings:
-            lines += ["", *markdown(finding, pictures, language)]
+            lines += ["", *experiment_markdown(finding, pictures, language)]
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(
@@ -164,26 +174,26 @@ def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "
     return file
 
 
-def markdown(finding: Finding, pictures: Path, language: str) -> list[str]:
+def experiment_markdown(finding: Finding, pictures: Path, language: str) -> list[str]:
     experiment = finding.experiment
     lines = [f'<a id="{experiment.name}"></a>', "", f"## {experiment.title[language]}", ""]
-    lines += [*(f"{line}  " for line in lesson(finding, language)), ""]
-    head = [SAID[name][language] for name in ("check", "holds", "numbers")]
+    lines += [*(f"{line}  " for line in explanation_lines(finding, language)), ""]
+    head = [LABELS[name][language] for name in ("check", "holds", "numbers")]
     lines += [f"| {' | '.join(head)} |", "|---|---|---|"]
     rows = [
-        (check.says[language], HOLDS[check.holds][language], check.found)
+        (check.statement[language], HOLDS[check.holds][language], check.measured)
         for check in finding.checks
     ]
-    lines += [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows]
-    verdict = f"**{SAID['verdict'][language]}: {VERDICTS[finding.verdict][language]}**"
-    lines += ["", f"{verdict} (`{again_of(experiment.name, finding)}`)"]
-    for name, made in finding.figures().items():
+    lines += [f"| {' | '.join(escape_cell(cell) for cell in row)} |" for row in rows]
+    verdict = f"**{LABELS['verdict'][language]}: {VERDICTS[finding.verdict][language]}**"
+    lines += ["", f"{verdict} (`{rerun_command(experiment.name, finding)}`)"]
+    for name, figure in finding.figures().items():
         with finding.using_numbers():
-            [svg] = save(made, pictures / f"lab-{name}", [".svg"])
+            [svg] = save_figure(figure, pictures / f"lab-{name}", [".svg"])
         lines += ["", f"![{name}]({pictures.name}/{svg.name})"]
     return lines
 
 
-def escaped(cell: str) -> str:
+def escape_cell(cell: str) -> str:
     """|q| would end a cell."""
     return cell.replace("|", "\\|")

@@ -1,8 +1,6 @@
-"""Results on disk: one JSON file for an experiment, a tier and a seed, written anew after each
-part, whole or not at all.
+"""Results on disk: one JSON file per experiment, tier and seed, rewritten after each part.
 
-Its checksum covers everything in it: numbers that are not the measured ones are refused. Files of
-form 1 had none.
+A checksum covers all fields: edited numbers are refused. Files of form 1 had no checksum.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ MOST_BYTES = 100_000_000
 
 @dataclass
 class Result:
-    """The parts that are done, with the seconds that each took."""
+    """The finished parts and the seconds that each took."""
 
     experiment: str
     tier: Tier
@@ -41,39 +39,39 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def place_of(folder: Path, experiment: str, tier: Tier, seed: int) -> Path:
+def result_path(folder: Path, experiment: str, tier: Tier, seed: int) -> Path:
     return folder / f"{experiment}.{tier}.seed-{seed}.json"
 
 
 def seeds_in(folder: Path) -> list[int]:
-    """The seeds that a folder has results of."""
-    found = (re.fullmatch(r".*\.seed-(\d+)\.json", path.name) for path in folder.glob("*.json"))
-    return sorted({int(one[1]) for one in found if one})
+    """The seeds for which a folder has results."""
+    matches = (re.fullmatch(r".*\.seed-(\d+)\.json", path.name) for path in folder.glob("*.json"))
+    return sorted({int(match[1]) for match in matches if match})
 
 
-def read(path: Path) -> Result:
-    """A saved result; one that cannot be used is named with what to do about it."""
+def read_result(path: Path) -> Result:
+    """Read a saved result; raise InputError with the fix if it cannot be used."""
     try:
-        saved = read_json(path, most_bytes=MOST_BYTES)
+        fields = read_json(path, most_bytes=MOST_BYTES)
     except CheckpointError as error:
-        raise unusable(path, error.seen.removeprefix(f"{shown(path)} ")) from None
-    form = saved.pop("form", None)
-    checksum = saved.pop("sum", None)
-    if form not in (FORM, FORM_WITHOUT_SUM) or set(saved) != set(FIELDS):
-        raise unusable(path, f"form {short(form)} with {short(sorted(saved))}")
-    if checksum != (checksum_of(saved) if form == FORM else None):
-        raise unusable(path, "its checksum is not that of its numbers")
-    result = Result(**saved)
+        raise unusable_result(path, error.seen.removeprefix(f"{shown(path)} ")) from None
+    form = fields.pop("form", None)
+    checksum = fields.pop("sum", None)
+    if form not in (FORM, FORM_WITHOUT_SUM) or set(fields) != set(FIELDS):
+        raise unusable_result(path, f"form {short(form)} with {short(sorted(fields))}")
+    if checksum != (checksum_of(fields) if form == FORM else None):
+        raise unusable_result(path, "its checksum is not that of its numbers")
+    result = Result(**fields)
     if reason := misfit(result):
-        raise unusable(path, reason)
-    if path.name != place_of(path.parent, result.experiment, result.tier, result.seed).name:
-        raise unusable(
+        raise unusable_result(path, reason)
+    if path.name != result_path(path.parent, result.experiment, result.tier, result.seed).name:
+        raise unusable_result(
             path, f"it is of {short(result.experiment)}, {result.tier}, seed {result.seed}"
         )
     return result
 
 
-def unusable(path: Path, reason: str) -> InputError:
+def unusable_result(path: Path, reason: str) -> InputError:
     return InputError(
         f"{shown(path)} is no result of an experiment ({reason})",
         fix=f"delete it (rm {path}) and run the experiment again",
@@ -108,19 +106,19 @@ def is_duration(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
 
 
-def checksum_of(saved: Mapping[str, Any]) -> str:
-    """SHA-256 of the fields, in whatever order and with whatever spaces they are written."""
-    text = json.dumps(saved, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def checksum_of(fields: Mapping[str, Any]) -> str:
+    """SHA-256 of the fields, independent of key order and whitespace."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write(path: Path, result: Result) -> None:
-    """Beside its place first, then moved there."""
+def write_result(path: Path, result: Result) -> None:
+    """Write a result atomically."""
     fields = {name: getattr(result, name) for name in FIELDS}
-    said = {"form": FORM, "sum": checksum_of(fields), **fields}
+    content = {"form": FORM, "sum": checksum_of(fields), **fields}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(said, indent=1, allow_nan=False) + "\n")
+        write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise InputError(
             f"{path} cannot be written: {error.strerror or error}",
@@ -128,21 +126,21 @@ def write(path: Path, result: Result) -> None:
         ) from None
 
 
-def plain(value: Any) -> Any:
-    """Numbers as JSON has them: tensors and arrays as lists, NaN and infinity as None."""
+def to_json_numbers(value: Any) -> Any:
+    """Numbers as JSON can hold them: tensors and arrays as lists, NaN and infinity as None."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): to_json_numbers(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [to_json_numbers(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
-def versions() -> dict[str, str]:
-    """What the numbers were made with."""
+def library_versions() -> dict[str, str]:
+    """The versions and thread count that the numbers were measured with."""
     import numpy as np
     import torch
 

@@ -1,5 +1,4 @@
-"""Numbers with their doubt: means over seeds, 95% intervals, and comparisons that may be
-undecided."""
+"""Means over seeds with 95% confidence intervals, and comparisons that may be undecided."""
 
 from __future__ import annotations
 
@@ -8,13 +7,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SURE = 0.95
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over seeds, and where the true one lies with 95% confidence (Student's t). One value
-    alone, or NaN, is taken as it is."""
+    """A mean over seeds and its 95% confidence interval (Student's t). A single value, or NaN, is
+    its own interval."""
 
     mean: float
     low: float
@@ -31,7 +30,7 @@ class Interval:
         from scipy.stats import t
 
         half = (
-            float(t.ppf((1 + SURE) / 2, len(values) - 1))
+            float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
             * statistics.stdev(values)
             / math.sqrt(len(values))
         )
@@ -45,26 +44,32 @@ class Interval:
         )
 
 
-def above(found: Interval, bound: float) -> bool | None:
-    """Whether it is greater; None where the interval holds the bound."""
-    if math.isnan(found.mean):
+def is_above(interval: Interval, bound: float) -> bool | None:
+    """Whether the mean is above the bound; None where the interval contains the bound."""
+    if math.isnan(interval.mean):
         return None
-    if found.low > bound:
+    if interval.low > bound:
         return True
-    return False if found.high <= bound else None
+    return False if interval.high <= bound else None
 
 
-def below(found: Interval, bound: float) -> bool | None:
-    """Whether it is smaller; None where the interval holds the bound."""
-    return above(Interval(-found.mean, -found.high, -found.low, found.count), -bound)
+def is_below(interval: Interval, bound: float) -> bool | None:
+    """Whether the mean is below the bound; None where the interval contains the bound."""
+    return is_above(Interval(-interval.mean, -interval.high, -interval.low, interval.count), -bound)
 
 
-def within(found: Interval, low: float, high: float) -> bool | None:
-    """Whether it lies between; None where the interval holds one of the bounds."""
-    sides = above(found, low), below(found, high)
-    return False if False in sides else None if None in sides else True
+def is_within(interval: Interval, low: float, high: float) -> bool | None:
+    """Whether the mean lies between the bounds; None where the interval contains one of them."""
+    return all_hold([is_above(interval, low), is_below(interval, high)])
 
 
-def differences(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Seed by seed: ours − theirs."""
+def all_hold(claims: Sequence[bool | None]) -> bool | None:
+    """Three-valued and: False where one claim fails, else None where one is undecided."""
+    if False in claims:
+        return False
+    return None if None in claims else True
+
+
+def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Interval of ours − theirs, paired by seed."""
     return Interval.of([a - b for a, b in zip(ours, theirs, strict=True)])

@@ -1,5 +1,4 @@
-"""How the laboratory's figures look: colours that the colour-blind tell apart, light frames, axes
-with names."""
+"""The style of the laboratory's figures: a colour-blind-safe palette and labelled axes."""
 
 from __future__ import annotations
 
@@ -26,27 +25,29 @@ COLOURS = (
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 
 
-def figure(
+def new_figure(
     panels: int = 1, *, width: float = 4.6, height: float = 3.4
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with its panels side by side."""
-    from matplotlib.figure import Figure as Made
+    """A figure with a row of panels."""
+    from matplotlib.figure import Figure as Created
 
-    made = Made(figsize=(width * panels, height), layout="constrained")
-    axes = made.subplots(1, panels, squeeze=False)[0]
-    for one in axes:
-        one.spines[["top", "right"]].set_visible(False)
-        one.grid(True, color="0.92", linewidth=0.6)
-    return made, list(axes)
+    created = Created(figsize=(width * panels, height), layout="constrained")
+    axes = created.subplots(1, panels, squeeze=False)[0]
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(True, color="0.92", linewidth=0.6)
+    return created, list(axes)
 
 
-def line(axes: Axes, x: list[float], found: list[Interval], *, label: str, number: int) -> None:
-    """Means with their intervals as a band."""
+def plot_mean(
+    axes: Axes, x: list[float], intervals: list[Interval], *, label: str, number: int
+) -> None:
+    """Plot means as a line and their intervals as a band."""
     colour = COLOURS[number % len(COLOURS)]
     mark = MARKS[number % len(MARKS)]
     axes.plot(
         x,
-        [one.mean for one in found],
+        [interval.mean for interval in intervals],
         marker=mark,
         markersize=4,
         color=colour,
@@ -55,16 +56,16 @@ def line(axes: Axes, x: list[float], found: list[Interval], *, label: str, numbe
     )
     axes.fill_between(
         x,
-        [one.low for one in found],
-        [one.high for one in found],
+        [interval.low for interval in intervals],
+        [interval.high for interval in intervals],
         color=colour,
         alpha=0.18,
         linewidth=0,
     )
 
 
-def plain_numbers(*axes: Axis) -> None:
-    """Logarithmic axes that say 1, 2, 5, 10, 20 instead of powers."""
+def plain_log_ticks(*axes: Axis) -> None:
+    """Label logarithmic axes with 1, 2, 5, 10, 20 instead of powers of ten."""
     from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
     for axis in axes:
@@ -73,15 +74,17 @@ def plain_numbers(*axes: Axis) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def save(made: Figure, stem: Path, endings: Sequence[str] = (".svg", ".png")) -> list[Path]:
-    """As SVG and PNG, the same bytes each time."""
+def save_figure(
+    drawing: Figure, stem: Path, endings: Sequence[str] = (".svg", ".png")
+) -> list[Path]:
+    """Save as SVG and PNG, with reproducible bytes."""
     import matplotlib as mpl
 
-    found: list[Path] = []
+    paths: list[Path] = []
     with mpl.rc_context({"svg.hashsalt": "sightline", "svg.fonttype": "none"}):
         for ending in endings:
             metadata: dict[str, Any] = {"Date": None} if ending == ".svg" else {"Software": None}
             path = stem.with_name(stem.name + ending)
-            made.savefig(path, dpi=130, metadata=metadata)
-            found.append(path)
-    return found
+            drawing.savefig(path, dpi=130, metadata=metadata)
+            paths.append(path)
+    return paths

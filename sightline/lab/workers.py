@@ -1,8 +1,8 @@
-"""Parts side by side: a process per core, with one thread. A part is found by its name, so nothing
-but names and numbers travels.
+"""Measure parts in parallel: one single-threaded process per core. Only part names and numbers are
+sent between processes.
 
-A worker that fails or is killed ends the run with one PartError, after everything that was measured
-by then has been handed over.
+A worker that fails or is killed ends the run with one PartError, after all finished measurements
+have been returned.
 """
 
 from __future__ import annotations
@@ -20,105 +20,106 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from sightline.errors import SightlineError
-from sightline.lab.experiment import Experiment, Part, Tier
-from sightline.lab.results import plain
+from sightline.lab.experiment import Experiment, ExperimentPart, Tier
+from sightline.lab.results import to_json_numbers
 
-Wanted = tuple[str, Tier, int, str]  # experiment, tier, first seed, part
-Measured = tuple[str, Any, float]  # a part's name, what it measured, its seconds
-EXIT_SECONDS = 5.0  # until a process whose pipe is closed has an exit code
+PartKey = tuple[str, Tier, int, str]  # experiment, tier, first seed, part name
+Measurement = tuple[str, Any, float]  # part name, numbers, seconds
+EXIT_SECONDS = 5.0  # how long to wait for the exit code after the pipe closed
 
 
 class PartError(SightlineError, RuntimeError):
-    """A part that could not be measured; what was measured before it is kept."""
+    """A part that could not be measured; the parts measured before it are saved."""
 
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def measured(part: Part) -> Measured:
+def measure_part(part: ExperimentPart) -> Measurement:
     start = time.perf_counter()
-    numbers = plain(part.measure())
+    numbers = to_json_numbers(part.measure())
     return part.name, numbers, round(time.perf_counter() - start, 3)
 
 
-def one_by_one(experiment: Experiment, parts: Sequence[Part]) -> Iterator[Measured]:
-    """Parts in this process."""
+def measure_in_process(
+    experiment: Experiment, parts: Sequence[ExperimentPart]
+) -> Iterator[Measurement]:
+    """Measure parts one after the other in this process."""
     for part in parts:
         try:
-            yield measured(part)
+            yield measure_part(part)
         except Exception as error:
-            raise failure(experiment.name, part.name, error) from error
+            raise part_error(experiment.name, part.name, error) from error
 
 
-def side_by_side(
-    experiment: Experiment, parts: Sequence[Part], tier: Tier, seed: int
-) -> Iterator[Measured]:
-    """Parts as they are done; those that must be alone come first, one by one."""
+def measure_in_parallel(
+    experiment: Experiment, parts: Sequence[ExperimentPart], tier: Tier, seed: int
+) -> Iterator[Measurement]:
+    """Yield measurements as they finish; parts marked `alone` are measured first, one by one."""
     alone = [part for part in parts if part.alone or cores() == 1]
-    yield from one_by_one(experiment, alone)
-    rest: list[Wanted] = [
+    yield from measure_in_process(experiment, alone)
+    rest: list[PartKey] = [
         (experiment.name, tier, seed, part.name) for part in parts if part not in alone
     ]
     if rest:
-        yield from by_workers(rest)
+        yield from measure_with_workers(rest)
 
 
-def failure(experiment: str, part: str, error: Exception) -> PartError:
-    """One line for whatever a part raised. What no input explains brings its traceback as a
-    note."""
+def part_error(experiment: str, part: str, error: Exception) -> PartError:
+    """One PartError for any exception of a part; unexpected ones keep their traceback as a note."""
     if isinstance(error, SightlineError):
         return PartError(
             f"{experiment}, part {part}: {error.seen}", expected=error.expected, fix=error.fix
         )
     reason = " ".join(str(error).split())[:200]
-    made = PartError(
+    wrapped = PartError(
         f"{experiment}, part {part} failed with {type(error).__name__}: {reason}",
-        fix=again(experiment),
+        fix=rerun_hint(experiment),
     )
-    made.add_note("".join(traceback.format_exception(error)))
-    return made
+    wrapped.add_note("".join(traceback.format_exception(error)))
+    return wrapped
 
 
-def again(experiment: str) -> str:
+def rerun_hint(experiment: str) -> str:
     return (
-        f"run sightline lab run {experiment} again with the same options; what was measured is kept"
+        f"run sightline lab run {experiment} again with the same options; finished parts are reused"
     )
 
 
-# ---------------------------------------------------------------------------------- the processes
+# ------------------------------------------------------------------------------------- processes
 
 
 class Worker:
-    """A process that measures one part at a time; kept for the next experiment, because it takes
-    seconds to start."""
+    """A process that measures one part at a time; reused for the next experiment, because starting
+    one takes seconds."""
 
     def __init__(self) -> None:
         context = get_context("spawn")
         self.connection, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(other,), daemon=True)
+        self.process = context.Process(target=serve_parts, args=(other,), daemon=True)
         with interrupts_ignored():
             self.process.start()
         other.close()
-        self.wanted: Wanted | None = None
+        self.key: PartKey | None = None
 
-    def begin(self, wanted: Wanted) -> None:
-        self.wanted = wanted
-        with suppress(OSError):  # a dead one is noticed when it is asked for its answer
-            self.connection.send(wanted)
+    def start(self, key: PartKey) -> None:
+        self.key = key
+        with suppress(OSError):  # a dead process is noticed in `receive`
+            self.connection.send(key)
 
-    def answer(self) -> Measured | PartError:
-        """What came back; a process that is gone is an error too."""
-        assert self.wanted is not None
+    def receive(self) -> Measurement | PartError:
+        """The measurement or the error that the process sent; an error if the process died."""
+        assert self.key is not None
         try:
-            answer: Measured | PartError = self.connection.recv()
+            answer: Measurement | PartError = self.connection.recv()
         except (EOFError, OSError):
-            return self.gone(self.wanted)
-        self.wanted = None
+            return self.exit_error(self.key)
+        self.key = None
         return answer
 
-    def gone(self, wanted: Wanted) -> PartError:
-        """How the process ended."""
+    def exit_error(self, key: PartKey) -> PartError:
+        """An error that states how the process ended."""
         self.process.join(EXIT_SECONDS)
         code = self.process.exitcode or 0
         how = (
@@ -126,7 +127,8 @@ class Worker:
         )
         hint = "free some memory, then " if code == -getattr(signal, "SIGKILL", 9) else ""
         return PartError(
-            f"{wanted[0]}: the process that measured {wanted[3]} {how}", fix=hint + again(wanted[0])
+            f"{key[0]}: the process that measured {key[3]} {how}",
+            fix=hint + rerun_hint(key[0]),
         )
 
     def stop(self) -> None:
@@ -138,31 +140,31 @@ class Worker:
 IDLE: list[Worker] = []
 
 
-def by_workers(wanted: Sequence[Wanted]) -> Iterator[Measured]:
-    """Each part by whichever worker is free. Stopping before the end, for whatever reason, stops
-    the busy ones."""
-    waiting = list(reversed(wanted))
-    crew: list[Worker] = []
+def measure_with_workers(keys: Sequence[PartKey]) -> Iterator[Measurement]:
+    """Give each part to the next free worker. Leaving early, for any reason, stops the busy
+    workers."""
+    waiting = list(reversed(keys))
+    workers: list[Worker] = []
     try:
-        for _ in range(min(cores(), len(wanted))):
-            crew.append(idle_worker() or Worker())
-            crew[-1].begin(waiting.pop())
-        while busy := [worker for worker in crew if worker.wanted]:
+        for _ in range(min(cores(), len(keys))):
+            workers.append(idle_worker() or Worker())
+            workers[-1].start(waiting.pop())
+        while busy := [worker for worker in workers if worker.key]:
             ready = wait([worker.connection for worker in busy])
-            answers = [(worker, worker.answer()) for worker in busy if worker.connection in ready]
+            answers = [(worker, worker.receive()) for worker in busy if worker.connection in ready]
             yield from (answer for _, answer in answers if not isinstance(answer, PartError))
             for worker, answer in answers:
                 if isinstance(answer, PartError):
                     raise answer
                 if waiting:
-                    worker.begin(waiting.pop())
+                    worker.start(waiting.pop())
     finally:
-        for worker in crew:
-            IDLE.append(worker) if worker.wanted is None else worker.stop()
+        for worker in workers:
+            IDLE.append(worker) if worker.key is None else worker.stop()
 
 
 def idle_worker() -> Worker | None:
-    """One that is alive, if there is any."""
+    """An idle worker that is still alive, or None."""
     with suppress(IndexError):
         while True:
             worker = IDLE.pop()
@@ -174,8 +176,8 @@ def idle_worker() -> Worker | None:
 
 @contextmanager
 def interrupts_ignored() -> Generator[None]:
-    """Processes inherit it: one that is still importing would answer Ctrl-C, which is the parent's,
-    with a traceback."""
+    """Ignore Ctrl-C while a child process starts: it inherits this, and would otherwise print a
+    traceback if interrupted during its imports."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -192,17 +194,17 @@ def stop_workers() -> None:
         IDLE.pop().stop()
 
 
-def serve(connection: Connection) -> None:
-    """Measure what is asked for until the parent is gone."""
-    prepare()
+def serve_parts(connection: Connection) -> None:
+    """Measure the requested parts until the parent closes the pipe."""
+    prepare_worker()
     with suppress(EOFError, OSError):
         while True:
-            connection.send(measured_by_name(connection.recv()))
+            connection.send(measure_by_name(connection.recv()))
 
 
-def prepare() -> None:
-    """Ctrl-C is the parent's; small models are quickest on one thread. Numbers below 1e-38 are 0:
-    with them, where softmax is saturated, some processors are forty times slower."""
+def prepare_worker() -> None:
+    """Ignore Ctrl-C (the parent handles it), use one thread, and flush denormals: with a saturated
+    softmax they make some processors forty times slower."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -210,13 +212,13 @@ def prepare() -> None:
     torch.set_flush_denormal(True)
 
 
-def measured_by_name(wanted: Wanted) -> Measured | PartError:
+def measure_by_name(key: PartKey) -> Measurement | PartError:
     from sightline.lab.catalogue import EXPERIMENTS
 
-    experiment, tier, seed, name = wanted
+    experiment, tier, seed, name = key
     try:
-        return measured(
+        return measure_part(
             next(part for part in EXPERIMENTS[experiment].parts(tier, seed) if part.name == name)
         )
     except Exception as error:
-        return failure(experiment, name, error)
+        return part_error(experiment, name, error)

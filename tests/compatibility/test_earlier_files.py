@@ -54,7 +54,7 @@ def test_a_trace_opens_with_the_same_weights() -> None:
 
 
 def test_a_lab_result_reads() -> None:
-    result = results.read(FILES / "three-words.quick.seed-0.json")
+    result = results.read_result(FILES / "three-words.quick.seed-0.json")
     assert (result.experiment, result.tier, result.seed) == ("three-words", "quick", 0)
 
 

@@ -204,7 +204,7 @@ def test_cache_of_a_token() -> None:
         (
             "gpt2",
             {"time": 10**10},
-            "time is 1e+10; expected up to 1,000,000,000. Fix: a smaller one",
+            "time is 1e+10; expected up to 1,000,000,000. Fix: time 1000000000",
         ),
         ("gpt2", {"batch": -1}, "batch is -1; expected 1 or more. Fix: batch 1, or leave it out"),
         (

@@ -9,7 +9,7 @@ import pytest
 
 import sightline as sl
 from sightline.explain import explain
-from sightline.explain.lines import sizes, symbols
+from sightline.explain.lines import size_text, symbol_text
 from tests.explain.legal import EXTRA
 from tests.support import tiny
 
@@ -19,7 +19,7 @@ GRID = tiny.ALL | EXTRA
 def lines(config: sl.ModelConfig, *, stack: str = "", section: str = "") -> list[str]:
     """`equation  [shape]` of one part, or of the whole model."""
     return [
-        f"{line.equation}  {symbols(line.shape)}"
+        f"{line.equation}  {symbol_text(line.shape)}"
         for found in explain(config).sections
         for line in found.lines
         if stack in ("", found.stack) and section in ("", found.name)
@@ -162,7 +162,7 @@ def test_one_letter_means_one_size_or_is_said_to_differ(name: str) -> None:
         known = about.letters | about.letters_of(section)
         for line in section.lines:
             assert [known[axis.symbol] for axis in line.shape] == [axis.size for axis in line.shape]
-            assert sizes(line.shape) == " × ".join(str(axis.size) for axis in line.shape)
+            assert size_text(line.shape) == " × ".join(str(axis.size) for axis in line.shape)
 
 
 def test_letters_that_differ_are_given_where_they_do() -> None:

@@ -99,13 +99,13 @@ def test_states_take_sixteen_bytes_a_parameter() -> None:
 
 BANDS = "the equation, in bands of queries: the fused kernel has no soft-cap and no sinks"
 PATHS = {
-    "gpt": "fused kernel, causal triangle; nothing of size [h, T, T] in memory",
-    "bert": "fused kernel, no mask; nothing of size [h, T, T] in memory",
-    "llama-window": "fused kernel over the window of 16; nothing of size [h, T, T] in memory",
-    "alibi": "fused kernel with the ALiBi bias, in bands of queries; training keeps 1 × [h, T, T] in each layer",
-    "relative": "fused kernel with the relative bias, in bands of queries; training keeps 1 × [h, T, T] in each layer",
-    "soft-cap": f"{BANDS}; training keeps 3 × [h, T, T] in each layer",
-    "sinks": f"{BANDS}; training keeps 2 × [h, T, T] in each layer",
+    "gpt": "fused kernel, causal triangle; no [h, T, T] tensor in memory",
+    "bert": "fused kernel, no mask; no [h, T, T] tensor in memory",
+    "llama-window": "fused kernel over the window of 16; no [h, T, T] tensor in memory",
+    "alibi": "fused kernel with the ALiBi bias, in bands of queries; training keeps 1 × [h, T, T] per layer",
+    "relative": "fused kernel with the relative bias, in bands of queries; training keeps 1 × [h, T, T] per layer",
+    "soft-cap": f"{BANDS}; training keeps 3 × [h, T, T] per layer",
+    "sinks": f"{BANDS}; training keeps 2 × [h, T, T] per layer",
 }
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 import sightline as sl
 from sightline.explain import explain, listing, terminal, three_words, to_markdown
 from sightline.explain.example import X
-from sightline.explain.wording import scaled, share
+from sightline.explain.wording import percent_of, with_unit
 from tests.explain.legal import EXTRA
 from tests.support import tiny
 
@@ -23,7 +23,7 @@ GRID = tiny.ALL | EXTRA
 
 def screen(config: sl.ModelConfig, *, width: int = 120, name: str = "model") -> str:
     return "\n".join(
-        line.plain for line in terminal.render(explain(config, name=name), width=width)
+        line.plain for line in terminal.render_explanation(explain(config, name=name), width=width)
     )
 
 
@@ -88,7 +88,7 @@ def test_patterns_name_their_layers() -> None:
 
 
 def test_colour_only_where_there_is_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = terminal.render(explain(sl.PUBLISHED["gpt2"]()), width=100)
+    lines = terminal.render_explanation(explain(sl.PUBLISHED["gpt2"]()), width=100)
 
     def printed(**options: object) -> str:
         console = Console(file=io.StringIO(), highlight=False, width=100, **options)  # type: ignore[arg-type]
@@ -130,9 +130,9 @@ def test_json_says_the_same_as_the_value(name: str) -> None:
 
 
 def test_the_list_has_every_published_model() -> None:
-    models = listing.to_plain(sl.PUBLISHED)
+    models = listing.model_values(sl.PUBLISHED)
     assert [model["name"] for model in models] == list(sl.PUBLISHED)
-    text = [line.plain for line in listing.render(sl.PUBLISHED, width=60)]
+    text = [line.plain for line in listing.render_models(sl.PUBLISHED, width=60)]
     assert len(text) == len(sl.PUBLISHED) + 1
     assert all(cell_len(line) <= 60 for line in text)
     assert "124,439,808" in text[3]
@@ -151,12 +151,12 @@ def test_the_list_has_every_published_model() -> None:
     ],
 )
 def test_numbers_people_can_read(value: int, text: str) -> None:
-    assert scaled(value, "B") == text
+    assert with_unit(value, "B") == text
 
 
 def test_shares() -> None:
-    assert share(1, 3) == "33.3%"
-    assert share(0, 3) == share(3, 0) == ""
+    assert percent_of(1, 3) == "33.3%"
+    assert percent_of(0, 3) == percent_of(3, 0) == ""
 
 
 # ------------------------------------------------------------------------------------ three words

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from sightline.lab.statistics import Interval, above, below, differences, within
+from sightline.lab.statistics import Interval, is_above, is_below, is_within, paired_difference
 
 
 def test_the_interval_is_students() -> None:
@@ -39,12 +39,12 @@ def test_comparisons_may_be_undecided(
     low: float, high: float, over: bool | None, under: bool | None, between: bool | None
 ) -> None:
     found = Interval((low + high) / 2, low, high, 5)
-    assert above(found, 1) is over
-    assert below(found, 1) is under
-    assert within(found, 0.9, 1.1) is between
-    assert within(found, -5, 5) is True
-    assert above(Interval.of([]), 1) is None
+    assert is_above(found, 1) is over
+    assert is_below(found, 1) is under
+    assert is_within(found, 0.9, 1.1) is between
+    assert is_within(found, -5, 5) is True
+    assert is_above(Interval.of([]), 1) is None
 
 
 def test_differences_are_seed_by_seed() -> None:
-    assert differences([3.0, 5.0], [2.0, 4.0]) == Interval(1.0, 1.0, 1.0, 2)
+    assert paired_difference([3.0, 5.0], [2.0, 4.0]) == Interval(1.0, 1.0, 1.0, 2)

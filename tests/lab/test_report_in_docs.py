@@ -12,7 +12,7 @@ import pytest
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.executor import finding
 from sightline.lab.experiment import Check, Finding
-from sightline.lab.report import HOLDS, VERDICTS, again_of, escaped
+from sightline.lab.report import HOLDS, VERDICTS, escape_cell, rerun_command
 from sightline.lab.results import seeds_in
 
 PLACE = Path(__file__).parents[2] / "docs" / "laboratory"
@@ -59,12 +59,12 @@ def test_the_page_says_what_the_numbers_say(
     found = findings[name]
     page = PAGES[language].read_text(encoding="utf-8")
     text = section(page, name)
-    assert f"{VERDICTS[found.verdict][language]}** (`{again_of(name, found)}`)" in text
+    assert f"{VERDICTS[found.verdict][language]}** (`{rerun_command(name, found)}`)" in text
     assert f"](#{name}) | {VERDICTS[found.verdict][language]} | {found.seconds:,.0f} |" in page
     assert found.checks
     for check in found.checks:
-        row = (check.says[language], HOLDS[check.holds][language], check.found)
-        assert f"| {' | '.join(map(escaped, row))} |" in text
+        row = (check.statement[language], HOLDS[check.holds][language], check.measured)
+        assert f"| {' | '.join(map(escape_cell, row))} |" in text
     for picture in figures(name):
         assert f"figures/lab-{picture}.svg" in text
         assert (PLACE / "figures" / f"lab-{picture}.svg").is_file()
@@ -74,7 +74,7 @@ def test_the_page_says_what_the_numbers_say(
 
 
 def check_of(found: Finding, *words: str) -> Check:
-    [one] = [check for check in found.checks if all(word in check.says.en for word in words)]
+    [one] = [check for check in found.checks if all(word in check.statement.en for word in words)]
     return one
 
 

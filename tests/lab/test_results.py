@@ -17,7 +17,7 @@ from sightline.errors import InputError
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.executor import finding
 from sightline.lab.experiment import Finding
-from sightline.lab.results import place_of, read, write
+from sightline.lab.results import read_result, result_path, write_result
 
 NUMBERS = Path(__file__).parents[2] / "docs" / "laboratory" / "numbers"
 SMALL = (
@@ -48,7 +48,7 @@ STRANGE: list[Any] = [
 
 
 def saved(name: str, folder: Path) -> Path:
-    path = place_of(folder, name, "default", 100)
+    path = result_path(folder, name, "default", 100)
     shutil.copy(NUMBERS / path.name, path)
     return path
 
@@ -70,19 +70,19 @@ def test_a_result_that_was_changed_is_refused(old: str, new: str, tmp_path: Path
     assert old in text
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(InputError, match="its checksum is not that of its numbers") as caught:
-        read(path)
+        read_result(path)
     assert f"Fix: delete it (rm {path})" in str(caught.value)
 
 
 def test_the_layout_of_the_file_does_not_matter_and_form_1_had_no_checksum(tmp_path: Path) -> None:
     path = saved("three-words", tmp_path)
-    before = read(path)
+    before = read_result(path)
     fields = json.loads(path.read_text())
     path.write_text(json.dumps(dict(reversed(fields.items()))))
-    assert read(path) == before
+    assert read_result(path) == before
     del fields["sum"]
     path.write_text(json.dumps(fields | {"form": 1}))
-    assert read(path) == before
+    assert read_result(path) == before
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_values_of_other_types_are_refused(
     del fields["sum"]
     path.write_text(json.dumps(fields | {"form": 1}))
     with pytest.raises(InputError) as caught:
-        read(path)
+        read_result(path)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -123,11 +123,11 @@ def test_deep_json_a_fifo_and_numbers_that_are_not_finite_are_refused(tmp_path: 
     ):
         path.write_text(bad)
         with pytest.raises(InputError, match="is no result of an experiment"):
-            read(path)
+            read_result(path)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(InputError, match="is not a regular file"):
-        read(path)
+        read_result(path)
 
 
 def exchanged(value: Any, dice: random.Random) -> Any:
@@ -159,14 +159,14 @@ def test_numbers_of_another_shape_are_judged_or_refused_in_one_line(
 ) -> None:
     """Written with a right checksum, as a forger would."""
     path = saved(name, tmp_path)
-    sound = read(path)
+    sound = read_result(path)
     refused = 0
     for seed in range(60):
         dice = random.Random(seed)
         result = copy.copy(sound)
         part = dice.choice(sorted(sound.parts))
         result.parts = sound.parts | {part: exchanged(sound.parts[part], dice)}
-        write(path, result)
+        write_result(path, result)
         found = finding(EXPERIMENTS[name], tmp_path, tier="default", seed=100)
         assert found is not None
         line = refusal(found)
@@ -182,9 +182,9 @@ def test_a_report_of_numbers_that_cannot_be_drawn_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = saved("three-words", tmp_path)
-    result = read(path)
+    result = read_result(path)
     result.parts["by-hand"]["weights"] = [[1.0], "x"]
-    write(path, result)
+    write_result(path, result)
     for file in ("a.html", "a.md"):
         assert main(["lab", "report", str(tmp_path), "--out", str(tmp_path / file)]) == 2
         line = capsys.readouterr().err.strip()

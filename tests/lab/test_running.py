@@ -10,10 +10,18 @@ import pytest
 
 from sightline.errors import InputError
 from sightline.lab.executor import finding, run, steps
-from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words, verdict_of
+from sightline.lab.experiment import (
+    Check,
+    Experiment,
+    ExperimentPart,
+    Numbers,
+    Tier,
+    Words,
+    verdict_of,
+)
 from sightline.lab.report import write_html, write_markdown
-from sightline.lab.results import place_of, read, write
-from sightline.lab.style import figure, save
+from sightline.lab.results import read_result, result_path, write_result
+from sightline.lab.style import new_figure, save_figure
 
 SAID = Words("the sum is six", "和は6")
 
@@ -21,9 +29,9 @@ SAID = Words("the sum is six", "和は6")
 def counting(calls: list[str], *, limit: float = 6) -> Experiment:
     """Three parts, each one number."""
 
-    def parts(tier: Tier, seed: int) -> Sequence[Part]:
+    def parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
         return [
-            Part(
+            ExperimentPart(
                 f"part-{n}", lambda n=n: calls.append(str(n)) or {"value": n, "none": float("nan")}
             )
             for n in (1, 2, 3)
@@ -34,7 +42,7 @@ def counting(calls: list[str], *, limit: float = 6) -> Experiment:
         return [Check(SAID, total == limit, str(total))]
 
     def draw(numbers: Numbers) -> Mapping[str, object]:
-        made, (axes,) = figure()
+        made, (axes,) = new_figure()
         axes.plot([row["value"] for row in numbers.values()])
         return {"counting": made}
 
@@ -61,7 +69,7 @@ def test_parts_that_are_done_are_not_run_again(tmp_path: Path) -> None:
     found = finding(experiment, tmp_path)
     assert found is not None
     assert (found.complete, found.verdict, found.checks) == (False, "inconclusive", ())
-    assert [step.kept for step in steps(experiment, tmp_path)] == [True, True, False]
+    assert [step.resumed for step in steps(experiment, tmp_path)] == [True, True, False]
     assert calls == ["1", "2", "3"]
     found = finding(experiment, tmp_path)
     assert found is not None
@@ -73,10 +81,10 @@ def test_parts_that_are_done_are_not_run_again(tmp_path: Path) -> None:
 def test_the_verdict_is_computed_from_the_numbers(tmp_path: Path) -> None:
     experiment = counting([])
     list(steps(experiment, tmp_path))
-    path = place_of(tmp_path, "counting", "default", 0)
-    result = read(path)
+    path = result_path(tmp_path, "counting", "default", 0)
+    result = read_result(path)
     result.parts["part-3"]["value"] = 4
-    write(path, result)
+    write_result(path, result)
     found = finding(experiment, tmp_path)
     assert found is not None
     assert found.verdict == "not supported"
@@ -99,7 +107,7 @@ def test_the_rule(holds: tuple[bool | None, ...], verdict: str) -> None:
     "text", ["", "{", "[]", '{"form": 2}', '{"form": 1, "tier": "slow", "parts": {}}']
 )
 def test_a_broken_result_is_named_with_the_fix(text: str, tmp_path: Path) -> None:
-    place_of(tmp_path, "counting", "default", 0).write_text(text)
+    result_path(tmp_path, "counting", "default", 0).write_text(text)
     for use in (
         lambda: list(steps(counting([]), tmp_path)),
         lambda: finding(counting([]), tmp_path),
@@ -113,7 +121,7 @@ def test_a_broken_result_is_named_with_the_fix(text: str, tmp_path: Path) -> Non
 def test_names_and_budgets_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="did you mean 'three-words'"):
         run("three-word", out=tmp_path)
-    with pytest.raises(InputError, match="a budget called 'fast'"):
+    with pytest.raises(InputError, match="no tier is called 'fast'"):
         list(steps(counting([]), tmp_path, tier="fast"))  # pyright: ignore[reportArgumentType]
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
@@ -133,21 +141,21 @@ def test_reports_hold_the_lesson_in_both_languages(tmp_path: Path) -> None:
 
 def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     found = run("three-words", out=tmp_path, tier="quick")
-    twice = [save(found.figures()["three-words"], tmp_path / name) for name in ("a", "b")]
+    twice = [save_figure(found.figures()["three-words"], tmp_path / name) for name in ("a", "b")]
     assert [path.suffix for path in twice[0]] == [".svg", ".png"]
     assert all(one.read_bytes() == other.read_bytes() for one, other in zip(*twice, strict=True))
 
 
 def test_parts_run_side_by_side_and_give_what_they_give_alone(tmp_path: Path) -> None:
     from sightline.lab.catalogue import EXPERIMENTS
-    from sightline.lab.workers import measured
+    from sightline.lab.workers import measure_part
 
     experiment = EXPERIMENTS["three-words"]
     events = list(steps(experiment, tmp_path, tier="quick"))
     assert [event.number for event in events] == [1, 2, 3]
     found = finding(experiment, tmp_path, tier="quick")
     assert found is not None
-    alone = {name: numbers for name, numbers, _ in map(measured, experiment.parts("quick", 0))}
+    alone = {name: numbers for name, numbers, _ in map(measure_part, experiment.parts("quick", 0))}
     assert json.dumps(found.numbers) == json.dumps(alone)
     assert list(found.numbers) == [part.name for part in experiment.parts("quick", 0)]
 

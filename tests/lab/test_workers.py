@@ -1,4 +1,4 @@
-"""A part that fails, a worker that is killed: one line, and what was measured is kept."""
+"""A part that fails, a worker that is killed: one line, and finished parts are reused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sightline.cli.main import main
 from sightline.lab import workers
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.executor import steps
-from sightline.lab.experiment import Experiment, Part
-from sightline.lab.results import Result, place_of, read, write
+from sightline.lab.experiment import Experiment, ExperimentPart
+from sightline.lab.results import Result, read_result, result_path, write_result
 from sightline.lab.workers import PartError
 
 SATURATION = EXPERIMENTS["softmax-saturation"]
@@ -27,20 +27,20 @@ def test_a_run_that_lacks_its_data_offline_ends_in_one_line_and_keeps_what_was_m
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "empty"))
     workers.stop_workers()  # the next ones see these variables
-    path = place_of(tmp_path, SATURATION.name, "quick", 0)
+    path = result_path(tmp_path, SATURATION.name, "quick", 0)
     before = {
         part.name: {"value": 1}
         for part in SATURATION.parts("quick", 0)
         if part.name.startswith("width")
     }
-    write(path, Result(SATURATION.name, "quick", 0, parts=dict(before)))
+    write_result(path, Result(SATURATION.name, "quick", 0, parts=dict(before)))
     assert main(["lab", "run", SATURATION.name, "--quick", "--out", str(tmp_path)]) == 2
     workers.stop_workers()
     line = capsys.readouterr().err.strip()
     assert "\n" not in line
     assert line.startswith("error: softmax-saturation, part trained-16.scaled.steps-60.seed-")
     assert "HF_HUB_OFFLINE forbids the network. Fix: unset HF_HUB_OFFLINE" in line
-    assert read(path).parts == before
+    assert read_result(path).parts == before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals")
@@ -59,8 +59,8 @@ def test_a_worker_killed_by_sigkill_ends_the_run_in_one_line_and_keeps_what_was_
         match=r"softmax-saturation: the process that measured width-\S+ was killed by SIGKILL",
     ) as refusal:
         done += [step.part for step in running]
-    assert "what was measured is kept" in str(refusal.value)
-    assert list(read(place_of(tmp_path, SATURATION.name, "quick", 0)).parts) == done
+    assert "finished parts are reused" in str(refusal.value)
+    assert list(read_result(result_path(tmp_path, SATURATION.name, "quick", 0)).parts) == done
     assert not multiprocessing.active_children()
 
 
@@ -74,7 +74,7 @@ def broken(error: Exception) -> Experiment:
     }
     return Experiment(
         name="broken",
-        parts=lambda tier, seed: [Part("one", lambda: 1), Part("two", fail)],
+        parts=lambda tier, seed: [ExperimentPart("one", lambda: 1), ExperimentPart("two", fail)],
         **fields,
     )
 
@@ -89,4 +89,4 @@ def test_an_exception_of_a_part_is_one_line_that_names_the_part(
         list(steps(broken(error), tmp_path))
     assert "\n" not in str(refusal.value)
     assert "Traceback" in refusal.value.__notes__[0]
-    assert read(place_of(tmp_path, "broken", "default", 0)).parts == {"one": 1}
+    assert read_result(result_path(tmp_path, "broken", "default", 0)).parts == {"one": 1}

@@ -1,12 +1,12 @@
-"""Direction and length: what of a score is cos θ and what is |q| and |k|, on real models, and in
-models made of direction alone.
+"""Direction and length: how much of a score is cos θ and how much |q| and |k|, in real models and
+in models that use direction only.
 
     score = |q| |k| cos θ / √d_k                  dot
     score = s cos θ                               cosine: |k| = 1
     score = √d_k Σ s_i² q̂_i k̂_i                   nGPT: every vector on the unit sphere, s learned
 
-Attention with a kernel that is not learned is a kernel smoother, and the noisy loss of each
-training run is smoothed by it.
+Attention with a fixed kernel is a kernel smoother; it smooths the noisy loss of each training run
+here.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.measures.kernel_smoother import smoothed, smoother
-from sightline.lab.statistics import Interval, below, differences
-from sightline.lab.style import COLOURS, figure, line
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.measures.kernel_smoother import measure_smoother, smooth_losses
+from sightline.lab.statistics import Interval, all_hold, is_below, paired_difference
+from sightline.lab.style import COLOURS, new_figure, plot_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,15 +50,18 @@ CONTEXT = 64
 ROWS = 8
 
 
-def parts(tier: Tier, seed: int) -> Sequence[Part]:
+def geometry_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
     steps = STEPS[tier]
     seeds = range(seed, seed + SEEDS[tier])
-    real = [Part(f"real.{model}", lambda model=model: layers_of(model)) for model in MODELS]
-    exact = [Part(f"smoother.seed-{n}", lambda n=n: smoother(n)) for n in seeds]
+    real = [
+        ExperimentPart(f"real.{model}", lambda model=model: measure_real_layers(model))
+        for model in MODELS
+    ]
+    exact = [ExperimentPart(f"smoother.seed-{n}", lambda n=n: measure_smoother(n)) for n in seeds]
     return [*real, *exact] + [
-        Part(
+        ExperimentPart(
             f"trained.{kind}.rate-{rate:g}.steps-{steps}.seed-{n}",
-            lambda kind=kind, rate=rate, n=n: trained(kind, rate, steps, n),
+            lambda kind=kind, rate=rate, n=n: train_kind(kind, rate, steps, n),
         )
         for kind in KINDS
         for rate in RATES[tier]
@@ -69,21 +72,21 @@ def parts(tier: Tier, seed: int) -> Sequence[Part]:
 # ------------------------------------------------------------------------------------ real models
 
 
-def layers_of(name: str) -> list[dict[str, float]]:
-    """Each layer of a real model on one text: lengths, angles, shares; and how far |q| |k| cos θ is
-    from the score itself."""
+def measure_real_layers(name: str) -> list[dict[str, float]]:
+    """Lengths, angles and shares of each layer of a real model on one text, and the difference
+    between |q| |k| cos θ and the score."""
     from sightline.lens.geometry.decompose import geometry_of, summary
     from sightline.model import load
 
     trace = load(name, engine="torch").trace(TEXT)
-    found: list[dict[str, float]] = []
+    rows: list[dict[str, float]] = []
     for layer in summary(trace):
         head = geometry_of(trace, layer.site[1], 0)
         look = trace.look(layer.site[1])
-        seen = head.allowed
-        scores = look.scores(0)[seen]
-        apart = float((head.scores()[seen] - scores).abs().max() / scores.abs().max())
-        found.append(
+        allowed = head.allowed
+        scores = look.scores(0)[allowed]
+        difference = float((head.scores()[allowed] - scores).abs().max() / scores.abs().max())
+        rows.append(
             {
                 "query": layer.query_length,
                 "key": layer.key_length,
@@ -91,17 +94,17 @@ def layers_of(name: str) -> list[dict[str, float]]:
                 "direction": layer.shares.direction,
                 "length": layer.shares.length,
                 "attention length": layer.shares.attention_length,
-                "apart": apart,
+                "apart": difference,
             }
         )
-    return found
+    return rows
 
 
-# ---------------------------------------------------------------------------------- trained alike
+# -------------------------------------------------------------------------------- trained models
 
 
-def model(kind: str, vocabulary: int) -> ModelConfig:
-    """The same size and positions; only the vectors differ."""
+def model_of_kind(kind: str, vocabulary: int) -> ModelConfig:
+    """The same size and positions; only the attention scores differ."""
     from sightline.architectures import llama, ngpt
 
     if kind == "ngpt":
@@ -119,18 +122,18 @@ def model(kind: str, vocabulary: int) -> ModelConfig:
     )
 
 
-def trained(kind: str, rate: float, steps: int, seed: int) -> dict[str, Any]:
-    """The same batches, no weight decay; nGPT without warm-up, as its paper says. Held-out loss,
-    the smoothed course, length's share."""
-    from sightline.lab.learning import learn, loss_of, plays
+def train_kind(kind: str, rate: float, steps: int, seed: int) -> dict[str, Any]:
+    """Train on the same batches without weight decay (nGPT without warm-up, as in its paper):
+    held-out loss, smoothed learning curve, share of length."""
+    from sightline.lab.learning import held_out_loss, shakespeare, training_steps
     from sightline.training.config import AdamW
 
-    text, vocabulary = plays(CONTEXT, ROWS, seed)
+    text, vocabulary = shakespeare(CONTEXT, ROWS, seed)
     warmup = 0 if kind == "ngpt" else steps // 20
     optimizer = AdamW(lr=rate, weight_decay=0.0)
     run = list(
-        learn(
-            model(kind, vocabulary),
+        training_steps(
+            model_of_kind(kind, vocabulary),
             text,
             steps=steps,
             warmup=warmup,
@@ -143,17 +146,17 @@ def trained(kind: str, rate: float, steps: int, seed: int) -> dict[str, Any]:
     parameters = sum(p.numel() for p in learner.transformer.parameters())
     shares = length_shares(learner.transformer, next(iter(text.validation())).tokens[0])
     return {
-        "loss": loss_of(learner, text),
+        "loss": held_out_loss(learner, text),
         "parameters": parameters,
         "losses": losses,
-        **smoothed(losses),
+        **smooth_losses(losses),
         **shares,
     }
 
 
 def length_shares(transformer: Transformer, tokens: Tensor) -> dict[str, float]:
-    """Length's share of what tells keys apart, the mean over layers, with keys as they are and
-    centred."""
+    """The share of the score variance over keys that is due to length, averaged over layers, with
+    raw and with centred keys."""
     import torch
 
     from sightline.lens.geometry.decompose import layer_geometry
@@ -171,17 +174,17 @@ def length_shares(transformer: Transformer, tokens: Tensor) -> dict[str, float]:
     }
 
 
-# ------------------------------------------------------------------------------------ the verdict
+# ---------------------------------------------------------------------------------------- verdict
 
 
-def of(numbers: Numbers, kind: str, rate: float) -> list[Mapping[str, Any]]:
+def runs_of_kind(numbers: Numbers, kind: str, rate: float) -> list[Mapping[str, Any]]:
     """All seeds of one kind and learning rate."""
     return [
         row for name, row in numbers.items() if name.startswith(f"trained.{kind}.rate-{rate:g}.")
     ]
 
 
-def rates_in(numbers: Numbers) -> list[float]:
+def tried_rates(numbers: Numbers) -> list[float]:
     return sorted(
         {
             float(name.split(".rate-")[1].split(".steps-")[0])
@@ -191,23 +194,26 @@ def rates_in(numbers: Numbers) -> list[float]:
     )
 
 
-def best(numbers: Numbers, kind: str) -> list[Mapping[str, Any]]:
-    """The runs at the rate that is best for this kind, by the mean held-out loss."""
+def best_runs_of_kind(numbers: Numbers, kind: str) -> list[Mapping[str, Any]]:
+    """The runs at the learning rate with the lowest mean held-out loss for this kind."""
     return min(
-        (of(numbers, kind, rate) for rate in rates_in(numbers)),
+        (runs_of_kind(numbers, kind, rate) for rate in tried_rates(numbers)),
         key=lambda rows: Interval.of([row["loss"] for row in rows]).mean,
     )
 
 
-def at_edge(numbers: Numbers, kind: str) -> bool:
-    """Whether the best rate is the lowest or the highest that was tried, so that a better one may
-    lie beyond."""
-    rates = rates_in(numbers)
-    return best(numbers, kind) in (of(numbers, kind, rates[0]), of(numbers, kind, rates[-1]))
+def best_rate_is_at_edge(numbers: Numbers, kind: str) -> bool:
+    """Whether the best learning rate is the lowest or highest that was tried."""
+    rates = tried_rates(numbers)
+    return best_runs_of_kind(numbers, kind) in (
+        runs_of_kind(numbers, kind, rates[0]),
+        runs_of_kind(numbers, kind, rates[-1]),
+    )
 
 
-def steps_to(row: Mapping[str, Any], target: float) -> float:
-    """The first step whose smoothed loss is no higher; the number of all steps where none is."""
+def steps_to_loss(row: Mapping[str, Any], target: float) -> float:
+    """The first step whose smoothed loss is at most `target`; the number of steps if there is
+    none."""
     return float(
         next(
             (step for step, loss in enumerate(row["course"], start=1) if loss <= target),
@@ -216,14 +222,16 @@ def steps_to(row: Mapping[str, Any], target: float) -> float:
     )
 
 
-def race(numbers: Numbers) -> tuple[float, dict[str, list[float]]]:
-    """The loss that the slowest kind ends with, and how many steps each takes to it."""
-    runs = {kind: best(numbers, kind) for kind in KINDS}
+def steps_to_common_loss(numbers: Numbers) -> tuple[float, dict[str, list[float]]]:
+    """The final loss of the slowest kind, and the steps that each kind needs to reach it."""
+    runs = {kind: best_runs_of_kind(numbers, kind) for kind in KINDS}
     target = max(Interval.of([row["course"][-1] for row in rows]).mean for rows in runs.values())
-    return target, {kind: [steps_to(row, target) for row in rows] for kind, rows in runs.items()}
+    return target, {
+        kind: [steps_to_loss(row, target) for row in rows] for kind, rows in runs.items()
+    }
 
 
-def judge(numbers: Numbers) -> Sequence[Check]:
+def judge_geometry(numbers: Numbers) -> Sequence[Check]:
     real = {
         name.removeprefix("real."): rows
         for name, rows in numbers.items()
@@ -241,107 +249,112 @@ def judge(numbers: Numbers) -> Sequence[Check]:
             if name.startswith("smoother.")
         ]
     )
-    length = {kind: [row["length"] for row in best(numbers, kind)] for kind in KINDS}
-    target, steps = race(numbers)
-    fewer = differences(steps["ngpt"], steps["dot"])
-    worse = differences(
-        *([row["loss"] for row in best(numbers, kind)] for kind in ("cosine", "dot"))
+    length = {kind: [row["length"] for row in best_runs_of_kind(numbers, kind)] for kind in KINDS}
+    target, steps = steps_to_common_loss(numbers)
+    fewer = paired_difference(steps["ngpt"], steps["dot"])
+    worse = paired_difference(
+        *([row["loss"] for row in best_runs_of_kind(numbers, kind)] for kind in ("cosine", "dot"))
     )
     return [
         Check(
             Words(
-                "|q| |k| cos θ · scale is the score, to a part in 10⁴",
+                "|q| |k| cos θ · scale equals the score, to 1 part in 10⁴",
                 "|q| |k| cos θ · scale はスコアに等しい（1万分の1まで）",
             ),
             apart < 1e-4,
-            f"apart by {apart:.1e}",
+            f"difference {apart:.1e}",
         ),
         Check(
             Words(
-                "in every layer of the real models, most of what tells keys apart is direction (>"
-                " 0.5)",
-                "実モデルのどの層でも、鍵を区別するのは主に方向（> 0.5）",
+                "in every layer of the real models, direction explains most of the score variance"
+                " over keys (> 0.5)",
+                "実モデルのどの層でも、キー間のスコアの分散は主に方向による（> 0.5）",
             ),
             min(least.values()) > 0.5,
-            ", ".join(f"{name}: least {value:.2f}" for name, value in least.items()),
+            ", ".join(f"{name}: minimum {value:.2f}" for name, value in least.items()),
         ),
         Check(
             Words(
-                "cosine attention leaves nothing to length (< 10⁻⁶), nGPT little (< 0.1)",
+                "length explains nothing in cosine attention (< 10⁻⁶) and little in nGPT (< 0.1)",
                 "コサイン注意では長さの寄与は0（< 10⁻⁶）、nGPT でもわずか（< 0.1）",
             ),
-            both(
-                max(abs(value) for value in length["cosine"]) < 1e-6,
-                below(Interval.of([abs(value) for value in length["ngpt"]]), 0.1),
+            all_hold(
+                [
+                    max(abs(value) for value in length["cosine"]) < 1e-6,
+                    is_below(Interval.of([abs(value) for value in length["ngpt"]]), 0.1),
+                ]
             ),
             ", ".join(f"{NAMES[kind]} {Interval.of(length[kind])}" for kind in KINDS),
         ),
         Check(
             Words(
-                "cosine attention's loss is not higher than the dot product's by 0.05 nats (open if"
-                " the dot's best rate ends the range)",
+                "the loss of cosine attention is less than 0.05 nats above the dot product's"
+                " (undecided if the dot product's best learning rate is at the end of the range)",
                 "コサイン注意の学習は内積に劣らない：損失が0.05 nats"
-                " 以上高くならない（内積の最良の学習率が範囲の端なら未決）",
+                " 以上高くならない（内積の最良の学習率が範囲の端なら判定保留）",
             ),
-            None if at_edge(numbers, "dot") else below(worse, 0.05),
+            None if best_rate_is_at_edge(numbers, "dot") else is_below(worse, 0.05),
             f"cosine − dot {worse} nats",
         ),
         Check(
             Words(
-                "nGPT needs fewer steps than the dot product to the same loss (open likewise)",
-                "nGPT は同じ損失に内積より少ないステップで届く（同様の場合は未決）",
+                "nGPT reaches the same loss in fewer steps than the dot product (undecided"
+                " likewise)",
+                "nGPT は同じ損失に内積より少ないステップで届く（同様の場合は判定保留）",
             ),
-            None if at_edge(numbers, "dot") else below(fewer, 0),
+            None if best_rate_is_at_edge(numbers, "dot") else is_below(fewer, 0),
             f"nGPT − dot {fewer} steps to {target:.3f} nats",
         ),
         Check(
             Words(
-                "a kernel smoother is attention with a fixed kernel, to 10⁻⁶",
-                "カーネル平滑化は核を固定した注意に等しい（10⁻⁶）",
+                "a kernel smoother equals attention with a fixed kernel, to 10⁻⁶",
+                "カーネル平滑化はカーネルを固定した注意機構に等しい（10⁻⁶）",
             ),
             kernel < 1e-6,
-            f"apart by {kernel:.1e}",
+            f"difference {kernel:.1e}",
         ),
         Check(
             Words(
-                "and it finds a curve under noise: less than half of the error of a flat mean",
-                "雑音の下の曲線を見つける：誤差は単純平均の半分未満",
+                "and it recovers a curve from noise: less than half of the error of a constant"
+                " mean",
+                "ノイズから曲線を復元する：誤差は単純平均の半分未満",
             ),
-            below(fits, 0.5),
-            f"error / flat {fits}",
+            is_below(fits, 0.5),
+            f"error / error of the mean {fits}",
         ),
     ]
 
 
-def both(one: bool | None, other: bool | None) -> bool | None:
-    return False if False in (one, other) else None if None in (one, other) else True
-
-
-def told(numbers: Numbers) -> Words:
-    loss = {kind: Interval.of([row["loss"] for row in best(numbers, kind)]) for kind in KINDS}
-    target, steps = race(numbers)
+def summarize_geometry(numbers: Numbers) -> Words:
+    loss = {
+        kind: Interval.of([row["loss"] for row in best_runs_of_kind(numbers, kind)])
+        for kind in KINDS
+    }
+    target, steps = steps_to_common_loss(numbers)
     mean = {kind: Interval.of(steps[kind]).mean for kind in KINDS}
-    said = "; ".join(
-        f"{NAMES[kind]} {loss[kind]} nats, {mean[kind]:.0f} steps to {target:.2f}" for kind in KINDS
+    in_english = "; ".join(
+        f"{NAMES[kind]} {loss[kind]} nats, {mean[kind]:.0f} steps to reach {target:.2f}"
+        for kind in KINDS
     )
     in_japanese = "、".join(
         f"{JAPANESE[kind]} {loss[kind]} nats（{target:.2f} まで {mean[kind]:.0f} ステップ）"
         for kind in KINDS
     )
     gain = mean["dot"] / mean["ngpt"]
-    length = Interval.of([row["length"] for row in best(numbers, "ngpt")]).mean
+    length = Interval.of([row["length"] for row in best_runs_of_kind(numbers, "ngpt")]).mean
     edge = Words("", "")
-    names = [(NAMES[kind], JAPANESE[kind]) for kind in KINDS if at_edge(numbers, kind)]
+    names = [(NAMES[kind], JAPANESE[kind]) for kind in KINDS if best_rate_is_at_edge(numbers, kind)]
     if names:
         english, japanese = (
             mark.join(pair[n] for pair in names) for n, mark in enumerate((", ", "・"))
         )
         edge = Words(f" (for {english} at the end of the range)", f"（{japanese}は範囲の端）")
     return Words(
-        f"Each at the best of the learning rates tried{edge.en}: {said}. Counted in steps, nGPT is"
-        f" {gain:.1f} times as fast as the dot product here; its paper reports 4 to 20 times, with"
+        f"Each at the best of the learning rates tried{edge.en}: {in_english}. Counted in steps,"
+        f" nGPT is {gain:.1f} times as fast as the dot product here; its paper reports 4 to 20"
+        " times, with"
         " 0.5 to 1 billion parameters and until the end of long training. nGPT's learned s_qk has"
-        f" unequal entries and gives length {length:.1%} of the variance of its scores back.",
+        f" unequal entries and attributes {length:.1%} of the variance of its scores to length.",
         f"試した中で各々最良の学習率で{edge.ja}：{in_japanese}。ステップ数で数えると nGPT は内積の"
         f" {gain:.1f} 倍速い。"
         "論文は5〜10億パラメータの長い学習で4〜20倍と報告している。nGPT の学習された s_qk"
@@ -353,22 +366,22 @@ def told(numbers: Numbers) -> Words:
 # ---------------------------------------------------------------------------------------- figures
 
 
-def draw(numbers: Numbers) -> Mapping[str, Figure]:
+def draw_geometry(numbers: Numbers) -> Mapping[str, Figure]:
     return {
-        "geometry-real": draw_real(numbers),
-        "geometry-trained": draw_trained(numbers),
+        "geometry-real": draw_real_models(numbers),
+        "geometry-trained": draw_trained_kinds(numbers),
         "geometry-smoother": draw_smoother(numbers),
     }
 
 
-def draw_real(numbers: Numbers) -> Figure:
-    """By layer: what is direction, and how long q and k are."""
+def draw_real_models(numbers: Numbers) -> Figure:
+    """Per layer: the share of direction, the key length and the angle."""
     real = {
         name.removeprefix("real."): rows
         for name, rows in numbers.items()
         if name.startswith("real.")
     }
-    made, panels = figure(3, width=3.8)
+    figure, panels = new_figure(3, width=3.8)
     for number, (name, rows) in enumerate(real.items()):
         depth = [n / max(1, len(rows) - 1) for n in range(len(rows))]
         for axes, pick in zip(panels, ("direction", "key", "cosine"), strict=True):
@@ -383,21 +396,21 @@ def draw_real(numbers: Numbers) -> Figure:
             )
     panels[0].axhline(0.5, color="0.5", linestyle=":")
     panels[0].set(
-        title="Direction's share of the scores", ylabel="share (keys centred)", ylim=(0, 1.1)
+        title="Share of direction in the scores", ylabel="share (keys centred)", ylim=(0, 1.1)
     )
     panels[1].set(title="Length of the keys", ylabel="mean |k|", ylim=(0, None))
     panels[2].set(title="Angle between queries and keys", ylabel="mean cos θ", ylim=(-1, 1))
     for axes in panels:
         axes.set_xlabel("depth (first layer 0, last 1)")
     panels[0].legend(frameon=False, fontsize=8, loc="lower left")
-    return made
+    return figure
 
 
-def draw_trained(numbers: Numbers) -> Figure:
-    """The course of the loss, the loss against the learning rate, and length's share."""
-    made, (course, rates, shares) = figure(3, width=3.8)
+def draw_trained_kinds(numbers: Numbers) -> Figure:
+    """The learning curve, the loss against the learning rate, and the share of length."""
+    figure, (course, rates, shares) = new_figure(3, width=3.8)
     for number, kind in enumerate(KINDS):
-        rows = best(numbers, kind)
+        rows = best_runs_of_kind(numbers, kind)
         steps = [float(n) for n in range(1, len(rows[0]["course"]) + 1)]
         course.plot(
             steps,
@@ -405,11 +418,11 @@ def draw_trained(numbers: Numbers) -> Figure:
             color=COLOURS[number],
             label=NAMES[kind],
         )
-        found = [
-            Interval.of([row["loss"] for row in of(numbers, kind, rate)])
-            for rate in rates_in(numbers)
+        losses = [
+            Interval.of([row["loss"] for row in runs_of_kind(numbers, kind, rate)])
+            for rate in tried_rates(numbers)
         ]
-        line(rates, rates_in(numbers), found, label=NAMES[kind], number=number)
+        plot_mean(rates, tried_rates(numbers), losses, label=NAMES[kind], number=number)
         for place, pick in enumerate(("length", "centred length")):
             shares.scatter(
                 [place + 0.2 * (number - 1)] * len(rows),
@@ -417,40 +430,40 @@ def draw_trained(numbers: Numbers) -> Figure:
                 color=COLOURS[number],
                 s=24,
             )
-    course.axhline(race(numbers)[0], color="0.5", linestyle=":", linewidth=1)
+    course.axhline(steps_to_common_loss(numbers)[0], color="0.5", linestyle=":", linewidth=1)
     course.set(
         xlabel="step",
         ylabel="loss, nats (smoothed)",
-        title="Each at the best rate tried",
+        title="Each at its best learning rate",
         xscale="log",
     )
     rates.set(
         xscale="log", xlabel="learning rate", ylabel="held-out loss, nats", title="By learning rate"
     )
     shares.set(
-        title="Length's share of the scores", ylabel="share", xticks=[0, 1], xlim=(-0.5, 1.5)
+        title="Share of length in the scores", ylabel="share", xticks=[0, 1], xlim=(-0.5, 1.5)
     )
-    shares.set_xticklabels(["keys as they are", "keys centred"])
+    shares.set_xticklabels(["raw keys", "centred keys"])
     shares.axhline(0, color="0.5", linewidth=0.8)
     course.legend(frameon=False)
-    return made
+    return figure
 
 
 def draw_smoother(numbers: Numbers) -> Figure:
-    """Attention with a fixed kernel on noisy points, and on a training run's losses."""
-    made, (curve, losses) = figure(2, width=4.8)
+    """Attention with a fixed kernel on noisy points and on the losses of a training run."""
+    figure, (curve, losses) = new_figure(2, width=4.8)
     row = next(row for name, row in numbers.items() if name.startswith("smoother."))
     curve.scatter(row["places"], row["values"], s=12, color="0.6", label="data")
     curve.plot(row["x"], row["truth"], color="0", linestyle=":", label="without noise")
     curve.plot(row["x"], row["found"], color=COLOURS[0], label=f"attention, h = {row['width']:g}")
     curve.set(xlabel="x", ylabel="y", title="A kernel smoother is attention")
-    run = best(numbers, "dot")[0]
+    run = best_runs_of_kind(numbers, "dot")[0]
     losses.plot(
         range(1, len(run["losses"]) + 1),
         run["losses"],
         color="0.75",
         linewidth=1,
-        label="each batch",
+        label="per batch",
     )
     losses.plot(
         range(1, len(run["course"]) + 1),
@@ -458,19 +471,21 @@ def draw_smoother(numbers: Numbers) -> Figure:
         color=COLOURS[0],
         label="attention over the steps",
     )
-    losses.set(xlabel="step", ylabel="loss, nats", title="The same on a training run")
+    losses.set(xlabel="step", ylabel="loss, nats", title="The same on training losses")
     for axes in (curve, losses):
         axes.legend(frameon=False, fontsize=8)
-    return made
+    return figure
 
 
 EXPERIMENT = Experiment(
     name="geometry",
     title=Words("Direction and length", "方向と長さ"),
     claim=Words(
-        "A score is |q| |k| cos θ, and it is mostly the angle that chooses; attention by angle"
-        " alone learns as well, nGPT faster.",
-        "スコアは |q| |k| cos θ であり、選ぶのは主に角度である。角度だけの注意でも同じように学べ、"
+        "A score is |q| |k| cos θ, and mostly the angle decides which keys get the weight;"
+        " attention by"
+        " angle alone learns as well, nGPT faster.",
+        "スコアは |q| |k| cos θ であり、どのキーに重みが行くかは主に角度で決まる。"
+        "角度だけの注意機構でも同じように学べ、"
         "nGPT はより速く学ぶ。",
     ),
     source="Loshchilov et al. 2024 (nGPT); Nadaraya 1964; Watson 1964; Tsai et al. 2019",
@@ -478,14 +493,15 @@ EXPERIMENT = Experiment(
         "q·k = |q| |k| cos θ;   softmax(x x_i / h² − x_i² / 2h²) = K_h(x − x_i) / Σ_j K_h(x − x_j)"
     ),
     look_for=Words(
-        "direction's share near 1 in every layer; the cosine's points on the zero line; which curve"
+        "the share of direction near 1 in every layer; cosine's points on the zero line; which"
+        " curve"
         " falls first",
-        "どの層でも1に近い方向の寄与。ゼロの線上にあるコサインの点。最初に下がる曲線",
+        "どの層でも1に近い方向の寄与。ゼロの線上にあるコサインの点。どの曲線が最初に下がるか",
     ),
-    parts=parts,
-    judge=judge,
-    draw=draw,
-    told=told,
+    parts=geometry_parts,
+    judge=judge_geometry,
+    draw=draw_geometry,
+    summarize=summarize_geometry,
     corrections=(
         Words(
             "q·k is not a cosine: it becomes one only when q and k are both divided by their"

@@ -1,5 +1,5 @@
-"""What a KV cache saves: time for each token, against the memory that it takes; and how fewer key
-heads and 8 bits shrink it."""
+"""What a KV cache saves: time per token against memory, and how fewer key-value heads and 8-bit
+storage shrink it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.statistics import Interval, above, below
-from sightline.lab.style import COLOURS, figure, line, plain_numbers
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.statistics import Interval, is_above, is_below
+from sightline.lab.style import COLOURS, new_figure, plain_log_ticks, plot_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,21 +31,25 @@ VOCABULARY = 512
 FORMS = {"8 key heads": 8, "2 key heads": 2, "1 key head": 1}
 
 
-def parts(tier: Tier, seed: int) -> Sequence[Part]:
+def kv_cache_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
     seeds = range(seed, seed + SEEDS[tier])
-    found = [
-        Part(f"time.{length}.seed-{n}", lambda length=length, n=n: timed(length, n), alone=True)
+    timings = [
+        ExperimentPart(
+            f"time.{length}.seed-{n}",
+            lambda length=length, n=n: time_next_token(length, n),
+            alone=True,
+        )
         for length in LENGTHS[tier]
         for n in seeds
     ]
     return [
-        Part(f"same.seed-{seed}", lambda: same(seed)),
-        Part("bytes.512", lambda: sizes(512)),
-        *found,
+        ExperimentPart(f"same.seed-{seed}", lambda: compare_logits(seed)),
+        ExperimentPart("bytes.512", lambda: cache_sizes(512)),
+        *timings,
     ]
 
 
-def model(seed: int, kv_heads: int = HEADS, positions: int = 4096) -> Transformer:
+def small_decoder(seed: int, kv_heads: int = HEADS, positions: int = 4096) -> Transformer:
     import torch
 
     from sightline.architectures import llama
@@ -63,129 +67,135 @@ def model(seed: int, kv_heads: int = HEADS, positions: int = 4096) -> Transforme
     return build(config).eval()
 
 
-def timed(length: int, seed: int) -> dict[str, float]:
-    """Seconds for the next token behind `length` others: with the cache, and by a whole pass. The
-    medians of some steps."""
+def time_next_token(length: int, seed: int) -> dict[str, float]:
+    """Median seconds for the next token after `length` tokens, with the cache and with a full
+    forward pass."""
     import torch
 
     from sightline.core.cache.kv_cache import Cache
 
-    made = model(seed)
+    model = small_decoder(seed)
     random = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, VOCABULARY, (1, length + STEPS), generator=random)
-    cache = Cache.growing(made.config)
+    cache = Cache.growing(model.config)
     cached = list[float]()
     whole = list[float]()
     with torch.inference_mode():
-        made.hidden(tokens[:, :length], cache=cache)
+        model.hidden(tokens[:, :length], cache=cache)
         for n in range(length, length + STEPS):
             start = time.perf_counter()
-            made.head(made.hidden(tokens[:, n : n + 1], cache=cache))
+            model.head(model.hidden(tokens[:, n : n + 1], cache=cache))
             cached.append(time.perf_counter() - start)
             start = time.perf_counter()
-            made.head(made.hidden(tokens[:, : n + 1])[:, -1:])
+            model.head(model.hidden(tokens[:, : n + 1])[:, -1:])
             whole.append(time.perf_counter() - start)
     return {"cached": statistics.median(cached), "whole": statistics.median(whole)}
 
 
-def same(seed: int) -> dict[str, float]:
-    """The largest difference of the logits, token by token against one pass."""
+def compare_logits(seed: int) -> dict[str, float]:
+    """The largest difference of the logits, token by token against a full forward pass."""
     import torch
 
     from sightline.core.cache.kv_cache import Cache
 
-    made = model(seed)
+    model = small_decoder(seed)
     tokens = torch.randint(0, VOCABULARY, (1, 48), generator=torch.Generator().manual_seed(seed))
-    cache = Cache.growing(made.config)
+    cache = Cache.growing(model.config)
     with torch.inference_mode():
-        steps = torch.cat([made(tokens[:, n : n + 1], cache=cache) for n in range(48)], dim=1)
-        apart = (steps - made(tokens)).abs().max()
-    return {"apart": float(apart)}
+        steps = torch.cat([model(tokens[:, n : n + 1], cache=cache) for n in range(48)], dim=1)
+        difference = (steps - model(tokens)).abs().max()
+    return {"apart": float(difference)}
 
 
-def sizes(length: int) -> dict[str, Any]:
-    """Bytes of the cache behind so many tokens, as counted and as the formula says."""
+def cache_sizes(length: int) -> dict[str, Any]:
+    """Bytes of the cache after `length` tokens, measured and by the formula."""
     import torch
 
     from sightline.core.cache.kv_cache import Cache
 
     tokens = torch.randint(0, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
-    found: dict[str, Any] = {
+    sizes: dict[str, Any] = {
         "length": length,
         "formula": 2 * LAYERS * HEADS * (WIDTH // HEADS) * length * 4,
     }
     with torch.inference_mode():
         for name, kv_heads in FORMS.items():
-            made = model(0, kv_heads)
-            cache = Cache.preallocated(made.config, length)
-            made.hidden(tokens, cache=cache)
-            found[name] = cache.bytes
-        made = model(0)
-        small = Cache.quantised(made.config)
-        made.hidden(tokens, cache=small)
-        found["8 key heads, 8 bits"] = small.bytes
-    return found
+            model = small_decoder(0, kv_heads)
+            cache = Cache.preallocated(model.config, length)
+            model.hidden(tokens, cache=cache)
+            sizes[name] = cache.bytes
+        model = small_decoder(0)
+        small = Cache.quantised(model.config)
+        model.hidden(tokens, cache=small)
+        sizes["8 key heads, 8 bits"] = small.bytes
+    return sizes
 
 
-def of_length(numbers: Numbers, length: int, how: str) -> list[float]:
+def seconds_at(numbers: Numbers, length: int, how: str) -> list[float]:
     return [row[how] for name, row in numbers.items() if name.startswith(f"time.{length}.")]
 
 
-def lengths_in(numbers: Numbers) -> list[int]:
+def measured_lengths(numbers: Numbers) -> list[int]:
     return sorted({int(name.split(".")[1]) for name in numbers if name.startswith("time.")})
 
 
-def judge(numbers: Numbers) -> Sequence[Check]:
-    first = lengths_in(numbers)[0]
-    last = lengths_in(numbers)[-1]
+def judge_kv_cache(numbers: Numbers) -> Sequence[Check]:
+    first = measured_lengths(numbers)[0]
+    last = measured_lengths(numbers)[-1]
     growth = {
-        how: ratios(of_length(numbers, last, how), of_length(numbers, first, how))
+        how: ratios(seconds_at(numbers, last, how), seconds_at(numbers, first, how))
         for how in ("cached", "whole")
     }
-    saved = ratios(of_length(numbers, last, "whole"), of_length(numbers, last, "cached"))
-    apart = next(row["apart"] for name, row in numbers.items() if name.startswith("same."))
-    kept = next(row for name, row in numbers.items() if name.startswith("bytes."))
+    speedup = ratios(seconds_at(numbers, last, "whole"), seconds_at(numbers, last, "cached"))
+    difference = next(row["apart"] for name, row in numbers.items() if name.startswith("same."))
+    sizes = next(row for name, row in numbers.items() if name.startswith("bytes."))
     exact = (
-        kept["8 key heads"] == kept["formula"] == 4 * kept["2 key heads"] == 8 * kept["1 key head"]
+        sizes["8 key heads"]
+        == sizes["formula"]
+        == 4 * sizes["2 key heads"]
+        == 8 * sizes["1 key head"]
     )
-    small = kept["8 key heads, 8 bits"] / kept["formula"]
+    small = sizes["8 key heads, 8 bits"] / sizes["formula"]
     return [
         Check(
-            Words("the logits are the same with and without", "ロジットはキャッシュの有無で同じ"),
-            apart < 1e-4,
-            f"apart by {apart:.1e}",
+            Words(
+                "the logits are the same with and without the cache",
+                "ロジットはキャッシュの有無で変わらない",
+            ),
+            difference < 1e-4,
+            f"difference {difference:.1e}",
         ),
         Check(
             Words(
-                f"with the cache, a token at {last} costs less than twice one at {first}",
-                f"キャッシュがあれば{last}番目でも{first}番目の2倍未満",
+                f"with the cache, a token at position {last} costs less than twice one at {first}",
+                f"キャッシュがあれば{last}番目のトークンの時間も{first}番目の2倍未満",
             ),
-            below(growth["cached"], 2),
+            is_below(growth["cached"], 2),
             f"{growth['cached']}×",
         ),
         Check(
             Words(
-                f"without, it costs more than {last // first // 2} times as much",
-                f"なければ{last // first // 2}倍より高くつく",
+                f"without it, more than {last // first // 2} times as much",
+                f"なければ{last // first // 2}倍より長くかかる",
             ),
-            above(growth["whole"], last // first / 2),
+            is_above(growth["whole"], last // first / 2),
             f"{growth['whole']}×",
         ),
         Check(
-            Words("the cache saves more than it costs", "キャッシュは得になる"),
-            above(saved, 1),
-            f"{saved}× faster at {last}",
+            Words("decoding is faster with the cache", "キャッシュを使う方がデコードは速い"),
+            is_above(speedup, 1),
+            f"{speedup}× faster at {last}",
         ),
         Check(
             Words(
-                "its bytes are 2 · layers · key heads · head_dim · time · 4",
-                "バイト数は 2・層・鍵ヘッド・head_dim・長さ・4",
+                "its bytes are 2 · layers · kv_heads · head_dim · time · 4",
+                "バイト数は 2・layers・kv_heads・head_dim・time・4",
             ),
             exact,
-            ", ".join(f"{name} {kept[name] / 2**20:.2f} MiB" for name in FORMS),
+            ", ".join(f"{name} {sizes[name] / 2**20:.2f} MiB" for name in FORMS),
         ),
         Check(
-            Words("8 bits take less than a third of it", "8ビットなら3分の1未満"),
+            Words("8-bit storage takes less than a third of it", "8ビットなら3分の1未満"),
             small < 1 / 3,
             f"{small:.0%}",
         ),
@@ -196,43 +206,46 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     return Interval.of([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
-def draw(numbers: Numbers) -> Mapping[str, Figure]:
-    made, (times, memory) = figure(2)
-    lengths = lengths_in(numbers)
+def draw_kv_cache(numbers: Numbers) -> Mapping[str, Figure]:
+    figure, (times, memory) = new_figure(2)
+    lengths = measured_lengths(numbers)
     for number, (how, label) in enumerate(
-        (("cached", "with the cache"), ("whole", "a whole pass"))
+        (("cached", "with the cache"), ("whole", "full forward pass"))
     ):
-        found = [
-            Interval.of([1e3 * value for value in of_length(numbers, length, how)])
+        times_ms = [
+            Interval.of([1e3 * value for value in seconds_at(numbers, length, how)])
             for length in lengths
         ]
-        line(times, [float(length) for length in lengths], found, label=label, number=number)
+        plot_mean(
+            times, [float(length) for length in lengths], times_ms, label=label, number=number
+        )
     times.set(
         xscale="log",
         yscale="log",
         xlabel="tokens before it",
-        ylabel="ms a token",
+        ylabel="ms per token",
         title="Time of the next token",
     )
     times.set_xscale("log", base=2)
-    plain_numbers(times.yaxis)
+    plain_log_ticks(times.yaxis)
     times.legend(frameon=False)
-    kept = next(row for name, row in numbers.items() if name.startswith("bytes."))
+    sizes = next(row for name, row in numbers.items() if name.startswith("bytes."))
     names = [*FORMS, "8 key heads, 8 bits"]
-    memory.barh(names, [kept[name] / 2**20 for name in names], color=COLOURS[0])
-    memory.set(xlabel=f"MiB behind {kept['length']} tokens", title="Memory of the cache")
+    memory.barh(names, [sizes[name] / 2**20 for name in names], color=COLOURS[0])
+    memory.set(xlabel=f"MiB after {sizes['length']} tokens", title="Memory of the cache")
     memory.invert_yaxis()
-    return {"kv-cache": made}
+    return {"kv-cache": figure}
 
 
 EXPERIMENT = Experiment(
     name="kv-cache",
     title=Words("What a KV cache saves", "KVキャッシュは何を節約するか"),
     claim=Words(
-        "Keys and values of earlier tokens never change; kept, they let the next token cost about"
-        " the same however long the text is.",
-        "過去のトークンの鍵と値は変わらない。取っておけば、"
-        "文がどれだけ長くても次のトークンの費用はほぼ一定になる。",
+        "Keys and values of earlier tokens never change; with them cached, the next token costs"
+        " about"
+        " the same at any text length.",
+        "過去のトークンのキーとバリューは変わらない。キャッシュしておけば、"
+        "文がどれだけ長くても次のトークンの計算コストはほぼ一定になる。",
     ),
     source="Shazeer 2019; Pope et al. 2022",
     equation="bytes = 2 · layers · kv_heads · head_dim · time · bytes per number",
@@ -240,7 +253,7 @@ EXPERIMENT = Experiment(
         "one line stays flat, the other climbs with the length",
         "一方の線は平らで、もう一方は長さとともに上がる",
     ),
-    parts=parts,
-    judge=judge,
-    draw=draw,
+    parts=kv_cache_parts,
+    judge=judge_kv_cache,
+    draw=draw_kv_cache,
 )

@@ -1,8 +1,8 @@
-"""Where the norm stands decides how deep a model can be trained: Pre-LN, Post-LN, sandwich and
+"""The placement of the norm decides how deep a model can be trained: Pre-LN, Post-LN, sandwich and
 nGPT.
 
-A run has failed where its loss is not finite or above its start, or where it ends no better than
-the letters' frequencies and not falling.
+A run has failed if its loss is not finite, ends above its start, or ends no better than the unigram
+frequencies without still falling.
 """
 
 from __future__ import annotations
@@ -11,10 +11,32 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.measures.norm_measures import WARMUP, Form, failed, formula, gradient, training
-from sightline.lab.statistics import Interval, above, below, differences, within
-from sightline.lab.style import COLOURS, figure, line
+from sightline.lab.experiment import (
+    Check,
+    Experiment,
+    ExperimentPart,
+    Numbers,
+    Tier,
+    Words,
+    part_fields,
+)
+from sightline.lab.measures.norm_measures import (
+    WARMUP,
+    Form,
+    compare_norm_formulas,
+    has_failed,
+    measure_gradient,
+    train_placement,
+)
+from sightline.lab.statistics import (
+    Interval,
+    all_hold,
+    is_above,
+    is_below,
+    is_within,
+    paired_difference,
+)
+from sightline.lab.style import COLOURS, new_figure, plot_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,25 +49,31 @@ FORMS: dict[Form, str] = {
     "sphere": "nGPT",
 }
 SEEDS = {"quick": 3, "default": 3, "full": 8}
-DRAWS = {"quick": 6, "default": 12, "full": 24}  # weights whose gradients are taken
-SLOPES = {"quick": (2, 4, 8, 16), "default": (2, 4, 8, 16, 32), "full": (2, 4, 8, 16, 32, 64)}
+DRAWS = {"quick": 6, "default": 12, "full": 24}  # weight initialisations per depth
+GRADIENT_DEPTHS = {
+    "quick": (2, 4, 8, 16),
+    "default": (2, 4, 8, 16, 32),
+    "full": (2, 4, 8, 16, 32, 64),
+}
 DEPTHS = {"quick": (2, 5), "default": (2, 4, 6), "full": (2, 4, 8, 16)}
 RATES = {"quick": (16, 64), "default": (4, 16, 64), "full": (2, 4, 8, 16, 32, 64)}  # thousandths
 
 
-def parts(tier: Tier, seed: int) -> Sequence[Part]:
+def norm_placement_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
     seeds = range(seed, seed + SEEDS[tier])
     gradients = [
-        Part(
+        ExperimentPart(
             f"gradient.{form}.depth-{depth}.seed-{n}",
-            lambda form=form, depth=depth, n=n: gradient(form, depth, n),
+            lambda form=form, depth=depth, n=n: measure_gradient(form, depth, n),
         )
-        for form, depth, n in product(FORMS, SLOPES[tier], range(seed, seed + DRAWS[tier]))
+        for form, depth, n in product(FORMS, GRADIENT_DEPTHS[tier], range(seed, seed + DRAWS[tier]))
     ]
     runs = [
-        Part(
+        ExperimentPart(
             run_name(form, depth, warmup, rate, n),
-            lambda form=form, d=depth, w=warmup, r=rate, n=n: training(form, d, w, r / 1000, n),
+            lambda form=form, d=depth, w=warmup, r=rate, n=n: train_placement(
+                form, d, w, r / 1000, n
+            ),
         )
         for n, form, depth, warmup, rate in product(
             seeds, FORMS, DEPTHS[tier], (0, WARMUP), RATES[tier]
@@ -54,80 +82,84 @@ def parts(tier: Tier, seed: int) -> Sequence[Part]:
         or form == "post"
         or (not warmup and (form == "pre" or rate == RATES[tier][-1]))
     ]
-    return [Part("formula", formula), *gradients, *runs]
+    return [ExperimentPart("formula", compare_norm_formulas), *gradients, *runs]
 
 
 def run_name(form: str, depth: int, warmup: int, rate: int, seed: int) -> str:
     return f"run.{form}.depth-{depth}.warmup-{warmup}.rate-{rate}e-3.seed-{seed}"
 
 
-# ------------------------------------------------------------------------------------ the verdict
+# ---------------------------------------------------------------------------------------- verdict
 
 
-def named(name: str) -> dict[str, str]:
-    """`run.post.depth-4.seed-1` → form post, depth 4, seed 1."""
-    kind, form, *rest = name.split(".")
-    return {"kind": kind, "form": form, **dict(one.split("-", 1) for one in rest)}
-
-
-def chosen(numbers: Numbers, **wanted: object) -> dict[str, Any]:
-    """The parts whose names say so."""
-    known = {name: named(name) for name in numbers if name != "formula"}
+def select_parts(numbers: Numbers, **wanted: object) -> dict[str, Any]:
+    """The parts whose name has these fields."""
+    fields = {name: part_fields(name) for name in numbers if name != "formula"}
     return {
         name: numbers[name]
-        for name, says in known.items()
-        if all(says.get(key) == str(value) for key, value in wanted.items())
+        for name, found_fields in fields.items()
+        if all(found_fields.get(key) == str(value) for key, value in wanted.items())
     }
 
 
-def values(numbers: Numbers, what: str, kind: str = "gradient") -> list[str]:
-    """All seeds, depths, rates, … that there are."""
-    found = {named(name)[what] for name in numbers if name.startswith(kind)}
-    return sorted(found, key=float)
+def field_values(numbers: Numbers, what: str, kind: str = "gradient") -> list[str]:
+    """All values of one field (seed, depth, rate, …)."""
+    values = {part_fields(name)[what] for name in numbers if name.startswith(kind)}
+    return sorted(values, key=float)
 
 
-def slopes(numbers: Numbers, form: Form, which: str, layer: int) -> Interval:
-    """p of |∂loss/∂W| ∝ depth^p, a line through all depths, seed by seed."""
+def depth_exponent(numbers: Numbers, form: Form, which: str, layer: int) -> Interval:
+    """p of |∂loss/∂W| ∝ depth^p, a least-squares fit per seed."""
     import numpy as np
 
-    depths = values(numbers, "depth")
-    found: list[float] = []
-    for seed in values(numbers, "seed"):
+    depths = field_values(numbers, "depth")
+    exponents: list[float] = []
+    for seed in field_values(numbers, "seed"):
         rows = [
-            next(iter(chosen(numbers, kind="gradient", form=form, depth=depth, seed=seed).values()))
+            next(
+                iter(
+                    select_parts(
+                        numbers, kind="gradient", form=form, depth=depth, seed=seed
+                    ).values()
+                )
+            )
             for depth in depths
         ]
         logs = np.log(
             [[float(depth), row[which][layer]] for depth, row in zip(depths, rows, strict=True)]
         )
-        found.append(float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0]))
-    return Interval.of(found)
+        exponents.append(float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0]))
+    return Interval.of(exponents)
 
 
-def shares(numbers: Numbers, **wanted: object) -> list[float]:
-    """Seed by seed, the part of the runs that failed."""
+def failure_shares(numbers: Numbers, **wanted: object) -> list[float]:
+    """The share of failed runs, per seed."""
     of_seeds = [
-        chosen(numbers, kind="run", seed=seed, **wanted).values()
-        for seed in values(numbers, "seed", "run")
+        select_parts(numbers, kind="run", seed=seed, **wanted).values()
+        for seed in field_values(numbers, "seed", "run")
     ]
-    return [sum(failed(row) for row in rows) / max(1, len(rows)) for rows in of_seeds]
+    return [sum(has_failed(row) for row in rows) / max(1, len(rows)) for rows in of_seeds]
 
 
-def judge(numbers: Numbers) -> Sequence[Check]:
-    post, pre = (slopes(numbers, form, "down", -1) for form in ("post", "pre"))
-    deep = values(numbers, "depth", "run")
-    harm = differences(
-        shares(numbers, form="post", warmup=0), shares(numbers, form="pre", warmup=0)
+def judge_norm_placement(numbers: Numbers) -> Sequence[Check]:
+    post, pre = (depth_exponent(numbers, form, "down", -1) for form in ("post", "pre"))
+    deep = field_values(numbers, "depth", "run")
+    harm = paired_difference(
+        failure_shares(numbers, form="post", warmup=0),
+        failure_shares(numbers, form="pre", warmup=0),
     )
-    cure = differences(
-        shares(numbers, form="post", warmup=0), shares(numbers, form="post", warmup=WARMUP)
+    cure = paired_difference(
+        failure_shares(numbers, form="post", warmup=0),
+        failure_shares(numbers, form="post", warmup=WARMUP),
     )
-    depth = differences(
-        shares(numbers, form="post", warmup=0, depth=deep[-1]),
-        shares(numbers, form="post", warmup=0, depth=deep[0]),
+    depth = paired_difference(
+        failure_shares(numbers, form="post", warmup=0, depth=deep[-1]),
+        failure_shares(numbers, form="post", warmup=0, depth=deep[0]),
     )
     others = {
-        form: Interval.of(shares(numbers, form=form, warmup=0)) for form in FORMS if form != "post"
+        form: Interval.of(failure_shares(numbers, form=form, warmup=0))
+        for form in FORMS
+        if form != "post"
     }
     return [
         Check(
@@ -135,12 +167,12 @@ def judge(numbers: Numbers) -> Sequence[Check]:
                 "Pre-LN: the last layer's gradient falls as depth^p, p in −0.5 ± 0.2",
                 "Pre-LN：最終層の勾配は 深さ^p で減る（p は −0.5 ± 0.2）",
             ),
-            within(pre, -0.7, -0.3),
+            is_within(pre, -0.7, -0.3),
             f"p {pre}",
         ),
         Check(
             Words("Post-LN: it does not (p in 0 ± 0.2)", "Post-LN：減らない（p は 0 ± 0.2）"),
-            within(post, -0.2, 0.2),
+            is_within(post, -0.2, 0.2),
             f"p {post}",
         ),
         Check(
@@ -148,7 +180,7 @@ def judge(numbers: Numbers) -> Sequence[Check]:
                 "without warm-up, Post-LN fails more often than Pre-LN at the same rates",
                 "ウォームアップなしでは、同じ学習率で Post-LN の方が Pre-LN より多く失敗する",
             ),
-            above(harm, 0),
+            is_above(harm, 0),
             f"share of failed runs, Post-LN − Pre-LN: {harm}",
         ),
         Check(
@@ -156,33 +188,31 @@ def judge(numbers: Numbers) -> Sequence[Check]:
                 f"Post-LN of {deep[-1]} layers fails more often than of {deep[0]}",
                 f"{deep[-1]}層の Post-LN は{deep[0]}層より多く失敗する",
             ),
-            above(depth, 0),
+            is_above(depth, 0),
             f"{deep[-1]} − {deep[0]} layers: {depth}",
         ),
         Check(
-            Words("warm-up saves runs of Post-LN", "ウォームアップは Post-LN の失敗を減らす"),
-            above(cure, 0),
+            Words(
+                "warm-up reduces the failures of Post-LN", "ウォームアップは Post-LN の失敗を減らす"
+            ),
+            is_above(cure, 0),
             f"without − with: {cure}",
         ),
         Check(
             Words(
-                "Pre-LN, sandwich and nGPT need none: without it less than 10% fail",
+                "Pre-LN, sandwich and nGPT need no warm-up: without it less than 10% fail",
                 "Pre-LN・サンドイッチ・nGPT には不要：なしでも失敗は10%未満",
             ),
-            all_of([below(share, 0.1) for share in others.values()]),
+            all_hold([is_below(share, 0.1) for share in others.values()]),
             ", ".join(f"{FORMS[form]} {others[form]}" for form in FORMS if form in others),
         ),
         norm_check(numbers["formula"]),
     ]
 
 
-def all_of(holds: Sequence[bool | None]) -> bool | None:
-    return False if False in holds else None if None in holds else True
-
-
-def norm_check(found: Mapping[str, Sequence[float]]) -> Check:
-    """The layer is the root formula at every spread; the others are elsewhere."""
-    same, other, unbiased = (max(found[name]) for name in ("root", "sum", "unbiased"))
+def norm_check(differences: Mapping[str, Sequence[float]]) -> Check:
+    """The layer matches √(variance + ε) at every input scale; the other formulas do not."""
+    same, other, unbiased = (max(differences[name]) for name in ("root", "sum", "unbiased"))
     return Check(
         Words(
             "LayerNorm divides by √(variance + ε), biased variance; std + ε and the unbiased"
@@ -195,18 +225,18 @@ def norm_check(found: Mapping[str, Sequence[float]]) -> Check:
     )
 
 
-# ---------------------------------------------------------------------------------- seen and told
+# --------------------------------------------------------------------------- figures and summary
 
 
-def draw(numbers: Numbers) -> Mapping[str, Figure]:
-    made, (layers, depths) = figure(2, width=5.0)
-    deepest = values(numbers, "depth")[-1]
+def draw_norm_placement(numbers: Numbers) -> Mapping[str, Figure]:
+    figure, (layers, depths) = new_figure(2, width=5.0)
+    deepest = field_values(numbers, "depth")[-1]
     for number, form in enumerate(FORMS):
-        rows = list(chosen(numbers, kind="gradient", form=form, depth=deepest).values())
+        rows = list(select_parts(numbers, kind="gradient", form=form, depth=deepest).values())
         by_layer = [
             Interval.of(list(layer)) for layer in zip(*(row["down"] for row in rows), strict=True)
         ]
-        line(
+        plot_mean(
             layers,
             [n + 1.0 for n in range(int(deepest))],
             by_layer,
@@ -216,13 +246,13 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
         by_depth = [
             [
                 row["down"][-1]
-                for row in chosen(numbers, kind="gradient", form=form, depth=d).values()
+                for row in select_parts(numbers, kind="gradient", form=form, depth=d).values()
             ]
-            for d in values(numbers, "depth")
+            for d in field_values(numbers, "depth")
         ]
-        line(
+        plot_mean(
             depths,
-            [float(d) for d in values(numbers, "depth")],
+            [float(d) for d in field_values(numbers, "depth")],
             [Interval.of(row) for row in by_depth],
             label=FORMS[form],
             number=number,
@@ -231,35 +261,39 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
         yscale="log",
         xlabel="layer",
         ylabel="|∂loss/∂W|",
-        title=f"Before the first step, {deepest} layers",
+        title=f"At initialisation, {deepest} layers",
     )
     depths.set(
         yscale="log",
         xlabel="layers of the model",
         ylabel="|∂loss/∂W|",
-        title="The last layer's gradient",
+        title="Gradient of the last layer",
     )
     depths.set_xscale("log", base=2)
-    depths.set_xticks([float(d) for d in values(numbers, "depth")], labels=values(numbers, "depth"))
+    depths.set_xticks(
+        [float(d) for d in field_values(numbers, "depth")], labels=field_values(numbers, "depth")
+    )
     layers.legend(frameon=False, ncols=2, loc="center right")
-    return {"norm-placement-gradients": made, "norm-placement-failures": draw_failures(numbers)}
+    return {"norm-placement-gradients": figure, "norm-placement-failures": draw_failures(numbers)}
 
 
 def draw_failures(numbers: Numbers) -> Figure:
-    """How many runs of how many failed, for each depth and rate."""
-    made, panels = figure(len(FORMS), width=2.9, height=3.0)
+    """Failed runs per depth and learning rate."""
+    figure, panels = new_figure(len(FORMS), width=2.9, height=3.0)
     for axes, form in zip(panels, FORMS, strict=True):
         settings = [
-            (depth, warmup) for depth in values(numbers, "depth", "run") for warmup in (0, WARMUP)
+            (depth, warmup)
+            for depth in field_values(numbers, "depth", "run")
+            for warmup in (0, WARMUP)
         ]
         for (row, (depth, warmup)), (column, rate) in product(
-            enumerate(settings), enumerate(values(numbers, "rate", "run"))
+            enumerate(settings), enumerate(field_values(numbers, "rate", "run"))
         ):
-            runs = chosen(
+            runs = select_parts(
                 numbers, kind="run", form=form, depth=depth, warmup=warmup, rate=rate
             ).values()
-            draw_cell(axes, column, row, sum(failed(run) for run in runs), len(runs))
-        rates = [f"{float(rate):g}" for rate in values(numbers, "rate", "run")]
+            draw_cell(axes, column, row, sum(has_failed(run) for run in runs), len(runs))
+        rates = [f"{float(rate):g}" for rate in field_values(numbers, "rate", "run")]
         axes.set(
             xlim=(-0.5, len(rates) - 0.5),
             ylim=(len(settings) - 0.5, -0.5),
@@ -273,8 +307,8 @@ def draw_failures(numbers: Numbers) -> Figure:
         )
         axes.tick_params(left=False, bottom=False, labelleft=form == "pre")
         axes.grid(False)
-    made.suptitle("Runs that failed", fontsize=11)
-    return made
+    figure.suptitle("Failed runs", fontsize=11)
+    return figure
 
 
 def draw_cell(axes: Axes, column: int, row: int, fails: int, runs: int) -> None:
@@ -302,52 +336,55 @@ def draw_cell(axes: Axes, column: int, row: int, fails: int, runs: int) -> None:
     )
 
 
-def told(numbers: Numbers) -> Words:
-    """What failing looks like, and how alike the tokens of a deep model are before it learns."""
-    deepest = values(numbers, "depth")[-1]
-    alike = [
+def summarize_norm_placement(numbers: Numbers) -> Words:
+    """How runs fail, and how similar the hidden states of different tokens are at
+    initialisation."""
+    deepest = field_values(numbers, "depth")[-1]
+    similarity = [
         Interval.of(
             [
                 row["alike"]
-                for row in chosen(numbers, kind="gradient", form=f, depth=deepest).values()
+                for row in select_parts(numbers, kind="gradient", form=f, depth=deepest).values()
             ]
         ).mean
         for f in FORMS
     ]
-    lost = [row for row in chosen(numbers, kind="run").values() if failed(row)]
-    broken = sum(not row["finite"] for row in lost)
-    stuck = sum(row["finite"] for row in lost)
-    queries = [slopes(numbers, form, "query", 0).mean for form in ("pre", "post")]
+    failures = [row for row in select_parts(numbers, kind="run").values() if has_failed(row)]
+    broken = sum(not row["finite"] for row in failures)
+    stuck = sum(row["finite"] for row in failures)
+    queries = [depth_exponent(numbers, form, "query", 0).mean for form in ("pre", "post")]
     quiet = Words(
-        "" if broken else ": nothing explodes, the model stops seeing its input",
-        "" if broken else "（爆発ではなく、入力を見なくなる）",
+        "" if broken else ": nothing diverges, the model ignores its input",
+        "" if broken else "（発散ではなく、入力を無視するようになる）",
     )
-    said = ", ".join(
-        f"{name} {value:.2f}" for name, value in zip(FORMS.values(), alike, strict=True)
+    cosines = ", ".join(
+        f"{name} {value:.2f}" for name, value in zip(FORMS.values(), similarity, strict=True)
     )
     return Words(
-        f"Of {len(lost)} failed runs {broken} became infinite and {stuck} stuck at the letters'"
-        f" frequencies{quiet.en}. At {deepest} layers the untrained states of different tokens have"
-        f" a mean cosine of {said}; the gradient of the first queries goes as"
+        f"Of {len(failures)} failed runs {broken} diverged and {stuck} stayed at the unigram"
+        f" frequencies{quiet.en}. At {deepest} layers the untrained hidden states of different"
+        " tokens"
+        f" have a mean cosine of {cosines}; the gradient of the first layer's queries scales as"
         f" depth^{queries[1]:.1f} in Post-LN, depth^{queries[0]:.1f} in Pre-LN. Weights are"
-        " Glorot's at every depth; a start with smaller steps in deeper models was not tried"
-        " here.",
-        f"失敗した{len(lost)}回のうち、無限大に発散したのは{broken}回、"
-        f"文字の頻度のところで止まったのは{stuck}回{quiet.ja}。"
-        f"{deepest}層では、学習前の異なるトークンの状態の平均コサインは {said}。"
+        " Glorot-initialised at every depth; depth-scaled initialisation was not tried.",
+        f"失敗した{len(failures)}回のうち、無限大に発散したのは{broken}回、"
+        f"ユニグラム頻度の損失で止まったのは{stuck}回{quiet.ja}。"
+        f"{deepest}層では、学習前の異なるトークンの隠れ状態の平均コサインは {cosines}。"
         "最初の層のクエリの勾配は "
         f"Post-LN で 深さ^{queries[1]:.1f}、Pre-LN で 深さ^{queries[0]:.1f}。重みはどの深さでも "
-        "Glorot の初期値で、深いほど残差への書き込みを小さく始める方法は試していない。",
+        "Glorot の初期値で、深さに応じて小さくする初期化は試していない。",
     )
 
 
 EXPERIMENT = Experiment(
     name="norm-placement",
-    title=Words("Where the norm stands", "正規化をどこに置くか"),
+    title=Words("Placement of the norm", "正規化の位置"),
     claim=Words(
-        "With the norm after the sum (Post-LN) the last layers' gradient stays large however deep"
-        " the model, and training fails without warm-up; with the norm inside (Pre-LN) it falls as"
-        " 1/√depth, and no warm-up is needed.",
+        "With the norm after the residual sum (Post-LN) the gradient of the last layers stays"
+        " large at"
+        " any depth, and training fails without warm-up; with the norm inside the branch"
+        " (Pre-LN) it"
+        " falls as 1/√depth, and no warm-up is needed.",
         "和のあとに正規化する Post-LN では、どれだけ深くしても最終層の勾配が大きいままで、"
         "ウォームアップなしでは学習に失敗する。"
         "枝の中で正規化する Pre-LN では勾配が 1/√深さ で小さくなり、ウォームアップは要らない。",
@@ -361,20 +398,22 @@ EXPERIMENT = Experiment(
         " + α (unit(f(x)) − x))"
     ),
     look_for=Words(
-        "one line of the last layer's gradient stays level while Pre-LN's falls; the red squares of"
-        " failed runs are Post-LN's",
+        "Post-LN's line of the last layer's gradient stays flat while Pre-LN's falls; the red"
+        " squares"
+        " of failed runs are Post-LN's",
         "最終層の勾配の図で Post-LN の線だけが平らに残り、Pre-LN の線は下がる。失敗を示す赤い升は"
         " Post-LN に集まる",
     ),
-    parts=parts,
-    judge=judge,
-    draw=draw,
-    told=told,
+    parts=norm_placement_parts,
+    judge=judge_norm_placement,
+    draw=draw_norm_placement,
+    summarize=summarize_norm_placement,
     corrections=(
         Words(
             "A norm divides by √(variance + ε) with the biased variance, not by the standard"
-            " deviation + ε: at a spread of √ε these differ by 41%, and an input that hardly varies"
-            " stays small, where the wrong form blows it up to full size.",
+            " deviation + ε: at a standard deviation of √ε these differ by 41%, and a nearly"
+            " constant"
+            " input stays small, while the wrong formula scales it up to unit size.",
             "正規化は「標準偏差 + ε」ではなく √(分散 + ε) で割る（分散は n で割る）。ばらつきが √ε"
             " の入力では両者は 41% 違う。"
             "ほぼ一定の入力は小さいまま残るべきだが、誤った式では最大限に拡大されてしまう。",

@@ -1,5 +1,5 @@
-"""Where a word stands: what attention knows without positions, what each scheme tells it, and what
-is left beyond the trained length."""
+"""Positions: what attention can do without them, what each scheme adds, and what remains beyond the
+training length."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
 from sightline.lab.measures.position_laws import (
     HEADS,
     RELATIVE,
     SCHEMES,
-    distance,
-    form,
-    order,
-    sinusoids,
+    measure_distance,
+    measure_order,
+    measure_sinusoids,
+    position_form,
 )
-from sightline.lab.statistics import Interval, above, below, differences
-from sightline.lab.style import COLOURS, MARKS, figure, line
+from sightline.lab.statistics import Interval, is_above, is_below, paired_difference
+from sightline.lab.style import COLOURS, MARKS, new_figure, plot_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LABELS = {
     "none": "none",
     "sinusoidal": "sinusoidal",
-    "learned": "learned, rows beyond untrained",
+    "learned": "learned, untrained rows beyond",
     "rope": "RoPE",
     "yarn": "RoPE + YaRN at test",
     "alibi": "ALiBi",
@@ -51,40 +51,51 @@ WIDTH_8_AT_1 = (0.841, 0.540, 0.100, 0.995, 0.010, 1.000, 0.001, 1.000)
 EXACT = 1e-5  # of the largest number compared; angles are float32
 
 
-def parts(tier: Tier, seed: int) -> Sequence[Part]:
+def positions_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
     seeds = range(seed, seed + SEEDS[tier])
     size = f"context-{CONTEXT[tier]}.layers-{LAYERS[tier]}.width-{WIDTH[tier]}.steps-{STEPS[tier]}"
     exact = [
-        Part("sinusoids", sinusoids),
+        ExperimentPart("sinusoids", measure_sinusoids),
         *(
-            Part(f"order.{scheme}.seed-{seed}", lambda scheme=scheme: order(scheme, seed))
+            ExperimentPart(
+                f"order.{scheme}.seed-{seed}", lambda scheme=scheme: measure_order(scheme, seed)
+            )
             for scheme in SCHEMES
         ),
         *(
-            Part(f"distance.{scheme}.seed-{seed}", lambda scheme=scheme: distance(scheme, seed))
+            ExperimentPart(
+                f"distance.{scheme}.seed-{seed}",
+                lambda scheme=scheme: measure_distance(scheme, seed),
+            )
             for scheme in SCHEMES[1:]
         ),
     ]
     trained = [
-        Part(f"length.{scheme}.{size}.seed-{n}", lambda scheme=scheme, n=n: longer(scheme, n, tier))
+        ExperimentPart(
+            f"length.{scheme}.{size}.seed-{n}",
+            lambda scheme=scheme, n=n: train_and_test_longer(scheme, n, tier),
+        )
         for n in seeds
         for scheme in SCHEMES
     ]
     return [*exact, *trained]
 
 
-# ----------------------------------------------------------------------------------- longer texts
+# ------------------------------------------------------------------------------------ longer texts
 
 
-def config_of(scheme: str, tier: Tier, vocab_size: int, *, factor: int = 1) -> ModelConfig:
-    """A small GPT. Sines have size 1, so their embeddings are multiplied by √width, as in 2017."""
+def position_scheme_config(
+    scheme: str, tier: Tier, vocab_size: int, *, factor: int = 1
+) -> ModelConfig:
+    """A small GPT. With sinusoids, which have unit amplitude, embeddings are scaled by √width as in
+    2017."""
     from sightline.architectures import gpt
 
     context = CONTEXT[tier]
     width = WIDTH[tier]
-    positions = form(scheme, context, factor=factor)
+    positions = position_form(scheme, context, factor=factor)
     longest = TIMES[-1] * context
-    found = gpt(
+    config = gpt(
         width=width,
         layers=LAYERS[tier],
         heads=HEADS,
@@ -93,39 +104,46 @@ def config_of(scheme: str, tier: Tier, vocab_size: int, *, factor: int = 1) -> M
         positions=positions,
     )
     if scheme != "sinusoidal":
-        return found
-    assert found.decoder is not None
-    embedding = replace(found.decoder.embedding, scale=math.sqrt(width))
-    return replace(found, decoder=replace(found.decoder, embedding=embedding))
+        return config
+    assert config.decoder is not None
+    embedding = replace(config.decoder.embedding, scale=math.sqrt(width))
+    return replace(config, decoder=replace(config.decoder, embedding=embedding))
 
 
-def longer(scheme: str, seed: int, tier: Tier) -> dict[str, Any]:
-    """Trained at one length; the loss on the same held-out characters in windows of 1, 2, 4 and 8
-    times that length."""
+def train_and_test_longer(scheme: str, seed: int, tier: Tier) -> dict[str, Any]:
+    """Train at one length; measure the loss on the same held-out characters in windows of 1, 2, 4
+    and 8 times that length."""
     from sightline.core.model import build
-    from sightline.lab.learning import learned, plays
+    from sightline.lab.learning import shakespeare, train
 
     context = CONTEXT[tier]
-    text, vocab_size = plays(context, BATCH, seed)
-    model = learned(
-        config_of(scheme, tier, vocab_size), text, steps=STEPS[tier], lr=RATE[tier], seed=seed
+    text, vocab_size = shakespeare(context, BATCH, seed)
+    model = train(
+        position_scheme_config(scheme, tier, vocab_size),
+        text,
+        steps=STEPS[tier],
+        lr=RATE[tier],
+        seed=seed,
     ).transformer.eval()
     assert text.held_out is not None
-    rows = spread(text.held_out.ids, TIMES[-1] * context)
-    found = {"context": context, scheme: losses(dict.fromkeys(TIMES, model), rows, context)}
+    rows = evenly_spread_windows(text.held_out.ids, TIMES[-1] * context)
+    losses = {
+        "context": context,
+        scheme: losses_by_length(dict.fromkeys(TIMES, model), rows, context),
+    }
     if scheme == "rope":
         stretched = {
-            times: build(config_of(scheme, tier, vocab_size, factor=times)).eval()
+            times: build(position_scheme_config(scheme, tier, vocab_size, factor=times)).eval()
             for times in TIMES
         }
-        for one in stretched.values():
-            one.load_state_dict(model.state_dict())
-        found["yarn"] = losses(stretched, rows, context)
-    return found
+        for longer in stretched.values():
+            longer.load_state_dict(model.state_dict())
+        losses["yarn"] = losses_by_length(stretched, rows, context)
+    return losses
 
 
-def spread(ids: Any, long: int) -> Tensor:
-    """Windows of so many characters and one more, evenly spread over the held-out plays."""
+def evenly_spread_windows(ids: Any, long: int) -> Tensor:
+    """Windows of `long` + 1 characters, evenly spread over the held-out plays."""
     import numpy as np
     import torch
 
@@ -135,8 +153,10 @@ def spread(ids: Any, long: int) -> Tensor:
     )
 
 
-def losses(models: Mapping[int, Transformer], rows: Tensor, context: int) -> dict[str, list[float]]:
-    """Nats a character at each length, and along the longest windows, in bins."""
+def losses_by_length(
+    models: Mapping[int, Transformer], rows: Tensor, context: int
+) -> dict[str, list[float]]:
+    """Nats per character at each length, and binned by position in the longest windows."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -157,52 +177,54 @@ def losses(models: Mapping[int, Transformer], rows: Tensor, context: int) -> dic
 # ---------------------------------------------------------------------------------------- verdict
 
 
-def exact_of(numbers: Numbers, kind: str) -> dict[str, Mapping[str, Any]]:
-    """Scheme → what an exact part of this kind measured."""
+def exact_rows(numbers: Numbers, kind: str) -> dict[str, Mapping[str, Any]]:
+    """Scheme → the numbers of the exact part of this kind."""
     return {name.split(".")[1]: row for name, row in numbers.items() if name.startswith(f"{kind}.")}
 
 
-def at(numbers: Numbers, scheme: str, times: int) -> list[float]:
-    """Losses of all seeds at so many times the trained length."""
+def losses_at(numbers: Numbers, scheme: str, times: int) -> list[float]:
+    """Losses of all seeds at a multiple of the training length."""
     rows = [
         row[scheme] for name, row in numbers.items() if name.startswith("length.") and scheme in row
     ]
     return [row["by_length"][TIMES.index(times)] for row in rows]
 
 
-def judge(numbers: Numbers) -> Sequence[Check]:
-    return [*exact_checks(numbers), *length_checks(numbers)]
+def judge_positions(numbers: Numbers) -> Sequence[Check]:
+    return [*exact_position_checks(numbers), *length_checks(numbers)]
 
 
-def exact_checks(numbers: Numbers) -> list[Check]:
-    moved = exact_of(numbers, "order")
-    apart = exact_of(numbers, "distance")
+def exact_position_checks(numbers: Numbers) -> list[Check]:
+    moved = exact_rows(numbers, "order")
+    distances = exact_rows(numbers, "distance")
     sines = numbers["sinusoids"]
     none = moved["none"]
     least = min(row["encoder"] for scheme, row in moved.items() if scheme != "none")
-    relative = max(apart[scheme]["within"] for scheme in RELATIVE)
-    absolute = min(apart[scheme]["within"] for scheme in ("sinusoidal", "learned"))
+    relative = max(distances[scheme]["within"] for scheme in RELATIVE)
+    absolute = min(distances[scheme]["within"] for scheme in ("sinusoidal", "learned"))
     return [
         Check(
             Words(
-                "without positions, shuffled inputs give equally shuffled outputs (to 1e-12)",
-                "位置がなければ、入力を並べ替えると出力も同じく並ぶ（1e-12まで）",
+                "without positions, permuting the inputs permutes the outputs (to 1e-12)",
+                "位置情報がなければ、入力を並べ替えると出力も同じように並べ替わる（1e-12まで）",
             ),
             none["encoder"] < 1e-12,
-            f"off by {none['encoder']:.1e}",
+            f"difference {none['encoder']:.1e}",
         ),
         Check(
             Words(
-                "they are equivariant and not invariant: the outputs do move",
-                "同変であって不変ではない。出力は動く",
+                "they are equivariant, not invariant: the outputs do change places",
+                "同変であって不変ではない。出力は入れ替わる",
             ),
             none["encoder unmoved"] > 0.01,
             f"f(xP) and f(x) differ by {none['encoder unmoved']:.2g} of the largest output",
         ),
         Check(
-            Words("every scheme breaks that (by > 1e-6)", "どの方式もこの対称性を破る（> 1e-6）"),
+            Words(
+                "every scheme breaks this symmetry (> 1e-6)", "どの方式もこの対称性を破る（> 1e-6）"
+            ),
             least > 1e-6,
-            f"the least by {least:.2g}",
+            f"smallest difference {least:.2g}",
         ),
         Check(
             Words(
@@ -210,7 +232,7 @@ def exact_checks(numbers: Numbers) -> list[Check]:
                 "PE(p + k) = M(k) PE(p)。回転 M(k) は位置に依らない（1e-6まで）",
             ),
             sines["off"] < 1e-6 and sines["bent"] < 1e-12,
-            f"off by {sines['off']:.1e}, MᵀM by {sines['bent']:.1e}",
+            f"difference {sines['off']:.1e}; MᵀM − I {sines['bent']:.1e}",
         ),
         Check(
             Words(
@@ -222,11 +244,11 @@ def exact_checks(numbers: Numbers) -> list[Check]:
         ),
         Check(
             Words(
-                "under added positions they do not (> 1%)",
-                "足し込む位置では距離だけでは決まらない（> 1%）",
+                "with added positions they do not (> 1%)",
+                "埋め込みに加算する位置では距離だけでは決まらない（> 1%）",
             ),
             absolute > 0.01,
-            f"by {absolute:.0%} of their range",
+            f"within one distance they differ by {absolute:.0%} of their range",
         ),
         Check(
             Words(
@@ -235,8 +257,8 @@ def exact_checks(numbers: Numbers) -> list[Check]:
                 "幅8・位置1の正弦波は 0.841 0.540 0.100 0.995 0.010 1.000 0.001 1.000",
             ),
             all(
-                abs(ours - known) <= 5e-4
-                for ours, known in zip(sines["first"], WIDTH_8_AT_1, strict=True)
+                abs(ours - expected) <= 5e-4
+                for ours, expected in zip(sines["first"], WIDTH_8_AT_1, strict=True)
             ),
             " ".join(f"{value:.3f}" for value in sines["first"]),
         ),
@@ -244,42 +266,50 @@ def exact_checks(numbers: Numbers) -> list[Check]:
 
 
 def length_checks(numbers: Numbers) -> list[Check]:
-    alibi = at(numbers, "alibi", 4)
+    alibi = losses_at(numbers, "alibi", 4)
     checks: list[Check] = []
     for scheme, name in (("learned", "学習した位置"), ("sinusoidal", "正弦波")):
-        gap = differences(alibi, at(numbers, scheme, 4))
-        says = Words(
+        gap = paired_difference(alibi, losses_at(numbers, scheme, 4))
+        statement = Words(
             f"at 4 times the trained length ALiBi's loss is lower than with {scheme} positions",
             f"学習時の4倍の長さで ALiBi の損失は{name}より低い",
         )
-        checks.append(Check(says, below(gap, 0), f"ALiBi − {scheme}: {gap} nats"))
-    kept = differences(at(numbers, "alibi", 8), at(numbers, "alibi", 1))
-    lost = differences(at(numbers, "learned", 8), at(numbers, "learned", 1))
+        checks.append(Check(statement, is_below(gap, 0), f"ALiBi − {scheme}: {gap} nats"))
+    alibi_increase = paired_difference(
+        losses_at(numbers, "alibi", 8), losses_at(numbers, "alibi", 1)
+    )
+    learned_increase = paired_difference(
+        losses_at(numbers, "learned", 8), losses_at(numbers, "learned", 1)
+    )
     return [
         *checks,
         Check(
             Words(
-                "at 8 times the length ALiBi has lost less than 0.02 nats",
+                "at 8 times the length ALiBi's loss is less than 0.02 nats higher",
                 "8倍の長さでも ALiBi の損失増は0.02ナット未満",
             ),
-            below(kept, 0.02),
-            f"8 × − 1 ×: {kept} nats",
+            is_below(alibi_increase, 0.02),
+            f"8 × − 1 ×: {alibi_increase} nats",
         ),
         Check(
             Words(
-                "learned positions have lost: rows that were never trained",
+                "the loss of learned positions is higher: their rows beyond the length were"
+                " never trained",
                 "学習した位置は損失が増える（訓練されていない行）",
             ),
-            above(lost, 0),
-            f"8 × − 1 ×: {lost} nats",
+            is_above(learned_increase, 0),
+            f"8 × − 1 ×: {learned_increase} nats",
         ),
     ]
 
 
-def told(numbers: Numbers) -> Words:
-    """The schemes in the order of their loss at 8 times the trained length, and what it grew by."""
+def summarize_positions(numbers: Numbers) -> Words:
+    """The schemes ordered by their loss at 8 times the training length, with the increase."""
     means = {
-        scheme: (Interval.of(at(numbers, scheme, 1)).mean, Interval.of(at(numbers, scheme, 8)).mean)
+        scheme: (
+            Interval.of(losses_at(numbers, scheme, 1)).mean,
+            Interval.of(losses_at(numbers, scheme, 8)).mean,
+        )
         for scheme in LABELS
     }
     ranked = sorted(means, key=lambda scheme: means[scheme][1])
@@ -288,44 +318,45 @@ def told(numbers: Numbers) -> Words:
         f" ({means[scheme][1] - means[scheme][0]:+.3f})"
         for scheme in ranked
     )
-    gap = differences(at(numbers, "yarn", 8), at(numbers, "rope", 8))
-    causal = exact_of(numbers, "order")["none"]["causal"]
-    helps = below(gap, 0)
+    gap = paired_difference(losses_at(numbers, "yarn", 8), losses_at(numbers, "rope", 8))
+    causal = exact_rows(numbers, "order")["none"]["causal"]
+    helps = is_below(gap, 0)
     yarn_en = {True: "lowers", False: "does not lower", None: "does not clearly change"}[helps]
     yarn_ja = {True: "下げる", False: "下げない", None: "はっきりとは変えない"}[helps]
     return Words(
-        "Nats a character at 8 times the trained length, and the change from the trained one:"
+        "Nats per character at 8 times the training length, and the change from the training"
+        " length:"
         f" {list_en}. YaRN, used at test without the fine-tuning that its authors use, {yarn_en}"
-        f" RoPE's loss there ({gap}). Learned positions cannot be asked beyond their table; it was"
-        " made 8 times as long, and the rows beyond the trained length stayed as they were drawn."
-        f" Without any positions a causal mask still breaks the symmetry (by {causal:.2g}): a word"
-        " can count what it sees.",
+        f" RoPE's loss there ({gap}). Learned positions are undefined beyond their table; it was"
+        " made 8 times as long, and the rows beyond the training length kept their initial values."
+        f" Without any positions a causal mask still breaks the symmetry (by {causal:.2g}): a token"
+        " can count the tokens it attends to.",
         f"学習時の8倍の長さでの1文字あたりのナットと、学習時の長さからの変化：{list_en}。"
         "著者らの行う追加学習なしに試験時だけ YaRN を使うと、"
         f"そこでの RoPE の損失を{yarn_ja}（{gap}）。"
-        "学習した位置は表の先を尋ねられないので、表を8倍にし、学習時の長さより先の行は初期値のまま残した。"
+        "学習した位置は表の範囲外では定義されないので、表を8倍にし、学習時の長さより先の行は初期値のまま残した。"
         "位置がまったくなくても因果マスクが対称性を破る"
-        f"（{causal:.2g}）。語は自分に見える数を数えられるからである。",
+        f"（{causal:.2g}）。トークンは自分から見えるトークンの数を数えられるからである。",
     )
 
 
 # ---------------------------------------------------------------------------------------- figures
 
 
-def draw(numbers: Numbers) -> Mapping[str, Figure]:
-    return {"positions": length_figure(numbers), "positions-scores": score_figure(numbers)}
+def draw_positions(numbers: Numbers) -> Mapping[str, Figure]:
+    return {"positions": draw_lengths(numbers), "positions-scores": draw_scores(numbers)}
 
 
-def length_figure(numbers: Numbers) -> Figure:
-    made, (by_length, change, along) = figure(3, width=4.2)
+def draw_lengths(numbers: Numbers) -> Figure:
+    figure, (by_length, change, along) = new_figure(3, width=4.2)
     rows = [row for name, row in numbers.items() if name.startswith("length.")]
     context = rows[0]["context"]
     lengths = [float(times * context) for times in TIMES]
     middles = [(n + 0.5) * TIMES[-1] * context / BINS for n in range(BINS)]
     best = mean_along(rows, "alibi")
     for number, (scheme, label) in enumerate(LABELS.items()):
-        found = [at(numbers, scheme, times) for times in TIMES]
-        means = [Interval.of(values).mean for values in found]
+        losses = [losses_at(numbers, scheme, times) for times in TIMES]
+        means = [Interval.of(values).mean for values in losses]
         by_length.plot(
             lengths,
             means,
@@ -335,63 +366,64 @@ def length_figure(numbers: Numbers) -> Figure:
             linewidth=1.4,
             label=label,
         )
-        line(
+        plot_mean(
             change,
             lengths,
-            [differences(values, found[0]) for values in found],
+            [paired_difference(values, losses[0]) for values in losses],
             label=label,
             number=number,
         )
-        apart = [ours - theirs for ours, theirs in zip(mean_along(rows, scheme), best, strict=True)]
-        along.plot(middles, apart, color=COLOURS[number], linewidth=1.4, label=label)
+        gaps = [ours - theirs for ours, theirs in zip(mean_along(rows, scheme), best, strict=True)]
+        along.plot(middles, gaps, color=COLOURS[number], linewidth=1.4, label=label)
     for axes in (by_length, change):
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
-        axes.set(xlabel="window, characters", ylabel="nats a character")
+        axes.set(xlabel="window, characters", ylabel="nats per character")
     along.axvline(context, color="0.6", linestyle=":", linewidth=1)
     along.set(
-        xlabel="place in the longest window",
+        xlabel="position in the longest window",
         ylabel="nats above ALiBi",
-        title="Where it arises (dotted: trained length)",
+        title="By position (dotted: training length)",
     )
     by_length.set_title(f"Trained at {context}, tested to {TIMES[-1] * context}")
-    change.set_title("Change from the trained length")
-    made.legend(
+    change.set_title("Change from the training length")
+    figure.legend(
         *along.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8
     )
-    return made
+    return figure
 
 
 def mean_along(rows: Sequence[Mapping[str, Any]], scheme: str) -> list[float]:
-    """The loss along the longest windows, over all seeds."""
+    """The loss by position in the longest windows, averaged over seeds."""
     curves = [row[scheme]["along"] for row in rows if scheme in row]
     return [sum(values) / len(values) for values in zip(*curves, strict=True)]
 
 
-def score_figure(numbers: Numbers) -> Figure:
-    apart = exact_of(numbers, "distance")
-    made, panels = figure(len(apart), width=2.5, height=3.1)
-    for axes, (scheme, row) in zip(panels, apart.items(), strict=True):
+def draw_scores(numbers: Numbers) -> Figure:
+    rows = exact_rows(numbers, "distance")
+    figure, panels = new_figure(len(rows), width=2.5, height=3.1)
+    for axes, (scheme, row) in zip(panels, rows.items(), strict=True):
         axes.grid(visible=False)
         axes.imshow(row["scores"], cmap="cividis")
         axes.set(xlabel="key", title=LABELS[scheme].split(",")[0], xticks=(0, 31), yticks=(0, 31))
     panels[0].set_ylabel("query")
-    made.suptitle(
-        "Scores of one word repeated: stripes where only the distance counts", fontsize=10
+    figure.suptitle(
+        "Scores of one repeated token: diagonal stripes where only the distance matters",
+        fontsize=10,
     )
-    return made
+    return figure
 
 
 EXPERIMENT = Experiment(
     name="positions",
-    title=Words("Where a word stands", "語の位置"),
+    title=Words("Position encodings", "位置エンコーディング"),
     claim=Words(
         "Attention without positions is permutation-equivariant. RoPE, ALiBi and T5 make scores"
-        " depend on the distance alone, and beyond the length that was trained, ALiBi keeps its"
-        " loss where learned and sinusoidal positions lose theirs.",
-        "位置のない注意は置換同変である。RoPE・ALiBi・T5 ではスコアが距離だけで決まり、"
+        " depend on the distance alone, and beyond the training length ALiBi keeps its loss while"
+        " learned and sinusoidal positions degrade.",
+        "位置情報のない注意機構は置換同変である。RoPE・ALiBi・T5 ではスコアが距離だけで決まり、"
         "学習した長さを超えると、"
-        "学習した位置や正弦波が崩れるところで ALiBi は損失を保つ。",
+        "学習した位置や正弦波の性能が落ちるところでも ALiBi は損失を保つ。",
     ),
     source=(
         "Vaswani et al. 2017, section 3.5; Su et al. 2021; Press et al. 2022; Raffel et al. 2020;"
@@ -402,19 +434,19 @@ EXPERIMENT = Experiment(
         " q_i·k_j/√d − slope_h |i − j|"
     ),
     look_for=Words(
-        "ALiBi's line stays flat to 8 times the trained length; the added positions climb as soon"
-        " as it is passed",
-        "ALiBi の線は学習時の8倍まで平らなまま。足し込む位置はその長さを超えるとすぐに上がる",
+        "ALiBi's line stays flat up to 8 times the training length; added positions climb beyond"
+        " it",
+        "ALiBi の線は学習時の8倍まで平らなまま。加算する位置は学習時の長さを超えるとすぐに上がる",
     ),
-    parts=parts,
-    judge=judge,
-    draw=draw,
-    told=told,
+    parts=positions_parts,
+    judge=judge_positions,
+    draw=draw_positions,
+    summarize=summarize_positions,
     corrections=(
         Words(
             "Attention without positions is equivariant, not invariant: outputs permute with the"
             " inputs.",
-            "位置のない注意は不変ではなく同変である。出力は入力とともに並べ替わる。",
+            "位置情報のない注意機構は不変ではなく同変である。出力は入力とともに並べ替わる。",
         ),
         Words(
             "GPT-3 and BERT use learned absolute positions; sinusoids are those of the 2017"
@@ -423,9 +455,9 @@ EXPERIMENT = Experiment(
         ),
         Words(
             "Sinusoids of width 8 at position 1 are 0.841 0.540 0.100 0.995 0.010 1.000 0.001"
-            " 1.000: each pair ten times slower.",
+            " 1.000: each pair has a tenth of the frequency.",
             "幅8・位置1の正弦波は 0.841 0.540 0.100 0.995 0.010 1.000 0.001 1.000。"
-            "対ごとに10倍ずつ遅くなる。",
+            "対ごとに周波数は10分の1になる。",
         ),
     ),
 )

@@ -1,8 +1,8 @@
-"""Why scores are divided by √d_k: without it, softmax saturates as heads grow wide, and its
-gradient dies.
+"""Why scores are divided by √d_k: without it, softmax saturates in wide heads and its gradient
+vanishes.
 
-On random q and k, where it is arithmetic; and in small models trained on Shakespeare's characters,
-where weights could grow or shrink to make up for it.
+On random q and k, and in small models trained on Shakespeare's characters, whose weights could
+compensate for it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.statistics import Interval, above, below, differences, within
-from sightline.lab.style import COLOURS, figure, line
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.statistics import Interval, is_above, is_below, is_within, paired_difference
+from sightline.lab.style import COLOURS, new_figure, plot_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ PAIRS = {
     "quick": 100_000,
     "default": 100_000,
     "full": 400_000,
-}  # independent ones, for the variance
+}  # independent pairs, for the variance
 SAMPLES = {"quick": 400, "default": 2000, "full": 20_000}
 TITLES = {
     "variance": "variance of the scores",
@@ -46,20 +46,23 @@ ROWS = 8
 RATE = 3e-3
 STEPS = {"quick": 60, "default": 400, "full": 2000}
 RUNS = {"quick": 3, "default": 5, "full": 10}
-WAYS = {"scaled": None, "raw": 1.0}  # what q·k is multiplied by; None is 1/√d_k
+WAYS = {"scaled": None, "raw": 1.0}  # the factor on q·k; None is 1/√d_k
 
 
-def parts(tier: Tier, seed: int) -> Sequence[Part]:
+def saturation_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
     steps = STEPS[tier]
-    found = [
-        Part(f"width-{width}.seed-{n}", lambda width=width, n=n: measured(width, n, tier))
+    random_parts = [
+        ExperimentPart(
+            f"width-{width}.seed-{n}",
+            lambda width=width, n=n: measure_random_scores(width, n, tier),
+        )
         for width in WIDTHS
         for n in range(seed, seed + SEEDS[tier])
     ]
-    return found + [
-        Part(
+    return random_parts + [
+        ExperimentPart(
             f"trained-{width}.{way}.steps-{steps}.seed-{n}",
-            lambda width=width, way=way, n=n: trained(width, way, steps, n),
+            lambda width=width, way=way, n=n: train_with_scale(width, way, steps, n),
         )
         for width in HEADS_OF
         for way in WAYS
@@ -67,9 +70,9 @@ def parts(tier: Tier, seed: int) -> Sequence[Part]:
     ]
 
 
-def measured(width: int, seed: int, tier: Tier) -> dict[str, Any]:
-    """Queries and keys with independent N(0, 1) entries: the variance of their scores, and what
-    softmax makes of 64 of them."""
+def measure_random_scores(width: int, seed: int, tier: Tier) -> dict[str, Any]:
+    """Queries and keys with independent N(0, 1) entries: the variance of their scores, and softmax
+    statistics over 64 keys."""
     import torch
 
     random = torch.Generator().manual_seed(10_000 * seed + width)
@@ -77,7 +80,7 @@ def measured(width: int, seed: int, tier: Tier) -> dict[str, Any]:
     query = torch.randn(samples, 1, width, generator=random, dtype=torch.float64)
     key = torch.randn(samples, KEYS, width, generator=random, dtype=torch.float64)
     scores = (query @ key.transpose(1, 2))[:, 0]
-    found: dict[str, Any] = {"variance": variance(width, PAIRS[tier], random)}
+    statistics: dict[str, Any] = {"variance": score_variance(width, PAIRS[tier], random)}
     for name, scale in (("raw", 1.0), ("scaled", 1 / math.sqrt(width))):
         weights = (scores * scale).softmax(-1)
         largest = weights.max(-1).values
@@ -87,16 +90,16 @@ def measured(width: int, seed: int, tier: Tier) -> dict[str, Any]:
             .flatten(1)
             .norm(dim=1)
         )
-        found[name] = {
+        statistics[name] = {
             "largest": float(largest.mean()),
             "entropy": float(entropy.mean()),
             "gradient": float(gradient.mean()),
         }
-    return found
+    return statistics
 
 
-def variance(width: int, pairs: int, random: Generator) -> float:
-    """Of q·k, over pairs of which none shares its q or k with another; a piece at a time."""
+def score_variance(width: int, pairs: int, random: Generator) -> float:
+    """The variance of q·k over independent pairs, computed in chunks."""
     import torch
 
     pieces = [min(2000, pairs - start) for start in range(0, pairs, 2000)]
@@ -107,28 +110,34 @@ def variance(width: int, pairs: int, random: Generator) -> float:
     return float(torch.cat(products).var())
 
 
-def trained(width: int, way: str, steps: int, seed: int) -> dict[str, Any]:
-    """A small model with heads so wide: its weights before and after training, and its loss on
-    held-out plays."""
+def train_with_scale(width: int, way: str, steps: int, seed: int) -> dict[str, Any]:
+    """Train a small model with this head width: attention statistics before and after, and the
+    held-out loss."""
     from sightline.architectures import gpt
     from sightline.config import Dot
-    from sightline.lab.learning import learn, loss_of, made, plays
+    from sightline.lab.learning import build_seeded, held_out_loss, shakespeare, training_steps
 
-    text, vocabulary = plays(CONTEXT, ROWS, seed)
+    text, vocabulary = shakespeare(CONTEXT, ROWS, seed)
     config = gpt(
         width=MODEL_WIDTH, layers=LAYERS, heads=HEADS, head_dim=width, vocab_size=vocabulary,
         max_positions=CONTEXT, attention=Dot(scale=WAYS[way]),
     )  # fmt: skip
-    model = made(config, seed)
+    model = build_seeded(config, seed)
     look = next(iter(text.validation()))
-    start = attention_of(model, look)
-    learner = [learner for learner, _ in learn(model, text, steps=steps, lr=RATE, seed=seed)][-1]
-    return {"start": start, "end": attention_of(model, look), "loss": loss_of(learner, text)}
+    start = attention_statistics(model, look)
+    learner = [
+        learner for learner, _ in training_steps(model, text, steps=steps, lr=RATE, seed=seed)
+    ][-1]
+    return {
+        "start": start,
+        "end": attention_statistics(model, look),
+        "loss": held_out_loss(learner, text),
+    }
 
 
-def attention_of(model: Transformer, batch: Batch) -> dict[str, float]:
-    """The largest weight and the entropy, means over layers, heads and the queries that see at
-    least half of the context."""
+def attention_statistics(model: Transformer, batch: Batch) -> dict[str, float]:
+    """Mean largest weight and entropy over layers, heads and queries in the second half of the
+    context."""
     import torch
 
     from sightline.record import Recorder
@@ -145,162 +154,176 @@ def attention_of(model: Transformer, batch: Batch) -> dict[str, float]:
     }
 
 
-def runs(numbers: Numbers, width: int, way: str) -> list[Mapping[str, Any]]:
-    """All seeds of one kind of trained model."""
+def trained_runs(numbers: Numbers, width: int, way: str) -> list[Mapping[str, Any]]:
+    """The trained models of all seeds with this head width and scaling."""
     return [row for name, row in numbers.items() if name.startswith(f"trained-{width}.{way}.")]
 
 
-def gathered(numbers: Numbers, width: int, pick: str, how: str | None = None) -> list[float]:
-    """One number of all seeds."""
+def values_at_width(numbers: Numbers, width: int, pick: str, how: str | None = None) -> list[float]:
+    """One quantity for all seeds."""
     rows = [row for name, row in numbers.items() if name.startswith(f"width-{width}.")]
     return [row[pick] if how is None else row[how][pick] for row in rows]
 
 
-def judge(numbers: Numbers) -> Sequence[Check]:
+def judge_saturation(numbers: Numbers) -> Sequence[Check]:
     ratios = {
-        width: Interval.of([value / width for value in gathered(numbers, width, "variance")])
+        width: Interval.of([value / width for value in values_at_width(numbers, width, "variance")])
         for width in WIDTHS
     }
     worst = max(ratios.values(), key=lambda ratio: abs(ratio.mean - 1))
     raw, scaled = (
-        Interval.of(gathered(numbers, WIDTHS[-1], "largest", how)) for how in ("raw", "scaled")
+        Interval.of(values_at_width(numbers, WIDTHS[-1], "largest", how))
+        for how in ("raw", "scaled")
     )
-    lost = Interval.of(
+    gradient_ratio = Interval.of(
         [
             a / b
             for a, b in zip(
-                gathered(numbers, 1024, "gradient", "raw"),
-                gathered(numbers, 1024, "gradient", "scaled"),
+                values_at_width(numbers, 1024, "gradient", "raw"),
+                values_at_width(numbers, 1024, "gradient", "scaled"),
                 strict=True,
             )
         ]
     )
-    spread = [Interval.of(gathered(numbers, width, "largest", "scaled")).mean for width in WIDTHS]
+    spread = [
+        Interval.of(values_at_width(numbers, width, "largest", "scaled")).mean for width in WIDTHS
+    ]
     return [
         Check(
             Words(
                 "the variance of q·k is d_k, within 2% at every width",
                 "q·k の分散は d_k（どの幅でも2%以内）",
             ),
-            within(worst, 0.98, 1.02),
-            f"variance / d_k, the farthest from 1: {worst}",
+            is_within(worst, 0.98, 1.02),
+            f"variance / d_k, the one farthest from 1: {worst}",
         ),
         Check(
             Words(
-                "unscaled and 1,024 wide, one key of 64 takes nearly everything (> 0.9)",
-                "スケールなし・幅1024では64個中1個の鍵がほぼ全てを取る（> 0.9）",
+                "unscaled with d_k = 1,024, one key of 64 gets nearly all the weight (> 0.9)",
+                "スケーリングなし・d_k = 1024 では64個中1個のキーが重みのほぼ全てを占める（> 0.9）",
             ),
-            above(raw, 0.9),
+            is_above(raw, 0.9),
             f"largest weight {raw}",
         ),
         Check(
-            Words("scaled, it does not (< 0.2)", "スケールすればそうならない（< 0.2）"),
-            below(scaled, 0.2),
+            Words("scaled, it does not (< 0.2)", "スケーリングすればそうならない（< 0.2）"),
+            is_below(scaled, 0.2),
             f"largest weight {scaled}",
         ),
         Check(
             Words(
                 "scaled, the largest weight does not depend on the width",
-                "スケールすれば最大の重みは幅に依らない",
+                "スケーリングすれば最大の重みは幅に依らない",
             ),
             max(spread) - min(spread) < 0.03,
             f"from {min(spread):.3f} to {max(spread):.3f}",
         ),
         Check(
             Words(
-                "unscaled, softmax's gradient is less than half of the scaled one",
-                "スケールなしでは softmax の勾配は半分未満になる",
+                "unscaled, the gradient of softmax is less than half of the scaled one",
+                "スケーリングなしでは softmax の勾配は半分未満になる",
             ),
-            below(lost, 0.5),
-            f"raw / scaled {lost}",
+            is_below(gradient_ratio, 0.5),
+            f"raw / scaled {gradient_ratio}",
         ),
         *judge_trained(numbers),
     ]
 
 
 def judge_trained(numbers: Numbers) -> Sequence[Check]:
-    """The same in models that were trained."""
+    """The same in trained models."""
     wide = HEADS_OF[-1]
     start, end = (
-        {way: [row[when]["largest"] for row in runs(numbers, wide, way)] for way in WAYS}
+        {way: [row[when]["largest"] for row in trained_runs(numbers, wide, way)] for way in WAYS}
         for when in ("start", "end")
     )
-    grown = differences(start["raw"], start["scaled"])
-    kept = differences(end["raw"], end["scaled"])
-    lost = {
-        width: differences(
-            *([row["loss"] for row in runs(numbers, width, way)] for way in ("raw", "scaled"))
+    start_gap = paired_difference(start["raw"], start["scaled"])
+    end_gap = paired_difference(end["raw"], end["scaled"])
+    loss_gaps = {
+        width: paired_difference(
+            *(
+                [row["loss"] for row in trained_runs(numbers, width, way)]
+                for way in ("raw", "scaled")
+            )
         )
         for width in HEADS_OF
     }
     return [
         Check(
             Words(
-                f"a model with heads {wide} wide begins saturated without the scale (largest weight"
-                " higher by 0.3)",
-                f"幅{wide}のヘッドを持つモデルは、"
-                "スケールなしでは最初から飽和している（最大の重みが0.3以上大きい）",
+                f"a model with d_k = {wide} starts saturated without scaling (largest weight"
+                " higher by"
+                " 0.3)",
+                f"d_k = {wide} のモデルは、"
+                "スケーリングなしでは最初から飽和している（最大の重みが0.3以上大きい）",
             ),
-            above(grown, 0.3),
-            f"raw − scaled {grown}",
+            is_above(start_gap, 0.3),
+            f"raw − scaled {start_gap}",
         ),
         Check(
             Words(
-                "training does not undo it (still higher by 0.1)",
-                "学習してもそれは解けない（なお0.1以上大きい）",
+                "training does not undo this (still higher by 0.1)",
+                "学習しても解消されない（なお0.1以上大きい）",
             ),
-            above(kept, 0.1),
-            f"raw − scaled {kept}",
+            is_above(end_gap, 0.1),
+            f"raw − scaled {end_gap}",
         ),
         Check(
             Words(
-                f"and it learns worse: a higher loss on held-out plays, d_k = {wide}",
-                f"学習も悪くなる：未見の戯曲での損失が高い（d_k = {wide}）",
+                f"and it learns worse: higher held-out loss, d_k = {wide}",
+                f"学習も悪くなる：検証損失が高い（d_k = {wide}）",
             ),
-            above(lost[wide], 0),
-            f"raw − scaled {lost[wide]} nats; with d_k = {HEADS_OF[0]}: {lost[HEADS_OF[0]]}",
+            is_above(loss_gaps[wide], 0),
+            f"raw − scaled {loss_gaps[wide]} nats; with d_k = {HEADS_OF[0]}:"
+            f" {loss_gaps[HEADS_OF[0]]}",
         ),
     ]
 
 
-def told(numbers: Numbers) -> Words:
+def summarize_saturation(numbers: Numbers) -> Words:
     narrow, wide = HEADS_OF
-    lost = {
-        width: differences(
-            *([row["loss"] for row in runs(numbers, width, way)] for way in ("raw", "scaled"))
+    loss_gaps = {
+        width: paired_difference(
+            *(
+                [row["loss"] for row in trained_runs(numbers, width, way)]
+                for way in ("raw", "scaled")
+            )
         )
         for width in HEADS_OF
     }
     entropy = {
-        way: Interval.of([row["end"]["entropy"] for row in runs(numbers, wide, way)]).mean
+        way: Interval.of([row["end"]["entropy"] for row in trained_runs(numbers, wide, way)]).mean
         for way in WAYS
     }
-    sign = above(lost[narrow], 0)
+    sign = is_above(loss_gaps[narrow], 0)
     english = {
-        True: "worse without the scale too",
-        False: "lower without the scale",
-        None: "the same within the doubt",
+        True: "also higher without scaling",
+        False: "lower without scaling",
+        None: "the same within the uncertainty",
     }[sign]
     japanese = {
-        True: "やはりスケールなしの方が悪い",
-        False: "スケールなしの方がむしろ良い",
+        True: "やはりスケーリングなしの方が損失が高い",
+        False: "スケーリングなしの方がむしろ損失が低い",
         None: "誤差の範囲で差がない",
     }[sign]
     return Words(
-        f"After training, heads {wide} wide look with an entropy of {entropy['raw']:.2f} nats"
-        f" without the scale and {entropy['scaled']:.2f} with it, and the loss without it is"
-        f" {lost[wide].mean:+.3f} nats away. With d_k = {narrow} the loss is {english}"
-        f" ({lost[narrow]}): narrow heads hardly saturate, and the scale is then only another"
-        " start.",
-        f"学習後、幅{wide}のヘッドの注意のエントロピーはスケールなしで{entropy['raw']:.2f}、"
+        f"After training, heads with d_k = {wide} have an attention entropy of {entropy['raw']:.2f}"
+        f" nats without scaling and {entropy['scaled']:.2f} with it, and the loss without it"
+        " differs"
+        f" by {loss_gaps[wide].mean:+.3f} nats. With d_k = {narrow} the loss is {english}"
+        f" ({loss_gaps[narrow]}): narrow heads hardly saturate, and the scale then only changes the"
+        " initialisation.",
+        f"学習後、d_k = {wide}"
+        f" のヘッドの注意のエントロピーはスケーリングなしで{entropy['raw']:.2f}、"
         f"ありで{entropy['scaled']:.2f} nats、"
-        f"損失の差は{lost[wide].mean:+.3f} nats。d_k = {narrow} では{japanese}（{lost[narrow]}）。"
-        "狭いヘッドはほとんど飽和しないので、そこではスケールは初期値の違いにすぎない。",
+        f"損失の差は{loss_gaps[wide].mean:+.3f} nats。"
+        f"d_k = {narrow} では{japanese}（{loss_gaps[narrow]}）。"
+        "狭いヘッドはほとんど飽和しないので、そこではスケーリングは初期値の違いにすぎない。",
     )
 
 
-def draw(numbers: Numbers) -> Mapping[str, Figure]:
-    made, panels = figure(4, width=3.3)
+def draw_saturation(numbers: Numbers) -> Mapping[str, Figure]:
+    figure, panels = new_figure(4, width=3.3)
     names = (
         ("variance", "variance of the scores"),
         ("largest", "largest of 64 weights"),
@@ -310,7 +333,7 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
     for axes, (pick, title) in zip(panels, names, strict=True):
         for number, how in enumerate(("raw", "scaled")):
             rows = [
-                gathered(numbers, width, pick, None if pick == "variance" else how)
+                values_at_width(numbers, width, pick, None if pick == "variance" else how)
                 for width in WIDTHS
             ]
             if pick == "variance" and how == "scaled":
@@ -318,7 +341,7 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
                     [value / width for value in row]
                     for width, row in zip(WIDTHS, rows, strict=True)
                 ]
-            line(
+            plot_mean(
                 axes,
                 list(WIDTHS),
                 [Interval.of(row) for row in rows],
@@ -330,12 +353,12 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
         if pick == "variance":
             axes.set_yscale("log")
     panels[0].legend(frameon=False)
-    return {"softmax-saturation": made, "softmax-saturation-trained": draw_trained(numbers)}
+    return {"softmax-saturation": figure, "softmax-saturation-trained": draw_trained_heads(numbers)}
 
 
-def draw_trained(numbers: Numbers) -> Figure:
-    """Start and end of training side by side, and the loss."""
-    made, panels = figure(3, width=3.6)
+def draw_trained_heads(numbers: Numbers) -> Figure:
+    """Attention statistics at the start and end of training, and the loss."""
+    figure, panels = new_figure(3, width=3.6)
     for axes, (pick, title) in zip(
         panels,
         (("largest", "largest weight"), ("entropy", "entropy, nats"), ("loss", "loss, nats")),
@@ -343,7 +366,7 @@ def draw_trained(numbers: Numbers) -> Figure:
     ):
         for number, way in enumerate(("raw", "scaled")):
             for place, width in enumerate(HEADS_OF):
-                rows = runs(numbers, width, way)
+                rows = trained_runs(numbers, width, way)
                 x = 2.4 * place + 0.5 * (number - 0.5)
                 values = (
                     [row[pick] for row in rows]
@@ -369,33 +392,30 @@ def draw_trained(numbers: Numbers) -> Figure:
         axes.set(title=title, xticks=[0.5, 2.9], xlim=(-0.6, 4.0))
         axes.set_xticklabels([f"d_k = {width}" for width in HEADS_OF])
         axes.set_xlabel(
-            "after training"
-            if pick == "loss"
-            else "each line: from the start to the end of training"
+            "after training" if pick == "loss" else "each line: start to end of training"
         )
     panels[0].legend(frameon=False)
-    return made
+    return figure
 
 
 EXPERIMENT = Experiment(
     name="softmax-saturation",
     title=Words("Why divide by √d_k", "なぜ √d_k で割るのか"),
     claim=Words(
-        "Scores of independent q and k of unit variance have variance d_k; undivided by √d_k they"
-        " saturate softmax, and its gradient dies.",
+        "Scores of independent q and k of unit variance have variance d_k; without division by √d_k"
+        " they saturate softmax, and its gradient vanishes.",
         "独立で分散1の q と k の内積の分散は d_k になる。√d_k で割らないと softmax は飽和し、"
         "勾配が消える。",
     ),
     source="Vaswani et al. 2017, section 3.2.1 and footnote 4",
     equation="Var(q·k) = Σ_i Var(q_i k_i) = d_k,   Var(q·k / √d_k) = 1",
     look_for=Words(
-        "the unscaled line climbs to one key that takes everything and its gradient falls; the"
-        " scaled one stays flat",
-        "スケールなしの線は1個の鍵が全てを取るところまで上がり、勾配は落ちる。"
-        "スケールありの線は平らなまま",
+        "the unscaled largest weight rises to 1 and its gradient falls; the scaled line stays flat",
+        "スケーリングなしでは最大の重みが1まで上がり、勾配は落ちる。"
+        "スケーリングありの線は平らなまま",
     ),
-    parts=parts,
-    judge=judge,
-    draw=draw,
-    told=told,
+    parts=saturation_parts,
+    judge=judge_saturation,
+    draw=draw_saturation,
+    summarize=summarize_saturation,
 )

@@ -1,5 +1,5 @@
-"""Three words attend to each other: every number of the smallest example, by three independent
-ways."""
+"""Self-attention on three words: every number of the smallest example, computed in three
+independent ways."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.explain.example import WORDS, X, three_words
-from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.style import figure
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.style import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,51 +21,55 @@ WEIGHTS = (
 MASKED = (0.0900, 0.2447, 0.0, 0.6652)  # softmax([1, 2, −∞, 3])
 
 
-def parts(tier: Tier, seed: int) -> Sequence[Part]:
-    return [Part("by-hand", by_hand), Part("by-kernel", by_kernel), Part("masked", masked)]
+def three_words_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+    return [
+        ExperimentPart("by-hand", attention_by_hand),
+        ExperimentPart("by-kernel", attention_by_kernel),
+        ExperimentPart("masked", masked_softmax),
+    ]
 
 
-def by_hand() -> dict[str, Any]:
-    """In plain Python, number by number."""
+def attention_by_hand() -> dict[str, Any]:
+    """The example in pure Python."""
     return {step.name: step.rows for step in three_words()}
 
 
-def by_kernel() -> dict[str, Any]:
-    """The same by both kernels of the core."""
+def attention_by_kernel() -> dict[str, Any]:
+    """The example with both attention kernels."""
     import torch
 
     from sightline.core.multi_head import attention
 
     x = torch.tensor(X, dtype=torch.float64)[None, None]
-    found: dict[str, Any] = {}
+    by_kernel: dict[str, Any] = {}
     for kernel in ("equation", "fused"):
         output, weights = attention(x, x, x, kernel=kernel, return_weights=True)
-        found[kernel] = {"output": output[0, 0], "weights": weights[0, 0]}
-    return found
+        by_kernel[kernel] = {"output": output[0, 0], "weights": weights[0, 0]}
+    return by_kernel
 
 
-def masked() -> list[float]:
+def masked_softmax() -> list[float]:
     """softmax([1, 2, −∞, 3])"""
     import torch
 
     return torch.tensor([1.0, 2.0, -torch.inf, 3.0]).softmax(-1).tolist()
 
 
-def judge(numbers: Numbers) -> Sequence[Check]:
+def judge_three_words(numbers: Numbers) -> Sequence[Check]:
     hand = numbers["by-hand"]
     kernels = numbers["by-kernel"]
-    to_hand = distance(hand["weights"], WEIGHTS)
-    apart = max(
-        distance(kernels[kernel][what], hand[what])
+    to_hand = largest_difference(hand["weights"], WEIGHTS)
+    between_kernels = max(
+        largest_difference(kernels[kernel][what], hand[what])
         for kernel in kernels
         for what in ("weights", "output")
     )
     sums = max(abs(sum(row) - 1) for row in hand["weights"])
-    off = distance([numbers["masked"]], [MASKED])
+    off = largest_difference([numbers["masked"]], [MASKED])
     return [
         Check(
             Words(
-                "the weights are those worked out by hand, to three places",
+                "the weights equal those computed by hand, to three decimals",
                 "重みは手計算と小数第3位まで一致する",
             ),
             to_hand < 6e-4,
@@ -73,13 +77,13 @@ def judge(numbers: Numbers) -> Sequence[Check]:
         ),
         Check(
             Words("both kernels give the same numbers", "二つのカーネルは同じ値を出す"),
-            apart < 1e-6,
-            f"largest difference {apart:.1e}",
+            between_kernels < 1e-6,
+            f"largest difference {between_kernels:.1e}",
         ),
         Check(
-            Words("every row of weights adds up to 1", "重みの各行の和は1"),
+            Words("every row of weights sums to 1", "重みの各行の和は1"),
             sums < 1e-9,
-            f"off by {sums:.1e}",
+            f"largest difference {sums:.1e}",
         ),
         Check(
             Words(
@@ -92,16 +96,16 @@ def judge(numbers: Numbers) -> Sequence[Check]:
     ]
 
 
-def distance(found: Sequence[Sequence[float]], wanted: Sequence[Sequence[float]]) -> float:
+def largest_difference(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> float:
     return max(
         abs(a - b)
-        for row, other in zip(found, wanted, strict=True)
+        for row, other in zip(ours, theirs, strict=True)
         for a, b in zip(row, other, strict=True)
     )
 
 
-def draw(numbers: Numbers) -> Mapping[str, Figure]:
-    made, (scores, weights) = figure(2, width=3.6, height=3.3)
+def draw_three_words(numbers: Numbers) -> Mapping[str, Figure]:
+    figure, (scores, weights) = new_figure(2, width=3.6, height=3.3)
     for axes, what in ((scores, "scores"), (weights, "weights")):
         values = numbers["by-hand"][what]
         axes.imshow(values, cmap="cividis", vmin=0)
@@ -120,37 +124,40 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
                     va="center",
                     color="black" if value > middle else "white",
                 )
-    return {"three-words": made}
+    return {"three-words": figure}
 
 
 EXPERIMENT = Experiment(
     name="three-words",
     title=Words("Self-attention on three words", "三つの単語の自己注意"),
     claim=Words(
-        "Attention is a weighted mean: each word becomes a mixture of all words, by how well their"
-        " keys answer its query.",
-        "注意は加重平均である。各単語は、"
-        "自分の問い（query）に他の単語の鍵（key）がどれだけ答えるかに応じて、全単語の混合になる。",
+        "Attention is a weighted mean: each output is a mixture of all values, weighted by how"
+        " well the"
+        " keys match the query.",
+        "注意機構は加重平均である。各単語の出力は、"
+        "そのクエリと各単語のキーがどれだけ合うかに応じた、全単語のバリューの混合になる。",
     ),
     source="Vaswani et al. 2017, equation 1",
     equation="a = softmax(q kᵀ / √d_k),   z = a v",
     look_for=Words(
-        "each row of weights adds up to 1; each word looks at itself most",
-        "各行の和は1。どの単語も自分自身を最もよく見る",
+        "each row of weights sums to 1; each word attends to itself most",
+        "各行の和は1。どの単語も自分自身への重みが最も大きい",
     ),
-    parts=parts,
-    judge=judge,
-    draw=draw,
+    parts=three_words_parts,
+    judge=judge_three_words,
+    draw=draw_three_words,
     corrections=(
         Words(
-            "Other numbers for these weights are in circulation. With these vectors they are the"
-            " ones above; check one by hand.",
+            "Other values for these weights are in circulation. With these vectors they are the"
+            " ones"
+            " above; check one by hand.",
             "この重みには別の値が出回っているが、このベクトルでは上の値が正しい。一つ手で計算して確かめよう。",
         ),
         Words(
-            "The same holds for softmax([1, 2, −∞, 3]): a masked score takes nothing from the ratio"
-            " of the others, e : e² : e³.",
-            "softmax([1, 2, −∞, 3]) も同様。隠されたスコアは残りの比 e : e² : e³ を変えない。",
+            "The same holds for softmax([1, 2, −∞, 3]): a masked score does not change the ratio"
+            " of the"
+            " others, e : e² : e³.",
+            "softmax([1, 2, −∞, 3]) も同様。マスクされたスコアは残りの比 e : e² : e³ を変えない。",
         ),
     ),
 )

@@ -1,5 +1,5 @@
-"""Why attention: how far an LSTM, convolutions and attention remember, how many layers a distance
-takes, and what N tokens cost."""
+"""Why attention: how far back LSTMs, convolutions and attention can recall, the layers needed per
+distance, and the cost of N tokens."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, Numbers, Part, Tier, Words
-from sightline.lab.measures.kernel_costs import KERNELS, exponent, memory, seconds_of
-from sightline.lab.statistics import Interval, above, below, within
-from sightline.lab.style import figure, line, plain_numbers
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.measures.kernel_costs import (
+    KERNELS,
+    growth_exponent,
+    kernel_memory,
+    kernel_seconds,
+)
+from sightline.lab.statistics import Interval, all_hold, is_above, is_below, is_within
+from sightline.lab.style import new_figure, plain_log_ticks, plot_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,11 +25,9 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 MODELS = {"attention": "attention", "lstm": "LSTM", "plain": "plain CNN", "dilated": "dilated CNN"}
-VALUES, QUESTION = (
-    8,
-    23,
-)  # symbols to be remembered are those below 8; between 8 and the question is noise
-LAYERS = 7  # of both CNNs: with kernel 3 they see back 14 tokens plain, 254 dilated
+VALUES = 8  # symbols to recall are 0 … 7; 8 … 22 are noise
+QUESTION = 23
+LAYERS = 7  # of both CNNs: with kernel size 3 they reach back 14 tokens plain, 254 dilated
 BEYOND_PLAIN = 2 * LAYERS
 DISTANCES = {
     "quick": (4, 16, 64),
@@ -53,45 +56,45 @@ TIMES_MEASURED = 5
 REPEATS = {"quick": 1, "default": 3, "full": 5}
 
 
-def parts(tier: Tier, seed: int) -> Sequence[Part]:
+def why_attention_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
     seeds = range(seed, seed + SEEDS[tier])
     steps = STEPS[tier]
     recalls = [
-        Part(
+        ExperimentPart(
             f"recall.{name}.{far}.steps-{steps}.seed-{n}",
-            lambda name=name, far=far, n=n: recall(name, far, n, steps),
+            lambda name=name, far=far, n=n: train_recall(name, far, n, steps),
         )
         for n in seeds
         for far in DISTANCES[tier]
         for name in MODELS
     ]
     memories = [
-        Part(
+        ExperimentPart(
             f"memory.{kernel}.to-{LENGTHS[tier][-1]}.again-{n}",
-            lambda kernel=kernel: memory(kernel, LENGTHS[tier]),
+            lambda kernel=kernel: kernel_memory(kernel, LENGTHS[tier]),
             alone=True,
         )
         for n in range(REPEATS[tier])
         for kernel in KERNELS
     ]
     kernel_times = [
-        Part(
+        ExperimentPart(
             f"kernel-time.to-{TIMED_KERNELS[tier][-1]}.seed-{n}",
-            lambda n=n: seconds_of(TIMED_KERNELS[tier], n),
+            lambda n=n: kernel_seconds(TIMED_KERNELS[tier], n),
             alone=True,
         )
         for n in range(seed, seed + TIMES_MEASURED)
     ]
     steps_timed = [
-        Part(
+        ExperimentPart(
             f"step-time.to-{TIMED[tier][-1]}.seed-{n}",
-            lambda n=n: step_times(TIMED[tier], n),
+            lambda n=n: time_training_steps(TIMED[tier], n),
             alone=True,
         )
         for n in seeds
     ]
     return [
-        Part(f"path.seed-{seed}", lambda: paths(seed)),
+        ExperimentPart(f"path.seed-{seed}", lambda: measure_path_lengths(seed)),
         *memories,
         *kernel_times,
         *steps_timed,
@@ -102,8 +105,8 @@ def parts(tier: Tier, seed: int) -> Sequence[Part]:
 # ----------------------------------------------------------------------------------------- recall
 
 
-def asked(far: int, rows: int, random: Generator) -> tuple[Tensor, Tensor]:
-    """[symbol, noise …, ?]: what stood `far` tokens before the question?"""
+def recall_batch(far: int, rows: int, random: Generator) -> tuple[Tensor, Tensor]:
+    """[symbol, noise …, ?]; the target is the symbol `far` tokens before the question."""
     import torch
 
     symbol = torch.randint(0, VALUES, (rows, 1), generator=random)
@@ -111,24 +114,24 @@ def asked(far: int, rows: int, random: Generator) -> tuple[Tensor, Tensor]:
     return torch.cat((symbol, noise, torch.full((rows, 1), QUESTION)), dim=1), symbol[:, 0]
 
 
-def recall(name: str, far: int, seed: int, steps: int) -> dict[str, float]:
-    """The share that is recalled after training on this distance, and the steps used: it ends early
-    when all of 512 are right."""
+def train_recall(name: str, far: int, seed: int, steps: int) -> dict[str, float]:
+    """Accuracy after training at this distance, and the steps used; training stops early when all
+    512 held-out rows are correct."""
     import torch
     from torch.nn import functional as F
     from torch.nn.utils import clip_grad_norm_
 
-    from sightline.lab.learning import random_of
-    from sightline.lab.measures.rivals import made
+    from sightline.lab.learning import seeded_generator
+    from sightline.lab.measures.rivals import build_rival
 
-    model = made(name, seed, longest=far + 1)
-    random = random_of(seed, far)
+    model = build_rival(name, seed, longest=far + 1)
+    random = seeded_generator(seed, far)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
-    held_out, truth = asked(far, 512, random_of(seed, far, 1))
+    held_out, truth = recall_batch(far, 512, seeded_generator(seed, far, 1))
     right = 0.0
     step = 0
     while step < steps and right < 1:
-        tokens, symbols = asked(far, 16, random)
+        tokens, symbols = recall_batch(far, 16, random)
         F.cross_entropy(model(tokens)[:, -1], symbols).backward()
         clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -143,17 +146,17 @@ def recall(name: str, far: int, seed: int, steps: int) -> dict[str, float]:
 # ----------------------------------------------------------------------------------- path lengths
 
 
-def paths(seed: int) -> dict[str, dict[str, int]]:
-    """The fewest layers with which the last of N + 1 outputs depends on the first input, found by
+def measure_path_lengths(seed: int) -> dict[str, dict[str, int]]:
+    """The minimum number of layers for the last of N + 1 outputs to depend on the first input, by
     its gradient."""
     from sightline.lab.measures.rivals import fewest_layers
 
     return {name: {str(far): fewest_layers(name, far, seed) for far in PATHS} for name in MODELS}
 
 
-def formula(name: str, far: int) -> int:
+def path_length_formula(name: str, far: int) -> int:
     """⌈N / (k − 1)⌉ plain, ⌈log₂(N / (k − 1) + 1)⌉ dilated, 1 for attention and for an LSTM, which
-    takes N steps in it."""
+    needs N sequential steps."""
     span = 2
     return {"plain": math.ceil(far / span), "dilated": math.ceil(math.log2(far / span + 1))}.get(
         name, 1
@@ -163,213 +166,218 @@ def formula(name: str, far: int) -> int:
 # --------------------------------------------------------------------------------- time of a step
 
 
-def step_times(lengths: Sequence[int], seed: int) -> dict[str, dict[str, float]]:
-    """Seconds of one training step on 4 rows, model after model in turns; medians of 5."""
+def time_training_steps(lengths: Sequence[int], seed: int) -> dict[str, dict[str, float]]:
+    """Seconds per training step on 4 rows, models interleaved; medians of 5."""
     import torch
 
-    from sightline.lab.measures.rivals import made
+    from sightline.lab.measures.rivals import build_rival
 
     random = torch.Generator().manual_seed(seed)
-    models = {name: made(name, seed, longest=lengths[-1]) for name in MODELS}
-    found: dict[str, dict[str, float]] = {name: {} for name in MODELS}
+    models = {name: build_rival(name, seed, longest=lengths[-1]) for name in MODELS}
+    medians: dict[str, dict[str, float]] = {name: {} for name in MODELS}
     for length in lengths:
         tokens = torch.randint(0, QUESTION, (4, length), generator=random)
-        taken: dict[str, list[float]] = {name: [] for name in MODELS}
+        samples: dict[str, list[float]] = {name: [] for name in MODELS}
         for turn in range(6):
             for name, model in models.items():
                 start = time.perf_counter()
                 model(tokens).square().mean().backward()
-                taken[name] += [time.perf_counter() - start] * (turn > 0)
-        for name, seconds in taken.items():
-            found[name][str(length)] = statistics.median(seconds)
-    return found
+                samples[name] += [time.perf_counter() - start] * (turn > 0)
+        for name, seconds in samples.items():
+            medians[name][str(length)] = statistics.median(seconds)
+    return medians
 
 
 # ---------------------------------------------------------------------------------------- verdict
 
 
-def rows_of(numbers: Numbers, kind: str) -> list[Any]:
+def rows_of_kind(numbers: Numbers, kind: str) -> list[Any]:
     return [row for name, row in numbers.items() if name.startswith(f"{kind}.")]
 
 
-def distances_in(numbers: Numbers) -> list[int]:
+def measured_distances(numbers: Numbers) -> list[int]:
     return sorted({int(name.split(".")[2]) for name in numbers if name.startswith("recall.")})
 
 
-def recalled(numbers: Numbers, name: str, far: int, pick: str = "right") -> Interval:
-    return Interval.of([row[pick] for row in rows_of(numbers, f"recall.{name}.{far}")])
+def recall_interval(numbers: Numbers, name: str, far: int, pick: str = "right") -> Interval:
+    return Interval.of([row[pick] for row in rows_of_kind(numbers, f"recall.{name}.{far}")])
 
 
-def judge(numbers: Numbers) -> Sequence[Check]:
+def judge_why_attention(numbers: Numbers) -> Sequence[Check]:
     return [*path_checks(numbers), *recall_checks(numbers), *cost_checks(numbers)]
 
 
 def path_checks(numbers: Numbers) -> list[Check]:
-    found = rows_of(numbers, "path")[0]
+    layers = rows_of_kind(numbers, "path")[0]
     far = PATHS[-1]
-    exact = all(found[name][str(n)] == formula(name, n) for name in MODELS for n in PATHS)
-    said = ", ".join(f"{label} {found[name][str(far)]}" for name, label in MODELS.items())
-    says = Words(
-        "layers to reach distance N: 1 for attention, ⌈N/(k−1)⌉ for a plain CNN, about log₂ N for a"
-        " dilated one; an LSTM takes N steps in its one",
-        "距離 N に届く層数：注意は1、普通の CNN は ⌈N/(k−1)⌉、膨張 CNN は約 log₂ N。LSTM"
-        " は1層の中で N ステップ",
+    exact = all(
+        layers[name][str(n)] == path_length_formula(name, n) for name in MODELS for n in PATHS
     )
-    return [Check(says, exact, f"layers at distance {far}: {said}")]
+    listed = ", ".join(f"{label} {layers[name][str(far)]}" for name, label in MODELS.items())
+    statement = Words(
+        "layers to reach distance N: 1 for attention, ⌈N/(k−1)⌉ for a plain CNN, about log₂ N for a"
+        " dilated one; an LSTM needs N sequential steps",
+        "距離 N に届く層数：注意機構は1、通常の CNN は ⌈N/(k−1)⌉、膨張 CNN は約 log₂ N。LSTM"
+        " は1層で N 回の逐次ステップ",
+    )
+    return [Check(statement, exact, f"layers at distance {far}: {listed}")]
 
 
 def recall_checks(numbers: Numbers) -> list[Check]:
-    far = distances_in(numbers)[-1]
-    found = {name: recalled(numbers, name, far) for name in MODELS}
+    far = measured_distances(numbers)[-1]
+    recall = {name: recall_interval(numbers, name, far) for name in MODELS}
     return [
         Check(
             Words(
-                f"attention recalls what stood {far} tokens before (> 0.9)",
-                f"注意は{far}語前を思い出せる（> 0.9）",
+                f"attention recalls a symbol {far} tokens back (> 0.9)",
+                f"注意機構は{far}トークン前の記号を想起できる（> 0.9）",
             ),
-            above(found["attention"], 0.9),
-            f"{found['attention']}",
+            is_above(recall["attention"], 0.9),
+            f"{recall['attention']}",
         ),
         Check(
             Words(
                 f"so does a dilated CNN of {LAYERS} layers (> 0.9)",
                 f"{LAYERS}層の膨張 CNN も（> 0.9）",
             ),
-            above(found["dilated"], 0.9),
-            f"{found['dilated']}",
+            is_above(recall["dilated"], 0.9),
+            f"{recall['dilated']}",
         ),
         Check(
             Words(
-                f"a plain CNN, which sees back {BEYOND_PLAIN}, does not (< 0.25; chance is 0.125)",
-                f"{BEYOND_PLAIN}語前までしか見えない普通の CNN にはできない"
-                "（< 0.25、偶然なら0.125）",
+                f"a plain CNN, which reaches back {BEYOND_PLAIN} tokens, does not (< 0.25;"
+                " chance is 0.125)",
+                f"受容野が{BEYOND_PLAIN}トークンの通常の CNN にはできない"
+                "（< 0.25、チャンスレベルは0.125）",
             ),
-            below(found["plain"], 0.25),
-            f"{found['plain']}",
+            is_below(recall["plain"], 0.25),
+            f"{recall['plain']}",
         ),
         Check(
             Words(
-                "an LSTM, trained for as many steps, recalls less than half of it (< 0.5)",
-                "同じステップ数で訓練した LSTM は半分も思い出せない（< 0.5）",
+                "an LSTM trained for the same number of steps recalls less than half (< 0.5)",
+                "同じステップ数で学習した LSTM の正解率は半分未満（< 0.5）",
             ),
-            below(found["lstm"], 0.5),
-            f"{found['lstm']}",
+            is_below(recall["lstm"], 0.5),
+            f"{recall['lstm']}",
         ),
     ]
 
 
 def cost_checks(numbers: Numbers) -> list[Check]:
-    grown = {
-        kernel: Interval.of([exponent(row) for row in rows_of(numbers, f"memory.{kernel}") if row])
+    memory_exponents = {
+        kernel: Interval.of(
+            [growth_exponent(row) for row in rows_of_kind(numbers, f"memory.{kernel}") if row]
+        )
         for kernel in KERNELS
     }
-    slower = {
-        kernel: Interval.of([exponent(row[kernel]) for row in rows_of(numbers, "kernel-time")])
+    time_exponents = {
+        kernel: Interval.of(
+            [growth_exponent(row[kernel]) for row in rows_of_kind(numbers, "kernel-time")]
+        )
         for kernel in KERNELS
     }
     return [
         Check(
             Words(
                 "the equation's memory grows as N² (exponent 1.8 to 2.2)",
-                "式どおりの計算のメモリは N² で増える（指数1.8〜2.2）",
+                "定義式どおりの計算のメモリは N² で増える（指数1.8〜2.2）",
             ),
-            within(grown["equation"], 1.8, 2.2),
-            f"exponent {grown['equation']}",
+            is_within(memory_exponents["equation"], 1.8, 2.2),
+            f"exponent {memory_exponents['equation']}",
         ),
         Check(
             Words(
                 "the fused kernel's grows as N (exponent 0.7 to 1.3)",
                 "融合カーネルのメモリは N で増える（指数0.7〜1.3）",
             ),
-            within(grown["fused"], 0.7, 1.3),
-            f"exponent {grown['fused']}",
+            is_within(memory_exponents["fused"], 0.7, 1.3),
+            f"exponent {memory_exponents['fused']}",
         ),
         Check(
             Words(
                 "its time still grows faster than N^1.5, as the equation's does",
-                "時間は式どおりの計算と同じく N^1.5 より速く増える",
+                "時間は定義式どおりの計算と同じく N^1.5 より速く増える",
             ),
-            all_of([above(found, 1.5) for found in slower.values()]),
-            f"exponents: fused {slower['fused']}, equation {slower['equation']}",
+            all_hold([is_above(interval, 1.5) for interval in time_exponents.values()]),
+            f"exponents: fused {time_exponents['fused']}, equation {time_exponents['equation']}",
         ),
     ]
 
 
-def all_of(sides: Sequence[bool | None]) -> bool | None:
-    return False if False in sides else None if None in sides else True
-
-
-def told(numbers: Numbers) -> Words:
-    """How far each remembers, and whose training step is the quickest at the longest text."""
-    distances = distances_in(numbers)
-    timed = rows_of(numbers, "step-time")
+def summarize_why_attention(numbers: Numbers) -> Words:
+    """How far back each model recalls, and the time of a training step at the longest length."""
+    distances = measured_distances(numbers)
+    timed = rows_of_kind(numbers, "step-time")
     reached = {
-        name: max([far for far in distances if recalled(numbers, name, far).mean > 0.9], default=0)
+        name: max(
+            [far for far in distances if recall_interval(numbers, name, far).mean > 0.9], default=0
+        )
         for name in MODELS
     }
     length = max(int(n) for n in timed[0]["lstm"])
-    taken = {
+    step_ms = {
         name: Interval.of([1e3 * row[name][str(length)] for row in timed]).mean for name in MODELS
     }
-    far_said = ", ".join(f"{MODELS[name]} {far or '—'}" for name, far in reached.items())
-    time_said = ", ".join(
+    reach_text = ", ".join(f"{MODELS[name]} {far or '—'}" for name, far in reached.items())
+    time_text = ", ".join(
         f"{MODELS[name]} {milliseconds:.1f} ms"
-        for name, milliseconds in sorted(taken.items(), key=lambda pair: pair[1])
+        for name, milliseconds in sorted(step_ms.items(), key=lambda pair: pair[1])
     )
-    slow = taken["attention"] > taken["lstm"]
+    slow = step_ms["attention"] > step_ms["lstm"]
     why_en = (
-        f" Attention is not the quickest: {length} tokens are many more than its 32 numbers a"
-        " token, and N² counts."
+        f" Attention is not the fastest: {length} tokens are many more than its width of 32, so N²"
+        " dominates."
         if slow
         else ""
     )
     why_ja = (
-        f"注意は最速ではない。{length} トークンは1トークン32個の数よりずっと多く、N² が効く。"
+        f"注意機構は最速ではない。{length} トークンは幅32よりずっと多く、N² が支配的になる。"
         if slow
         else ""
     )
     return Words(
-        f"Farthest of the distances {distances} at which nine of ten symbols are recalled:"
-        f" {far_said}. A training step on 4 × {length} tokens: {time_said}.{why_en} What limits the"
-        " LSTM is training: its gradient fades along the steps, and longer training carries it"
-        " farther. What limits the plain CNN is its reach, which no training extends.",
-        f"距離 {distances} のうち、十中九まで思い出せた最長：{far_said}。4 × {length}"
-        f" トークンの訓練1ステップ：{time_said}。"
-        f"{why_ja}LSTM を制限するのは訓練である。勾配がステップに沿って薄れ、"
-        "長く訓練すればより遠くまで届く。"
-        "普通の CNN を制限するのは視野であり、訓練では延びない。",
+        f"Largest of the distances {distances} with more than 90% recall:"
+        f" {reach_text}. A training step on 4 × {length} tokens: {time_text}.{why_en} The LSTM is"
+        " limited by training: its gradient vanishes along the steps, and longer training extends"
+        " its reach. The plain CNN is limited by its receptive field, which no training extends.",
+        f"距離 {distances} のうち、正解率が90%を超えた最長：{reach_text}。4 × {length}"
+        f" トークンの学習1ステップ：{time_text}。"
+        f"{why_ja}LSTM を制限するのは学習である。勾配がステップに沿って消失し、"
+        "長く学習すればより遠くまで届く。"
+        "通常の CNN を制限するのは受容野であり、学習では延びない。",
     )
 
 
 # ---------------------------------------------------------------------------------------- figures
 
 
-def draw(numbers: Numbers) -> Mapping[str, Figure]:
-    made_first, (recalls, layers, steps) = figure(3, width=4.0)
-    distances = distances_in(numbers)
-    path = rows_of(numbers, "path")[0]
-    timed = rows_of(numbers, "step-time")
+def draw_why_attention(numbers: Numbers) -> Mapping[str, Figure]:
+    figure, (recalls, layers, steps) = new_figure(3, width=4.0)
+    distances = measured_distances(numbers)
+    path = rows_of_kind(numbers, "path")[0]
+    timed = rows_of_kind(numbers, "step-time")
     for number, (name, label) in enumerate(MODELS.items()):
-        line(
+        plot_mean(
             recalls,
             list(map(float, distances)),
-            [recalled(numbers, name, far) for far in distances],
+            [recall_interval(numbers, name, far) for far in distances],
             label=label,
             number=number,
         )
         counts = [path[name][str(far)] for far in PATHS]
-        line(
+        plot_mean(
             layers,
             list(map(float, PATHS)),
             [Interval.of([count]) for count in counts],
             label=label,
             number=number,
         )
-        curve(steps, [row[name] for row in timed], label=label, number=number, scale=1e3)
+        plot_seeds(steps, [row[name] for row in timed], label=label, number=number, scale=1e3)
     recalls.axhline(1 / VALUES, color="0.5", linestyle=":", linewidth=1)
     recalls.set(
         xlabel="distance, tokens",
-        ylabel="recalled (dotted: chance)",
+        ylabel="accuracy (dotted: chance)",
         title="Recall",
         ylim=(0, 1.05),
     )
@@ -379,69 +387,71 @@ def draw(numbers: Numbers) -> Mapping[str, Figure]:
         yscale="log",
         title="Layers needed (LSTM: N steps in one)",
     )
-    steps.set(
-        xlabel="tokens in a row", ylabel="ms", yscale="log", title="A training step on 4 rows"
-    )
+    steps.set(xlabel="tokens per row", ylabel="ms", yscale="log", title="Training step on 4 rows")
     for axes in (recalls, layers, steps):
         axes.set_xscale("log", base=2)
-    plain_numbers(layers.yaxis, steps.yaxis)
+    plain_log_ticks(layers.yaxis, steps.yaxis)
     recalls.legend(frameon=False, fontsize=8)
-    return {"why-attention": made_first, "why-attention-cost": cost_figure(numbers)}
+    return {"why-attention": figure, "why-attention-cost": draw_costs(numbers)}
 
 
-def cost_figure(numbers: Numbers) -> Figure:
-    made_now, (bytes_of, seconds) = figure(2)
+def draw_costs(numbers: Numbers) -> Figure:
+    figure, (bytes_of, seconds) = new_figure(2)
     for number, (kernel, label) in enumerate(KERNELS.items()):
-        grown = [row for row in rows_of(numbers, f"memory.{kernel}") if row]
-        if grown:
-            curve(
+        memory_rows = [row for row in rows_of_kind(numbers, f"memory.{kernel}") if row]
+        if memory_rows:
+            plot_seeds(
                 bytes_of,
-                grown,
-                label=f"{label}: N^{Interval.of([exponent(row) for row in grown]).mean:.2f}",
+                memory_rows,
+                label=f"{label}: N^{mean_exponent(memory_rows):.2f}",
                 number=number,
                 scale=2**-20,
             )
-        taken = [row[kernel] for row in rows_of(numbers, "kernel-time")]
-        curve(
+        time_rows = [row[kernel] for row in rows_of_kind(numbers, "kernel-time")]
+        plot_seeds(
             seconds,
-            taken,
-            label=f"{label}: N^{Interval.of([exponent(row) for row in taken]).mean:.2f}",
+            time_rows,
+            label=f"{label}: N^{mean_exponent(time_rows):.2f}",
             number=number,
             scale=1e3,
         )
     bytes_of.set(
         xlabel="tokens, N",
-        ylabel="MiB at the peak",
+        ylabel="peak MiB",
         yscale="log",
         title="Memory of causal attention, 4 heads of 128",
     )
     seconds.set(
-        xlabel="tokens, N", ylabel="ms of the processor", yscale="log", title="Time, 2 heads of 64"
+        xlabel="tokens, N", ylabel="ms of CPU time", yscale="log", title="Time, 2 heads of 64"
     )
     for axes in (bytes_of, seconds):
         axes.set_xscale("log", base=2)
-        plain_numbers(axes.yaxis)
+        plain_log_ticks(axes.yaxis)
         if axes.lines:
             axes.legend(frameon=False, fontsize=8)
-    return made_now
+    return figure
 
 
-def curve(
+def mean_exponent(rows: Sequence[Mapping[str, float]]) -> float:
+    return Interval.of([growth_exponent(row) for row in rows]).mean
+
+
+def plot_seeds(
     axes: Axes, rows: Sequence[Mapping[str, float]], *, label: str, number: int, scale: float
 ) -> None:
-    """Rows of {N: value}, one a seed, as a line with its interval."""
-    found = [Interval.of([scale * row[n] for row in rows]) for n in rows[0]]
-    line(axes, [float(n) for n in rows[0]], found, label=label, number=number)
+    """Plot rows of {N: value}, one per seed, as a mean with its interval."""
+    intervals = [Interval.of([scale * row[n] for row in rows]) for n in rows[0]]
+    plot_mean(axes, [float(n) for n in rows[0]], intervals, label=label, number=number)
 
 
 EXPERIMENT = Experiment(
     name="why-attention",
-    title=Words("Why attention", "なぜ注意なのか"),
+    title=Words("Why attention", "なぜ注意機構なのか"),
     claim=Words(
         "Attention reaches any distance in one layer, and learns to; a plain CNN needs N/(k−1)"
-        " layers, an LSTM N steps in a row. It pays with N² work, and with N² memory unless the"
-        " kernel is fused.",
-        "注意はどんな距離にも1層で届き、それを学べる。普通の CNN は N/(k−1) 層、LSTM は N"
+        " layers, an LSTM N sequential steps. It costs N² work, and N² memory unless the kernel is"
+        " fused.",
+        "注意機構はどんな距離にも1層で届き、それを学べる。通常の CNN は N/(k−1) 層、LSTM は N"
         " 回の逐次ステップを要する。"
         "代償は N² の計算と、融合カーネルでなければ N² のメモリである。",
     ),
@@ -451,22 +461,24 @@ EXPERIMENT = Experiment(
         " by tile, N"
     ),
     look_for=Words(
-        "two lines stay at the top of the recall; the plain CNN falls where its view ends, the LSTM"
-        " where its gradient fades. Equation and fused kernel part in memory, not in how their time"
-        " grows",
-        "二本の線は思い出しの上端に留まる。普通の CNN は視野の終わりで、LSTM"
-        " は勾配の薄れるところで落ちる。"
-        "式と融合カーネルはメモリで分かれ、時間の増え方では分かれない",
+        "two lines stay at the top of the recall; the plain CNN falls where its receptive field"
+        " ends,"
+        " the LSTM where its gradient vanishes. Equation and fused kernel differ in memory, not"
+        " in how"
+        " their time grows",
+        "二本の線は想起の正解率の上端に留まる。通常の CNN は受容野の終わりで、LSTM"
+        " は勾配が消失するところで落ちる。"
+        "定義式と融合カーネルはメモリで異なり、時間の増え方では異ならない",
     ),
-    parts=parts,
-    judge=judge,
-    draw=draw,
-    told=told,
+    parts=why_attention_parts,
+    judge=judge_why_attention,
+    draw=draw_why_attention,
+    summarize=summarize_why_attention,
     corrections=(
         Words(
             "A plain CNN needs O(N/k) layers to connect tokens N apart; O(log N) holds only when it"
             " is dilated.",
-            "普通の CNN が N 離れた語を結ぶには O(N/k) 層が要る。"
+            "通常の CNN が N 離れたトークンを結ぶには O(N/k) 層が要る。"
             "O(log N) は膨張畳み込みのときだけである。",
         ),
     ),

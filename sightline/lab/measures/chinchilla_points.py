@@ -1,5 +1,5 @@
-"""Hoffmann et al. 2022, figure 4, as points: Besiroglu et al. 2024 read them off the figure's
-vector drawing and its colours.
+"""The points of figure 4 of Hoffmann et al. 2022, which Besiroglu et al. 2024 extracted from its
+vector graphics.
 
 Each is N in millions, training compute C in 10¹⁸ FLOP, and the loss in nats; D = C / 6N. The losses
 come from a colour scale and are coarse. `KEPT` leaves out the five highest, as Besiroglu et al. do.
@@ -12,8 +12,14 @@ from dataclasses import asdict
 from typing import Any
 
 from sightline.lab.experiment import Check, Words
-from sightline.lab.measures.fitting import Chinchilla, Run, all_of, bootstrap, fit, interval
-from sightline.lab.statistics import above
+from sightline.lab.measures.fitting import (
+    Chinchilla,
+    LossPoint,
+    bootstrap,
+    bootstrap_interval,
+    fit_law,
+)
+from sightline.lab.statistics import all_hold, is_above
 
 PUBLISHED = Chinchilla(1.69, 406.4, 410.7, 0.34, 0.28)  # Hoffmann et al., approach 3
 REFITTED = Chinchilla(1.82, 482.0, 2085.0, 0.348, 0.366)  # Besiroglu et al.
@@ -107,19 +113,19 @@ TABLE = """
 """
 
 
-def run_of(entry: str) -> Run:
+def parse_point(entry: str) -> LossPoint:
     """D = C / 6N."""
     millions, compute, loss = (float(number) for number in entry.split())
-    return Run(1e6 * millions, compute * 1e18 / (6e6 * millions), loss)
+    return LossPoint(1e6 * millions, compute * 1e18 / (6e6 * millions), loss)
 
 
-POINTS = tuple(run_of(entry) for entry in TABLE.split(","))
+POINTS = tuple(parse_point(entry) for entry in TABLE.split(","))
 KEPT = tuple(run for run in POINTS if run.loss < sorted(one.loss for one in POINTS)[-5])
 
 
-def refitted(samples: int) -> dict[str, Any]:
-    """The published points, fitted again."""
-    best = fit(Chinchilla, KEPT)
+def refit_published(samples: int) -> dict[str, Any]:
+    """The law refitted to the published points, with bootstrap fits."""
+    best = fit_law(Chinchilla, KEPT)
     others = bootstrap(Chinchilla, KEPT, samples=samples)
     return {
         "best": asdict(best),
@@ -128,42 +134,41 @@ def refitted(samples: int) -> dict[str, Any]:
     }
 
 
-def fits_of(row: Mapping[str, Any]) -> tuple[Chinchilla, list[Chinchilla]]:
-    """The fit that `refitted` gave, and those to points drawn again."""
+def saved_fits(row: Mapping[str, Any]) -> tuple[Chinchilla, list[Chinchilla]]:
+    """The saved fit and bootstrap fits of `refit_published`."""
     return Chinchilla(**row["best"]), [Chinchilla(**other) for other in row["others"]]
 
 
 def published_check(row: Mapping[str, Any]) -> Check:
-    """Whether the published points give the re-fitted numbers, and not those that were printed with
-    them."""
-    best, others = fits_of(row)
+    """Whether the published points give the refitted numbers and not those published with them."""
+    best, others = saved_fits(row)
     near = all(
         abs(getattr(best, name) / getattr(REFITTED, name) - 1) < 0.05
         for name in ("E", "A", "B", "alpha", "beta")
     )
-    beta = interval(best.beta, [other.beta for other in others])
-    says = Words(
+    beta = bootstrap_interval(best.beta, [other.beta for other in others])
+    statement = Words(
         "240 published points give E 1.82, A 482, B 2085, α 0.348, β 0.366 within 5% each, and a β"
-        " above the printed 0.28",
+        " above the published 0.28",
         "公表された240点から E 1.82、A 482、B 2085、α 0.348、β 0.366（各5%以内）が得られ、β"
-        " は印刷された0.28より大きい",
+        " は公表値0.28より大きい",
     )
     text = f"E {best.E:.4f}, A {best.A:.0f}, B {best.B:.0f}, α {best.alpha:.4f}, β {beta}"
-    return Check(says, all_of([near, above(beta, PUBLISHED.beta)]), text)
+    return Check(statement, all_hold([near, is_above(beta, PUBLISHED.beta)]), text)
 
 
-def published_said(row: Mapping[str, Any]) -> Words:
-    """The tokens for each parameter that each law asks for."""
-    laws = (PUBLISHED, REFITTED, fits_of(row)[0])
+def published_sentence(row: Mapping[str, Any]) -> Words:
+    """The tokens per parameter that each law recommends."""
+    laws = (PUBLISHED, REFITTED, saved_fits(row)[0])
     first, second, ours = (
         f"{tokens / size:.0f}" for size, tokens in (law.best(GOPHER) for law in laws)
     )
     return Words(
-        f"For {GOPHER:.3g} FLOP the numbers published in 2022 ask for {first} tokens for each"
-        f" parameter, those re-fitted by others for {second}, our fit to {len(KEPT)} of the points"
-        f" for {ours}; Chinchilla itself had 20.",
+        f"For {GOPHER:.3g} FLOP the numbers published in 2022 recommend {first} tokens per"
+        f" parameter, those refitted in 2024 {second}, our fit to {len(KEPT)} of the points {ours};"
+        " Chinchilla itself used 20.",
         f"{GOPHER:.3g} FLOP では、2022年に公表された値はパラメータあたり {first} トークン、"
-        f"他者が当てはめ直した値は {second}、"
-        f"同じ点のうち{len(KEPT)}点への我々の当てはめは {ours} を求める。"
+        f"2024年に当てはめ直された値は {second}、"
+        f"同じ点のうち{len(KEPT)}点へのこの実験の当てはめは {ours} を推奨する。"
         "Chinchilla 自身は20だった。",
     )

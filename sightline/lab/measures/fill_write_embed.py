@@ -1,5 +1,4 @@
-"""What a model of characters is asked for in `gpt_vs_bert`: to fill a gap, to go on writing, to
-give vectors."""
+"""The tasks of `gpt_vs_bert` for character models: fill a gap, generate text, embed text."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ SEARCHED = 48
 PROMPTS = 48
 PROMPT = 8
 SWEEPS = 3
-PASSAGES = 200  # of each held-out play, so many windows long
-PASSAGE = 4
-LONGEST = 8  # letters; longer words count as this
-LEAN = 5  # counts by which each order of the trigrams leans on the one below it
+PASSAGES = 200  # per held-out play
+PASSAGE = 4  # windows per passage
+LONGEST = 8  # letters; longer words count as 8
+SMOOTHING = 5  # pseudo-counts from the next lower order of the trigram model
 
 
 def held_out_windows(text: PackedText, count: int) -> Tensor:
@@ -36,9 +35,9 @@ def held_out_windows(text: PackedText, count: int) -> Tensor:
     )
 
 
-def log_odds(transformer: Transformer, tokens: Tensor, at: int, mask: int) -> Tensor:
-    """log p of each character at one place: GPT from what is left of it, BERT from all the rest
-    with the place hidden."""
+def log_probabilities(transformer: Transformer, tokens: Tensor, at: int, mask: int) -> Tensor:
+    """log p of each character at one position: GPT from the left context, BERT from both sides with
+    the position masked."""
     if transformer.config.decoder is not None:
         return transformer(tokens[:, :at])[:, -1, :mask].log_softmax(-1)
     hidden = tokens.clone()
@@ -49,95 +48,101 @@ def log_odds(transformer: Transformer, tokens: Tensor, at: int, mask: int) -> Te
 # ------------------------------------------------------------------------------------------- fill
 
 
-def filled(transformer: Transformer, windows: Tensor, mask: int) -> dict[str, Any]:
-    """A character in the middle, and the last one, in nats and how often right. GPT also by trying
-    every character, with what follows."""
+def measure_fill(transformer: Transformer, windows: Tensor, mask: int) -> dict[str, Any]:
+    """Nats and accuracy of a character in the middle and of the last one. GPT also by trying every
+    character together with the text that follows."""
     middle = CONTEXT // 2
     last = CONTEXT - 1
-    found: dict[str, Any] = {}
+    measures: dict[str, Any] = {}
     for name, at in (("fill", middle), ("next", last)):
-        odds = log_odds(transformer, windows, at, mask)
-        wanted = windows[:, at]
-        found[name] = -float(odds.gather(1, wanted[:, None]).mean())
-        found[f"{name} right"] = float((odds.argmax(-1) == wanted).double().mean())
-        found[f"{name} few"] = -float(
-            odds[:: GAPS // SEARCHED].gather(1, wanted[:: GAPS // SEARCHED, None]).mean()
+        log_p = log_probabilities(transformer, windows, at, mask)
+        targets = windows[:, at]
+        measures[name] = -float(log_p.gather(1, targets[:, None]).mean())
+        measures[f"{name} right"] = float((log_p.argmax(-1) == targets).double().mean())
+        measures[f"{name} few"] = -float(
+            log_p[:: GAPS // SEARCHED].gather(1, targets[:: GAPS // SEARCHED, None]).mean()
         )
     if transformer.config.decoder is not None:
-        found["fill by search"] = searched(transformer, windows[:: GAPS // SEARCHED], middle, mask)
-    return found
+        measures["fill by search"] = fill_by_search(
+            transformer, windows[:: GAPS // SEARCHED], middle, mask
+        )
+    return measures
 
 
-def gap(transformer: Transformer, windows: Tensor, mask: int) -> float:
-    """The character in the middle, in nats."""
+def fill_nats(transformer: Transformer, windows: Tensor, mask: int) -> float:
+    """Nats of the character in the middle."""
     return -float(
-        log_odds(transformer, windows, CONTEXT // 2, mask)
+        log_probabilities(transformer, windows, CONTEXT // 2, mask)
         .gather(1, windows[:, CONTEXT // 2, None])
         .mean()
     )
 
 
-def searched(transformer: Transformer, windows: Tensor, at: int, mask: int) -> float:
-    """log p(c | both sides) = log p(left, c, right) − log Σ_c' p(left, c', right): as many passes
-    as there are characters."""
+def fill_by_search(transformer: Transformer, windows: Tensor, at: int, mask: int) -> float:
+    """log p(c | both sides) = log p(left, c, right) − log Σ_c' p(left, c', right): one pass per
+    character of the vocabulary."""
     import torch
 
     total = 0.0
     for window in windows:
-        tried = window.repeat(mask, 1)
-        tried[:, at] = torch.arange(mask)
-        odds = transformer(tried[:, :-1])[..., :mask].log_softmax(-1)
-        whole = odds.gather(2, tried[:, 1:, None])[..., 0].sum(1)
-        total -= float(whole.log_softmax(0)[window[at]])
+        candidates = window.repeat(mask, 1)
+        candidates[:, at] = torch.arange(mask)
+        log_p = transformer(candidates[:, :-1])[..., :mask].log_softmax(-1)
+        totals = log_p.gather(2, candidates[:, 1:, None])[..., 0].sum(1)
+        total -= float(totals.log_softmax(0)[window[at]])
     return total / len(windows)
 
 
 # --------------------------------------------------------------------------------------- generate
 
 
-def continued(
+def measure_writing(
     transformer: Transformer, text: PackedText, windows: Tensor, random: Generator
 ) -> dict[str, Any]:
-    """Texts written behind a prompt, and how a trigram model of the plays finds them, in nats a
-    character; and what was really there."""
+    """Generated continuations of prompts and the real text, in nats per character under a trigram
+    model of the plays."""
     mask = transformer.config.last.embedding.vocab_size - 1
-    judge_of = trigrams(text, mask)
-    made = {"written": one_by_one(transformer, windows[:, :PROMPT], mask, random)}
+    nats_of = trigram_judge(text, mask)
+    texts = {"written": write_left_to_right(transformer, windows[:, :PROMPT], mask, random)}
     if transformer.config.decoder is None:
-        made["written by sweeps"] = by_sweeps(transformer, windows[:, :PROMPT], mask, random)
-    return {name: judge_of(tokens) for name, tokens in made.items()} | {"real": judge_of(windows)}
+        texts["written by sweeps"] = write_by_sweeps(transformer, windows[:, :PROMPT], mask, random)
+    return {name: nats_of(tokens) for name, tokens in texts.items()} | {"real": nats_of(windows)}
 
 
-def one_by_one(transformer: Transformer, prompts: Tensor, mask: int, random: Generator) -> Tensor:
-    """From left to right: GPT's next character; for BERT, a mask is put behind the text, and what
-    it hides is drawn."""
+def write_left_to_right(
+    transformer: Transformer, prompts: Tensor, mask: int, random: Generator
+) -> Tensor:
+    """Sample from left to right: GPT's next character, or for BERT the character of a mask appended
+    to the text."""
     import torch
 
     tokens = prompts
     while tokens.shape[1] < CONTEXT:
         longer = torch.cat((tokens, tokens.new_full((len(tokens), 1), mask)), dim=1)
-        odds = log_odds(transformer, longer, tokens.shape[1], mask)
-        longer[:, -1] = torch.multinomial(odds.exp(), 1, generator=random)[:, 0]
+        log_p = log_probabilities(transformer, longer, tokens.shape[1], mask)
+        longer[:, -1] = torch.multinomial(log_p.exp(), 1, generator=random)[:, 0]
         tokens = longer
     return tokens
 
 
-def by_sweeps(transformer: Transformer, prompts: Tensor, mask: int, random: Generator) -> Tensor:
-    """All hidden at first, then each place drawn anew in random order, several times over (Wang and
-    Cho 2019)."""
+def write_by_sweeps(
+    transformer: Transformer, prompts: Tensor, mask: int, random: Generator
+) -> Tensor:
+    """Start fully masked, then resample each position in random order, several times (Wang and Cho
+    2019)."""
     import torch
 
     tokens = torch.cat((prompts, prompts.new_full((len(prompts), CONTEXT - PROMPT), mask)), dim=1)
     for _ in range(SWEEPS):
         for at in (PROMPT + torch.randperm(CONTEXT - PROMPT, generator=random)).tolist():
             tokens[:, at] = torch.multinomial(
-                log_odds(transformer, tokens, at, mask).exp(), 1, generator=random
+                log_probabilities(transformer, tokens, at, mask).exp(), 1, generator=random
             )[:, 0]
     return tokens
 
 
-def trigrams(text: PackedText, vocabulary: int) -> Callable[[Tensor], float]:
-    """A judge that is neither of the two: p(c | a b), each order leaning on the one below it."""
+def trigram_judge(text: PackedText, vocabulary: int) -> Callable[[Tensor], float]:
+    """An independent trigram model p(c | a b), smoothed with the lower orders."""
     import numpy as np
 
     ids = text.train.read(0, min(len(text.train.ids), 2_000_000))
@@ -149,15 +154,15 @@ def trigrams(text: PackedText, vocabulary: int) -> Callable[[Tensor], float]:
         (ids[:-2] * vocabulary + ids[1:-1]) * vocabulary + ids[2:], minlength=vocabulary**3
     ).reshape(-1, vocabulary)
     first = one / one.sum()
-    second = (two + LEAN * first) / (two.sum(1, keepdims=True) + LEAN)
+    second = (two + SMOOTHING * first) / (two.sum(1, keepdims=True) + SMOOTHING)
 
     def nats(tokens: Tensor) -> float:
-        """The mean over all characters behind the prompt."""
+        """The mean over all characters after the prompt."""
         a, b, c = (tokens[:, PROMPT - 2 + n : CONTEXT - 2 + n].numpy() for n in range(3))
         rows = three[a * vocabulary + b]
         count = np.take_along_axis(rows, c[..., None], -1)[..., 0]
-        seen = rows.sum(-1)
-        return float(-np.log((count + LEAN * second[b, c]) / (seen + LEAN)).mean())
+        total = rows.sum(-1)
+        return float(-np.log((count + SMOOTHING * second[b, c]) / (total + SMOOTHING)).mean())
 
     return nats
 
@@ -165,8 +170,10 @@ def trigrams(text: PackedText, vocabulary: int) -> Callable[[Tensor], float]:
 # ------------------------------------------------------------------------------------------ embed
 
 
-def embedded(transformer: Transformer, text: PackedText, windows: Tensor) -> dict[str, float]:
-    """What a linear probe reads: the length of a word from its first letter's vector, and the play
+def measure_embeddings(
+    transformer: Transformer, text: PackedText, windows: Tensor
+) -> dict[str, float]:
+    """Accuracy of linear probes: a word's length from its first letter's vector, and the play
     from a passage's mean vector."""
     import torch
 
@@ -179,30 +186,29 @@ def embedded(transformer: Transformer, text: PackedText, windows: Tensor) -> dic
         .mean(1)
     )
     return {
-        "word": probed(letters, lengths),
-        "word guess": guessed(lengths),
-        "play": probed(means, plays),
-        "play guess": guessed(plays),
+        "word": probe_accuracy(letters, lengths),
+        "word guess": majority_accuracy(lengths),
+        "play": probe_accuracy(means, plays),
+        "play guess": majority_accuracy(plays),
     }
 
 
 def first_letters(windows: Tensor) -> tuple[Tensor, Tensor]:
-    """Where words begin that also end within their window, as (row, place), and how long they
-    are."""
+    """The (row, position) of words that end within their window, and their lengths."""
     import torch
 
     is_letter = letter_table()[windows]
-    found = list[list[int]]()
+    words = list[list[int]]()
     for row, place in (is_letter[:, 1:] & ~is_letter[:, :-1]).nonzero().tolist():
         ends = (~is_letter[row, place + 1 :]).nonzero()
         if len(ends):
-            found.append([row, place + 1, min(LONGEST, int(ends[0]))])
-    table = torch.tensor(found)
+            words.append([row, place + 1, min(LONGEST, int(ends[0]))])
+    table = torch.tensor(words)
     return table[:, :2], table[:, 2]
 
 
 def letter_table() -> Tensor:
-    """Whether an id is a letter."""
+    """For each token id, whether it is a letter."""
     import json
 
     import torch
@@ -210,14 +216,14 @@ def letter_table() -> Tensor:
     from sightline.recipes.corpora import prepared_characters
 
     data = prepared_characters(None)
-    known = json.loads(data.tokenizer_files["tokenizer.json"])["model"]["vocab"]
+    vocabulary = json.loads(data.tokenizer_files["tokenizer.json"])["model"]["vocab"]
     table = torch.zeros(data.vocab_size, dtype=torch.bool)
-    table[[id for sign, id in known.items() if len(sign) == 1 and sign.isalpha()]] = True
+    table[[id for sign, id in vocabulary.items() if len(sign) == 1 and sign.isalpha()]] = True
     return table
 
 
 def passages(text: PackedText) -> tuple[Tensor, Tensor]:
-    """Passages of each held-out play, evenly spread, as windows in a row; and the number of the
+    """Evenly spread passages of each held-out play as consecutive windows, and the index of the
     play of each passage."""
     import numpy as np
     import torch
@@ -229,34 +235,34 @@ def passages(text: PackedText) -> tuple[Tensor, Tensor]:
     plays = [
         (a, b) for a, b in zip(starts, ends, strict=False) if b - a > PASSAGES * PASSAGE * CONTEXT
     ]
-    cut = [
+    pieces = [
         ids[at : at + PASSAGE * CONTEXT]
         for a, b in plays
         for at in np.linspace(a, b - PASSAGE * CONTEXT, PASSAGES).astype(int)
     ]
-    return torch.from_numpy(np.stack(cut).astype(np.int64)).reshape(-1, CONTEXT), torch.arange(
+    return torch.from_numpy(np.stack(pieces).astype(np.int64)).reshape(-1, CONTEXT), torch.arange(
         len(plays)
     ).repeat_interleave(PASSAGES)
 
 
-def probed(vectors: Tensor, classes: Tensor) -> float:
-    """Ridge regression to one-hot classes, learned from every other vector: how often the largest
-    answer is right on the rest."""
+def probe_accuracy(vectors: Tensor, classes: Tensor) -> float:
+    """Accuracy of a ridge regression to one-hot classes, fitted to every other vector and tested on
+    the rest."""
     import torch
 
     vectors = torch.cat(
         (vectors - vectors[::2].mean(0), torch.ones(len(vectors), 1)), dim=1
     ).double()
-    known = vectors[::2]
-    wanted = torch.nn.functional.one_hot(classes)[::2].double()
-    gram = known.T @ known
+    training = vectors[::2]
+    targets = torch.nn.functional.one_hot(classes)[::2].double()
+    gram = training.T @ training
     weights = torch.linalg.solve(
         gram + 1e-3 * gram.trace() / len(gram) * torch.eye(len(gram), dtype=torch.float64),
-        known.T @ wanted,
+        training.T @ targets,
     )
     return float(((vectors[1::2] @ weights).argmax(-1) == classes[1::2]).double().mean())
 
 
-def guessed(classes: Tensor) -> float:
-    """How often the most common class is right."""
+def majority_accuracy(classes: Tensor) -> float:
+    """Accuracy of always predicting the most common class."""
     return float(classes[1::2].bincount().max() / len(classes[1::2]))

@@ -1,13 +1,12 @@
-"""Scaling laws: two forms, fitted to measured losses, with intervals, and the best size that they
-give for a budget.
+"""Scaling laws: two forms fitted to measured losses, with bootstrap intervals, and the best size
+for a budget.
 
     Chinchilla  L(N, D) = E + A / N^α + B / D^β                  Hoffmann et al. 2022, approach 3
     Kaplan      L(N, D) = [(N_c / N)^(α_N / α_D) + D_c / D]^α_D  Kaplan et al. 2020, equation 1.5
 
 N are the parameters, D the tokens. Both are fitted by the Huber loss (δ = 10⁻³) of log L, summed
-over the runs, with L-BFGS: a grid of starts is looked at, and the best of them are followed to
-their end. Summed and not averaged: a mean is so small that L-BFGS believes it has arrived
-(Besiroglu et al. 2024).
+over the runs, with L-BFGS from the best points of a grid. Summed and not averaged: a mean is so
+small that L-BFGS stops early (Besiroglu et al. 2024).
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.errors import InputError
-from sightline.lab.statistics import SURE, Interval
+from sightline.lab.statistics import CONFIDENCE, Interval
 
 Array = NDArray[np.float64]
 DELTA = 1e-3
-FOLLOWED = 12  # starts of the grid, the best ones
+BEST_STARTS = 12  # grid points that L-BFGS starts from
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A model of `parameters` that has read `tokens`, and its loss on text that it has not read."""
+class LossPoint:
+    """The held-out loss of a model with `parameters` trained on `tokens`."""
 
     parameters: float
     tokens: float
@@ -67,21 +66,21 @@ class Chinchilla:
 
     @staticmethod
     def log_loss(theta: Array, n: Array, d: Array) -> tuple[Array, Array]:
-        """log L at log N and log D, for every row of θ, and its derivatives by θ on the last
-        axis."""
+        """log L at log N and log D for every row of θ, and its derivatives with respect to θ on the
+        last axis."""
         e, a, b, alpha, beta = (theta[..., k, None] for k in range(5))
         terms = np.stack(np.broadcast_arrays(e, a - alpha * n, b - beta * d), axis=-1)
         top = terms.max(-1, keepdims=True)
         parts = np.exp(terms - top)
         shares = parts / parts.sum(-1, keepdims=True)
-        slopes = [
+        gradients = [
             shares[..., 0],
             shares[..., 1],
             shares[..., 2],
             -n * shares[..., 1],
             -d * shares[..., 2],
         ]
-        return top[..., 0] + np.log(parts.sum(-1)), np.stack(slopes, axis=-1)
+        return top[..., 0] + np.log(parts.sum(-1)), np.stack(gradients, axis=-1)
 
     def __call__(self, parameters: float, tokens: float) -> float:
         return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
@@ -101,8 +100,8 @@ class Chinchilla:
 
 @dataclass(frozen=True, slots=True)
 class Kaplan:
-    """[(N_c / N)^(α_N / α_D) + D_c / D]^α_D. θ = (log N_c, log D_c, α_N, α_D). Nothing is
-    irreducible: L → 0."""
+    """[(N_c / N)^(α_N / α_D) + D_c / D]^α_D. θ = (log N_c, log D_c, α_N, α_D). There is
+    no irreducible loss: L → 0."""
 
     N_c: float
     D_c: float
@@ -136,8 +135,8 @@ class Kaplan:
         total = np.logaddexp(small, short)
         share = np.exp(small - total)
         by_ratio = share * (n_c - n)
-        slopes = [alpha_n * share, alpha_d * (1 - share), by_ratio, total - by_ratio * ratio]
-        return alpha_d * total, np.stack(slopes, axis=-1)
+        gradients = [alpha_n * share, alpha_d * (1 - share), by_ratio, total - by_ratio * ratio]
+        return alpha_d * total, np.stack(gradients, axis=-1)
 
     def __call__(self, parameters: float, tokens: float) -> float:
         return (
@@ -151,18 +150,18 @@ T = TypeVar("T", Chinchilla, Kaplan)
 
 def objective(theta: Array, law: type[Law], runs: Array) -> tuple[Array, Array]:
     """Σ Huber(log L̂ − log L), and its gradient. `runs` has the rows log N, log D, log L."""
-    predicted, slopes = law.log_loss(theta, runs[0], runs[1])
+    predicted, gradients = law.log_loss(theta, runs[0], runs[1])
     residual = predicted - runs[2]
     near = np.abs(residual) <= DELTA
     huber = np.where(near, residual**2 / 2, DELTA * (np.abs(residual) - DELTA / 2))
-    return huber.sum(-1), (np.clip(residual, -DELTA, DELTA)[..., None] * slopes).sum(-2)
+    return huber.sum(-1), (np.clip(residual, -DELTA, DELTA)[..., None] * gradients).sum(-2)
 
 
-def logs(runs: Sequence[Run]) -> Array:
+def log_rows(runs: Sequence[LossPoint]) -> Array:
     """The rows log N, log D, log L."""
     if not all(min(run.parameters, run.tokens, run.loss) > 0 for run in runs):
         raise InputError(
-            "a run without parameters, tokens or loss",
+            "a run whose parameters, tokens or loss are not positive",
             expected="numbers above 0",
             fix="leave the run out",
         )
@@ -171,8 +170,8 @@ def logs(runs: Sequence[Run]) -> Array:
     )
 
 
-def fit(law: type[T], runs: Sequence[Run]) -> T:
-    """The law's numbers, from all starts of its grid."""
+def fit_law(law: type[T], runs: Sequence[LossPoint]) -> T:
+    """The best fit of the law over its grid of starting points."""
     needed = len(law.starts) + 1
     if len(runs) < needed:
         raise InputError(
@@ -180,19 +179,19 @@ def fit(law: type[T], runs: Sequence[Run]) -> T:
             expected=f"at least {needed}, for {needed - 1} numbers",
             fix="add sizes or lengths",
         )
-    known = logs(runs)
+    logs = log_rows(runs)
     grid = np.array(list(itertools.product(*law.starts)))
-    order = np.argsort(objective(grid, law, known)[0], kind="stable")
-    return followed(law, known, grid[order[:FOLLOWED]])
+    order = np.argsort(objective(grid, law, logs)[0], kind="stable")
+    return minimize_from(law, logs, grid[order[:BEST_STARTS]])
 
 
-def followed(law: type[T], runs: Array, starts: Array, *, steps: int = 5000) -> T:
-    """L-BFGS from each start; the lowest end."""
+def minimize_from(law: type[T], runs: Array, starts: Array, *, steps: int = 5000) -> T:
+    """Run L-BFGS from each start and return the best fit."""
     from scipy.optimize import minimize
 
     def function(theta: Array) -> tuple[float, Array]:
-        value, slope = objective(theta, law, runs)
-        return float(value) / DELTA, slope / DELTA
+        value, gradient = objective(theta, law, runs)
+        return float(value) / DELTA, gradient / DELTA
 
     bounds = [(None, None)] * (3 if law is Chinchilla else 2) + [(1e-3, 5.0)] * 2
     settings = {"maxiter": steps, "maxfun": 4 * steps, "ftol": 1e-12, "gtol": 1e-9}
@@ -203,27 +202,29 @@ def followed(law: type[T], runs: Array, starts: Array, *, steps: int = 5000) -> 
     return law.of(min(ends, key=lambda end: float(end.fun)).x)
 
 
-def bootstrap(law: type[T], runs: Sequence[Run], *, samples: int = 200, seed: int = 0) -> list[T]:
-    """Fits to runs drawn with replacement, each begun from the fit to all runs, and for E from half
-    the least loss too: an E that has vanished from the fit has no slope to come back by."""
-    best = fit(law, runs)
-    known = logs(runs)
+def bootstrap(
+    law: type[T], runs: Sequence[LossPoint], *, samples: int = 200, seed: int = 0
+) -> list[T]:
+    """Fits to runs drawn with replacement, each started from the fit to all runs, and also from E =
+    half the lowest loss: where E has vanished, its gradient has vanished too."""
+    best = fit_law(law, runs)
+    logs = log_rows(runs)
     random = np.random.default_rng(seed)
     starts = np.stack([best.theta] * (2 if law is Chinchilla else 1))
     if law is Chinchilla:
-        starts[1, 0] = known[2].min() - np.log(2)
-    drawn = (random.integers(len(runs), size=len(runs)) for _ in range(samples))
-    return [followed(law, known[:, rows], starts, steps=300) for rows in drawn]
+        starts[1, 0] = logs[2].min() - np.log(2)
+    resamples = (random.integers(len(runs), size=len(runs)) for _ in range(samples))
+    return [minimize_from(law, logs[:, rows], starts, steps=300) for rows in resamples]
 
 
-def interval(best: float, others: Sequence[float]) -> Interval:
-    """The fit's own number with the bootstrap's 95% percentiles."""
-    low, high = np.percentile(np.array(others), [50 * (1 - SURE), 50 * (1 + SURE)])
+def bootstrap_interval(best: float, others: Sequence[float]) -> Interval:
+    """The fitted value with the bootstrap's 95% percentile interval."""
+    low, high = np.percentile(np.array(others), [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
     return Interval(best, float(low), float(high), len(others))
 
 
-def explained(law: Callable[[float, float], float], runs: Sequence[Run]) -> float:
-    """R² of log L: the share of its variance that the law accounts for."""
+def r_squared(law: Callable[[float, float], float], runs: Sequence[LossPoint]) -> float:
+    """R² of log L: the share of its variance that the law explains."""
     predicted = np.log([law(run.parameters, run.tokens) for run in runs])
     measured = np.log([run.loss for run in runs])
     return float(
@@ -231,23 +232,17 @@ def explained(law: Callable[[float, float], float], runs: Sequence[Run]) -> floa
     )
 
 
-def parabola(sizes: Sequence[float], losses: Sequence[float]) -> float | None:
-    """Approach 2: the size at the vertex of a parabola through loss against log N; none where it
+def parabola_vertex(sizes: Sequence[float], losses: Sequence[float]) -> float | None:
+    """Approach 2: the size at the vertex of a parabola fitted to loss against log N; None if it
     does not open upwards."""
     centre = float(np.log(sizes).mean())
-    bend, slope, _ = (float(value) for value in np.polyfit(np.log(sizes) - centre, losses, 2))
-    return float(np.exp(centre - slope / (2 * bend))) if bend > 0 else None
-
-
-def all_of(sides: Sequence[bool | None]) -> bool | None:
-    """Whether all hold; None where one is undecided and none fails."""
-    return False if False in sides else None if None in sides else True
+    quadratic, linear, _ = (float(value) for value in np.polyfit(np.log(sizes) - centre, losses, 2))
+    return float(np.exp(centre - linear / (2 * quadratic))) if quadratic > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A budget that no fit has seen: losses by width, one for each seed; what the laws say; and the
-    width that the first prefers."""
+    """The held-out budget: losses by width and seed, and the predictions of both laws."""
 
     flops: float
     losses: Mapping[int, list[float]]
@@ -260,8 +255,8 @@ class Budget:
 
     @property
     def regret(self) -> Interval:
-        """Seed by seed: how much the chosen width's loss is above that of the width with the least
-        mean, as a share of it."""
+        """Per seed: relative excess of the chosen width's loss over that of the width with the
+        lowest mean loss."""
         least = min(self.losses, key=lambda width: statistics.fmean(self.losses[width]))
         return Interval.of(
             [
@@ -273,6 +268,6 @@ class Budget:
     def error(self, predicted: Mapping[int, float]) -> float:
         """The mean of |predicted / measured − 1| over the widths."""
         return statistics.fmean(
-            abs(predicted[width] / statistics.fmean(found) - 1)
-            for width, found in self.losses.items()
+            abs(predicted[width] / statistics.fmean(measured) - 1)
+            for width, measured in self.losses.items()
         )

@@ -1,5 +1,5 @@
-"""What attention over N tokens costs by each kernel: seconds, and the bytes by which a fresh
-process grows.
+"""The cost of attention over N tokens with each kernel: CPU seconds, and peak memory of a fresh
+process.
 
 python -m sightline.lab.measures.kernel_costs fused 512 1024 2048
 """
@@ -19,35 +19,33 @@ if TYPE_CHECKING:
 KERNELS: dict[Kernel, str] = {"equation": "the equation", "fused": "the fused kernel"}
 
 
-def seconds_of(lengths: Sequence[int], seed: int) -> dict[str, dict[str, float]]:
-    """The processor's seconds, whatever else it does meanwhile, for causal attention over N tokens,
-    2 heads of 64; the least of 5."""
+def kernel_seconds(lengths: Sequence[int], seed: int) -> dict[str, dict[str, float]]:
+    """CPU seconds of causal attention over N tokens, 2 heads of 64; the minimum of 5."""
     import torch
 
     from sightline.core.multi_head import attention
 
-    found: dict[str, dict[str, float]] = {kernel: {} for kernel in KERNELS}
+    least: dict[str, dict[str, float]] = {kernel: {} for kernel in KERNELS}
     for length in lengths:
         query, key, value = torch.randn(
             3, 1, 2, length, 64, generator=torch.Generator().manual_seed(seed)
         )
-        taken: dict[Kernel, list[float]] = {kernel: [] for kernel in KERNELS}
+        samples: dict[Kernel, list[float]] = {kernel: [] for kernel in KERNELS}
         for _ in range(5):
             for kernel in KERNELS:
                 start = time.process_time()
                 attention(query, key, value, causal=True, kernel=kernel)
-                taken[kernel].append(time.process_time() - start)
-        for kernel, seconds in taken.items():
-            found[kernel][str(length)] = min(seconds)
-    return found
+                samples[kernel].append(time.process_time() - start)
+        for kernel, seconds in samples.items():
+            least[kernel][str(length)] = min(seconds)
+    return least
 
 
-def memory(kernel: Kernel, lengths: Sequence[int]) -> dict[str, int]:
-    """Bytes by which a fresh process grows at its peak for causal attention over N tokens, 4 heads
-    of 128; nothing on Windows.
+def kernel_memory(kernel: Kernel, lengths: Sequence[int]) -> dict[str, int]:
+    """Peak memory growth of a fresh process for causal attention over N tokens, 4 heads of 128;
+    empty on Windows.
 
-    From short to long, each length needs more than the one before: the process's highest mark is
-    that of the last."""
+    Lengths are increasing, so the peak after each is that of the last."""
     if sys.platform == "win32":
         return {}
     command = [
@@ -57,12 +55,12 @@ def memory(kernel: Kernel, lengths: Sequence[int]) -> dict[str, int]:
         kernel,
         *map(str, lengths),
     ]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return {length: int(grown) for length, grown in zip(said[::2], said[1::2], strict=True)}
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return {length: int(growth) for length, growth in zip(output[::2], output[1::2], strict=True)}
 
 
-def grow(kernel: Kernel, lengths: Sequence[int]) -> None:
-    """What the fresh process does, after a short warm-up."""
+def print_growth(kernel: Kernel, lengths: Sequence[int]) -> None:
+    """Run in the fresh process: print the growth for each length, after a short warm-up."""
     import torch
 
     from sightline.core.multi_head import attention
@@ -72,15 +70,15 @@ def grow(kernel: Kernel, lengths: Sequence[int]) -> None:
     for length in (128, *lengths):
         query, key, value = (torch.randn(1, 4, length, 128) for _ in range(3))
         attention(query, key, value, causal=True, kernel=kernel)
-        before = before or highest_mark()
+        before = before or peak_bytes()
         if length != 128:
-            sys.stdout.write(f"{length} {highest_mark() - before}\n")
+            sys.stdout.write(f"{length} {peak_bytes() - before}\n")
         del query, key, value
 
 
-def highest_mark() -> int:
-    """Most bytes that this process has had in memory. Linux's getrusage would count the parent's
-    before exec as well."""
+def peak_bytes() -> int:
+    """Peak resident bytes of this process. On Linux getrusage would include the parent's before
+    exec."""
     if sys.platform == "linux":
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
@@ -89,7 +87,7 @@ def highest_mark() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def exponent(row: Mapping[str, float]) -> float:
+def growth_exponent(row: Mapping[str, float]) -> float:
     """c of a · N^c, by least squares on logarithms."""
     import numpy as np
 
@@ -97,5 +95,5 @@ def exponent(row: Mapping[str, float]) -> float:
 
 
 if __name__ == "__main__":
-    asked: dict[str, Kernel] = {"equation": "equation", "fused": "fused"}
-    grow(asked[sys.argv[1]], [int(length) for length in sys.argv[2:]])
+    kernels: dict[str, Kernel] = {"equation": "equation", "fused": "fused"}
+    print_growth(kernels[sys.argv[1]], [int(length) for length in sys.argv[2:]])

@@ -1,4 +1,4 @@
-"""A kernel smoother is attention with a kernel that is not learned (Nadaraya 1964, Watson 1964).
+"""A kernel smoother is attention with a fixed kernel (Nadaraya 1964, Watson 1964).
 
 ŷ(x) = Σ_i K(x − x_i) y_i / Σ_i K(x − x_i)          K Gaussian of width h
      = softmax(x·x_i / h² − |x_i|² / 2h²) y
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-BANDWIDTHS = (0.01, 0.02, 0.04, 0.08, 0.16)  # parts of the range
+BANDWIDTHS = (0.01, 0.02, 0.04, 0.08, 0.16)  # fractions of the range
 
 
 def attention_smoother(
     x: Tensor, places: Tensor, values: Tensor, width: float, *, leave_out: bool = False
 ) -> Tensor:
-    """Attention with q = x, k = x_i, v = y_i, scale 1/h² and the bias −|x_i|²/2h². To leave each
+    """Attention with q = x, k = x_i, v = y_i, scale 1/h² and the bias −|x_i|²/2h². Leaving each
     point out of its own mean is a mask."""
     import torch
 
@@ -42,7 +42,7 @@ def attention_smoother(
 def kernel_smoother(
     x: Tensor, places: Tensor, values: Tensor, width: float, *, leave_out: bool = False
 ) -> Tensor:
-    """Nadaraya–Watson as it is written: Σ K y / Σ K."""
+    """Nadaraya–Watson by definition: Σ K y / Σ K."""
     import torch
 
     kernel = torch.exp(-(x[:, None] - places[None]).square().sum(-1) / (2 * width**2))
@@ -50,9 +50,9 @@ def kernel_smoother(
     return kernel @ values / kernel.sum(-1, keepdim=True)
 
 
-def smoother(seed: int) -> dict[str, Any]:
-    """y = 2 sin x + x^0.8 with noise: attention against the formula, and both against the truth, at
-    the width that leave-one-out likes."""
+def measure_smoother(seed: int) -> dict[str, Any]:
+    """y = 2 sin x + x^0.8 with noise: attention against the formula, and against the truth, at the
+    bandwidth with the lowest leave-one-out error."""
     import torch
 
     random = torch.Generator().manual_seed(seed)
@@ -67,27 +67,34 @@ def smoother(seed: int) -> dict[str, Any]:
     by_hand = [kernel_smoother(places, places, values, width, leave_out=True) for width in widths]
     errors = [float((one - values).square().mean()) for one in left_out]
     best = widths[errors.index(min(errors))]
-    found = attention_smoother(x, places, values, best)
-    apart = max(
+    smooth = attention_smoother(x, places, values, best)
+    difference = max(
         float((a - b).abs().max())
         for a, b in zip(
-            (*left_out, found), (*by_hand, kernel_smoother(x, places, values, best)), strict=True
+            (*left_out, smooth), (*by_hand, kernel_smoother(x, places, values, best)), strict=True
         )
     )
-    error = float((found - truth(x)).square().mean().sqrt())
+    error = float((smooth - truth(x)).square().mean().sqrt())
     flat = float((values.mean() - truth(x)).square().mean().sqrt())
     curve = {
         "places": places[:, 0],
         "values": values[:, 0],
         "x": x[:, 0],
-        "found": found[:, 0],
+        "found": smooth[:, 0],
         "truth": truth(x)[:, 0],
     }
-    return {"apart": apart, "width": best, "errors": errors, "error": error, "flat": flat, **curve}
+    return {
+        "apart": difference,
+        "width": best,
+        "errors": errors,
+        "error": error,
+        "flat": flat,
+        **curve,
+    }
 
 
-def smoothed(losses: Sequence[float]) -> dict[str, Any]:
-    """A noisy course as attention over its own steps sees it, at the width with the least
+def smooth_losses(losses: Sequence[float]) -> dict[str, Any]:
+    """A noisy curve smoothed by attention over its steps, at the bandwidth with the lowest
     leave-one-out error."""
     import torch
 
@@ -99,9 +106,9 @@ def smoothed(losses: Sequence[float]) -> dict[str, Any]:
         for width in wide
     ]
     best = wide[errors.index(min(errors))]
-    found = attention_smoother(at, at, values, best)
+    smooth = attention_smoother(at, at, values, best)
     return {
-        "course": found[:, 0],
+        "course": smooth[:, 0],
         "width": best,
-        "apart": float((found - kernel_smoother(at, at, values, best)).abs().max()),
+        "apart": float((smooth - kernel_smoother(at, at, values, best)).abs().max()),
     }

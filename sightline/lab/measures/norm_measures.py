@@ -1,5 +1,5 @@
-"""What norm-placement measures: the norm's formula, the gradient of each layer before the first
-step, and how short trainings end."""
+"""Measurements of norm-placement: the norm's formula, gradients at initialisation, and the
+outcome of short training runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from sightline.config import ModelConfig
     from sightline.core.model import Transformer
-    from sightline.lab.learning import Drill
+    from sightline.lab.learning import GeneratedTask
     from sightline.training.data.packed import PackedText
 
 Form = Literal["pre", "post", "sandwich", "sphere"]
@@ -25,11 +25,11 @@ MARGIN = 0.05  # nats
 SPREADS = (1e-4, 1e-3, 10**-2.5, 1e-2, 1e-1, 1.0)
 
 
-# --------------------------------------------------------------------------------------- the norm
+# ------------------------------------------------------------------------------------------- norm
 
 
-def formula() -> dict[str, list[float]]:
-    """How far three formulas are from the layer, relatively, by the spread of its input."""
+def compare_norm_formulas() -> dict[str, list[float]]:
+    """Relative differences of three formulas from the layer, by the scale of its input."""
     import torch
 
     from sightline.config import LayerNorm
@@ -43,20 +43,20 @@ def formula() -> dict[str, list[float]]:
         "unbiased": lambda x: (x - x.mean()) / (x.var(correction=1) + eps).sqrt(),
     }
     noise = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found: dict[str, list[float]] = {}
+    differences: dict[str, list[float]] = {}
     for name, form in forms.items():
-        found[name] = [
+        differences[name] = [
             float(((form(s * noise) - layer(s * noise)).norm() / layer(s * noise).norm()).detach())
             for s in SPREADS
         ]
-    return found
+    return differences
 
 
 # -------------------------------------------------------------------------------------- gradients
 
 
-def config_of(form: Form, depth: int, width: int, vocabulary: int) -> ModelConfig:
-    """About the same size for all: nGPT's gate brings a third matrix and takes a third of the
+def placement_config(form: Form, depth: int, width: int, vocabulary: int) -> ModelConfig:
+    """Models of about equal size: nGPT's gated layer has a third matrix and two thirds of the
     hidden width."""
     from sightline.architectures import gpt, ngpt
 
@@ -70,15 +70,15 @@ def config_of(form: Form, depth: int, width: int, vocabulary: int) -> ModelConfi
     )  # fmt: skip
 
 
-def fresh(form: Form, depth: int, width: int, vocabulary: int, seed: int) -> Transformer:
-    """Glorot's weights, as in 2017, no matter how deep; smaller steps for deeper models would hide
-    the effect. nGPT has its own."""
+def glorot_model(form: Form, depth: int, width: int, vocabulary: int, seed: int) -> Transformer:
+    """Glorot initialisation as in 2017 at every depth; depth-scaled initialisation would hide the
+    effect. nGPT keeps its own."""
     import torch
     from torch import nn
 
-    from sightline.lab.learning import made
+    from sightline.lab.learning import build_seeded
 
-    model = made(config_of(form, depth, width, vocabulary), seed)
+    model = build_seeded(placement_config(form, depth, width, vocabulary), seed)
     if form != "sphere":
         with torch.no_grad():
             for part in model.modules():
@@ -91,20 +91,20 @@ def fresh(form: Form, depth: int, width: int, vocabulary: int, seed: int) -> Tra
 
 
 @lru_cache(maxsize=16)
-def text(seed: int) -> tuple[PackedText, int]:
-    from sightline.lab.learning import plays
+def plays_for_seed(seed: int) -> tuple[PackedText, int]:
+    from sightline.lab.learning import shakespeare
 
-    return plays(CONTEXT, ROWS, seed)
-
-
-def gradient(form: Form, depth: int, seed: int) -> dict[str, Any]:
-    """|∂loss/∂W| of each layer's last feed-forward matrix and queries, before the first step; and
-    how alike the last states are."""
-    task, vocabulary = text(seed)
-    return gradient_of(fresh(form, depth, WIDTH, vocabulary, seed), task)
+    return shakespeare(CONTEXT, ROWS, seed)
 
 
-def gradient_of(model: Transformer, task: Drill | PackedText) -> dict[str, Any]:
+def measure_gradient(form: Form, depth: int, seed: int) -> dict[str, Any]:
+    """|∂loss/∂W| of each layer's last feed-forward matrix and query matrix at initialisation, and
+    the mean cosine of the last hidden states."""
+    task, vocabulary = plays_for_seed(seed)
+    return layer_gradients(glorot_model(form, depth, WIDTH, vocabulary, seed), task)
+
+
+def layer_gradients(model: Transformer, task: GeneratedTask | PackedText) -> dict[str, Any]:
     from sightline.core.norms import unit
     from sightline.training.loss import Objective
 
@@ -112,32 +112,32 @@ def gradient_of(model: Transformer, task: Drill | PackedText) -> dict[str, Any]:
     stack = model.last_stack
     (Objective(model)(batch)[0] / batch.count).backward()
     states = unit(model.hidden(batch.tokens).detach())
-    alike = (states @ states.transpose(1, 2)).mean()
+    similarity = (states @ states.transpose(1, 2)).mean()
     weights = [
         (stack[n].feed_forward.down.weight.grad, stack[n].attention.query.weight.grad)
         for n in range(stack.config.layers)
     ]
-    found = [
+    norms = [
         (float(down.norm()), float(query.norm()))
         for down, query in weights
         if down is not None and query is not None
     ]
     return {
-        "down": [down for down, _ in found],
-        "query": [query for _, query in found],
-        "alike": float(alike),
+        "down": [down for down, _ in norms],
+        "query": [query for _, query in norms],
+        "alike": float(similarity),
     }
 
 
-# -------------------------------------------------------------------------------------- trainings
+# ----------------------------------------------------------------------------------- training runs
 
 
-def training(form: Form, depth: int, warmup: int, rate: float, seed: int) -> dict[str, Any]:
-    task, vocabulary = text(seed)
-    return trained(
-        fresh(form, depth, LEARNING_WIDTH, vocabulary, seed),
+def train_placement(form: Form, depth: int, warmup: int, rate: float, seed: int) -> dict[str, Any]:
+    task, vocabulary = plays_for_seed(seed)
+    return train_against_unigram(
+        glorot_model(form, depth, LEARNING_WIDTH, vocabulary, seed),
         task,
-        letters(seed),
+        unigram_nats(seed),
         warmup=warmup,
         rate=rate,
         seed=seed,
@@ -145,29 +145,29 @@ def training(form: Form, depth: int, warmup: int, rate: float, seed: int) -> dic
 
 
 @lru_cache(maxsize=16)
-def letters(seed: int) -> tuple[float, ...]:
+def unigram_nats(seed: int) -> tuple[float, ...]:
     """−log of each character's frequency in the text."""
     import numpy as np
 
-    task, vocabulary = text(seed)
+    task, vocabulary = plays_for_seed(seed)
     counts = np.bincount(task.train.ids, minlength=vocabulary) + 1
     return tuple(float(value) for value in -np.log(counts / counts.sum()))
 
 
-def trained(
+def train_against_unigram(
     model: Transformer,
-    task: Drill | PackedText,
+    task: GeneratedTask | PackedText,
     unigram: Sequence[float],
     *,
     warmup: int,
     rate: float,
     seed: int,
 ) -> dict[str, Any]:
-    """Adam without decay or clipping, a constant rate: how far below the frequencies' loss, on the
-    same batches."""
+    """Train with Adam at a constant rate, without decay or clipping; compare with the unigram
+    loss on the same batches."""
     import torch
 
-    from sightline.lab.learning import learn
+    from sightline.lab.learning import training_steps
     from sightline.training.config import AdamW, Schedule
     from sightline.training.loop import NotFiniteError
 
@@ -175,7 +175,7 @@ def trained(
     frequencies = torch.tensor(unigram)
     adam = AdamW(lr=rate, betas=(0.9, 0.98), weight_decay=0.0)
     try:
-        for _, event in learn(
+        for _, event in training_steps(
             model,
             task,
             steps=STEPS,
@@ -187,7 +187,7 @@ def trained(
             losses.append(event.loss)
     except NotFiniteError:
         return {"finite": False, "steps": len(losses)}
-    gained = [
+    gains = [
         float(frequencies[task.batch(n).targets].mean()) - losses[n]
         for n in range(STEPS - 2 * TAIL, STEPS)
     ]
@@ -195,14 +195,14 @@ def trained(
         "finite": True,
         "start": losses[0],
         "end": sum(losses[-TAIL:]) / TAIL,
-        "before": sum(gained[:TAIL]) / TAIL,
-        "gained": sum(gained[TAIL:]) / TAIL,
+        "before": sum(gains[:TAIL]) / TAIL,
+        "gained": sum(gains[TAIL:]) / TAIL,
     }
 
 
-def failed(row: Mapping[str, Any]) -> bool:
-    """Not finite; or above its start; or neither 0.05 nats below the loss of the letters'
-    frequencies nor, over the last ten steps, 0.05 nats better than over the ten before."""
+def has_failed(row: Mapping[str, Any]) -> bool:
+    """Not finite; or above its start; or neither 0.05 nats below the unigram loss nor improving by
+    0.05 nats over the last ten steps."""
     if not row["finite"] or row["end"] > row["start"]:
         return True
     return row["gained"] < MARGIN and row["gained"] - row["before"] < MARGIN

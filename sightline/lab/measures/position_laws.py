@@ -1,5 +1,5 @@
-"""What position schemes do exactly, before any training: to the order of words, to sines that are
-shifted, to scores of one distance."""
+"""Exact properties of position schemes before training: permutations, shifted sinusoids, scores at
+one distance."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ RELATIVE = ("rope", "alibi", "t5")
 HEADS = 4
 
 
-def form(scheme: str, context: int, *, factor: int = 1) -> Position:
-    """A scheme as a model is told it. T5's last bucket begins within the trained length, so that
+def position_form(scheme: str, context: int, *, factor: int = 1) -> Position:
+    """The configuration of a scheme. T5's last bucket starts within the training length, so that
     every bucket is trained."""
     from sightline.config import (
         ALiBi,
@@ -41,9 +41,9 @@ def form(scheme: str, context: int, *, factor: int = 1) -> Position:
     return forms[scheme]
 
 
-def sinusoids() -> dict[str, Any]:
-    """PE(1) of width 8, and how far PE(p + k) is from M(k) PE(p) over positions and shifts, M(k)
-    made of 2 × 2 rotations by kω_i."""
+def measure_sinusoids() -> dict[str, Any]:
+    """PE(1) of width 8, and the largest |PE(p + k) − M(k) PE(p)| over positions and shifts, with
+    M(k) a block diagonal of rotations by kω_i."""
     import torch
 
     from sightline.config import Sinusoidal
@@ -53,28 +53,33 @@ def sinusoids() -> dict[str, Any]:
     places = torch.arange(512)
     rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     encoded = sinusoidal(places, width, Sinusoidal()).double()
-    off = 0.0
-    bent = 0.0
+    shift_error = 0.0
+    rotation_error = 0.0
     for shift in (1, 7, 64, 500):
         cosine = (shift * rates).cos()
         sine = (shift * rates).sin()
         turns = torch.stack((torch.stack((cosine, sine), -1), torch.stack((-sine, cosine), -1)), -2)
         matrix = torch.block_diag(*turns)
         moved = sinusoidal(places + shift, width, Sinusoidal()).double()
-        off = max(off, float((encoded @ matrix.T - moved).abs().max()))
-        bent = max(
-            bent, float((matrix.T @ matrix - torch.eye(width, dtype=torch.float64)).abs().max())
+        shift_error = max(shift_error, float((encoded @ matrix.T - moved).abs().max()))
+        rotation_error = max(
+            rotation_error,
+            float((matrix.T @ matrix - torch.eye(width, dtype=torch.float64)).abs().max()),
         )
-    return {"first": sinusoidal(torch.tensor(1), 8, Sinusoidal()), "off": off, "bent": bent}
+    return {
+        "first": sinusoidal(torch.tensor(1), 8, Sinusoidal()),
+        "off": shift_error,
+        "bent": rotation_error,
+    }
 
 
-def order(scheme: str, seed: int) -> dict[str, float]:
-    """An encoder, and the same with its words shuffled: how far f(x P) is from f(x) P, and from
-    f(x), over the size of f(x)."""
+def measure_order(scheme: str, seed: int) -> dict[str, float]:
+    """|f(xP) − f(x)P| and |f(xP) − f(x)| relative to |f(x)|, for an encoder and a causal
+    decoder."""
     import torch
 
     from sightline.architectures import bert, gpt
-    from sightline.lab.learning import made, random_of
+    from sightline.lab.learning import build_seeded, seeded_generator
 
     sizes: dict[str, Any] = {
         "width": 32,
@@ -82,27 +87,27 @@ def order(scheme: str, seed: int) -> dict[str, float]:
         "heads": HEADS,
         "vocab_size": 40,
         "max_positions": 48,
-        "positions": form(scheme, 48),
+        "positions": position_form(scheme, 48),
     }
-    random = random_of(seed, 1)
+    random = seeded_generator(seed, 1)
     tokens = torch.randperm(40, generator=random)[None, :24]
     shuffle = torch.randperm(24, generator=random)
-    found: dict[str, float] = {}
+    differences: dict[str, float] = {}
     for name, config in (("encoder", bert(**sizes, head="none")), ("causal", gpt(**sizes))):
-        model = made(config, seed).double().eval()
+        model = build_seeded(config, seed).double().eval()
         with torch.inference_mode():
-            plain, moved = (
+            ordered, shuffled = (
                 model.hidden(x, kernel="equation")[0] for x in (tokens, tokens[:, shuffle])
             )
-        size = float(plain.abs().max())
-        found[name] = float((moved - plain[shuffle]).abs().max()) / size
-        found[f"{name} unmoved"] = float((moved - plain).abs().max()) / size
-    return found
+        size = float(ordered.abs().max())
+        differences[name] = float((shuffled - ordered[shuffle]).abs().max()) / size
+        differences[f"{name} unmoved"] = float((shuffled - ordered).abs().max()) / size
+    return differences
 
 
-def distance(scheme: str, seed: int) -> dict[str, Any]:
-    """One word repeated: how much the first layer's scores differ within one distance, over how
-    much they differ at all."""
+def measure_distance(scheme: str, seed: int) -> dict[str, Any]:
+    """One repeated token: the range of the first layer's scores within one distance, relative to
+    their whole range."""
     scores = first_scores(scheme, seed)
     time = scores.shape[-1]
     within = max(
@@ -116,12 +121,13 @@ def distance(scheme: str, seed: int) -> dict[str, Any]:
 
 
 def first_scores(scheme: str, seed: int) -> Tensor:
-    """Scores [heads, query, key] of layer 0 of a fresh encoder, for one word 96 times."""
+    """Scores [heads, query, key] of layer 0 of an untrained encoder, for one token repeated 96
+    times."""
     import torch
 
     from sightline.architectures import bert
     from sightline.core.attention import Scoring, attention_scores
-    from sightline.lab.learning import made
+    from sightline.lab.learning import build_seeded
     from sightline.record import Recorder
 
     config = bert(
@@ -130,10 +136,10 @@ def first_scores(scheme: str, seed: int) -> Tensor:
         heads=HEADS,
         vocab_size=40,
         max_positions=96,
-        positions=form(scheme, 96),
+        positions=position_form(scheme, 96),
         head="none",
     )
-    model = made(config, seed).eval()
+    model = build_seeded(config, seed).eval()
     record = Recorder({"query", "key", "mask", "bias"})
     with torch.inference_mode():
         model.hidden(torch.full((1, 96), 7), record=record)

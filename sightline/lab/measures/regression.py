@@ -1,10 +1,10 @@
-"""Regression in context: tasks, the methods that solve them by formula, and two learners: linear
+"""In-context regression: tasks, closed-form methods that solve them, and two learners: linear
 attention and a Transformer.
 
-    y_i = w·x_i + noise,   w, x, noise ~ N(0, 1)           another w for each task
+    y_i = w·x_i + noise,   w, x, noise ~ N(0, 1)           a new w per task
 
-ridge          (XᵀX + λ)⁻¹ Xᵀy,  λ = noise²                the mean of w given the examples: on
-                                                           average nothing does better
+ridge          (XᵀX + λ)⁻¹ Xᵀy,  λ = noise²                the posterior mean of w: optimal on
+                                                           average
 descent        W ← W − η ∇L(W),  L = 1/2n Σ |W x_i − y_i|²
 attention      e_j ← e_j + P Σ_i (V e_i) (K e_i · Q e_j)   without softmax
 """
@@ -25,55 +25,52 @@ from sightline.core.block import make_block
 from sightline.core.context import BlockContext, Place
 from sightline.core.masks import Mask
 from sightline.core.multi_head import MultiHeadAttention, merge_heads, split_heads
-from sightline.lab.learning import random_of
+from sightline.lab.learning import seeded_generator
 
 NOISE = 1.0
 LAYERS = 3
 HEAD_DIM = 16
-QUERIES = 8  # to each task
-TASKS = 2000  # to be measured on
+QUERIES = 8  # per task
+TASKS = 2000  # held-out tasks
 DIMENSION = 5  # of the exact comparison
 OUTPUTS = 2
 EXAMPLES = 20
-RATES = tuple(
-    0.02 * 1.1**n for n in range(48)
-)  # step sizes of which the best is taken: 0.02 to 1.76
+RATES = tuple(0.02 * 1.1**n for n in range(48))  # candidate step sizes: 0.02 to 1.76
 
 
-# -------------------------------------------------------------------------------------- the tasks
+# ------------------------------------------------------------------------------------------ tasks
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """y = w·x + noise, each row with its own w ~ N(0, 1): examples x, y, and queries with w·x
-    itself as the answer."""
+    """y = w·x + noise, each task with its own w ~ N(0, 1): examples x, y, and queries with the
+    noise-free answers w·x."""
 
     x: Tensor
     y: Tensor
-    asked: Tensor
+    queries: Tensor
     answers: Tensor
 
 
-def tasks(count: int, dimension: int, examples: int, random: Generator) -> Tasks:
+def draw_tasks(count: int, dimension: int, examples: int, random: Generator) -> Tasks:
     w = torch.randn(count, dimension, 1, generator=random)
-    x, asked = (torch.randn(count, n, dimension, generator=random) for n in (examples, QUERIES))
+    x, queries = (torch.randn(count, n, dimension, generator=random) for n in (examples, QUERIES))
     noise = NOISE * torch.randn(count, examples, generator=random)
-    return Tasks(x, (x @ w)[..., 0] + noise, asked, (asked @ w)[..., 0])
+    return Tasks(x, (x @ w)[..., 0] + noise, queries, (queries @ w)[..., 0])
 
 
 def ridge(of: Tasks) -> Tensor:
-    """(XᵀX + λ)⁻¹ Xᵀy with λ = noise²: the mean of w given the examples, which no method can beat
-    on average."""
+    """(XᵀX + λ)⁻¹ Xᵀy with λ = noise²: the posterior mean of w, optimal on average."""
     inner = of.x.mT @ of.x + NOISE**2 * torch.eye(of.x.shape[2])
-    return (of.asked @ torch.linalg.solve(inner, of.x.mT @ of.y[..., None]))[..., 0]
+    return (of.queries @ torch.linalg.solve(inner, of.x.mT @ of.y[..., None]))[..., 0]
 
 
 def least_squares(of: Tasks) -> Tensor:
-    """X⁺ y: the shortest w that fits best."""
-    return (of.asked @ (torch.linalg.pinv(of.x) @ of.y[..., None]))[..., 0]
+    """X⁺ y: the minimum-norm least-squares solution."""
+    return (of.queries @ (torch.linalg.pinv(of.x) @ of.y[..., None]))[..., 0]
 
 
-def descents(of: Tasks, rates: Sequence[float], steps: int) -> Tensor:
+def descend(of: Tasks, rates: Sequence[float], steps: int) -> Tensor:
     """[rates, tasks, queries]: `steps` of gradient descent from W = 0, for each step size."""
     inner = of.x.mT @ of.x / of.x.shape[1]
     outer = of.x.mT @ of.y[..., None] / of.x.shape[1]
@@ -83,21 +80,20 @@ def descents(of: Tasks, rates: Sequence[float], steps: int) -> Tensor:
     )  # [tasks, dimension, rates]
     for _ in range(steps):
         w = w - size * (inner @ w - outer)
-    return (of.asked @ w).permute(2, 0, 1)
+    return (of.queries @ w).permute(2, 0, 1)
 
 
 def best_descent(of: Tasks, steps: int) -> Tensor:
-    """With the step size that is best on these very tasks: as well as gradient descent can do with
-    one for all."""
-    found = descents(of, RATES, steps)
-    errors = [error(one, of) for one in found]
-    return found[
+    """Gradient descent with the step size that is best on these tasks."""
+    predictions = descend(of, RATES, steps)
+    errors = [mean_squared_error(prediction, of) for prediction in predictions]
+    return predictions[
         min(range(len(RATES)), key=lambda n: errors[n] if math.isfinite(errors[n]) else math.inf)
     ]
 
 
-def error(predicted: Tensor, of: Tasks) -> float:
-    """Mean (ŷ − w·x)²: beyond the noise, which nobody can know."""
+def mean_squared_error(predicted: Tensor, of: Tasks) -> float:
+    """Mean (ŷ − w·x)², excluding the noise."""
     return float((predicted - of.answers).square().mean())
 
 
@@ -110,8 +106,8 @@ def linear_attention(width: int) -> MultiHeadAttention:
 
 
 def linear_step(layer: MultiHeadAttention, tokens: Tensor, examples: int) -> Tensor:
-    """e_j + P Σ_i (V e_i) (K e_i · Q e_j), over the examples i alone: queries are not looked at."""
-    place = places(examples, tokens.shape[1])
+    """e_j + P Σ_i (V e_i) (K e_i · Q e_j), over the examples i only; queries are masked."""
+    place = example_places(examples, tokens.shape[1])
     query = layer.as_queries(layer.query(tokens), place)
     key = layer.as_keys(layer.key(tokens), place)
     mask = Mask(place.query_at, place.query_at)
@@ -119,8 +115,8 @@ def linear_step(layer: MultiHeadAttention, tokens: Tensor, examples: int) -> Ten
     return tokens + layer.output(merge_heads(mix(scores, split_heads(layer.value(tokens), 1))))
 
 
-def places(examples: int, tokens: int) -> Place:
-    """Examples stand at 0, 1, …; queries at −1, where nobody looks."""
+def example_places(examples: int, tokens: int) -> Place:
+    """Examples are at positions 0, 1, …; queries at −1, which is masked."""
     at = torch.cat((torch.arange(examples), torch.full((tokens - examples,), -1)))[None]
     return Place(at, None, causal=False)
 
@@ -141,7 +137,7 @@ def set_by_hand(layer: MultiHeadAttention, start: Tensor, rate: float) -> MultiH
     return layer
 
 
-def descended(weights: Tensor, x: Tensor, y: Tensor, rate: float) -> Tensor:
+def gradient_step(weights: Tensor, x: Tensor, y: Tensor, rate: float) -> Tensor:
     """W − η ∇L(W), the gradient by automatic differentiation."""
     at = weights.clone().requires_grad_()
     loss = (x @ at.T - y).square().sum() / (2 * len(x))
@@ -150,51 +146,53 @@ def descended(weights: Tensor, x: Tensor, y: Tensor, rate: float) -> Tensor:
 
 @torch.no_grad()
 def exactness(seed: int, precision: str, *, depth: int) -> dict[str, float]:
-    """How far attention's predictions are from gradient descent's, as a part of the largest: the
-    dual form, and 1, 2, … layers."""
+    """Difference between the predictions of attention and gradient descent, relative to the
+    largest: the dual form, and 1, 2, … layers."""
     dtype = getattr(torch, precision)
-    random = random_of(seed, 0)
+    random = seeded_generator(seed, 0)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
 
     x = normal(EXAMPLES, DIMENSION)
     y = normal(EXAMPLES, OUTPUTS)
-    asked = normal(QUERIES, DIMENSION)
+    queries = normal(QUERIES, DIMENSION)
     start = normal(OUTPUTS, DIMENSION)
     rate = 0.3
     layer = set_by_hand(linear_attention(DIMENSION + OUTPUTS).to(dtype), start, rate / EXAMPLES)
-    tokens = torch.cat((torch.cat((x, y), 1), torch.cat((asked, -asked @ start.T), 1)))[None]
-    dual = asked @ start.T + rate / EXAMPLES * (asked @ x.T) @ (y - x @ start.T)
-    found = {"dual": math.nan}
+    tokens = torch.cat((torch.cat((x, y), 1), torch.cat((queries, -queries @ start.T), 1)))[None]
+    dual = queries @ start.T + rate / EXAMPLES * (queries @ x.T) @ (y - x @ start.T)
+    differences = {"dual": math.nan}
     weights = start
     for layers in range(1, depth + 1):
         tokens = linear_step(layer, tokens, EXAMPLES)
         with torch.enable_grad():
-            weights = descended(weights, x, y, rate)
-        found[f"layers-{layers}"] = apart(-tokens[0, EXAMPLES:, DIMENSION:], asked @ weights.T)
+            weights = gradient_step(weights, x, y, rate)
+        differences[f"layers-{layers}"] = relative_difference(
+            -tokens[0, EXAMPLES:, DIMENSION:], queries @ weights.T
+        )
         if layers == 1:
-            found["dual"] = apart(dual, asked @ weights.T)
-    return found
+            differences["dual"] = relative_difference(dual, queries @ weights.T)
+    return differences
 
 
-def apart(ours: Tensor, theirs: Tensor) -> float:
+def relative_difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
-# -------------------------------------------------------------------------------- what is trained
+# --------------------------------------------------------------------------------- trained models
 
 
-def joined(of: Tasks) -> Tensor:
+def task_tokens(of: Tasks) -> Tensor:
     """Tokens (x, y) of the examples, then (x, 0) of the queries."""
     examples = torch.cat((of.x, of.y[..., None]), -1)
-    asked = nn.functional.pad(of.asked, (0, 1))
-    return torch.cat((examples, asked), 1)
+    queries = nn.functional.pad(of.queries, (0, 1))
+    return torch.cat((examples, queries), 1)
 
 
 class Regressor(nn.Module):
-    """read → sightline's blocks → write. Examples have no order, so there are no positions; and no
-    norm behind the last block, which would hide how large the answer is."""
+    """read → sightline's blocks → write. Examples are unordered, so there are no positions; and no
+    final norm, which would hide the scale of the answer."""
 
     def __init__(self, dimension: int, *, width: int, layers: int = LAYERS) -> None:
         super().__init__()
@@ -221,22 +219,22 @@ class Regressor(nn.Module):
                 nn.init.zeros_(part.bias)
 
     def forward(self, of: Tasks) -> Tensor:
-        tokens = joined(of)
+        tokens = task_tokens(of)
         examples = of.x.shape[1]
-        known = (
+        has_target = (
             (torch.arange(tokens.shape[1]) < examples)
             .to(tokens)[:, None]
             .expand(len(tokens), -1, 1)
-        )  # 1 where y is told
-        x = self.read(torch.cat((tokens, known), -1))
-        setting = BlockContext(places(examples, tokens.shape[1]))
+        )  # 1 where y is given
+        x = self.read(torch.cat((tokens, has_target), -1))
+        context = BlockContext(example_places(examples, tokens.shape[1]))
         for block in self.blocks:
-            x = block(x, setting)
+            x = block(x, context)
         return self.write(x[:, examples:])[..., 0]
 
 
 class LinearRegressor(nn.Module):
-    """One layer of linear attention with weights of its own; −y of the query is the prediction."""
+    """One layer of trainable linear attention; −y of the query is the prediction."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__()
@@ -246,10 +244,10 @@ class LinearRegressor(nn.Module):
 
     def forward(self, of: Tasks) -> Tensor:
         examples = of.x.shape[1]
-        return -linear_step(self.layer, joined(of), examples)[:, examples:, -1]
+        return -linear_step(self.layer, task_tokens(of), examples)[:, examples:, -1]
 
 
-def learned(
+def train_regressor(
     make: Callable[[int], nn.Module],
     dimension: int,
     *,
@@ -259,14 +257,14 @@ def learned(
     rate: float,
     seed: int,
 ) -> nn.Module:
-    """Train on tasks with so many examples, at least and at most: AdamW, warm-up, cosine to a
-    hundredth.
+    """Train on tasks with between lengths[0] and lengths[1] examples: AdamW, warm-up, cosine
+    decay to a hundredth.
 
-    The loss is (ŷ − w·x)²; with the noise in y, its minimum would be higher, but at the same place.
+    The loss is (ŷ − w·x)²; noise in y would raise its minimum but not move it.
     """
     torch.manual_seed(seed)
     model = make(dimension)
-    random = random_of(seed, 1)
+    random = seeded_generator(seed, 1)
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(
         parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
@@ -278,7 +276,7 @@ def learned(
             * (0.01 + 0.99 * (1 + math.cos(math.pi * step / steps)) / 2)
         )
         examples = int(torch.randint(lengths[0], lengths[1] + 1, (1,), generator=random))
-        of = tasks(batch, dimension, examples, random)
+        of = draw_tasks(batch, dimension, examples, random)
         optimizer.zero_grad(set_to_none=True)
         (model(of) - of.answers).square().mean().backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -287,18 +285,19 @@ def learned(
 
 
 @torch.inference_mode()
-def measured(
+def measure_errors(
     model: nn.Module, dimension: int, examples: int, *, descents: Sequence[int], seed: int
 ) -> dict[str, float]:
-    """Errors of the model and of the known methods on the same new tasks, and how far its
-    predictions are from theirs."""
-    of = tasks(TASKS, dimension, examples, random_of(seed, 2, examples))
+    """Errors of the model and of the closed-form methods on the same held-out tasks, and the mean
+    squared difference of their predictions."""
+    of = draw_tasks(TASKS, dimension, examples, seeded_generator(seed, 2, examples))
     ours = model(of)
     theirs = {"ridge": ridge(of), "least squares": least_squares(of)}
     theirs |= {f"descent-{steps}": best_descent(of, steps) for steps in descents}
-    errors = {"trained": error(ours, of)} | {
-        name: error(found, of) for name, found in theirs.items()
+    errors = {"trained": mean_squared_error(ours, of)} | {
+        name: mean_squared_error(prediction, of) for name, prediction in theirs.items()
     }
     return errors | {
-        f"from {name}": float((ours - found).square().mean()) for name, found in theirs.items()
+        f"from {name}": float((ours - prediction).square().mean())
+        for name, prediction in theirs.items()
     }

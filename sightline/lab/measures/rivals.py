@@ -1,7 +1,7 @@
-"""Attention and what came before it: an LSTM and causal convolutions, plain or dilated, each from
-tokens to logits.
+"""The predecessors of attention: an LSTM and causal convolutions, plain or dilated, from tokens to
+logits.
 
-LSTM          h_t, c_t = cell(x_t, h_(t−1), c_(t−1))                     one token after another
+LSTM          h_t, c_t = cell(x_t, h_(t−1), c_(t−1))                     sequential
 convolution   y_t = x_t + relu(W [x_t, x_(t−d), …, x_(t−(k−1)d)] + b)    d = 1, or 1, 2, 4, … by
                                                                          layer
 """
@@ -19,11 +19,11 @@ from sightline.core.model import Transformer, build
 
 KERNEL = 3
 VOCABULARY = 24
-LAYERS = 7  # of both CNNs: they see back 14 tokens plain, 254 dilated
+LAYERS = 7  # of both CNNs: they reach back 14 tokens plain, 254 dilated
 
 
 class Recurrent(nn.Module):
-    """Embedding → LSTM → logits. The forget gate begins open, as is usual."""
+    """Embedding → LSTM → logits, with the forget gate initialised open."""
 
     def __init__(self, vocab_size: int, width: int, *, hidden: int) -> None:
         super().__init__()
@@ -42,8 +42,7 @@ class Recurrent(nn.Module):
 
 
 class Convolution(nn.Module):
-    """y_t = x_t + relu(W [x_t, x_(t−d), …] + b): each token and a few before it, `dilation`
-    apart."""
+    """y_t = x_t + relu(W [x_t, x_(t−d), …] + b) with dilation d."""
 
     def __init__(self, width: int, dilation: int) -> None:
         super().__init__()
@@ -54,11 +53,11 @@ class Convolution(nn.Module):
         time = x.shape[1]
         longest = (KERNEL - 1) * self.dilation
         padded = F.pad(x, (0, 0, longest, 0))
-        seen = [
+        shifted = [
             padded[:, longest - back : longest - back + time]
             for back in range(0, longest + 1, self.dilation)
         ]
-        return x + F.relu(self.weight(torch.cat(seen, dim=-1)))
+        return x + F.relu(self.weight(torch.cat(shifted, dim=-1)))
 
 
 class Convolutional(nn.Module):
@@ -77,11 +76,11 @@ class Convolutional(nn.Module):
         return self.head(self.hidden(tokens))
 
 
-def made(
+def build_rival(
     name: str, seed: int, *, longest: int, layers: int | None = None
 ) -> Transformer | Recurrent | Convolutional:
-    """One of the four, of about 25,000 parameters: an LSTM, 7 convolutions, or 2 blocks of
-    attention with their feed-forward."""
+    """One of the four models, of about 25,000 parameters: an LSTM, 7 convolutions, or 2 Transformer
+    blocks."""
     torch.manual_seed(seed)
     if name == "lstm":
         return Recurrent(VOCABULARY, 32, hidden=60)
@@ -101,16 +100,18 @@ def made(
 
 
 def fewest_layers(name: str, far: int, seed: int) -> int:
-    """With which the last of far + 1 states depends on the first token."""
+    """The minimum number of layers for the last of far + 1 states to depend on the first token."""
     return next(
-        layers for layers in range(1, far + 1) if reaches(name, far, layers=layers, seed=seed)
+        layers
+        for layers in range(1, far + 1)
+        if depends_on_first(name, far, layers=layers, seed=seed)
     )
 
 
-def reaches(name: str, far: int, *, layers: int, seed: int) -> bool:
-    """Whether token 0, which stands at the first place alone, has any influence on the last
-    state."""
-    model = made(name, seed, longest=far + 1, layers=layers).double()
+def depends_on_first(name: str, far: int, *, layers: int, seed: int) -> bool:
+    """Whether the last state has a nonzero gradient with respect to the embedding of the first
+    token."""
+    model = build_rival(name, seed, longest=far + 1, layers=layers).double()
     tokens = torch.ones(1, far + 1, dtype=torch.long)
     tokens[0, 0] = 0
     table = next(

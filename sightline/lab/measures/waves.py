@@ -1,5 +1,4 @@
-"""A table of vectors, one for each number modulo p, as a sum of waves: which frequencies it is made
-of.
+"""The Fourier spectrum of a table of vectors indexed by the numbers modulo p.
 
 E_a = mean + Σ_k (u_k cos(2πka/p) + v_k sin(2πka/p)),  k = 1 … (p−1)/2
 """
@@ -22,27 +21,27 @@ def spectrum(table: Table) -> Float[Tensor, " frequencies"]:
 
 
 def strongest(table: Table, many: int) -> list[int]:
-    """The frequencies with most power."""
+    """The frequencies with the most power."""
     return [int(k) + 1 for k in spectrum(table).argsort(descending=True)[:many]]
 
 
 def waves(table: Table, keep: Sequence[int]) -> Table:
     """The table with its mean and these frequencies only."""
-    kept = torch.zeros(len(table) // 2 + 1, 1, dtype=torch.float64)
-    kept[[0, *keep]] = 1
-    return torch.fft.irfft(torch.fft.rfft(table.double(), dim=0) * kept, n=len(table), dim=0).to(
+    mask = torch.zeros(len(table) // 2 + 1, 1, dtype=torch.float64)
+    mask[[0, *keep]] = 1
+    return torch.fft.irfft(torch.fft.rfft(table.double(), dim=0) * mask, n=len(table), dim=0).to(
         table.dtype
     )
 
 
 def top_share(shares: Sequence[float], many: int) -> float:
-    """The power in the strongest so many."""
+    """The share of power in the strongest `many` frequencies."""
     return sum(sorted(shares)[-many:])
 
 
 def noise_share(prime: int, width: int, many: int, *, random: Generator, draws: int = 100) -> float:
-    """The same for tables of random numbers: the strongest frequencies of noise are above its
-    average too."""
+    """The mean top share of random tables: the strongest frequencies of noise exceed its average
+    too."""
     return (
         sum(
             top_share(spectrum(torch.randn(prime, width, generator=random)).tolist(), many)

@@ -12,7 +12,7 @@ import torch
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.executor import run
 from sightline.lab.experiments import softmax_saturation, three_words
-from sightline.lab.results import plain
+from sightline.lab.results import to_json_numbers
 from sightline.record import Recorder
 
 
@@ -28,7 +28,7 @@ def test_three_words(tmp_path: Path) -> None:
 
 def test_saturation_by_brute_force() -> None:
     """The measures of one sample against NumPy and a gradient by differences."""
-    found = softmax_saturation.measured(16, 0, "quick")
+    found = softmax_saturation.measure_random_scores(16, 0, "quick")
     assert found["variance"] == pytest.approx(16, rel=0.03)
     assert found["raw"]["largest"] > found["scaled"]["largest"]
     assert found["raw"]["entropy"] < found["scaled"]["entropy"] < np.log(softmax_saturation.KEYS)
@@ -66,7 +66,7 @@ def saturated(*, variance: float = 1.0, loss: float = 0.1, end: float = 0.9) -> 
 
 def test_saturation_is_judged_by_its_numbers() -> None:
     def holds(**wrong):
-        return [check.holds for check in softmax_saturation.judge(saturated(**wrong))]
+        return [check.holds for check in softmax_saturation.judge_saturation(saturated(**wrong))]
 
     assert holds() == [True] * 8
     assert holds(variance=1.1) == [False] + [True] * 7
@@ -78,7 +78,10 @@ def test_a_trained_model_begins_saturated_without_the_scale() -> None:
     """Two real models after a few steps: the same but for the scale, with their weights measured
     before and after."""
     wide = softmax_saturation.HEADS_OF[-1]
-    raw, scaled = (plain(softmax_saturation.trained(wide, way, 3, 0)) for way in ("raw", "scaled"))
+    raw, scaled = (
+        to_json_numbers(softmax_saturation.train_with_scale(wide, way, 3, 0))
+        for way in ("raw", "scaled")
+    )
     assert raw["start"]["largest"] > 0.4 > 0.1 > scaled["start"]["largest"]
     assert (
         raw["start"]["entropy"]
@@ -92,12 +95,12 @@ def test_a_trained_model_begins_saturated_without_the_scale() -> None:
 def test_attention_of_by_hand() -> None:
     """The largest weight and the entropy by NumPy, from the weights of the equation."""
     from sightline.architectures import gpt
-    from sightline.lab.learning import asked, made
+    from sightline.lab.learning import build_seeded, labelled_batch
 
     size = softmax_saturation.CONTEXT
-    model = made(gpt(width=16, layers=2, heads=2, vocab_size=9, max_positions=size), 0)
+    model = build_seeded(gpt(width=16, layers=2, heads=2, vocab_size=9, max_positions=size), 0)
     tokens = torch.randint(9, (2, size), generator=torch.Generator().manual_seed(0))
-    found = softmax_saturation.attention_of(model, asked(tokens, tokens))
+    found = softmax_saturation.attention_statistics(model, labelled_batch(tokens, tokens))
     recorder = Recorder({"query", "key"})
     with torch.no_grad():
         model.hidden(tokens, record=recorder)
@@ -115,11 +118,11 @@ def test_attention_of_by_hand() -> None:
 
 
 def test_saturation_can_be_drawn_and_told() -> None:
-    assert set(softmax_saturation.draw(saturated())) == {
+    assert set(softmax_saturation.draw_saturation(saturated())) == {
         "softmax-saturation",
         "softmax-saturation-trained",
     }
-    assert "worse without the scale" in softmax_saturation.told(saturated()).en
+    assert "worse without the scale" in softmax_saturation.summarize_saturation(saturated()).en
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -10,18 +10,18 @@ import torch
 
 from sightline.lab.experiments import geometry as lab
 from sightline.lab.measures import kernel_smoother as kernel
-from sightline.lab.results import plain
+from sightline.lab.results import to_json_numbers
 
 
 @pytest.fixture(scope="module")
 def smoother() -> dict[str, Any]:
-    return plain(lab.smoother(0))
+    return to_json_numbers(lab.smoother(0))
 
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, dict[str, Any]]:
     """Real runs of a few steps."""
-    return {kind: plain(lab.trained(kind, 1e-2, 6, 0)) for kind in lab.KINDS}
+    return {kind: to_json_numbers(lab.train_kind(kind, 1e-2, 6, 0)) for kind in lab.KINDS}
 
 
 def numbers(
@@ -105,20 +105,20 @@ def test_length_has_no_say_in_cosine_attention(runs: dict[str, dict[str, Any]]) 
 
 
 def test_steps_to_a_loss() -> None:
-    assert lab.steps_to({"course": [3.0, 2.5, 2.0]}, 2.6) == 2
-    assert lab.steps_to({"course": [3.0, 2.5, 2.0]}, 1.0) == 3
+    assert lab.steps_to_loss({"course": [3.0, 2.5, 2.0]}, 2.6) == 2
+    assert lab.steps_to_loss({"course": [3.0, 2.5, 2.0]}, 1.0) == 3
 
 
 def test_the_verdict_follows_the_numbers(runs: dict[str, Any], smoother: dict[str, Any]) -> None:
-    assert [check.holds for check in lab.judge(numbers(runs, smoother))] == [True] * 7
-    slow = lab.judge(numbers(runs, smoother, ngpt_lead=-0.3, cosine_loss=0.2))
+    assert [check.holds for check in lab.judge_geometry(numbers(runs, smoother))] == [True] * 7
+    slow = lab.judge_geometry(numbers(runs, smoother, ngpt_lead=-0.3, cosine_loss=0.2))
     assert [check.holds for check in slow] == [True, True, True, False, False, True, True]
-    edge = lab.judge(numbers(runs, smoother, dot_edge=0.2))
+    edge = lab.judge_geometry(numbers(runs, smoother, dot_edge=0.2))
     assert [check.holds for check in edge] == [True, True, True, None, None, True, True]
     wrong = numbers(runs, smoother)
     wrong["real.minilm"] = [wrong["real.minilm"][0] | {"direction": 0.4, "apart": 1.0}]
     wrong["smoother.seed-0"] = wrong["smoother.seed-0"] | {"apart": 1e-3}
-    assert [check.holds for check in lab.judge(wrong)] == [
+    assert [check.holds for check in lab.judge_geometry(wrong)] == [
         False,
         False,
         True,
@@ -131,13 +131,17 @@ def test_the_verdict_follows_the_numbers(runs: dict[str, Any], smoother: dict[st
 
 def test_it_can_be_drawn_and_told(runs: dict[str, Any], smoother: dict[str, Any]) -> None:
     given = numbers(runs, smoother)
-    assert set(lab.draw(given)) == {"geometry-real", "geometry-trained", "geometry-smoother"}
-    assert "nGPT" in lab.told(given).en
+    assert set(lab.draw_geometry(given)) == {
+        "geometry-real",
+        "geometry-trained",
+        "geometry-smoother",
+    }
+    assert "nGPT" in lab.summarize_geometry(given).en
 
 
 def test_a_real_model_by_layer() -> None:
     """minilm: the product is the score, and the shares sum to one."""
-    layers = lab.layers_of("minilm")
+    layers = lab.measure_real_layers("minilm")
     assert len(layers) == 6
     assert max(layer["apart"] for layer in layers) < 1e-4
     assert all(layer["direction"] + layer["length"] == pytest.approx(1) for layer in layers)

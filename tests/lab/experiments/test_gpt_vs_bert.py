@@ -10,19 +10,19 @@ import torch
 
 from sightline.core.model import Transformer
 from sightline.lab.experiments import gpt_vs_bert as lab
-from sightline.lab.learning import made, plays, random_of
+from sightline.lab.learning import build_seeded, seeded_generator, shakespeare
 from sightline.lab.measures import fill_write_embed as asked
-from sightline.lab.results import plain
+from sightline.lab.results import to_json_numbers
 
 MASK = 12
 
 
 def model(kind: str) -> Transformer:
-    return made(lab.model(kind, MASK + 1), 0).eval()
+    return build_seeded(lab.gpt_or_bert_config(kind, MASK + 1), 0).eval()
 
 
 def tokens(rows: int = 3) -> torch.Tensor:
-    return torch.randint(MASK, (rows, asked.CONTEXT), generator=random_of(0, 1))
+    return torch.randint(MASK, (rows, asked.CONTEXT), generator=seeded_generator(0, 1))
 
 
 def row(kind: str, seed: int, **changed: float) -> dict[str, Any]:
@@ -66,7 +66,10 @@ def test_who_sees_what() -> None:
     right[:, 20], itself[:, 16] = (right[:, 20] + 1) % MASK, (itself[:, 16] + 1) % MASK
     with torch.no_grad():
         for kind, blind in (("gpt", True), ("bert", False)):
-            odds = [asked.log_odds(model(kind), one, 16, MASK) for one in (given, right, itself)]
+            odds = [
+                asked.log_probabilities(model(kind), one, 16, MASK)
+                for one in (given, right, itself)
+            ]
             assert torch.equal(odds[0], odds[2])
             assert torch.equal(odds[0], odds[1]) is blind
             torch.testing.assert_close(odds[0].exp().sum(-1), torch.ones(3))
@@ -84,35 +87,39 @@ def test_search_is_bayes_rule() -> None:
                 odds = transformer(tried[None])[0, :, :MASK].double().log_softmax(-1).numpy()
                 whole.append(sum(odds[n, int(tried[n + 1])] for n in range(asked.CONTEXT - 1)))
             total -= whole[int(window[16])] - np.logaddexp.reduce(whole)
-        assert asked.searched(transformer, given, 16, MASK) == pytest.approx(total / 2, abs=1e-4)
+        assert asked.fill_by_search(transformer, given, 16, MASK) == pytest.approx(
+            total / 2, abs=1e-4
+        )
 
 
 def test_both_ways_of_writing_keep_the_prompt_and_leave_no_mask() -> None:
     prompts = tokens()[:, : asked.PROMPT]
     with torch.no_grad():
         for kind, write in (
-            ("gpt", asked.one_by_one),
-            ("bert", asked.one_by_one),
-            ("bert", asked.by_sweeps),
+            ("gpt", asked.write_left_to_right),
+            ("bert", asked.write_left_to_right),
+            ("bert", asked.write_by_sweeps),
         ):
-            written = write(model(kind), prompts, MASK, random_of(0, 2))
+            written = write(model(kind), prompts, MASK, seeded_generator(0, 2))
             assert written.shape == (3, asked.CONTEXT)
             assert torch.equal(written[:, : asked.PROMPT], prompts)
             assert int(written.max()) < MASK
 
 
 def test_the_probe_against_least_squares() -> None:
-    vectors = torch.randn(200, 5, generator=random_of(0, 3))
+    vectors = torch.randn(200, 5, generator=seeded_generator(0, 3))
     classes = vectors[:, :3].argmax(-1)
-    assert asked.probed(vectors, classes) > 0.8
-    assert asked.probed(torch.randn(200, 5, generator=random_of(0, 4)), classes) < 0.6
-    assert asked.guessed(torch.tensor([0, 1, 0, 1, 0, 2])) == pytest.approx(2 / 3)
+    assert asked.probe_accuracy(vectors, classes) > 0.8
+    assert (
+        asked.probe_accuracy(torch.randn(200, 5, generator=seeded_generator(0, 4)), classes) < 0.6
+    )
+    assert asked.majority_accuracy(torch.tensor([0, 1, 0, 1, 0, 2])) == pytest.approx(2 / 3)
 
 
 def test_words_and_plays_of_the_text() -> None:
     """First letters by Python's own words; passages of four plays; the judge prefers real text to
     shuffled."""
-    text, mask = plays(asked.CONTEXT, lab.ROWS, 0)
+    text, mask = shakespeare(asked.CONTEXT, lab.ROWS, 0)
     windows = asked.held_out_windows(text, 40)
     table = asked.letter_table()
     at, lengths = asked.first_letters(windows)
@@ -124,8 +131,8 @@ def test_words_and_plays_of_the_text() -> None:
     pieces, which = asked.passages(text)
     assert pieces.shape == (4 * asked.PASSAGES * asked.PASSAGE, asked.CONTEXT)
     assert which.bincount().tolist() == [asked.PASSAGES] * 4
-    nats = asked.trigrams(text, mask)
-    shuffled = windows[:, torch.randperm(asked.CONTEXT, generator=random_of(0, 5))]
+    nats = asked.trigram_judge(text, mask)
+    shuffled = windows[:, torch.randperm(asked.CONTEXT, generator=seeded_generator(0, 5))]
     assert nats(windows) < 2.6 < 3 < nats(shuffled)
 
 
@@ -135,17 +142,20 @@ def test_a_real_run_has_all_numbers(monkeypatch: pytest.MonkeyPatch, as_users_ru
         monkeypatch.setattr(asked, name, value)
     monkeypatch.setattr(lab, "GAPS", 32)
     monkeypatch.setattr(lab, "PROMPTS", 3)
-    found = {f"{kind}.steps-3.seed-0": plain(lab.measured(kind, 3, 0)) for kind in lab.KINDS}
-    checks = lab.judge(found)
+    found = {
+        f"{kind}.steps-3.seed-0": to_json_numbers(lab.train_and_probe(kind, 3, 0))
+        for kind in lab.KINDS
+    }
+    checks = lab.judge_gpt_vs_bert(found)
     assert checks[0].holds
     assert len(checks) == 6
-    assert set(lab.draw(found)) == {"gpt-vs-bert"}
-    assert "nats" in lab.told(found).en
+    assert set(lab.draw_gpt_vs_bert(found)) == {"gpt-vs-bert"}
+    assert "nats" in lab.summarize_gpt_vs_bert(found).en
 
 
 def test_the_verdict_follows_the_numbers() -> None:
     def holds(**wrong):
-        return [check.holds for check in lab.judge(numbers(**wrong))]
+        return [check.holds for check in lab.judge_gpt_vs_bert(numbers(**wrong))]
 
     assert holds() == [True] * 6
     assert holds(fill=2.5, word=0.1, parameters=2000) == [False, False, True, True, False, True]

@@ -14,29 +14,31 @@ import torch
 
 from sightline.lab.experiment import verdict_of
 from sightline.lab.experiments import grokking
-from sightline.lab.experiments.grokking import DECAY, FEW, Size
+from sightline.lab.experiments.grokking import DECAY, FEW, GrokkingSize
 from sightline.lab.measures import waves
 
-REAL = Size(31, 0.5, 300, 1)
+REAL = GrokkingSize(31, 0.5, 300, 1)
 
 
 @pytest.fixture(scope="module")
 def real() -> dict[str, Any]:
     """One seed that gets there early, with decay and without."""
     return {
-        f"{how}.seed-1": grokking.trained(REAL, decay, 1)
+        f"{how}.seed-1": grokking.train_on_sums(REAL, decay, 1)
         for how, decay in (("decay", DECAY), ("none", 0.0))
     }
 
 
 def test_a_real_run_groks(real: dict[str, Any]) -> None:
-    checks = grokking.judge(real)
-    assert verdict_of(checks) == "supported", [(check.says.en, check.found) for check in checks]
+    checks = grokking.judge_grokking(real)
+    assert verdict_of(checks) == "supported", [
+        (check.statement.en, check.measured) for check in checks
+    ]
     decay, none = real["decay.seed-1"], real["none.seed-1"]
-    assert grokking.wait(decay) > math.log(3)
-    assert grokking.general_at(none) is None
+    assert grokking.log_delay(decay) > math.log(3)
+    assert grokking.generalized_step(none) is None
     assert decay["kept"] > 0.9 > 0.2 > decay["removed"]
-    assert abs(decay["random"] - grokking.few(decay["start"])) < 0.05
+    assert abs(decay["random"] - grokking.strongest_share(decay["start"])) < 0.05
     assert decay["test"] == decay["curve"]["test"][-1]
 
 
@@ -45,10 +47,10 @@ def test_a_run_that_has_not_got_there_is_left_open(real: dict[str, Any]) -> None
     row = edited["decay.seed-1"]
     row["curve"]["test"] = [min(value, 0.9) for value in row["curve"]["test"]]
     row["test"] = 0.9
-    checks = grokking.judge(edited)
+    checks = grokking.judge_grokking(edited)
     assert [check.holds for check in checks] == [True] + [None] * 5
     assert verdict_of(checks) == "inconclusive"
-    assert "1 of 1 runs had not generalised" in grokking.told(edited).en
+    assert "1 of 1 runs had not generalised" in grokking.summarize_grokking(edited).en
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_contradictions_are_not_supported(
             row["curve"]["test"] = value[: len(row["curve"]["step"])]
         else:
             row[path.removeprefix("none.")] = value
-    checks = grokking.judge(edited)
+    checks = grokking.judge_grokking(edited)
     assert [n for n, check in enumerate(checks) if check.holds is False] == fails
     assert verdict_of(checks) == "not supported"
 
@@ -102,10 +104,10 @@ def test_noise_is_flat() -> None:
 
 
 def test_the_sums_and_the_weights() -> None:
-    tokens, answers = grokking.sums(7)
+    tokens, answers = grokking.all_sums(7)
     assert [(a + b) % 7 for a, b, _ in tokens.tolist()] == answers.tolist()
     assert len({tuple(row) for row in tokens.tolist()}) == 49
-    learner = grokking.learner_of(Size(7, 0.5, 10, 1), 0.5, 0)
+    learner = grokking.new_train_state(GrokkingSize(7, 0.5, 10, 1), 0.5, 0)
     groups = [group for part in learner.optimizers.parts for group in part.param_groups]
     assert {group["weight_decay"] for group in groups} == {0.5}
     assert sum(len(group["params"]) for group in groups) == len(
@@ -114,16 +116,16 @@ def test_the_sums_and_the_weights() -> None:
 
 
 def test_measurements_are_spread_over_the_run() -> None:
-    when = sorted(grokking.moments(700))
+    when = sorted(grokking.log_spaced_steps(700))
     assert (when[0], when[-1]) == (1, 700)
     assert max(b / a for a, b in itertools.pairwise(when[9:])) < 1.2
 
 
 def test_it_is_told_and_drawn(real: dict[str, Any]) -> None:
-    words = grokking.told(real)
+    words = grokking.summarize_grokking(real)
     assert "Without weight decay" in words.en
     assert "重み減衰" in words.ja
-    assert math.isfinite(grokking.progress(real["decay.seed-1"]))
-    assert set(grokking.draw(real)) == {"grokking"}
-    names = [part.name for part in grokking.parts("quick", 2)]
+    assert math.isfinite(grokking.frequency_progress(real["decay.seed-1"]))
+    assert set(grokking.draw_grokking(real)) == {"grokking"}
+    names = [part.name for part in grokking.grokking_parts("quick", 2)]
     assert len(set(names)) == len(names) == 6

@@ -34,15 +34,17 @@ def numbers(p_offset: float) -> dict[str, Any]:
 
 
 def test_found_and_left_open() -> None:
-    assert [check.holds for check in heads_look_at.judge(numbers(1e-4))] == [True] * 5
-    assert [check.holds for check in heads_look_at.judge(numbers(0.3))] == [None] * 3 + [True] * 2
+    assert [check.holds for check in heads_look_at.judge_heads_look_at(numbers(1e-4))] == [True] * 5
+    assert [check.holds for check in heads_look_at.judge_heads_look_at(numbers(0.3))] == [
+        None
+    ] * 3 + [True] * 2
 
 
 def test_a_model_of_one_kind_of_head_is_refuted() -> None:
     given = numbers(1e-4)
     given["model.roles.seed-0"]["counts"] = {"broad": 9}
-    assert [check.holds for check in heads_look_at.judge(given)][3:] == [False, False]
+    assert [check.holds for check in heads_look_at.judge_heads_look_at(given)][3:] == [False, False]
 
 
 def test_it_can_be_drawn() -> None:
-    assert set(heads_look_at.draw(numbers(1e-4))) == {"heads-look-at"}
+    assert set(heads_look_at.draw_heads_look_at(numbers(1e-4))) == {"heads-look-at"}

@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 
 from sightline.lab.experiment import verdict_of
 from sightline.lab.experiments import icl_gradient_descent as experiment
-from sightline.lab.learning import random_of
+from sightline.lab.learning import seeded_generator
 from sightline.lab.measures import regression
-from sightline.lab.results import plain
+from sightline.lab.results import to_json_numbers
 
-SMALL = experiment.Size(dimension=1, width=16, steps=300, batch=256, rate=1e-2, seeds=1)
+SMALL = experiment.RegressionSize(dimension=1, width=16, steps=300, batch=256, rate=1e-2, seeds=1)
 
 
 @pytest.fixture(scope="module")
 def numbers() -> dict[str, Any]:
     """One seed of each kind, in one dimension."""
     return {
-        "exact.seed-0": plain(experiment.exact_part(0)),
-        "linear.dimension-4.seed-0": plain(experiment.linear_part(0)),
-        "trained.dimension-1.seed-0": plain(experiment.trained_part(SMALL, 0)),
+        "exact.seed-0": to_json_numbers(experiment.exact_part(0)),
+        "linear.dimension-4.seed-0": to_json_numbers(experiment.linear_part(0)),
+        "trained.dimension-1.seed-0": to_json_numbers(experiment.trained_part(SMALL, 0)),
     }
 
 
@@ -79,9 +79,9 @@ def test_wrong_weights_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ridge_least_squares_and_descent_by_numpy() -> None:
-    of = regression.tasks(3, 4, 9, random_of(0, 1))
+    of = regression.draw_tasks(3, 4, 9, seeded_generator(0, 1))
     for n in range(3):
-        x, y, asked = (part[n].double().numpy() for part in (of.x, of.y, of.asked))
+        x, y, asked = (part[n].double().numpy() for part in (of.x, of.y, of.queries))
         grown = np.vstack(
             (x, regression.NOISE * np.eye(4))
         )  # ridge is least squares with d more examples
@@ -94,29 +94,29 @@ def test_ridge_least_squares_and_descent_by_numpy() -> None:
         w = np.zeros((1, 4))
         for _ in range(5):
             w = by_hand(x, y[:, None], w, 0.3)
-        assert regression.descents(of, [0.1, 0.3], 5)[1, n].numpy() == pytest.approx(
+        assert regression.descend(of, [0.1, 0.3], 5)[1, n].numpy() == pytest.approx(
             (asked @ w.T)[:, 0], abs=1e-4
         )
 
 
 def test_least_squares_with_few_examples_is_the_shortest() -> None:
-    of = regression.tasks(2, 5, 3, random_of(0, 2))
+    of = regression.draw_tasks(2, 5, 3, seeded_generator(0, 2))
     expected = [
         asked @ np.linalg.lstsq(x, y)[0]
-        for x, y, asked in zip(of.x.numpy(), of.y.numpy(), of.asked.numpy(), strict=True)
+        for x, y, asked in zip(of.x.numpy(), of.y.numpy(), of.queries.numpy(), strict=True)
     ]
     assert regression.least_squares(of).numpy() == pytest.approx(np.array(expected), abs=1e-3)
 
 
 def test_no_method_beats_ridge_and_no_step_size_beats_the_best() -> None:
-    of = regression.tasks(2000, 3, 6, random_of(0, 2))
-    best = regression.error(regression.ridge(of), of)
-    assert best < regression.error(regression.least_squares(of), of)
+    of = regression.draw_tasks(2000, 3, 6, seeded_generator(0, 2))
+    best = regression.mean_squared_error(regression.ridge(of), of)
+    assert best < regression.mean_squared_error(regression.least_squares(of), of)
     for steps in (1, 2, 5):
-        found = regression.error(regression.best_descent(of, steps), of)
+        found = regression.mean_squared_error(regression.best_descent(of, steps), of)
         others = [
-            regression.error(one, of)
-            for one in regression.descents(of, (0.05, 0.2, 0.4, 0.8, 1.6), steps)
+            regression.mean_squared_error(one, of)
+            for one in regression.descend(of, (0.05, 0.2, 0.4, 0.8, 1.6), steps)
         ]
         assert best < found < 1.02 * min(others)
 
@@ -125,10 +125,13 @@ def test_nobody_looks_at_a_query() -> None:
     """The prediction for one question does not depend on which others are asked, nor on the order
     of the examples."""
     torch.manual_seed(0)
-    model, of = regression.Regressor(3, width=16), regression.tasks(2, 3, 5, random_of(0, 3))
+    model, of = (
+        regression.Regressor(3, width=16),
+        regression.draw_tasks(2, 3, 5, seeded_generator(0, 3)),
+    )
     whole, turned = model(of), torch.randperm(5)
     alone = model(
-        regression.Tasks(of.x[:, turned], of.y[:, turned], of.asked[:, 2:3], of.answers[:, 2:3])
+        regression.Tasks(of.x[:, turned], of.y[:, turned], of.queries[:, 2:3], of.answers[:, 2:3])
     )
     assert alone[:, 0].tolist() == pytest.approx(whole[:, 2].tolist(), abs=1e-5)
 
@@ -137,8 +140,8 @@ def test_nobody_looks_at_a_query() -> None:
 
 
 def test_real_numbers_support_it(numbers: dict[str, Any]) -> None:
-    checks = experiment.judge(numbers)
-    assert [check.holds for check in checks] == [True] * 6, [check.found for check in checks]
+    checks = experiment.judge_icl(numbers)
+    assert [check.holds for check in checks] == [True] * 6, [check.measured for check in checks]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_numbers_that_contradict_are_not_supported(
 ) -> None:
     edited = copy.deepcopy(numbers)
     edit(next(row for name, row in edited.items() if name.startswith(part)))
-    checks = experiment.judge(edited)
+    checks = experiment.judge_icl(edited)
     assert checks[check].holds is False
     assert verdict_of(checks) == "not supported"
 
@@ -170,19 +173,19 @@ def test_numbers_that_contradict_are_not_supported(
 def test_seeds_that_disagree_leave_it_open(numbers: dict[str, Any]) -> None:
     row = numbers["trained.dimension-1.seed-0"]
     poor = row | {"trained": [1.3 * error for error in row["ridge"]]}
-    assert experiment.judge(numbers | {"trained.dimension-1.seed-1": poor})[4].holds is None
+    assert experiment.judge_icl(numbers | {"trained.dimension-1.seed-1": poor})[4].holds is None
 
 
 def test_it_is_told_and_drawn(numbers: dict[str, Any]) -> None:
-    words, row = experiment.told(numbers), numbers["trained.dimension-1.seed-0"]
-    assert f"{experiment.at_double(row, 'ridge'):.3f}" in words.en
-    assert f"{experiment.at_double(row, 'ridge'):.3f}" in words.ja
-    errors, exact = experiment.draw(numbers)["icl-gradient-descent"].axes
+    words, row = experiment.summarize_icl(numbers), numbers["trained.dimension-1.seed-0"]
+    assert f"{experiment.error_at_twice_dimension(row, 'ridge'):.3f}" in words.en
+    assert f"{experiment.error_at_twice_dimension(row, 'ridge'):.3f}" in words.ja
+    errors, exact = experiment.draw_icl(numbers)["icl-gradient-descent"].axes
     assert len(errors.lines) == 3 + len(experiment.GRADIENT_STEPS) + 1
     assert exact.get_yscale() == "log"
 
 
 def test_every_part_has_its_own_name() -> None:
     for tier in ("quick", "default", "full"):
-        names = [part.name for part in experiment.parts(tier, 0)]
+        names = [part.name for part in experiment.icl_parts(tier, 0)]
         assert len(set(names)) == len(names) == 3 * experiment.SIZES[tier].seeds

@@ -14,20 +14,22 @@ import torch
 from sightline.lab.experiment import verdict_of
 from sightline.lab.experiments import induction_heads
 from sightline.lab.measures import repeats
-from sightline.lab.results import plain
+from sightline.lab.results import to_json_numbers
 
 
 @pytest.fixture(scope="module")
 def numbers() -> dict[str, Any]:
     """Two layers through their phase change, and one layer for a while; one seed."""
     return {
-        f"layers-{layers}.seed-0": plain(repeats.grown(layers, steps, seed=0, every=16))
+        f"layers-{layers}.seed-0": to_json_numbers(
+            repeats.train_and_watch(layers, steps, seed=0, every=16)
+        )
         for layers, steps in ((2, 240), (1, 128))
     }
 
 
 def test_rows_repeat_at_different_distances() -> None:
-    made = repeats.rows(200, torch.Generator().manual_seed(0))
+    made = repeats.repeating_rows(200, torch.Generator().manual_seed(0))
     periods = [next(p for p in range(1, 64) if (row[p:] == row[:-p]).all()) for row in made]
     assert min(periods) == repeats.SHORTEST
     assert max(periods) == repeats.LONGEST
@@ -38,7 +40,7 @@ def test_rows_repeat_at_different_distances() -> None:
 
 
 def test_early_targets_are_new_and_late_ones_repeat() -> None:
-    for row in repeats.rows(100, torch.Generator().manual_seed(1)):
+    for row in repeats.repeating_rows(100, torch.Generator().manual_seed(1)):
         targets = row[1:].tolist()
         assert len(set(targets[repeats.EARLY]) | {int(row[0])}) == repeats.SHORTEST
         assert all(token in row[: 63 - 8].tolist() for token in targets[repeats.LATE])
@@ -61,14 +63,17 @@ def test_the_feed_forward_adds_nothing() -> None:
 
 
 def test_losses_are_those_of_numpy() -> None:
-    model, tokens = repeats.attention_alone(1, 3), repeats.rows(4, torch.Generator().manual_seed(2))
+    model, tokens = (
+        repeats.attention_alone(1, 3),
+        repeats.repeating_rows(4, torch.Generator().manual_seed(2)),
+    )
     logits = model(tokens[:, :-1]).detach().double().numpy()
     odds = np.exp(logits - logits.max(-1, keepdims=True))
     chosen = np.take_along_axis(
         odds / odds.sum(-1, keepdims=True), tokens[:, 1:, None].numpy(), -1
     )[..., 0]
     nats = -np.log(chosen).mean(0)
-    assert repeats.losses(model, tokens) == pytest.approx(
+    assert repeats.early_and_late_loss(model, tokens) == pytest.approx(
         (nats[:7].mean(), nats[-8:].mean()), rel=1e-5
     )
 
@@ -77,7 +82,7 @@ def test_cut_links_are_gone_and_rows_still_sum_to_one() -> None:
     weights = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)).softmax(-1)
     links = torch.zeros(2, 4, 4, dtype=torch.bool)
     links[0, 3, 1] = links[1, 2, 0] = True
-    found = repeats.cut(weights, [0, 2], links)
+    found = repeats.cut_links(weights, [0, 2], links)
     expected = weights.double().numpy().copy()
     for row, query, key in ((0, 3, 1), (1, 2, 0)):
         for head in (0, 2):
@@ -96,7 +101,7 @@ def test_links_that_are_cut_are_those_behind_the_same_token() -> None:
 
 
 def test_two_layers_get_there_and_one_does_not(numbers: dict[str, Any]) -> None:
-    checks = induction_heads.judge(numbers)
+    checks = induction_heads.judge_induction_heads(numbers)
     assert [check.holds for check in checks] == [True] * len(checks)
     two = numbers["layers-2.seed-0"]
     assert two["head"][0] == 1  # the second layer
@@ -135,7 +140,7 @@ def test_numbers_that_contradict_are_not_supported(
 ) -> None:
     two, one = (copy.deepcopy(row) for row in numbers.values())
     edit(two, one)
-    checks = induction_heads.judge(dict(zip(numbers, (two, one), strict=True)))
+    checks = induction_heads.judge_induction_heads(dict(zip(numbers, (two, one), strict=True)))
     assert checks[check].holds is False
     assert verdict_of(checks) == "not supported"
 
@@ -149,23 +154,23 @@ def test_seeds_that_disagree_leave_it_open(numbers: dict[str, Any]) -> None:
         "layers-1.seed-0": one,
         "layers-1.seed-1": one,
     }
-    assert induction_heads.judge(seeds)[0].holds is None
+    assert induction_heads.judge_induction_heads(seeds)[0].holds is None
 
 
 def test_a_head_that_never_forms_has_no_step(numbers: dict[str, Any]) -> None:
-    assert math.isnan(induction_heads.crossing(numbers["layers-1.seed-0"]))
+    assert math.isnan(induction_heads.formation_time(numbers["layers-1.seed-0"]))
 
 
 def test_it_is_told_and_drawn(numbers: dict[str, Any]) -> None:
-    words = induction_heads.told(numbers)
+    words = induction_heads.summarize_induction_heads(numbers)
     assert "passes 0.5" in words.en
     assert "ステップ" in words.ja
-    drawn = induction_heads.draw(numbers)
+    drawn = induction_heads.draw_induction_heads(numbers)
     assert set(drawn) == {"induction-heads", "induction-heads-film"}
     assert len(drawn["induction-heads-film"].axes) == len(numbers["layers-2.seed-0"]["film"])
 
 
 def test_every_part_has_its_own_name() -> None:
     for tier in ("quick", "default", "full"):
-        names = [part.name for part in induction_heads.parts(tier, 0)]
+        names = [part.name for part in induction_heads.induction_parts(tier, 0)]
         assert len(set(names)) == len(names) == 2 * induction_heads.SEEDS[tier]

@@ -17,11 +17,15 @@ def numbers(*, cached: float, whole: float) -> dict[str, object]:
         for length, grown in ((64, (1.0, 1.0)), (512, (cached, whole)))
         for seed in range(3)
     }
-    return {"same.seed-0": kv_cache.same(0), "bytes.512": kv_cache.sizes(512), **times}
+    return {
+        "same.seed-0": kv_cache.compare_logits(0),
+        "bytes.512": kv_cache.cache_sizes(512),
+        **times,
+    }
 
 
 def test_the_bytes_are_the_formulas() -> None:
-    found = kv_cache.sizes(40)
+    found = kv_cache.cache_sizes(40)
     assert found["8 key heads"] == found["formula"] == 2 * 4 * 256 * 40 * 4
     assert found["1 key head"] * 8 == found["2 key heads"] * 4 == found["formula"]
     assert found["8 key heads, 8 bits"] < found["formula"] / 3
@@ -31,11 +35,11 @@ def test_the_bytes_are_the_formulas() -> None:
     ("cached", "whole", "holds"), [(1.2, 9.0, True), (3.0, 9.0, False), (1.2, 2.0, False)]
 )
 def test_the_verdict_follows_the_times(cached: float, whole: float, holds: bool) -> None:
-    checks = kv_cache.judge(numbers(cached=cached, whole=whole))
+    checks = kv_cache.judge_kv_cache(numbers(cached=cached, whole=whole))
     assert all(check.holds for check in checks) is holds
 
 
 def test_a_step_is_timed_both_ways() -> None:
-    found = kv_cache.timed(16, 0)
+    found = kv_cache.time_next_token(16, 0)
     assert set(found) == {"cached", "whole"}
     assert min(found.values()) > 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sightline.lab.experiments import norm_placement
-from sightline.lab.learning import Drill, asked, random_of
+from sightline.lab.learning import GeneratedTask, labelled_batch, seeded_generator
 from sightline.lab.measures import norm_measures
 from sightline.training.data.batch import Batch
 
@@ -29,22 +29,29 @@ def chain(step: int) -> Batch:
     for _ in range(16):
         following = (CHAIN[rows[:, -1]].cumsum(1) < random.random((8, 1))).sum(1, keepdims=True)
         rows = np.concatenate([rows, following], axis=1)
-    return asked(torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy()))
+    return labelled_batch(
+        torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
+    )
 
 
 def letters(step: int) -> Batch:
     """64 letters as unequally frequent as those of a text (Zipf), without order."""
     shares = 1 / torch.arange(1, 65).float()
     tokens = torch.multinomial(
-        shares, 16 * 33, replacement=True, generator=random_of(7, step)
+        shares, 16 * 33, replacement=True, generator=seeded_generator(7, step)
     ).reshape(16, 33)
-    return asked(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    return labelled_batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
 def run(form: norm_measures.Form, depth: int, rate: float) -> dict[str, Any]:
-    model = norm_measures.fresh(form, depth, 16, VOCABULARY, 0)
-    return norm_measures.trained(
-        model, Drill(chain), [float(np.log(VOCABULARY))] * VOCABULARY, warmup=0, rate=rate, seed=0
+    model = norm_measures.glorot_model(form, depth, 16, VOCABULARY, 0)
+    return norm_measures.train_against_unigram(
+        model,
+        GeneratedTask(chain),
+        [float(np.log(VOCABULARY))] * VOCABULARY,
+        warmup=0,
+        rate=rate,
+        seed=0,
     )
 
 
@@ -52,13 +59,16 @@ def run(form: norm_measures.Form, depth: int, rate: float) -> dict[str, Any]:
 def measured() -> dict[str, Any]:
     """Real gradients of small models, and made-up runs: Post-LN fails without warm-up where it is
     deep."""
-    task, numbers = Drill(letters), dict[str, Any](formula=norm_measures.formula())
+    task, numbers = (
+        GeneratedTask(letters),
+        dict[str, Any](formula=norm_measures.compare_norm_formulas()),
+    )
     for form in norm_placement.FORMS:
         for depth in (4, 8, 16):
             for seed in range(10 if form in ("pre", "post") else 1):
-                model = norm_measures.fresh(form, depth, 64, 64, seed)
-                numbers[f"gradient.{form}.depth-{depth}.seed-{seed}"] = norm_measures.gradient_of(
-                    model, task
+                model = norm_measures.glorot_model(form, depth, 64, 64, seed)
+                numbers[f"gradient.{form}.depth-{depth}.seed-{seed}"] = (
+                    norm_measures.layer_gradients(model, task)
                 )
         for depth, warmup, rate, seed in [
             (d, w, r, s)
@@ -84,14 +94,14 @@ def changed(form: str, **new: Any) -> dict[str, Any]:
 def test_the_verdict_of_real_gradients() -> None:
     """1/√depth in Pre-LN, no fall in Post-LN: Xiong et al.'s theorem, on weights that were never
     trained."""
-    checks = norm_placement.judge(measured())
+    checks = norm_placement.judge_norm_placement(measured())
     assert [check.holds for check in checks] == [True] * 7
 
 
 def test_verdicts_turn_with_the_numbers() -> None:
-    never = norm_placement.judge(changed("post", gained=0.5))
+    never = norm_placement.judge_norm_placement(changed("post", gained=0.5))
     assert [check.holds for check in never][2:5] == [False, False, False]
-    always = norm_placement.judge(changed("sandwich", gained=0.0, before=0.0))
+    always = norm_placement.judge_norm_placement(changed("sandwich", gained=0.0, before=0.0))
     assert [check.holds for check in always][2:6] == [True, True, True, False]
     some = {
         name: row | {"finite": not (".pre." in name and "seed-1" in name)}
@@ -99,14 +109,17 @@ def test_verdicts_turn_with_the_numbers() -> None:
         else row
         for name, row in measured().items()
     }
-    assert norm_placement.judge(some)[5].holds is None
+    assert norm_placement.judge_norm_placement(some)[5].holds is None
     swapped = {
         name.replace(".pre.", ".?.").replace(".post.", ".pre.").replace(".?.", ".post."): row
         for name, row in measured().items()
     }
-    assert [check.holds for check in norm_placement.judge(swapped)][1:3] == [False, False]
+    assert [check.holds for check in norm_placement.judge_norm_placement(swapped)][1:3] == [
+        False,
+        False,
+    ]
     worse = measured() | {"formula": measured()["formula"] | {"root": [1e-3]}}
-    assert norm_placement.judge(worse)[6].holds is False
+    assert norm_placement.judge_norm_placement(worse)[6].holds is False
 
 
 @pytest.mark.parametrize(
@@ -126,14 +139,14 @@ def test_verdicts_turn_with_the_numbers() -> None:
     ],
 )
 def test_the_rule_of_failure(row: dict[str, Any], fails: bool) -> None:
-    assert norm_measures.failed(row) is fails
+    assert norm_measures.has_failed(row) is fails
 
 
 def test_a_real_run_learns_and_a_real_run_breaks() -> None:
     good, broken = run("pre", 1, 0.02), run("pre", 1, 1000.0)
-    assert not norm_measures.failed(good)
+    assert not norm_measures.has_failed(good)
     assert 0.05 < good["gained"] < np.log(VOCABULARY)
-    assert norm_measures.failed(broken)
+    assert norm_measures.has_failed(broken)
 
 
 def layer_norm(x: np.ndarray) -> np.ndarray:
@@ -198,8 +211,11 @@ def loss_by_hand(
 def test_gradients_are_those_of_the_equation(form: norm_measures.Form) -> None:
     """Every layer's |∂loss/∂W₂|, from NumPy's loss by central differences along the gradient
     itself."""
-    model, task = norm_measures.fresh(form, 2, 8, VOCABULARY, 0).double(), Drill(chain)
-    found, batch = norm_measures.gradient_of(model, task), task.batch(0)
+    model, task = (
+        norm_measures.glorot_model(form, 2, 8, VOCABULARY, 0).double(),
+        GeneratedTask(chain),
+    )
+    found, batch = norm_measures.layer_gradients(model, task), task.batch(0)
     weight = {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
     for n in range(2):
         for what, place in (("down", "feed_forward.down"), ("query", "attention.query")):
@@ -220,27 +236,27 @@ def test_gradients_are_those_of_the_equation(form: norm_measures.Form) -> None:
 
 
 def test_the_norms_formula() -> None:
-    found = norm_measures.formula()
+    found = norm_measures.compare_norm_formulas()
     assert max(found["root"]) < 1e-12
     assert found["sum"][2] == pytest.approx(np.sqrt(2) - 1, abs=0.15)  # at the spread √ε
     assert found["unbiased"][-1] == pytest.approx(1 - np.sqrt(63 / 64), rel=1e-3)
 
 
 def test_it_can_be_drawn_and_told() -> None:
-    assert set(norm_placement.draw(measured())) == {
+    assert set(norm_placement.draw_norm_placement(measured())) == {
         "norm-placement-gradients",
         "norm-placement-failures",
     }
-    words = norm_placement.told(measured())
+    words = norm_placement.summarize_norm_placement(measured())
     assert "Of 9 failed runs 0 became infinite and 9 stuck" in words.en
     assert "9回" in words.ja
 
 
 def test_part_names_say_what_they_depend_on() -> None:
     for tier in ("quick", "default", "full"):
-        names = [part.name for part in norm_placement.parts(tier, 5)]
+        names = [part.name for part in norm_placement.norm_placement_parts(tier, 5)]
         assert len(set(names)) == len(names)
-        runs = [norm_placement.named(name) for name in names if name.startswith("run.")]
+        runs = [norm_placement.part_fields(name) for name in names if name.startswith("run.")]
         assert {says["seed"] for says in runs} == {
             str(5 + n) for n in range(norm_placement.SEEDS[tier])
         }

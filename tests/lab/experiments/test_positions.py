@@ -11,7 +11,7 @@ import torch
 
 from sightline.lab.experiments import positions
 from sightline.lab.measures import position_laws
-from sightline.lab.results import plain
+from sightline.lab.results import to_json_numbers
 
 
 def losses(by_length: list[float]) -> dict[str, Any]:
@@ -22,8 +22,8 @@ def losses(by_length: list[float]) -> dict[str, Any]:
 def exact() -> dict[str, Any]:
     """The quick tier's parts that train nothing."""
     return {
-        part.name: plain(part.measure())
-        for part in positions.parts("quick", 0)
+        part.name: to_json_numbers(part.measure())
+        for part in positions.positions_parts("quick", 0)
         if not part.name.startswith("length.")
     }
 
@@ -52,11 +52,13 @@ FLAT, RISING = [2.3, 2.3, 2.3, 2.3], [2.4, 2.6, 2.8, 3.0]
 
 def test_the_verdict_follows_the_losses(exact: dict[str, Any]) -> None:
     good = [
-        check.holds for check in positions.judge(with_losses(exact, alibi=FLAT, learned=RISING))
+        check.holds
+        for check in positions.judge_positions(with_losses(exact, alibi=FLAT, learned=RISING))
     ]
     assert good == [True] * 11
     swapped = [
-        check.holds for check in positions.judge(with_losses(exact, alibi=RISING, learned=FLAT))
+        check.holds
+        for check in positions.judge_positions(with_losses(exact, alibi=RISING, learned=FLAT))
     ]
     assert swapped == [True] * 7 + [False] * 3 + [None]
 
@@ -66,7 +68,7 @@ def test_broken_laws_are_not_supported(exact: dict[str, Any]) -> None:
     numbers["order.none.seed-0"]["encoder"] = 0.1
     numbers["sinusoids"] = {"first": [0.841, 0.541, 0.01, 1, 0, 1, 0, 1], "off": 0.1, "bent": 0.0}
     numbers["distance.rope.seed-0"]["within"] = 0.2
-    assert [check.holds for check in positions.judge(numbers)][:7] == [
+    assert [check.holds for check in positions.judge_positions(numbers)][:7] == [
         False,
         True,
         True,
@@ -78,7 +80,7 @@ def test_broken_laws_are_not_supported(exact: dict[str, Any]) -> None:
 
 
 def test_sinusoids_by_numpy() -> None:
-    found = position_laws.sinusoids()
+    found = position_laws.measure_sinusoids()
     angle = 10000.0 ** (-np.arange(0, 8, 2) / 8)
     np.testing.assert_allclose(
         found["first"].numpy(), np.stack((np.sin(angle), np.cos(angle)), 1).ravel(), atol=1e-7
@@ -88,10 +90,10 @@ def test_sinusoids_by_numpy() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_only_a_model_without_positions_and_mask_is_equivariant(seed: int) -> None:
-    without = position_laws.order("none", seed)
+    without = position_laws.measure_order("none", seed)
     assert without["encoder"] < 1e-12 < 1e-3 < without["causal"]
     assert without["encoder unmoved"] > 0.1
-    assert position_laws.order("rope", seed)["encoder"] > 1e-6
+    assert position_laws.measure_order("rope", seed)["encoder"] > 1e-6
 
 
 def test_rope_scores_by_numpy() -> None:
@@ -121,7 +123,7 @@ def test_losses_by_hand() -> None:
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return table[tokens]
 
-    found = positions.losses(dict.fromkeys(positions.TIMES, Table()), rows, 16)  # pyright: ignore
+    found = positions.losses_by_length(dict.fromkeys(positions.TIMES, Table()), rows, 16)  # pyright: ignore
     log_p = table.numpy() - np.log(np.exp(table.numpy()).sum(1, keepdims=True))
     by_hand = -log_p[rows[:, :-1].numpy(), rows[:, 1:].numpy()]
     np.testing.assert_allclose(found["by_length"], [by_hand.mean()] * 4, rtol=1e-6)
@@ -130,7 +132,7 @@ def test_losses_by_hand() -> None:
 
 def test_it_can_be_drawn_and_told(exact: dict[str, Any]) -> None:
     numbers = with_losses(exact, alibi=FLAT, learned=RISING)
-    assert set(positions.draw(numbers)) == {"positions", "positions-scores"}
-    said = positions.told(numbers)
+    assert set(positions.draw_positions(numbers)) == {"positions", "positions-scores"}
+    said = positions.summarize_positions(numbers)
     assert "ALiBi 2.304 (+0.003)" in said.en
     assert "YaRN" in said.ja

@@ -19,10 +19,10 @@ from sightline.lab.experiments import scaling_laws
 from sightline.lab.experiments.scaling_laws import (
     EXPERIMENT,
     cost_of,
-    judge,
+    judge_scaling_laws,
     parameters_of,
-    parts,
-    trained,
+    scaling_parts,
+    train_run,
 )
 from sightline.lab.measures.chinchilla_points import PUBLISHED
 from sightline.lab.measures.fitting import Chinchilla
@@ -72,7 +72,7 @@ def numbers(
 ) -> dict[str, Any]:
     """As if the default tier's models obeyed a law, but for noise."""
     random, found = np.random.default_rng(0), dict[str, Any]()
-    for part in parts("default", 0):
+    for part in scaling_parts("default", 0):
         row = row_of(part.name, 1.0) if "width" in part.name else refit
         if "loss" in row:
             row["loss"] = law(row["parameters"], row["tokens"]) * float(
@@ -96,7 +96,7 @@ def row_of(name: str, loss: float) -> dict[str, Any]:
 
 
 def holds(found: dict[str, Any]) -> list[bool | None]:
-    return [check.holds for check in judge(found)]
+    return [check.holds for check in judge_scaling_laws(found)]
 
 
 def test_the_quick_tiers_losses_give_its_verdict(
@@ -108,20 +108,20 @@ def test_the_quick_tiers_losses_give_its_verdict(
         "published.samples-20": refit,
         **{name: row_of(name, loss) for name, loss in MEASURED.items()},
     }
-    assert set(found) == {part.name for part in parts("quick", 0)}
-    checks = judge(found)
+    assert set(found) == {part.name for part in scaling_parts("quick", 0)}
+    checks = judge_scaling_laws(found)
     assert [check.holds for check in checks] == [True, None, True, True, None, None, True], checks
     assert verdict_of(checks) == "inconclusive"
-    assert scaling_laws.held_out(found).chosen == 20
+    assert scaling_laws.held_out_budget(found).chosen == 20
 
 
 def test_losses_that_obey_a_law_support_the_claim(refit: dict[str, Any]) -> None:
     found = numbers(LAW, refit)
-    checks = judge(found)
+    checks = judge_scaling_laws(found)
     assert verdict_of(checks) == "supported", checks
-    interval = scaling_laws.exponents(found)["exponent"]
+    interval = scaling_laws.law_intervals(found)["exponent"]
     assert interval.low < LAW.exponent < interval.high
-    said = EXPERIMENT.told(found) if EXPERIMENT.told else None
+    said = EXPERIMENT.summarize(found) if EXPERIMENT.summarize else None
     assert said is not None
     assert "20" in said.ja
     assert "nan" not in said.en
@@ -132,7 +132,7 @@ def test_losses_that_break_off_do_not(refit: dict[str, Any]) -> None:
     for name, row in found.items():
         if name.startswith("held-out"):
             found[name] = {**row, "loss": 1.1 * row["loss"]}
-    checks = judge(found)
+    checks = judge_scaling_laws(found)
     assert checks[2].holds is False
     assert verdict_of(checks) == "not supported"
 
@@ -189,7 +189,7 @@ def test_the_best_width_beats_its_neighbours() -> None:
 
 @pytest.mark.parametrize("tier", ["quick", "default", "full"])
 def test_every_budget_is_spent_and_none_is_held_out_and_swept(tier: Any) -> None:
-    names = [part.name for part in parts(tier, 0)]
+    names = [part.name for part in scaling_parts(tier, 0)]
     assert len(set(names)) == len(names)
     assert sum(name.startswith("sweep") for name in names) >= (10 if tier == "quick" else 20)
     for name in names[1:]:
@@ -216,8 +216,8 @@ def test_a_run_learns_and_is_the_same_each_time(
     def small(context: int, batch: int, seed: int) -> tuple[PackedText, int]:
         return PackedText(text, text, context, batch, seed), 97
 
-    monkeypatch.setattr(learning, "plays", small)
-    short, long, again = (trained(12, steps, 0) for steps in (5, 40, 40))
+    monkeypatch.setattr(learning, "shakespeare", small)
+    short, long, again = (train_run(12, steps, 0) for steps in (5, 40, 40))
     assert long == again
     assert long["loss"] < short["loss"] < 5
     assert (long["parameters"], long["tokens"]) == (24 * 12**2, 40 * 512)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sightline.lab.experiments import single_vs_multi_head as lab
-from sightline.lab.results import plain
+from sightline.lab.results import to_json_numbers
 
 
 def row(course: list[float], content: list[float], place: list[float]) -> dict[str, Any]:
@@ -70,17 +70,18 @@ def test_questions_by_brute_force() -> None:
 def test_two_heads_learn_it_and_divide_the_work(as_users_run_it: None) -> None:
     """A real run, made small; the parameters are those of one head."""
     two, one = (
-        plain(lab.trained("together", heads, steps, 0)) for heads, steps in ((2, 300), (1, 2))
+        to_json_numbers(lab.train_heads("together", heads, steps, 0))
+        for heads, steps in ((2, 300), (1, 2))
     )
     assert two["right"] > 0.95 > 0.3 > one["right"]
-    assert lab.divided(two) > 0.5 > lab.divided(one) == 0
+    assert lab.division_of_work(two) > 0.5 > lab.division_of_work(one) == 0
     assert two["attention parameters"] == one["attention parameters"] == 4 * lab.WIDTH**2
     assert two["parameters"] == one["parameters"]
 
 
 def test_the_verdict_follows_the_numbers() -> None:
-    assert [check.holds for check in lab.judge(numbers())] == [True] * 6
-    assert [check.holds for check in lab.judge(numbers(one=0.99))] == [
+    assert [check.holds for check in lab.judge_multi_head(numbers())] == [True] * 6
+    assert [check.holds for check in lab.judge_multi_head(numbers(one=0.99))] == [
         True,
         True,
         True,
@@ -88,7 +89,7 @@ def test_the_verdict_follows_the_numbers() -> None:
         False,
         True,
     ]
-    assert [check.holds for check in lab.judge(numbers(alone=0.5, look=0.2))] == [
+    assert [check.holds for check in lab.judge_multi_head(numbers(alone=0.5, look=0.2))] == [
         True,
         False,
         True,
@@ -96,28 +97,35 @@ def test_the_verdict_follows_the_numbers() -> None:
         True,
         False,
     ]
-    assert [check.holds for check in lab.judge(numbers(eight=9))][4] is False
+    assert [check.holds for check in lab.judge_multi_head(numbers(eight=9))][4] is False
     doubtful = numbers()
     doubtful["together.heads-8.steps-1.seed-0"]["course"] = [0.2] * 10
-    assert lab.judge(doubtful)[4].holds is None
+    assert lab.judge_multi_head(doubtful)[4].holds is None
 
 
 def test_steps_and_who_is_behind() -> None:
     """Learned at the second of three looks; the last look may come early."""
     two, one = (row(course, [0.5], [0.5]) for course in ([0.5, 0.96, 1.0], [0.1, 0.3, 1.0]))
-    assert (lab.steps_to(two), lab.steps_to(one), lab.behind(one, two)) == (
+    assert (
+        lab.steps_to_learn(two),
+        lab.steps_to_learn(one),
+        lab.accuracy_when_two_learned(one, two),
+    ) == (
         2 * lab.EVERY,
         3 * lab.EVERY,
         0.3,
     )
     two["steps"] = 2 * lab.EVERY - 5
-    assert (lab.steps_to(two), lab.behind(one, two)) == (2 * lab.EVERY - 5, 0.3)
+    assert (lab.steps_to_learn(two), lab.accuracy_when_two_learned(one, two)) == (
+        2 * lab.EVERY - 5,
+        0.3,
+    )
 
 
 def test_more_parameters_are_found_out() -> None:
     wrong = numbers()
     wrong["together.heads-2.steps-1.seed-1"]["attention parameters"] *= 2
-    assert lab.judge(wrong)[0].holds is False
+    assert lab.judge_multi_head(wrong)[0].holds is False
 
 
 @pytest.mark.parametrize(
@@ -127,11 +135,11 @@ def test_more_parameters_are_found_out() -> None:
 def test_divided_is_of_two_different_heads(
     content: list[float], place: list[float], found: float
 ) -> None:
-    assert lab.divided({"to content": content, "to place": place}) == pytest.approx(found)
+    assert lab.division_of_work({"to content": content, "to place": place}) == pytest.approx(found)
 
 
 def test_it_can_be_drawn_and_told() -> None:
-    assert set(lab.draw(numbers())) == {"single-vs-multi-head"}
-    assert "0 learned it" in lab.told(numbers()).en
-    assert "They put unequal weights" in lab.told(numbers(one=0.99)).en
+    assert set(lab.draw_multi_head(numbers())) == {"single-vs-multi-head"}
+    assert "0 learned it" in lab.summarize_multi_head(numbers()).en
+    assert "They put unequal weights" in lab.summarize_multi_head(numbers(one=0.99)).en
     assert torch.is_tensor(lab.questions("together", 2, 0, 0)[1])

@@ -12,14 +12,14 @@ from sightline.lab.measures.fitting import (
     Chinchilla,
     Kaplan,
     Law,
-    Run,
+    LossPoint,
     bootstrap,
-    explained,
-    fit,
-    interval,
-    logs,
+    bootstrap_interval,
+    fit_law,
+    log_rows,
     objective,
-    parabola,
+    parabola_vertex,
+    r_squared,
 )
 
 CHINCHILLA = Chinchilla(1.69, 406.4, 410.7, 0.34, 0.28)
@@ -34,11 +34,14 @@ def made(
     *,
     noise: float = 0.0,
     seed: int = 0,
-) -> list[Run]:
+) -> list[LossPoint]:
     """Runs that obey a law, but for noise."""
     random = np.random.default_rng(seed)
     grid = [(float(n), float(d)) for n in np.geomspace(*sizes, 6) for d in np.geomspace(*tokens, 5)]
-    return [Run(n, d, law(n, d) * float(np.exp(noise * random.standard_normal()))) for n, d in grid]
+    return [
+        LossPoint(n, d, law(n, d) * float(np.exp(noise * random.standard_normal())))
+        for n, d in grid
+    ]
 
 
 @pytest.mark.parametrize(
@@ -52,19 +55,20 @@ def made(
 def test_known_numbers_are_found_again(
     law: Law, sizes: tuple[float, float], tokens: tuple[float, float]
 ) -> None:
-    found = fit(type(law), made(law, sizes, tokens))
+    found = fit_law(type(law), made(law, sizes, tokens))
     np.testing.assert_allclose(found.theta, law.theta, rtol=2e-3)
 
 
 def test_noise_widens_the_interval_and_the_truth_lies_within() -> None:
     found = [
-        (fit(Chinchilla, runs), bootstrap(Chinchilla, runs, samples=30))
+        (fit_law(Chinchilla, runs), bootstrap(Chinchilla, runs, samples=30))
         for runs in (
             made(SMALL, (3e3, 3e5), (3e4, 3e6), noise=noise, seed=1) for noise in (0.001, 0.01)
         )
     ]
     quiet, loud = (
-        interval(best.exponent, [one.exponent for one in others]) for best, others in found
+        bootstrap_interval(best.exponent, [one.exponent for one in others])
+        for best, others in found
     )
     assert quiet.high - quiet.low < loud.high - loud.low
     assert loud.low < SMALL.exponent < loud.high
@@ -72,14 +76,14 @@ def test_noise_widens_the_interval_and_the_truth_lies_within() -> None:
 
 def test_one_wild_run_hardly_moves_the_fit() -> None:
     runs = made(SMALL, (3e3, 3e5), (3e4, 3e6))
-    runs[7] = Run(runs[7].parameters, runs[7].tokens, 1.5 * runs[7].loss)
-    assert fit(Chinchilla, runs).exponent == pytest.approx(SMALL.exponent, rel=0.02)
+    runs[7] = LossPoint(runs[7].parameters, runs[7].tokens, 1.5 * runs[7].loss)
+    assert fit_law(Chinchilla, runs).exponent == pytest.approx(SMALL.exponent, rel=0.02)
 
 
 @pytest.mark.parametrize("law", [SMALL, Kaplan(2e8, 4e7, 0.08, 0.12)])
 def test_the_law_as_logarithms_is_the_law_and_its_derivatives_are_right(law: Law) -> None:
     runs = made(law, (3e3, 3e5), (3e4, 3e6), noise=0.02)
-    known, theta = logs(runs), law.theta
+    known, theta = log_rows(runs), law.theta
     predicted, _ = type(law).log_loss(theta, known[0], known[1])
     np.testing.assert_allclose(
         np.exp(predicted), [law(run.parameters, run.tokens) for run in runs], rtol=1e-12
@@ -107,12 +111,12 @@ def test_the_best_size_is_the_best_of_many(law: Chinchilla) -> None:
 
 def test_a_parabola_finds_its_own_vertex_and_misses_the_laws() -> None:
     sizes = [float(one) for one in np.geomspace(1e3, 1e5, 7)]
-    assert parabola(
+    assert parabola_vertex(
         sizes, [2 + (np.log(one) - np.log(2e4)) ** 2 for one in sizes]
     ) == pytest.approx(2e4)
-    assert parabola(sizes, [-(np.log(one) ** 2) for one in sizes]) is None
+    assert parabola_vertex(sizes, [-(np.log(one) ** 2) for one in sizes]) is None
     missed = {
-        law: parabola([law.best(1e12)[0] * one for one in (0.1, 0.2, 1, 5, 10)], on(law))
+        law: parabola_vertex([law.best(1e12)[0] * one for one in (0.1, 0.2, 1, 5, 10)], on(law))
         for law in (EVEN, SMALL)
     }
     assert missed[EVEN] == pytest.approx(EVEN.best(1e12)[0], rel=1e-6)
@@ -140,18 +144,18 @@ def test_the_published_points_are_all_there() -> None:
 
 
 def test_the_published_points_give_the_refitted_law_and_not_the_printed_one() -> None:
-    found, known = fit(Chinchilla, KEPT), logs(KEPT)
+    found, known = fit_law(Chinchilla, KEPT), log_rows(KEPT)
     refitted = Chinchilla(1.8172, 482.01, 2085.43, 0.3478, 0.3658)
     np.testing.assert_allclose(found.theta, refitted.theta, rtol=0.01)
     costs = [
         float(objective(law.theta, Chinchilla, known)[0]) for law in (found, refitted, CHINCHILLA)
     ]
     assert costs[0] <= costs[1] < costs[2] / 2
-    assert explained(found, KEPT) > 0.99
+    assert r_squared(found, KEPT) > 0.99
 
 
 def test_too_few_runs_and_impossible_ones_are_refused() -> None:
     with pytest.raises(InputError, match="3 runs"):
-        fit(Chinchilla, made(SMALL, (3e3, 3e5), (3e4, 3e6))[:3])
+        fit_law(Chinchilla, made(SMALL, (3e3, 3e5), (3e4, 3e6))[:3])
     with pytest.raises(InputError, match="above 0"):
-        fit(Chinchilla, [Run(1e3, 1e4, 0.0)] * 9)
+        fit_law(Chinchilla, [LossPoint(1e3, 1e4, 0.0)] * 9)

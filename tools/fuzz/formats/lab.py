@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.executor import finding
-from sightline.lab.results import read
+from sightline.lab.results import read_result
 from tools.fuzz.outcome import require
 
 NUMBERS = Path(__file__).parents[3] / "docs" / "laboratory" / "numbers"
@@ -22,7 +22,7 @@ def make(place: Path) -> None:
 
 def check(case: Path, sample: Path) -> None:
     [path] = case.iterdir()
-    require(read(path) == read(sample / path.name), "other numbers")
+    require(read_result(path) == read_result(sample / path.name), "other numbers")
     found = finding(EXPERIMENTS[path.name.split(".")[0]], case, tier="default", seed=100)
     assert found is not None
     assert found.verdict

@@ -168,7 +168,7 @@ def show_lesson(steps: int, screen: Console) -> None:
     from sightline.explain import example
 
     heading(screen, "1. Attention in thirty seconds")
-    for line in example.render():
+    for line in example.render_three_words():
         screen.print(line)
     heading(screen, "2. A Transformer learns to repeat what it read")
     model = lesson.pupil()

@@ -102,12 +102,12 @@ def run(
         Write the findings as JSON.
     """
     from sightline.lab.catalogue import EXPERIMENTS
-    from sightline.lab.executor import named
+    from sightline.lab.executor import find_experiment
 
     if quick and full:
         raise InputError("--quick and --full", expected="one of them", fix="--quick")
     tier: Tier = "quick" if quick else "full" if full else "default"
-    chosen = list(EXPERIMENTS.values()) if name == "all" else [named(name)]
+    chosen = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
     found = [measured(one, out, tier, seed or 0, silent=json) for one in chosen]
     if json:
         write_json([plain(one) for one in found])
@@ -118,7 +118,7 @@ def run(
 def measured(experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent: bool) -> Finding:
     """One experiment with its progress on stderr, and then what was found."""
     from sightline.lab.executor import finding, steps
-    from sightline.lab.style import save
+    from sightline.lab.style import save_figure
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -139,7 +139,7 @@ def measured(experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent
     assert found is not None
     with found.using_numbers():
         pictures = [
-            path for name, made in found.figures().items() for path in save(made, out / name)
+            path for name, made in found.figures().items() for path in save_figure(made, out / name)
         ]
     if not silent:
         show(found, pictures, Console())
@@ -156,7 +156,7 @@ def show(found: Finding, pictures: list[Path], screen: Console) -> None:
         )
     )
     for check in found.checks:
-        screen.print(f"  {MARKS[check.holds]} {check.says.en}: {check.found}")
+        screen.print(f"  {MARKS[check.holds]} {check.statement.en}: {check.measured}")
     time = f"  {found.tier}, {found.seconds:.1f} core-seconds"
     screen.print(
         Text.assemble("\n", (found.verdict, f"bold {STYLES[found.verdict]}"), (time, "dim"))
@@ -182,7 +182,7 @@ def show_all(found: list[Finding], out: Path, screen: Console) -> None:
 def plain(found: Finding) -> dict[str, Any]:
     """A finding as JSON has it."""
     checks = [
-        {"says": check.says.en, "holds": check.holds, "found": check.found}
+        {"says": check.statement.en, "holds": check.holds, "found": check.measured}
         for check in found.checks
     ]
     said = {

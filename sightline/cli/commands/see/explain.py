@@ -65,13 +65,15 @@ def explain(
     )
     if names:
         answer = Answer(
-            plain=lambda: listing.to_plain(PUBLISHED),
-            page=lambda: listing.to_markdown(PUBLISHED),
-            screen=lambda width: listing.render(PUBLISHED, width=width),
+            plain=lambda: listing.model_values(PUBLISHED),
+            page=lambda: listing.models_markdown(PUBLISHED),
+            screen=lambda width: listing.render_models(PUBLISHED, width=width),
         )
     elif model is None:
         answer = Answer(
-            plain=example.to_plain, page=example.to_markdown, screen=lambda width: example.render()
+            plain=example.three_words_values,
+            page=example.three_words_markdown,
+            screen=lambda width: example.render_three_words(),
         )
     else:
         about = summary.explain(
@@ -84,7 +86,7 @@ def explain(
         answer = Answer(
             plain=about.to_plain,
             page=lambda: to_markdown(about),
-            screen=lambda width: terminal.render(about, width=width),
+            screen=lambda width: terminal.render_explanation(about, width=width),
         )
     answer.write(json=json, markdown=markdown)
 
