@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.errors import InputError, SightlineError
+from sightline.lab.japanese import translate
+from sightline.lab.style import draw_in_japanese, has_japanese_font
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 Tier = Literal["quick", "default", "full"]
 TIERS: tuple[Tier, ...] = ("quick", "default", "full")
 LIMITS = {"quick": "one minute", "default": "ten minutes", "full": "as long as it takes"}
+CHECK_MARKS = {True: "✓", False: "✗", None: "?"}
 Verdict = Literal["supported", "not supported", "inconclusive"]
 Numbers = Mapping[str, Any]  # part name → what it measured
 
@@ -77,7 +81,7 @@ class Experiment:
     summarize: Callable[[Numbers], Words] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Finding:
     """The result of an experiment. `complete` is False where it was interrupted."""
 
@@ -120,6 +124,10 @@ class Finding:
         """Supported if every check holds, not supported if one fails, inconclusive otherwise."""
         return verdict_of(self.checks) if self.complete else "inconclusive"
 
+    def measured(self, check: Check, language: str = "en") -> str:
+        """The numbers of a check as a text in this language."""
+        return translate(check.measured) if language == "ja" else check.measured
+
     @property
     def summary(self) -> Words | None:
         """The result in sentences, for experiments that define `summarize`."""
@@ -128,11 +136,42 @@ class Finding:
         with self.using_numbers():
             return self.experiment.summarize(self.numbers)
 
-    def figures(self) -> Mapping[str, Figure]:
+    def figures(self, language: str = "en") -> Mapping[str, Figure]:
+        """The figures by name; in Japanese where a font for it is installed, else in English."""
         if not self.complete:
             return {}
         with self.using_numbers():
+            if language == "ja" and has_japanese_font():
+                return draw_in_japanese(lambda: self.experiment.draw(self.numbers))
             return self.experiment.draw(self.numbers)
+
+    def __repr__(self) -> str:
+        return f"<Finding {self.experiment.name}: {self._state()}, {self.tier}, seed {self.seed}>"
+
+    def _repr_html_(self) -> str:
+        """The claim, its checks as a table and the verdict, for notebooks."""
+        experiment = self.experiment
+        head = f"<h4>{escape(experiment.title.en)}</h4><p>{escape(experiment.claim.en)}</p>"
+        state = f"<p><b>{escape(self._state())}</b> ({self.tier}, seed {self.seed})</p>"
+        try:
+            cells = [(CHECK_MARKS[c.holds], c.statement.en, c.measured) for c in self.checks]
+        except InputError:
+            return head + state
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells
+        )
+        return f"{head}<table>{rows}</table>{state}"
+
+    def _state(self) -> str:
+        """`supported, 5 of 5 checks hold`; never raises."""
+        if not self.complete:
+            return "incomplete"
+        try:
+            checks = self.checks
+        except InputError:
+            return "unreadable numbers"
+        held = sum(check.holds is True for check in checks)
+        return f"{verdict_of(checks)}, {held} of {len(checks)} checks hold"
 
 
 def part_fields(name: str) -> dict[str, str]:

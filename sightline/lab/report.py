@@ -8,34 +8,41 @@ from pathlib import Path
 
 from sightline.errors import InputError
 from sightline.lab.experiment import Finding, Words
-from sightline.lab.style import save_figure
+from sightline.lab.style import has_japanese_font, save_figure
 from sightline.lens.draw.page import FigureSection, ProseSection, Section, TableSection, save_page
 
 LABELS = {
     "claim": Words("Claim", "主張"),
     "source": Words("Source", "出典"),
     "equation": Words("Equation", "式"),
-    "look": Words("What to look for", "見どころ"),
-    "notes": Words("Where common notes are wrong", "よくある誤り"),
-    "found": Words("What we found", "結果"),
+    "look": Words("What to look for", "図の見方"),
+    "notes": Words("Common mistakes", "よくある誤り"),
+    "found": Words("Result", "結果"),
     "verdict": Words("Verdict", "判定"),
-    "check": Words("the claim says", "主張の内容"),
+    "check": Words("statement", "主張の内容"),
     "holds": Words("holds", "成り立つか"),
     "numbers": Words("numbers", "数値"),
     "title": Words("The laboratory", "実験室"),
     "experiment": Words("experiment", "実験"),
-    "work": Words("seconds of one core", "1コアでの秒数"),
+    "work": Words("core-seconds", "1コアでの秒数"),
 }
 VERDICTS = {
     "supported": Words("supported", "支持される"),
     "not supported": Words("not supported", "支持されない"),
-    "inconclusive": Words("inconclusive", "決定できない"),
+    "inconclusive": Words("inconclusive", "判定保留"),
 }
-HOLDS = {True: Words("yes", "はい"), False: Words("no", "いいえ"), None: Words("undecided", "未決")}
+HOLDS = {
+    True: Words("yes", "はい"),
+    False: Words("no", "いいえ"),
+    None: Words("undecided", "判定保留"),
+}
+
+
+ENGLISH_FIGURES = "日本語フォントが見つからないため、図は英語で描かれている。"
 
 
 def write_html(findings: Sequence[Finding], file: Path, *, language: str = "en") -> Path:
-    """One page that needs nothing else."""
+    """One self-contained page."""
     sections = [section for finding in findings for section in sections_of(finding, language)]
     return save_page(
         [*overview(findings, language), *sections],
@@ -60,12 +67,12 @@ def overview(findings: Sequence[Finding], language: str) -> list[Section]:
         LABELS["work"][language],
         "",
     )
-    prose = [text[language].replace("`", "") for text in overview_texts(findings)]
+    prose = [text.replace("`", "") for text in overview_texts(findings, language)]
     return [ProseSection(LABELS["title"][language], prose), TableSection("", "", head, rows)]
 
 
-def overview_texts(findings: Sequence[Finding]) -> list[Words]:
-    """How many claims hold, by which rule, and how to run it all again."""
+def overview_texts(findings: Sequence[Finding], language: str) -> list[str]:
+    """The number of claims per verdict, the rule, and the command that reproduces them."""
     counts = {
         verdict: sum(finding.verdict == verdict for finding in findings) for verdict in VERDICTS
     }
@@ -81,28 +88,31 @@ def overview_texts(findings: Sequence[Finding]) -> list[Words]:
         )
     )
     rule = Words(
-        "No verdict is written by hand. A check over seeds holds where the whole 95% interval lies"
-        " on the claim's side, fails where all of it lies on the other, and is undecided in"
-        " between. A claim is supported if all of its checks hold, not supported if one fails.",
-        "判定は人手で書かない。シードごとの値の95%区間がすべて主張の側にあれば成り立ち、"
+        "Verdicts are computed, never written by hand. A check over seeds holds if the whole 95%"
+        " interval is on the claim's side, fails if all of it is on the other side, and is"
+        " undecided otherwise. A claim is supported if all of its checks hold, not supported if one"
+        " fails.",
+        "判定は人手で書かず、数値から計算する。シードごとの値の95%区間がすべて主張の側にあれば成り立ち、"
         "すべて反対側にあれば成り立たず、"
-        "またぐときは未決とする。すべての項目が成り立てば支持され、1つでも成り立たなければ支持されない。",
+        "またぐときは判定保留とする。すべての項目が成り立てば支持され、1つでも成り立たなければ支持されない。",
     )
-    return [
+    texts = [
         Words(
             f"{len(findings)} experiments: {', '.join(each['en'])}.",
             f"実験{len(findings)}件：{'、'.join(each['ja'])}。",
         ),
         rule,
         Words(
-            f"To run it again: {again}. Made with {libraries}.",
-            f"再実行：{again}。使用：{libraries}。",
+            f"To reproduce: {again}. Measured with {libraries}.",
+            f"再現方法：{again}。測定環境：{libraries}。",
         ),
     ]
+    note = [ENGLISH_FIGURES] if language == "ja" and not has_japanese_font() else []
+    return [*(text[language] for text in texts), *note]
 
 
 def rerun_command(name: str, finding: Finding) -> str:
-    """The command that gives a finding."""
+    """The command that reproduces a finding."""
     words = [
         "sightline lab run",
         name,
@@ -113,9 +123,9 @@ def rerun_command(name: str, finding: Finding) -> str:
 
 
 def sections_of(finding: Finding, language: str) -> list[Section]:
-    """The text that teaches, the checks, the figures."""
+    """The explanation, the checks and the figures of one experiment."""
     rows = [
-        [check.statement[language], HOLDS[check.holds][language], check.measured]
+        [check.statement[language], HOLDS[check.holds][language], finding.measured(check, language)]
         for check in finding.checks
     ]
     head = tuple(LABELS[name][language] for name in ("check", "holds", "numbers"))
@@ -124,7 +134,7 @@ def sections_of(finding: Finding, language: str) -> list[Section]:
         ProseSection(finding.experiment.title[language], explanation_lines(finding, language)),
         TableSection("", verdict, head, rows),
     ]
-    for name, figure in finding.figures().items():
+    for name, figure in finding.figures(language).items():
         svg = io.StringIO()
         with finding.using_numbers():
             figure.savefig(svg, format="svg", metadata={"Date": None})
@@ -133,7 +143,7 @@ def sections_of(finding: Finding, language: str) -> list[Section]:
 
 
 def explanation_lines(finding: Finding, language: str) -> list[str]:
-    """Claim, equation, what to look for, what the notes get wrong."""
+    """Claim, source, equation, what to look for, result, common mistakes."""
     experiment = finding.experiment
     lines = {
         "claim": experiment.claim[language],
@@ -148,14 +158,14 @@ def explanation_lines(finding: Finding, language: str) -> list[str]:
 
 
 def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "en") -> Path:
-    """A page for the docs, its figures in a folder beside it."""
+    """A Markdown page with its figures in the folder `figures` beside it."""
     pictures = file.parent / "figures"
     try:
         pictures.mkdir(parents=True, exist_ok=True)
         lines = [
             f"# {LABELS['title'][language]}",
             "",
-            *(f"{text[language]}  " for text in overview_texts(findings)),
+            *(f"{text}  " for text in overview_texts(findings, language)),
             "",
         ]
         head = [LABELS[name][language] for name in ("experiment", "verdict", "work")]
@@ -169,7 +179,7 @@ def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "
     except OSError as error:
         raise InputError(
             f"{file} cannot be written: {error.strerror or error}",
-            fix="give a place that can be written to",
+            fix="choose a writable path",
         ) from None
     return file
 
@@ -181,19 +191,20 @@ def experiment_markdown(finding: Finding, pictures: Path, language: str) -> list
     head = [LABELS[name][language] for name in ("check", "holds", "numbers")]
     lines += [f"| {' | '.join(head)} |", "|---|---|---|"]
     rows = [
-        (check.statement[language], HOLDS[check.holds][language], check.measured)
+        (check.statement[language], HOLDS[check.holds][language], finding.measured(check, language))
         for check in finding.checks
     ]
     lines += [f"| {' | '.join(escape_cell(cell) for cell in row)} |" for row in rows]
     verdict = f"**{LABELS['verdict'][language]}: {VERDICTS[finding.verdict][language]}**"
     lines += ["", f"{verdict} (`{rerun_command(experiment.name, finding)}`)"]
-    for name, figure in finding.figures().items():
+    suffix = ".ja" if language == "ja" and has_japanese_font() else ""
+    for name, figure in finding.figures(language).items():
         with finding.using_numbers():
-            [svg] = save_figure(figure, pictures / f"lab-{name}", [".svg"])
+            [svg] = save_figure(figure, pictures / f"lab-{name}{suffix}", [".svg"])
         lines += ["", f"![{name}]({pictures.name}/{svg.name})"]
     return lines
 
 
 def escape_cell(cell: str) -> str:
-    """|q| would end a cell."""
+    """Escape bars, which would end a Markdown cell."""
     return cell.replace("|", "\\|")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sightline.lab.japanese import translate
 from sightline.lab.statistics import Interval
 
 if TYPE_CHECKING:
@@ -72,6 +73,41 @@ def plain_log_ticks(*axes: Axis) -> None:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(FormatStrFormatter("%g"))
         axis.set_minor_formatter(NullFormatter())
+
+
+def has_japanese_font() -> bool:
+    """Whether Matplotlib can draw Japanese with an installed font."""
+    from sightline.lens.draw.fonts import undrawn
+
+    return not undrawn("日本語カナかな")
+
+
+def draw_in_japanese(draw: Callable[[], Mapping[str, Figure]]) -> Mapping[str, Figure]:
+    """Draw figures with all their texts translated."""
+    import matplotlib as mpl
+
+    from sightline.lens.draw.fonts import fonts_for
+
+    with mpl.rc_context({"font.family": fonts_for("日本語")}):
+        figures = draw()
+        for drawing in figures.values():
+            translate_figure(drawing)
+    return figures
+
+
+def translate_figure(drawing: Figure) -> None:
+    """Translate labels, legends, titles and tick labels in place."""
+    from matplotlib.text import Text
+
+    for axes in drawing.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            labels = [label.get_text() for label in axis.get_ticklabels()]
+            translated = [translate(label) for label in labels]
+            if translated != labels:
+                axis.set_ticks(axis.get_ticklocs(), labels=translated)
+    for text in drawing.findobj(Text):
+        if isinstance(text, Text):
+            text.set_text(translate(text.get_text()))
 
 
 def save_figure(

@@ -46,9 +46,9 @@ def test_run_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         )
         == 0
     )
-    assert "実験1件：支持される 1、支持されない 0、決定できない 0。" in (
-        tmp_path / "lab.md"
-    ).read_text(encoding="utf-8")
+    assert "実験1件：支持される 1、支持されない 0、判定保留 0。" in (tmp_path / "lab.md").read_text(
+        encoding="utf-8"
+    )
     capsys.readouterr()
     assert main(["lab", "report", str(tmp_path), "--seed", "8"]) == 2
     assert (

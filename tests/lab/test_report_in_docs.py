@@ -63,11 +63,13 @@ def test_the_page_says_what_the_numbers_say(
     assert f"](#{name}) | {VERDICTS[found.verdict][language]} | {found.seconds:,.0f} |" in page
     assert found.checks
     for check in found.checks:
-        row = (check.statement[language], HOLDS[check.holds][language], check.measured)
+        numbers = found.measured(check, language)
+        row = (check.statement[language], HOLDS[check.holds][language], numbers)
         assert f"| {' | '.join(map(escape_cell, row))} |" in text
+    suffix = ".ja.svg" if language == "ja" else ".svg"
     for picture in figures(name):
-        assert f"figures/lab-{picture}.svg" in text
-        assert (PLACE / "figures" / f"lab-{picture}.svg").is_file()
+        assert f"figures/lab-{picture}{suffix}" in text
+        assert (PLACE / "figures" / f"lab-{picture}{suffix}").is_file()
 
 
 # ---------------------------------------------------------------------------------- known results

@@ -171,3 +171,26 @@ def test_what_measures_time_is_alone() -> None:
     assert all(
         part.alone == ("time" in part.name or part.name.startswith("memory")) for part in parts
     )
+
+
+def test_a_finding_is_short_in_a_terminal_and_a_table_in_a_notebook(tmp_path: Path) -> None:
+    experiment = counting([])
+    running = steps(experiment, tmp_path)
+    next(running)
+    running.close()
+    part = finding(experiment, tmp_path)
+    assert repr(part) == "<Finding counting: incomplete, default, seed 0>"
+    list(steps(experiment, tmp_path))
+    whole = finding(experiment, tmp_path)
+    assert repr(whole) == "<Finding counting: supported, 1 of 1 checks hold, default, seed 0>"
+    assert whole is not None
+    page = whole._repr_html_()
+    assert "<td>✓</td><td>the sum is six</td><td>6</td>" in page
+    path = result_path(tmp_path, "counting", "default", 0)
+    result = read_result(path)
+    result.parts["part-3"] = None
+    write_result(path, result)
+    broken = finding(experiment, tmp_path)
+    assert repr(broken) == "<Finding counting: unreadable numbers, default, seed 0>"
+    assert broken is not None
+    assert "unreadable numbers" in broken._repr_html_()

@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "Hiragino Sans", "Yu Gothic", "MS Gothic")
+FONTS = (
+    "DejaVu Sans",
+    "Noto Sans CJK JP",
+    "Noto Sans JP",
+    "IPAexGothic",
+    "Hiragino Sans",
+    "Yu Gothic",
+    "MS Gothic",
+)
 _told: set[str] = set()  # so that a missing font is said once
 
 

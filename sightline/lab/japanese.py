@@ -1,0 +1,310 @@
+"""Japanese texts of figures and number columns, looked up by their English phrases.
+
+A phrase may hold `{}` for a number with its interval or for one word: "first {} digits". Longer
+phrases are replaced first.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+PLACEHOLDER = r"([^\s,;:()]+(?:,\d{3})*(?: \[[^\]]*\])?)"
+PHRASES = {
+    # axes and legends that several figures share
+    "step": "ステップ",
+    "step {}": "ステップ {}",
+    "nats": "ナット",
+    "nats per character": "ナット／文字",
+    "nats per character, trigram model": "ナット／文字（トライグラムモデル）",
+    "loss, nats": "損失（ナット）",
+    "loss, nats (smoothed)": "損失（ナット、平滑化）",
+    "held-out loss, nats": "検証損失（ナット）",
+    "learning rate": "学習率",
+    "accuracy": "正解率",
+    "test accuracy": "テスト正解率",
+    "share": "割合",
+    "key": "キー",
+    "query": "クエリ",
+    "scores": "スコア",
+    "weights": "重み",
+    "layer": "層",
+    "layers": "層数",
+    "{} layers": "{}層",
+    "parameters": "パラメータ数",
+    "uniform guess": "一様な推測",
+    "chance": "チャンスレベル",
+    "measured": "測定値",
+    "after training": "学習後",
+    "at the start": "学習前",
+    "attention": "注意機構",
+    "cosine": "コサイン",
+    "dot product": "内積",
+    "difference {}": "差 {}",
+    "largest difference {}": "最大の差 {}",
+    "smallest difference {}": "最小の差 {}",
+    "{} times": "{} 倍",
+    "{} seeds": "シード{}個",
+    "yes": "はい",
+    "no": "いいえ",
+    # softmax-saturation
+    "variance / d_k, the one farthest from 1: {}": "分散 / d_k（1から最も遠い値）：{}",
+    "variance of the scores": "スコアの分散",
+    "largest weight": "最大の重み",
+    "largest of {} weights": "{}個の重みの最大値",
+    "entropy, nats": "エントロピー（ナット）",
+    "each line: start to end of training": "各線：学習の開始から終了まで",
+    "from {} to {}": "{} から {}",
+    "raw / scaled": "スケーリングなし / あり",
+    "raw − scaled": "スケーリングなし − あり",
+    "with d_k = {}: {}": "d_k = {} では {}",
+    # single-vs-multi-head
+    "{} of {}": "{}（全体 {}）",
+    "{} head": "{}ヘッド",
+    "{} heads": "{}ヘッド",
+    "{} head: attention targets": "{}ヘッド：注目先",
+    "{} heads: attention targets": "{}ヘッド：注目先",
+    "smaller of the two weights": "二つの重みの小さい方",
+    "Both at once, equal parameters": "二つ同時（パラメータ数は同じ）",
+    "run {}": "学習 {}",
+    "weight on the key's position": "キーが一致する位置への重み",
+    "weight on the named position": "指定された位置への重み",
+    # positions
+    "f(xP) and f(x) differ by {} of the largest output": "f(xP) と f(x) の差は最大出力の {}",
+    "within one distance they differ by {} of their range": "同じ距離の中での差は値域の {}",
+    "learned": "学習した位置",
+    "learned, untrained rows beyond": "学習した位置（範囲外の行は未学習）",
+    "sinusoidal": "正弦波",
+    "none": "なし",
+    "RoPE + YaRN at test": "RoPE + 推論時 YaRN",
+    "T5 bias": "T5 バイアス",
+    "Trained at {}, tested to {}": "長さ{}で学習、{}まで評価",
+    "Change from the training length": "学習時の長さからの変化",
+    "By position (dotted: training length)": "位置ごと（点線：学習時の長さ）",
+    "window, characters": "窓の長さ（文字）",
+    "position in the longest window": "最長の窓の中の位置",
+    "nats above ALiBi": "ALiBi との差（ナット）",
+    "Scores of one repeated token: diagonal stripes where only the distance matters": (
+        "同じトークンの繰り返しのスコア：距離だけで決まるなら斜めの縞になる"
+    ),
+    # norm-placement
+    "share of failed runs, Post-LN − Pre-LN: {}": "失敗した学習の割合、Post-LN − Pre-LN：{}",
+    "{} − {} layers: {}": "{}層 − {}層：{}",
+    "without − with: {}": "なし − あり：{}",
+    "sandwich": "サンドイッチ",
+    "largest relative difference: root {}, std + ε {}, unbiased {}": (
+        "相対差の最大値：√(分散 + ε) {}、std + ε {}、不偏分散 {}"
+    ),
+    "layers of the model": "モデルの層数",
+    "At initialisation, {} layers": "初期状態、{}層",
+    "Gradient of the last layer": "最終層の勾配",
+    "Failed runs": "失敗した学習",
+    "{} layers, warm-up": "{}層、ウォームアップ",
+    "|∂loss/∂W|": "|∂損失/∂W|",
+    # feed-forward
+    "{} wide before the third, {} after": "三つ目の行列の前の幅 {}、後の幅 {}",
+    "{} at {}": "{}（学習率 {}）",
+    "training loss, nats per character": "訓練損失（ナット／文字）",
+    "Training, each at its best rate": "学習（それぞれ最良の学習率）",
+    "held-out loss, nats per character (left: the first is better)": (
+        "検証損失（ナット／文字、左ほど前者が良い）"
+    ),
+    "Differences: seeds in grey, mean, 95% interval": "差：灰色は各シード、平均と95%区間",
+    # why-attention
+    "layers at distance {}": "距離 {} の層数",
+    "plain CNN": "通常の CNN",
+    "dilated CNN": "膨張 CNN",
+    "exponent": "指数",
+    "exponents: fused {}, equation {}": "指数：融合カーネル {}、定義式 {}",
+    "the equation": "定義式",
+    "the fused kernel": "融合カーネル",
+    "Recall": "想起",
+    "accuracy (dotted: chance)": "正解率（点線：チャンスレベル）",
+    "distance, tokens": "距離（トークン）",
+    "Layers needed (LSTM: N steps in one)": "必要な層数（LSTM は1層で N ステップ）",
+    "Training step on {} rows": "{}行の学習1ステップ",
+    "tokens per row": "1行のトークン数",
+    "Memory of causal attention, {} heads of {}": "因果的注意のメモリ（幅{1}のヘッド{0}個）",
+    "Time, {} heads of {}": "時間（幅{1}のヘッド{0}個）",
+    "peak MiB": "最大 MiB",
+    "ms of CPU time": "CPU 時間（ms）",
+    "tokens, N": "トークン数 N",
+    # kv-cache
+    "{} faster at {}": "{} 高速（位置 {}）",
+    "{} key heads": "KVヘッド{}個",
+    "{} key head": "KVヘッド{}個",
+    "{} key heads, 8 bits": "KVヘッド{}個、8ビット",
+    "with the cache": "キャッシュあり",
+    "full forward pass": "キャッシュなし（全体を再計算）",
+    "tokens before it": "それまでのトークン数",
+    "ms per token": "ms／トークン",
+    "Time of the next token": "次のトークンの時間",
+    "MiB after {} tokens": "{}トークン後の MiB",
+    "Memory of the cache": "キャッシュのメモリ",
+    # heads-look-at
+    "layer {}, head {}": "第{}層 ヘッド{}",
+    "{} of {} (chance {}, best offset {}, p {})": (
+        "{1}組中{0}（チャンスレベル {2}、最良の固定距離 {3}、p {4}）"
+    ),
+    "{} previous, {} next": "直前 {}個、直後 {}個",
+    "one head": "各ヘッド",
+    "best head": "最良のヘッド",
+    "best offset": "最良の固定距離",
+    "hit rate of a head": "ヘッドの正解率",
+    "pronoun → referent": "代名詞 → 指示対象",
+    "verb → subject": "動詞 → 主語",
+    "adjective → noun": "形容詞 → 名詞",
+    "noun → adjective": "名詞 → 形容詞",
+    # geometry
+    "{}: minimum {}": "{}：最小 {}",
+    "cosine − dot": "コサイン − 内積",
+    "nGPT − dot {} steps to {} nats": "nGPT − 内積 {} ステップ（{} ナットまで）",
+    "error / error of the mean": "誤差 / 平均の誤差",
+    "Share of direction in the scores": "スコアへの方向の寄与",
+    "share (keys centred)": "割合（中心化したキー）",
+    "Length of the keys": "キーの長さ",
+    "mean |k|": "平均 |k|",
+    "Angle between queries and keys": "クエリとキーの角度",
+    "mean cos θ": "平均 cos θ",
+    "depth (first layer 0, last 1)": "深さ（最初の層 0、最後の層 1）",
+    "Each at its best learning rate": "それぞれ最良の学習率",
+    "By learning rate": "学習率ごと",
+    "Share of length in the scores": "スコアへの長さの寄与",
+    "raw keys": "元のキー",
+    "centred keys": "中心化したキー",
+    "A kernel smoother is attention": "カーネル平滑化は注意機構",
+    "The same on training losses": "訓練損失への適用",
+    "data": "データ",
+    "without noise": "ノイズなし",
+    "attention, h = {}": "注意機構、h = {}",
+    "attention over the steps": "ステップに対する注意機構",
+    "per batch": "バッチごと",
+    # gpt-vs-bert
+    "halfway": "学習の中間時点",
+    "distance to real text, BERT's better method − GPT: {}": (
+        "実際の文との差、BERT の良い方 − GPT：{}"
+    ),
+    "accuracy of the word's length": "語の長さの正解率",
+    "masked": "マスク",
+    "next": "次の文字",
+    "GPT, trying every character": "GPT（全ての文字を試す）",
+    "Fill and predict (lower is better)": "穴埋めと予測（低いほど良い）",
+    "Generated text": "生成した文",
+    "real text": "実際の文",
+    "BERT,\nmask at the end": "BERT、\n末尾にマスク",
+    "BERT,\nsweeps": "BERT、\n反復サンプリング",
+    "word's length\nfrom its first letter": "最初の文字から\n語の長さ",
+    "play from\na passage": "一節から\n戯曲",
+    "majority class": "最頻クラス",
+    "Embeddings, by a linear probe": "埋め込み（線形プローブ）",
+    # icl-gradient-descent
+    "error / error of one step: {}": "誤差 / 1ステップの誤差：{}",
+    "error / error of ridge: {}": "誤差 / リッジ回帰の誤差：{}",
+    "trained Transformer": "学習した Transformer",
+    "ridge, best λ": "リッジ回帰、最良の λ",
+    "least squares": "最小二乗法",
+    "{} gradient step": "勾配降下{}ステップ",
+    "{} gradient steps": "勾配降下{}ステップ",
+    "examples in the context": "文脈中の例の数",
+    "mean (ŷ − w·x)²": "平均 (ŷ − w·x)²",
+    "In-context regression, d = {}": "文脈内回帰、d = {}",
+    "layers = steps": "層数 = ステップ数",
+    "largest difference / largest prediction": "最大の差 / 最大の予測値",
+    "Linear attention against gradient descent": "線形注意と勾配降下",
+    # induction-heads
+    "score": "スコア",
+    "share of the fall {}, starting at": "低下の割合 {}、開始時点は学習の",
+    " of the training": "",
+    "{} of the training after the start of the change": "変化の開始から学習の {} 後",
+    "{} before, {} after": "前 {}、後 {}",
+    "{} nats higher": "{} ナット高い",
+    "{} heads of {} models": "モデル{1}個のヘッド{0}個",
+    "{} nats uncut, {} with the previous tokens hidden": (
+        "そのままで {} ナット、一つ前のトークンを隠して {}"
+    ),
+    "by {} nats": "{} ナット",
+    "one layer": "1層",
+    "two layers": "2層",
+    "Loss on the last eight tokens": "最後の8トークンの損失",
+    "Induction score of the best head": "最良のヘッドの誘導スコア",
+    "In-context score: late − early loss": "文脈内学習スコア：後半 − 前半の損失",
+    "share of attention": "注意の割合",
+    "Layer {}, head {}: {} random tokens, repeated": (
+        "第{}層 ヘッド{}：ランダムな{}トークンの繰り返し"
+    ),
+    # grokking
+    "not reached by all runs": "達しなかった学習がある",
+    "with − without {}": "あり − なし {}",
+    "training sums memorised without decay": "減衰なしでの訓練データの暗記",
+    "at the start {}, in noise {}": "学習前 {}、乱数 {}",
+    "change {}": "変化 {}",
+    "{} strongest\nonly": "強い{}個\nのみ",
+    "all others\nonly": "それ以外\nのみ",
+    "all": "すべて",
+    "Frequencies removed": "周波数を除いた場合",
+    "Spectrum of the embedding": "埋め込みのスペクトル",
+    "With weight decay": "重み減衰あり",
+    "Without": "重み減衰なし",
+    "accuracy, or share of power": "正解率、またはパワーの割合",
+    "frequency k": "周波数 k",
+    "key frequencies": "主要な周波数",
+    "share of the embedding's power": "埋め込みのパワーの割合",
+    "test sums": "テストデータ",
+    "training sums": "訓練データ",
+    # emergence
+    "{} of the way": "{}（推測から確信までの割合）",
+    "exact − p^8: {}": "完全一致 − p^8：{}",
+    "Per digit": "桁ごと",
+    "All {} digits": "全{}桁",
+    "All sizes and times": "全ての大きさと時点",
+    "Scored on fewer digits": "採点する桁を減らした場合",
+    "first digit": "最初の1桁",
+    "first {} digits": "最初の{}桁",
+    "log-likelihood": "対数尤度",
+    "log-likelihood per digit, nats": "桁ごとの対数尤度（ナット）",
+    "share of exact answers": "完全一致の割合",
+    # scaling-laws
+    "{} runs": "学習{}回",
+    "Kaplan's form": "Kaplan の形",
+    "width {}: predicted {}, measured / predicted {}": "幅 {}：予測 {}、測定 / 予測 {}",
+    "width {}": "幅 {}",
+    "{} above the lowest": "最小値からの超過 {}",
+    "training characters, D": "学習した文字数 D",
+    "Loss against data": "データ量と損失",
+    "parameters without embeddings, N": "埋め込みを除くパラメータ数 N",
+    "Loss at equal compute": "同じ計算量での損失",
+    ", held out": "、検証用",
+    "measured loss, nats": "測定した損失（ナット）",
+    "predicted above measured, %": "予測 − 測定（%）",
+    "Prediction errors": "予測誤差",
+    "training compute, FLOP": "学習の計算量（FLOP）",
+    "tokens per parameter, D/N": "パラメータあたりのトークン数 D/N",
+    "Tokens per parameter by the published laws": "公表された法則のトークン数/パラメータ",
+    "published in 2022": "2022年の公表値",
+    "refitted in 2024": "2024年の再当てはめ",
+    "our fit to the published points, 95%": "公表された点への当てはめ、95%区間",
+    "Chinchilla: 70 billion, 1.4 trillion tokens": "Chinchilla：700億パラメータ、1.4兆トークン",
+}
+
+
+def translate(text: str) -> str:
+    """The text in Japanese; phrases without an entry stay as they are."""
+    for pattern, japanese in patterns():
+        text = pattern.sub(lambda match, words=japanese: words.format(*match.groups()), text)
+    return text
+
+
+@lru_cache(maxsize=1)
+def patterns() -> list[tuple[re.Pattern[str], str]]:
+    """Each phrase as a regular expression on whole words, the longest first."""
+    return [
+        (phrase_pattern(english), PHRASES[english])
+        for english in sorted(PHRASES, key=len, reverse=True)
+    ]
+
+
+def phrase_pattern(english: str) -> re.Pattern[str]:
+    body = PLACEHOLDER.join(re.escape(piece) for piece in english.split("{}"))
+    start = r"(?<![A-Za-z-])" if english[0].isalnum() else ""
+    end = r"(?![A-Za-z-])" if english[-1].isalnum() else ""
+    return re.compile(start + body + end)
