@@ -125,7 +125,7 @@ def test_real_numbers_made_to_contradict(small: dict[str, Any]) -> None:
 
 def test_it_is_told_and_drawn(small: dict[str, Any]) -> None:
     words = emergence.summarize_emergence(small)
-    assert "nats a digit" in words.en
+    assert "nats per digit" in words.en
     assert "ナット" in words.ja
     assert set(emergence.draw_emergence(small)) == {"emergence"}
     names = [part.name for part in emergence.emergence_parts("quick", 4)]

@@ -122,7 +122,7 @@ def test_saturation_can_be_drawn_and_told() -> None:
         "softmax-saturation",
         "softmax-saturation-trained",
     }
-    assert "worse without the scale" in softmax_saturation.summarize_saturation(saturated()).en
+    assert "higher without scaling" in softmax_saturation.summarize_saturation(saturated()).en
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

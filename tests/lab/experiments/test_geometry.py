@@ -15,7 +15,7 @@ from sightline.lab.results import to_json_numbers
 
 @pytest.fixture(scope="module")
 def smoother() -> dict[str, Any]:
-    return to_json_numbers(lab.smoother(0))
+    return to_json_numbers(lab.measure_smoother(0))
 
 
 @pytest.fixture(scope="module")

@@ -163,7 +163,7 @@ def test_a_head_that_never_forms_has_no_step(numbers: dict[str, Any]) -> None:
 
 def test_it_is_told_and_drawn(numbers: dict[str, Any]) -> None:
     words = induction_heads.summarize_induction_heads(numbers)
-    assert "passes 0.5" in words.en
+    assert "exceeds 0.5" in words.en
     assert "ステップ" in words.ja
     drawn = induction_heads.draw_induction_heads(numbers)
     assert set(drawn) == {"induction-heads", "induction-heads-film"}

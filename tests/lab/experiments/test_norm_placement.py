@@ -248,7 +248,7 @@ def test_it_can_be_drawn_and_told() -> None:
         "norm-placement-failures",
     }
     words = norm_placement.summarize_norm_placement(measured())
-    assert "Of 9 failed runs 0 became infinite and 9 stuck" in words.en
+    assert "Of 9 failed runs 0 diverged and 9 stayed" in words.en
     assert "9回" in words.ja
 
 

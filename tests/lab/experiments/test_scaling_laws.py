@@ -64,7 +64,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def refit() -> dict[str, Any]:
-    return scaling_laws.refitted(10)
+    return scaling_laws.refit_published(10)
 
 
 def numbers(
