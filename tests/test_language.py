@@ -25,6 +25,8 @@ PHRASES = {
     "prompts? (is|are) read": "prefill",
     "anybody": "any user, any caller",
     "foretold": "predicted",
+    "鍵": "キー",
+    "決定できない": "判定保留",
 }
 """A regular expression of words, in any case, also across lines: what to write instead."""
 
