@@ -82,7 +82,9 @@ def test_other_special_tokens_stay_text(model: sl.Model) -> None:
     assert model.tokenizer is not None
     from sightline.tasks.fill import split_at_masks, with_masks
 
-    ids, places = with_masks(model.tokenizer, split_at_masks("[SEP] the [MASK] [CLS]", "[MASK]").parts, 4)
+    ids, places = with_masks(
+        model.tokenizer, split_at_masks("[SEP] the [MASK] [CLS]", "[MASK]").parts, 4
+    )
     assert (ids[0], ids[-1]) == (2, 3)
     assert ids.count(2) == ids.count(3) == ids.count(4) == 1
     assert ids[places[0]] == 4
