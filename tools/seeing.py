@@ -43,7 +43,7 @@ TEN = (
 def roles(model: Model) -> tuple[HeadMap, str]:
     """The map of roles as a figure, and the strongest head of each role."""
     found = heads_of(model)
-    heads_figure.save(found, FIGURES / f"heads-{model.name}.svg")
+    heads_figure.save_heads_figure(found, FIGURES / f"heads-{model.name}.svg")
     lines = ["| role | heads | strongest | score |", "|---|--:|---|--:|"]
     names = sorted(
         {head.role for head in found.heads},

@@ -1,5 +1,4 @@
-"""Where `sightline` starts: quiet under Ctrl-C from its first moment, before the rest is even
-imported."""
+"""The entry point of `sightline`: Ctrl-C prints no traceback, even during the imports."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import threading
 from types import FrameType
 
 INTERRUPTED = 130
-MOMENT = 0.05  # seconds: the exception that is pressed again must not meet the same `__del__`
+RETRY_DELAY = 0.05  # seconds, so that the signal does not hit the same `__del__` again
 
 
 def main() -> None:
@@ -23,22 +22,22 @@ def main() -> None:
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """Nothing has begun: nothing is lost."""
+    """Ctrl-C during the imports: exit at once, nothing has begun."""
     os._exit(INTERRUPTED)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C. What it leaves half made is taken apart in silence."""
+    """Ctrl-C: raise KeyboardInterrupt; errors in `__del__` of half-built objects stay silent."""
     sys.unraisablehook = after_interrupt
     raise KeyboardInterrupt
 
 
 def after_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
-    """Python would print what `__del__` raises and go on, as if Ctrl-C had never been pressed: so
-    it is pressed again, a moment later."""
+    """Python prints a KeyboardInterrupt raised inside `__del__` and continues. Send the signal
+    again a little later instead."""
     if issubclass(unraisable.exc_type, KeyboardInterrupt):
         again = threading.Timer(
-            MOMENT, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)
+            RETRY_DELAY, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)
         )
         again.daemon = True
         again.start()

@@ -1,13 +1,14 @@
-"""`sightline`: the commands, and what every one of them does with a user's mistake: one line, exit
-code 2, no traceback.
+"""`sightline`: the table of commands, and how errors are reported: one line on stderr, exit code 2,
+no traceback.
 
-Results go to stdout, progress to stderr. A command is loaded when it is asked for, so that `--help`
-and `--version` are quick. To add one: a module in `commands/GROUP/` with a function of its name,
-and a line in COMMANDS_BY_GROUP.
+Results go to stdout, progress to stderr. A command's module is imported only when it runs, so that
+`--help` and `--version` are quick. To add a command: a module in `commands/GROUP/` with a function
+of its name, a line in COMMANDS_BY_GROUP, and an example in `examples.py`.
 """
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import re
@@ -17,6 +18,8 @@ from collections.abc import Callable, Sequence
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from sightline import __version__
+from sightline.cli.ui.options import groups
+from sightline.cli.ui.options.values import shown_default
 from sightline.errors import InputError, SightlineError, nearest
 
 GROUPS = {
@@ -63,7 +66,9 @@ COMMANDS_BY_GROUP = {
     },
 }
 COMMANDS = {name: group for group, names in COMMANDS_BY_GROUP.items() for name in names}
-OPTIONS = ("--help", "-h", "--version")
+OPTIONS = ("--help", "-h", "--version", "--install-completion")
+GENERAL = Group("General", sort_key=len(GROUPS))
+COMPLETION_REQUEST = "__complete"  # what an installed completion script runs
 TYPED = (
     "max_tokens",
     "temperature",
@@ -84,20 +89,37 @@ CANNOT_WRITE = 1
 
 
 def make_app() -> App:
-    """Each command is the function of its own name in the module of its own name."""
+    """Each command is the function or App of its own name in the module of its own name."""
     app = App(
         name="sightline",
         help="Build, train, run and see Transformers.",
+        help_epilogue="sightline help COMMAND shows the options of a command, with examples.",
         version=__version__,
         help_format="plaintext",
-        default_parameter=Parameter(negative=(), show_default=False),
+        default_parameter=Parameter(negative=(), show_default=shown_default),
+        group_arguments=groups.ARGUMENTS,
+        group_parameters=groups.OPTIONS,
         result_action="return_none",
     )
-    for group, commands in COMMANDS_BY_GROUP.items():
-        panel = Group.create_ordered(GROUPS[group])
-        for name, text in commands.items():
-            module = f"sightline.cli.commands.{group}.{name}"
-            app.command(f"{module}:{name}", name=name, help=text, group=panel)
+    for place, (group, commands) in enumerate(COMMANDS_BY_GROUP.items()):
+        panel = Group(GROUPS[group], sort_key=place)
+        for order, (name, text) in enumerate(commands.items()):
+            path = f"sightline.cli.commands.{group}.{name}:{name}"
+            app.command(path, name=name, help=text, group=panel, sort_key=order)
+    app.command(
+        "sightline.cli.commands.general.help:help",
+        name="help",
+        help="Show the help of a command, with examples.",
+        group=GENERAL,
+    )
+    app.command(
+        "sightline.cli.commands.general.install_completion:install_completion",
+        name="--install-completion",
+        help="Install completion for bash, zsh or fish.",
+        group=GENERAL,
+    )
+    for flag in ("--help", "--version"):
+        app[flag].group = GENERAL
     return app
 
 
@@ -110,14 +132,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(app: App, line: list[str]) -> None:
     """Hand the line to its command."""
-    if line and line[0] not in COMMANDS and line[0] not in OPTIONS:
-        what, known = ("option", OPTIONS) if line[0].startswith("-") else ("command", COMMANDS)
-        raise InputError(f"no {what} is called {line[0]!r}", fix=nearest(line[0], known))
+    name = line[0] if line else "--help"
+    known = (*COMMANDS, *OPTIONS, "help", COMPLETION_REQUEST)
+    if name not in known:
+        what, names = ("option", OPTIONS) if name.startswith("-") else ("command", COMMANDS)
+        raise InputError(f"no {what} is called {name!r}", fix=nearest(name, names))
+    if not line or {"--help", "-h"} & set(line):
+        prepare_help(app, name)
     app(line, exit_on_error=False, print_error=False, verbose=False)
 
 
+def prepare_help(app: App, name: str) -> None:
+    """Give a command the help of its docstring, with its examples at the end. In lists, and for
+    completion, its help is the line in COMMANDS_BY_GROUP."""
+    from sightline.cli.examples import add_examples
+    from sightline.cli.ui.help_page import HelpPage  # rich takes a tenth of a second
+
+    app.help_formatter = HelpPage()
+    if not name.startswith("-") or name == "--install-completion":
+        command = app[name]
+        command.help = inspect.getdoc(command.default_command) or ""
+        add_examples(command, name)
+
+
 def guard(run: Callable[[], object]) -> int:
-    """Turn what may go wrong into one line and an exit code."""
+    """Turn an error into one line on stderr and an exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
@@ -125,49 +164,49 @@ def guard(run: Callable[[], object]) -> int:
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
             sys.stdout.flush()
     except SightlineError as error:
-        return complain(as_typed(str(error)), MISTAKE)
+        return report_error(as_typed(str(error)), MISTAKE)
     except CycloptsError as error:
-        return complain(parsing_error(error), MISTAKE)
+        return report_error(parsing_error(error), MISTAKE)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         return leave_pipe()
     except OSError as error:
         leave_pipe()
-        return complain(f"cannot write the result: {error.strerror}", CANNOT_WRITE)
+        return report_error(f"cannot write the result: {error.strerror}", CANNOT_WRITE)
     return 0
 
 
 def as_typed(text: str) -> str:
-    """A fix that is written as Python has it, `max_tokens=64`, as the command line has it:
+    """Rewrite a fix from Python's form, `max_tokens=64`, to the command line's:
     `--max-tokens 64`."""
     return re.sub(
         rf"(?<=Fix: )({'|'.join(TYPED)})=(\S+)",
-        lambda found: f"--{found[1].replace('_', '-')} {found[2]}",
+        lambda match: f"--{match[1].replace('_', '-')} {match[2]}",
         text,
     )
 
 
 def parsing_error(error: CycloptsError) -> str:
-    """What was wrong with the words of a command line, and where to look."""
+    """What was wrong with the arguments, and which help to read."""
     command = " ".join(["sightline", *(error.command_chain or ())])
     extra = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
-    seen = f"too many arguments: {' '.join(extra)}" if extra else str(error)
-    if ". Did you mean" in seen:
-        return seen.replace(". Did you mean", ". Fix: did you mean")
-    return f"{seen.rstrip('.')}. Fix: see {command} --help"
+    message = f"too many arguments: {' '.join(extra)}" if extra else str(error)
+    if ". Did you mean" in message:
+        return message.replace(". Did you mean", ". Fix: did you mean")
+    return f"{message.rstrip('.')}. Fix: see {command} --help"
 
 
-def complain(text: str, code: int) -> int:
-    """One line on stderr, whatever was in the text."""
+def report_error(text: str, code: int) -> int:
+    """One line on stderr; returns the exit code."""
     from sightline.cli.ui import output  # rich takes a tenth of a second
 
-    output.complain(text)
+    output.write_error(text)
     return code
 
 
 def leave_pipe() -> int:
-    """The reader of our output is gone: let the rest of it go nowhere, in silence."""
+    """The reader of our output is gone: discard the rest silently."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return CLOSED_PIPE
 

@@ -13,7 +13,7 @@ from sightline.recipes.corpora import Prepared, encoder_for, prepared_folder, pr
 from sightline.recipes.models import encoder_config, encoder_keys, pad_of
 from sightline.recipes.plays import works
 from sightline.recipes.settings import MuonRecipe
-from sightline.terminal.progress import shown
+from sightline.terminal.progress import reporting
 from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 from sightline.training.config import number
@@ -91,7 +91,7 @@ def plays(vocab: int) -> Prepared:
     """Shakespeare in byte-level BPE, four plays held out."""
     train, held_out = works(None)
     plan = Plan(files=sources(train), held_out=sources(held_out))
-    with shown(None) as report:
+    with reporting(None) as report:
         return prepared_folder(
             cached(
                 plan,

@@ -10,7 +10,7 @@ from typing import Any
 from sightline.errors import InputError
 from sightline.files.checked import shown as printable
 from sightline.recipes.plays import works
-from sightline.terminal.progress import Report, shown
+from sightline.terminal.progress import Report, reporting
 from sightline.text.training.words import tokenizer_config
 from sightline.training.data.chunk_encoders import FILES, Encoder, of_bpe, of_characters, of_model
 from sightline.training.data.documents import documents, examine
@@ -50,7 +50,7 @@ def prepared_characters(text: Path | None, *, progress: Report | None = None) ->
         plan = Plan(files=sources(train), held_out=sources(held_out))
     else:
         plan = Plan(files=sources([text]))
-    with shown(progress) as report:
+    with reporting(progress) as report:
         return prepared_folder(
             cached(
                 plan, "characters", lambda: encoder_for(plan, "characters", progress=report), report
@@ -64,7 +64,7 @@ def prepared_text(
     """Text files, the last 5 % held out, in byte-level BPE of `vocab` tokens that is learned from
     them."""
     plan = Plan(files=sources([text] if isinstance(text, Path) else text))
-    with shown(progress) as report:
+    with reporting(progress) as report:
         folder = cached(
             plan,
             f"bpe {vocab}",

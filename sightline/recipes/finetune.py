@@ -15,7 +15,7 @@ from sightline.errors import ConfigError, InputError
 from sightline.recipes.corpora import Prepared, prepared_folder, read_pairs
 from sightline.recipes.models import Base, open_base, pad_of, surrounded, with_labels
 from sightline.recipes.settings import Recipe
-from sightline.terminal.progress import shown
+from sightline.terminal.progress import reporting
 from sightline.text.engines.marian import MarianEngine
 from sightline.text.tokenizer import Tokenizer
 from sightline.training.config import AdamW, Optimizer, number
@@ -185,7 +185,7 @@ def prepared(recipe: Finetune, base: Base, path: Path) -> Prepared:
         files=sources([path]),
         held_out=sources([] if recipe.validation is None else [recipe.validation]),
     )
-    with shown(None) as report:
+    with reporting(None) as report:
         return prepared_folder(cached(plan, f"given {encoder.sha256}", lambda: encoder, report))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from sightline.checkpoints.sources.catalogue import CatalogueEntry, File, Package
 from sightline.checkpoints.sources.directories import home
 from sightline.checkpoints.sources.fetch import install, intact, locked
-from sightline.terminal.progress import Report, shown
+from sightline.terminal.progress import Report, reporting
 
 HELD_OUT = ("macbeth", "tempest", "twelfth_night", "john")
 WORKS = (
@@ -178,7 +178,7 @@ def works(progress: Report | None = None) -> tuple[list[Path], list[Path]]:
     """The files to learn from and those held out; fetched once, each with its sha256."""
     place = home() / "texts" / ENTRY.name
     if not intact(ENTRY, place):
-        with shown(progress) as report, locked(ENTRY, report):
+        with reporting(progress) as report, locked(ENTRY, report):
             if not intact(ENTRY, place):
                 install(ENTRY, place, report)
     names = [name for name, _, _ in WORKS if name not in HELD_OUT]

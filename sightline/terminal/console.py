@@ -1,6 +1,6 @@
-"""A console on which text is only text: styles come from our code, never from what is printed.
+"""A console that prints text literally: styles come from our code, never from the printed text.
 
-Markup such as `[bold]` in a string is printed as it is, and escape sequences are written out.
+Markup such as `[bold]` in a string is printed unchanged, and escape sequences are escaped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sightline.escapes import escape_controls
 
 
 class Console(RichConsole):
-    """Stdout or stderr. Not a single escape where it is no terminal, or where NO_COLOR is set."""
+    """Stdout or stderr. It writes no escape sequences unless it is a terminal, or with NO_COLOR."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         colours = None if os.environ.get("NO_COLOR") else "auto"
@@ -38,5 +38,5 @@ class Console(RichConsole):
             )
 
     def on_broken_pipe(self) -> None:
-        """The command decides what to do, rich would leave."""
+        """Leave a broken pipe to the command; rich would exit."""
         raise

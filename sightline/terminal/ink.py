@@ -1,4 +1,4 @@
-"""Values as colours of a terminal, as shades where there are none, and as bars."""
+"""Values as terminal colours, as shades where there are no colours, and as bars."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WEIGHTS = (
     (253, 231, 37),
 )
 COSINES = ((8, 48, 107), (74, 144, 196), (247, 245, 240), (224, 139, 60), (107, 37, 0))
-# The same where a terminal has 256 colours: of those, each step brighter than the one before
-# (cosines: up to white)
+# The same for terminals with 256 colours: each step brighter than the one before (cosines: up to
+# white)
 WEIGHTS_256 = (
     "#5f005f",
     "#5f0087",
@@ -51,12 +51,12 @@ COSINES_256 = (
     "#5f0000",
 )
 SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.08, "░"), (0.0, "·"))
-AGAINST = ((0.5, "="), (0.1, "-"), (0.0, "·"))  # below zero
+NEGATIVE_SHADES = ((0.5, "="), (0.1, "-"), (0.0, "·"))  # below zero
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 class Scale(Protocol):
-    """How values are coloured: their range, whether they are signed, and what they are called."""
+    """How values are coloured: their range, whether they are signed, and their name."""
 
     @property
     def limits(self) -> tuple[float, float]: ...
@@ -69,26 +69,23 @@ class Scale(Protocol):
 
 
 def colour_count(console: Console) -> int:
-    """How many colours a terminal shows, if they are enough for a map, else 0; NO_COLOR says
-    none."""
-    return (
-        0
-        if console.no_color
-        else {"truecolor": 1 << 24, "256": 256}.get(str(console.color_system), 0)
-    )
+    """The number of colours of a terminal; 0 if it has fewer than 256, or with NO_COLOR."""
+    if console.no_color:
+        return 0
+    return {"truecolor": 1 << 24, "256": 256}.get(str(console.color_system), 0)
 
 
 def fraction(scale: Scale, value: float) -> float:
-    """Where a value stands on its scale of colours, 0 to 1: weights by their root, so that small
-    ones are seen."""
+    """The position of a value on its colour scale, 0 to 1; weights by their square root, so that
+    small ones are visible."""
     low, high = scale.limits
     part = min(1.0, max(0.0, (value - low) / (high - low)))
     return part if scale.signed else math.sqrt(part)
 
 
 def colour(scale: Scale, value: float, colours: int = 1 << 24) -> str:
-    """A value as `#rrggbb`; of 256 colours one that a terminal has, for the nearest to another may
-    be darker than its neighbours."""
+    """A value as `#rrggbb`. With 256 colours it is one of the terminal's own, because the nearest
+    match to an arbitrary colour may be darker than its neighbours."""
     if colours == 256:
         steps = COSINES_256 if scale.signed else WEIGHTS_256
         return steps[round(fraction(scale, value) * (len(steps) - 1))]
@@ -103,24 +100,23 @@ def colour(scale: Scale, value: float, colours: int = 1 << 24) -> str:
 
 
 def on_colour(scale: Scale, value: float, colours: int) -> str:
-    """Letters that can be read on a value's colour."""
+    """Black or white text on a value's colour, whichever has the contrast."""
     ground = colour(scale, value, colours)
     red, green, blue = (int(ground[n : n + 2], 16) for n in (1, 3, 5))
     return f"{'#000000' if 0.3 * red + 0.59 * green + 0.11 * blue > 130 else '#ffffff'} on {ground}"
 
 
 def shade(scale: Scale, value: float) -> str:
-    """A value without colours: the darker, the more; - and = below zero, a blank where there is
-    none."""
+    """A value without colours: darker for larger; - and = below zero, a blank for NaN."""
     if math.isnan(value):
         return " "
     part = value / scale.limits[1]
-    steps = SHADES if part >= 0 else AGAINST
+    steps = SHADES if part >= 0 else NEGATIVE_SHADES
     return next((sign for least, sign in steps if abs(part) >= least), "·")
 
 
 def legend(scale: Scale, *, colours: int) -> Text:
-    """What the colours or shades stand for."""
+    """The meaning of the colours or shades."""
     low, high = scale.limits
     if colours:
         line = Text(f"{low:.3g} ")
@@ -132,32 +128,40 @@ def legend(scale: Scale, *, colours: int) -> Text:
         )
     steps = "  ".join(f"{sign} {least * high:.2g}" for least, sign in SHADES[:-1])
     below = (
-        "".join(f"  {sign} −{least * high:.2g}" for least, sign in reversed(AGAINST[:-1]))
+        "".join(f"  {sign} −{least * high:.2g}" for least, sign in reversed(NEGATIVE_SHADES[:-1]))
         if scale.signed
         else ""
     )
     return Text(f"{scale.value_name}: {steps}  · less{below}")
 
 
+def probability_colour(logprob: float) -> str:
+    """From green (p = 1) through yellow to red (p ≤ 0.01)."""
+    share = min(1.0, max(0.0, 1 + logprob / 4.6))
+    red = round(255 * min(1.0, 2 - 2 * share))
+    green = round(200 * min(1.0, 2 * share))
+    return f"rgb({red},{green},60)"
+
+
 def bar(part: float, cells: int) -> str:
-    """A part of 1 as a bar of so many cells, to an eighth of one."""
+    """A fraction as a bar of at most `cells` cells, to an eighth of a cell."""
     eighths = round(min(1.0, max(0.0, part if math.isfinite(part) else 0.0)) * cells * 8)
     return ("█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()).ljust(cells)
 
 
 def fitted(text: str, cells: int) -> str:
-    """A text in exactly so many cells of a terminal; a Japanese letter takes two."""
+    """A text cut or padded to exactly `cells` terminal cells; a Japanese character takes two."""
     return set_cell_size(
         text if cell_len(text) <= cells else set_cell_size(text, cells - 1).rstrip() + "…", cells
     )
 
 
 def right(text: str, cells: int) -> str:
-    """The same, at the right."""
+    """The same, right-aligned."""
     shown = fitted(text, cells).rstrip()
     return " " * (cells - cell_len(shown)) + shown
 
 
 def widest(names: Sequence[str], most: int) -> int:
-    """The cells that names need, up to a limit."""
+    """The cells of the longest name, at most `most`."""
     return min(most, max(map(cell_len, names), default=1))

@@ -1,5 +1,5 @@
-"""How far a download is, on stderr: a bar on a terminal, one line in a pipe. Whoever wants it
-elsewhere gives a `Report`."""
+"""Progress of downloads and preparation on stderr: a bar on a terminal, one line in a pipe. A
+caller may pass a `Report` of its own instead."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 Report = Callable[[str, int, int], None]
-"""What is being done, bytes done, bytes in all (0: not known)."""
+"""Called with what is being done, bytes done, and bytes in total (0: unknown)."""
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 def megabytes(size: int) -> str:
@@ -30,20 +30,20 @@ def megabytes(size: int) -> str:
 
 
 @contextmanager
-def shown(report: Report | None) -> Generator[Report]:
-    """The caller's own report, or one on stderr that is gone when the work is."""
+def reporting(report: Report | None) -> Generator[Report]:
+    """The caller's own report, or a transient one on stderr."""
     if report is not None:
         yield report
         return
-    painter = Painter()
+    bar = ProgressReport()
     try:
-        yield painter
+        yield bar
     finally:
-        painter.stop()
+        bar.stop()
 
 
-class Painter:
-    """Draws when it is first told something, so that no work means no output."""
+class ProgressReport:
+    """A `Report` on stderr. It draws nothing before it is first called."""
 
     def __init__(self) -> None:
         from rich.progress import (
@@ -67,24 +67,24 @@ class Painter:
             Progress(*columns, console=console, transient=True) if console.is_terminal else None
         )
         self._tasks: dict[str, TaskID] = {}
-        self._said = False
+        self._has_written = False
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if self._bar is None:
-            self._say_once(what, total)
+            self._write_once(what, total)
             return
         if what not in self._tasks:
             self._bar.start()
             self._tasks[what] = self._bar.add_task(what, total=total or None)
         self._bar.update(self._tasks[what], completed=done)
 
-    def _say_once(self, what: str, total: int) -> None:
-        if not self._said:
+    def _write_once(self, what: str, total: int) -> None:
+        if not self._has_written:
             size = f" ({megabytes(total)})" if total else ""
             sys.stderr.write(f"{escape_line(what)}{size}\n")
-        self._said = True
+        self._has_written = True
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()

@@ -14,7 +14,7 @@ import pytest
 
 import sightline as sl
 from sightline.cli.main import main
-from sightline.cli.ui.chat_session import Talk
+from sightline.cli.ui.chat_session import ChatSession
 from sightline.conversation import Conversation
 from sightline.escapes import escape_controls
 from tests.cli.terminal import Terminal
@@ -247,7 +247,7 @@ def test_help_does_not_import_torch() -> None:
 
 
 def test_a_full_context_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    talk = Talk(Conversation(sl.load(make_folder(tmp_path)), max_tokens=4))
+    talk = ChatSession(Conversation(sl.load(make_folder(tmp_path)), max_tokens=4))
     talk.handle("the cat sat on the mat " * 12)
     assert "context" not in capsys.readouterr().err
     talk.handle("the dog sat on the log " * 12)

@@ -12,7 +12,7 @@ import sightline as sl
 from sightline.cli.main import main
 from sightline.cli.ui.runs import read_run
 from sightline.config.values import to_plain
-from sightline.terminal.curves import Curve, draw, frame, trace
+from sightline.terminal.curves import Curve, draw_curves, frame_curves, line_dots
 
 MODEL = sl.gpt(width=16, layers=1, heads=2, vocab_size=20, max_positions=8)
 
@@ -92,19 +92,19 @@ def test_a_picture(
 
 def test_lines_go_from_corner_to_corner() -> None:
     curve = Curve("a", [(0, 1.0), (10, 0.0)])
-    shown = frame([curve], 11, 11)
-    assert trace(curve, shown) == {(n, n) for n in range(11)}
+    shown = frame_curves([curve], 11, 11)
+    assert line_dots(curve, shown) == {(n, n) for n in range(11)}
     drawn = [
         line.plain
-        for line in draw(
-            [curve, Curve("b", [(0, 0.0), (10, 1.0)])], width=40, colours=False, along="steps"
+        for line in draw_curves(
+            [curve, Curve("b", [(0, 0.0), (10, 1.0)])], width=40, colours=False, x_label="steps"
         )
     ]
     assert drawn[0][11] == "A"
     assert drawn[15][11] == "B"
     assert drawn[0].rstrip().endswith("B")
     assert drawn[0].startswith("   1.0000 │")
-    dots = [line.plain for line in draw([curve], width=40, colours=True, along="steps")]
+    dots = [line.plain for line in draw_curves([curve], width=40, colours=True, x_label="steps")]
     assert dots[0][11] == chr(0x2800 + 1) or dots[0][11] > chr(0x2800)
 
 

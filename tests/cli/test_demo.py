@@ -37,7 +37,7 @@ def test_the_tour(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     for said in (
         tour.STORY,
-        "tokens a second",
+        "tokens/s",
         "Where each token looks",
         "“it” looks at “animal”",
         "cos θ",

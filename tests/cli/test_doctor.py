@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from sightline.cli.commands.manage.doctor import facts
+from sightline.cli.commands.manage.doctor import machine_facts
 from sightline.cli.main import main
 from sightline.kernels import library as kernels
 
@@ -27,7 +27,7 @@ def test_they_are_there_where_there_is_a_compiler() -> None:
 
 def test_it_says_why_they_do_not(monkeypatch) -> None:
     monkeypatch.setattr(kernels, "missing", "not compiled on this machine")
-    found = facts()
+    found = machine_facts()
     assert "not compiled" in found["native kernels"]
     assert found["engine"] == "torch"
     assert "compiler" in found["fix"]

@@ -54,7 +54,7 @@ def test_options_that_greedy_decoding_ignores_are_named(
         )
         == 0
     )
-    assert "greedy, so --top-p changes nothing" in capsys.readouterr().err
+    assert "decoding is greedy, so --top-p has no effect" in capsys.readouterr().err
     assert (
         main(
             [

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.cli.commands.see.heads import COLOURS, FEW, LETTERS, plain
+from sightline.cli.commands.see.heads import COLOURS, FEW, LETTERS, heads_dict
 from sightline.cli.main import main
 from sightline.lens.heads.profile import heads_of
 from sightline.lens.heads.relations import relations_of
@@ -71,7 +71,7 @@ def test_the_map_has_a_letter_for_each_head(
         ]
     for head in {head.role for head in found.heads}:
         assert re.search(rf"^{re.escape(LETTERS[head])}  {head} +\d", out, re.MULTILINE)
-    assert f"judged on: {TEXT!r} and random tokens, repeated (82 tokens, 60 tokens)" in out
+    assert f"measured on: {TEXT!r} and random tokens, repeated (82 tokens, 60 tokens)" in out
 
 
 def test_json_is_what_python_gives(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,8 +91,8 @@ def test_relations_stand_below(folder: str, capsys: pytest.CaptureFixture[str]) 
         )
     assert "nouns are asked for their adjectives" in out
     model = heads_of(sl.load(folder), TEXT)
-    assert plain(model, found)["relations"] == found.to_dict()["relations"]
-    assert "relations" not in plain(model, None)
+    assert heads_dict(model, found)["relations"] == found.to_dict()["relations"]
+    assert "relations" not in heads_dict(model, None)
 
 
 def test_standard_input_and_our_text(

@@ -11,7 +11,7 @@ import torch
 
 import sightline as sl
 from sightline.cli.main import main
-from sightline.cli.ui.quantize_chart import bar, chart
+from sightline.cli.ui.quantize_chart import error_bar, error_chart
 from sightline.engine import quality
 from sightline.engine.engine import NativeEngine
 from sightline.engine.quality import MatrixError, Quality, report
@@ -199,8 +199,8 @@ def test_mistakes(
 
 
 def test_bars() -> None:
-    assert bar(0.5, 1.0, 12) == "██ 50.00%   "
-    assert bar(0.0, 0.0, 12) == " 0.00%      "
+    assert error_bar(0.5, 1.0, 12) == "██ 50.00%   "
+    assert error_bar(0.0, 0.0, 12) == " 0.00%      "
     made = Quality(
         "int4",
         1,
@@ -214,7 +214,7 @@ def test_bars() -> None:
         (0.4,),
         1,
     )
-    lines = chart(made, width=80)
+    lines = error_chart(made, width=80)
     assert lines[1].split() == ["layer", "up", "after", "block"]
     assert lines[2].startswith("embedding  ███████ 10.00%")
     assert lines[3].count("█") == 28

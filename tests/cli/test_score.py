@@ -14,7 +14,7 @@ from rich.console import Console
 import sightline as sl
 from sightline.cli.commands.run.score import show_tokens
 from sightline.cli.main import main
-from sightline.cli.ui.output import bar
+from sightline.cli.ui.output import progress_bar
 from tests.support.scored_folder import SIZE, TEXT, saved
 
 
@@ -34,7 +34,7 @@ def test_the_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert lines[1] == f"perplexity      {found.perplexity:.4f}"
     assert lines[2] == f"bits per byte   {found.bits_per_byte:.4f}, {found.bytes} bytes"
-    assert "tokens a second" in captured.err
+    assert "tokens/s" in captured.err
 
 
 def test_json_from_a_file_and_from_standard_input(
@@ -103,7 +103,7 @@ def test_a_bar_takes_nothing_from_standard_output(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with bar() as shown:
+    with progress_bar() as shown:
         shown.add_task("scoring", total=3)
         print("a result")
     captured = capsys.readouterr()

@@ -178,4 +178,4 @@ def test_mistakes_are_one_line(
     out, error = capsys.readouterr()
     assert out == ""
     assert said in error
-    assert error.count("\n") == (2 if "has most to show" in error else 1)
+    assert error.count("\n") == (2 if "has the most structure" in error else 1)

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import sightline as sl
 from sightline.cli.main import main
 from sightline.cli.ui.signals import Stopping
-from sightline.cli.ui.training_view import Plain, clock
+from sightline.cli.ui.training_view import LogView, clock
 from sightline.recipes import RECIPES
 from tests.cli import terminal
 
@@ -322,7 +322,7 @@ def test_a_view_that_cannot_write_falls_silent(monkeypatch: pytest.MonkeyPatch) 
             raise BrokenPipeError
 
     monkeypatch.setattr(sys, "stderr", Broken())
-    view = Plain()
+    view = LogView()
     view.write(["something"])
     assert view.silent
     view.write(["more"])

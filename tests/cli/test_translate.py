@@ -11,8 +11,14 @@ import torch
 from rich.cells import cell_len
 
 import sightline as sl
-from sightline.cli.commands.run.translate import column_blocks, heat, label, lines_of, shade
+from sightline.cli.commands.run.translate import (
+    alignment_lines,
+    column_blocks,
+    token_label,
+    weight_shade,
+)
 from sightline.cli.main import main
+from sightline.cli.ui.input import split_lines
 from sightline.engine.engine import NativeEngine
 from sightline.kernels import library as kernels
 from sightline.tasks.translate import Translation
@@ -153,7 +159,7 @@ def test_the_table_of_shades() -> None:
         ["猫", "が", "</s>"],
         [[0.2, 0.79, 0.01], [0.3, 0.5, 0.2], [0.05, 0.05, 0.9]],
     )
-    assert list(heat(found, width=80))[:-2] == [
+    assert list(alignment_lines(found, width=80))[:-2] == [
         "     The cat </s>",
         "猫   ░░  ██  ·",
         "が   ▒▒  ▓▓  ░░",
@@ -164,7 +170,7 @@ def test_the_table_of_shades() -> None:
 def test_wide_letters_stay_in_their_columns() -> None:
     source = ["猫", "が", "マット", "の", "a", "上", "</s>"]
     weights = [[1.0 if n == m else 0.0 for m in range(7)] for n in range(7)]
-    lines = list(heat(translation(source, source, weights), width=80))[:8]
+    lines = list(alignment_lines(translation(source, source, weights), width=80))[:8]
     starts = [cell_len(line[: line.index("██")]) for line in lines[1:]]
     heads = [cell_len(lines[0][: lines[0].index(name)]) for name in source]
     assert starts == heads
@@ -172,21 +178,21 @@ def test_wide_letters_stay_in_their_columns() -> None:
 
 def test_a_source_that_is_too_wide_goes_on_below() -> None:
     source = [f"word{n}" for n in range(30)]
-    lines = list(heat(translation(source, ["a", "b"], [[1 / 30] * 30] * 2), width=40))
+    lines = list(alignment_lines(translation(source, ["a", "b"], [[1 / 30] * 30] * 2), width=40))
     assert max(map(cell_len, lines[:-1])) <= 40
     assert " ".join(line.strip() for line in lines[:-1] if "word" in line).split() == source
     assert list(column_blocks([9, 3, 3], 5)) == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_nothing_invisible_in_a_heading() -> None:
-    assert [label(token) for token in (" cat", " ", "", "\x1b[31m", "\n")] == [
+    assert [token_label(token) for token in (" cat", " ", "", "\x1b[31m", "\n")] == [
         "cat",
         "␣",
         "∅",
         "�[31m",
         "␣",
     ]
-    assert [shade(weight) for weight in (1.0, 0.75, 0.6, 0.3, 0.1, 0.0, float("nan"))] == [
+    assert [weight_shade(weight) for weight in (1.0, 0.75, 0.6, 0.3, 0.1, 0.0, float("nan"))] == [
         "██",
         "██",
         "▓▓",
@@ -198,9 +204,9 @@ def test_nothing_invisible_in_a_heading() -> None:
 
 
 def test_lines_end_at_a_line_feed_only() -> None:
-    assert lines_of("a\r\nb\u2028c\x0bd\n\ne") == ["a", "b\u2028c\x0bd", "", "e"]
-    assert lines_of("") == []
-    assert lines_of("a\n") == ["a"]
+    assert split_lines("a\r\nb\u2028c\x0bd\n\ne") == ["a", "b\u2028c\x0bd", "", "e"]
+    assert split_lines("") == []
+    assert split_lines("a\n") == ["a"]
 
 
 @pytest.mark.parametrize(

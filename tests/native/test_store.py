@@ -12,7 +12,7 @@ import torch
 import sightline as sl
 from sightline.checkpoints import packed_cache as packed
 from sightline.checkpoints.formats import safetensors as files
-from sightline.cli.commands.manage.doctor import facts
+from sightline.cli.commands.manage.doctor import machine_facts
 from sightline.config.model import StackConfig
 from sightline.engine import store
 from sightline.engine.engine import NativeEngine, Rows
@@ -423,10 +423,10 @@ def test_a_small_model_leaves_no_file(tmp_path, monkeypatch) -> None:
 
 
 def test_doctor_says_how_much_is_kept_and_where(folder, home) -> None:
-    assert facts()["packed weights"].startswith(f"none yet, in {home}")
+    assert machine_facts()["packed weights"].startswith(f"none yet, in {home}")
     loaded(folder)
     loaded(folder, "int4")
-    assert facts()["packed weights"].startswith(f"0 MB in 2 files, in {home}")
+    assert machine_facts()["packed weights"].startswith(f"0 MB in 2 files, in {home}")
 
 
 # Which engine

@@ -28,7 +28,7 @@ from sightline.checkpoints.sources.directories import archive_folders, home, mod
 from sightline.checkpoints.sources.packages import UnreachableError, download
 from sightline.errors import CheckpointError, nearest
 from sightline.files.regular import read_text_file
-from sightline.terminal.progress import Report, megabytes, shown, silent
+from sightline.terminal.progress import Report, megabytes, reporting, silent
 
 STAMP = ".verified"
 SHIPPED = Path(__file__).parents[2] / "shipped"
@@ -47,7 +47,7 @@ def get(name: str, *, progress: Report | None = None) -> Path:
             f"{name}, which comes with Sightline, is damaged or was left out",
             fix="install Sightline again",
         )
-    with shown(progress) as report:
+    with reporting(progress) as report:
         try:
             with locked(entry, report):
                 if not intact(entry, place):

@@ -19,7 +19,7 @@ from pathlib import Path
 from sightline.checkpoints.sources.directories import forbidden_by
 from sightline.errors import CheckpointError
 from sightline.files.regular import read_regular_file, read_text_file
-from sightline.terminal.progress import Report, shown
+from sightline.terminal.progress import Report, reporting
 
 WANTED = (
     *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
@@ -204,7 +204,7 @@ def announced(what: str, progress: Report | None) -> Generator[None]:
         return
     disable_progress_bars()
     try:
-        with shown(progress) as report:
+        with reporting(progress) as report:
             report(what, 0, 0)
             yield
     finally:

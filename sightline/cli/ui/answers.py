@@ -1,4 +1,4 @@
-"""An answer on the screen: as it comes, how it was made, and what it cost."""
+"""An answer of a chat model on the screen: streamed, and what it cost."""
 
 from __future__ import annotations
 
@@ -12,42 +12,40 @@ if TYPE_CHECKING:
     from sightline.generation.text import Piece
 
 
-def shown(pieces: Iterator[Piece], *, silent: bool = False) -> Iterator[Piece]:
-    """Each piece on stdout as it comes, without empty lines at either end."""
+def stream_answer(pieces: Iterator[Piece], *, silent: bool = False) -> Iterator[Piece]:
+    """Write each piece to stdout as it comes, without blank lines at either end."""
     writer = TextWriter()
-    held = ""
-    begun = False
+    pending = ""
+    has_begun = False
     try:
         for piece in pieces:
-            text = held + piece.text if begun else (held + piece.text).lstrip()
-            held = text[len(text.rstrip()) :]
-            ready = text[: len(text) - len(held)]
-            begun = begun or bool(ready)
+            text = pending + piece.text
+            text = text if has_begun else text.lstrip()
+            ready = text.rstrip()
+            pending = text[len(ready) :]
+            has_begun = has_begun or bool(ready)
             if ready and not silent:
                 writer.write(ready)
             yield piece
     finally:
-        if begun and not silent:
+        if has_begun and not silent:
             writer.end()
 
 
-def settings(conversation: Conversation) -> str:
-    """The model, its context, and how its answers are made."""
-    chosen = {"temperature": 0.0, **conversation.options}
-    return ", ".join(
-        [
-            conversation.reference,
-            f"context {conversation.context:,}",
-            *(f"{name} {value}" for name, value in chosen.items()),
-        ]
-    )
+def settings_line(conversation: Conversation) -> str:
+    """The model, its context length and its sampling options."""
+    options = {"temperature": 0.0, **conversation.options}
+    parts = [conversation.reference, f"context {conversation.context:,}"]
+    return ", ".join([*parts, *(f"{name} {value}" for name, value in options.items())])
 
 
-def costs(figures: Figures) -> str:
-    """What an answer cost, in one line."""
-    prompt = f"{figures.prompt_tokens} prompt tokens ({figures.reused_tokens} reused)"
-    answer = f"{figures.new_tokens} new, {figures.tokens_per_second:.1f} a second"
-    return (
-        f"{prompt}, {answer}, cache {figures.cache_bytes / 1e6:.1f} MB, context"
-        f" {figures.fullness:.0%} full"
+def answer_cost(figures: Figures) -> str:
+    """Tokens, speed and memory of an answer, in one line."""
+    parts = (
+        f"{figures.prompt_tokens} prompt tokens ({figures.reused_tokens} reused)",
+        f"{figures.new_tokens} new",
+        f"{figures.tokens_per_second:.1f} tokens/s",
+        f"KV cache {figures.cache_bytes / 1e6:.1f} MB",
+        f"context {figures.fullness:.0%} full",
     )
+    return ", ".join(parts)

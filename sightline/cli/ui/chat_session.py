@@ -10,8 +10,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.cli.ui.answers import costs, settings, shown
-from sightline.cli.ui.output import complain, remark
+from sightline.cli.ui.answers import answer_cost, settings_line, stream_answer
+from sightline.cli.ui.output import remark, write_error
 from sightline.errors import InputError, SightlineError, nearest, short
 
 if TYPE_CHECKING:
@@ -22,28 +22,29 @@ MORE = "  "
 QUOTES = '"""'
 HELP = {
     "/help": "this list",
-    "/system TEXT": "set the system message; - takes it away, nothing shows it",
-    "/set NAME VALUE": "temperature, top_p, max_tokens, seed …; none takes it back",
-    "/tokens": "what the last answer cost, and how full the context is",
+    "/system TEXT": "set the system message; - removes it, no text shows it",
+    "/set NAME VALUE": "temperature, top_p, max_tokens, seed …; none resets it",
+    "/tokens": "tokens, speed and memory of the last answer",
     "/retry": "another answer to the last message, with the next seed",
-    "/undo": "take back the last message and its answer",
-    "/reset": "forget all that was said",
-    "/save FILE": "write the conversation as JSON",
-    "/load FILE": "go on with a saved one",
-    "/exit": "leave, as Ctrl-D does",
+    "/undo": "remove the last message and its answer",
+    "/reset": "clear the conversation",
+    "/save FILE": "save the conversation as JSON",
+    "/load FILE": "continue a saved conversation",
+    "/exit": "quit, like Ctrl-D",
 }
-ENTERING = (
-    f"A line that ends in \\ goes on in the next; so does all between two {QUOTES}.",
-    "After a space, / begins no command. Ctrl-C stops an answer.",
+ENTRY_HELP = (
+    f"A line that ends in \\ continues on the next; {QUOTES} encloses a message of several lines.",
+    "A line that begins with a space is never a command. Ctrl-C stops an answer.",
 )
 
 
-class Talk:
-    """A conversation on a terminal: messages and commands, until Ctrl-D."""
+class ChatSession:
+    """Reads messages and commands from the terminal until Ctrl-D."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
-        self.warned = self.left = False
+        self.warned = False
+        self.is_over = False
         self.commands: dict[str, Callable[[str], None]] = {
             "/help": self.help,
             "/system": self.system,
@@ -54,28 +55,27 @@ class Talk:
             "/reset": self.reset,
             "/save": self.save,
             "/load": self.load,
-            "/exit": self.leave,
-            "/quit": self.leave,
+            "/exit": self.exit,
+            "/quit": self.exit,
         }
 
     def run(self) -> None:
-        """Ask, answer, and survive every mistake."""
-        edit_lines(list(self.commands))
-        self.note(settings(self.conversation))
-        self.note("/help lists the commands, Ctrl-D leaves")
-        while not self.left:
+        """Prompt and answer in a loop; an error is shown and the session continues."""
+        enable_line_editing(list(self.commands))
+        self.note(settings_line(self.conversation))
+        self.note("/help lists the commands, Ctrl-D quits")
+        while not self.is_over:
             try:
                 self.handle(read_lines())
             except EOFError:
-                self.left = True
+                self.is_over = True
                 remark("")
             except KeyboardInterrupt:
                 self.interrupted()
-            except (SightlineError, UnicodeDecodeError) as error:
-                said = (
-                    str(error) if isinstance(error, SightlineError) else "that was no text in UTF-8"
-                )
-                complain(said)
+            except SightlineError as error:
+                write_error(str(error))
+            except UnicodeDecodeError:
+                write_error("the input is not UTF-8")
 
     def handle(self, line: str) -> None:
         """One command or message."""
@@ -92,128 +92,126 @@ class Talk:
             )
 
     def interrupted(self) -> None:
-        """Ctrl-C where no answer is coming: the second in a row leaves."""
+        """Ctrl-C at the prompt: the second in a row quits."""
         remark("")
-        self.left = self.warned
+        self.is_over = self.warned
         self.warned = True
-        if not self.left:
-            self.note("Ctrl-D or /exit leaves; so does Ctrl-C once more")
+        if not self.is_over:
+            self.note("Ctrl-D, /exit or another Ctrl-C quits")
 
     def answer(self, message: str) -> None:
-        """The answer as it comes. Ctrl-C ends it, and what was shown stays in the conversation."""
+        """Stream the answer. Ctrl-C ends it; the part that was shown stays in the conversation."""
         before = len(self.conversation.exchanges)
         with suppress(KeyboardInterrupt), closing(self.conversation.say(message)) as pieces:
-            for _ in shown(pieces):
+            for _ in stream_answer(pieces):
                 pass
         if len(self.conversation.exchanges) == before:
-            self.note("(stopped before the first word: the message was taken back)")
+            self.note("(stopped before the first token: the message was removed)")
             return
-        self.remark()
+        self.note_ending()
 
-    def remark(self) -> None:
-        """What a reader should know of the answer that just ended."""
+    def note_ending(self) -> None:
+        """Notes on how the last answer ended."""
         last = self.conversation.exchanges[-1]
         figures = self.conversation.figures
         if last.ended == "cut":
-            self.note("(stopped: the answer stays in the conversation as far as it was shown)")
+            self.note("(stopped: the part shown stays in the conversation)")
         elif last.ended == "length":
-            why = "the context is full" if figures.fullness >= 1 else "/set max_tokens allows more"
+            why = (
+                "the context is full"
+                if figures.fullness >= 1
+                else "/set max_tokens raises the limit"
+            )
             self.note(f"(ended after {figures.new_tokens} tokens: {why})")
         elif not last.answer.strip():
             self.note("(an empty answer)")
         if figures.left_out:
-            oldest = (
-                "oldest exchange"
-                if figures.left_out == 1
-                else f"{figures.left_out} oldest exchanges"
-            )
+            count = figures.left_out
+            oldest = "oldest exchange" if count == 1 else f"{count} oldest exchanges"
             self.note(
-                f"(the context of {figures.context:,} tokens is full: the model no longer saw the"
-                f" {oldest})"
+                f"(the context of {figures.context:,} tokens is full: the {oldest} had to be"
+                " dropped)"
             )
 
     def note(self, text: str) -> None:
         remark(text)
 
     def help(self, rest: str) -> None:
-        """The commands and what else there is to know."""
+        """List the commands and the ways to enter text."""
         for usage, meaning in HELP.items():
             remark(f"{usage:<16}  {meaning}", style="")
-        for line in ENTERING:
+        for line in ENTRY_HELP:
             self.note(line)
 
     def system(self, rest: str) -> None:
-        """Set, take away or show the system message."""
+        """Set, remove or show the system message."""
         if rest:
             self.conversation.system = None if rest == "-" else rest
-        said = self.conversation.system
-        self.note("no system message" if said is None else f"system message: {said}")
+        message = self.conversation.system
+        self.note("no system message" if message is None else f"system message: {message}")
 
     def set(self, rest: str) -> None:
-        """Change an option, or show all."""
+        """Set an option, then show all."""
         name, _, value = rest.partition(" ")
         if name:
-            self.conversation.set(**{name.replace("-", "_"): option(name, value.strip())})  # pyright: ignore[reportArgumentType]
-        self.note(settings(self.conversation))
+            self.conversation.set(**{name.replace("-", "_"): parse_option(name, value.strip())})  # pyright: ignore[reportArgumentType]
+        self.note(settings_line(self.conversation))
 
     def tokens(self, rest: str) -> None:
-        """What the last answer cost."""
+        """Show what the last answer cost."""
         figures = self.conversation.figures
         if not figures.prompt_tokens:
-            raise InputError("nothing was answered yet", fix="say something first")
-        self.note(f"{costs(figures)}, first token after {figures.first_seconds:.2f} s")
+            raise InputError("there is no answer yet", fix="type a message first")
+        self.note(f"{answer_cost(figures)}, first token after {figures.first_seconds:.2f} s")
 
     def retry(self, rest: str) -> None:
-        """Another answer: the next seed decides otherwise, unless nothing is left to chance."""
+        """Answer the last message again with the next seed; greedy decoding repeats itself."""
         message = self.conversation.undo()
         if self.conversation.options.get("temperature", 0.0) == 0.0:
-            self.note("(at temperature 0 the answer is the same: /set temperature 0.7)")
+            self.note("(temperature 0 gives the same answer: /set temperature 0.7)")
         self.conversation.set(seed=self.conversation.options.get("seed", 0) + 1)
         self.answer(message)
 
     def undo(self, rest: str) -> None:
-        """Take back the last exchange."""
-        self.note(f"took back {short(self.conversation.undo())} and its answer")
+        """Remove the last exchange."""
+        self.note(f"removed {short(self.conversation.undo())} and its answer")
 
     def reset(self, rest: str) -> None:
-        """Forget all that was said."""
+        """Clear the conversation."""
         self.conversation.reset()
-        self.note("forgot all that was said")
+        self.note("cleared the conversation")
 
     def save(self, rest: str) -> None:
-        """Write the conversation; a file that is there is overwritten only after a yes."""
-        path = named(rest, "/save talk.json")
-        overwrite = os.path.lexists(path) and ask(
-            f"{path} exists: overwrite it? [y/N] "
-        ).strip().lower() in ("y", "yes")
-        if os.path.lexists(path) and not overwrite:
-            raise InputError(f"{path} was left as it is", fix="/save with another name")
-        self.note(
-            f"saved {len(self.conversation.messages)} messages to"
-            f" {self.conversation.save(path, overwrite=overwrite)}"
-        )
+        """Save the conversation; an existing file is overwritten only after confirmation."""
+        path = parse_path(rest, "/save talk.json")
+        exists = os.path.lexists(path)
+        if exists and not confirm(f"{path} exists: overwrite it? [y/N] "):
+            raise InputError(f"{path} was not overwritten", fix="/save with another name")
+        saved = self.conversation.save(path, overwrite=exists)
+        self.note(f"saved {len(self.conversation.messages)} messages to {saved}")
 
     def load(self, rest: str) -> None:
-        """Go on with a saved conversation, and with this model."""
+        """Continue a saved conversation with this model."""
         from sightline.conversation import Conversation
 
-        found = Conversation.read(named(rest, "/load talk.json"), model=self.conversation.model)
-        found.reference = self.conversation.reference
-        self.conversation = found
-        self.note(f"loaded {len(found.messages)} messages; {settings(found)}")
+        path = parse_path(rest, "/load talk.json")
+        conversation = Conversation.read(path, model=self.conversation.model)
+        conversation.reference = self.conversation.reference
+        self.conversation = conversation
+        self.note(f"loaded {len(conversation.messages)} messages; {settings_line(conversation)}")
 
-    def leave(self, rest: str) -> None:
-        self.left = True
+    def exit(self, rest: str) -> None:
+        self.is_over = True
 
 
-def edit_lines(commands: list[str]) -> None:
-    """Arrow keys, a history, and Tab for commands, where Python has readline."""
+def enable_line_editing(commands: list[str]) -> None:
+    """Arrow keys, history, and Tab completion of commands, if Python has readline."""
     with suppress(ImportError):
         import readline
 
         def complete(text: str, state: int) -> str | None:
-            found = [name for name in commands if text and name.startswith(text)]
-            return found[state] if state < len(found) else None
+            matches = [name for name in commands if text and name.startswith(text)]
+            return matches[state] if state < len(matches) else None
 
         readline.set_completer(complete)
         readline.set_completer_delims(" ")
@@ -221,8 +219,7 @@ def edit_lines(commands: list[str]) -> None:
 
 
 def read_lines() -> str:
-    """A message or command. What stood in quotes begins with a line's end: it is never a
-    command."""
+    """A message or command. Quoted text begins with a newline, so it is never a command."""
     line = ask(PROMPT)
     if line.strip().startswith(QUOTES):
         text = line.strip()[len(QUOTES) :]
@@ -235,7 +232,7 @@ def read_lines() -> str:
 
 
 def ask(prompt: str) -> str:
-    """A line that the user types. Where answers go into a file, the prompt must not."""
+    """A line typed by the user. Where stdout is a file, the prompt goes to stderr."""
     if sys.stdout.isatty():
         return input(bold(prompt))
     sys.stderr.write(prompt)
@@ -246,25 +243,27 @@ def ask(prompt: str) -> str:
     return line.rstrip("\n")
 
 
+def confirm(question: str) -> bool:
+    return ask(question).strip().lower() in ("y", "yes")
+
+
 def bold(prompt: str) -> str:
-    """Bold, between the signs by which readline knows what takes no room on the line."""
-    plain = (
-        "readline" not in sys.modules
-        or os.environ.get("NO_COLOR")
-        or os.environ.get("TERM") == "dumb"
-    )
-    return prompt if plain else f"\x01\x1b[1m\x02{prompt}\x01\x1b[0m\x02"
+    """Bold, with the escape sequences marked as zero-width for readline."""
+    no_colour = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if no_colour or "readline" not in sys.modules:
+        return prompt
+    return f"\x01\x1b[1m\x02{prompt}\x01\x1b[0m\x02"
 
 
-def named(rest: str, example: str) -> Path:
-    """The file that a command names."""
+def parse_path(rest: str, example: str) -> Path:
+    """The file named after a command."""
     if not rest:
         raise InputError("no file was named", expected="a path", fix=example)
     return Path(rest).expanduser()
 
 
-def option(name: str, text: str) -> Any:
-    """The value of an option as it was typed; None takes it back."""
+def parse_option(name: str, text: str) -> Any:
+    """The value of an option as typed; `none` is None, which resets the option."""
     if name == "stop" or text == "none":
         return None if text == "none" else [text]
     with suppress(ValueError):

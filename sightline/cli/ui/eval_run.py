@@ -1,7 +1,6 @@
-"""`sightline eval RUN`: the model that a run handed out, on everything that the run held out.
+"""`sightline eval RUN`: the model of a run, measured on all of the run's held-out data.
 
-The run's recipe and settings are in its run.json; they make the same job again, and with it the
-same held-out data.
+The recipe and settings in run.json build the same job again, and with it the same held-out data.
 """
 
 from __future__ import annotations
@@ -16,8 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sightline.cli.commands.train.eval import Report, check_limit, followed, of_pairs
+from sightline.cli.commands.train.eval import (
+    DataOptions,
+    Report,
+    check_limit,
+    collect,
+    evaluate_pairs,
+    require_tokenizer,
+)
 from sightline.cli.ui.loading import load_shown
+from sightline.cli.ui.options.sampling import TranslationOptions
 from sightline.cli.ui.output import note
 from sightline.cli.ui.runs import PastRun, read_run
 from sightline.config import Classifier, LanguageHead
@@ -39,68 +46,45 @@ from sightline.training.run import Job
 EVERYTHING = 1 << 40  # windows
 
 
-def of_run(
-    folder: Path,
-    *,
-    tokenize: str | None,
-    beams: int | None,
-    max_tokens: int | None,
-    limit: int | None,
-) -> Report:
-    """Loss; then perplexity and bits per byte, BLEU and chrF, or accuracy, as the model is."""
-    check_limit(limit)
+def evaluate_run(folder: Path, options: DataOptions, beam: TranslationOptions) -> Report:
+    """The loss; then perplexity and bits per byte, BLEU and chrF, or accuracy, by kind of model."""
+    check_limit(options.limit)
     run = read_run(folder)
     recipe = run.settings()
-    job = rebuilt(run, recipe)
+    job = rebuild_job(run, recipe)
     loaded = load_shown(str(folder))
-    if isinstance(job.task, Pairs):
-        words = tokenize or ("char" if isinstance(recipe, Translate) and recipe.join else "13a")
-        bleu_with(words)
-        report = of_loss(loaded, job.task, limit)
-        rows = held_out_pairs(recipe, job.task, loaded)[:limit]
-        tokenizer = needed(loaded)
-        found = of_pairs(
-            loaded, tokenizer, rows, tokenize=words, beams=beams, max_tokens=max_tokens
-        )
-        return replace(
-            found,
-            figures={**report.figures, **found.figures},
-            lines=[*report.lines, "", *found.lines],
-        )
-    return of_loss(loaded, job.task, limit)
+    if not isinstance(job.task, Pairs):
+        return evaluate_loss(loaded, job.task, options.limit)
+    joins_words = isinstance(recipe, Translate) and recipe.join
+    tokenize = options.tokenize or ("char" if joins_words else "13a")
+    bleu_with(tokenize)
+    loss = evaluate_loss(loaded, job.task, options.limit)
+    rows = held_out_pairs(recipe, job.task, loaded)[: options.limit]
+    quality = evaluate_pairs(loaded, require_tokenizer(loaded), rows, beam, tokenize=tokenize)
+    return replace(
+        quality,
+        figures={**loss.figures, **quality.figures},
+        lines=[*loss.lines, "", *quality.lines],
+    )
 
 
-def rebuilt(run: PastRun, recipe: Recipe) -> Job:
-    """The job of a run. That its data is another by now is said."""
+def rebuild_job(run: PastRun, recipe: Recipe) -> Job:
+    """The job of a run, with a note if its data has changed."""
     job = recipe.job()
-    if job.task.fingerprint != run.said.get("data"):
+    if job.task.fingerprint != run.description.get("data"):
         note("the data has changed since this run began")
     return job
 
 
-def needed(loaded: Model) -> Tokenizer:
-    if loaded.tokenizer is None:
-        raise InputError(
-            "a model without tokenizer",
-            expected="one that reads text",
-            fix="add the tokenizer's files to the folder",
-        )
-    return loaded.tokenizer
-
-
 def held_out_pairs(recipe: Recipe, task: Pairs, loaded: Model) -> list[tuple[str, str]]:
-    """As they are in the files; with `join`, references are written without spaces, as the
-    translations are."""
+    """The pairs as in the files; with `join`, references lose their spaces like the
+    translations."""
     if isinstance(recipe, Translate):
         sources, references = recipe.sentences()[1]
-        return list(
-            zip(
-                sources,
-                ["".join(text.split()) if recipe.join else text for text in references],
-                strict=True,
-            )
-        )
-    decode = needed(loaded).decode
+        if recipe.join:
+            references = ["".join(text.split()) for text in references]
+        return list(zip(sources, references, strict=True))
+    decode = require_tokenizer(loaded).decode
     return [(decode(source), decode(target)) for source, target in zip(*task.held_out, strict=True)]
 
 
@@ -109,8 +93,7 @@ def held_out_pairs(recipe: Recipe, task: Pairs, loaded: Model) -> list[tuple[str
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the rows so far: nats of the targets that were asked for, how many labels were
-    right, the bytes of the text."""
+    """Sums over the rows so far: nats of the targets, correct labels, bytes of the text."""
 
     rows: int = 0
     nats: float = 0.0
@@ -119,23 +102,23 @@ class Totals:
     bytes: int = 0
 
 
-def of_loss(loaded: Model, task: Task, limit: int | None) -> Report:
-    """Nats for each target, and what follows from them."""
-    batches = list(first(whole(task).validation(), limit))
+def evaluate_loss(loaded: Model, task: Task, limit: int | None) -> Report:
+    """Nats per target, and the figures that follow from them."""
+    batches = list(first_rows(with_all_windows(task).validation(), limit))
     if not batches:
         raise InputError(
-            "a run that held nothing out", expected="data", fix="sightline eval RUN DATA"
+            "a run without held-out data", expected="data", fix="sightline eval RUN DATA"
         )
     text = isinstance(loaded.config.head, LanguageHead) and loaded.config.encoder is None
     total = sum(batch.rows for batch in batches)
-    results = totals(loaded, batches, needed(loaded) if text else None)
-    last = followed(results, at=lambda found: (found[-1].rows, total))[-1]
+    results = running_totals(loaded, batches, require_tokenizer(loaded) if text else None)
+    last = collect(results, at=lambda partial: (partial[-1].rows, total))[-1]
     loss = last.nats / last.targets
     figures: dict[str, Any] = {"loss": loss, "targets": last.targets}
-    lines = [f"loss           {loss:.4f} nats a target, {last.targets:,} targets"]
+    lines = [f"loss           {loss:.4f} nats per target, {last.targets:,} targets"]
     if isinstance(loaded.config.head, Classifier):
         figures |= {"accuracy": last.right / last.rows, "right": last.right}
-        lines.append(f"accuracy       {last.right / last.rows:.4f}, {last.right} right")
+        lines.append(f"accuracy       {last.right / last.rows:.4f}, {last.right} correct")
     else:
         figures["perplexity"] = math.exp(min(loss, 700))
         lines.append(f"perplexity     {figures['perplexity']:.4f}")
@@ -145,16 +128,16 @@ def of_loss(loaded: Model, task: Task, limit: int | None) -> Report:
     return Report(figures, lines, last.rows, total, "rows")
 
 
-def whole(task: Task) -> Task:
-    """The task, of whose held-out text all is read."""
+def with_all_windows(task: Task) -> Task:
+    """The task, evaluated on all of its held-out text."""
     if isinstance(task, MaskedText):
         return replace(task, text=replace(task.text, evaluated=EVERYTHING))
     return replace(task, evaluated=EVERYTHING) if isinstance(task, PackedText) else task
 
 
-def first(batches: Iterator[Batch], rows: int | None) -> Iterator[Batch]:
-    """So many rows of them."""
-    left = rows
+def first_rows(batches: Iterator[Batch], limit: int | None) -> Iterator[Batch]:
+    """The batches up to a number of rows; the last one may be a part."""
+    left = limit
     for batch in batches:
         if left is None or batch.rows <= left:
             left = None if left is None else left - batch.rows
@@ -165,35 +148,35 @@ def first(batches: Iterator[Batch], rows: int | None) -> Iterator[Batch]:
             return
 
 
-def totals(
+def running_totals(
     loaded: Model, batches: Sequence[Batch], tokenizer: Tokenizer | None
 ) -> Iterator[Totals]:
-    """Running sums; with a tokenizer, the bytes that the targets write."""
+    """Running sums; with a tokenizer, the bytes of the targets' text too."""
     transformer = loaded.running
-    found = Totals()
+    totals = Totals()
     stream = None if tokenizer is None else TextStream(tokenizer)
     for batch in batches:
-        nats, right = measured(transformer, batch)
-        asked = batch.targets[batch.targets != IGNORED].tolist()
-        written = 0 if stream is None else sum(len(stream.push(id).encode()) for id in asked)
-        found = Totals(
-            found.rows + batch.rows,
-            found.nats + nats,
-            found.targets + batch.count,
-            found.right + right,
-            found.bytes + written,
+        nats, correct = batch_loss(transformer, batch)
+        targets = batch.targets[batch.targets != IGNORED].tolist()
+        size = 0 if stream is None else sum(len(stream.push(id).encode()) for id in targets)
+        totals = Totals(
+            totals.rows + batch.rows,
+            totals.nats + nats,
+            totals.targets + batch.count,
+            totals.right + correct,
+            totals.bytes + size,
         )
-        yield found
+        yield totals
 
 
 @torch.no_grad()
-def measured(transformer: Transformer, batch: Batch) -> tuple[float, int]:
-    """Nats of a batch, and how many of its labels are right."""
+def batch_loss(transformer: Transformer, batch: Batch) -> tuple[float, int]:
+    """Nats of a batch, and its number of correct labels."""
     if not isinstance(transformer.config.head, Classifier):
         return float(Objective(transformer)(batch)[1]), 0
     logits: Tensor = transformer.head(
         transformer.hidden(batch.tokens, padding=batch.padding), padding=batch.padding
     )
-    return float(F.cross_entropy(logits, batch.targets, reduction="sum")), int(
-        (logits.argmax(-1) == batch.targets).sum()
-    )
+    nats = F.cross_entropy(logits, batch.targets, reduction="sum")
+    correct = (logits.argmax(-1) == batch.targets).sum()
+    return float(nats), int(correct)

@@ -1,5 +1,4 @@
-"""The map of head roles as a picture, by matplotlib. Every cell has its letter, so that no one
-needs the colours."""
+"""The map of head roles as a matplotlib figure. Every cell has a letter besides its colour."""
 
 from __future__ import annotations
 
@@ -16,34 +15,34 @@ if TYPE_CHECKING:
 ENDINGS = (".svg", ".png", ".pdf")
 
 
-def checked_file(path: Path) -> None:
-    """Said before a model is loaded."""
+def check_figure_file(path: Path) -> None:
+    """Refuse a file that cannot be drawn, before a model is loaded."""
     if path.suffix.lower() not in ENDINGS:
         raise InputError(
-            f"{path}: no picture ends like that",
+            f"{path}: not a figure format",
             expected=".svg, .png or .pdf",
             fix=f"--out {path.stem}.svg",
         )
     if not path.parent.is_dir():
         raise InputError(
-            f"{path}: there is no folder {path.parent}",
-            expected="a folder that exists",
+            f"{path}: the folder {path.parent} does not exist",
+            expected="an existing folder",
             fix=f"mkdir -p {path.parent}",
         )
 
 
-def save(found: HeadMap, path: Path) -> None:
-    """One panel for each stack, side by side."""
+def save_heads_figure(head_map: HeadMap, path: Path) -> None:
+    """One panel per stack, side by side."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError(
-            "a picture needs matplotlib, which is not installed",
+            "a figure needs matplotlib, which is not installed",
             fix="pip install matplotlib, or leave --out out",
         ) from None
     mpl.rcParams["svg.hashsalt"] = "sightline"
-    grids = [(stack, cross, found.grid(stack, cross=cross)) for stack, cross in found.parts]
+    grids = [(stack, cross, head_map.grid(stack, cross=cross)) for stack, cross in head_map.parts]
     wide = sum(max(3.0, 0.34 * len(rows[0]) + 1) for *_, rows in grids)
     high = max(len(rows) for *_, rows in grids)
     figure: Any = Figure(
@@ -51,13 +50,13 @@ def save(found: HeadMap, path: Path) -> None:
     )
     panels = figure.subplots(1, len(grids), squeeze=False)[0]
     for axes, (stack, cross, rows) in zip(panels, grids, strict=True):
-        draw(axes, rows)
+        draw_cells(axes, rows)
         axes.set(
             title=f"{stack}{' cross-attention' if cross else ''}", xlabel="head", ylabel="layer"
         )
-    figure.suptitle(f"What the heads of {found.name or 'the model'} do")
-    key(figure, found)
-    figure.supxlabel(caption(found), fontsize=7)
+    figure.suptitle(f"What the heads of {head_map.name or 'the model'} do")
+    draw_legend(figure, head_map)
+    figure.supxlabel(figure_caption(head_map), fontsize=7)
     try:
         figure.savefig(
             path, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None
@@ -68,8 +67,8 @@ def save(found: HeadMap, path: Path) -> None:
         ) from None
 
 
-def draw(axes: Any, rows: list[list[HeadRole]]) -> None:
-    """A coloured cell with its letter for each head; the paler, the less sure."""
+def draw_cells(axes: Any, rows: list[list[HeadRole]]) -> None:
+    """A coloured cell with its letter per head; paler for a lower confidence."""
     from matplotlib.colors import to_rgb
 
     def shade(head: HeadRole) -> list[float]:
@@ -89,11 +88,11 @@ def draw(axes: Any, rows: list[list[HeadRole]]) -> None:
         side.set_visible(False)
 
 
-def key(figure: Any, found: HeadMap) -> None:
-    """The roles that there are, and how many heads have them."""
+def draw_legend(figure: Any, head_map: HeadMap) -> None:
+    """The roles on the map, and how many heads have each."""
     from matplotlib.patches import Patch
 
-    counts = [(role, sum(head.role == role for head in found.heads)) for role in LETTERS]
+    counts = [(role, sum(head.role == role for head in head_map.heads)) for role in LETTERS]
     patches = [
         Patch(facecolor=COLOURS[role], edgecolor="#888888", label=f"{LETTERS[role]}  {role} ({n})")
         for role, n in counts
@@ -102,16 +101,16 @@ def key(figure: Any, found: HeadMap) -> None:
     figure.legend(handles=patches, loc="outside right upper", fontsize=8, frameon=False)
 
 
-def caption(found: HeadMap) -> str:
-    """Model, text, and what colour means."""
-    text = found.texts.get("text")
+def figure_caption(head_map: HeadMap) -> str:
+    """Model, text, and what the colours mean."""
+    text = head_map.texts.get("text")
     judged = (
         "random repeated tokens"
         if text is None
         else f"“{textwrap.shorten(text, 110, placeholder=' …')}” and random repeated tokens"
     )
     return textwrap.fill(
-        f"{found.name}: judged on {judged} (seed {found.seed}), sinks taken out. Stronger colour:"
-        " surer.",
+        f"{head_map.name}: judged on {judged} (seed {head_map.seed}), sinks taken out. Stronger"
+        " colour: surer.",
         110,
     )

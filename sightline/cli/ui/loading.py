@@ -1,4 +1,4 @@
-"""Loading a model with its progress on stderr: what most commands begin with."""
+"""Loading a model with its progress and its notes on stderr."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from sightline.terminal.console import Console
 
 if TYPE_CHECKING:
     from sightline.checkpoints.engine_choice import Engine
+    from sightline.config import ModelConfig
     from sightline.model import Model
 
-SHOWN_ABOVE = 25_000_000  # numbers: about 100 MB in float32
+SHOWN_ABOVE = 25_000_000  # parameters: about 100 MB in float32
 
 
 def load_shown(
@@ -27,7 +28,7 @@ def load_shown(
     from_pickle: bool = False,
     ignore_tensors: Sequence[str] = (),
 ) -> Model:
-    """Load, with a bar for large models and every note of the reader in a line of its own."""
+    """Load a model, with a progress bar for large ones and a line for every note of the loader."""
     from sightline.checkpoints.open import open_source
     from sightline.checkpoints.sources.reference import resolve
     from sightline.model import called, load_opened
@@ -39,19 +40,7 @@ def load_shown(
         ignore_tensors=ignore_tensors,
     )
     total = sum(entry.numbers for entry in source.tensors.values())
-    screen = Console(stderr=True)
-    columns = (
-        TextColumn("loading"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns,
-        console=screen,
-        transient=True,
-        disable=total < SHOWN_ABOVE or not screen.is_terminal,
-    ) as bar:
+    with loading_bar(total) as bar:
         task = bar.add_task("loading", total=total)
         model = load_opened(
             source,
@@ -64,3 +53,26 @@ def load_shown(
     for text in model.notes:
         note(text, style="yellow" if text.startswith("warning") else "dim")
     return model
+
+
+def loading_bar(total: int) -> Progress:
+    """Shown on a terminal, for a model that takes a while."""
+    screen = Console(stderr=True)
+    return Progress(
+        TextColumn("loading"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=total < SHOWN_ABOVE or not screen.is_terminal,
+    )
+
+
+def checkpoint_config(reference: str) -> ModelConfig:
+    """The configuration of a checkpoint, without reading its weights."""
+    from sightline.checkpoints.identity import identify
+    from sightline.checkpoints.open import open_source
+    from sightline.checkpoints.sources.reference import resolve
+
+    return identify(open_source(resolve(reference))).config

@@ -1,22 +1,24 @@
 """Everything that commands print: results on stdout, notes and progress on stderr.
 
-What comes from a model or a file can hold anything. Here, and only here, it meets the terminal:
+Text from a model or a file can contain control characters. They are escaped here, and only here:
 
-- names, notes, tables and errors: control characters are written out (`\\x1b`), wherever the output
-  goes;
-- generated text: written out on a terminal, as it is into a pipe or file, byte for byte;
-- JSON: exact, with the characters that steer a terminal as `\\uXXXX`.
+- names, notes, tables and errors: escaped (`\\x1b`), wherever the output goes;
+- generated text: escaped on a terminal, unchanged into a pipe or file, byte for byte;
+- JSON: exact, with the characters that control a terminal as `\\uXXXX`.
 
-`print` and rich's own Console are banned from the commands, so that none can forget it.
+A lint rule bans `print` and rich's own Console from the commands.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.cells import cell_len, get_character_cell_size
@@ -43,17 +45,37 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
     sys.stdout.flush()
 
 
-def show(render: Callable[[int], list[Text]], *, pipe_width: int = PIPE_WIDTH) -> None:
-    """Lines made for a width, in colour on a terminal (unless NO_COLOR), plain in a pipe."""
+def finite_or_none(value: float) -> float | None:
+    """JSON has no infinity and no NaN: they become null."""
+    return value if math.isfinite(value) else None
+
+
+def show_lines(render: Callable[[int], list[Text]], *, pipe_width: int = PIPE_WIDTH) -> None:
+    """Lines rendered for a width, in colour on a terminal (unless NO_COLOR), plain in a pipe."""
     console = Console()
-    wide = console.width if console.is_terminal or "COLUMNS" in os.environ else pipe_width
-    for line in render(wide):
+    has_width = console.is_terminal or "COLUMNS" in os.environ
+    for line in render(console.width if has_width else pipe_width):
         console.print(line, soft_wrap=True)
+
+
+def counted(count: int, what: str) -> str:
+    """1 token, 2 tokens."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def note(text: object, *, style: str = "yellow") -> None:
     """Something that the user should know, in one line on stderr."""
     remark(f"note: {text}", style=style)
+
+
+@contextmanager
+def warnings_as_notes() -> Generator[None]:
+    """Show every UserWarning of the block as a note."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        note(warning.message)
 
 
 def remark(text: object, *, style: str = "dim") -> None:
@@ -62,14 +84,19 @@ def remark(text: object, *, style: str = "dim") -> None:
     console.print(escape_line(str(text)), style=style, soft_wrap=not console.is_terminal)
 
 
-def complain(text: str) -> None:
-    """An error, in one line on stderr. It is not wrapped, for its fix is there to be copied."""
+def report_speed(texts: int, seconds: float) -> None:
+    """Texts per second, on stderr."""
+    remark(f"{counted(texts, 'text')}, {texts / seconds:.1f} texts/s")
+
+
+def write_error(text: str) -> None:
+    """An error, in one line on stderr. It is not wrapped, so that its fix can be copied."""
     sys.stderr.write(f"error: {escape_line(' '.join(text.split()))}\n")
     sys.stderr.flush()
 
 
-def bar(*, shown: bool = True) -> Progress:
-    """How far something is, on stderr, where someone is looking. What is printed meanwhile stays on
+def progress_bar(*, shown: bool = True) -> Progress:
+    """A transient progress bar on stderr, on a terminal only. What is printed meanwhile stays on
     stdout."""
     console = Console(stderr=True)
     columns = (
@@ -90,12 +117,12 @@ def bar(*, shown: bool = True) -> Progress:
 
 
 class TextWriter:
-    """Generated text on stdout as it is made: into a pipe exactly, on a terminal escaped and
-    wrapped between words.
+    """Streams generated text to stdout: unchanged into a pipe, escaped and wrapped between words
+    on a terminal.
 
-    A terminal alone would break lines within words. So a word is held back until it is complete,
-    and begins a new line where it does not fit. Letters that take two cells (Japanese, Chinese) may
-    break anywhere: there, the terminal does it.
+    A terminal breaks lines within words. So a word is held back until it is complete, and starts a
+    new line where it does not fit. Double-width characters (Japanese, Chinese) may break anywhere:
+    the terminal wraps them.
     """
 
     PARTS = re.compile(r"\n|[ \t]+|[^ \t\n]+")
@@ -127,7 +154,7 @@ class TextWriter:
                 self.add(part, style)
 
     def add(self, letters: str, style: str) -> None:
-        """Letters of a word; one that takes two cells belongs to none."""
+        """Characters of a word; a double-width character is a word by itself."""
         for run in self.RUNS.findall(letters):
             if len(run) == 1 and cell_len(run) == 2:
                 self.put_word()
@@ -136,7 +163,7 @@ class TextWriter:
                 self.word.append((run, style))
 
     def put_word(self) -> None:
-        """What was held back, in a new line if this one has no room for it."""
+        """Write the word held back, on a new line if it does not fit on this one."""
         size = cell_len("".join(text for text, _ in self.word))
         width = self.console.width
         has_room = self.column + cell_len(self.space.expandtabs(TAB)) + size <= width
@@ -157,15 +184,15 @@ class TextWriter:
             self.column = self.after(letter)
 
     def after(self, letter: str) -> int:
-        """The column behind a letter that is put here, where a terminal puts it on the next line if
-        this one is full."""
+        """The cursor's column after this character; it wraps to the next line if this one is
+        full."""
         if letter == "\n":
             return 0
         size = TAB - self.column % TAB if letter == "\t" else get_character_cell_size(letter)
         return size if self.column + size > self.console.width else self.column + size
 
     def end(self) -> None:
-        """The last word, and the end of its line."""
+        """Write the last word and end its line."""
         if self.console.is_terminal:
             self.put_word()
         sys.stdout.write("\n")

@@ -1,4 +1,4 @@
-"""The quality report as a table, as bars in a terminal, and as a picture."""
+"""The quality report as a table, as bars in a terminal, and as a figure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sightline.terminal.ink import bar
 from sightline.terminal.progress import megabytes
 
 if TYPE_CHECKING:
     from sightline.engine.quality import Quality
 
-HEAD = ("precision", "weights", "perplexity", "KL a token", "same token", "largest logit error")
+HEADINGS = (
+    "precision",
+    "weights",
+    "perplexity",
+    "KL per token",
+    "same token",
+    "largest logit error",
+)
 TITLES = {
     "attention.joined": "q, k, v",
     "attention.output": "output",
@@ -20,10 +28,9 @@ TITLES = {
     "feed_forward.down": "down",
     "block": "after block",
 }
-EIGHTHS = " ▏▎▍▌▋▊▉█"
 MARGIN = 11
 NUMBER = 8
-LONGEST = 14
+LONGEST_BAR = 14
 COLOURS = {
     "float32": "#777777",
     "float16": "#1b6ca8",
@@ -34,69 +41,63 @@ COLOURS = {
 }
 
 
-def table(truth: dict[str, Any], found: Sequence[Quality]) -> list[str]:
+def quality_table(float32: dict[str, Any], qualities: Sequence[Quality]) -> list[str]:
     """A line for float32 and for each precision."""
-    rows = [
-        HEAD,
-        ("float32", megabytes(truth["bytes"]), f"{truth['perplexity']:.4f}", "–", "–", "–"),
-    ]
-    for one in found:
+    size = megabytes(float32["bytes"])
+    rows = [HEADINGS, ("float32", size, f"{float32['perplexity']:.4f}", "–", "–", "–")]
+    for quality in qualities:
         figures = (
-            f"{one.perplexity:.4f}",
-            f"{one.divergence:.6f}",
-            f"{one.agreement:.2%}",
-            f"{one.largest:.4f}",
+            f"{quality.perplexity:.4f}",
+            f"{quality.divergence:.6f}",
+            f"{quality.agreement:.2%}",
+            f"{quality.largest:.4f}",
         )
-        rows.append((one.precision, megabytes(one.bytes), *figures))
-    wide = [max(len(row[n]) for row in rows) for n in range(len(HEAD))]
-    return [
-        "  ".join(
-            [
-                row[0].ljust(wide[0]),
-                *(cell.rjust(size) for cell, size in zip(row[1:], wide[1:], strict=True)),
-            ]
-        )
-        for row in rows
-    ]
+        rows.append((quality.precision, megabytes(quality.bytes), *figures))
+    widths = [max(len(row[n]) for row in rows) for n in range(len(HEADINGS))]
+    return ["  ".join(padded_cells(row, widths)) for row in rows]
 
 
-def errors_of(one: Quality) -> tuple[dict[str, float], dict[str, dict[int, float]]]:
-    """Errors of matrices outside of the layers, by name; and those within, by column and layer, the
-    blocks' last."""
-    alone = dict[str, float]()
+def padded_cells(row: tuple[str, ...], widths: list[int]) -> list[str]:
+    """The first cell left-aligned, the others right-aligned."""
+    first, *others = row
+    numbers = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+    return [first.ljust(widths[0]), *numbers]
+
+
+def matrix_errors(quality: Quality) -> tuple[dict[str, float], dict[str, dict[int, float]]]:
+    """Errors of the matrices outside the layers, by name; and of those inside, by column and layer,
+    with the error after each block as the last column."""
+    outside = dict[str, float]()
     columns = dict[str, dict[int, float]]()
-    for matrix in one.matrices:
-        found = re.fullmatch(r"(?:.*\.)?(\d+)\.(\D+)", matrix.name)
-        if found is None:
-            alone[matrix.name] = matrix.error
+    for matrix in quality.matrices:
+        match = re.fullmatch(r"(?:.*\.)?(\d+)\.(\D+)", matrix.name)
+        if match is None:
+            outside[matrix.name] = matrix.error
         else:
-            columns.setdefault(found[2], {})[int(found[1])] = matrix.error
-    return alone, columns | {"block": dict(enumerate(one.blocks))}
+            columns.setdefault(match[2], {})[int(match[1])] = matrix.error
+    return outside, columns | {"block": dict(enumerate(quality.blocks))}
 
 
-def chart(one: Quality, *, width: int) -> list[str]:
-    """A line for each layer, a bar for each of its matrices and for the stream after it."""
-    alone, columns = errors_of(one)
-    cell = max(NUMBER + 3, min(NUMBER + LONGEST, (width - MARGIN) // len(columns)))
-    most = max(
-        [
-            *alone.values(),
-            *(max(column.values()) for name, column in columns.items() if name != "block"),
-        ]
-    )
+def error_chart(quality: Quality, *, width: int) -> list[str]:
+    """A line per layer, with a bar for each of its matrices and for the residual stream after
+    it."""
+    outside, columns = matrix_errors(quality)
+    cell = max(NUMBER + 3, min(NUMBER + LONGEST_BAR, (width - MARGIN) // len(columns)))
+    inside = [max(column.values()) for name, column in columns.items() if name != "block"]
+    most = max([*outside.values(), *inside])
     lines = [
-        f"{one.precision}: ‖W − Ŵ‖ / ‖W‖ of each matrix, ‖h − ĥ‖ / ‖h‖ after each block"
-        f" ({one.looked_at} tokens)"
+        f"{quality.precision}: ‖W − Ŵ‖ / ‖W‖ of each matrix, ‖h − ĥ‖ / ‖h‖ after each block"
+        f" ({quality.looked_at} tokens)"
     ]
     lines.append(
         "layer".ljust(MARGIN)
         + "".join(TITLES.get(name, name)[: cell - 1].ljust(cell) for name in columns)
     )
-    lines += [name.ljust(MARGIN) + bar(error, most, cell) for name, error in alone.items()]
-    for layer in range(len(one.blocks)):
+    lines += [name.ljust(MARGIN) + error_bar(error, most, cell) for name, error in outside.items()]
+    for layer in range(len(quality.blocks)):
         cells = [
             (
-                bar(column[layer], max(column.values()) if name == "block" else most, cell)
+                error_bar(column[layer], max(column.values()) if name == "block" else most, cell)
                 if layer in column
                 else " " * cell
             )
@@ -106,27 +107,25 @@ def chart(one: Quality, *, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def bar(value: float, most: float, cell: int) -> str:
+def error_bar(value: float, most: float, cell: int) -> str:
     """A bar of at most `cell` − 8 characters, and its number."""
-    room = cell - NUMBER
-    eighths = round(8 * room * value / most) if most else 0
-    drawn = "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
+    drawn = bar(value / most if most else 0.0, cell - NUMBER).rstrip()
     return f"{drawn} {value:.2%}".ljust(cell)
 
 
-def figure(title: str, found: Sequence[Quality]) -> Any:
-    """Two panels: a dot for each matrix with the layer's mean as a line, and the error after each
+def error_figure(title: str, qualities: Sequence[Quality]) -> Any:
+    """Two panels: a dot per matrix with the layer's mean as a line, and the error after each
     block."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "sightline"
-    made: Any = Figure(figsize=(10, 4.2), layout="constrained")
-    left, right = made.subplots(1, 2)
-    for one in found:
-        columns = errors_of(one)[1]
+    figure: Any = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for quality in qualities:
+        columns = matrix_errors(quality)[1]
         blocks = columns.pop("block")
-        colour = COLOURS[one.precision]
+        colour = COLOURS[quality.precision]
         layers = sorted({layer for column in columns.values() for layer in column})
         means = [
             mean([column[layer] for column in columns.values() if layer in column])
@@ -136,9 +135,9 @@ def figure(title: str, found: Sequence[Quality]) -> Any:
             left.plot(
                 list(column), list(column.values()), ".", color=colour, alpha=0.45, markersize=4
             )
-        left.plot(layers, means, color=colour, label=one.precision)
+        left.plot(layers, means, color=colour, label=quality.precision)
         right.plot(
-            list(blocks), list(blocks.values()), color=colour, marker=".", label=one.precision
+            list(blocks), list(blocks.values()), color=colour, marker=".", label=quality.precision
         )
     for axes, name, about in (
         (left, "matrices", "‖W − Ŵ‖ / ‖W‖"),
@@ -149,8 +148,8 @@ def figure(title: str, found: Sequence[Quality]) -> Any:
             axes.set_yscale("log")
         axes.grid(alpha=0.25)
     right.legend(frameon=False)
-    made.suptitle(title)
-    return made
+    figure.suptitle(title)
+    return figure
 
 
 def mean(numbers: Sequence[float]) -> float:

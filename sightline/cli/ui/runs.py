@@ -1,4 +1,4 @@
-"""Runs of `sightline train`, as they lie on the disk: what was asked for, and how the loss went."""
+"""Runs of `sightline train` on disk: their settings and their loss curves."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 RUN = "run.json"
 METRICS = "metrics.jsonl"
 MOST_METRICS = 1 << 30  # bytes
-SMOOTHED = 0.95  # of the training loss before, at each step
+SMOOTHED = 0.95  # decay of the smoothed training loss per step
 
 
 @dataclass(frozen=True)
 class Point:
-    """A loss, at a step and after so many seconds of training."""
+    """A loss, with its step and its training time in seconds."""
 
     step: int
     seconds: float
@@ -32,15 +32,15 @@ class Point:
 
 @dataclass(frozen=True)
 class PastRun:
-    """A run's folder: `said` is its run.json, `lines` its metrics.jsonl."""
+    """A run's folder: `description` is its run.json, `lines` its metrics.jsonl."""
 
     folder: Path
-    said: dict[str, Any]
+    description: dict[str, Any]
     lines: list[dict[str, Any]]
 
     @property
     def recipe(self) -> str:
-        return str(self.said.get("recipe", "?"))
+        return str(self.description.get("recipe", "?"))
 
     @property
     def steps(self) -> int:
@@ -62,15 +62,15 @@ class PastRun:
 
     @cached_property
     def smoothed(self) -> list[Point]:
-        """The training loss as an average that forgets, which begins as a plain mean."""
-        found = list[Point]()
+        """Exponential moving average of the training loss, with bias correction."""
+        points = list[Point]()
         mean = 0.0
         weight = 0.0
         for point in self.training:
             mean = mean * SMOOTHED + point.loss
             weight = weight * SMOOTHED + 1
-            found.append(Point(point.step, point.seconds, mean / weight))
-        return found
+            points.append(Point(point.step, point.seconds, mean / weight))
+        return points
 
     @cached_property
     def validation(self) -> list[Point]:
@@ -81,10 +81,8 @@ class PastRun:
 
     def _lines(self, kind: str) -> list[dict[str, Any]]:
         """Lines of a kind that have a step and a finite loss."""
-        found = [
-            line for line in self.lines if line.get("kind") == kind and is_step(line.get("step"))
-        ]
-        return [line for line in found if is_finite(line.get("loss"))]
+        lines = [line for line in self.lines if line.get("kind") == kind]
+        return [line for line in lines if is_step(line.get("step")) and is_finite(line.get("loss"))]
 
     @property
     def config(self) -> ModelConfig | None:
@@ -94,7 +92,7 @@ class PastRun:
         from sightline.errors import ConfigError
 
         try:
-            return from_plain(ModelConfig, self.said["model"])
+            return from_plain(ModelConfig, self.description["model"])
         except (ConfigError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError):
             return None
 
@@ -108,7 +106,7 @@ class PastRun:
                 f"{self.folder}: a run of the recipe {self.recipe[:60]!r}",
                 fix=nearest(self.recipe[:60], RECIPES),
             )
-        settings = self.said.get("settings")
+        settings = self.description.get("settings")
         if not isinstance(settings, dict):
             raise InputError(
                 f"{self.folder / RUN}: has no settings",
@@ -123,12 +121,12 @@ def is_step(value: Any) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """A number that can be computed with; an integer of many digits is none."""
+    """A finite number; an integer with hundreds of digits is not."""
     return type(value) in (int, float) and -1e300 < value < 1e300
 
 
 def seconds_of(line: dict[str, Any]) -> float:
-    """Of training before a step; 0 where a damaged line says nothing that could be a time."""
+    """Training time before a step; 0 where a damaged line has none."""
     value: Any = line.get("seconds", 0.0)
     return float(value) if is_finite(value) and 0 <= value < 1e12 else 0.0
 
@@ -138,9 +136,9 @@ def is_run(folder: str | Path) -> bool:
 
 
 def read_run(folder: Path) -> PastRun:
-    """A run; of metrics that were cut short, what can be read."""
+    """A run; of truncated metrics, the readable lines."""
     try:
-        said = json.loads(read_text_file(folder / RUN))
+        description = json.loads(read_text_file(folder / RUN))
     except FileNotFoundError:
         raise InputError(
             f"{folder}: has no {RUN}",
@@ -148,18 +146,18 @@ def read_run(folder: Path) -> PastRun:
             fix="sightline train NAME --out FOLDER",
         ) from None
     except (OSError, ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        description = None
+    if not isinstance(description, dict):
         raise InputError(
             f"{folder / RUN}: cannot be read",
             expected="the description of a run",
             fix="check the folder",
         )
-    return PastRun(folder, said, read_metrics(folder / METRICS))
+    return PastRun(folder, description, read_metrics(folder / METRICS))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines that are whole."""
+    """The lines that are complete JSON objects."""
     try:
         lines = read_text_file(path, most_bytes=MOST_METRICS, errors="replace").splitlines()
     except FileNotFoundError:
@@ -170,12 +168,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             expected="the metrics of a run",
             fix=f"move {path} away",
         ) from None
-    found = list[dict[str, Any]]()
+    objects = list[dict[str, Any]]()
     for line in lines:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            found.append(value)
-    return found
+            objects.append(value)
+    return objects

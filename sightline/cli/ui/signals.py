@@ -1,7 +1,7 @@
-"""Signals while something runs that must end cleanly: the first asks it to, a second Ctrl-C does
-not wait.
+"""Signals during work that must end cleanly: the first requests a stop, a second Ctrl-C does not
+wait.
 
-SIGTERM is what clusters send before they kill, SIGHUP what a terminal sends that is closed.
+Clusters send SIGTERM before they kill a job; a closing terminal sends SIGHUP.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import threading
 from types import FrameType
 from typing import Any
 
-ASKED = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "a closed terminal"}
+REASONS = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "a closed terminal"}
 
 
 class Stopping:
-    """`with Stopping() as stopping:` … `stopping.asked`, polled between the steps."""
+    """`with Stopping() as stopping:` … `stopping.requested`, polled between the steps."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -24,25 +24,24 @@ class Stopping:
         self._before = dict[int, Any]()
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         return self.number != 0
 
     @property
     def code(self) -> int:
-        """As a shell reports a process that a signal ended."""
+        """The exit code that a shell reports for a process ended by this signal."""
         return 128 + self.number
 
     @property
     def reason(self) -> str:
-        return ASKED[signal.Signals(self.number).name]
+        return REASONS[signal.Signals(self.number).name]
 
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():
-            for name in ASKED:
+            for name in REASONS:
                 number = getattr(signal, name, None)
-                if (
-                    number is not None and signal.getsignal(number) != signal.SIG_IGN
-                ):  # nohup stays nohup
+                # a signal ignored by nohup stays ignored
+                if number is not None and signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._catch)
         return self
 

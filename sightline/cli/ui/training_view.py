@@ -1,8 +1,8 @@
 """What `sightline train` shows while it trains: a live line on a terminal, a line every few seconds
-elsewhere, or JSON.
+in a log, or JSON.
 
-A view never ends a run: where it can no longer write, it falls silent. Only whoever reads the JSON
-and goes away is taken to want no more.
+A view never ends a run: if it cannot write any more, it is silent. Only the reader of the JSON ends
+the run by closing the pipe.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,13 +35,13 @@ from sightline.training.optimizers import said_groups
 from sightline.training.run import Evaluated, Event, Job, Note, Saved
 
 EVERY = 5.0  # seconds between two plain lines
-REFRESH = 0.2  # seconds between two drawings of the live line
+REFRESH = 0.2  # seconds between two updates of the live line
 KINDS = {StepEvent: "step", Evaluated: "validation", Saved: "saved", Note: "note"}
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """What is said before the first step."""
+class RunStart:
+    """What is shown before the first step."""
 
     recipe: str
     folder: str
@@ -56,30 +56,31 @@ class Opening:
     minutes: float | None
 
     def lines(self) -> list[str]:
-        until = f"{self.steps:,} steps" + (
-            f" or {self.minutes:g} minutes" if self.minutes is not None else ""
-        )
+        limit = f"{self.steps:,} steps"
+        if self.minutes is not None:
+            limit += f" or {self.minutes:g} minutes"
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         return [
-            f"{self.recipe}, {until}, into {self.folder}",
+            f"{self.recipe}, {limit}, into {self.folder}",
             f"  parameters  {self.parameters:,}",
             f"  data        {self.data}, fingerprint {self.fingerprint}",
-            f"  optimiser   {self.optimizer}",
+            f"  optimizer   {self.optimizer}",
             *(f"              {group}" for group in self.groups),
-            f"  device      {self.device}, {self.threads} thread{'s' if self.threads > 1 else ''}",
+            f"  device      {self.device}, {threads}",
         ]
 
 
-def opening(job: Job, transformer: Transformer, folder: Path) -> Opening:
-    """The job as it is about to begin."""
+def describe_start(job: Job, transformer: Transformer, folder: Path) -> RunStart:
+    """The job, its model, its data and its optimizer."""
     import torch
 
-    return Opening(
+    return RunStart(
         recipe=job.name,
         folder=str(folder),
         parameters=sum(p.numel() for p in transformer.parameters()),
-        data=amount(job.task),
+        data=describe_data(job.task),
         fingerprint=hashlib.sha256(job.task.fingerprint.encode()).hexdigest()[:12],
-        optimizer=named(job.config.optimizer),
+        optimizer=describe_optimizer(job.config.optimizer),
         groups=said_groups(transformer, job.config.optimizer),
         device=str(transformer.device),
         threads=torch.get_num_threads(),
@@ -88,13 +89,13 @@ def opening(job: Job, transformer: Transformer, folder: Path) -> Opening:
     )
 
 
-def amount(task: Task) -> str:
-    """How much there is to learn from."""
+def describe_data(task: Task) -> str:
+    """The amount of training and held-out data."""
     if isinstance(task, PackedText):
         held = 0 if task.held_out is None else len(task.held_out.ids)
         return f"{len(task.train.ids):,} tokens, {held:,} held out"
     if isinstance(task, MaskedText):
-        return amount(task.text)
+        return describe_data(task.text)
     if isinstance(task, Pairs):
         tokens = sum(map(len, task.sources)) + sum(map(len, task.targets))
         return (
@@ -115,76 +116,74 @@ def amount(task: Task) -> str:
     return type(task).__name__
 
 
-def named(config: Optimizer) -> str:
+def describe_optimizer(config: Optimizer) -> str:
     if isinstance(config, AdamW):
         return f"AdamW, lr {config.lr:g}, weight decay {config.weight_decay:g}"
     return (
-        f"Muon, lr {config.lr:g}, weight decay {config.weight_decay:g}, for hidden;"
-        f" {named(config.rest)} for the rest"
+        f"Muon, lr {config.lr:g}, weight decay {config.weight_decay:g}, for hidden matrices;"
+        f" {describe_optimizer(config.rest)} for the rest"
     )
 
 
 # ------------------------------------------------------------------------------------------ views
 
 
-class View(Protocol):
-    """`closed`: whoever was to read it is gone."""
+class TrainingView(Protocol):
+    """Shows the events of a run. `closed`: its reader has closed the pipe."""
 
     closed: bool
 
-    def begin(self, said: Opening) -> None: ...
+    def begin(self, start: RunStart) -> None: ...
 
     def show(self, event: Event) -> None: ...
 
     def end(self) -> None: ...
 
 
-def view(*, json: bool, leads: bool) -> View:
-    """The one that suits where the output goes; of several processes only the first speaks."""
+def choose_view(*, json: bool, leads: bool) -> TrainingView:
+    """The view for this output; only the first of several processes shows anything."""
     if not leads:
-        return Silent()
+        return SilentView()
     if json:
-        return JsonLines()
+        return JsonView()
     screen = Console(stderr=True)
-    return Live(screen) if screen.is_terminal else Plain()
+    return LiveView(screen) if screen.is_terminal else LogView()
 
 
-class Silent:
+class SilentView:
     closed = False
 
-    def begin(self, said: Opening) -> None: ...
+    def begin(self, start: RunStart) -> None: ...
 
     def show(self, event: Event) -> None: ...
 
     def end(self) -> None: ...
 
 
-class JsonLines:
-    """Every event as a line on stdout."""
+class JsonView:
+    """Every event as a line of JSON on stdout."""
 
     def __init__(self) -> None:
         self.closed = False
 
-    def begin(self, said: Opening) -> None:
-        self.write({"kind": "begin", **asdict(said)})
+    def begin(self, start: RunStart) -> None:
+        self.write({"kind": "begin", **asdict(start)})
 
     def show(self, event: Event) -> None:
-        fields = {name: getattr(event, name) for name in event.__slots__}
-        self.write(
-            {"kind": KINDS[type(event)], **{name: plain(value) for name, value in fields.items()}}
-        )
+        fields = {name: json_value(getattr(event, name)) for name in event.__slots__}
+        self.write({"kind": KINDS[type(event)], **fields})
 
-    def write(self, said: dict[str, Any]) -> None:
+    def write(self, values: dict[str, Any]) -> None:
         try:
-            write_json(said, indent=None)
+            write_json(values, indent=None)
         except OSError:
             self.closed = True
 
     def end(self) -> None: ...
 
 
-class Plain:
-    """Lines on stderr, few enough for a log."""
+class LogView:
+    """A line on stderr every few seconds, for a log."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -193,26 +192,21 @@ class Plain:
         self.validation = ""
         self.silent = False
 
-    def begin(self, said: Opening) -> None:
-        self.steps = said.steps
-        self.write(said.lines())
+    def begin(self, start: RunStart) -> None:
+        self.steps = start.steps
+        self.write(start.lines())
 
     def show(self, event: Event) -> None:
         if isinstance(event, Note):
             self.write([f"note: {event.text}"])
         elif isinstance(event, Evaluated):
             self.validation = f"  validation {event.loss:.4f}"
-            self.write(
-                [
-                    f"step {event.step:,}  validation"
-                    f" {event.loss:.4f}{', the best so far' if event.best else ''}"
-                ]
-            )
+            best = ", the best so far" if event.best else ""
+            self.write([f"step {event.step:,}  validation {event.loss:.4f}{best}"])
         elif isinstance(event, StepEvent) and time.monotonic() >= self.next:
             self.next = time.monotonic() + EVERY
-            self.write(
-                [f"step {event.step:,} of {self.steps:,}  {figures(event)}{self.validation}"]
-            )
+            position = f"step {event.step:,} of {self.steps:,}"
+            self.write([f"{position}  {log_figures(event)}{self.validation}"])
 
     def write(self, lines: Iterable[str]) -> None:
         if self.silent:
@@ -226,8 +220,8 @@ class Plain:
     def end(self) -> None: ...
 
 
-class Live:
-    """One line on the terminal, drawn anew; what stays is written above it."""
+class LiveView:
+    """One line on the terminal that is updated; notes are written above it."""
 
     def __init__(self, screen: Console) -> None:
         self.closed = False
@@ -254,9 +248,9 @@ class Live:
         self.task = self.bar.add_task("training", total=1, figures="", validation="")
         self.next = 0.0
 
-    def begin(self, said: Opening) -> None:
-        self.bar.update(self.task, total=said.steps)
-        self.draw(lambda: self.screen.print(*said.lines(), sep="\n"))
+    def begin(self, start: RunStart) -> None:
+        self.bar.update(self.task, total=start.steps)
+        self.draw(lambda: self.screen.print(*start.lines(), sep="\n"))
         self.draw(self.bar.start)
 
     def show(self, event: Event) -> None:
@@ -267,16 +261,16 @@ class Live:
                 self.task, validation=f"  val {event.loss:.4f}{'*' if event.best else ''}"
             )
         elif isinstance(event, StepEvent):
-            self.bar.update(self.task, completed=event.step, figures=brief(event))
+            self.bar.update(self.task, completed=event.step, figures=live_figures(event))
         if time.monotonic() >= self.next:
             self.draw(self.bar.refresh)
             self.next = time.monotonic() + REFRESH
 
-    def draw(self, what: Any) -> None:
-        """Unless the terminal is gone."""
+    def draw(self, action: Callable[[], object]) -> None:
+        """Draw, unless the terminal is gone."""
         if not self.silent:
             try:
-                what()
+                action()
             except (OSError, ValueError):
                 self.silent = True
 
@@ -285,19 +279,20 @@ class Live:
         self.draw(self.bar.stop)
 
 
-def brief(event: StepEvent) -> str:
-    """For a line of 80 columns."""
+def live_figures(event: StepEvent) -> str:
+    """The figures of a step, for a line of 80 columns."""
     return (
         f"loss {event.loss:.4f}  lr {event.lr:.1e}  {event.tokens_per_second:,.0f} tok/s "
         f" {clock(event.eta)} left"
     )
 
 
-def figures(event: StepEvent) -> str:
-    skipped = "  left out" if event.skipped else ""
+def log_figures(event: StepEvent) -> str:
+    """The figures of a step, for a log."""
+    skipped = "  skipped" if event.skipped else ""
     return (
-        f"loss {event.loss:.4f}  lr {event.lr:.2e}  {event.tokens_per_second:,.0f} tokens/s  left"
-        f" {clock(event.eta)}{skipped}"
+        f"loss {event.loss:.4f}  lr {event.lr:.2e}  {event.tokens_per_second:,.0f} tokens/s "
+        f" {clock(event.eta)} left{skipped}"
     )
 
 
@@ -310,8 +305,8 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def plain(value: Any) -> Any:
-    """As JSON has it."""
+def json_value(value: Any) -> Any:
+    """As JSON has it: no infinity, no NaN, paths as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value

@@ -1,16 +1,18 @@
-"""`sightline demo`: a real model at work, and what it looks at, in a minute."""
+"""`sightline demo`: a real model at work, and its attention, in a minute."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sightline.cli.commands.run.generate import colour_of
-from sightline.cli.ui.arguments import IgnoreTensors
+from sightline.cli.commands.run.generate import piece_colour
+from sightline.cli.ui.completion import model_names
+from sightline.cli.ui.options.model import IgnoreOptions
 from sightline.cli.ui.output import TextWriter, note
 from sightline.terminal.console import Console
 
@@ -25,26 +27,28 @@ PAGE = Path("sightline-demo.html")
 
 def demo(
     *,
-    model: str = MODEL,
+    model: Annotated[str, Parameter(completer=model_names)] = MODEL,
     out: Path = PAGE,
     lesson: bool = False,
     steps: int = 200,
-    ignore_tensors: IgnoreTensors = (),
+    loading: IgnoreOptions = IgnoreOptions(),
 ) -> None:
-    """Fetch a small chat model, let it write, see where it looks, and keep all of it as one offline
-    page.
+    """See a Transformer at work in half a minute.
+
+    A small chat model generates a text; its attention is shown in the terminal and written as one
+    offline HTML page.
 
     Parameters
     ----------
     model
-        A decoder; the first time, the usual one is fetched (98 MB).
+        A decoder. The default one is downloaded on first use (98 MB).
     out
-        Where the page goes.
+        The HTML page to write.
     lesson
-        Instead: three words attend to each other, then a tiny model learns to repeat. Needs no file
-        and no network.
+        Instead of a real model: attention on three words, then a tiny model that learns to repeat.
+        Needs no file and no network.
     steps
-        How long the tiny model learns.
+        Training steps of the tiny model.
     """
     from sightline.errors import CheckpointError, InputError
 
@@ -52,25 +56,20 @@ def demo(
         raise InputError(f"--steps {steps}", expected="1 to 100000", fix="--steps 200")
     screen = Console()
     if not lesson:
-        from sightline.cli.ui.loading import load_shown
-
         try:
-            loaded = load_shown(model, ignore_tensors=ignore_tensors)
+            loaded = loading.load(model)
         except CheckpointError as error:
             if model != MODEL:
                 raise
-            note(
-                f"{error}. Here is the lesson, which needs no model; the demo itself once there is"
-                " a network."
-            )
+            note(f"{error}. This is the lesson, which needs no model; the demo needs a network.")
         else:
-            show(loaded, out, screen)
+            show_tour(loaded, out, screen)
             return
     show_lesson(steps, screen)
 
 
-def show(model: Model, file: Path, screen: Console) -> None:
-    """The tour in the terminal, then its page."""
+def show_tour(model: Model, file: Path, screen: Console) -> None:
+    """The tour in the terminal, then as a page."""
     from sightline.demo import tour
     from sightline.lens.draw.terminal import print_view
     from sightline.lens.draw.views import view_of
@@ -81,7 +80,7 @@ def show(model: Model, file: Path, screen: Console) -> None:
         f"1. {model.name} writes",
         f", {count / 1e6:.0f} million parameters, on this machine",
     )
-    story = write(model, tour.STORY, screen)
+    story = write_story(model, tour.STORY, screen)
     heading(screen, "2. Where it looks")
     seen = tour.look(model)
     best = seen.links[0]
@@ -101,8 +100,8 @@ def show(model: Model, file: Path, screen: Console) -> None:
         " it is."
     )
     screen.print(f"{seen.geometry.line()}\n{tour.about_direction(seen)}")
-    translated = translate(screen)
-    page = tour.write_tour(file, model, story, seen, translated)
+    translation = show_translation(screen)
+    page = tour.write_tour(file, model, story, seen, translation)
     heading(screen, "All of it to walk through")
     screen.print(f"{page.resolve()}", soft_wrap=True)
     screen.print(
@@ -120,33 +119,29 @@ def heading(screen: Console, title: str, more: str = "") -> None:
     screen.rule(Text.assemble((title, "bold"), more), align="left")
 
 
-def write(model: Model, prompt: str, screen: Console) -> Generation:
-    """A text as it is made, each word coloured by how sure the model was."""
+def write_story(model: Model, prompt: str, screen: Console) -> Generation:
+    """Stream a text, each token coloured by its probability."""
     from sightline.generation.text import Generation
 
-    found = Generation()
+    generation = Generation()
     writer = TextWriter()
     writer.write(prompt)
     for piece in model.stream(prompt, max_tokens=48, alternatives=5):
-        found.add(piece)
-        style = colour_of(piece.event.logprob) if writer.colours and piece.event is not None else ""
-        writer.write(piece.text, style)
+        generation.add(piece)
+        writer.write(piece.text, piece_colour(piece) if writer.colours else "")
     writer.end()
-    surest, least = (math.exp(pick(found.logprobs)) for pick in (max, min))
-    said = (
-        f"{found.tokens_per_second:.0f} tokens a second; its surest token {surest:.0%}, its boldest"
-        f" guess {least:.0%}"
-    )
+    highest = math.exp(max(generation.logprobs))
+    lowest = math.exp(min(generation.logprobs))
+    speed = f"{generation.tokens_per_second:.0f} tokens/s"
+    legend = "; green: likely, red: unlikely" if writer.colours else ""
     screen.print(
-        f"{said}{'; green where it was sure, red where it guessed' if writer.colours else ''}",
-        style="dim",
+        f"{speed}; token probabilities from {lowest:.0%} to {highest:.0%}{legend}", style="dim"
     )
-    return found
+    return generation
 
 
-def translate(screen: Console) -> Trace | None:
-    """A sentence into Japanese, and which word each part of it looked at; nothing where the model
-    is not there."""
+def show_translation(screen: Console) -> Trace | None:
+    """Translate a sentence into Japanese and show its alignment; None without the model."""
     from sightline.checkpoints.sources.catalogue import CATALOGUE
     from sightline.demo import tour
     from sightline.lens.draw.terminal import print_view
@@ -163,7 +158,7 @@ def translate(screen: Console) -> Trace | None:
 
 
 def show_lesson(steps: int, screen: Console) -> None:
-    """Three words, then a tiny model that learns while one waits."""
+    """Attention on three words, then a tiny model that is trained on the spot."""
     from sightline.demo import lesson as lesson
     from sightline.explain import example
 

@@ -1,17 +1,21 @@
-"""`sightline lab`: claims of the theory as experiments with a verdict."""
+"""`sightline lab`: claims about Transformers as experiments with a verdict."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from sightline.cli.ui.arguments import Count
+from sightline.cli.ui.completion import experiment_names
+from sightline.cli.ui.options.groups import OPTIONS, command_with_actions
+from sightline.cli.ui.options.text import OutputOptions
+from sightline.cli.ui.options.values import Count
 from sightline.cli.ui.output import write, write_json
 from sightline.errors import InputError, nearest
 from sightline.terminal.console import Console
@@ -23,12 +27,12 @@ FOLDER = Path("lab")
 STYLES = {"supported": "green", "not supported": "red", "inconclusive": "yellow"}
 MARKS = {True: "✓", False: "✗", None: "?"}
 ACTIONS = ("list", "run", "report")
-lab = App(name="lab", help="Claims of the theory as experiments with a verdict.")
+lab = command_with_actions("lab")
 
 
 @lab.default
-def other(*words: Annotated[str, Parameter(show=False)]) -> None:
-    """Claims of the theory as experiments with a verdict."""
+def refuse_lab_action(*words: Annotated[str, Parameter(show=False)]) -> None:
+    """Claims about Transformers as experiments with a verdict."""
     if not words:
         raise InputError(
             "nothing to do", expected="list, run or report", fix="sightline lab --help"
@@ -39,18 +43,18 @@ def other(*words: Annotated[str, Parameter(show=False)]) -> None:
 
 
 @lab.command(name="list")
-def show_list(*, json: bool = False) -> None:
-    """The experiments: name, claim, source.
+def list_experiments(*, output: OutputOptions = OutputOptions()) -> None:
+    """List the experiments: name, claim, source.
 
     Parameters
     ----------
-    json
-        Write a list of objects.
+    output.json
+        Write JSON: one object per experiment.
     """
     from sightline.lab.catalogue import EXPERIMENTS
 
-    if json:
-        write_json([about(one) for one in EXPERIMENTS.values()])
+    if output.json:
+        write_json([experiment_dict(one) for one in EXPERIMENTS.values()])
         return
     table = Table("name", "claim", "source", box=None, padding=(0, 2, 0, 0))
     table.columns[0].min_width = max(map(len, EXPERIMENTS))
@@ -59,7 +63,7 @@ def show_list(*, json: bool = False) -> None:
     Console().print(table)
 
 
-def about(experiment: Experiment) -> dict[str, Any]:
+def experiment_dict(experiment: Experiment) -> dict[str, Any]:
     texts = {
         name: {"en": words.en, "ja": words.ja}
         for name, words in (("title", experiment.title), ("claim", experiment.claim))
@@ -72,51 +76,68 @@ def about(experiment: Experiment) -> dict[str, Any]:
     }
 
 
+@Parameter(name="*", group=OPTIONS)
+@dataclass(frozen=True, kw_only=True)
+class LabOptions:
+    """How long an experiment takes, and its seed."""
+
+    seed: Count = 0
+    """The first of the seeds."""
+
+    quick: bool = False
+    """At most a minute per experiment: fewer seeds, smaller sizes."""
+
+    full: bool = False
+    """All seeds and sizes, however long it takes."""
+
+    def tier(self) -> Tier:
+        if self.quick and self.full:
+            raise InputError("--quick and --full", expected="one of them", fix="--quick")
+        if self.quick:
+            return "quick"
+        return "full" if self.full else "default"
+
+
 @lab.command
 def run(
-    name: str,
+    name: Annotated[str, Parameter(completer=experiment_names)],
     /,
     *,
-    seed: Count = 0,
-    quick: bool = False,
-    full: bool = False,
+    options: LabOptions = LabOptions(),
     out: Path = FOLDER,
-    json: bool = False,
+    output: OutputOptions = OutputOptions(),
 ) -> None:
-    """Run an experiment, or all of them. What was measured before is not measured again; Ctrl-C
-    loses nothing that was.
+    """Run an experiment, or all of them.
+
+    Measurements are saved one by one: after Ctrl-C, or in a later run, none is repeated.
 
     Parameters
     ----------
     name
-        One of `sightline lab list`, or all.
-    seed
-        The first of the seeds.
-    quick
-        At most a minute for each: fewer seeds, smaller sizes.
-    full
-        As long as it takes.
+        An experiment of `sightline lab list`, or all.
     out
-        The folder of the results and figures.
-    json
-        Write the findings as JSON.
+        Folder of the results and figures.
+    output.json
+        Write JSON: the findings with all numbers.
     """
     from sightline.lab.catalogue import EXPERIMENTS
     from sightline.lab.executor import find_experiment
 
-    if quick and full:
-        raise InputError("--quick and --full", expected="one of them", fix="--quick")
-    tier: Tier = "quick" if quick else "full" if full else "default"
+    tier = options.tier()
     chosen = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
-    found = [measured(one, out, tier, seed or 0, silent=json) for one in chosen]
-    if json:
-        write_json([plain(one) for one in found])
-    elif len(found) > 1:
-        show_all(found, out, Console())
+    findings = [
+        run_experiment(one, out, tier, options.seed or 0, silent=output.json) for one in chosen
+    ]
+    if output.json:
+        write_json([finding_dict(finding) for finding in findings])
+    elif len(findings) > 1:
+        show_verdicts(findings, out, Console())
 
 
-def measured(experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent: bool) -> Finding:
-    """One experiment with its progress on stderr, and then what was found."""
+def run_experiment(
+    experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent: bool
+) -> Finding:
+    """Run one experiment with its progress on stderr, and show its finding."""
     from sightline.lab.executor import finding, steps
     from sightline.lab.style import save_figure
 
@@ -135,19 +156,18 @@ def measured(experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent
                 completed=step.number,
                 description=f"{experiment.name} {step.part}",
             )
-    found = finding(experiment, out, tier=tier, seed=seed)
-    assert found is not None
-    with found.using_numbers():
-        pictures = [
-            path for name, made in found.figures().items() for path in save_figure(made, out / name)
-        ]
+    result = finding(experiment, out, tier=tier, seed=seed)
+    assert result is not None
+    with result.using_numbers():
+        figures = result.figures().items()
+        paths = [path for name, figure in figures for path in save_figure(figure, out / name)]
     if not silent:
-        show(found, pictures, Console())
-    return found
+        show_finding(result, paths, Console())
+    return result
 
 
-def show(found: Finding, pictures: list[Path], screen: Console) -> None:
-    """The claim, what was measured of it, and the verdict."""
+def show_finding(found: Finding, paths: list[Path], screen: Console) -> None:
+    """The claim, the checks and the verdict."""
     experiment = found.experiment
     screen.rule(Text(experiment.title.en, "bold"), align="left")
     screen.print(
@@ -161,38 +181,37 @@ def show(found: Finding, pictures: list[Path], screen: Console) -> None:
     screen.print(
         Text.assemble("\n", (found.verdict, f"bold {STYLES[found.verdict]}"), (time, "dim"))
     )
-    for path in pictures:
+    for path in paths:
         screen.print(str(path), style="dim", soft_wrap=True)
 
 
-def show_all(found: list[Finding], out: Path, screen: Console) -> None:
-    """The verdicts once more, and where to read on."""
+def show_verdicts(findings: list[Finding], out: Path, screen: Console) -> None:
+    """All verdicts in a table, and the command for the report."""
     table = Table("experiment", "verdict", "core-seconds", box=None, padding=(0, 2, 0, 0))
     table.columns[-1].justify = "right"
-    for one in found:
-        table.add_row(
-            one.experiment.name, Text(one.verdict, STYLES[one.verdict]), f"{one.seconds:,.0f}"
-        )
-    screen.rule(Text("All of them", "bold"), align="left")
+    for finding in findings:
+        verdict = Text(finding.verdict, STYLES[finding.verdict])
+        table.add_row(finding.experiment.name, verdict, f"{finding.seconds:,.0f}")
+    screen.rule(Text("All experiments", "bold"), align="left")
     screen.print(table)
     where = "" if out == FOLDER else f" {shlex.quote(str(out))}"
-    screen.print(f"\nread on: sightline lab report{where} --seed {found[0].seed}", soft_wrap=True)
+    screen.print(f"\nreport: sightline lab report{where} --seed {findings[0].seed}", soft_wrap=True)
 
 
-def plain(found: Finding) -> dict[str, Any]:
+def finding_dict(found: Finding) -> dict[str, Any]:
     """A finding as JSON has it."""
     checks = [
         {"says": check.statement.en, "holds": check.holds, "found": check.measured}
         for check in found.checks
     ]
-    said = {
+    result = {
         "experiment": found.experiment.name,
         "tier": found.tier,
         "seed": found.seed,
         "verdict": found.verdict,
         "checks": checks,
     }
-    return said | {
+    return result | {
         "core_seconds": found.seconds,
         "complete": found.complete,
         "versions": dict(found.versions),
@@ -205,23 +224,22 @@ def report(
     results: Path = FOLDER,
     /,
     *,
-    out: Path | None = None,
+    out: Annotated[Path | None, Parameter(show_default="report.html in the folder")] = None,
     language: Literal["en", "ja"] = "en",
-    seed: Count = None,
+    seed: Annotated[Count, Parameter(show_default="the one with the most findings")] = None,
 ) -> None:
-    """All findings of a folder as one offline page (.html), or as Markdown (.md) with its figures
-    beside it.
+    """Write all findings of a folder as one offline HTML page, or as Markdown with its figures.
 
     Parameters
     ----------
     results
-        The folder that `sightline lab run` wrote; by default lab.
+        The folder written by `sightline lab run`.
     out
-        The page to write; by default report.html in that folder.
+        The page to write: .html or .md.
     language
-        English or Japanese.
+        Language of the page.
     seed
-        The first of the seeds; by default the one with the most findings.
+        The seed of the findings.
     """
     from sightline.lab.report import write_html, write_markdown
 
@@ -236,19 +254,16 @@ def report(
             f"a report as {page.suffix or page.name!r}", expected=".html or .md", fix=fix
         )
     write_page = write_html if page.suffix.lower() == ".html" else write_markdown
-    write(write_page(finished(results, seed), page, language=language))
+    write(write_page(finished_findings(results, seed), page, language=language))
 
 
-def finished(results: Path, seed: int | None) -> list[Finding]:
-    """The findings of a seed, or of the one that has most of them."""
+def finished_findings(results: Path, seed: int | None) -> list[Finding]:
+    """The findings of a seed, or of the seed that has the most of them."""
     from sightline.lab.results import seeds_in
 
-    found = max(
-        (findings_of(results, one) for one in (seeds_in(results) if seed is None else [seed])),
-        key=len,
-        default=[],
-    )
-    if not found:
+    seeds = seeds_in(results) if seed is None else [seed]
+    findings = max((findings_of(results, one) for one in seeds), key=len, default=[])
+    if not findings:
         others = [] if seed is None else seeds_in(results)
         seen = f"no finished experiment in {results}"
         fix = f"--seed {others[0]}" if others else "sightline lab run all --quick"
@@ -257,17 +272,17 @@ def finished(results: Path, seed: int | None) -> list[Finding]:
             expected="results of `sightline lab run`",
             fix=fix,
         )
-    return found
+    return findings
 
 
 def findings_of(out: Path, seed: int) -> list[Finding]:
-    """What is finished, of each experiment in its longest tier."""
+    """The finished findings of a seed, each experiment in its longest tier."""
     from sightline.lab.catalogue import EXPERIMENTS
     from sightline.lab.executor import finding
     from sightline.lab.experiment import TIERS
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for experiment in EXPERIMENTS.values():
-        at_hand = [finding(experiment, out, tier=tier, seed=seed) for tier in reversed(TIERS)]
-        found += [one for one in at_hand if one is not None and one.complete][:1]
-    return found
+        tiers = [finding(experiment, out, tier=tier, seed=seed) for tier in reversed(TIERS)]
+        findings += [one for one in tiers if one is not None and one.complete][:1]
+    return findings

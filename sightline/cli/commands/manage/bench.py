@@ -1,18 +1,20 @@
-"""`sightline bench`: how fast this machine is with Sightline, beside its peers. The measuring lives
-in `bench/` of the source tree."""
+"""`sightline bench`: benchmark this machine against peers. The benchmarks live in `bench/` of the
+repository."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from sightline.cli.ui.arguments import Count
+from cyclopts import Parameter
+
+from sightline.cli.ui.options.values import Count
 from sightline.errors import InputError
 
 ROOT = Path(__file__).parents[4]
-Work = Literal[
+Benchmark = Literal[
     "decode",
     "prefill",
     "streams",
@@ -27,60 +29,62 @@ Work = Literal[
 
 
 def bench(
-    work: Work = "all",
+    work: Benchmark = "all",
     /,
     *,
-    rounds: Count = None,
-    threads: Count = None,
+    rounds: Annotated[Count, Parameter(show_default="7")] = None,
+    threads: Annotated[Count, Parameter(show_default="2")] = None,
     large: bool = False,
     install: bool = False,
 ) -> None:
-    """Measure in turns with llama.cpp, CTranslate2 and others, as ratios with their ranges. Needs
-    the repository, not the package alone.
+    """Benchmark against llama.cpp, CTranslate2 and others, in turns, as ratios with their ranges.
+
+    Needs a checkout of the repository.
 
     Parameters
     ----------
     work
-        decode, prefill, streams or serve (8 and 32 at once), lookup (guessing from the text),
-        encode, translate, quality (perplexity by precision), train, or all.
+        What to measure. streams and serve: 8 and 32 sequences in a batch; lookup: prompt-lookup
+        decoding; quality: perplexity by precision.
     rounds
-        How often each contestant has its turn; 7 by default.
+        Number of rounds; each contestant runs once per round.
     threads
-        Threads of each contestant; 2 by default.
+        Threads per contestant.
     large
-        A model of one billion parameters too: 10 GB of memory, 15 GB of disk.
+        Also measure a model of one billion parameters: 10 GB of memory, 15 GB of disk.
     install
-        Install the peers first, into build/peers: some twenty minutes once.
+        First install the peers into build/peers, about twenty minutes, once.
     """
     for name, number in (("rounds", rounds), ("threads", threads)):
         if number is not None and number < 1:
-            raise InputError(f"--{name} {number}", expected="a whole number above 0")
+            raise InputError(f"--{name} {number}", expected="an integer above 0")
     check_tree()
     if install:
         importlib.import_module("bench.peers").install()
     if work != "train":
-        counts = [
-            word
-            for name, n in (("rounds", rounds), ("threads", threads))
-            if n
-            for word in (f"--{name}", str(n))
-        ]
-        importlib.import_module("bench.native.__main__").main(
-            [
-                *([] if work == "all" else ["streams" if work == "serve" else work]),
-                *counts,
-                *(["--large"] if large else []),
-            ]
-        )
+        line = engine_arguments(work, rounds=rounds, threads=threads, large=large)
+        importlib.import_module("bench.native.__main__").main(line)
     if work in ("train", "all"):
         importlib.import_module("bench.training").main(rounds or 5)
 
 
+def engine_arguments(
+    work: Benchmark, *, rounds: int | None, threads: int | None, large: bool
+) -> list[str]:
+    """The arguments of `python -m bench.native`."""
+    line = [] if work == "all" else ["streams" if work == "serve" else work]
+    if rounds:
+        line += ["--rounds", str(rounds)]
+    if threads:
+        line += ["--threads", str(threads)]
+    return [*line, "--large"] if large else line
+
+
 def check_tree() -> None:
-    """The measuring code must be beside the package."""
+    """Refuse to run without the repository, and make it importable."""
     if not (ROOT / "bench" / "native" / "__main__.py").is_file():
         raise InputError(
-            "bench without its source tree",
+            "bench without the repository",
             expected="a checkout of the repository",
             fix="run it there: make bench",
         )

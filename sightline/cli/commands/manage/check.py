@@ -1,15 +1,17 @@
-"""`sightline check`: the laws, measured on one very checkpoint."""
+"""`sightline check`: the laws, measured on a checkpoint."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from sightline.cli.ui.arguments import IgnoreTensors, Strict
-from sightline.cli.ui.loading import load_shown
+from sightline.cli.ui.options.model import LoadOptions
+from sightline.cli.ui.options.text import OutputOptions
+from sightline.cli.ui.options.values import ModelName
 from sightline.cli.ui.output import remark, write_json
 from sightline.escapes import escape_line
 from sightline.terminal.console import Console
@@ -19,80 +21,77 @@ if TYPE_CHECKING:
 
 
 def check(
-    model: str,
+    model: ModelName,
     /,
     *,
     seed: int = 0,
-    json: bool = False,
-    reference: bool = True,
-    strict: Strict = False,
+    reference: Annotated[bool, Parameter(negative="--no-reference")] = True,
     verify: bool = False,
-    ignore_tensors: IgnoreTensors = (),
+    loading: LoadOptions = LoadOptions(),
+    output: OutputOptions = OutputOptions(),
 ) -> None:
-    """Measure on this checkpoint what should be equal: cache, batch, padding, kernels, saving, and
-    transformers' own numbers.
+    """Check the laws on a checkpoint: what must give equal results, and how far it differs.
+
+    Cached against full decoding, batch against single sequences, padding, kernels against the
+    equations, saving and loading, and the numbers of Hugging Face's transformers. Exit code 1 if a
+    law is broken.
 
     Parameters
     ----------
-    model
-        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
     seed
-        Of the random tokens.
-    json
-        Write JSON.
+        Seed of the random tokens.
     reference
-        Compare with transformers, where it is installed.
+        Compare with Hugging Face's transformers, if it is installed.
     verify
-        First hold every file against the checksums in the folder's sightline.json.
+        First verify every file against the checksums in the folder's sightline.json.
+    output.json
+        Write JSON: every law with its difference and tolerance.
     """
     from sightline import laws
 
-    loaded = load_shown(model, verify=verify, strict=strict, ignore_tensors=ignore_tensors)
-    found: list[Measured] = []
-    for measured in laws.check(loaded, seed=seed, reference=reference):
-        found.append(measured)
-        remark(f"  {'holds' if measured.holds else 'BROKEN'}  {measured.law}")
-    if json:
-        rows = [
-            {
-                "law": m.law,
-                "difference": m.difference,
-                "allowed": m.allowed,
-                "holds": m.holds,
-                "note": m.note,
-            }
-            for m in found
-        ]
-        write_json({"model": model, "holds": all(m.holds for m in found), "laws": rows})
+    loaded = loading.load(model, verify=verify)
+    results: list[Measured] = []
+    for result in laws.check(loaded, seed=seed, reference=reference):
+        results.append(result)
+        remark(f"  {'holds' if result.holds else 'BROKEN'}  {result.law}")
+    all_hold = all(result.holds for result in results)
+    if output.json:
+        rows = [law_dict(result) for result in results]
+        write_json({"model": model, "holds": all_hold, "laws": rows})
     else:
-        Console().print(table_of(found))
-    if not all(m.holds for m in found):
+        Console().print(law_table(results))
+    if not all_hold:
         sys.exit(1)
 
 
-def table_of(found: list[Measured]) -> Table:
+def law_dict(result: Measured) -> dict[str, Any]:
+    """A law as JSON has it."""
+    names = ("law", "difference", "allowed", "holds", "note")
+    return {name: getattr(result, name) for name in names}
+
+
+def law_table(results: list[Measured]) -> Table:
     """The laws as a table."""
     table = Table(box=None, pad_edge=False)
     for heading in ("law", "difference", "allowed", "", ""):
-        table.add_column(
-            heading, justify="right" if heading in ("difference", "allowed") else "left"
-        )
-    for m in found:
-        difference = (
-            "–" if m.difference is None else "0" if m.difference == 0 else f"{m.difference:.1e}"
-        )
-        verdict = (
-            "not measured"
-            if m.difference is None
-            else "holds"
-            if m.holds
-            else Text("broken", "bold red")
-        )
+        is_number = heading in ("difference", "allowed")
+        table.add_column(heading, justify="right" if is_number else "left")
+    for result in results:
         table.add_row(
-            m.law,
-            difference,
-            "0" if m.allowed == 0 else f"{m.allowed:.0e}",
-            verdict,
-            Text(escape_line(m.note), "dim"),
+            result.law,
+            "–" if result.difference is None else scientific(result.difference, 1),
+            scientific(result.allowed, 0),
+            law_verdict(result),
+            Text(escape_line(result.note), "dim"),
         )
     return table
+
+
+def scientific(value: float, digits: int) -> str:
+    return "0" if value == 0 else f"{value:.{digits}e}"
+
+
+def law_verdict(result: Measured) -> Text:
+    if result.difference is None:
+        return Text("not measured")
+    return Text("holds") if result.holds else Text("broken", "bold red")

@@ -1,86 +1,89 @@
-"""`sightline doctor`: what this machine has, which path runs, and why."""
+"""`sightline doctor`: what this machine has, which engine runs, and why."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sightline.cli.ui.output import write, write_json
+from sightline.cli.ui.options.text import OutputOptions
+from sightline.cli.ui.output import counted, write, write_json
 
 
-def doctor(*, json: bool = False) -> None:
-    """Versions, threads, processor, and whether Sightline's own kernels run here.
+def doctor(*, output: OutputOptions = OutputOptions()) -> None:
+    """Show versions, processor and threads, and whether Sightline's native kernels run here.
 
     Parameters
     ----------
-    json
-        Write JSON.
+    output.json
+        Write JSON: every line as a key.
     """
-    found = facts()
-    if json:
-        write_json(found)
+    facts = machine_facts()
+    if output.json:
+        write_json(facts)
         return
-    widest = max(map(len, found))
-    write(*(f"{name:{widest}}  {value}" for name, value in found.items()))
+    width = max(map(len, facts))
+    write(*(f"{name:{width}}  {value}" for name, value in facts.items()))
 
 
-def facts() -> dict[str, Any]:
-    """By name, in the order that a reader wants them."""
+def machine_facts() -> dict[str, Any]:
+    """Facts by name, the most important first."""
     import platform
 
     import torch
 
     from sightline import __version__
     from sightline.amx_workaround import beware
-    from sightline.kernels import library as kernels
 
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "sightline": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-    }
-    found |= {
         "machine": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),
         "cuda": torch.cuda.is_available(),
     }
     if warning := beware():
-        found["beware"] = warning
-    if kernels.available():
-        native = kernels.ready()
-        found["native kernels"] = (
-            f"yes, for {native.kind()} (this processor can run: {', '.join(native.kinds())})"
-        )
-        products = "matrix products, " if kernels.OWN_PRODUCTS else ""
-        found["training uses"] = (
-            f"own {products}attention, activations, RMSNorm and rotation in float32; torch for the"
-            " rest"
-        )
-        found["engine"] = (
+        facts["beware"] = warning
+    return facts | kernel_facts()
+
+
+def kernel_facts() -> dict[str, str]:
+    """Which kernels run, or why none do."""
+    from sightline.kernels import library as kernels
+
+    if not kernels.available():
+        return {
+            "native kernels": f"no: {kernels.missing}",
+            "training uses": "torch",
+            "engine": "torch",
+            "fix": "install a C++ compiler, then pip install --force-reinstall sightline",
+        }
+    native = kernels.ready()
+    kinds = ", ".join(native.kinds())
+    products = "matrix products, " if kernels.OWN_PRODUCTS else ""
+    return {
+        "native kernels": f"yes, for {native.kind()} (this processor can run: {kinds})",
+        "training uses": (
+            f"own {products}attention, activations, RMSNorm and rotary embeddings in float32; torch"
+            " for the rest"
+        ),
+        "engine": (
             "native and torch (--engine native --dtype float32, float16, int8, int8_groups, int4,"
             " int4_min)"
-        )
-        found["packed weights"] = packed_weights()
-    else:
-        found["native kernels"] = f"no: {kernels.missing}"
-        found["training uses"] = found["engine"] = "torch"
-        found["fix"] = "install a C++ compiler, then pip install --force-reinstall sightline"
-    return found
+        ),
+        "packed weights": packed_weights(),
+    }
 
 
 def packed_weights() -> str:
-    """How much the native engine has put into the cache."""
-    from sightline.checkpoints.sources import directories as places
+    """The size of the native engine's cache of packed weights."""
+    from sightline.checkpoints.sources import directories
     from sightline.engine import store
     from sightline.errors import CheckpointError
 
     try:
-        folder = places.packed()
+        folder = directories.packed()
     except CheckpointError as error:
         return f"not kept: {error.seen}"
     count, size = store.size(folder)
-    said = (
-        f"{size / 1e6:,.0f} MB in {count} {'file' if count == 1 else 'files'}"
-        if count
-        else "none yet"
-    )
-    return f"{said}, in {folder} (the folder may be deleted)"
+    amount = f"{size / 1e6:,.0f} MB in {counted(count, 'file')}" if count else "none yet"
+    return f"{amount}, in {folder} (the folder may be deleted)"

@@ -6,39 +6,42 @@ from typing import Any
 
 from rich.text import Text
 
-from sightline.cli.ui.output import show, write_json
+from sightline.cli.ui.options.text import OutputOptions
+from sightline.cli.ui.options.values import ModelName
+from sightline.cli.ui.output import show_lines, write_json
 from sightline.escapes import escape_line
 
 
-def info(model: str, /, *, strict: bool = False, json: bool = False) -> None:
-    """Family, sizes, positions, norms, context, dtype, bytes, tokenizer, chat template and licence
-    of a checkpoint.
+def info(
+    model: ModelName, /, *, strict: bool = False, output: OutputOptions = OutputOptions()
+) -> None:
+    """Show what a checkpoint is, without reading its weights.
+
+    Family, sizes, positions, norms, context length, dtype, bytes, tokenizer, chat template and
+    licence.
 
     Parameters
     ----------
-    model
-        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
     strict
-        Refuse keys of config.json that nobody knows; otherwise they are noted.
-    json
-        Write JSON.
+        Refuse unknown keys in config.json; by default they are reported as notes.
+    output.json
+        Write JSON: every line as a key.
     """
     from sightline.checkpoints.info import checkpoint_info
 
     facts = checkpoint_info(model, strict=strict)
-    if json:
+    if output.json:
         write_json(facts)
         return
-    show(
-        lambda width: [
-            Text.assemble((f"{name:<15}", "dim"), escape_line(spell(value)))
-            for name, value in facts.items()
-        ]
-    )
+    lines = [
+        Text.assemble((f"{name:<15}", "dim"), escape_line(fact_text(value)))
+        for name, value in facts.items()
+    ]
+    show_lines(lambda width: lines)
 
 
-def spell(value: Any) -> str:
-    """A fact in words."""
+def fact_text(value: Any) -> str:
+    """A fact as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

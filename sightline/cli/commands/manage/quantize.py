@@ -3,16 +3,21 @@ costs in quality."""
 
 from __future__ import annotations
 
-import json as text_of
+import json as json_library
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sightline.cli.ui.arguments import Count, IgnoreTensors
+from cyclopts import Parameter
+
 from sightline.cli.ui.input import read_file
-from sightline.cli.ui.output import bar, remark, write, write_json
+from sightline.cli.ui.options.groups import OPTIONS
+from sightline.cli.ui.options.model import IgnoreOptions
+from sightline.cli.ui.options.text import OutputOptions
+from sightline.cli.ui.options.values import Count, ModelName
+from sightline.cli.ui.output import progress_bar, remark, write, write_json
 from sightline.errors import InputError
 from sightline.terminal.console import Console
 
@@ -26,67 +31,83 @@ PLAY = "Shakespeare's Macbeth"
 INTERRUPTED = 130
 
 
+@Parameter(name="*", group=OPTIONS)
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions:
+    """Which precisions, and on which text they are measured."""
+
+    dtype: str = ALL
+    """Precisions, separated by commas."""
+
+    report: bool = False
+    """Measure the quality."""
+
+    text: Annotated[Path | None, Parameter(show_default=f"{PLAY}, downloaded once")] = None
+    """UTF-8 file to measure on."""
+
+    limit: Annotated[Count, Parameter(show_default="4096")] = None
+    """Maximum number of tokens of the text."""
+
+    out: Path | None = None
+    """Folder for report.json and the chart as errors.svg and errors.png."""
+
+    def check(self) -> None:
+        """Refuse what cannot be done before a model is loaded."""
+        for name, value in (("--text", self.text), ("--limit", self.limit), ("--out", self.out)):
+            if value is not None and not self.report:
+                raise InputError(f"{name} without --report", expected="both", fix="add --report")
+        if self.limit is not None and self.limit < 1:
+            raise InputError(
+                f"--limit is {self.limit}",
+                expected="1 or more",
+                fix="leave it out for 4,096 tokens",
+            )
+        if self.out is not None and self.out.exists() and not self.out.is_dir():
+            raise InputError(
+                f"{self.out} is a file", expected="a folder", fix="--out another place"
+            )
+
+
 def quantize(
-    model: str,
+    model: ModelName,
     /,
     *,
-    dtype: str = ALL,
-    report: bool = False,
-    text: Path | None = None,
-    limit: Count = None,
-    out: Path | None = None,
-    ignore_tensors: IgnoreTensors = (),
-    json: bool = False,
+    options: QuantizeOptions = QuantizeOptions(),
+    loading: IgnoreOptions = IgnoreOptions(),
+    output: OutputOptions = OutputOptions(),
 ) -> None:
-    """What a model weighs in each precision of the native engine. With --report, what that costs:
-    perplexity on a text, KL to float32, how often the likeliest token is the same, the largest
-    error of a logit, and the error of each matrix and after each block.
+    """Show what a model weighs in each precision of the native engine.
+
+    With --report also the quality: perplexity on a text, KL divergence to float32, how often the
+    most likely token is the same, the largest error of a logit, and the relative error of each
+    matrix and after each block.
 
     Parameters
     ----------
-    model
-        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
-    dtype
-        float16, int8, int8_groups, int4 or int4_min, or several with commas between; by default all
-        of them.
-    report
-        Measure the quality.
-    text
-        The text to measure on; by default Shakespeare's Macbeth, fetched once.
-    limit
-        Read so many tokens of the text at most; by default 4,096.
-    out
-        A folder for report.json and the chart as errors.svg and errors.png.
-    json
-        Write JSON: bytes, or with --report every figure of it.
+    output.json
+        Write JSON: bytes, or with --report every figure.
     """
-    from sightline.cli.ui.loading import load_shown
-
-    wanted = precisions_of(dtype)
-    check_asked(report=report, text=text, limit=limit, out=out)
-    written = read_file(text) if text is not None else ""
-    if text is not None and not written:
-        raise InputError(
-            f"{text} is empty",
-            expected="some text to measure on",
-            fix="--text another file, or leave it out",
-        )
-    loaded = load_shown(model, ignore_tensors=ignore_tensors)
-    if not report:
-        show_sizes(loaded, wanted, json=json)
+    precisions = parse_precisions(options.dtype)
+    options.check()
+    content = None if options.text is None else read_sample(options.text)
+    loaded = loading.load(model)
+    if not options.report:
+        show_sizes(loaded, precisions, json=output.json)
         return
-    name, written = (PLAY, default_text()) if text is None else (text.name, written)
-    found = measured(loaded, wanted, written, limit=limit)
-    show(loaded, name, found, json=json)
-    if out is not None and found:
-        save(loaded, name, found, out)
-    if len(found) < len(wanted):
-        remark(f"interrupted: {', '.join(wanted[len(found) :])} not measured", style="")
+    name = PLAY if options.text is None else options.text.name
+    text = default_text() if content is None else content
+    qualities = measure_quality(loaded, precisions, text, limit=options.limit)
+    show_quality(loaded, name, qualities, json=output.json)
+    if options.out is not None and qualities:
+        save_quality(loaded, name, qualities, options.out)
+    missing = precisions[len(qualities) :]
+    if missing:
+        remark(f"interrupted: {', '.join(missing)} not measured", style="")
         sys.exit(INTERRUPTED)
 
 
-def precisions_of(dtype: str) -> list[Precision]:
-    """The precisions that were named, each once."""
+def parse_precisions(dtype: str) -> list[Precision]:
+    """The precisions named, each once."""
     from sightline.engine.matrices import check_precision
     from sightline.kernels import library as kernels
 
@@ -96,121 +117,120 @@ def precisions_of(dtype: str) -> list[Precision]:
             expected="one that was compiled",
             fix="sightline doctor",
         )
-    return [
-        check_precision(name) for name in dict.fromkeys(part.strip() for part in dtype.split(","))
-    ]
+    names = dict.fromkeys(part.strip() for part in dtype.split(","))
+    return [check_precision(name) for name in names]
 
 
-def check_asked(*, report: bool, text: Path | None, limit: int | None, out: Path | None) -> None:
-    """Said before a model is loaded."""
-    for name, value in (("--text", text), ("--limit", limit), ("--out", out)):
-        if value is not None and not report:
-            raise InputError(f"{name} without --report", expected="both", fix="add --report")
-    if limit is not None and limit < 1:
+def read_sample(file: Path) -> str:
+    """The text to measure on; an empty file is refused."""
+    text = read_file(file)
+    if not text:
         raise InputError(
-            f"--limit is {limit}", expected="1 or more", fix="leave it out for 4,096 tokens"
+            f"{file} is empty",
+            expected="some text to measure on",
+            fix="--text another file, or leave it out",
         )
-    if out is not None and out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file", expected="a folder", fix="--out another place")
+    return text
 
 
 def default_text() -> str:
-    """A play that no recipe of ours learns from."""
+    """A play that no recipe trains on."""
     from sightline.recipes.plays import works
 
     return works()[1][0].read_text(encoding="utf-8")
 
 
-def show_sizes(loaded: Model, wanted: Sequence[Precision], *, json: bool) -> None:
+def show_sizes(loaded: Model, precisions: Sequence[Precision], *, json: bool) -> None:
     from sightline.engine.quality import packed_bytes
     from sightline.terminal.progress import megabytes
 
     sizes = {
-        precision: packed_bytes(loaded.running, precision) for precision in ("float32", *wanted)
+        precision: packed_bytes(loaded.running, precision) for precision in ("float32", *precisions)
     }
     if json:
         write_json({"model": loaded.name, "bytes": sizes})
         return
     for precision, size in sizes.items():
         write(f"{precision:<12} {megabytes(size):>10}   {size / sizes['float32']:6.1%}")
-    remark("what they cost: add --report")
+    remark("--report measures the quality of each")
 
 
-def measured(
-    loaded: Model, wanted: Sequence[Precision], text: str, *, limit: int | None
+def measure_quality(
+    loaded: Model, precisions: Sequence[Precision], text: str, *, limit: int | None
 ) -> list[Quality]:
-    """The report, with a bar; after Ctrl-C what there is of it."""
+    """The quality of each precision, with a progress bar; after Ctrl-C those measured so far."""
     from sightline.engine.quality import LIMIT, reports
 
-    found: list[Quality] = []
-    with bar() as progress:
+    qualities: list[Quality] = []
+    with progress_bar() as progress:
         task = progress.add_task("reading", total=1)
 
-        def tell(what: str, done: int, total: int) -> None:
+        def report(what: str, done: int, total: int) -> None:
             progress.update(task, description=what, completed=done, total=total)
 
         try:
-            for one in reports(
+            for quality in reports(
                 loaded,
                 text,
-                precisions=wanted,
+                precisions=precisions,
                 limit=LIMIT if limit is None else limit,
-                progress=tell,
+                progress=report,
             ):
-                found.append(one)  # noqa: PERF402  Ctrl-C keeps what there is
+                qualities.append(quality)  # noqa: PERF402  Ctrl-C keeps those measured so far
         except KeyboardInterrupt:
-            if not found:
+            if not qualities:
                 raise
-    return found
+    return qualities
 
 
-def plain(loaded: Model, name: str, found: Sequence[Quality]) -> dict[str, Any]:
+def quality_dict(loaded: Model, name: str, qualities: Sequence[Quality]) -> dict[str, Any]:
     """The report as JSON has it."""
     from sightline.engine.quality import packed_bytes
 
-    truth = {
+    float32 = {
         "bytes": packed_bytes(loaded.running, "float32"),
-        "perplexity": found[0].float32_perplexity,
+        "perplexity": qualities[0].float32_perplexity,
     }
     return {
         "model": loaded.name,
         "text": name,
-        "tokens": found[0].tokens,
-        "float32": truth,
-        "precisions": [asdict(one) for one in found],
+        "tokens": qualities[0].tokens,
+        "float32": float32,
+        "precisions": [asdict(quality) for quality in qualities],
     }
 
 
-def show(loaded: Model, name: str, found: Sequence[Quality], *, json: bool) -> None:
-    from sightline.cli.ui.quantize_chart import chart, table
+def show_quality(loaded: Model, name: str, qualities: Sequence[Quality], *, json: bool) -> None:
+    """The report as JSON, or as a table and bar charts."""
+    from sightline.cli.ui.quantize_chart import error_chart, quality_table
 
-    said = plain(loaded, name, found)
+    report = quality_dict(loaded, name, qualities)
     if json:
-        write_json(said)
+        write_json(report)
         return
-    write(
-        f"{loaded.name}, {said['tokens']:,} tokens of {name}, against float32",
-        "",
-        *table(said["float32"], found),
-    )
+    write(f"{loaded.name}, {report['tokens']:,} tokens of {name}, against float32", "")
+    write(*quality_table(report["float32"], qualities))
     width = Console().width
-    for one in found:
-        write("", *chart(one, width=width))
+    for quality in qualities:
+        write("", *error_chart(quality, width=width))
 
 
-def save(loaded: Model, name: str, found: Sequence[Quality], out: Path) -> None:
-    """report.json, errors.svg and errors.png."""
-    from sightline.cli.ui.quantize_chart import figure
+def save_quality(loaded: Model, name: str, qualities: Sequence[Quality], out: Path) -> None:
+    """Write report.json, errors.svg and errors.png."""
+    from sightline.cli.ui.quantize_chart import error_figure
+
+    report = quality_dict(loaded, name, qualities)
 
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / "report.json").write_text(
-            text_of.dumps(plain(loaded, name, found), indent=2, ensure_ascii=False) + "\n",
+            json_library.dumps(report, indent=2, ensure_ascii=False) + "\n",
             encoding="utf-8",
         )
-        drawn = figure(f"{loaded.name}: errors by layer, against float32, on {name}", found)
-        drawn.savefig(out / "errors.svg", metadata={"Date": None})
-        drawn.savefig(out / "errors.png", dpi=160)
+        title = f"{loaded.name}: errors by layer, against float32, on {name}"
+        figure = error_figure(title, qualities)
+        figure.savefig(out / "errors.svg", metadata={"Date": None})
+        figure.savefig(out / "errors.png", dpi=160)
     except OSError as error:
         raise InputError(
             f"{out} cannot be written: {error.strerror}", fix="--out another folder"

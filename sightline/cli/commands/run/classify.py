@@ -4,115 +4,93 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
+from rich.text import Text as StyledText
 
-from sightline.cli.commands.run.embed import notes_shown, read_texts, say_speed
-from sightline.cli.ui.arguments import Dtype, IgnoreTensors, OneText, Strict
-from sightline.cli.ui.output import show, write_json
+from sightline.cli.ui.input import read_texts
+from sightline.cli.ui.options.model import RunOptions
+from sightline.cli.ui.options.text import InputOptions, OutputOptions
+from sightline.cli.ui.options.values import ModelName, Text
+from sightline.cli.ui.output import report_speed, show_lines, warnings_as_notes, write_json
+from sightline.cli.ui.probability_bars import probability_line
 from sightline.escapes import escape_line
 
 if TYPE_CHECKING:
     from sightline.tasks.classify import Classification
 
-SHOWN = 10  # labels of a text
+SHOWN_LABELS = 10  # per text
 
 
 def classify(
-    model: str,
+    model: ModelName,
     /,
-    *texts: OneText,
-    file: Path | None = None,
-    engine: Literal["auto", "native", "torch"] = "torch",
-    dtype: Dtype = "float32",
-    strict: Strict = False,
-    ignore_tensors: IgnoreTensors = (),
-    json: bool = False,
+    *texts: Text,
+    input: InputOptions = InputOptions(),
+    running: RunOptions = RunOptions(),
+    output: OutputOptions = OutputOptions(),
 ) -> None:
-    """Give texts their labels, with the probability of each; a tagger gives one to each token.
+    """Label texts with the probability of each label; a tagger labels each token.
 
     Parameters
     ----------
-    model
-        A folder, a name of `sightline models`, or OWNER/NAME of the hub, of a model with a
-        classifier.
     texts
-        The texts; - reads standard input, one text a line.
-    file
-        Read the texts from a file, one a line.
-    engine
-        native runs the model on Sightline's own engine, in any --dtype.
-    json
+        The texts; - reads standard input, one text per line.
+    input.file
+        Read the texts from a UTF-8 file, one per line.
+    output.json
         Write JSON: each text with its label and the probability of every label, or with its
-        labelled tokens.
+        labelled tokens, and the runner.
     """
-    from sightline.cli.ui.loading import load_shown
-
-    wanted = read_texts(texts, file, command="classify")
-    loaded = load_shown(
-        model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors
-    )
+    wanted = read_texts(texts, input.file, command="classify")
+    loaded = running.load(model)
     started = time.perf_counter()
-    with notes_shown():
-        found = loaded.classify(wanted)
+    with warnings_as_notes():
+        results = loaded.classify(wanted)
     seconds = time.perf_counter() - started
-    if json:
-        write_json([plain(*pair) for pair in zip(wanted, found, strict=True)])
+    pairs = list(zip(wanted, results, strict=True))
+    if output.json:
+        runner = loaded.runner.name
+        write_json([{**classification_dict(*pair), "runner": runner} for pair in pairs])
     else:
-        show(
-            lambda width: [
-                line
-                for pair in zip(wanted, found, strict=True)
-                for line in lines_of(*pair, alone=len(wanted) == 1)
-            ]
-        )
-    say_speed(len(wanted), seconds)
+        alone = len(wanted) == 1
+        lines = [line for pair in pairs for line in classification_lines(*pair, alone=alone)]
+        show_lines(lambda width: lines)
+    report_speed(len(wanted), seconds)
 
 
-def plain(text: str, found: Classification) -> dict[str, Any]:
-    """What was found, as values; only that which this model gives."""
-    if found.label is None:
-        return {"text": text, "tokens": [asdict(token) for token in found.tokens]}
+def classification_dict(text: str, result: Classification) -> dict[str, Any]:
+    """A result as JSON has it: one label per text, or one per token."""
+    if result.label is None:
+        return {"text": text, "tokens": [asdict(token) for token in result.tokens]}
     return {
         "text": text,
-        "label": found.label,
-        "probability": found.probability,
-        "probabilities": found.probabilities,
+        "label": result.label,
+        "probability": result.probability,
+        "probabilities": result.probabilities,
     }
 
 
-def lines_of(text: str, found: Classification, *, alone: bool) -> list[Text]:
-    """The text, then its labels with bars, or its tokens."""
-    from sightline.cli.commands.run.fill import bar_line
-
-    head = [] if alone else [Text(" ".join(text.split()), "bold")]
-    if found.label is None:
-        return [*head, *tagged(found)]
-    ranked = sorted(found.probabilities.items(), key=lambda pair: -pair[1])
-    more = (
-        [Text(f"… {len(ranked) - SHOWN} more labels: --json has them", "dim")]
-        if len(ranked) > SHOWN
-        else []
-    )
-    return [
-        *head,
-        *(bar_line(label, value) for label, value in ranked[:SHOWN]),
-        *more,
-        *([] if alone else [Text()]),
-    ]
+def classification_lines(text: str, result: Classification, *, alone: bool) -> list[StyledText]:
+    """The text, then its labels with bars, or its tokens; one text alone is not repeated."""
+    lines = [] if alone else [StyledText(" ".join(text.split()), "bold")]
+    if result.label is None:
+        return [*lines, *token_lines(result)]
+    ranked = sorted(result.probabilities.items(), key=lambda pair: -pair[1])
+    lines += [probability_line(label, value) for label, value in ranked[:SHOWN_LABELS]]
+    more = len(ranked) - SHOWN_LABELS
+    if more > 0:
+        lines.append(StyledText(f"… {more} more labels: --json lists them", "dim"))
+    return lines if alone else [*lines, StyledText()]
 
 
-def tagged(found: Classification) -> list[Text]:
-    """One line for each token: where it is, its label, how sure."""
-    wide = max((len(repr(token.text)) for token in found.tokens), default=0)
-    lines: list[Text] = []
-    for token in found.tokens:
-        line = (
-            Text()
-            .append(f"{token.start:>5}–{token.end:<5} ", "dim")
-            .append(f"{token.text!r:<{wide}}  {token.probability:6.1%}  ")
-        )
+def token_lines(result: Classification) -> list[StyledText]:
+    """One line per token: its position, its label and the label's probability."""
+    width = max((len(repr(token.text)) for token in result.tokens), default=0)
+    lines: list[StyledText] = []
+    for token in result.tokens:
+        line = StyledText()
+        line.append(f"{token.start:>5}–{token.end:<5} ", "dim")
+        line.append(f"{token.text!r:<{width}}  {token.probability:6.1%}  ")
         lines.append(line.append(escape_line(token.label), "bold"))
     return lines

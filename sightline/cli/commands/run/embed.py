@@ -1,114 +1,85 @@
-"""`sightline embed`: one vector for each text, and how alike the texts are."""
+"""`sightline embed`: one vector per text, and their cosine similarities."""
 
 from __future__ import annotations
 
 import os
-import re
 import time
-import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
+from cyclopts import Parameter
+from rich.text import Text as StyledText
 
-from sightline.cli.ui.arguments import Dtype, IgnoreTensors, OneText, Strict
-from sightline.cli.ui.input import read_file, read_input
-from sightline.cli.ui.output import bar, note, remark, show, write, write_json
-from sightline.errors import InputError, nearest
+from sightline.cli.ui.input import read_texts
+from sightline.cli.ui.options.groups import OUTPUT
+from sightline.cli.ui.options.model import RunOptions
+from sightline.cli.ui.options.text import InputOptions, OutputOptions
+from sightline.cli.ui.options.values import ModelName, Text
+from sightline.cli.ui.output import (
+    counted,
+    progress_bar,
+    report_speed,
+    show_lines,
+    warnings_as_notes,
+    write,
+    write_json,
+)
+from sightline.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-COMPARED = 20  # texts that a screen has room to compare
+COMPARED = 20  # texts whose similarities fit on a screen
 BAR_ABOVE = 100  # texts
-FIRST = 8  # numbers of a vector that are shown
+SHOWN_NUMBERS = 8  # of a vector
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class VectorOutputOptions(OutputOptions):
+    """The similarities on the screen, or the vectors as JSON or NumPy file."""
+
+    out: Path | None = None
+    """Write the vectors to this .npy file, float32, one row per text."""
 
 
 def embed(
-    model: str,
+    model: ModelName,
     /,
-    *texts: OneText,
-    file: Path | None = None,
-    out: Path | None = None,
-    engine: Literal["auto", "native", "torch"] = "torch",
-    dtype: Dtype = "float32",
-    strict: Strict = False,
-    ignore_tensors: IgnoreTensors = (),
-    json: bool = False,
+    *texts: Text,
+    input: InputOptions = InputOptions(),
+    running: RunOptions = RunOptions(),
+    output: VectorOutputOptions = VectorOutputOptions(),
 ) -> None:
-    """One vector for each text. Shows the cosine between any two of them; --json or --out gives the
-    vectors.
+    """Embed texts: one vector per text.
+
+    Shows the cosine similarity of every pair; --json or --out writes the vectors.
 
     Parameters
     ----------
-    model
-        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
     texts
-        The texts; - reads standard input, one text a line.
-    file
-        Read the texts from a file, one a line.
-    out
-        Write the vectors into this .npy file, float32, one row a text.
-    engine
-        native runs the model on Sightline's own engine, in any --dtype.
-    json
-        Write JSON: each text with its vector.
+        The texts; - reads standard input, one text per line.
+    input.file
+        Read the texts from a UTF-8 file, one per line.
+    output.json
+        Write JSON: each text with its vector, and the runner.
     """
-    from sightline.cli.ui.loading import load_shown
-
-    wanted = read_texts(texts, file, command="embed")
-    check_out(out)
-    loaded = load_shown(
-        model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors
-    )
+    wanted = read_texts(texts, input.file, command="embed")
+    check_out(output.out)
+    loaded = running.load(model)
     started = time.perf_counter()
-    with notes_shown(), progress_of(len(wanted)) as advance:
+    with warnings_as_notes(), texts_bar(len(wanted)) as advance:
         vectors = loaded.embed(wanted, progress=advance).float()
     seconds = time.perf_counter() - started
-    write_vectors(wanted, vectors, out, json=json)
-    say_speed(len(wanted), seconds)
-
-
-# ---------------------------------------------------------------------------------------- reading
-
-
-def read_texts(texts: Sequence[str], file: Path | None, *, command: str) -> list[str]:
-    """The texts, from wherever they come: one a line in a file and on standard input."""
-    if bool(texts) == (file is not None):
-        raise InputError(
-            "texts and a file" if texts else "no text",
-            expected="texts, --file FILE, or - for standard input",
-            fix=f'sightline {command} MODEL "One text" "and another"',
-        )
-    refuse_options(texts)
-    if file is not None:
-        return lines_of(read_file(file), str(file))
-    return lines_of(read_input(), "standard input") if list(texts) == ["-"] else list(texts)
-
-
-def refuse_options(texts: Sequence[str]) -> None:
-    """What begins with a hyphen is more likely an option misspelt than a text."""
-    for text in texts:
-        if re.fullmatch(r"--[a-z][a-z-]*(=.*)?", text):
-            raise InputError(
-                f"no option is called {text[:40]!r}",
-                fix=nearest(text[:40], ("--file", "--out", "--json", "--top-k", "--help")),
-            )
-
-
-def lines_of(text: str, where: str) -> list[str]:
-    """One text a line; an empty line among them counts, so that the n-th answer belongs to the n-th
-    line."""
-    lines = text.removesuffix("\n").split("\n")
-    if not text.strip():
-        raise InputError(f"no text in {where}", expected="one text a line")
-    return [line.removesuffix("\r") for line in lines]
+    write_vectors(wanted, vectors, output, runner=loaded.runner.name)
+    report_speed(len(wanted), seconds)
 
 
 def check_out(out: Path | None) -> None:
-    """A place that cannot be written to is said before anything is computed."""
+    """Refuse a file that cannot be written before anything is computed."""
     if out is None:
         return
     if out.suffix != ".npy":
@@ -117,58 +88,43 @@ def check_out(out: Path | None) -> None:
             expected="a name that ends in .npy",
             fix=f"--out {out.with_suffix('.npy')}",
         )
-    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+    is_writable = out.parent.is_dir() and os.access(out.parent, os.W_OK) and not out.is_dir()
+    if not is_writable:
         raise InputError(
             f"{out} cannot be written",
-            expected="a file in a folder that is there",
+            expected="a file in an existing folder",
             fix=f"mkdir -p {out.parent}",
         )
 
 
-# --------------------------------------------------------------------------------- while it works
-
-
 @contextmanager
-def progress_of(total: int) -> Generator[Callable[[int], None]]:
-    """A bar on stderr, for many texts and on a terminal only."""
-    with bar(shown=total > BAR_ABOVE) as progress:
-        task = progress.add_task("reading", total=total)
+def texts_bar(total: int) -> Generator[Callable[[int], None]]:
+    """A progress bar for many texts."""
+    with progress_bar(shown=total > BAR_ABOVE) as progress:
+        task = progress.add_task("embedding", total=total)
         yield lambda done: progress.advance(task, done)
-
-
-@contextmanager
-def notes_shown() -> Generator[None]:
-    """What the work had to warn of, each a line on stderr."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for warning in said:
-        note(warning.message)
-
-
-def say_speed(texts: int, seconds: float) -> None:
-    """How quick it was, on stderr."""
-    count = "1 text" if texts == 1 else f"{texts} texts"
-    remark(f"{count}, {texts / seconds:.1f} a second")
 
 
 # ---------------------------------------------------------------------------------------- results
 
 
-def write_vectors(texts: list[str], vectors: Tensor, out: Path | None, *, json: bool) -> None:
-    """The vectors as a file, as JSON, or a look at them."""
+def write_vectors(
+    texts: list[str], vectors: Tensor, output: VectorOutputOptions, *, runner: str
+) -> None:
+    """The vectors as a file or as JSON, or a summary of them."""
+    out = output.out
     if out is not None:
-        save(vectors, out)
-    if json:
-        write_json(plain(texts, vectors, out), indent=None)
+        save_vectors(vectors, out)
+    if output.json:
+        write_json(vectors_json(texts, vectors, out, runner=runner), indent=None)
     elif out is not None:
         write(out)
     else:
-        show(lambda width: look(texts, vectors, width))
+        show_lines(lambda width: summary_lines(texts, vectors, width))
 
 
-def save(vectors: Tensor, out: Path) -> None:
-    """Whole or not at all: written beside it, then put in place."""
+def save_vectors(vectors: Tensor, out: Path) -> None:
+    """Write atomically: beside the file, then renamed."""
     import numpy as np
 
     part = out.with_name(f".{out.name}.{os.getpid()}.npy")
@@ -179,47 +135,58 @@ def save(vectors: Tensor, out: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def plain(texts: list[str], vectors: Tensor, out: Path | None) -> Any:
-    """Each text with its vector, every number with the nine digits that give float32 back exactly;
-    or where they were written."""
+def vectors_json(texts: list[str], vectors: Tensor, out: Path | None, *, runner: str) -> Any:
+    """Each text with its vector, numbers with the nine digits that restore float32 exactly; or the
+    file they were written to."""
     if out is not None:
-        return {"path": str(out), "texts": len(texts), "width": vectors.shape[1]}
+        width = vectors.shape[1]
+        return {"path": str(out), "texts": len(texts), "width": width, "runner": runner}
     rows = ([float(f"{number:.9g}") for number in row] for row in vectors.tolist())
-    return [{"text": text, "vector": row} for text, row in zip(texts, rows, strict=True)]
+    return [
+        {"text": text, "vector": row, "runner": runner}
+        for text, row in zip(texts, rows, strict=True)
+    ]
 
 
-def look(texts: list[str], vectors: Tensor, width: int) -> list[Text]:
-    """What the vectors are, and how alike."""
-    lengths = vectors.norm(dim=1)
-    shortest, longest = (f"{float(length):.3f}" for length in (lengths.min(), lengths.max()))
-    span = shortest if shortest == longest else f"{shortest} to {longest}"
-    count = "1 vector" if len(texts) == 1 else f"{len(texts)} vectors"
-    head = Text(f"{count} of {vectors.shape[1]} numbers, length {span}", "dim")
+def summary_lines(texts: list[str], vectors: Tensor, width: int) -> list[StyledText]:
+    """Number, size and norms of the vectors, and their similarities."""
+    norms = vectors.norm(dim=1)
+    smallest = f"{float(norms.min()):.3f}"
+    largest = f"{float(norms.max()):.3f}"
+    span = smallest if smallest == largest else f"{smallest} to {largest}"
+    head = StyledText(
+        f"{counted(len(texts), 'vector')} of {vectors.shape[1]} dimensions, norm {span}", "dim"
+    )
     if len(texts) == 1:
-        numbers = " ".join(f"{number:.4f}" for number in vectors[0, :FIRST].tolist())
-        return [head, Text(f"{numbers}{' …' if vectors.shape[1] > FIRST else ''}")]
+        numbers = " ".join(f"{number:.4f}" for number in vectors[0, :SHOWN_NUMBERS].tolist())
+        more = " …" if vectors.shape[1] > SHOWN_NUMBERS else ""
+        return [head, StyledText(numbers + more)]
     if len(texts) > COMPARED:
-        return [
-            head,
-            Text("--json or --out vectors.npy gives them; up to 20 texts are compared here", "dim"),
-        ]
-    return [head, Text(), *cosines(texts, vectors, width)]
+        hint = f"similarities are shown for up to {COMPARED} texts; --json or --out writes them all"
+        return [head, StyledText(hint, "dim")]
+    return [head, StyledText(), *similarity_lines(texts, vectors, width)]
 
 
-def cosines(texts: list[str], vectors: Tensor, width: int) -> list[Text]:
-    """The cosine of each text with each, the stronger the greener; a text of no tokens has none."""
+def similarity_lines(texts: list[str], vectors: Tensor, width: int) -> list[StyledText]:
+    """The cosine similarity of every pair, green above 0.5, dim below 0.2; 0 for a text without
+    tokens."""
     import torch
 
     units = torch.nn.functional.normalize(vectors, dim=1)
     rows = (units @ units.T).tolist()
-    lines = [
-        Text(" " * 3 + "".join(f"{n:>7}" for n in range(1, len(texts) + 1)) + "   cosine", "dim")
-    ]
+    numbers = "".join(f"{n:>7}" for n in range(1, len(texts) + 1))
+    lines = [StyledText(f"   {numbers}   cosine", "dim")]
     for n, (text, row) in enumerate(zip(texts, rows, strict=True), start=1):
-        line = Text().append(f"{n:>3}", "dim")
+        line = StyledText().append(f"{n:>3}", "dim")
         for value in row:
-            line.append(f"{value:7.2f}", "green" if value > 0.5 else "" if value > 0.2 else "dim")
-        name = Text(f"   {' '.join(text.split())}")
+            line.append(f"{value:7.2f}", similarity_style(value))
+        name = StyledText(f"   {' '.join(text.split())}")
         name.truncate(max(20, width - line.cell_len), overflow="ellipsis")
         lines.append(line.append_text(name))
     return lines
+
+
+def similarity_style(value: float) -> str:
+    if value > 0.5:
+        return "green"
+    return "" if value > 0.2 else "dim"

@@ -1,19 +1,21 @@
-"""`sightline score`: how likely a text is."""
+"""`sightline score`: log-likelihood, perplexity and bits per byte of a text."""
 
 from __future__ import annotations
 
-import math
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
+from cyclopts import Parameter
 from rich.text import Text
 
-from sightline.cli.commands.run.generate import colour_of
-from sightline.cli.ui.arguments import Count, IgnoreTensors, Strict, Words
-from sightline.cli.ui.input import read_text
-from sightline.cli.ui.output import bar, remark, write, write_json
+from sightline.cli.ui.options.groups import OUTPUT
+from sightline.cli.ui.options.model import LoadOptions
+from sightline.cli.ui.options.text import InputOptions, OutputOptions
+from sightline.cli.ui.options.values import ModelName, OptionalText, Stride
+from sightline.cli.ui.output import finite_or_none, progress_bar, remark, write, write_json
 from sightline.terminal.console import Console
+from sightline.terminal.ink import probability_colour
 
 if TYPE_CHECKING:
     from sightline.model import Model
@@ -21,113 +23,102 @@ if TYPE_CHECKING:
     from sightline.text.tokenizer import Tokenizer
 
 
-LONG = 4_000  # characters from which on a bar is shown
+BAR_ABOVE = 4_000  # characters
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class ScoreOutputOptions(OutputOptions):
+    """The figures alone, with the tokens, or as JSON."""
+
+    show: Literal["tokens"] | None = None
+    """tokens: colour each token by its probability; without colours, one line per token."""
 
 
 def score(
-    model: str,
-    text: Words = None,
+    model: ModelName,
+    text: OptionalText = None,
     /,
     *,
-    file: Path | None = None,
-    stride: Count = None,
+    stride: Stride = None,
     source: str | None = None,
-    show: Literal["tokens"] | None = None,
-    strict: Strict = False,
-    ignore_tensors: IgnoreTensors = (),
-    json: bool = False,
+    input: InputOptions = InputOptions(),
+    loading: LoadOptions = LoadOptions(),
+    output: ScoreOutputOptions = ScoreOutputOptions(),
 ) -> None:
-    """How likely a text is: log-likelihood, perplexity, bits per byte. The text is an argument, a
-    file (--file), or standard input (-).
+    """Score a text: log-likelihood, perplexity and bits per byte.
 
     Parameters
     ----------
-    model
-        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
     text
         The text to score; - reads standard input.
-    file
-        Read the text from a file.
-    stride
-        A text longer than the context is read in windows so many tokens apart; by default half the
-        context.
     source
-        What the text is the translation of, for an encoder–decoder.
-    show
-        tokens: colour each token by how surprising it was; without colours, a line for each.
-    json
+        The source sentence, for an encoder–decoder; the text is then its translation.
+    output.json
         Write JSON: tokens, logprobs, total, perplexity, bits_per_byte, bytes, seconds.
     """
-    from sightline.cli.ui.loading import load_shown
-
-    given = read_text(text, file, fix='sightline score MODEL "Once upon a time"')
-    loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
+    content = input.read(text, fix='sightline score MODEL "Once upon a time"')
+    loaded = loading.load(model)
     started = time.perf_counter()
-    found = scored(loaded, given, stride=stride, source=source)
+    result = compute_score(loaded, content, stride=stride, source=source)
     seconds = time.perf_counter() - started
-    if json:
-        write_json({**plain(found), "seconds": seconds})
+    if output.json:
+        write_json({**score_dict(result), "seconds": seconds})
         return
-    if show and loaded.tokenizer is not None:
-        show_tokens(Console(), loaded.tokenizer, given, found)
-    write(f"log-likelihood  {found.total:.4f} nats, {found.scored} of {len(found.tokens)} tokens")
-    write(f"perplexity      {found.perplexity:.4f}")
-    write(f"bits per byte   {found.bits_per_byte:.4f}, {found.bytes} bytes")
-    remark(f"{found.scored / seconds:.1f} tokens a second")
+    if output.show and loaded.tokenizer is not None:
+        show_tokens(Console(), loaded.tokenizer, content, result)
+    tokens = f"{result.scored} of {len(result.tokens)} tokens"
+    write(f"log-likelihood  {result.total:.4f} nats, {tokens}")
+    write(f"perplexity      {result.perplexity:.4f}")
+    write(f"bits per byte   {result.bits_per_byte:.4f}, {result.bytes} bytes")
+    remark(f"{result.scored / seconds:.1f} tokens/s")
 
 
-def scored(loaded: Model, text: str, *, stride: int | None, source: str | None) -> Score:
-    """The score, with a bar for long texts."""
+def compute_score(loaded: Model, text: str, *, stride: int | None, source: str | None) -> Score:
+    """The score, with a progress bar for long texts."""
     from sightline.tasks.score import score as score_text
     from sightline.tasks.translate import start_of
 
-    if loaded.tokenizer is None or source is None:
-        with bar(shown=len(text) > LONG) as shown:
-            task = shown.add_task(
-                "scoring",
-                total=None if loaded.tokenizer is None else len(loaded.tokenizer.encode(text)),
-            )
+    tokenizer = loaded.tokenizer
+    if tokenizer is None or source is None:
+        with progress_bar(shown=len(text) > BAR_ABOVE) as bar:
+            total = None if tokenizer is None else len(tokenizer.encode(text))
+            task = bar.add_task("scoring", total=total)
             return loaded.score(
-                text, stride=stride, progress=lambda count: shown.advance(task, count)
+                text, stride=stride, progress=lambda count: bar.advance(task, count)
             )
-    start = start_of(loaded.defaults, loaded.tokenizer)
+    start = start_of(loaded.defaults, tokenizer)
     return score_text(
-        loaded.transformer, loaded.tokenizer, text, stride=stride, source=source, start=start
+        loaded.transformer, tokenizer, text, stride=stride, source=source, start=start
     )
 
 
-def show_tokens(out: Console, tokenizer: Tokenizer, text: str, found: Score) -> None:
-    """The text with each token in its colour; where there are no colours, a line for each token."""
+def show_tokens(out: Console, tokenizer: Tokenizer, text: str, result: Score) -> None:
+    """The text with each token in its colour; without colours, a line per token."""
     if out.color_system is None:
-        for id, logprob in zip(found.tokens, found.logprobs, strict=True):
-            write(f"{'–' if logprob is None else f'{logprob:.4f}':>10}  {tokenizer.token(id)!r}")
+        for id, logprob in zip(result.tokens, result.logprobs, strict=True):
+            value = "–" if logprob is None else f"{logprob:.4f}"
+            write(f"{value:>10}  {tokenizer.token(id)!r}")
         return
-    painted = Text()
-    at = 0
+    line = Text()
+    position = 0
     spans = tokenizer.offsets(text)
-    for (_, end), logprob in zip(spans, found.logprobs, strict=False):
-        painted.append(text[at:end], style="" if logprob is None else colour_of(logprob))
-        at = max(at, end)
-    out.print(painted, soft_wrap=True)
+    for (_, end), logprob in zip(spans, result.logprobs, strict=False):
+        style = "" if logprob is None else probability_colour(logprob)
+        line.append(text[position:end], style=style)
+        position = max(position, end)
+    out.print(line, soft_wrap=True)
 
 
-def plain(found: Score) -> dict[str, object]:
-    """A score as JSON has it: what is not finite is null."""
-    figures = {
-        "total": found.total,
-        "perplexity": found.perplexity,
-        "bits_per_byte": found.bits_per_byte,
-    }
-    logprobs = [None if logprob is None else finite(logprob) for logprob in found.logprobs]
+def score_dict(result: Score) -> dict[str, Any]:
+    """A score as JSON has it; infinity and NaN become null."""
+    logprobs = [None if logprob is None else finite_or_none(logprob) for logprob in result.logprobs]
     return {
-        "tokens": found.tokens,
+        "tokens": result.tokens,
         "logprobs": logprobs,
-        **{name: finite(value) for name, value in figures.items()},
-        "scored": found.scored,
-        "bytes": found.bytes,
+        "total": finite_or_none(result.total),
+        "perplexity": finite_or_none(result.perplexity),
+        "bits_per_byte": finite_or_none(result.bits_per_byte),
+        "scored": result.scored,
+        "bytes": result.bytes,
     }
-
-
-def finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None

@@ -1,17 +1,23 @@
-"""`sightline translate`: a text in another language, and which word came from which."""
+"""`sightline translate`: translate texts, with the alignment of their tokens."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
 from rich.cells import cell_len, set_cell_size
 
-from sightline.cli.ui.arguments import Count, Dtype, IgnoreTensors, Strict, Words
-from sightline.cli.ui.input import read_file, read_input
-from sightline.cli.ui.output import TextWriter, bar, note, write, write_json
+from sightline.cli.ui.input import read_file, read_input, split_lines
+from sightline.cli.ui.options.groups import OUTPUT
+from sightline.cli.ui.options.model import RunOptions
+from sightline.cli.ui.options.sampling import BeamTranslationOptions
+from sightline.cli.ui.options.text import InputOptions, OutputOptions
+from sightline.cli.ui.options.values import ModelName, OptionalText
+from sightline.cli.ui.output import TextWriter, note, progress_bar, write, write_json
 from sightline.errors import InputError
 from sightline.terminal.console import Console
 
@@ -22,211 +28,190 @@ if TYPE_CHECKING:
 
 SHADES = ((0.75, "██"), (0.5, "▓▓"), (0.25, "▒▒"), (0.1, "░░"), (0.0, "· "))
 LEGEND = "██ from 75 %   ▓▓ 50 %   ▒▒ 25 %   ░░ 10 %   · less"
+MODEL_HELP = (
+    "An encoder–decoder: a folder, a name listed by `sightline models`, or OWNER/NAME on the"
+    " Hugging Face Hub."
+)
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class TranslationOutputOptions(OutputOptions):
+    """The translation alone, with its alignment, or as JSON."""
+
+    alignment: bool = False
+    """Show the cross-attention of each target token (rows) to the source tokens (columns)."""
 
 
 def translate(
-    model: str,
-    text: Words = None,
+    model: Annotated[ModelName, Parameter(help=MODEL_HELP)],
+    text: OptionalText = None,
     /,
     *,
-    file: Path | None = None,
-    beams: Count = None,
-    max_tokens: Count = None,
-    length_penalty: float | None = None,
-    alignment: bool = False,
-    engine: Literal["auto", "native", "torch"] = "torch",
-    dtype: Dtype = "float32",
-    strict: Strict = False,
-    ignore_tensors: IgnoreTensors = (),
-    json: bool = False,
+    input: InputOptions = InputOptions(),
+    beam: BeamTranslationOptions = BeamTranslationOptions(),
+    running: RunOptions = RunOptions(),
+    output: TranslationOutputOptions = TranslationOutputOptions(),
 ) -> None:
-    """Translate a text. It is an argument, or one sentence a line: a file (--file) or standard
-    input (-).
+    """Translate a text, or a file with one sentence per line.
 
     Parameters
     ----------
-    model
-        An encoder–decoder: a folder, a name of `sightline models`, or OWNER/NAME of the hub.
     text
-        The text to translate, as one; - reads standard input, a sentence a line.
-    file
-        Translate a file, a sentence a line; an empty line stays empty.
-    beams
-        How many beginnings are kept at each step; 1 takes the likeliest token each time. By default
-        as the model recommends, or 4.
-    max_tokens
-        At most so many tokens a sentence.
-    length_penalty
-        Above 1 favours long translations, below it short ones. By default as the model recommends,
-        or 1.
-    alignment
-        Show where each token of the translation looked: rows are the translation's, columns the
-        source's.
-    engine
-        native runs the model on Sightline's own engine, in any --dtype.
-    json
-        Write JSON, for a file one object a line: text, tokens, score, others, and the alignment
-        with its tokens.
+        The text, translated as one sequence; - reads standard input, one sentence per line.
+    input.file
+        Translate a UTF-8 file, one sentence per line; empty lines stay empty.
+    output.json
+        Write JSON, for a file one object per line: text, tokens, score, the other hypotheses, the
+        alignment with its tokens, and the runner.
     """
-    from sightline.cli.ui.loading import load_shown
-
-    sentences = read_sentences(text, file)
-    loaded = load_shown(
-        model, engine=engine, dtype=dtype, strict=strict, ignore_tensors=ignore_tensors
-    )
-    one = file is None and text != "-"
-    for found in translated(
-        loaded, sentences, beams=beams, max_tokens=max_tokens, length_penalty=length_penalty
-    ):
-        if json:
-            write_json(None if found is None else plain(found), indent=2 if one else None)
-            continue
-        writer = TextWriter()
-        writer.write("" if found is None else found.text)
-        writer.end()
-        if alignment and found is not None:
-            write(*heat(found, width=Console().width))
-        if found is not None and not found.finished:
-            note(f"cut after {len(found.tokens)} tokens; --max-tokens gives it more room")
+    sentences = read_sentences(text, input.file)
+    loaded = running.load(model)
+    is_single = input.file is None and text != "-"
+    width = Console().width
+    for result in translations(loaded, sentences, beam):
+        if output.json:
+            value = None if result is None else translation_dict(result, loaded.runner.name)
+            write_json(value, indent=2 if is_single else None)
+        else:
+            show_translation(result, alignment=output.alignment, width=width)
 
 
 def read_sentences(text: str | None, file: Path | None) -> list[str]:
-    """The sentences, from wherever they come."""
+    """The argument as one sentence, or the lines of a file or of standard input."""
     if (text is None) == (file is None):
-        seen = "no text" if text is None else "a text and a file"
         raise InputError(
-            seen, expected="one of them", fix='sightline translate MODEL "Good morning"'
+            "no text" if text is None else "a text and a file",
+            expected="one of them",
+            fix='sightline translate MODEL "Good morning"',
         )
     if file is None and text != "-":
         return [str(text)]
-    return lines_of(read_input() if file is None else read_file(file))
+    return split_lines(read_input() if file is None else read_file(file))
 
 
-def lines_of(text: str) -> list[str]:
-    """The lines, without their ends; only a line feed ends one."""
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    return lines[:-1] if lines[-1] == "" else lines
-
-
-def check_sentences(loaded: Model, tokenizer: Tokenizer, sentences: list[str]) -> None:
-    """A sentence that is too long is said before the first is translated, with its line."""
+def check_lengths(loaded: Model, tokenizer: Tokenizer, sentences: list[str]) -> None:
+    """Refuse a line that is too long before the first line is translated."""
     encoder = loaded.config.encoder
-    for number, sentence in enumerate(
-        sentences if len(sentences) > 1 and encoder is not None else (), 1
-    ):
+    if encoder is None or len(sentences) < 2:
+        return
+    for number, sentence in enumerate(sentences, 1):
         length = len(tokenizer.encode(sentence, special=True))
-        if encoder is not None and length > encoder.max_positions:
+        if length > encoder.max_positions:
             raise InputError(
                 f"line {number}: a text of {length} tokens for an encoder of"
                 f" {encoder.max_positions}",
                 expected=f"at most {encoder.max_positions}",
-                fix="cut that line into sentences; nothing was translated yet",
+                fix="split that line into sentences; nothing was translated yet",
             )
 
 
-def translated(
-    loaded: Model,
-    sentences: list[str],
-    *,
-    beams: int | None,
-    max_tokens: int | None,
-    length_penalty: float | None,
+def translations(
+    loaded: Model, sentences: list[str], beam: BeamTranslationOptions
 ) -> Iterator[Translation | None]:
-    """One translation after the other, None for an empty line in a file; a mistake in a file is
-    said with its line."""
-    from sightline.tasks.translate import translate as translate_text
-
+    """One translation after the other, None for an empty line of a file. Errors in a file name the
+    line."""
     if loaded.tokenizer is None:
         raise InputError(
             "a model without tokenizer",
             expected="one that reads text",
             fix="add the tokenizer's files to the folder",
         )
-    check_sentences(loaded, loaded.tokenizer, sentences)
-    with bar(shown=len(sentences) > 1 and not sys.stdout.isatty()) as shown:
-        for number, sentence in enumerate(shown.track(sentences, description="translating"), 1):
-            if len(sentences) > 1 and not sentence.strip():
+    check_lengths(loaded, loaded.tokenizer, sentences)
+    is_file = len(sentences) > 1
+    with progress_bar(shown=is_file and not sys.stdout.isatty()) as bar:
+        for number, sentence in enumerate(bar.track(sentences, description="translating"), 1):
+            if is_file and not sentence.strip():
                 yield None
                 continue
             try:
-                yield translate_text(
-                    loaded.runner,
-                    loaded.tokenizer,
-                    loaded.defaults,
+                yield loaded.translate(
                     sentence,
-                    beams=beams,
-                    max_tokens=max_tokens,
-                    length_penalty=length_penalty,
+                    beams=beam.beams,
+                    max_tokens=beam.max_tokens,
+                    length_penalty=beam.length_penalty,
                 )
             except InputError as error:
-                if len(sentences) > 1:
-                    raise InputError(
-                        f"line {number}: {error.seen}", expected=error.expected, fix=error.fix
-                    ) from None
-                raise
+                if not is_file:
+                    raise
+                raise InputError(
+                    f"line {number}: {error.seen}", expected=error.expected, fix=error.fix
+                ) from None
 
 
-def heat(found: Translation, *, width: int) -> Iterator[str]:
-    """The alignment as shades, a row for each token of the translation; a source that is too wide
-    goes on below."""
-    sources = [label(token) for token in found.source_tokens]
-    targets = [label(token) for token in found.target_tokens]
+# ---------------------------------------------------------------------------------------- results
+
+
+def show_translation(result: Translation | None, *, alignment: bool, width: int) -> None:
+    """The text, its alignment if wanted, and a note if it was cut; an empty line for None."""
+    writer = TextWriter()
+    writer.write("" if result is None else result.text)
+    writer.end()
+    if result is None:
+        return
+    if alignment:
+        write(*alignment_lines(result, width=width))
+    if not result.finished:
+        note(f"cut after {len(result.tokens)} tokens; raise --max-tokens")
+
+
+def translation_dict(result: Translation, runner: str) -> dict[str, object]:
+    """A translation as JSON has it."""
+    return {
+        "text": result.text,
+        "tokens": result.tokens,
+        "score": result.score,
+        "finished": result.finished,
+        "others": [{"text": text, "score": score} for text, score in result.others],
+        "source_tokens": result.source_tokens,
+        "target_tokens": result.target_tokens,
+        "alignment": [[round(weight, 6) for weight in line] for line in result.alignment.tolist()],
+        "runner": runner,
+    }
+
+
+def alignment_lines(result: Translation, *, width: int) -> Iterator[str]:
+    """The alignment as shades, a row per target token; source tokens that do not fit the width
+    continue in a block below."""
+    sources = [token_label(token) for token in result.source_tokens]
+    targets = [token_label(token) for token in result.target_tokens]
     margin = max(map(cell_len, targets))
-    weights = found.alignment.tolist()
-    for begin, end in column_blocks(
-        [max(2, cell_len(name)) + 1 for name in sources], width - margin - 1
-    ):
-        sizes = [max(2, cell_len(name)) for name in sources[begin:end]]
-        yield row("", sources[begin:end], margin, sizes)
+    weights = result.alignment.tolist()
+    widths = [max(2, cell_len(name)) for name in sources]
+    for begin, end in column_blocks([size + 1 for size in widths], width - margin - 1):
+        yield table_row("", sources[begin:end], margin, widths[begin:end])
         for name, line in zip(targets, weights, strict=True):
-            yield row(name, [shade(weight) for weight in line[begin:end]], margin, sizes)
+            cells = [weight_shade(weight) for weight in line[begin:end]]
+            yield table_row(name, cells, margin, widths[begin:end])
         yield ""
     yield LEGEND
 
 
-def column_blocks(sizes: list[int], room: int) -> Iterator[tuple[int, int]]:
+def column_blocks(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
     """Begin and end of the columns that fit beside each other; at least one."""
     begin = 0
     used = 0
-    for n, size in enumerate(sizes):
-        if used + size > room and n > begin:
-            yield begin, n
-            begin = n
+    for column, width in enumerate(widths):
+        if used + width > room and column > begin:
+            yield begin, column
+            begin = column
             used = 0
-        used += size
-    yield begin, len(sizes)
+        used += width
+    yield begin, len(widths)
 
 
-def row(name: str, cells: list[str], margin: int, sizes: list[int]) -> str:
-    """One line, each cell in as many places of the terminal as its column has; a Japanese letter
-    takes two."""
-    parts = [
-        set_cell_size(name, margin),
-        *(set_cell_size(cell, size) for cell, size in zip(cells, sizes, strict=True)),
-    ]
-    return " ".join(parts).rstrip()
+def table_row(name: str, cells: list[str], margin: int, widths: list[int]) -> str:
+    """One line, each cell padded to its column's width in terminal cells."""
+    padded = [set_cell_size(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    return " ".join([set_cell_size(name, margin), *padded]).rstrip()
 
 
-def label(token: str) -> str:
-    """A token as a heading: without the space before it, nothing invisible."""
-    shown = token.strip() or ("␣" if token else "∅")
-    return "".join(sign if sign.isprintable() else "�" for sign in shown)
+def token_label(token: str) -> str:
+    """A token as a heading: without the space before it, and nothing invisible."""
+    label = token.strip() or ("␣" if token else "∅")
+    return "".join(sign if sign.isprintable() else "�" for sign in label)
 
 
-def shade(weight: float) -> str:
-    """The darker, the more it was looked at."""
+def weight_shade(weight: float) -> str:
+    """Darker for larger weights."""
     return next((block for least, block in SHADES if weight >= least), "? ")
-
-
-def plain(found: Translation) -> dict[str, object]:
-    """A translation as JSON has it."""
-    return {
-        "text": found.text,
-        "tokens": found.tokens,
-        "score": found.score,
-        "finished": found.finished,
-        "others": [{"text": text, "score": score} for text, score in found.others],
-        "source_tokens": found.source_tokens,
-        "target_tokens": found.target_tokens,
-        "alignment": [[round(weight, 6) for weight in line] for line in found.alignment.tolist()],
-    }

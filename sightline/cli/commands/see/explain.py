@@ -13,134 +13,147 @@ from rich.text import Text
 
 from sightline.architectures import PUBLISHED
 from sightline.checkpoints.sources.catalogue import CATALOGUE
-from sightline.cli.ui.arguments import Count
-from sightline.cli.ui.output import show, write, write_json
+from sightline.cli.ui.completion import published_names
+from sightline.cli.ui.loading import checkpoint_config
+from sightline.cli.ui.options.groups import OPTIONS, OUTPUT
+from sightline.cli.ui.options.text import OutputOptions
+from sightline.cli.ui.options.values import Count
+from sightline.cli.ui.output import show_lines, write, write_json
 from sightline.config import ModelConfig
 from sightline.config.values import read
 from sightline.errors import InputError, nearest
 from sightline.explain import example, listing, summary, terminal, to_markdown
 
 
+@Parameter(name="*", group=OPTIONS)
+@dataclass(frozen=True, kw_only=True)
+class SizeOptions:
+    """The sizes for which FLOPs and memory are computed."""
+
+    time: Annotated[Count, Parameter(show_default="the model's context length")] = None
+    """Sequence length in tokens."""
+
+    source: Annotated[Count, Parameter(show_default="the encoder's context length")] = None
+    """Source length in tokens, for an encoder–decoder."""
+
+    batch: Annotated[Count, Parameter(show_default="1")] = None
+    """Batch size."""
+
+    @property
+    def is_set(self) -> bool:
+        return any(size is not None for size in (self.time, self.source, self.batch))
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(OutputOptions):
+    """On the screen, as JSON or as Markdown."""
+
+    markdown: bool = False
+    """Write Markdown."""
+
+
 def explain(
-    model: str | None = None,
+    model: Annotated[str | None, Parameter(completer=published_names)] = None,
     /,
     *,
-    time: Count = None,
-    source: Count = None,
-    batch: Count = None,
-    json: bool = False,
-    markdown: bool = False,
     attention: bool = False,
     names: Annotated[bool, Parameter(name="--list")] = False,
+    sizes: SizeOptions = SizeOptions(),
+    output: PageOptions = PageOptions(),
 ) -> None:
-    """A model as equations with shapes: its parameters, FLOPs and memory.
+    """Explain a model as equations with shapes: its parameters, FLOPs and memory.
 
     Parameters
     ----------
     model
-        A published model's name, a checkpoint (folder, .gguf, catalogue name, hub id), or a .json
-        or .toml file that describes one.
-    time
-        Tokens of a sequence; by default as many as the model was made for.
-    source
-        Tokens that an encoder beside a decoder reads; by default as many.
-    batch
-        Sequences at once; by default 1.
-    json
-        Write JSON.
-    markdown
-        Write Markdown.
+        A published architecture (see --list), a checkpoint (folder, .gguf file, name listed by
+        `sightline models`, OWNER/NAME on the Hugging Face Hub), or a .json or .toml file with a
+        ModelConfig.
     attention
         Explain self-attention itself, on three words.
     names
-        List the published models.
+        List the published architectures.
     """
-    check_choices(
-        model,
-        lengths=(time, source, batch),
-        json=json,
-        markdown=markdown,
-        attention=attention,
-        names=names,
-    )
+    check_choices(model, sizes, output, attention=attention, names=names)
     if names:
-        answer = Answer(
+        page = Page(
             plain=lambda: listing.model_values(PUBLISHED),
-            page=lambda: listing.models_markdown(PUBLISHED),
+            markdown=lambda: listing.models_markdown(PUBLISHED),
             screen=lambda width: listing.render_models(PUBLISHED, width=width),
         )
     elif model is None:
-        answer = Answer(
+        page = Page(
             plain=example.three_words_values,
-            page=example.three_words_markdown,
+            markdown=example.three_words_markdown,
             screen=lambda width: example.render_three_words(),
         )
     else:
-        about = summary.explain(
-            find(model),
-            name=label(model),
-            time=time,
-            source=source,
-            batch=1 if batch is None else batch,
-        )
-        answer = Answer(
-            plain=about.to_plain,
-            page=lambda: to_markdown(about),
-            screen=lambda width: terminal.render_explanation(about, width=width),
-        )
-    answer.write(json=json, markdown=markdown)
+        page = model_page(model, sizes)
+    page.write(output)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One result in three forms, made when it is asked for."""
+class Page:
+    """One explanation in three forms, rendered on demand."""
 
     plain: Callable[[], Any]
-    page: Callable[[], str]
+    markdown: Callable[[], str]
     screen: Callable[[int], list[Text]]
 
-    def write(self, *, json: bool, markdown: bool) -> None:
-        if json:
+    def write(self, output: PageOptions) -> None:
+        if output.json:
             write_json(self.plain())
-        elif markdown:
-            write(self.page().removesuffix("\n"))
+        elif output.markdown:
+            write(self.markdown().removesuffix("\n"))
         else:
-            show(self.screen)
+            show_lines(self.screen)
+
+
+def model_page(model: str, sizes: SizeOptions) -> Page:
+    """A model, explained."""
+    explanation = summary.explain(
+        find_config(model),
+        name=model_label(model),
+        time=sizes.time,
+        source=sizes.source,
+        batch=1 if sizes.batch is None else sizes.batch,
+    )
+    return Page(
+        plain=explanation.to_plain,
+        markdown=lambda: to_markdown(explanation),
+        screen=lambda width: terminal.render_explanation(explanation, width=width),
+    )
 
 
 def check_choices(
     model: str | None,
+    sizes: SizeOptions,
+    output: PageOptions,
     *,
-    lengths: tuple[int | None, ...],
-    json: bool,
-    markdown: bool,
     attention: bool,
     names: bool,
 ) -> None:
-    """Exactly one thing to explain, in one form; lengths only for a model."""
-    if (model is not None) + attention + names != 1:
-        seen = (
-            "nothing to explain"
-            if model is None and not (attention or names)
-            else "more than one thing to explain"
-        )
+    """Exactly one thing to explain, in one form; sizes only for a model."""
+    count = (model is not None) + attention + names
+    if count != 1:
         raise InputError(
-            seen,
+            "nothing to explain" if count == 0 else "more than one thing to explain",
             expected="a model's name, a .json or .toml file, --list or --attention",
             fix="sightline explain gpt2",
         )
-    if json and markdown:
+    if output.json and output.markdown:
         raise InputError(
             "--json and --markdown together", expected="one form", fix="leave one of them out"
         )
-    if model is None and any(length is not None for length in lengths):
+    if model is None and sizes.is_set:
         raise InputError(
             "--time, --source or --batch without a model", fix="sightline explain gpt2 --time 512"
         )
 
 
-def find(model: str) -> ModelConfig:
-    """A published model by its name, or one that a file describes."""
+def find_config(model: str) -> ModelConfig:
+    """The configuration of a published architecture, a file or a checkpoint."""
     if model in PUBLISHED:
         return PUBLISHED[model]()
     if Path(model).suffix.lower() in (".json", ".toml"):
@@ -153,14 +166,5 @@ def find(model: str) -> ModelConfig:
     )
 
 
-def checkpoint_config(model: str) -> ModelConfig:
-    """What a checkpoint's own config.json or metadata describes; its weights are not read."""
-    from sightline.checkpoints.identity import identify
-    from sightline.checkpoints.open import open_source
-    from sightline.checkpoints.sources.reference import resolve
-
-    return identify(open_source(resolve(model))).config
-
-
-def label(model: str) -> str:
+def model_label(model: str) -> str:
     return model if model in PUBLISHED or model in CATALOGUE else Path(model).stem

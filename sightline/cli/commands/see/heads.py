@@ -1,25 +1,31 @@
-"""`sightline heads`: what every head of a model does, as a map of letters, a table, a picture; and
-which of them find which relation."""
+"""`sightline heads`: the role of every attention head, as a map of letters, a table and a figure;
+and which heads find which relation."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
 from rich.text import Text
 
-from sightline.cli.ui.arguments import Count, IgnoreTensors, Strict, Words
 from sightline.cli.ui.input import read_input
-from sightline.cli.ui.output import bar, write, write_json
+from sightline.cli.ui.options.groups import OUTPUT
+from sightline.cli.ui.options.model import LoadOptions
+from sightline.cli.ui.options.text import OutputOptions
+from sightline.cli.ui.options.values import Count, ModelName, OptionalText
+from sightline.cli.ui.output import progress_bar, write, write_json
 from sightline.errors import InputError
 from sightline.escapes import escape_line
 from sightline.terminal.console import Console
 
 if TYPE_CHECKING:
     from sightline.lens.heads.profile import HeadMap, HeadRole
-    from sightline.lens.heads.relations import Relation, Relations
+    from sightline.lens.heads.relations import Relation, RelationHead, Relations
     from sightline.model import Model
 
 LETTERS = {
@@ -35,7 +41,7 @@ LETTERS = {
     "broad": "B",
     "unclear": "·",
 }
-COLOURS = {  # Okabe and Ito's, which everyone can tell apart
+COLOURS = {  # Okabe and Ito's palette, safe for colour-blind readers
     "previous": "#56b4e9",
     "next": "#0072b2",
     "self": "#f0e442",
@@ -49,202 +55,187 @@ COLOURS = {  # Okabe and Ito's, which everyone can tell apart
     "unclear": "#f2f2f2",
 }
 TOP = 3
-FEW = 8  # links that say nothing
+FEW = 8  # links, too few for a verdict
+SURE = 0.6  # confidence from which a letter is bold
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class HeadsOutputOptions(OutputOptions):
+    """The map in the terminal, as a figure, or as JSON."""
+
+    out: Path | None = None
+    """Draw the map into a file: .svg, .png or .pdf."""
 
 
 def heads(
-    model: str,
-    text: Words = None,
+    model: ModelName,
+    text: OptionalText = None,
     /,
     *,
     relations: bool = False,
-    strict: Strict = False,
-    ignore_tensors: IgnoreTensors = (),
-    json: bool = False,
-    seed: Count = None,
-    out: Path | None = None,
+    seed: Annotated[Count, Parameter(show_default="0")] = None,
+    loading: LoadOptions = LoadOptions(),
+    output: HeadsOutputOptions = HeadsOutputOptions(),
 ) -> None:
-    """What every head does: its role, how sure that is, and how much of its attention rests on the
-    first or special tokens.
+    """Show the role of every attention head, and how much of its attention is a sink.
 
-    Heads are judged on a text and on random tokens that are repeated once. What they look at is
-    compared with what evenly spread attention would look at.
+    Each head is measured on a text and on random tokens repeated once. Its attention is compared
+    with uniform attention; attention on the first or special tokens counts as a sink.
 
     Parameters
     ----------
-    model
-        A folder, a name of `sightline models`, or OWNER/NAME of the hub.
     text
-        A text of a few sentences; - reads standard input. By default one of ours. An
+        A text of a few sentences; - reads standard input. By default a built-in text. An
         encoder–decoder translates it.
     relations
         Also find the heads that link a pronoun to its referent, a verb to its subject, an adjective
         to its noun.
-    json
-        Write JSON: the role and every score of every head.
     seed
-        Draw other random tokens.
-    out
-        Draw the map into a file: .svg, .png, .pdf.
+        Random seed of the repeated tokens.
+    output.json
+        Write JSON: the role and every score of every head.
     """
-    from sightline.cli.ui.heads_figure import checked_file
-    from sightline.cli.ui.loading import load_shown
+    from sightline.cli.ui.heads_figure import check_figure_file, save_heads_figure
     from sightline.lens.heads.profile import heads_of
 
-    if out is not None:
-        checked_file(out)
-    given = read_input() if text == "-" else text
-    if given is not None and not given.strip():
+    if output.out is not None:
+        check_figure_file(output.out)
+    content = read_input() if text == "-" else text
+    if content is not None and not content.strip():
         raise InputError(
             "an empty text",
-            expected="some words, or none at all",
-            fix="sightline heads MODEL, for a text of ours",
+            expected="some words, or no text at all",
+            fix="sightline heads MODEL, for the built-in text",
         )
-    loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
-    found = heads_of(loaded, given, seed=seed or 0)
-    linked = related(loaded) if relations else None
-    if json:
-        write_json(plain(found, linked))
+    loaded = loading.load(model)
+    head_map = heads_of(loaded, content, seed=seed or 0)
+    links = find_relations(loaded) if relations else None
+    if output.json:
+        write_json(heads_dict(head_map, links))
     else:
-        show(Console(), found, linked)
-    if out is not None:
-        from sightline.cli.ui.heads_figure import save
-
-        save(found, out)
-        if not json:
-            write("", f"drawn into {out}")
+        show_heads(Console(), head_map, links)
+    if output.out is not None:
+        save_heads_figure(head_map, output.out)
+        if not output.json:
+            write("", f"drawn into {output.out}")
 
 
-def related(loaded: Model) -> Relations:
-    """The relations, with a bar."""
+def find_relations(loaded: Model) -> Relations:
+    """The relations, with a progress bar."""
     from sightline.lens.heads.relations import relations_of
 
-    with bar() as shown:
-        task = shown.add_task("reading sentences", total=None)
+    with progress_bar() as bar:
+        task = bar.add_task("reading sentences", total=None)
         return relations_of(
-            loaded, progress=lambda done, total: shown.update(task, completed=done, total=total)
+            loaded, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
 
 
-def plain(found: HeadMap, linked: Relations | None) -> dict[str, Any]:
-    """The answer as JSON has it."""
-    return (
-        found.to_dict()
-        if linked is None
-        else {**found.to_dict(), "relations": linked.to_dict()["relations"]}
-    )
+def heads_dict(head_map: HeadMap, links: Relations | None) -> dict[str, Any]:
+    """The result as JSON has it."""
+    values = head_map.to_dict()
+    return values if links is None else {**values, "relations": links.to_dict()["relations"]}
 
 
-def show(out: Console, found: HeadMap, linked: Relations | None) -> None:
-    """Map, legend, the best of each role, relations."""
-    for stack, cross in found.parts:
-        out.print(*grid(found, stack, cross=cross), sep="\n", soft_wrap=True)
+def show_heads(out: Console, head_map: HeadMap, links: Relations | None) -> None:
+    """Map, legend, the best heads of each role, relations."""
+    for stack, cross in head_map.parts:
+        out.print(*grid_lines(head_map, stack, cross=cross), sep="\n", soft_wrap=True)
         out.print()
-    out.print(*legend(found), sep="\n", soft_wrap=True)
+    out.print(*role_legend(head_map), sep="\n", soft_wrap=True)
     out.print()
-    out.print(*best(found), sep="\n", soft_wrap=True)
-    out.print(f"\njudged on: {sources(found)}", style="dim", soft_wrap=True)
-    for relation in () if linked is None else linked.relations:
+    out.print(*best_heads(head_map), sep="\n", soft_wrap=True)
+    out.print(f"\nmeasured on: {measured_on(head_map)}", style="dim", soft_wrap=True)
+    for relation in () if links is None else links.relations:
         out.print()
         out.print(*relation_lines(relation), sep="\n", soft_wrap=True)
-    if linked is not None and linked.causal:
+    if links is not None and links.causal:
         out.print(
-            "\na causal model looks back only: nouns are asked for their adjectives", style="dim"
+            "\na causal model attends to earlier tokens only: the noun is asked for its adjective",
+            style="dim",
         )
 
 
-def grid(found: HeadMap, stack: str, *, cross: bool) -> Iterator[Text]:
-    """A letter for each head, a line for each layer; bold where it is sure. At the end the mean
-    sink of the layer."""
-    rows = found.grid(stack, cross=cross)
-    title = (
-        f"{escape_line(found.name)} · {stack}{', cross-attention' if cross else ''}: layers down,"
-        " heads across"
-    )
-    yield Text(title, style="bold")
+def grid_lines(head_map: HeadMap, stack: str, *, cross: bool) -> Iterator[Text]:
+    """A letter per head, a line per layer; bold where the confidence is high. At the end the
+    layer's mean sink."""
+    rows = head_map.grid(stack, cross=cross)
+    part = f"{stack}{', cross-attention' if cross else ''}"
+    yield Text(f"{escape_line(head_map.name)} · {part}: layers down, heads across", style="bold")
     yield Text(f"     {''.join(f'{head:>3}' for head in range(len(rows[0])))}    sink", style="dim")
     for row in rows:
         line = Text(f"{row[0].layer:>4} ", style="dim")
         for head in row:
             line.append("  ")
-            line.append(LETTERS[head.role], style=style(head))
+            line.append(LETTERS[head.role], style=head_style(head))
         sink = sum(head.sink for head in row) / len(row)
-        yield line.append(f"    {'–' if sink != sink else f'{sink:.0%}':>4}", style="dim")
+        percent = "–" if math.isnan(sink) else f"{sink:.0%}"
+        yield line.append(f"    {percent:>4}", style="dim")
 
 
-def style(head: HeadRole) -> str:
-    return (
-        "dim"
-        if head.role == "unclear"
-        else f"{'bold ' if head.confidence >= 0.6 else ''}{COLOURS[head.role]}"
-    )
+def head_style(head: HeadRole) -> str:
+    if head.role == "unclear":
+        return "dim"
+    return f"bold {COLOURS[head.role]}" if head.confidence >= SURE else COLOURS[head.role]
 
 
-def legend(found: HeadMap) -> Iterator[Text]:
-    """The letters that are on the map, what they mean, and how many."""
+def role_legend(head_map: HeadMap) -> Iterator[Text]:
+    """The letters on the map, their roles, and how many heads have each."""
     from sightline.lens.heads.roles import MEANING
 
-    count = Counter(head.role for head in found.heads)
+    count = Counter(head.role for head in head_map.heads)
     for role, letter in LETTERS.items():
         if count[role]:
-            shown = Text(
-                f"{letter}  {role:<12}", style="dim" if role == "unclear" else COLOURS[role]
-            )
-            yield shown.append(f"{count[role]:>4}  {MEANING[role]}", style="default")
+            colour = "dim" if role == "unclear" else COLOURS[role]
+            line = Text(f"{letter}  {role:<12}", style=colour)
+            yield line.append(f"{count[role]:>4}  {MEANING[role]}", style="default")
 
 
-def best(found: HeadMap) -> Iterator[Text]:
-    """The surest heads of each role that some head has."""
+def best_heads(head_map: HeadMap) -> Iterator[Text]:
+    """The heads with the highest confidence for each role on the map."""
     yield Text(f"{'role':<13}{'head':<20}{'score':>6}{'confidence':>12}{'sink':>7}", style="bold")
-    there = {head.role for head in found.heads} - {"unclear"}
-    for role in (role for role in LETTERS if role in there):
-        for place, head in enumerate(found.top(role, TOP)):
-            name = (
-                f"{head} ({head.offset:+d})"
-                if role == "offset" and head.offset is not None
-                else str(head)
-            )
-            score = found.score(head, role)
-            confidence = found.confidence(head, role)
+    present = {head.role for head in head_map.heads} - {"unclear"}
+    for role in (role for role in LETTERS if role in present):
+        for rank, head in enumerate(head_map.top(role, TOP)):
+            has_offset = role == "offset" and head.offset is not None
+            name = f"{head} ({head.offset:+d})" if has_offset else str(head)
+            score = head_map.score(head, role)
+            confidence = head_map.confidence(head, role)
             figures = f"{score:>6.2f}{confidence:>12.2f}{head.sink:>7.0%}"
-            yield Text(f"{role if place == 0 else '':<13}{name:<20}{figures}")
+            yield Text(f"{role if rank == 0 else '':<13}{name:<20}{figures}")
 
 
-def sources(found: HeadMap) -> str:
-    """What the heads were judged by."""
-    text = found.texts.get("text")
-    probes = (
-        "random tokens, repeated"
-        f" ({', '.join(shown for name, shown in found.texts.items() if name != 'text')})"
-    )
+def measured_on(head_map: HeadMap) -> str:
+    """The text and the random tokens that the roles were measured on."""
+    text = head_map.texts.get("text")
+    lengths = ", ".join(value for name, value in head_map.texts.items() if name != "text")
+    probes = f"random tokens, repeated ({lengths})"
     return probes if text is None else f"{text!r} and {probes}"
 
 
 def relation_lines(relation: Relation) -> Iterator[Text]:
-    """The best heads of a relation beside the baselines."""
+    """The best heads of a relation, with the baselines."""
     yield Text(f"{relation.title}: {relation.links} links", style="bold")
     if relation.links < FEW:
         yield Text(
-            f"  too few to say: the tokenizer cannot show {relation.skipped} others", style="dim"
+            f"  too few for a verdict: {relation.skipped} others do not fall on token boundaries",
+            style="dim",
         )
         return
-    skipped = f"; {relation.skipped} links the tokenizer cannot show" if relation.skipped else ""
-    offset = f"always {relation.offset:+d} tokens away {relation.offset_rate:.0%}"
-    yield Text(
-        f"  blind choice {relation.chance:.0%}; {offset}; all heads {relation.mean:.0%} ±"
-        f" {relation.spread:.0%}{skipped}",
-        style="dim",
-    )
+    skipped = ""
+    if relation.skipped:
+        skipped = f"; {relation.skipped} links do not fall on token boundaries"
+    offset = f"fixed offset {relation.offset:+d} {relation.offset_rate:.0%}"
+    mean = f"all heads {relation.mean:.0%} ± {relation.spread:.0%}"
+    yield Text(f"  chance {relation.chance:.0%}; {offset}; {mean}{skipped}", style="dim")
     for head in relation.top[:TOP]:
+        name = f"  {head.stack} {head.layer}.{head.head}".ljust(18)
         p = max(head.p_chance, head.p_offset)
-        said = (
-            "found"
-            if head.found
-            else "may be luck"
-            if head.p_chance >= 0.05
-            else "may be a fixed offset"
-        )
-        yield Text(
-            f"  {head.stack} {head.layer}.{head.head}".ljust(18)
-            + f"{head.rate:>5.0%}   p {p:<8.2g} {said}"
-        )
+        yield Text(f"{name}{head.rate:>5.0%}   p {p:<8.2g} {relation_verdict(head)}")
+
+
+def relation_verdict(head: RelationHead) -> str:
+    if head.found:
+        return "found"
+    return "may be chance" if head.p_chance >= 0.05 else "may be a fixed offset"

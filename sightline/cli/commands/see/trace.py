@@ -1,134 +1,174 @@
-"""`sightline trace`: where a model looks while it reads a text."""
+"""`sightline trace`: see where a model attends while it reads a text."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sightline.cli.ui.arguments import Count, IgnoreTensors, Strict, Words
-from sightline.cli.ui.input import read_text
-from sightline.cli.ui.output import remark, write_json
-from sightline.cli.ui.output import write as write_line
+from sightline.cli.ui.options.groups import OPTIONS, OUTPUT
+from sightline.cli.ui.options.model import LoadOptions
+from sightline.cli.ui.options.text import InputOptions, OutputOptions
+from sightline.cli.ui.options.values import Index, ModelName, OptionalText
+from sightline.cli.ui.output import remark, write, write_json
 from sightline.errors import InputError
 
 if TYPE_CHECKING:
-    from sightline.lens.draw.view import View
     from sightline.lens.trace.trace import Trace
     from sightline.model import Model
 
-Number = Annotated[Count, Parameter(allow_leading_hyphen=True)]
+EXAMPLE = 'sightline trace MODEL "The animal didn\'t cross the street because it was too tired"'
+VIEWS = ("map", "heads", "lines", "geometry", "sphere", "logit-lens", "alignment", "rollout")
+ONE_HEAD = ("map", "lines", "geometry", "sphere")  # views of one head, or of a layer's mean
+NEEDS_HEAD = ("geometry", "sphere")
+
+
+@Parameter(name="*", group=OPTIONS)
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions:
+    """What to draw, and of which head."""
+
+    view: Annotated[
+        str | None,
+        Parameter(choices=VIEWS, show_default="map; alignment for an encoder–decoder"),
+    ] = None
+    """What to draw."""
+
+    layer: Index = None
+    """Layer, counted from 0, or from the end if negative. Without --head, the mean of its heads."""
+
+    head: Index = None
+    """Head, counted in the same way. Without --layer and --head, the head with the most structure
+    is drawn."""
+
+    layers: str | None = None
+    """Record only these layers, such as 0,5,11."""
+
+    stack: Annotated[str | None, Parameter(choices=Literal["encoder", "decoder"])] = None
+    """Which stack of an encoder–decoder."""
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class TraceOutputOptions(OutputOptions):
+    """The drawing in the terminal, in a file, or as JSON."""
+
+    out: Path | None = None
+    """Write a file: .html (interactive, works offline), .svg, .png, .pdf, .json, or .safetensors
+    (the trace itself)."""
 
 
 def trace(
-    model: str,
-    text: Words = None,
+    model: ModelName,
+    text: OptionalText = None,
     /,
     *,
-    file: Path | None = None,
     source: str | None = None,
-    view: str | None = None,
-    layer: Number = None,
-    head: Number = None,
-    layers: str | None = None,
-    stack: str | None = None,
-    out: Path | None = None,
-    strict: Strict = False,
-    ignore_tensors: IgnoreTensors = (),
-    json: bool = False,
+    input: InputOptions = InputOptions(),
+    drawing: ViewOptions = ViewOptions(),
+    loading: LoadOptions = LoadOptions(),
+    output: TraceOutputOptions = TraceOutputOptions(),
 ) -> None:
-    """See where a model looks while it reads a text. Without layer and head, the head that has most
-    to show is drawn.
+    """See where a model attends while it reads a text.
+
+    An encoder–decoder translates the text first, unless --source gives the text's source.
 
     Parameters
     ----------
-    model
-        A folder, a .gguf file, a name of `sightline models`, or OWNER/NAME of the hub.
     text
-        The text; - reads standard input. An encoder–decoder translates it first, unless --source is
-        given.
-    file
-        Read the text from a file.
+        The text; - reads standard input.
     source
-        What the text is the translation of, for an encoder–decoder.
-    view
-        map, heads, lines, geometry, sphere, logit-lens, alignment or rollout. By default map;
-        alignment for an encoder–decoder.
-    layer
-        The layer, counted from 0, or from the end when negative. Without --head, the mean of its
-        heads.
-    head
-        The head, counted likewise.
-    layers
-        Keep only these layers, such as 0,5,11.
-    stack
-        encoder or decoder, for a model with both.
-    out
-        Write a file: .html (to walk through, offline), .svg, .png, .pdf, .json, or .safetensors
-        (the trace itself).
-    json
-        Write JSON: the tokens, and the numbers of what was asked.
+        The source sentence, for an encoder–decoder; the text is then its translation.
+    output.json
+        Write JSON: the tokens and the numbers of the view.
     """
-    from sightline.cli.ui.loading import load_shown
-    from sightline.lens.draw.show import checked_file, checked_view, plain, write
+    from sightline.lens.draw.show import checked_file, checked_view
+
+    out = None if output.out is None else checked_file(output.out)
+    view = None if drawing.view is None else checked_view(drawing.view)
+    layers = parse_layers(drawing.layers)
+    content = input.read_prompt(text, fix=EXAMPLE)
+    loaded = loading.load(model)
+    is_pair = loaded.config.encoder is not None and loaded.config.decoder is not None
+    view = view or ("alignment" if is_pair else "map")
+    refuse_source(loaded, source)
+    check_choice(loaded, view, drawing, layers)
+    recording = loaded.trace(content, source=source, layers=layers)
+    layer, head = choose_head(recording, view, drawing)
+    where = Place(view=view, layer=layer, head=head, stack=drawing.stack)
+    if out is not None:
+        write_file(recording, loaded, where, out, json=output.json)
+    if output.json or out is None:
+        show_view(recording, loaded, where, json=output.json)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is drawn."""
+
+    view: str
+    layer: int | None
+    head: int | None
+    stack: str | None
+
+
+def write_file(recording: Trace, loaded: Model, place: Place, out: Path, *, json: bool) -> None:
+    """Draw into a file; its name goes to stdout, or to stderr if stdout has the JSON."""
+    from sightline.lens.draw.show import write as write_drawing
+
+    write_drawing(
+        recording,
+        out,
+        view=place.view,
+        layer=place.layer,
+        head=place.head,
+        stack=place.stack,
+        subject=loaded,
+    )
+    if json:
+        remark(out, style="")
+    else:
+        write(out)
+
+
+def show_view(recording: Trace, loaded: Model, place: Place, *, json: bool) -> None:
+    """The view in the terminal, or its numbers as JSON."""
+    from sightline.lens.draw.show import plain
     from sightline.lens.draw.terminal import print_view
     from sightline.lens.draw.views import view_of
 
-    out = None if out is None else checked_file(out)
-    seen = None if view is None else checked_view(view)
-    kept = layers_in(layers)
-    given = read_text(
-        text,
-        file,
-        fix='sightline trace MODEL "The animal didn\'t cross the street because it was too tired"',
+    unlimited = {"most": None} if json else {}
+    drawing = view_of(
+        recording,
+        place.view,
+        layer=place.layer,
+        head=place.head,
+        stack=place.stack,
+        subject=loaded,
+        **unlimited,
     )
-    given = (
-        given if text not in (None, "-") else given.removesuffix("\n")
-    )  # files and pipes end in a line's end
-    loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
-    seen = seen or (
-        "alignment"
-        if loaded.config.encoder is not None and loaded.config.decoder is not None
-        else "map"
-    )
-    refuse_source(loaded, source)
-    check_asked(loaded, seen, layer, head, kept, stack)
-    found = loaded.trace(given, source=source, layers=kept)
-    layer, head = choose(found, seen, layer, head, stack)
-    if out is not None:
-        write(found, out, view=seen, layer=layer, head=head, stack=stack, subject=loaded)
-        remark(out, style="") if json else write_line(out)
-    if json or out is None:
-        drawn: View = view_of(
-            found,
-            seen,
-            layer=layer,
-            head=head,
-            stack=stack,
-            subject=loaded,
-            **({"most": None} if json else {}),
-        )
-        if json:
-            write_json(plain(found, drawn), indent=None)
-        else:
-            print_view(drawn)
+    if json:
+        write_json(plain(recording, drawing), indent=None)
+    else:
+        print_view(drawing)
 
 
-def layers_in(layers: str | None) -> list[int] | None:
-    """0,5,11 as numbers."""
-    parts = None if layers is None else layers.replace(" ", "").split(",")
-    if parts is None:
+def parse_layers(layers: str | None) -> list[int] | None:
+    """`0,5,11` as integers."""
+    if layers is None:
         return None
+    parts = layers.replace(" ", "").split(",")
     if not all(part.lstrip("-").isdecimal() for part in parts):
         raise InputError(
-            f"--layers {layers}", expected="numbers with commas between them", fix="--layers 0,5,11"
+            f"--layers {layers}", expected="integers separated by commas", fix="--layers 0,5,11"
         )
     return [int(part) for part in parts]
 
 
 def refuse_source(loaded: Model, source: str | None) -> None:
-    """One stack reads one text."""
+    """A model with one stack has no source."""
     if source is not None and len(loaded.config.stacks) < 2:
         raise InputError(
             "--source, for a model with one stack",
@@ -137,19 +177,13 @@ def refuse_source(loaded: Model, source: str | None) -> None:
         )
 
 
-def check_asked(
-    loaded: Model,
-    view: str,
-    layer: int | None,
-    head: int | None,
-    kept: list[int] | None,
-    stack: str | None,
-) -> None:
-    """What the model does not have is said before it runs."""
+def check_choice(loaded: Model, view: str, drawing: ViewOptions, layers: list[int] | None) -> None:
+    """Refuse a stack, view, layer or head that the model does not have, before it runs."""
     from sightline.lens.trace.layer import checked
 
     stacks = loaded.config.stacks
-    if stack is not None and stack not in stacks:
+    stack = drawing.stack or ("decoder" if "decoder" in stacks else "encoder")
+    if stack not in stacks:
         raise InputError(
             f"--stack {stack}", expected=" or ".join(stacks), fix=f"--stack {next(iter(stacks))}"
         )
@@ -159,37 +193,32 @@ def check_asked(
             expected="an encoder–decoder",
             fix="--view map",
         )
-    config = stacks[stack or ("decoder" if "decoder" in stacks else "encoder")]
-    number = None if layer is None else checked("layer", layer, config.layers)
-    if head is not None:
-        checked("head", head, config.block(number or 0).attention.heads)
-    if (
-        kept is not None
-        and number is not None
-        and number not in {checked("layer", one, config.layers) for one in kept}
-    ):
+    config = stacks[stack]
+    layer = None if drawing.layer is None else checked("layer", drawing.layer, config.layers)
+    if drawing.head is not None:
+        checked("head", drawing.head, config.block(layer or 0).attention.heads)
+    if layers is None or layer is None:
+        return
+    if layer not in {checked("layer", one, config.layers) for one in layers}:
         raise InputError(
-            f"--layer {layer}, which --layers leaves out",
+            f"--layer {drawing.layer}, which is not among --layers",
             expected="one of these",
-            fix=f"--layer {kept[0]}",
+            fix=f"--layer {layers[0]}",
         )
 
 
-def choose(
-    found: Trace, view: str, layer: int | None, head: int | None, stack: str | None
-) -> tuple[int | None, int | None]:
-    """The head that has most to show, where none was named; said on stderr."""
+def choose_head(recording: Trace, view: str, drawing: ViewOptions) -> tuple[int | None, int | None]:
+    """The layer and head to draw: those given, or the head with the most structure, with a
+    remark."""
     from sightline.lens.draw.default_head import most_structured
 
-    needs_head = view in ("geometry", "sphere")
-    if view not in ("map", "lines", "geometry", "sphere") or (
-        layer is not None and (head is not None or not needs_head)
-    ):
+    layer, head = drawing.layer, drawing.head
+    is_complete = layer is not None and (head is not None or view not in NEEDS_HEAD)
+    if view not in ONE_HEAD or is_complete:
         return layer, head
-    layer, head = most_structured(found, stack=stack, layer=layer, head=head)
-    note = (
-        f"layer {layer}, head {head} has most to show, sinks and neighbours apart; another: --layer"
-        " N --head N, all: --view heads"
+    layer, head = most_structured(recording, stack=drawing.stack, layer=layer, head=head)
+    remark(
+        f"layer {layer}, head {head} has the most structure beside sinks and neighbours; choose"
+        " with --layer N --head N, or see all: --view heads"
     )
-    remark(note)
     return layer, head

@@ -1,85 +1,94 @@
-"""`sightline compare`: runs beside each other, as a table, and their losses over each other, as
-curves."""
+"""`sightline compare`: runs side by side: a table, and their loss curves in one plot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from sightline.cli.ui.completion import run_folders
+from sightline.cli.ui.options.groups import OUTPUT
+from sightline.cli.ui.options.text import OutputOptions
 from sightline.cli.ui.output import write, write_json
 from sightline.cli.ui.runs import PastRun, Point, read_run
 from sightline.errors import InputError
 from sightline.escapes import escape_line
 from sightline.terminal.console import Console
-from sightline.terminal.curves import Curve, draw, save
+from sightline.terminal.curves import Curve, draw_curves, save_curves
 
 HEADS = ("run", "recipe", "parameters", "steps", "time", "best validation")
 MOST_POINTS = 500  # of a curve
+PIPE_WIDTH = 100  # columns of the plot in a pipe
+Loss = Literal["validation", "training"]
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class CurveOutputOptions(OutputOptions):
+    """The table and plot in the terminal, a figure, or JSON."""
+
+    out: Path | None = None
+    """Draw the curves into a file: .svg, .png or .pdf."""
 
 
 def compare(
-    *runs: Annotated[Path, Parameter(negative=())],
-    of: Literal["validation", "training"] | None = None,
+    *runs: Annotated[Path, Parameter(negative=(), completer=run_folders)],
+    of: Annotated[Loss | None, Parameter(show_default="validation, if every run has some")] = None,
     by: Literal["step", "time"] = "step",
-    out: Path | None = None,
-    json: bool = False,
+    output: CurveOutputOptions = CurveOutputOptions(),
 ) -> None:
-    """Runs beside each other: recipe, size, steps, time, best validation loss; and their losses as
-    curves.
+    """Compare runs: recipe, size, steps, time and best validation loss, and their loss curves.
 
     Parameters
     ----------
     runs
         Folders of `sightline train`.
     of
-        The loss that is drawn: validation, or training (smoothed). By default validation, if every
-        run has some.
+        The loss to plot: validation, or training (smoothed).
     by
-        Along the steps, or along the time that was spent training.
-    out
-        Draw the curves into a file: .svg, .png, .pdf.
-    json
+        The x axis: steps, or training time.
+    output.json
         Write JSON: the table, and every point of the curves.
     """
     if not runs:
         raise InputError(
             "no runs", expected="one or more folders", fix="sightline compare runs/a runs/b"
         )
-    found = [read_run(folder) for folder in runs]
-    kind = of or ("validation" if all(len(run.validation) > 1 for run in found) else "training")
-    if json:
-        write_json([{**row(run), **points(run)} for run in found])
-    curves = [curve for run in found if (curve := curve_of(run, kind, by)).points]
-    along = "minutes" if by == "time" else "steps"
-    what = f"{kind} loss, nats"
-    if out is not None:
-        drawable(curves, kind)
-        save(curves, out, along=along, what=what)
-    if not json:
-        show(found, curves, along=along, what=what)
-        if out is not None:
-            write("", f"drawn into {out}")
+    past_runs = [read_run(folder) for folder in runs]
+    has_validation = all(len(run.validation) > 1 for run in past_runs)
+    kind = of or ("validation" if has_validation else "training")
+    curves = [curve for run in past_runs if (curve := loss_curve(run, kind, by)).points]
+    x_label = "minutes" if by == "time" else "steps"
+    y_label = f"{kind} loss, nats"
+    if output.json:
+        write_json([{**run_row(run), **run_points(run)} for run in past_runs])
+    if output.out is not None:
+        require_curves(curves, kind)
+        save_curves(curves, output.out, x_label=x_label, y_label=y_label)
+    if not output.json:
+        show_runs(past_runs, curves, x_label=x_label, y_label=y_label)
+        if output.out is not None:
+            write("", f"drawn into {output.out}")
 
 
-def show(found: Sequence[PastRun], curves: Sequence[Curve], *, along: str, what: str) -> None:
+def show_runs(
+    runs: Sequence[PastRun], curves: Sequence[Curve], *, x_label: str, y_label: str
+) -> None:
     """The table and the plot."""
     screen = Console()
-    write(*table([row(run) for run in found]))
+    write(*run_table([run_row(run) for run in runs]))
     if curves:
-        write("", what)
-        for line in draw(
-            curves,
-            width=screen.width if screen.is_terminal else 100,
-            colours=screen.color_system is not None,
-            along=along,
-        ):
+        write("", y_label)
+        width = screen.width if screen.is_terminal else PIPE_WIDTH
+        has_colours = screen.color_system is not None
+        for line in draw_curves(curves, width=width, colours=has_colours, x_label=x_label):
             screen.print(line, soft_wrap=True)
 
 
-def drawable(curves: Sequence[Curve], kind: str) -> None:
+def require_curves(curves: Sequence[Curve], kind: Loss) -> None:
     if not curves:
         other = "training" if kind == "validation" else "validation"
         raise InputError(
@@ -87,8 +96,8 @@ def drawable(curves: Sequence[Curve], kind: str) -> None:
         )
 
 
-def row(run: PastRun) -> dict[str, Any]:
-    """A run in figures."""
+def run_row(run: PastRun) -> dict[str, Any]:
+    """The figures of a run."""
     from sightline.explain.counts import total_parameters
 
     config = run.config
@@ -104,8 +113,8 @@ def row(run: PastRun) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each run, the best validation marked."""
+def run_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line per run, the best validation loss marked."""
     from sightline.cli.ui.training_view import clock
 
     least = min((row["best"] for row in rows if row["best"] is not None), default=None)
@@ -134,20 +143,22 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def curve_of(run: PastRun, kind: str, by: str) -> Curve:
-    """At most some hundred points, the last one among them."""
-    chosen = run.validation if kind == "validation" else run.smoothed
-    every = max(1, len(chosen) // MOST_POINTS)
-    thinned = [point for n, point in enumerate(chosen) if n % every == 0 or n == len(chosen) - 1]
-    return Curve(
-        str(run.folder),
-        [(point.seconds / 60 if by == "time" else point.step, point.loss) for point in thinned],
-    )
+def loss_curve(run: PastRun, kind: Loss, by: str) -> Curve:
+    """The losses of a run, thinned to about MOST_POINTS points; the last one is kept."""
+    losses = run.validation if kind == "validation" else run.smoothed
+    every = max(1, len(losses) // MOST_POINTS)
+    last = len(losses) - 1
+    thinned = [point for n, point in enumerate(losses) if n % every == 0 or n == last]
+    if by == "time":
+        points = [(point.seconds / 60, point.loss) for point in thinned]
+    else:
+        points = [(float(point.step), point.loss) for point in thinned]
+    return Curve(str(run.folder), points)
 
 
-def points(run: PastRun) -> dict[str, Any]:
-    return {"validation": plain(run.validation), "training": plain(run.training)}
+def run_points(run: PastRun) -> dict[str, Any]:
+    return {"validation": points_json(run.validation), "training": points_json(run.training)}
 
 
-def plain(found: Sequence[Point]) -> list[dict[str, float]]:
-    return [{"step": point.step, "seconds": point.seconds, "loss": point.loss} for point in found]
+def points_json(points: Sequence[Point]) -> list[dict[str, float]]:
+    return [{"step": point.step, "seconds": point.seconds, "loss": point.loss} for point in points]

@@ -1,5 +1,5 @@
-"""`sightline eval`: a model measured on data. What was measured when Ctrl-C came is reported, and
-of how much."""
+"""`sightline eval`: measure a model on data. After Ctrl-C the figures cover the part measured so
+far."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from sightline.cli.commands.run.score import finite
-from sightline.cli.commands.run.translate import lines_of
-from sightline.cli.ui.arguments import Count, IgnoreTensors, Strict
-from sightline.cli.ui.input import read_file
-from sightline.cli.ui.output import bar, write, write_json
+from cyclopts import Parameter
+
+from sightline.cli.ui.input import read_file, split_lines
+from sightline.cli.ui.options.groups import OPTIONS
+from sightline.cli.ui.options.model import LoadOptions
+from sightline.cli.ui.options.sampling import TranslationOptions
+from sightline.cli.ui.options.text import OutputOptions
+from sightline.cli.ui.options.values import Count, ModelName, Stride
+from sightline.cli.ui.output import finite_or_none, progress_bar, write, write_json
 from sightline.cli.ui.runs import is_run
 from sightline.errors import InputError
 from sightline.escapes import escape_line
@@ -26,11 +30,15 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 COLUMNS = {"labels": ("text", "label"), "pairs": ("source", "target")}
 INTERRUPTED = 130
-SHOWN = 3
+SHOWN_SAMPLES = 3
+MODEL_HELP = (
+    "A run of `sightline train`, a folder, a .gguf file, a name listed by `sightline models`, or"
+    " OWNER/NAME on the Hugging Face Hub."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class EvalData:
     """A text; or pairs of source and reference; or texts with their labels."""
 
     kind: Literal["text", "pairs", "labels"]
@@ -40,7 +48,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Figures under their names, lines to show with them, and how much of the data they are of."""
+    """Figures by name, the lines that show them, and how much of the data was measured."""
 
     figures: dict[str, Any]
     lines: list[str]
@@ -49,130 +57,120 @@ class Report:
     what: str
 
 
+@Parameter(name="*", group=OPTIONS)
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Which data, and how it is compared."""
+
+    source: Path | None = None
+    """File of sentences to translate, one per line; with --target."""
+
+    target: Path | None = None
+    """File of reference translations, one per line; with --source."""
+
+    limit: Annotated[Count, Parameter(show_default="all of them")] = None
+    """Use only the first N lines or rows."""
+
+    stride: Stride = None
+
+    tokenize: Annotated[str | None, Parameter(show_default="13a")] = None
+    """sacreBLEU's tokenizer: 13a, intl, char, zh, ja-mecab, none …"""
+
+    words: bool = False
+    """Split translations at the model's own word boundaries, for references that are split into
+    words (Japanese); BLEU then uses --tokenize none."""
+
+
 def eval(
-    model: str,
+    model: Annotated[ModelName, Parameter(help=MODEL_HELP)],
     data: Path | None = None,
     /,
     *,
-    source: Path | None = None,
-    target: Path | None = None,
-    tokenize: str | None = None,
-    words: bool = False,
-    beams: Count = None,
-    max_tokens: Count = None,
-    stride: Count = None,
-    limit: Count = None,
-    strict: Strict = False,
-    ignore_tensors: IgnoreTensors = (),
-    json: bool = False,
+    options: DataOptions = DataOptions(),
+    beam: TranslationOptions = TranslationOptions(),
+    loading: LoadOptions = LoadOptions(),
+    output: OutputOptions = OutputOptions(),
 ) -> None:
-    """Measure a model: perplexity on a text file, BLEU and chrF on a .tsv of pairs, accuracy on a
-    .csv or .jsonl of texts and labels. A run of `sightline train` without data is measured on all
-    that it held out.
+    """Evaluate a model: perplexity on a text file, BLEU and chrF on pairs, accuracy on labels.
+
+    Without data, a run of `sightline train` is evaluated on all of its held-out data.
 
     Parameters
     ----------
-    model
-        A folder, a run of `sightline train`, a .gguf file, a name of `sightline models`, or
-        OWNER/NAME of the hub.
     data
-        A text file; a .tsv of source and target; a .csv or .jsonl with text and label, or with
-        source and target.
-    source
-        Sentences to translate, one a line; with --target.
-    target
-        Their references, one a line; with --source.
-    tokenize
-        How sacrebleu cuts words for BLEU: 13a (the default), intl, char, zh, ja-mecab, none …
-    words
-        Part translations where the model's own words begin, for references that are parted so
-        (Japanese); BLEU then cuts at spaces.
-    beams
-        Beams of the translations; by default as the model recommends, or 4.
-    max_tokens
-        At most so many tokens a translation.
-    stride
-        A text longer than the context is read in windows so many tokens apart; by default half the
-        context.
-    limit
-        Only the first so many lines or rows.
-    json
+        A text file (perplexity); a .tsv of source and target (BLEU, chrF); a .csv or .jsonl with
+        the columns text and label (accuracy), or source and target.
+    output.json
         Write JSON: the figures, done, total, complete.
     """
-    from sightline.cli.ui.loading import load_shown
     from sightline.tasks.evaluate import bleu_with
 
-    if data is None and source is None and target is None and is_run(model):
-        from sightline.cli.ui.eval_run import of_run
+    has_data = any(file is not None for file in (data, options.source, options.target))
+    if not has_data and is_run(model):
+        from sightline.cli.ui.eval_run import evaluate_run
 
-        show(
-            of_run(Path(model), tokenize=tokenize, beams=beams, max_tokens=max_tokens, limit=limit),
-            json=json,
-        )
+        show_report(evaluate_run(Path(model), options, beam), json=output.json)
         return
-    found = read_data(data, source, target, limit=limit)
-    tokenize = tokenize or ("none" if words else "13a")
-    if found.kind == "pairs":
+    evaluation = read_data(data, options.source, options.target, limit=options.limit)
+    tokenize = options.tokenize or ("none" if options.words else "13a")
+    if evaluation.kind == "pairs":
         bleu_with(tokenize)
-    loaded = load_shown(model, strict=strict, ignore_tensors=ignore_tensors)
+    loaded = loading.load(model)
+    tokenizer = require_tokenizer(loaded)
+    if evaluation.kind == "text":
+        report = evaluate_text(loaded, tokenizer, evaluation.text, stride=options.stride)
+    elif evaluation.kind == "pairs":
+        report = evaluate_pairs(
+            loaded, tokenizer, evaluation.rows, beam, tokenize=tokenize, words=options.words
+        )
+    else:
+        report = evaluate_labels(loaded, tokenizer, evaluation.rows)
+    show_report(report, json=output.json)
+
+
+def require_tokenizer(loaded: Model) -> Tokenizer:
     if loaded.tokenizer is None:
         raise InputError(
             "a model without tokenizer",
             expected="one that reads text",
             fix="add the tokenizer's files to the folder",
         )
-    if found.kind == "text":
-        report = of_text(loaded, loaded.tokenizer, found.text, stride=stride)
-    elif found.kind == "pairs":
-        report = of_pairs(
-            loaded,
-            loaded.tokenizer,
-            found.rows,
-            tokenize=tokenize,
-            beams=beams,
-            max_tokens=max_tokens,
-            words=words,
-        )
-    else:
-        report = of_labels(loaded, loaded.tokenizer, found.rows)
-    show(report, json=json)
+    return loaded.tokenizer
 
 
-def show(report: Report, *, json: bool) -> None:
-    """The figures on stdout; that they are of a part only, in so many words and by the exit
-    code."""
+def show_report(report: Report, *, json: bool) -> None:
+    """The figures on stdout; exit code 130 if only a part was measured."""
     write_report(report, json=json)
     if report.done < report.total:
         sys.exit(INTERRUPTED)
 
 
 def write_report(report: Report, *, json: bool) -> None:
-    complete = report.done == report.total
+    is_complete = report.done == report.total
     if json:
-        plain = {
-            name: finite(value) if isinstance(value, float) else value
+        figures = {
+            name: finite_or_none(value) if isinstance(value, float) else value
             for name, value in report.figures.items()
         }
-        write_json({**plain, "done": report.done, "total": report.total, "complete": complete})
+        progress = {"done": report.done, "total": report.total, "complete": is_complete}
+        write_json({**figures, **progress})
         return
+    rest = "" if is_complete else ": interrupted, the rest was not measured"
     write(*report.lines)
-    write(
-        f"measured       {report.done} of {report.total}"
-        f" {report.what}{'' if complete else ': interrupted, the rest was not measured'}"
-    )
+    write(f"measured       {report.done} of {report.total} {report.what}{rest}")
 
 
 # -------------------------------------------------------------------------------------- measuring
 
 
-def of_text(loaded: Model, tokenizer: Tokenizer, text: str, *, stride: int | None) -> Report:
+def evaluate_text(loaded: Model, tokenizer: Tokenizer, text: str, *, stride: int | None) -> Report:
     """Loss, perplexity and bits per byte."""
     from sightline.tasks.evaluate import perplexity
 
     results = perplexity(loaded.transformer, tokenizer, text, stride=stride)
-    last = followed(results, at=lambda found: (found[-1].done, found[-1].total))[-1]
+    last = collect(results, at=lambda partial: (partial[-1].done, partial[-1].total))[-1]
     lines = [
-        f"loss           {last.loss:.4f} nats a token",
+        f"loss           {last.loss:.4f} nats per token",
         f"perplexity     {last.perplexity:.4f}",
         f"bits per byte  {last.bits_per_byte:.4f}",
     ]
@@ -185,14 +183,13 @@ def of_text(loaded: Model, tokenizer: Tokenizer, text: str, *, stride: int | Non
     return Report(figures, lines, last.done, last.total, "tokens")
 
 
-def of_pairs(
+def evaluate_pairs(
     loaded: Model,
     tokenizer: Tokenizer,
     rows: Sequence[tuple[str, str]],
+    beam: TranslationOptions,
     *,
     tokenize: str,
-    beams: int | None,
-    max_tokens: int | None,
     words: bool = False,
 ) -> Report:
     """BLEU and chrF, with the first few translations."""
@@ -203,68 +200,65 @@ def of_pairs(
         tokenizer,
         loaded.defaults,
         rows,
-        beams=beams,
-        max_tokens=max_tokens,
+        beams=beam.beams,
+        max_tokens=beam.max_tokens,
         words=words,
     )
-    samples = followed(results, at=lambda found: (len(found), len(rows)))
-    found = quality(samples, tokenize=tokenize)
+    samples = collect(results, at=lambda partial: (len(partial), len(rows)))
+    scores = quality(samples, tokenize=tokenize)
     lines = list[str]()
-    for sample in samples[:SHOWN]:
-        source, translation, reference = map(
-            escape_line, (sample.source, sample.hypothesis, sample.reference)
-        )
+    for sample in samples[:SHOWN_SAMPLES]:
         lines += [
-            f"source         {source}",
-            f"translation    {translation}",
-            f"reference      {reference}",
+            f"source         {escape_line(sample.source)}",
+            f"translation    {escape_line(sample.hypothesis)}",
+            f"reference      {escape_line(sample.reference)}",
             "",
         ]
     lines += [
         f"{metric.name:<14} {metric.score:.2f}   {metric.signature}"
-        for metric in (found.bleu, found.chrf)
+        for metric in (scores.bleu, scores.chrf)
     ]
     figures: dict[str, Any] = {
-        "bleu": found.bleu.score,
-        "bleu_signature": found.bleu.signature,
-        "chrf": found.chrf.score,
-        "chrf_signature": found.chrf.signature,
+        "bleu": scores.bleu.score,
+        "bleu_signature": scores.bleu.signature,
+        "chrf": scores.chrf.score,
+        "chrf_signature": scores.chrf.signature,
         "samples": [
             {"source": one.source, "translation": one.hypothesis, "reference": one.reference}
             for one in samples
         ],
     }
-    return Report(figures, lines, found.done, len(rows), "sentences")
+    return Report(figures, lines, scores.done, len(rows), "sentences")
 
 
-def of_labels(loaded: Model, tokenizer: Tokenizer, rows: Sequence[tuple[str, str]]) -> Report:
-    """How often the label is right."""
+def evaluate_labels(loaded: Model, tokenizer: Tokenizer, rows: Sequence[tuple[str, str]]) -> Report:
+    """The fraction of correct labels."""
     from sightline.tasks.evaluate import accuracy
 
     results = accuracy(loaded.transformer, tokenizer, rows, labels=loaded.labels)
-    last = followed(results, at=lambda found: (found[-1].done, found[-1].total))[-1]
-    lines = [f"accuracy       {last.accuracy:.4f}, {last.right} right"]
+    last = collect(results, at=lambda partial: (partial[-1].done, partial[-1].total))[-1]
+    lines = [f"accuracy       {last.accuracy:.4f}, {last.right} correct"]
     return Report(
         {"accuracy": last.accuracy, "right": last.right}, lines, last.done, last.total, "rows"
     )
 
 
-def followed(
+def collect(
     results: Iterator[Result], *, at: Callable[[list[Result]], tuple[int, int]]
 ) -> list[Result]:
-    """All results, with a bar and the time that is left; after Ctrl-C those that there are."""
-    found = list[Result]()
-    with bar() as shown:
-        task = shown.add_task("measuring", total=1)
+    """All results, with a progress bar; after Ctrl-C those measured so far."""
+    partial = list[Result]()
+    with progress_bar() as bar:
+        task = bar.add_task("measuring", total=1)
         try:
             for result in results:
-                found.append(result)
-                done, total = at(found)
-                shown.update(task, completed=done, total=total)
+                partial.append(result)
+                done, total = at(partial)
+                bar.update(task, completed=done, total=total)
         except KeyboardInterrupt:
-            if not found:
+            if not partial:
                 raise
-    return found
+    return partial
 
 
 # ---------------------------------------------------------------------------------------- reading
@@ -272,24 +266,26 @@ def followed(
 
 def read_data(
     data: Path | None, source: Path | None, target: Path | None, *, limit: int | None
-) -> Data:
-    """The data, and what kind it is: by the file's name, and by its columns."""
+) -> EvalData:
+    """The data; its kind follows from the file's suffix and columns."""
     check_limit(limit)
-    if (source is None) != (target is None) or (data is None) == (source is None):
-        fix = "sightline eval MODEL text.txt, or --source A --target B"
+    is_half = (source is None) != (target is None)
+    if is_half or (data is None) == (source is None):
         raise InputError(
-            "not one set of data", expected="a file, or --source and --target", fix=fix
+            "not one set of data",
+            expected="a file, or --source and --target",
+            fix="sightline eval MODEL text.txt, or --source A --target B",
         )
     if source is not None and target is not None:
-        return Data("pairs", rows=beside(source, target)[:limit])
+        return EvalData("pairs", rows=read_parallel(source, target)[:limit])
     assert data is not None
     text = read_file(data)
     if data.suffix.lower() not in READERS:
-        return Data("text", text="\n".join(text.split("\n")[:limit]))
-    found = READERS[data.suffix.lower()](data, text)
-    if not found.rows:
+        return EvalData("text", text="\n".join(text.split("\n")[:limit]))
+    content = READERS[data.suffix.lower()](data, text)
+    if not content.rows:
         raise InputError(f"{data} has no rows", expected="one or more", fix="check the file")
-    return Data(found.kind, rows=found.rows[:limit])
+    return EvalData(content.kind, rows=content.rows[:limit])
 
 
 def check_limit(limit: int | None) -> None:
@@ -299,23 +295,23 @@ def check_limit(limit: int | None) -> None:
         )
 
 
-def beside(source: Path, target: Path) -> list[tuple[str, str]]:
+def read_parallel(source: Path, target: Path) -> list[tuple[str, str]]:
     """Two files, line by line."""
-    sources = lines_of(read_file(source))
-    targets = lines_of(read_file(target))
+    sources = split_lines(read_file(source))
+    targets = split_lines(read_file(target))
     if len(sources) != len(targets) or not sources:
         seen = f"{source} has {len(sources)} lines, {target} has {len(targets)}"
         raise InputError(
             seen,
-            expected="as many in both, and at least one",
-            fix="check that they belong together",
+            expected="the same number in both, and at least one",
+            fix="check that the files belong together",
         )
     return list(zip(sources, targets, strict=True))
 
 
-def read_tsv(where: Path, text: str) -> Data:
-    """A line: source, tab, target."""
-    rows = [tuple(line.split("\t")) for line in lines_of(text)]
+def read_tsv(where: Path, text: str) -> EvalData:
+    """Lines of source, tab, target."""
+    rows = [tuple(line.split("\t")) for line in split_lines(text)]
     for number, row in enumerate(rows, 1):
         if len(row) != 2:
             raise InputError(
@@ -323,38 +319,38 @@ def read_tsv(where: Path, text: str) -> Data:
                 expected="source, one tab, target",
                 fix="correct the line",
             )
-    return Data("pairs", rows=[(row[0], row[1]) for row in rows])
+    return EvalData("pairs", rows=[(row[0], row[1]) for row in rows])
 
 
-def read_csv(where: Path, text: str) -> Data:
-    """A head that names the columns, then the rows."""
+def read_csv(where: Path, text: str) -> EvalData:
+    """A header with the column names, then the rows."""
     return from_columns(where, [row for _, row in csv_rows(where, text)])
 
 
-def read_jsonl(where: Path, text: str) -> Data:
-    """An object a line."""
+def read_jsonl(where: Path, text: str) -> EvalData:
+    """One object per line."""
     return from_columns(
         where, [row for _, row in jsonl_rows(where, text, shape='{"text": …, "label": …}')]
     )
 
 
-def from_columns(where: Path, rows: list[dict[str, Any]]) -> Data:
-    """The two columns that are there: text and label, or source and target."""
+def from_columns(where: Path, rows: list[dict[str, Any]]) -> EvalData:
+    """Columns text and label, or source and target."""
     kind = "pairs" if rows and {"source", "target"} <= rows[0].keys() else "labels"
     first, second = COLUMNS[kind]
-    found = list[tuple[str, str]]()
+    second_types = (str,) if kind == "pairs" else (str, int)
+    values = list[tuple[str, str]]()
     for number, row in enumerate(rows, 1):
-        values = (row.get(first), row.get(second))
-        if not isinstance(values[0], str) or not isinstance(
-            values[1], str if kind == "pairs" else (str, int)
-        ):
+        left = row.get(first)
+        right = row.get(second)
+        if not isinstance(left, str) or not isinstance(right, second_types):
             raise InputError(
                 f"{where}, row {number}: no {first} or no {second}",
                 expected="both in every row",
                 fix="correct the row",
             )
-        found.append((values[0], str(values[1])))
-    return Data(kind, rows=found)
+        values.append((left, str(right)))
+    return EvalData(kind, rows=values)
 
 
 READERS = {".tsv": read_tsv, ".csv": read_csv, ".jsonl": read_jsonl}

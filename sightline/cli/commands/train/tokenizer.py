@@ -1,27 +1,33 @@
-"""`sightline tokenizer`: train one from text files, or see what one makes of a text."""
+"""`sightline tokenizer`: train a tokenizer on text files, or see how one splits a text."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 from rich.text import Text
 
-from sightline.cli.ui.arguments import Count
-from sightline.cli.ui.output import show as print_lines
-from sightline.cli.ui.output import write, write_json
+from sightline.cli.ui.options.groups import command_with_actions
+from sightline.cli.ui.options.text import OutputOptions
+from sightline.cli.ui.options.values import Count, ModelName
+from sightline.cli.ui.output import show_lines, write, write_json
 from sightline.errors import CheckpointError, InputError, nearest
 from sightline.text.tokenizer import Tokenizer
 
 ACTIONS = ("train", "show")
+VOCAB = 8000
+MODEL_HELP = (
+    "A folder with a tokenizer, a checkpoint (folder or .gguf file), a name listed by `sightline"
+    " models`, or OWNER/NAME on the Hugging Face Hub."
+)
 
-tokenizer = App(name="tokenizer", help="Train a tokenizer, or see what one makes of a text.")
+tokenizer = command_with_actions("tokenizer")
 
 
 @tokenizer.default
-def other(*words: Annotated[str, Parameter(show=False)]) -> None:
-    """Train a tokenizer, or see what one makes of a text."""
+def refuse_tokenizer_action(*words: Annotated[str, Parameter(show=False)]) -> None:
+    """Train a tokenizer, or see how one splits a text."""
     if not words:
         raise InputError(
             "nothing to do", expected="train or show", fix="sightline tokenizer --help"
@@ -36,80 +42,82 @@ def other(*words: Annotated[str, Parameter(show=False)]) -> None:
 def train(
     *files: Path,
     out: Path,
-    vocab: Count = None,
+    vocab: Annotated[Count, Parameter(show_default=str(VOCAB))] = None,
     kind: Literal["bpe", "unigram"] = "bpe",
-    json: bool = False,
+    output: OutputOptions = OutputOptions(),
 ) -> None:
-    """Learn a tokenizer from text files, and write it into a folder.
+    """Train a tokenizer on text files, and write it to a folder.
 
     Parameters
     ----------
     files
-        Text in UTF-8.
+        UTF-8 text files.
     out
-        The folder; it must not have a tokenizer yet.
+        The folder to write; it must not contain a tokenizer.
     vocab
-        Tokens, the 256 bytes and four special ones among them; by default 8000.
+        Vocabulary size, including the 256 bytes and four special tokens.
     kind
-        bpe or unigram, both over bytes.
-    json
-        Write JSON.
+        The algorithm; both are byte-level.
+    output.json
+        Write JSON: path, kind, tokens.
     """
-    from sightline.terminal.progress import shown
+    from sightline.terminal.progress import reporting
     from sightline.text.training import subwords as training
 
     training.writable(out)
-    with shown(None) as report:
-        made = training.train(
-            files, vocab_size=8000 if vocab is None else vocab, kind=kind, progress=report
+    with reporting(None) as report:
+        trained = training.train(
+            files, vocab_size=VOCAB if vocab is None else vocab, kind=kind, progress=report
         )
-    place = training.save(made, out)
-    if json:
-        write_json({"path": str(place), "kind": kind, "tokens": made.get_vocab_size()})
+    path = training.save(trained, out)
+    if output.json:
+        write_json({"path": str(path), "kind": kind, "tokens": trained.get_vocab_size()})
     else:
-        write(place)
+        write(path)
 
 
 @tokenizer.command
-def show(model: str, text: str, /, *, json: bool = False) -> None:
-    """Each token of a text: its id, its place, the token itself and the characters that it stands
-    for.
+def show(
+    model: Annotated[ModelName, Parameter(help=MODEL_HELP)],
+    text: str,
+    /,
+    *,
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Show the tokens of a text: id, position, the token and the characters it stands for.
 
     Parameters
     ----------
-    model
-        A folder with a tokenizer, a checkpoint (folder, .gguf), a name of `sightline models`, or
-        OWNER/NAME of the hub.
     text
-        The text.
-    json
-        Write JSON.
+        The text to split.
+    output.json
+        Write JSON: one object per token.
     """
-    rows = tokens_of(opened(model), text)
-    if json:
+    rows = token_rows(open_tokenizer(model), text)
+    if output.json:
         write_json(rows)
     else:
-        print_lines(lambda width: table(rows))
+        show_lines(lambda width: token_table(rows))
 
 
-def opened(model: str) -> Tokenizer:
-    """The tokenizer of a folder, or of a model without its weights."""
-    found = Tokenizer.from_folder(model) if Path(model).is_dir() else None
-    if found is None:
+def open_tokenizer(model: str) -> Tokenizer:
+    """The tokenizer of a folder, or of a checkpoint whose weights are not read."""
+    opened = Tokenizer.from_folder(model) if Path(model).is_dir() else None
+    if opened is None:
         from sightline.checkpoints.open import open_source
         from sightline.checkpoints.sources.reference import resolve
         from sightline.checkpoints.tokenizer_files import tokenizer_of
 
-        found = tokenizer_of(open_source(resolve(model)))
-    if found is None:
+        opened = tokenizer_of(open_source(resolve(model)))
+    if opened is None:
         raise CheckpointError(
             f"{model[:100]}: has no tokenizer", expected="a folder with a tokenizer.json"
         )
-    return found
+    return opened
 
 
-def tokens_of(tokenizer: Tokenizer, text: str) -> list[dict[str, Any]]:
-    """The tokens as plain values; several that share a character each have the whole of it."""
+def token_rows(tokenizer: Tokenizer, text: str) -> list[dict[str, Any]]:
+    """The tokens as JSON has them; tokens that share a character all show that character."""
     ids = tokenizer.encode(text)
     spans = tokenizer.offsets(text)
     return [
@@ -124,9 +132,9 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> list[dict[str, Any]]:
     ]
 
 
-def table(rows: list[dict[str, Any]]) -> list[Text]:
-    """A line for each token."""
-    lines = [("id", "place", "token", "characters")]
+def token_table(rows: list[dict[str, Any]]) -> list[Text]:
+    """A line per token."""
+    lines = [("id", "position", "token", "characters")]
     lines += [
         (
             str(row["id"]),
@@ -136,9 +144,9 @@ def table(rows: list[dict[str, Any]]) -> list[Text]:
         )
         for row in rows
     ]
-    wide = [max(len(line[column]) for line in lines) for column in range(3)]
-    made: list[Text] = []
+    widths = [max(len(line[column]) for line in lines) for column in range(3)]
+    table: list[Text] = []
     for number, (id, place, token, characters) in enumerate(lines):
-        plain = f"{id:>{wide[0]}}   {place:>{wide[1]}}   {token:<{wide[2]}}   {characters}"
-        made.append(Text(plain, "dim" if number == 0 else ""))
-    return made
+        columns = f"{id:>{widths[0]}}   {place:>{widths[1]}}   {token:<{widths[2]}}"
+        table.append(Text(f"{columns}   {characters}", "dim" if number == 0 else ""))
+    return table
