@@ -52,15 +52,13 @@ def test_a_session(folder: Path, tmp_path: Path, terminals: list[Terminal]) -> N
     terminals.append(terminal)
     model, file = sl.load(folder), tmp_path / "talk.json"
     expected = Conversation(model, max_tokens=6)
-    banner = f"{folder}, context 4,096, temperature 0.0, max_tokens 6\n/help lists the commands, Ctrl-D leaves\n> "
+    banner = f"{folder}, context 4,096, temperature 0.0, max_tokens 6\n/help lists the commands, Ctrl-D quits\n> "
     assert terminal.wait("> ").endswith(banner)
     assert all(
         f"\n/{name} " in "\n" + terminal.say("/help")
         for name in ("help", "system", "set", "tokens", "retry", "save", "load")
     )
-    assert (
-        terminal.say("/tokens") == "error: nothing was answered yet. Fix: say something first\n> "
-    )
+    assert terminal.say("/tokens") == "error: there is no answer yet. Fix: type a message first\n> "
     assert (
         terminal.say("/sytem the mat")
         == "error: there is no command /sytem. Fix: did you mean '/system'?\n> "
@@ -69,7 +67,7 @@ def test_a_session(folder: Path, tmp_path: Path, terminals: list[Terminal]) -> N
     expected.system = "the mat"
     assert terminal.say("the cat") == f"{on_screen(expected, 'the cat')}\n{LIMIT}\n> "
     assert re.match(
-        r"\d+ prompt tokens \(0 reused\), 6 new, [\d.]+ a second, cache .* MB, context 1% full",
+        r"\d+ prompt tokens \(0 reused\), 6 new, [\d.]+ tokens/s, KV cache .* MB, context 1% full",
         terminal.say("/tokens"),
     )
     terminal.say("the dog \\", "  ")
@@ -85,10 +83,12 @@ def test_a_session(folder: Path, tmp_path: Path, terminals: list[Terminal]) -> N
     )
     assert terminal.say(f"/save {file}") == f"saved 7 messages to {file}\n> "
     assert Conversation.read(file, model=model).exchanges == expected.exchanges
-    assert terminal.say("/undo") == "took back '/undo\\nthe mat' and its answer\n> "
+    assert terminal.say("/undo") == "removed '/undo\\nthe mat' and its answer\n> "
     before = file.read_bytes()
     terminal.say(f"/save {file}", "[y/N] ")
-    assert terminal.say("") == f"error: {file} was left as it is. Fix: /save with another name\n> "
+    assert (
+        terminal.say("") == f"error: {file} was not overwritten. Fix: /save with another name\n> "
+    )
     assert file.read_bytes() == before
     assert (
         terminal.say("/set temperature hot")
@@ -100,7 +100,7 @@ def test_a_session(folder: Path, tmp_path: Path, terminals: list[Terminal]) -> N
     expected.undo()
     expected.set(temperature=1.5, seed=1)
     assert terminal.say("/retry").startswith(on_screen(expected, "the dog \nand the log"))
-    assert terminal.say("/reset") == "forgot all that was said\n> "
+    assert terminal.say("/reset") == "cleared the conversation\n> "
     assert terminal.say(f"/load {file}").startswith("loaded 7 messages; ")
     terminal.type("\x04")
     assert terminal.end() == 0
@@ -117,9 +117,7 @@ def test_ctrl_c_stops_the_answer_not_the_program(
     terminal.say("the cat", "on on")
     terminal.type("\x03")
     stopped = terminal.wait("\r\n> ", nudge=True)
-    assert stopped.endswith(
-        "\n(stopped: the answer stays in the conversation as far as it was shown)\n> "
-    )
+    assert stopped.endswith("\n(stopped: the part shown stays in the conversation)\n> ")
     assert "\n\n" not in stopped
     terminal.say(f"/save {tmp_path / 'talk.json'}")
     _, cut = json.loads((tmp_path / "talk.json").read_text(encoding="utf-8"))["messages"]
@@ -131,11 +129,11 @@ def test_ctrl_c_stops_the_answer_not_the_program(
     assert "(0 reused), 3 new" not in terminal.say("/tokens")
     terminal.type("\x03")
     assert terminal.wait("\r\n> ", nudge=True).endswith(
-        "\nCtrl-D or /exit leaves; so does Ctrl-C once more\n> "
+        "\nCtrl-D, /exit or another Ctrl-C quits\n> "
     )
     terminal.say("/tokens")
     terminal.type("\x03")
-    terminal.wait("once more\r\n> ", nudge=True)
+    terminal.wait("Ctrl-C quits\r\n> ", nudge=True)
     terminal.type("\x03")
     assert terminal.end() == 0
     assert STYLE.search(terminal.raw.decode(errors="replace")) is None
@@ -219,7 +217,7 @@ def test_the_commands_mistakes(
     mistakes = {
         ("the cat", "--temperature", "-1"): "temperature is -1.0",
         ("the cat", "--max-tokens", "0"): "max_tokens is 0",
-        ("the cat", "--max-tokens", "1.5"): "not a whole number",
+        ("the cat", "--max-tokens", "1.5"): "not an integer",
         ("the cat", "--file", "x.txt"): "a message and a file",
         ("  ",): "an empty message",
         (): "standard input is not UTF-8",
@@ -253,6 +251,4 @@ def test_a_full_context_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     talk.handle("the dog sat on the log " * 12)
     talk.handle("the cat sat on the log " * 12)
     said = capsys.readouterr().err.splitlines()[-1]
-    assert (
-        said == "(the context of 256 tokens is full: the model no longer saw the oldest exchange)"
-    )
+    assert said == "(the context of 256 tokens is full: the oldest exchange had to be dropped)"

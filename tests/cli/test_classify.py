@@ -65,7 +65,7 @@ def test_a_tagger_shows_its_tokens(
     ]
     assert main(["classify", str(folders["Token"]), "the cat", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)[0]
-    assert found.keys() == {"text", "tokens"}
+    assert found.keys() == {"text", "tokens", "runner"}
     assert [(token["start"], token["end"]) for token in found["tokens"]] == [(0, 3), (4, 7)]
 
 

@@ -82,7 +82,7 @@ def test_a_picture(
     assert (tmp_path / "c.svg").read_bytes() == (tmp_path / "d.svg").read_bytes()
     assert b"<svg" in (tmp_path / "c.svg").read_bytes()
     assert main(["compare", *runs, "--out", str(tmp_path / "c.xyz")]) == 2
-    assert "no picture ends like that" in capsys.readouterr().err
+    assert "not a figure format" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["compare", *runs, "--out", str(tmp_path / "e.svg")]) == 2
     assert (

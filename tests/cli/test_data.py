@@ -45,7 +45,7 @@ def test_prepare_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
     assert lines["folder"] == "made"
     assert lines["files"].startswith("1 (1.5 kB): book.txt")
-    assert lines["tokens"] == "1,397 to learn from, 74 held out (the last 5 % of the tokens)"
+    assert lines["tokens"] == "1,397 for training, 74 held out (the last 5 % of the tokens)"
     assert lines["tokenizer"].startswith("characters, 19 tokens, uint16")
     assert main(["data", "show", "made"]) == 0
     again = capsys.readouterr()
@@ -101,7 +101,7 @@ def test_overwriting(capsys: pytest.CaptureFixture[str]) -> None:
         (("prepare", "wide.txt", "--out", "x"), "wide.txt: is UTF-16"),
         (("prepare", "picture.png", "--out", "x"), "picture.png: byte 4 is zero"),
         (("prepare", "book.txt", "--out", "x", "--vocab", "90000"), "Fix: --vocab"),
-        (("prepare", "book.txt", "--out", "x", "--vocab", "1e3"), "'1e3' is not a whole number"),
+        (("prepare", "book.txt", "--out", "x", "--vocab", "1e3"), "'1e3' is not an integer"),
         (("prepare", "book.txt", "--out", "x", "--validation", "nan"), "validation is nan"),
         (
             ("prepare", "book.txt", "--out", "x", "--validation", "2"),

@@ -64,7 +64,8 @@ def test_vectors_as_a_file(folder: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert found.dtype == np.float32
     assert np.array_equal(found, sl.load(folder).embed(["the cat", "a dog"]).numpy())
     assert main(["embed", folder, "the cat", "--out", str(out), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"path": str(out), "texts": 1, "width": 32}
+    expected = {"path": str(out), "texts": 1, "width": 32, "runner": "torch"}
+    assert json.loads(capsys.readouterr().out) == expected
     assert np.load(out).shape == (1, 32)
     assert list(tmp_path.iterdir()) == [out]
 
@@ -73,7 +74,7 @@ def test_the_screen_compares_texts(folder: str, capsys: pytest.CaptureFixture[st
     assert main(["embed", folder, "the cat", "the cat", "a bad film"]) == 0
     lines = capsys.readouterr().out.splitlines()
     vectors = torch.nn.functional.normalize(sl.load(folder).embed(["the cat", "a bad film"]), dim=1)
-    assert "3 vectors of 32 numbers" in lines[0]
+    assert "3 vectors of 32 dimensions" in lines[0]
     assert lines[-1].split()[:4] == [
         "3",
         f"{float(vectors[0] @ vectors[1]):.2f}",

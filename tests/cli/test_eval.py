@@ -121,7 +121,9 @@ def test_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         f'"{row["text"]}",LABEL_{row["label"]}\n' for row in rows
     )
     assert main(["eval", str(folder), written(tmp_path, "rows.csv", table)]) == 0
-    assert capsys.readouterr().out == "accuracy       0.8750, 7 right\nmeasured       8 of 8 rows\n"
+    assert (
+        capsys.readouterr().out == "accuracy       0.8750, 7 correct\nmeasured       8 of 8 rows\n"
+    )
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, *, after: int) -> None:

@@ -37,7 +37,8 @@ def test_json_is_what_python_gives(folder: str, capsys: pytest.CaptureFixture[st
     assert main(["fill", folder, "the [MASK] sat on ___", "--top-k", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == [
-        asdict(filling) for filling in sl.load(folder).fill("the [MASK] sat on ___", top_k=3)
+        {**asdict(filling), "runner": "torch"}
+        for filling in sl.load(folder).fill("the [MASK] sat on ___", top_k=3)
     ]
     assert [(row["start"], row["end"], len(row["candidates"])) for row in found] == [
         (4, 10, 3),
@@ -94,7 +95,7 @@ def test_mistakes(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert f"top_k is {count}; expected 1 to" in mistake(
             capsys, folder, "a [MASK]", "--top-k", count
         )
-    assert "'1.5' is not a whole number" in mistake(capsys, folder, "a [MASK]", "--top-k", "1.5")
+    assert "'1.5' is not an integer" in mistake(capsys, folder, "a [MASK]", "--top-k", "1.5")
     assert "no option is called '--tpk'" in mistake(capsys, folder, "--tpk")
 
 
@@ -112,6 +113,6 @@ def test_a_model_that_cannot_fill_is_refused_by_its_config(
         {"other": torch.zeros(1)}, folder / "model.safetensors"
     )  # weights that no one could load
     capsys.readouterr()
-    seen = "filling in masks with a model that continues text; expected a model of masked tokens, such as BERT"
-    fix = f'Fix: sightline train bert-tiny makes one; this one answers sightline generate {folder} "The capital of France is"'
+    seen = "filling in masks with a model that continues text; expected a masked language model, such as BERT"
+    fix = f'Fix: sightline train bert-tiny trains one; this model answers sightline generate {folder} "The capital of France is"'
     assert mistake(capsys, str(folder), "a [MASK]") == f"error: {seen}. {fix}"

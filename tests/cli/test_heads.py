@@ -123,13 +123,11 @@ def test_mistakes(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "tokens; expected at most 128. Fix: give a part of it" in mistake(
         capsys, folder, "the cat " * 100
     )
-    assert "no picture ends like that; expected .svg, .png or .pdf. Fix: --out map.svg" in mistake(
+    assert "not a figure format; expected .svg, .png or .pdf. Fix: --out map.svg" in mistake(
         capsys, folder, "--out", "map.txt"
     )
-    assert "there is no folder" in mistake(
-        capsys, folder, "--out", str(tmp_path / "none" / "map.svg")
-    )
-    assert "'1.5' is not a whole number" in mistake(capsys, folder, "--seed", "1.5")
+    assert "does not exist" in mistake(capsys, folder, "--out", str(tmp_path / "none" / "map.svg"))
+    assert "'1.5' is not an integer" in mistake(capsys, folder, "--seed", "1.5")
     assert "no option is called --relation." in mistake(capsys, folder, "--relation")
 
 

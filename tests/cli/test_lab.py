@@ -60,7 +60,7 @@ def test_run_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.usefixtures("two")
 def test_all_of_them_end_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "run", "all", "--quick", "--out", str(tmp_path / "a b")]) == 0
-    end = capsys.readouterr().out.split("All of them")[1]
+    end = capsys.readouterr().out.split("All experiments")[1]
     assert end.count("supported") == 2
     assert f"sightline lab report '{tmp_path / 'a b'}' --seed 0" in end
 

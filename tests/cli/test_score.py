@@ -119,7 +119,7 @@ def test_a_bar_takes_nothing_from_standard_output(
         (["--file", "none.txt"], "none.txt cannot be read as text: No such file"),
         ([""], "an empty text"),
         (["the cat", "--stride", "64"], "stride is 64; expected 1 to 63"),
-        (["the", "--stride", "x"], "not a whole number"),
+        (["the", "--stride", "x"], "not an integer"),
         (["--strid", "3"], "no option is called --strid"),
         (["the", "--source", "le"], "a source for a model with one stack"),
     ],

@@ -43,7 +43,7 @@ def test_train_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "made\n"
     assert main(["tokenizer", "show", "made", "the cat 猫"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["id", "place", "token", "characters"]
+    assert lines[0].split() == ["id", "position", "token", "characters"]
     assert "'the'" in lines[1]
     assert [line.split()[-1] for line in lines[-3:]] == ["'猫'"] * 3
     assert r"\\xe7" in lines[-3]

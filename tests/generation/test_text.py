@@ -199,7 +199,7 @@ def test_the_commands_forms_and_beams(folder: Path, capsys: pytest.CaptureFixtur
         (["--temperature", "-1"], "temperature"),
         (["--max-tokens", "1000"], "for a context of 64"),
         (["--file", "none.txt"], "a prompt and a file"),
-        (["--seed", "1.5"], "not a whole number"),
+        (["--seed", "1.5"], "not an integer"),
         (["--regex", ""], "an empty pattern"),
         (["--beams", "2000"], "2000 beams; expected at most"),
         (["--beams", "2", "--length-penalty", "1e308"], "length_penalty is 1e+308"),
