@@ -22,72 +22,127 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sightline.amx_workaround import beware
-from sightline.architectures import PUBLISHED, bert, encoder_decoder, gpt, llama, ngpt, t5
-from sightline.config import (
-    ALiBi,
-    AttentionConfig,
-    BlockConfig,
-    Classifier,
-    Cosine,
-    Dot,
-    EmbeddingConfig,
-    FeedForwardConfig,
-    HeadNorm,
-    LanguageHead,
-    LayerNorm,
-    Learned,
-    LinearScaling,
-    Llama3Scaling,
-    MaskedHead,
-    ModelConfig,
-    NoHead,
-    NoNorm,
-    NoPosition,
-    NTKScaling,
-    Pooler,
-    RelativeBias,
-    RMSNorm,
-    Rotary,
-    Sinusoidal,
-    StackConfig,
-    YaRNScaling,
-)
-from sightline.errors import CheckpointError, ConfigError, InputError, RecordError, SightlineError
-from sightline.record import NOTHING, QUANTITIES, Recorder
 
 if TYPE_CHECKING:
     from sightline import lab, lens
+    from sightline.architectures import PUBLISHED, bert, encoder_decoder, gpt, llama, ngpt, t5
     from sightline.checkpoints.sources.catalogue import models
+    from sightline.config import (
+        ALiBi,
+        AttentionConfig,
+        BlockConfig,
+        Classifier,
+        Cosine,
+        Dot,
+        EmbeddingConfig,
+        FeedForwardConfig,
+        HeadNorm,
+        LanguageHead,
+        LayerNorm,
+        Learned,
+        LinearScaling,
+        Llama3Scaling,
+        MaskedHead,
+        ModelConfig,
+        NoHead,
+        NoNorm,
+        NoPosition,
+        NTKScaling,
+        Pooler,
+        RelativeBias,
+        RMSNorm,
+        Rotary,
+        Sinusoidal,
+        StackConfig,
+        YaRNScaling,
+    )
     from sightline.core.cache.kv_cache import Cache
     from sightline.core.model import Transformer, build
     from sightline.core.multi_head import MultiHeadAttention, attention
+    from sightline.errors import (
+        CheckpointError,
+        ConfigError,
+        InputError,
+        RecordError,
+        SightlineError,
+    )
     from sightline.lens.trace.trace import Trace
     from sightline.model import Model, load
+    from sightline.record import NOTHING, QUANTITIES, Recorder
 
 __version__ = "0.1.0"
 
 beware()
 
 _PARTS = ("lab", "lens")
-_WITH_TORCH = {
-    "load": "sightline.model",
-    "models": "sightline.checkpoints.sources.catalogue",
-    "Model": "sightline.model",
-    "build": "sightline.core.model",
-    "Transformer": "sightline.core.model",
-    "Cache": "sightline.core.cache.kv_cache",
-    "MultiHeadAttention": "sightline.core.multi_head",
-    "attention": "sightline.core.multi_head",
-    "Trace": "sightline.lens.trace.trace",
+_NAMES_BY_MODULE = {
+    "sightline.architectures": (
+        "PUBLISHED",
+        "bert",
+        "encoder_decoder",
+        "gpt",
+        "llama",
+        "ngpt",
+        "t5",
+    ),
+    "sightline.checkpoints.sources.catalogue": ("models",),
+    "sightline.config": (
+        "ALiBi",
+        "AttentionConfig",
+        "BlockConfig",
+        "Classifier",
+        "Cosine",
+        "Dot",
+        "EmbeddingConfig",
+        "FeedForwardConfig",
+        "HeadNorm",
+        "LanguageHead",
+        "LayerNorm",
+        "Learned",
+        "LinearScaling",
+        "Llama3Scaling",
+        "MaskedHead",
+        "ModelConfig",
+        "NoHead",
+        "NoNorm",
+        "NoPosition",
+        "NTKScaling",
+        "Pooler",
+        "RelativeBias",
+        "RMSNorm",
+        "Rotary",
+        "Sinusoidal",
+        "StackConfig",
+        "YaRNScaling",
+    ),
+    "sightline.core.cache.kv_cache": ("Cache",),
+    "sightline.core.model": ("Transformer", "build"),
+    "sightline.core.multi_head": ("MultiHeadAttention", "attention"),
+    "sightline.errors": (
+        "CheckpointError",
+        "ConfigError",
+        "InputError",
+        "RecordError",
+        "SightlineError",
+    ),
+    "sightline.lens.trace.trace": ("Trace",),
+    "sightline.model": ("Model", "load"),
+    "sightline.record": (
+        "NOTHING",
+        "QUANTITIES",
+        "Recorder",
+    ),
 }
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    """Every public name is imported when it is first used, so that `import sightline` is quick."""
     if name in _PARTS:
         return importlib.import_module(f"sightline.{name}")
-    if name not in _WITH_TORCH:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'sightline' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WITH_TORCH[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,6 @@ SightlineError
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -65,6 +64,8 @@ class RecordError(SightlineError, KeyError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`did you mean 'heads'?`, or the list of what there is."""
+    import difflib  # takes ten milliseconds, and only errors need it
+
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(sorted(known))}"
