@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from sightline.cli.ui.options.groups import OUTPUT
-from sightline.cli.ui.options.model import LoadOptions
+from sightline.cli.ui.options.model import RunOptions
 from sightline.cli.ui.options.text import InputOptions, OutputOptions
 from sightline.cli.ui.options.values import ModelName, OptionalText, Stride
 from sightline.cli.ui.output import finite_or_none, progress_bar, remark, write, write_json
@@ -43,7 +43,7 @@ def score(
     stride: Stride = None,
     source: str | None = None,
     input: InputOptions = InputOptions(),
-    loading: LoadOptions = LoadOptions(),
+    running: RunOptions = RunOptions(),
     output: ScoreOutputOptions = ScoreOutputOptions(),
 ) -> None:
     """Score a text: log-likelihood, perplexity and bits per byte.
@@ -55,15 +55,17 @@ def score(
     source
         The source sentence, for an encoder–decoder; the text is then its translation.
     output.json
-        Write JSON: tokens, logprobs, total, perplexity, bits_per_byte, bytes, seconds.
+        Write JSON: tokens, logprobs, total, perplexity, bits_per_byte, bytes, seconds, and the
+        runner.
     """
     content = input.read(text, fix='sightline score MODEL "Once upon a time"')
-    loaded = loading.load(model)
+    loaded = running.load(model)
     started = time.perf_counter()
     result = compute_score(loaded, content, stride=stride, source=source)
     seconds = time.perf_counter() - started
     if output.json:
-        write_json({**score_dict(result), "seconds": seconds})
+        runner = loaded.runner.name
+        write_json({**score_dict(result), "seconds": seconds, "runner": runner})
         return
     if output.show and loaded.tokenizer is not None:
         show_tokens(Console(), loaded.tokenizer, content, result)
@@ -88,9 +90,7 @@ def compute_score(loaded: Model, text: str, *, stride: int | None, source: str |
                 text, stride=stride, progress=lambda count: bar.advance(task, count)
             )
     start = start_of(loaded.defaults, tokenizer)
-    return score_text(
-        loaded.transformer, tokenizer, text, stride=stride, source=source, start=start
-    )
+    return score_text(loaded.runner, tokenizer, text, stride=stride, source=source, start=start)
 
 
 def show_tokens(out: Console, tokenizer: Tokenizer, text: str, result: Score) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sightline.model import Model
 
 Engine = Literal["auto", "native", "torch"]
-DEFAULT_ENGINE: Engine = "torch"
+DEFAULT_ENGINE: Engine = "auto"
 DTYPES = ("float32", "float16", "bfloat16", "int8", "int8_groups", "int4", "int4_min")
 Globs = Annotated[tuple[str, ...], Parameter(negative=())]
 
@@ -58,9 +58,9 @@ class EngineOptions:
     """What runs a model, and in which precision."""
 
     engine: Engine = DEFAULT_ENGINE
-    """native: Sightline's own engine, usually several times faster and the only one with integer
-    dtypes. torch: PyTorch. auto: native where its result matches torch's in this dtype, otherwise
-    torch; a note says which."""
+    """What runs the model. auto: native for models that generate text in float32 (logits equal to
+    torch's within 1e-4) and for integer dtypes, otherwise torch. native: Sightline's own engine.
+    torch: PyTorch."""
 
     dtype: Annotated[str, Parameter(choices=DTYPES)] = "float32"
     """Precision of the weights. bfloat16 needs torch; int8, int8_groups, int4 and int4_min need the
