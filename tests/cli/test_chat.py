@@ -21,7 +21,7 @@ from tests.cli.terminal import Terminal
 from tests.support.chat_folder import make_folder
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
-LIMIT = "(ended after 6 tokens: /set max_tokens allows more)"
+LIMIT = "(ended after 6 tokens: /set max_tokens raises the limit)"
 
 
 @pytest.fixture(scope="module")

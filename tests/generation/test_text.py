@@ -185,7 +185,7 @@ def test_the_commands_forms_and_beams(folder: Path, capsys: pytest.CaptureFixtur
     assert main(["generate", str(folder), "the", "--choice", "cat", "--choice", "dog"]) == 0
     assert capsys.readouterr().out in ("cat\n", "dog\n")
     assert main(["generate", str(folder), "the", "--regex", "[0-9]{9}", "--max-tokens", "2"]) == 0
-    assert "before its form was complete" in capsys.readouterr().err
+    assert "before the output was complete" in capsys.readouterr().err
     assert (
         main(["generate", str(folder), "the", "--beams", "3", "--max-tokens", "4", "--json"]) == 0
     )
