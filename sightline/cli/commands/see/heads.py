@@ -152,7 +152,7 @@ def show_heads(out: Console, head_map: HeadMap, links: Relations | None) -> None
         out.print(*relation_lines(relation), sep="\n", soft_wrap=True)
     if links is not None and links.causal:
         out.print(
-            "\na causal model attends to earlier tokens only: the noun is asked for its adjective",
+            "\na causal model attends only backwards: the noun is asked for its adjective",
             style="dim",
         )
 
