@@ -99,7 +99,7 @@ def part_table(explanation: Explanation) -> list[str]:
             f"{part.each:,}" if part.each else "",
             str(part.times),
             f"{part.parameters:,}" if part.each else "",
-            wording.percent_of(part.parameters, explanation.parameters),
+            wording.share_text(part.parameters, explanation.parameters),
             wording.with_unit(explanation.batch * part.flops, "FLOP") if part.flops else "",
         )
         for part in explanation.parts

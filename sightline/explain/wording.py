@@ -72,7 +72,7 @@ def with_unit(value: float, unit: str) -> str:
     return f"{value:.{0 if power == 0 else 1 if value >= 99.95 else 2}f} {UNITS[power]}{unit}"
 
 
-def percent_of(value: int, whole: int) -> str:
+def share_text(value: int, whole: int) -> str:
     return f"{100 * value / whole:.1f}%" if value and whole else ""
 
 
@@ -227,13 +227,13 @@ def row_cells(row: Row, parameters: int, flops: int) -> list[str]:
     label = f"{row.label} × {row.times}" if row.times > 1 else row.label
     counts = [
         f"{row.parameters:,}" if row.parameters else "–",
-        percent_of(row.parameters, parameters),
+        share_text(row.parameters, parameters),
     ]
     return [
         label,
         *counts,
         with_unit(row.flops, "") if row.flops else "–",
-        percent_of(row.flops, flops),
+        share_text(row.flops, flops),
     ]
 
 

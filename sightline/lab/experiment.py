@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.errors import InputError, SightlineError
-from sightline.lab.japanese import translate
+from sightline.lab.japanese import to_japanese
 from sightline.lab.style import draw_in_japanese, has_japanese_font
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Finding:
 
     def measured(self, check: Check, language: str = "en") -> str:
         """The numbers of a check as a text in this language."""
-        return translate(check.measured) if language == "ja" else check.measured
+        return to_japanese(check.measured) if language == "ja" else check.measured
 
     @property
     def summary(self) -> Words | None:

@@ -287,7 +287,7 @@ PHRASES = {
 }
 
 
-def translate(text: str) -> str:
+def to_japanese(text: str) -> str:
     """The text in Japanese; phrases without an entry stay as they are."""
     for pattern, japanese in patterns():
         text = pattern.sub(lambda match, words=japanese: words.format(*match.groups()), text)

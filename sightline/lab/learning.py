@@ -78,7 +78,7 @@ def training_steps(
         yield learner, event
 
 
-def train(
+def train_model(
     start: ModelConfig | Transformer,
     task: GeneratedTask | PackedText,
     *,

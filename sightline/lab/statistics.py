@@ -44,7 +44,7 @@ class Interval:
         )
 
 
-def is_above(interval: Interval, bound: float) -> bool | None:
+def lies_above(interval: Interval, bound: float) -> bool | None:
     """Whether the mean is above the bound; None where the interval contains the bound."""
     if math.isnan(interval.mean):
         return None
@@ -53,14 +53,16 @@ def is_above(interval: Interval, bound: float) -> bool | None:
     return False if interval.high <= bound else None
 
 
-def is_below(interval: Interval, bound: float) -> bool | None:
+def lies_below(interval: Interval, bound: float) -> bool | None:
     """Whether the mean is below the bound; None where the interval contains the bound."""
-    return is_above(Interval(-interval.mean, -interval.high, -interval.low, interval.count), -bound)
+    return lies_above(
+        Interval(-interval.mean, -interval.high, -interval.low, interval.count), -bound
+    )
 
 
-def is_within(interval: Interval, low: float, high: float) -> bool | None:
+def lies_within(interval: Interval, low: float, high: float) -> bool | None:
     """Whether the mean lies between the bounds; None where the interval contains one of them."""
-    return all_hold([is_above(interval, low), is_below(interval, high)])
+    return all_hold([lies_above(interval, low), lies_below(interval, high)])
 
 
 def all_hold(claims: Sequence[bool | None]) -> bool | None:

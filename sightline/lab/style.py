@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.japanese import translate
+from sightline.lab.japanese import to_japanese
 from sightline.lab.statistics import Interval
 
 if TYPE_CHECKING:
@@ -102,12 +102,12 @@ def translate_figure(drawing: Figure) -> None:
     for axes in drawing.axes:
         for axis in (axes.xaxis, axes.yaxis):
             labels = [label.get_text() for label in axis.get_ticklabels()]
-            translated = [translate(label) for label in labels]
+            translated = [to_japanese(label) for label in labels]
             if translated != labels:
                 axis.set_ticks(axis.get_ticklocs(), labels=translated)
     for text in drawing.findobj(Text):
         if isinstance(text, Text):
-            text.set_text(translate(text.get_text()))
+            text.set_text(to_japanese(text.get_text()))
 
 
 def save_figure(

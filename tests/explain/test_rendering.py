@@ -14,7 +14,7 @@ from rich.console import Console
 import sightline as sl
 from sightline.explain import explain, listing, terminal, three_words, to_markdown
 from sightline.explain.example import X
-from sightline.explain.wording import percent_of, with_unit
+from sightline.explain.wording import share_text, with_unit
 from tests.explain.legal import EXTRA
 from tests.support import tiny
 
@@ -155,8 +155,8 @@ def test_numbers_people_can_read(value: int, text: str) -> None:
 
 
 def test_shares() -> None:
-    assert percent_of(1, 3) == "33.3%"
-    assert percent_of(0, 3) == percent_of(3, 0) == ""
+    assert share_text(1, 3) == "33.3%"
+    assert share_text(0, 3) == share_text(3, 0) == ""
 
 
 # ------------------------------------------------------------------------------------ three words

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sightline.lab import report, style
-from sightline.lab.japanese import PHRASES, translate
+from sightline.lab.japanese import PHRASES, to_japanese
 
 PLACE = Path(__file__).parents[2] / "docs" / "laboratory"
 NAMES = {
@@ -66,12 +66,12 @@ def english_words(text: str) -> set[str]:
     ],
 )
 def test_whole_phrases_are_translated(english: str, japanese: str) -> None:
-    assert translate(english) == japanese
+    assert to_japanese(english) == japanese
 
 
 def test_no_phrase_translates_twice() -> None:
     for japanese in PHRASES.values():
-        assert translate(japanese) == japanese
+        assert to_japanese(japanese) == japanese
 
 
 def test_the_number_column_of_the_page_is_japanese() -> None:

@@ -9,7 +9,7 @@ from sightline.lab.learning import (
     held_out_loss,
     labelled_batch,
     seeded_generator,
-    train,
+    train_model,
     training_steps,
 )
 from sightline.training.data.batch import Batch
@@ -24,13 +24,15 @@ def copies(step: int) -> Batch:
 
 def test_a_drill_is_learned_and_is_the_same_each_time() -> None:
     task = GeneratedTask(copies, [copies(10**6)])
-    once, again = (train(CONFIG, task, steps=120, lr=1e-2, seed=3) for _ in range(2))
+    once, again = (train_model(CONFIG, task, steps=120, lr=1e-2, seed=3) for _ in range(2))
     assert all(
         torch.equal(a, b)
         for a, b in zip(once.transformer.parameters(), again.transformer.parameters(), strict=True)
     )
     assert (
-        held_out_loss(once, task) < 0.2 < held_out_loss(train(CONFIG, task, steps=1, lr=1e-6), task)
+        held_out_loss(once, task)
+        < 0.2
+        < held_out_loss(train_model(CONFIG, task, steps=1, lr=1e-6), task)
     )
 
 

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from sightline.lab.statistics import Interval, is_above, is_below, is_within, paired_difference
+from sightline.lab.statistics import (
+    Interval,
+    lies_above,
+    lies_below,
+    lies_within,
+    paired_difference,
+)
 
 
 def test_the_interval_is_students() -> None:
@@ -39,11 +45,11 @@ def test_comparisons_may_be_undecided(
     low: float, high: float, over: bool | None, under: bool | None, between: bool | None
 ) -> None:
     found = Interval((low + high) / 2, low, high, 5)
-    assert is_above(found, 1) is over
-    assert is_below(found, 1) is under
-    assert is_within(found, 0.9, 1.1) is between
-    assert is_within(found, -5, 5) is True
-    assert is_above(Interval.of([]), 1) is None
+    assert lies_above(found, 1) is over
+    assert lies_below(found, 1) is under
+    assert lies_within(found, 0.9, 1.1) is between
+    assert lies_within(found, -5, 5) is True
+    assert lies_above(Interval.of([]), 1) is None
 
 
 def test_differences_are_seed_by_seed() -> None:

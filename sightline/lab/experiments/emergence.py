@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
-from sightline.lab.statistics import Interval, is_above, is_within
+from sightline.lab.statistics import Interval, lies_above, lies_within
 from sightline.lab.style import COLOURS, new_figure, plain_log_ticks, plot_mean
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def judge_emergence(numbers: Numbers) -> Sequence[Check]:
                 "モデルの大きさに対し、"
                 "完全一致は対数尤度の1.5倍を超える急さで立ち上がる（10%から90%まで、対数軸）",
             ),
-            is_above(sharp, SHARP) if is_learned else None,
+            lies_above(sharp, SHARP) if is_learned else None,
             f"{sharp} times",
         ),
         Check(
@@ -262,7 +262,7 @@ def judge_emergence(numbers: Numbers) -> Sequence[Check]:
                 " uniform guessing to certainty",
                 "完全一致が5%に達した時点で、対数尤度は一様な推測から確信までの3分の1まで改善している",
             ),
-            is_above(early, EARLY) if is_learned else None,
+            lies_above(early, EARLY) if is_learned else None,
             f"{early} of the way",
         ),
         Check(
@@ -272,7 +272,7 @@ def judge_emergence(numbers: Numbers) -> Sequence[Check]:
                 f"完全一致は p^{DIGITS}（p は桁ごとの正解率）："
                 "p^8 が5%から95%のあいだで平均の差は5ポイント以内",
             ),
-            is_within(error, -NEAR, NEAR),
+            lies_within(error, -NEAR, NEAR),
             f"exact − p^{DIGITS}: {error}",
         ),
         Check(
@@ -282,7 +282,7 @@ def judge_emergence(numbers: Numbers) -> Sequence[Check]:
                 " exact at more than 1.1 times the parameters",
                 "2桁でなく8桁で採点すると同じモデル群の立ち上がりは遅れる：半数が正解するパラメータ数は1.1倍より大きい",
             ),
-            is_above(later, 1.1) if is_learned else None,
+            lies_above(later, 1.1) if is_learned else None,
             f"{later} times",
         ),
     ]

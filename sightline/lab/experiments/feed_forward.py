@@ -17,7 +17,7 @@ from sightline.lab.experiment import (
     Words,
     part_fields,
 )
-from sightline.lab.statistics import Interval, is_below, paired_difference
+from sightline.lab.statistics import Interval, lies_below, paired_difference
 from sightline.lab.style import COLOURS, MARKS, new_figure, plain_log_ticks, plot_mean
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def judge_feed_forward(numbers: Numbers) -> Sequence[Check]:
                 f"検証データでの損失は SwiGLU の方が {FORMS[other]} より低い"
                 "（学習率はそれぞれ最良のもの）",
             ),
-            is_below(loss_gap(numbers, "swiglu", other), 0),
+            lies_below(loss_gap(numbers, "swiglu", other), 0),
             f"SwiGLU − {FORMS[other]}: {loss_gap(numbers, 'swiglu', other)} nats per character,"
             f" {len(best_rate_and_runs(numbers, other)[1])} seeds",
         )
@@ -292,7 +292,7 @@ def summarize_feed_forward(numbers: Numbers) -> Words:
     steps = part_fields(next(name for name in numbers if name.startswith("run.")))["steps"]
     sizes = next(row for name, row in numbers.items() if name.startswith("layers."))
     slow = sizes["relu"]["size"] / sizes["swiglu"]["size"]
-    is_best = all(is_below(loss_gap(numbers, "swiglu", other), 0) for other in ("relu", "gelu"))
+    is_best = all(lies_below(loss_gap(numbers, "swiglu", other), 0) for other in ("relu", "gelu"))
     why = Words("", "") if is_best else SMALL_MODELS
     return Words(
         f"Held-out loss, best first (learning rate): {losses}. GELU − ReLU:"

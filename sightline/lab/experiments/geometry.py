@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
 from sightline.lab.measures.kernel_smoother import measure_smoother, smooth_losses
-from sightline.lab.statistics import Interval, all_hold, is_below, paired_difference
+from sightline.lab.statistics import Interval, all_hold, lies_below, paired_difference
 from sightline.lab.style import COLOURS, new_figure, plot_mean
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def judge_geometry(numbers: Numbers) -> Sequence[Check]:
             all_hold(
                 [
                     max(abs(value) for value in length["cosine"]) < 1e-6,
-                    is_below(Interval.of([abs(value) for value in length["ngpt"]]), 0.1),
+                    lies_below(Interval.of([abs(value) for value in length["ngpt"]]), 0.1),
                 ]
             ),
             ", ".join(f"{NAMES[kind]} {Interval.of(length[kind])}" for kind in KINDS),
@@ -293,7 +293,7 @@ def judge_geometry(numbers: Numbers) -> Sequence[Check]:
                 "コサイン注意の学習は内積に劣らない：損失が0.05 nats"
                 " 以上高くならない（内積の最良の学習率が範囲の端なら判定保留）",
             ),
-            None if best_rate_is_at_edge(numbers, "dot") else is_below(worse, 0.05),
+            None if best_rate_is_at_edge(numbers, "dot") else lies_below(worse, 0.05),
             f"cosine − dot {worse} nats",
         ),
         Check(
@@ -302,7 +302,7 @@ def judge_geometry(numbers: Numbers) -> Sequence[Check]:
                 " likewise)",
                 "nGPT は同じ損失に内積より少ないステップで届く（同様の場合は判定保留）",
             ),
-            None if best_rate_is_at_edge(numbers, "dot") else is_below(fewer, 0),
+            None if best_rate_is_at_edge(numbers, "dot") else lies_below(fewer, 0),
             f"nGPT − dot {fewer} steps to {target:.3f} nats",
         ),
         Check(
@@ -319,7 +319,7 @@ def judge_geometry(numbers: Numbers) -> Sequence[Check]:
                 " mean",
                 "ノイズから曲線を復元する：誤差は単純平均の半分未満",
             ),
-            is_below(fits, 0.5),
+            lies_below(fits, 0.5),
             f"error / error of the mean {fits}",
         ),
     ]
@@ -366,7 +366,7 @@ def summarize_geometry(numbers: Numbers) -> Words:
 # ---------------------------------------------------------------------------------------- figures
 
 
-def draw_geometry(numbers: Numbers) -> Mapping[str, Figure]:
+def draw_geometry_figures(numbers: Numbers) -> Mapping[str, Figure]:
     return {
         "geometry-real": draw_real_models(numbers),
         "geometry-trained": draw_trained_kinds(numbers),
@@ -500,7 +500,7 @@ EXPERIMENT = Experiment(
     ),
     parts=geometry_parts,
     judge=judge_geometry,
-    draw=draw_geometry,
+    draw=draw_geometry_figures,
     summarize=summarize_geometry,
     corrections=(
         Words(

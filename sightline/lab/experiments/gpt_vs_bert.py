@@ -24,7 +24,7 @@ from sightline.lab.measures.fill_write_embed import (
     measure_fill,
     measure_writing,
 )
-from sightline.lab.statistics import Interval, is_above, is_below, paired_difference
+from sightline.lab.statistics import Interval, lies_above, lies_below, paired_difference
 from sightline.lab.style import COLOURS, new_figure
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def bert_minus_gpt(numbers: Numbers, what: str) -> Interval:
 
 def is_ahead(end: Interval, halfway: Interval) -> bool | None:
     """Whether a difference is below 0; undecided while it is above 0 but still falling."""
-    holds = is_below(end, 0)
+    holds = lies_below(end, 0)
     return None if holds is False and end.mean < halfway.mean else holds
 
 
@@ -173,7 +173,7 @@ def judge_gpt_vs_bert(numbers: Numbers) -> Sequence[Check]:
                 "generate: GPT predicts the next character better",
                 "生成：次の文字は GPT がよく予測する",
             ),
-            is_above(following, 0),
+            lies_above(following, 0),
             f"BERT − GPT {following} nats",
         ),
         Check(
@@ -183,7 +183,7 @@ def judge_gpt_vs_bert(numbers: Numbers) -> Sequence[Check]:
                 " sampling method",
                 "GPT が生成する文は、どちらのサンプリング方法による BERT の文よりも実際の文に近い",
             ),
-            is_above(writing, 0),
+            lies_above(writing, 0),
             f"distance to real text, BERT's better method − GPT: {writing} nats",
         ),
         Check(
@@ -191,7 +191,7 @@ def judge_gpt_vs_bert(numbers: Numbers) -> Sequence[Check]:
                 "embed: BERT's vector of a word's first letter tells more about the word",
                 "埋め込み：語の最初の文字のベクトルは、BERT の方が語の情報を多く含む",
             ),
-            is_above(word, 0),
+            lies_above(word, 0),
             f"accuracy of the word's length, BERT − GPT {word}",
         ),
         Check(
@@ -199,7 +199,7 @@ def judge_gpt_vs_bert(numbers: Numbers) -> Sequence[Check]:
                 "its mean vector classifies plays no worse (within 0.1)",
                 "平均ベクトルによる戯曲の分類は劣らない（差は0.1以内）",
             ),
-            is_above(play, -0.1),
+            lies_above(play, -0.1),
             f"BERT − GPT {play}",
         ),
     ]

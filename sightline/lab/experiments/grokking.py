@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
-from sightline.lab.statistics import Interval, all_hold, is_above, is_below, paired_difference
+from sightline.lab.statistics import Interval, all_hold, lies_above, lies_below, paired_difference
 from sightline.lab.style import COLOURS, new_figure
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def judge_grokking(numbers: Numbers) -> Sequence[Check]:
                 "test accuracy reaches 95% after more than 3 times as many steps",
                 "テスト正解率が95%に達するのは3倍を超えるステップの後",
             ),
-            is_above(waits, math.log(3)) if is_complete else None,
+            lies_above(waits, math.log(3)) if is_complete else None,
             (
                 format_delay(waits)
                 if is_complete
@@ -256,7 +256,7 @@ def judge_grokking(numbers: Numbers) -> Sequence[Check]:
                 "without weight decay it does not: test accuracy is at least 30 points lower",
                 "重み減衰がなければ達しない（テスト正解率が30ポイント以上低い）",
             ),
-            is_above(lead, 0.3) if is_complete and fitted else None,
+            lies_above(lead, 0.3) if is_complete and fitted else None,
             f"with − without {lead}; training sums memorised without decay:"
             f" {'yes' if fitted else 'no'}",
         ),
@@ -279,7 +279,7 @@ def memorization_check(decay: Sequence[Mapping[str, Any]]) -> Check:
     )
     return Check(
         statement,
-        is_below(test_accuracy, 0.5) if all(step for _, step in then) else None,
+        lies_below(test_accuracy, 0.5) if all(step for _, step in then) else None,
         f"test accuracy {test_accuracy}",
     )
 
@@ -292,7 +292,7 @@ def frequency_checks(decay: Sequence[Mapping[str, Any]], *, is_complete: bool) -
     gains = paired_difference(end, start), paired_difference(end, random)
     change = paired_difference([row["kept"] for row in decay], [row["test"] for row in decay])
     removed = Interval.of([row["removed"] for row in decay])
-    sides = [is_above(gain, 0.25) for gain in gains]
+    sides = [lies_above(gain, 0.25) for gain in gains]
     has_grown = all_hold(sides)
     return [
         Check(
@@ -311,12 +311,12 @@ def frequency_checks(decay: Sequence[Mapping[str, Any]], *, is_complete: bool) -
                 "with these frequencies alone, accuracy falls by less than 5 points",
                 "これらの周波数だけを残しても正解率の低下は5ポイント未満",
             ),
-            is_above(change, -0.05) if is_complete else None,
+            lies_above(change, -0.05) if is_complete else None,
             f"change {change}",
         ),
         Check(
             Words("without them, accuracy falls below 25%", "これらを除くと25%未満に落ちる"),
-            is_below(removed, 0.25) if is_complete else None,
+            lies_below(removed, 0.25) if is_complete else None,
             f"accuracy {removed}",
         ),
     ]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
-from sightline.lab.statistics import Interval, is_below, is_within
+from sightline.lab.statistics import Interval, lies_below, lies_within
 from sightline.lab.style import COLOURS, new_figure, plot_mean
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def linear_check(rows: Sequence[Mapping[str, Any]]) -> Check:
         "学習させた線形注意の誤差は、最良のステップ幅の1ステップから5%以内",
     )
     return Check(
-        statement, is_within(ratio, 1 / ALIKE, ALIKE), f"error / error of one step: {ratio}"
+        statement, lies_within(ratio, 1 / ALIKE, ALIKE), f"error / error of one step: {ratio}"
     )
 
 
@@ -202,7 +202,7 @@ def trained_checks(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
                 "例が 2d 個のとき、学習した Transformer の誤差は"
                 "最良の λ のリッジ回帰より最大10%大きいだけ",
             ),
-            is_below(near, NEAR),
+            lies_below(near, NEAR),
             f"error / error of ridge: {near}",
         ),
         Check(
@@ -210,7 +210,7 @@ def trained_checks(rows: Sequence[Mapping[str, Any]]) -> list[Check]:
                 "and less than that of one gradient step with the best step size",
                 "最良のステップ幅の勾配降下1ステップよりは小さい",
             ),
-            is_below(step, 1),
+            lies_below(step, 1),
             f"error / error of one step: {step}",
         ),
     ]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
-from sightline.lab.statistics import Interval, all_hold, is_above, is_below, paired_difference
+from sightline.lab.statistics import Interval, all_hold, lies_above, lies_below, paired_difference
 from sightline.lab.style import COLOURS, new_figure, plot_mean
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def change_checks(two: Sequence[Mapping[str, Any]]) -> list[Check]:
                 " above 0.5",
                 "相転移のあと、2層モデルの最良ヘッドの誘導スコアは0.5を超える",
             ),
-            is_above(score, HALF),
+            lies_above(score, HALF),
             f"score {score}",
         ),
         Check(
@@ -126,7 +126,7 @@ def change_checks(two: Sequence[Mapping[str, Any]]) -> list[Check]:
                 " training accounts for more than half of the fall of the late loss",
                 "相転移がある：学習の1割以上が過ぎてから、その5分の1の区間に後半の損失低下の半分超が集まる",
             ),
-            all_hold([is_above(share, HALF), all(change.start >= TENTH for change in changes)]),
+            all_hold([lies_above(share, HALF), all(change.start >= TENTH for change in changes)]),
             f"share of the fall {share}, starting at"
             f" {', '.join(f'{change.start:.0%}' for change in changes)} of the training",
         ),
@@ -159,7 +159,7 @@ def context_checks(two: Sequence[Mapping[str, Any]]) -> list[Check]:
                 "the model then learns in context: late − early loss is below −2 nats",
                 "そのとき文脈内学習が生じる：後半−前半の損失は −2 nat 未満",
             ),
-            is_below(after, -2),
+            lies_below(after, -2),
             f"{before} before, {after} after",
         ),
         Check(
@@ -169,7 +169,7 @@ def context_checks(two: Sequence[Mapping[str, Any]]) -> list[Check]:
                 "このリンクが原因である：誘導ヘッドからこのトークンだけを隠すと、"
                 "一つ前のトークンを隠すより後半の損失が 1 nat 以上高くなる",
             ),
-            is_above(loss_increase, 1),
+            lies_above(loss_increase, 1),
             f"{loss_increase} nats higher; {count} heads of {len(two)} models; {whole.mean:.2f}"
             " nats"
             f" uncut, {beside.mean:.2f} with the previous tokens hidden",
@@ -191,7 +191,7 @@ def control_checks(
                 "a one-layer model forms no such head: score below 0.2",
                 "1層モデルにはそのようなヘッドはできない：スコアは0.2未満",
             ),
-            is_below(score, 0.2),
+            lies_below(score, 0.2),
             f"score {score}",
         ),
         Check(
@@ -199,7 +199,7 @@ def control_checks(
                 "and its late loss stays more than 1 nat above that of two layers",
                 "後半の損失も2層より 1 nat より高いまま",
             ),
-            is_above(behind, 1),
+            lies_above(behind, 1),
             f"by {behind} nats",
         ),
     ]

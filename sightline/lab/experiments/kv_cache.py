@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
-from sightline.lab.statistics import Interval, is_above, is_below
+from sightline.lab.statistics import Interval, lies_above, lies_below
 from sightline.lab.style import COLOURS, new_figure, plain_log_ticks, plot_mean
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def judge_kv_cache(numbers: Numbers) -> Sequence[Check]:
                 f"with the cache, a token at position {last} costs less than twice one at {first}",
                 f"キャッシュがあれば{last}番目のトークンの時間も{first}番目の2倍未満",
             ),
-            is_below(growth["cached"], 2),
+            lies_below(growth["cached"], 2),
             f"{growth['cached']}×",
         ),
         Check(
@@ -178,12 +178,12 @@ def judge_kv_cache(numbers: Numbers) -> Sequence[Check]:
                 f"without it, more than {last // first // 2} times as much",
                 f"なければ{last // first // 2}倍より長くかかる",
             ),
-            is_above(growth["whole"], last // first / 2),
+            lies_above(growth["whole"], last // first / 2),
             f"{growth['whole']}×",
         ),
         Check(
             Words("decoding is faster with the cache", "キャッシュを使う方がデコードは速い"),
-            is_above(speedup, 1),
+            lies_above(speedup, 1),
             f"{speedup}× faster at {last}",
         ),
         Check(

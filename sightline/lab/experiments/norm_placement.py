@@ -31,9 +31,9 @@ from sightline.lab.measures.norm_measures import (
 from sightline.lab.statistics import (
     Interval,
     all_hold,
-    is_above,
-    is_below,
-    is_within,
+    lies_above,
+    lies_below,
+    lies_within,
     paired_difference,
 )
 from sightline.lab.style import COLOURS, new_figure, plot_mean
@@ -167,12 +167,12 @@ def judge_norm_placement(numbers: Numbers) -> Sequence[Check]:
                 "Pre-LN: the last layer's gradient falls as depth^p, p in −0.5 ± 0.2",
                 "Pre-LN：最終層の勾配は 深さ^p で減る（p は −0.5 ± 0.2）",
             ),
-            is_within(pre, -0.7, -0.3),
+            lies_within(pre, -0.7, -0.3),
             f"p {pre}",
         ),
         Check(
             Words("Post-LN: it does not (p in 0 ± 0.2)", "Post-LN：減らない（p は 0 ± 0.2）"),
-            is_within(post, -0.2, 0.2),
+            lies_within(post, -0.2, 0.2),
             f"p {post}",
         ),
         Check(
@@ -180,7 +180,7 @@ def judge_norm_placement(numbers: Numbers) -> Sequence[Check]:
                 "without warm-up, Post-LN fails more often than Pre-LN at the same rates",
                 "ウォームアップなしでは、同じ学習率で Post-LN の方が Pre-LN より多く失敗する",
             ),
-            is_above(harm, 0),
+            lies_above(harm, 0),
             f"share of failed runs, Post-LN − Pre-LN: {harm}",
         ),
         Check(
@@ -188,14 +188,14 @@ def judge_norm_placement(numbers: Numbers) -> Sequence[Check]:
                 f"Post-LN of {deep[-1]} layers fails more often than of {deep[0]}",
                 f"{deep[-1]}層の Post-LN は{deep[0]}層より多く失敗する",
             ),
-            is_above(depth, 0),
+            lies_above(depth, 0),
             f"{deep[-1]} − {deep[0]} layers: {depth}",
         ),
         Check(
             Words(
                 "warm-up reduces the failures of Post-LN", "ウォームアップは Post-LN の失敗を減らす"
             ),
-            is_above(cure, 0),
+            lies_above(cure, 0),
             f"without − with: {cure}",
         ),
         Check(
@@ -203,7 +203,7 @@ def judge_norm_placement(numbers: Numbers) -> Sequence[Check]:
                 "Pre-LN, sandwich and nGPT need no warm-up: without it less than 10% fail",
                 "Pre-LN・サンドイッチ・nGPT には不要：なしでも失敗は10%未満",
             ),
-            all_hold([is_below(share, 0.1) for share in others.values()]),
+            all_hold([lies_below(share, 0.1) for share in others.values()]),
             ", ".join(f"{FORMS[form]} {others[form]}" for form in FORMS if form in others),
         ),
         norm_check(numbers["formula"]),

@@ -18,7 +18,7 @@ from sightline.lab.measures.position_laws import (
     measure_sinusoids,
     position_form,
 )
-from sightline.lab.statistics import Interval, is_above, is_below, paired_difference
+from sightline.lab.statistics import Interval, lies_above, lies_below, paired_difference
 from sightline.lab.style import COLOURS, MARKS, new_figure, plot_mean
 
 if TYPE_CHECKING:
@@ -114,11 +114,11 @@ def train_and_test_longer(scheme: str, seed: int, tier: Tier) -> dict[str, Any]:
     """Train at one length; measure the loss on the same held-out characters in windows of 1, 2, 4
     and 8 times that length."""
     from sightline.core.model import build
-    from sightline.lab.learning import shakespeare, train
+    from sightline.lab.learning import shakespeare, train_model
 
     context = CONTEXT[tier]
     text, vocab_size = shakespeare(context, BATCH, seed)
-    model = train(
+    model = train_model(
         position_scheme_config(scheme, tier, vocab_size),
         text,
         steps=STEPS[tier],
@@ -274,7 +274,7 @@ def length_checks(numbers: Numbers) -> list[Check]:
             f"at 4 times the trained length ALiBi's loss is lower than with {scheme} positions",
             f"学習時の4倍の長さで ALiBi の損失は{name}より低い",
         )
-        checks.append(Check(statement, is_below(gap, 0), f"ALiBi − {scheme}: {gap} nats"))
+        checks.append(Check(statement, lies_below(gap, 0), f"ALiBi − {scheme}: {gap} nats"))
     alibi_increase = paired_difference(
         losses_at(numbers, "alibi", 8), losses_at(numbers, "alibi", 1)
     )
@@ -288,7 +288,7 @@ def length_checks(numbers: Numbers) -> list[Check]:
                 "at 8 times the length ALiBi's loss is less than 0.02 nats higher",
                 "8倍の長さでも ALiBi の損失増は0.02ナット未満",
             ),
-            is_below(alibi_increase, 0.02),
+            lies_below(alibi_increase, 0.02),
             f"8 × − 1 ×: {alibi_increase} nats",
         ),
         Check(
@@ -297,7 +297,7 @@ def length_checks(numbers: Numbers) -> list[Check]:
                 " never trained",
                 "学習した位置は損失が増える（訓練されていない行）",
             ),
-            is_above(learned_increase, 0),
+            lies_above(learned_increase, 0),
             f"8 × − 1 ×: {learned_increase} nats",
         ),
     ]
@@ -320,7 +320,7 @@ def summarize_positions(numbers: Numbers) -> Words:
     )
     gap = paired_difference(losses_at(numbers, "yarn", 8), losses_at(numbers, "rope", 8))
     causal = exact_rows(numbers, "order")["none"]["causal"]
-    helps = is_below(gap, 0)
+    helps = lies_below(gap, 0)
     yarn_en = {True: "lowers", False: "does not lower", None: "does not clearly change"}[helps]
     yarn_ja = {True: "下げる", False: "下げない", None: "はっきりとは変えない"}[helps]
     return Words(

@@ -32,9 +32,9 @@ from sightline.lab.measures.fitting import (
 from sightline.lab.statistics import (
     Interval,
     all_hold,
-    is_above,
-    is_below,
-    is_within,
+    lies_above,
+    lies_below,
+    lies_within,
     paired_difference,
 )
 
@@ -233,7 +233,7 @@ def judge_scaling_laws(numbers: Numbers) -> Sequence[Check]:
     }
     ratio = Interval.of([loss / budget.predicted[chosen] for loss in budget.losses[chosen]])
     worse = {end: paired_difference(budget.losses[end], budget.losses[chosen]) for end in ends}
-    both = [is_above(gap, 0) for gap in worse.values()]
+    both = [lies_above(gap, 0) for gap in worse.values()]
     return [
         Check(
             Words(
@@ -249,7 +249,7 @@ def judge_scaling_laws(numbers: Numbers) -> Sequence[Check]:
                 "loss falls with size and with data: α > 0.05 and β > 0.05",
                 "損失はサイズでもデータでも下がる：α > 0.05、β > 0.05",
             ),
-            all_hold([is_above(intervals["alpha"], 0.05), is_above(intervals["beta"], 0.05)]),
+            all_hold([lies_above(intervals["alpha"], 0.05), lies_above(intervals["beta"], 0.05)]),
             f"α {intervals['alpha']}, β {intervals['beta']}, E {intervals['E']}",
         ),
         Check(
@@ -257,7 +257,7 @@ def judge_scaling_laws(numbers: Numbers) -> Sequence[Check]:
                 "the loss at a budget at least twice the largest fitted one is predicted within 3%",
                 "当てはめに使った最大の2倍以上の予算での損失を3%以内で予測できる",
             ),
-            is_within(ratio, 0.97, 1.03),
+            lies_within(ratio, 0.97, 1.03),
             f"{budget.flops:.3g} FLOP, width {chosen}: predicted {budget.predicted[chosen]:.4f},"
             f" measured / predicted {ratio}",
         ),
@@ -266,7 +266,7 @@ def judge_scaling_laws(numbers: Numbers) -> Sequence[Check]:
                 "the predicted best size is within 1% of the best of all sizes trained",
                 "予測した最適サイズの損失は、試した中の最良から1%以内",
             ),
-            is_below(budget.regret, 0.01),
+            lies_below(budget.regret, 0.01),
             f"width {chosen} (N {parameters_of(chosen):,.0f}): {budget.regret} above the lowest; "
             + format_losses(budget),
         ),
@@ -283,7 +283,7 @@ def judge_scaling_laws(numbers: Numbers) -> Sequence[Check]:
                 "N_best ∝ C^a with a closer to Chinchilla's 0.5 than to Kaplan's 0.73",
                 "N_best ∝ C^a の a は Kaplan の0.73より Chinchilla の0.5に近い",
             ),
-            is_below(intervals["exponent"], (0.5 + 0.73) / 2),
+            lies_below(intervals["exponent"], (0.5 + 0.73) / 2),
             f"a {intervals['exponent']}",
         ),
         published_check(published_row(numbers)),

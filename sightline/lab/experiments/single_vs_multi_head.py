@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
-from sightline.lab.statistics import Interval, is_above, is_below
+from sightline.lab.statistics import Interval, lies_above, lies_below
 from sightline.lab.style import COLOURS, new_figure
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def judge_multi_head(numbers: Numbers) -> Sequence[Check]:
                 "one head finds either position when the question names only one (> 0.95)",
                 "1ヘッドでも、質問が一つだけならどちらの位置も見つけられる（> 0.95）",
             ),
-            is_above(alone, LEARNED),
+            lies_above(alone, LEARNED),
             f"accuracy {alone}",
         ),
         Check(
@@ -241,7 +241,7 @@ def judge_multi_head(numbers: Numbers) -> Sequence[Check]:
                 "two heads find both at once (> 0.95)",
                 "2ヘッドなら二つ同時に見つけられる（> 0.95）",
             ),
-            is_above(two, LEARNED),
+            lies_above(two, LEARNED),
             f"accuracy {two}",
         ),
         Check(
@@ -249,7 +249,7 @@ def judge_multi_head(numbers: Numbers) -> Sequence[Check]:
                 "one head does not within the steps that two heads need to learn it (< 0.8)",
                 "2ヘッドが学び終えるまでのステップ数では、1ヘッドは見つけられない（< 0.8）",
             ),
-            is_below(then, 0.8),
+            lies_below(then, 0.8),
             f"accuracy {then}",
         ),
         Check(
@@ -259,7 +259,7 @@ def judge_multi_head(numbers: Numbers) -> Sequence[Check]:
                 " head does not learn it)",
                 "2・4・8ヘッドに要るステップ数はいずれも1ヘッドの0.7倍未満（1ヘッドが学ばなければ全ステップ数と比べる）",
             ),
-            is_below(least, 0.7),
+            lies_below(least, 0.7),
             ", ".join(f"{heads} heads {ratio}" for heads, ratio in faster.items()),
         ),
         Check(
@@ -267,7 +267,7 @@ def judge_multi_head(numbers: Numbers) -> Sequence[Check]:
                 "two heads divide the work: each attends to one of the two positions (both > 0.5)",
                 "2ヘッドは分業する。それぞれが二つの位置の一方に注目する（どちらも > 0.5）",
             ),
-            is_above(work, 0.5),
+            lies_above(work, 0.5),
             f"smaller of the two weights {work}",
         ),
     ]

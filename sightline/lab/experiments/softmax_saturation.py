@@ -12,7 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
-from sightline.lab.statistics import Interval, is_above, is_below, is_within, paired_difference
+from sightline.lab.statistics import (
+    Interval,
+    lies_above,
+    lies_below,
+    lies_within,
+    paired_difference,
+)
 from sightline.lab.style import COLOURS, new_figure, plot_mean
 
 if TYPE_CHECKING:
@@ -194,7 +200,7 @@ def judge_saturation(numbers: Numbers) -> Sequence[Check]:
                 "the variance of q·k is d_k, within 2% at every width",
                 "q·k の分散は d_k（どの幅でも2%以内）",
             ),
-            is_within(worst, 0.98, 1.02),
+            lies_within(worst, 0.98, 1.02),
             f"variance / d_k, the one farthest from 1: {worst}",
         ),
         Check(
@@ -202,12 +208,12 @@ def judge_saturation(numbers: Numbers) -> Sequence[Check]:
                 "unscaled with d_k = 1,024, one key of 64 gets nearly all the weight (> 0.9)",
                 "スケーリングなし・d_k = 1024 では64個中1個のキーが重みのほぼ全てを占める（> 0.9）",
             ),
-            is_above(raw, 0.9),
+            lies_above(raw, 0.9),
             f"largest weight {raw}",
         ),
         Check(
             Words("scaled, it does not (< 0.2)", "スケーリングすればそうならない（< 0.2）"),
-            is_below(scaled, 0.2),
+            lies_below(scaled, 0.2),
             f"largest weight {scaled}",
         ),
         Check(
@@ -223,7 +229,7 @@ def judge_saturation(numbers: Numbers) -> Sequence[Check]:
                 "unscaled, the gradient of softmax is less than half of the scaled one",
                 "スケーリングなしでは softmax の勾配は半分未満になる",
             ),
-            is_below(gradient_ratio, 0.5),
+            lies_below(gradient_ratio, 0.5),
             f"raw / scaled {gradient_ratio}",
         ),
         *judge_trained(numbers),
@@ -257,7 +263,7 @@ def judge_trained(numbers: Numbers) -> Sequence[Check]:
                 f"d_k = {wide} のモデルは、"
                 "スケーリングなしでは最初から飽和している（最大の重みが0.3以上大きい）",
             ),
-            is_above(start_gap, 0.3),
+            lies_above(start_gap, 0.3),
             f"raw − scaled {start_gap}",
         ),
         Check(
@@ -265,7 +271,7 @@ def judge_trained(numbers: Numbers) -> Sequence[Check]:
                 "training does not undo this (still higher by 0.1)",
                 "学習しても解消されない（なお0.1以上大きい）",
             ),
-            is_above(end_gap, 0.1),
+            lies_above(end_gap, 0.1),
             f"raw − scaled {end_gap}",
         ),
         Check(
@@ -273,7 +279,7 @@ def judge_trained(numbers: Numbers) -> Sequence[Check]:
                 f"and it learns worse: higher held-out loss, d_k = {wide}",
                 f"学習も悪くなる：検証損失が高い（d_k = {wide}）",
             ),
-            is_above(loss_gaps[wide], 0),
+            lies_above(loss_gaps[wide], 0),
             f"raw − scaled {loss_gaps[wide]} nats; with d_k = {HEADS_OF[0]}:"
             f" {loss_gaps[HEADS_OF[0]]}",
         ),
@@ -295,7 +301,7 @@ def summarize_saturation(numbers: Numbers) -> Words:
         way: Interval.of([row["end"]["entropy"] for row in trained_runs(numbers, wide, way)]).mean
         for way in WAYS
     }
-    sign = is_above(loss_gaps[narrow], 0)
+    sign = lies_above(loss_gaps[narrow], 0)
     english = {
         True: "also higher without scaling",
         False: "lower without scaling",

@@ -25,7 +25,7 @@ def three_words_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
     return [
         ExperimentPart("by-hand", attention_by_hand),
         ExperimentPart("by-kernel", attention_by_kernel),
-        ExperimentPart("masked", masked_softmax),
+        ExperimentPart("masked", masked_example),
     ]
 
 
@@ -48,7 +48,7 @@ def attention_by_kernel() -> dict[str, Any]:
     return by_kernel
 
 
-def masked_softmax() -> list[float]:
+def masked_example() -> list[float]:
     """softmax([1, 2, −∞, 3])"""
     import torch
 

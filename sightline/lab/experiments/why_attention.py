@@ -16,7 +16,7 @@ from sightline.lab.measures.kernel_costs import (
     kernel_memory,
     kernel_seconds,
 )
-from sightline.lab.statistics import Interval, all_hold, is_above, is_below, is_within
+from sightline.lab.statistics import Interval, all_hold, lies_above, lies_below, lies_within
 from sightline.lab.style import new_figure, plain_log_ticks, plot_mean
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def recall_checks(numbers: Numbers) -> list[Check]:
                 f"attention recalls a symbol {far} tokens back (> 0.9)",
                 f"注意機構は{far}トークン前の記号を想起できる（> 0.9）",
             ),
-            is_above(recall["attention"], 0.9),
+            lies_above(recall["attention"], 0.9),
             f"{recall['attention']}",
         ),
         Check(
@@ -240,7 +240,7 @@ def recall_checks(numbers: Numbers) -> list[Check]:
                 f"so does a dilated CNN of {LAYERS} layers (> 0.9)",
                 f"{LAYERS}層の膨張 CNN も（> 0.9）",
             ),
-            is_above(recall["dilated"], 0.9),
+            lies_above(recall["dilated"], 0.9),
             f"{recall['dilated']}",
         ),
         Check(
@@ -250,7 +250,7 @@ def recall_checks(numbers: Numbers) -> list[Check]:
                 f"受容野が{BEYOND_PLAIN}トークンの通常の CNN にはできない"
                 "（< 0.25、チャンスレベルは0.125）",
             ),
-            is_below(recall["plain"], 0.25),
+            lies_below(recall["plain"], 0.25),
             f"{recall['plain']}",
         ),
         Check(
@@ -258,7 +258,7 @@ def recall_checks(numbers: Numbers) -> list[Check]:
                 "an LSTM trained for the same number of steps recalls less than half (< 0.5)",
                 "同じステップ数で学習した LSTM の正解率は半分未満（< 0.5）",
             ),
-            is_below(recall["lstm"], 0.5),
+            lies_below(recall["lstm"], 0.5),
             f"{recall['lstm']}",
         ),
     ]
@@ -283,7 +283,7 @@ def cost_checks(numbers: Numbers) -> list[Check]:
                 "the equation's memory grows as N² (exponent 1.8 to 2.2)",
                 "定義式どおりの計算のメモリは N² で増える（指数1.8〜2.2）",
             ),
-            is_within(memory_exponents["equation"], 1.8, 2.2),
+            lies_within(memory_exponents["equation"], 1.8, 2.2),
             f"exponent {memory_exponents['equation']}",
         ),
         Check(
@@ -291,7 +291,7 @@ def cost_checks(numbers: Numbers) -> list[Check]:
                 "the fused kernel's grows as N (exponent 0.7 to 1.3)",
                 "融合カーネルのメモリは N で増える（指数0.7〜1.3）",
             ),
-            is_within(memory_exponents["fused"], 0.7, 1.3),
+            lies_within(memory_exponents["fused"], 0.7, 1.3),
             f"exponent {memory_exponents['fused']}",
         ),
         Check(
@@ -299,7 +299,7 @@ def cost_checks(numbers: Numbers) -> list[Check]:
                 "its time still grows faster than N^1.5, as the equation's does",
                 "時間は定義式どおりの計算と同じく N^1.5 より速く増える",
             ),
-            all_hold([is_above(interval, 1.5) for interval in time_exponents.values()]),
+            all_hold([lies_above(interval, 1.5) for interval in time_exponents.values()]),
             f"exponents: fused {time_exponents['fused']}, equation {time_exponents['equation']}",
         ),
     ]

@@ -19,7 +19,7 @@ from sightline.lab.measures.fitting import (
     bootstrap_interval,
     fit_law,
 )
-from sightline.lab.statistics import all_hold, is_above
+from sightline.lab.statistics import all_hold, lies_above
 
 PUBLISHED = Chinchilla(1.69, 406.4, 410.7, 0.34, 0.28)  # Hoffmann et al., approach 3
 REFITTED = Chinchilla(1.82, 482.0, 2085.0, 0.348, 0.366)  # Besiroglu et al.
@@ -154,7 +154,7 @@ def published_check(row: Mapping[str, Any]) -> Check:
         " は公表値0.28より大きい",
     )
     text = f"E {best.E:.4f}, A {best.A:.0f}, B {best.B:.0f}, α {best.alpha:.4f}, β {beta}"
-    return Check(statement, all_hold([near, is_above(beta, PUBLISHED.beta)]), text)
+    return Check(statement, all_hold([near, lies_above(beta, PUBLISHED.beta)]), text)
 
 
 def published_sentence(row: Mapping[str, Any]) -> Words:

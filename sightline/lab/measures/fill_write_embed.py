@@ -35,7 +35,9 @@ def held_out_windows(text: PackedText, count: int) -> Tensor:
     )
 
 
-def log_probabilities(transformer: Transformer, tokens: Tensor, at: int, mask: int) -> Tensor:
+def character_log_probabilities(
+    transformer: Transformer, tokens: Tensor, at: int, mask: int
+) -> Tensor:
     """log p of each character at one position: GPT from the left context, BERT from both sides with
     the position masked."""
     if transformer.config.decoder is not None:
@@ -55,7 +57,7 @@ def measure_fill(transformer: Transformer, windows: Tensor, mask: int) -> dict[s
     last = CONTEXT - 1
     measures: dict[str, Any] = {}
     for name, at in (("fill", middle), ("next", last)):
-        log_p = log_probabilities(transformer, windows, at, mask)
+        log_p = character_log_probabilities(transformer, windows, at, mask)
         targets = windows[:, at]
         measures[name] = -float(log_p.gather(1, targets[:, None]).mean())
         measures[f"{name} right"] = float((log_p.argmax(-1) == targets).double().mean())
@@ -72,7 +74,7 @@ def measure_fill(transformer: Transformer, windows: Tensor, mask: int) -> dict[s
 def fill_nats(transformer: Transformer, windows: Tensor, mask: int) -> float:
     """Nats of the character in the middle."""
     return -float(
-        log_probabilities(transformer, windows, CONTEXT // 2, mask)
+        character_log_probabilities(transformer, windows, CONTEXT // 2, mask)
         .gather(1, windows[:, CONTEXT // 2, None])
         .mean()
     )
@@ -119,7 +121,7 @@ def write_left_to_right(
     tokens = prompts
     while tokens.shape[1] < CONTEXT:
         longer = torch.cat((tokens, tokens.new_full((len(tokens), 1), mask)), dim=1)
-        log_p = log_probabilities(transformer, longer, tokens.shape[1], mask)
+        log_p = character_log_probabilities(transformer, longer, tokens.shape[1], mask)
         longer[:, -1] = torch.multinomial(log_p.exp(), 1, generator=random)[:, 0]
         tokens = longer
     return tokens
@@ -136,7 +138,9 @@ def write_by_sweeps(
     for _ in range(SWEEPS):
         for at in (PROMPT + torch.randperm(CONTEXT - PROMPT, generator=random)).tolist():
             tokens[:, at] = torch.multinomial(
-                log_probabilities(transformer, tokens, at, mask).exp(), 1, generator=random
+                character_log_probabilities(transformer, tokens, at, mask).exp(),
+                1,
+                generator=random,
             )[:, 0]
     return tokens
 

@@ -106,7 +106,7 @@ def draw_by_size(
                 markeredgewidth=0.5,
                 zorder=4,
             )
-        draw_points(
+        draw_loss_points(
             axes, budget_rows, colour, label=f"{flops:.3g}" + (", held out" if is_held_out else "")
         )
     axes.set(
@@ -129,7 +129,7 @@ def draw_by_size(
     )
 
 
-def draw_points(axes: Axes, rows: Rows, colour: Any, *, label: str) -> None:
+def draw_loss_points(axes: Axes, rows: Rows, colour: Any, *, label: str) -> None:
     """Means over seeds, with intervals where there are several."""
     sizes = sorted({row["parameters"] for row in rows})
     intervals = [

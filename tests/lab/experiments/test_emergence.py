@@ -85,10 +85,10 @@ def test_what_is_known_is_counted_by_hand() -> None:
 def trained_model(tokens: torch.Tensor, digits: torch.Tensor) -> Any:
     """Half taught, so that some answers are right and some are not."""
     from sightline.architectures import gpt
-    from sightline.lab.learning import GeneratedTask, labelled_batch, train
+    from sightline.lab.learning import GeneratedTask, labelled_batch, train_model
 
     config = gpt(width=8, layers=1, heads=1, vocab_size=30, max_positions=DIGITS, tied=False)
-    return train(
+    return train_model(
         config, GeneratedTask(lambda _: labelled_batch(tokens, digits)), steps=60, lr=1e-2
     ).transformer
 

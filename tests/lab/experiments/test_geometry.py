@@ -131,7 +131,7 @@ def test_the_verdict_follows_the_numbers(runs: dict[str, Any], smoother: dict[st
 
 def test_it_can_be_drawn_and_told(runs: dict[str, Any], smoother: dict[str, Any]) -> None:
     given = numbers(runs, smoother)
-    assert set(lab.draw_geometry(given)) == {
+    assert set(lab.draw_geometry_figures(given)) == {
         "geometry-real",
         "geometry-trained",
         "geometry-smoother",

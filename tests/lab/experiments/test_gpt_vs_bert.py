@@ -67,7 +67,7 @@ def test_who_sees_what() -> None:
     with torch.no_grad():
         for kind, blind in (("gpt", True), ("bert", False)):
             odds = [
-                asked.log_probabilities(model(kind), one, 16, MASK)
+                asked.character_log_probabilities(model(kind), one, 16, MASK)
                 for one in (given, right, itself)
             ]
             assert torch.equal(odds[0], odds[2])
