@@ -44,7 +44,7 @@ from sightline.engine.matrices import Precision
 from sightline.engine.runner import NativeRunner
 from sightline.errors import InputError
 from sightline.families import FAMILIES
-from sightline.families.own import keys_of
+from sightline.families.own import own_keys
 from sightline.generation.beam_text import best_of_beams
 from sightline.generation.decode import Request
 from sightline.generation.text import Generation, Piece, gather, stream, stream_many
@@ -507,7 +507,7 @@ class Model:
         save_folder(
             path,
             dict(tensors_of(self.transformer, family, self.head, dtype=kind)),
-            keys=keys_for(self.keys or keys_of(self.config), kind, family=family, head=self.head),
+            keys=keys_for(self.keys or own_keys(self.config), kind, family=family, head=self.head),
             files=tokenizer_files(self.source, self.tokenizer),
             overwrite=overwrite,
         )

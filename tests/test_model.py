@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "half a rotation": ({"partial_rotary_factor": 0.5}, "this family rotates whole heads"),
     "a billion layers": ({"num_hidden_layers": 10**9}, "1,000,000,000 layers"),
     "more layers than there are": ({"num_hidden_layers": 3}, "tensors missing: model.layers.2"),
-    "a negative width": ({"hidden_size": -1}, "hidden_size is -1; expected a whole number"),
+    "a negative width": ({"hidden_size": -1}, "hidden_size is -1; expected an integer"),
     "heads that do not divide": ({"num_key_value_heads": 3}, "heads divisible by kv_heads"),
     "no vocabulary": ({"vocab_size": 0}, "vocab_size is 0"),
     "a missing key": ({"hidden_size": "DELETE"}, "lacks 'hidden_size'"),

@@ -11,7 +11,7 @@ from sightline.checkpoints.source import Entry, Identity, Source
 from sightline.checkpoints.tables import Pairing, find_mismatch, ignored_names, pairings
 from sightline.config import ModelConfig
 from sightline.core.model import Transformer
-from sightline.errors import CheckpointError, ConfigError, short
+from sightline.errors import CheckpointError, ConfigError, short_repr
 from sightline.families import FAMILIES, Family
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.spelling import OTHER_ARCHITECTURES, misspelling_of
@@ -51,7 +51,7 @@ def _work_out_identity(source: Source) -> Identity:
     refuse_quantized(source)
     head = source_head(source, family)
     keys, config = read_config(source, family, head)
-    return Identity(family, head, config, keys.listed(keys.unknown()))
+    return Identity(family, head, config, keys.describe(keys.unknown()))
 
 
 def read_config(source: Source, family: Family, head: str) -> tuple[Keys, ModelConfig]:
@@ -90,7 +90,7 @@ def source_family(source: Source) -> Family:
 
 
 def _unknown_family_error(source: Source, kind: Any) -> CheckpointError:
-    where = f"{source.where}: model_type {short(kind)}"
+    where = f"{source.where}: model_type {short_repr(kind)}"
     meant = None if str(kind) in OTHER_ARCHITECTURES else misspelling_of(str(kind), FAMILIES)
     if meant is not None:
         return CheckpointError(f"{where} is not known", fix=f"did you mean {meant!r}?")
@@ -165,7 +165,7 @@ def source_head(source: Source, family: Family) -> str:
     meant = misspelling_of(name, family.heads)
     classes = ", ".join(family.heads)
     raise CheckpointError(
-        f"{source.where}: architecture {short(name)} is not a class of {family.name} that is"
+        f"{source.where}: architecture {short_repr(name)} is not a class of {family.name} that is"
         " supported",
         expected=f"one of {classes}",
         fix=(
@@ -283,7 +283,7 @@ def _quantization_method(name: str, value: Any) -> str:
         method = "bitsandbytes"
     if not method:
         return name
-    return QUANTIZATION_METHODS.get(str(method).lower(), short(str(method))[1:-1])
+    return QUANTIZATION_METHODS.get(str(method).lower(), short_repr(str(method))[1:-1])
 
 
 def check_budget(source: Source, config: ModelConfig) -> None:

@@ -84,7 +84,7 @@ def _rule_names(
     if rule.theirs == "{path}":
         yield from ((name, (name,)) for name in shapes)
         return
-    if rule.ignored:
+    if rule.is_ignored:
         return
     stack = rule.ours[0].split(".")[0]
     for n in range(layers.get(stack, 0)) if "{n}" in rule.ours[0] else [0]:
@@ -99,7 +99,7 @@ def ignored_names(family: Family, config: ModelConfig, head: str, names: Iterabl
     patterns = [
         _name_pattern(rule.theirs, family.prefix_of(head))
         for rule in family.weights(config, head)
-        if rule.ignored
+        if rule.is_ignored
     ]
     return {name for name in names if any(pattern.fullmatch(name) for pattern in patterns)}
 

@@ -71,7 +71,7 @@ def _spell(kind: Any) -> str:
         return "one of " + ", ".join(map(repr, typing.get_args(kind)))
     names = {
         float: "a finite number",
-        int: "a whole number",
+        int: "an integer",
         bool: "true or false",
         type(None): "None",
     }

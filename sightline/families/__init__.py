@@ -1,8 +1,8 @@
 """Families as data: how a `config.json` becomes a ModelConfig, and which tensor is which parameter.
 No torch here.
 
-Two declarations each: `config(keys)` and `weights(config)`. FAMILIES lists them by Hugging Face's
-`model_type`.
+Each family has two functions: one reads config.json, one lists the rules for its tensors. FAMILIES
+maps Hugging Face's `model_type` to them.
 """
 
 from sightline.families.bart import BART

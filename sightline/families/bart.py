@@ -24,24 +24,24 @@ from sightline.config import (
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.rules import Rule, ignore, rename, tie
-from sightline.families.schema.shared import ACTIVATIONS, labels
+from sightline.families.schema.shared import ACTIVATIONS, label_count
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
+def bart_config(keys: Keys, head: str) -> ModelConfig:
     """BartConfig."""
     keys.only("normalize_embedding", True)
     keys.only("static_position_embeddings", False)
     keys.only("extra_pos_embeddings", 2)
     encoder, decoder = (
-        stack(keys, name, positions=Learned(offset=2), norm=LayerNorm())
+        bart_stack(keys, name, positions=Learned(offset=2), norm=LayerNorm())
         for name in ("encoder", "decoder")
     )
     return ModelConfig(
-        encoder=encoder, decoder=decoder, head=_head(keys, head), share_embeddings=True
+        encoder=encoder, decoder=decoder, head=_bart_head(keys, head), share_embeddings=True
     )
 
 
-def stack(
+def bart_stack(
     keys: Keys,
     name: str,
     *,
@@ -49,8 +49,7 @@ def stack(
     norm: Norm,
     vocab_size: int | None = None,
 ) -> StackConfig:
-    """The encoder or the decoder of BART and Marian; `norm` is the embedding's. The rest is Post-LN
-    in both."""
+    """The encoder or the decoder of BART and Marian, both Post-LN; `norm` is the embedding's."""
     keys.only("is_decoder", False)
     keys.only("normalize_before", False)
     keys.only("add_final_layer_norm", False)
@@ -103,27 +102,29 @@ def stack(
     )
 
 
-def _head(keys: Keys, head: str) -> Head:
-    """What stands on the decoder.
+def _bart_head(keys: Keys, head: str) -> Head:
+    """The head on the decoder.
 
-    "sequence": Hugging Face looks where the source has its last end-of-text token, but in the
-    decoder, which it feeds with the source moved one to the right. Our `last` is the decoder's last
-    real token. Both are the same when the source ends with that token and the decoder is given the
-    source moved to the right, with the source's padding.
+    "sequence": Hugging Face pools the decoder at the position of the source's last end-of-text
+    token, and feeds the decoder with the source shifted right by one. Our `last` is the decoder's
+    last real token. Both are the same if the source ends with that token and the decoder gets the
+    shifted source with its padding.
     """
     tied = keys.flag("tie_word_embeddings", default=True)
     if head == "language":
         return LanguageHead(tied=tied, bias=True)
     if head == "sequence":
-        named = keys.has("id2label") or keys.has("num_labels")
-        return Classifier(labels=labels(keys) if named else 3, pool="last", activation="tanh")
+        has_labels = keys.has("id2label") or keys.has("num_labels")
+        return Classifier(
+            labels=label_count(keys) if has_labels else 3, pool="last", activation="tanh"
+        )
     return Classifier(labels=2, pool="tokens") if head == "answers" else NoHead()
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
+def bart_weights(config: ModelConfig, head: str) -> list[Rule]:
     """`encoder.layers.3.self_attn.q_proj.weight` → `encoder.3.attention.query.weight`, …"""
     embedding = "encoder.embedding.tokens.weight"
-    own = {
+    head_rules = {
         "sequence": [
             rename("^classification_head.dense.{p}", "output.transform.{p}"),
             rename("^classification_head.out_proj.{p}", "output.labels.{p}"),
@@ -137,22 +138,22 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
         *stack_rules("encoder"),
         *stack_rules("decoder"),
         *language_rules(config, embedding),
-        *own.get(head, []),
+        *head_rules.get(head, []),
         ignore("encoder.version", because="the number of fairseq's format"),
         ignore("decoder.version", because="the number of fairseq's format"),
     ]
 
 
 def stack_rules(stack: str) -> list[Rule]:
-    """The names that BART and Marian have in one stack."""
+    """The tensor names of one stack of BART and Marian."""
     theirs = f"{stack}.layers.{{n}}"
     ours = f"{stack}.{{n}}"
     return [
         rename(f"{stack}.embed_positions.weight", f"{stack}.embedding.positions.weight"),
         rename(f"{stack}.layernorm_embedding.{{p}}", f"{stack}.embedding.norm.{{p}}"),
-        *_attention_rules(f"{theirs}.self_attn", f"{ours}.attention"),
+        *_bart_attention_rules(f"{theirs}.self_attn", f"{ours}.attention"),
         rename(f"{theirs}.self_attn_layer_norm.{{p}}", f"{ours}.attention_residual.after.{{p}}"),
-        *_attention_rules(f"{theirs}.encoder_attn", f"{ours}.cross_attention"),
+        *_bart_attention_rules(f"{theirs}.encoder_attn", f"{ours}.cross_attention"),
         rename(f"{theirs}.encoder_attn_layer_norm.{{p}}", f"{ours}.cross_residual.after.{{p}}"),
         rename(f"{theirs}.fc1.{{p}}", f"{ours}.feed_forward.up.{{p}}"),
         rename(f"{theirs}.fc2.{{p}}", f"{ours}.feed_forward.down.{{p}}"),
@@ -160,7 +161,7 @@ def stack_rules(stack: str) -> list[Rule]:
     ]
 
 
-def _attention_rules(theirs: str, ours: str) -> list[Rule]:
+def _bart_attention_rules(theirs: str, ours: str) -> list[Rule]:
     names = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
     return [
         rename(f"{theirs}.{short}.{{p}}", f"{ours}.{name}.{{p}}") for short, name in names.items()
@@ -168,8 +169,8 @@ def _attention_rules(theirs: str, ours: str) -> list[Rule]:
 
 
 def language_rules(config: ModelConfig, embedding: str) -> list[Rule]:
-    """The language head's matrix, the decoder's embedding when tied, and its bias, which is stored
-    as [1, vocab_size]."""
+    """The language head's matrix (the decoder's embedding when tied) and its bias, stored as
+    [1, vocab_size]."""
     if not isinstance(config.head, LanguageHead):
         return []
     matrix = (
@@ -185,8 +186,8 @@ def language_rules(config: ModelConfig, embedding: str) -> list[Rule]:
 
 BART = Family(
     name="bart",
-    config=config,
-    weights=weights,
+    config=bart_config,
+    weights=bart_weights,
     prefix="model.",
     heads={
         "BartForConditionalGeneration": "language",

@@ -1,4 +1,4 @@
-"""BERT: learned positions, token types, Post-LN, GELU; everything is seen from both sides."""
+"""BERT: learned positions, token types, Post-LN, GELU, bidirectional attention."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from sightline.errors import CheckpointError
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.rules import Rule, ignore, rename, tie
-from sightline.families.schema.shared import ACTIVATIONS, labels
+from sightline.families.schema.shared import ACTIVATIONS, label_count
 
 
-def norm_of(keys: Keys) -> LayerNorm:
+def bert_norm(keys: Keys) -> LayerNorm:
     """LayerNorm, with BERT's small ε."""
     return LayerNorm(eps=keys.real("layer_norm_eps", default=1e-12))
 
 
-def encoder(keys: Keys, *, reserved: int = 0) -> StackConfig:
-    """The stack of BERT and RoBERTa. `reserved` rows at the start of the position table stand for
-    no position."""
+def bert_stack(keys: Keys, *, reserved: int = 0) -> StackConfig:
+    """The stack of BERT and RoBERTa. The first `reserved` rows of the position table are
+    unused."""
     keys.only("is_decoder", False)
     keys.only("position_embedding_type", "absolute")
     keys.ignore(
@@ -47,7 +47,7 @@ def encoder(keys: Keys, *, reserved: int = 0) -> StackConfig:
     )
     width = keys.number("hidden_size")
     count = keys.number("num_attention_heads")
-    norm = norm_of(keys)
+    norm = bert_norm(keys)
     keys.only("embedding_size", width)
     dropout = keys.real("hidden_dropout_prob", default=0.1)
     block = BlockConfig(
@@ -83,20 +83,20 @@ def encoder(keys: Keys, *, reserved: int = 0) -> StackConfig:
 
 
 def encoder_head(keys: Keys, head: str, *, masked: MaskedHead, sequence: Activation) -> Head:
-    """The heads of BERT's kin: `sequence` is the activation between the first token and the
+    """The heads of BERT-like families; `sequence` is the activation between the first token and the
     classes."""
     forms: dict[str, Callable[[], Head]] = {
         "masked": lambda: masked,
         "none": NoHead,
         "pooled": lambda: Pooler(how="tanh"),
-        "sequence": lambda: Classifier(labels=labels(keys), pool="first", activation=sequence),
-        "tokens": lambda: Classifier(labels=labels(keys), pool="tokens"),
+        "sequence": lambda: Classifier(labels=label_count(keys), pool="first", activation=sequence),
+        "tokens": lambda: Classifier(labels=label_count(keys), pool="tokens"),
         "answers": lambda: Classifier(labels=2, pool="tokens"),
     }
     return forms[head]()
 
 
-def pooled(names: set[str], head: str) -> str:
+def head_with_pooler(names: set[str], head: str) -> str:
     """A bare model has a pooler if its files have one: config.json does not say."""
     return (
         "pooled"
@@ -105,21 +105,21 @@ def pooled(names: set[str], head: str) -> str:
     )
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
+def bert_config(keys: Keys, head: str) -> ModelConfig:
     """BertConfig."""
     if head == "two":
         raise CheckpointError(
-            f"{keys.where}: BertForPreTraining has two heads, for words and for the next sentence",
+            f"{keys.where}: BertForPreTraining has two heads, for tokens and for the next sentence",
             expected="one head",
-            fix='"architectures": ["BertForMaskedLM"] in config.json reads the one for words',
+            fix='"architectures": ["BertForMaskedLM"] in config.json reads the one for tokens',
         )
     masked = MaskedHead(
         tied=keys.flag("tie_word_embeddings", default=True),
         activation=keys.choice("hidden_act", of=ACTIVATIONS, default="gelu"),
-        norm=norm_of(keys),
+        norm=bert_norm(keys),
     )
     return ModelConfig(
-        encoder=encoder(keys), head=encoder_head(keys, head, masked=masked, sequence="tanh")
+        encoder=bert_stack(keys), head=encoder_head(keys, head, masked=masked, sequence="tanh")
     )
 
 
@@ -151,8 +151,7 @@ def body_rules(*, pooler: bool) -> list[Rule]:
 
 
 def vocabulary_rules(config: ModelConfig, decoder: str, bias: str) -> list[Rule]:
-    """The last matrix of a masked head and its bias, which some files hold a second time beside the
-    matrix."""
+    """The last matrix of a masked head and its bias, which some files store twice."""
     assert isinstance(config.head, MaskedHead)
     weight = (
         tie(f"^{decoder}.weight", "encoder.embedding.tokens.weight")
@@ -166,8 +165,8 @@ def vocabulary_rules(config: ModelConfig, decoder: str, bias: str) -> list[Rule]
     ]
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
-    """The body, then the head's own tensors."""
+def bert_weights(config: ModelConfig, head: str) -> list[Rule]:
+    """The body, then the head's tensors."""
     body = body_rules(pooler=head == "sequence" or isinstance(config.head, Pooler))
     if head == "masked":
         return [
@@ -184,8 +183,8 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
     return [*body, rename(f"^{names[head]}.{{p}}", "output.labels.{p}")] if head in names else body
 
 
-def classes(name: str) -> dict[str, str]:
-    """The class names that Hugging Face gives to these heads."""
+def encoder_classes(name: str) -> dict[str, str]:
+    """Hugging Face's class names for the heads of an encoder-only family."""
     return {
         f"{name}ForMaskedLM": "masked",
         f"{name}Model": "none",
@@ -197,10 +196,10 @@ def classes(name: str) -> dict[str, str]:
 
 BERT = Family(
     name="bert",
-    config=config,
-    weights=weights,
+    config=bert_config,
+    weights=bert_weights,
     prefix="bert.",
-    heads=classes("Bert") | {"BertForPreTraining": "two"},
+    heads=encoder_classes("Bert") | {"BertForPreTraining": "two"},
     aliases={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
-    choose=pooled,
+    choose=head_with_pooler,
 )

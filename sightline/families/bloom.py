@@ -1,4 +1,4 @@
-"""BLOOM: ALiBi, a LayerNorm on the embeddings, q, k and v interleaved head by head."""
+"""BLOOM: ALiBi, a LayerNorm on the embeddings, q, k and v interleaved per head."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sightline.config import (
 )
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
-from sightline.families.schema.rules import Rule, heads, interleave, rename
-from sightline.families.schema.shared import causal_head, causal_head_rules
+from sightline.families.schema.rules import Rule, interleave, qkv_names, rename
+from sightline.families.schema.shared import causal_head_rules, causal_model, decoder_classes
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
-    """BloomConfig. ALiBi has no longest text; `seq_length` is what the model was trained on."""
+def bloom_config(keys: Keys, head: str) -> ModelConfig:
+    """BloomConfig. ALiBi has no maximum length; `seq_length` is the training length."""
     width = keys.number("n_embed", "hidden_size")
     count = keys.number("n_head", "num_attention_heads")
     keys.only("apply_residual_connection_post_layernorm", False)
@@ -58,13 +58,10 @@ def config(keys: Keys, head: str) -> ModelConfig:
         blocks=(block,),
         final_norm=norm,
     )
-    return ModelConfig(
-        decoder=stack,
-        head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=True)),
-    )
+    return causal_model(keys, head, stack, tied=True)
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
+def bloom_weights(config: ModelConfig, head: str) -> list[Rule]:
     """`h.3.self_attention.query_key_value.weight` → `decoder.3.attention.query.weight`, …"""
     assert config.decoder is not None
     count = config.decoder.blocks[0].attention.heads
@@ -73,7 +70,9 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
         rename("word_embeddings_layernorm.{p}", "decoder.embedding.norm.{p}"),
         rename("h.{n}.input_layernorm.{p}", "decoder.{n}.attention_residual.before.{p}"),
         interleave(
-            "h.{n}.self_attention.query_key_value.{p}", *heads("decoder.{n}.attention"), heads=count
+            "h.{n}.self_attention.query_key_value.{p}",
+            *qkv_names("decoder.{n}.attention"),
+            heads=count,
         ),
         rename("h.{n}.self_attention.dense.{p}", "decoder.{n}.attention.output.{p}"),
         rename(
@@ -88,14 +87,8 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
 
 BLOOM = Family(
     name="bloom",
-    config=config,
-    weights=weights,
+    config=bloom_config,
+    weights=bloom_weights,
     prefix="transformer.",
-    heads={
-        "BloomForCausalLM": "language",
-        "BloomModel": "none",
-        "BloomForSequenceClassification": "sequence",
-        "BloomForTokenClassification": "tokens",
-        "BloomForQuestionAnswering": "answers",
-    },
+    heads=decoder_classes("Bloom"),
 )

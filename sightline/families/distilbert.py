@@ -13,7 +13,7 @@ from sightline.config import (
     ModelConfig,
     StackConfig,
 )
-from sightline.families.bert import classes, encoder_head
+from sightline.families.bert import encoder_classes, encoder_head
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.rules import Rule, ignore, rename, tie
@@ -22,8 +22,8 @@ from sightline.families.schema.shared import ACTIVATIONS
 NORM = LayerNorm(eps=1e-12)
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
-    """DistilBertConfig. A sinusoidal table is stored as a learned one is, and read as one."""
+def distilbert_config(keys: Keys, head: str) -> ModelConfig:
+    """DistilBertConfig. A sinusoidal table is stored, and read, like a learned one."""
     keys.ignore("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout")
     keys.only("tie_weights_", True)
     keys.only("layer_norm_eps", NORM.eps)
@@ -59,7 +59,7 @@ def config(keys: Keys, head: str) -> ModelConfig:
     return ModelConfig(encoder=stack, head=encoder_head(keys, head, masked=masked, sequence="relu"))
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
+def distilbert_weights(config: ModelConfig, head: str) -> list[Rule]:
     """`transformer.layer.3.attention.q_lin.weight` → `encoder.3.attention.query.weight`, …"""
     layer = "transformer.layer.{n}"
     ours = "encoder.{n}"
@@ -81,7 +81,7 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
 
 
 def head_rules(config: ModelConfig, head: str) -> list[Rule]:
-    """The head's own tensors."""
+    """The head's tensors."""
     if isinstance(config.head, MaskedHead):
         tied = (
             [tie("^vocab_projector.weight", "encoder.embedding.tokens.weight")]
@@ -94,7 +94,7 @@ def head_rules(config: ModelConfig, head: str) -> list[Rule]:
             rename("^vocab_projector.{p}", "output.vocabulary.{p}"),
             *tied,
         ]
-    own = {
+    rules_of_head = {
         "sequence": [
             rename("^pre_classifier.{p}", "output.transform.{p}"),
             rename("^classifier.{p}", "output.labels.{p}"),
@@ -102,13 +102,13 @@ def head_rules(config: ModelConfig, head: str) -> list[Rule]:
         "tokens": [rename("^classifier.{p}", "output.labels.{p}")],
         "answers": [rename("^qa_outputs.{p}", "output.labels.{p}")],
     }
-    return own.get(head, [])
+    return rules_of_head.get(head, [])
 
 
 DISTILBERT = Family(
     name="distilbert",
-    config=config,
-    weights=weights,
+    config=distilbert_config,
+    weights=distilbert_weights,
     prefix="distilbert.",
-    heads=classes("DistilBert"),
+    heads=encoder_classes("DistilBert"),
 )

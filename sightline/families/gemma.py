@@ -1,8 +1,8 @@
-"""Gemma 1 and 2: Llama with gains stored as γ − 1, embeddings times √width, heads of any size, a
-tanh-gelu gate.
+"""Gemma 1 and 2: Llama with gains stored as γ − 1, embeddings times √width, head_dim
+independent of the width, a tanh-GELU gate.
 
-Gemma 2 adds norms on both sides of each step, soft-caps on scores and logits, a scale of its own,
-and a window in every other layer.
+Gemma 2 adds sandwich norms, soft-caps on scores and logits, another scale of the scores, and a
+sliding window in every other layer.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from sightline.config import (
     RMSNorm,
 )
 from sightline.errors import CheckpointError
-from sightline.families.llama import attention, model
-from sightline.families.llama import weights as llama_weights
+from sightline.families.llama import llama_attention, llama_model, llama_weights, projection_rules
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.rules import Rule, rename
-from sightline.families.schema.shared import ACTIVATIONS, causal_head_rules, layer_windows
+from sightline.families.schema.shared import (
+    ACTIVATIONS,
+    causal_head_rules,
+    decoder_classes,
+    layer_windows,
+)
 
-# What a key that is not there means. One that is null stays null: no soft-cap.
-USUAL: dict[str, Any] = {
+# Defaults of missing keys. A key that is null stays null: no soft-cap.
+GEMMA_DEFAULTS: dict[str, Any] = {
     "head_dim": 256,
     "max_position_embeddings": 8192,
     "num_key_value_heads": 16,
     "tie_word_embeddings": True,
 }
-USUAL_2: dict[str, Any] = USUAL | {
+GEMMA2_DEFAULTS: dict[str, Any] = GEMMA_DEFAULTS | {
     "num_key_value_heads": 4,
     "sliding_window": 4096,
     "query_pre_attn_scalar": 256,
@@ -45,19 +49,19 @@ USUAL_2: dict[str, Any] = USUAL | {
 
 
 def gemma_config(keys: Keys, head: str) -> ModelConfig:
-    """GemmaConfig. The first files said `gelu` and meant its tanh form."""
-    keys.raw = {**USUAL, **keys.raw}
-    return _model(
+    """GemmaConfig. The first files have `gelu` for its tanh approximation."""
+    keys.raw = {**GEMMA_DEFAULTS, **keys.raw}
+    return _gemma_model(
         keys,
         head,
-        _attention(keys),
+        _gemma_attention(keys),
         activation=_activation(keys, {**ACTIVATIONS, "gelu": "gelu_tanh"}),
     )
 
 
 def gemma2_config(keys: Keys, head: str) -> ModelConfig:
     """Gemma2Config."""
-    keys.raw = {**USUAL_2, **keys.raw}
+    keys.raw = {**GEMMA2_DEFAULTS, **keys.raw}
     keys.ignore("cache_implementation", "sliding_window_size")
     if not keys.has("layer_types"):
         kinds = [
@@ -66,7 +70,7 @@ def gemma2_config(keys: Keys, head: str) -> ModelConfig:
         ]
         keys.raw = {**keys.raw, "layer_types": kinds}
     keys.number("sliding_window")  # transformers refuses null as well
-    form = _attention(keys)
+    form = _gemma_attention(keys)
     scalar = keys.real("query_pre_attn_scalar")
     if scalar <= 0:
         seen = f"{keys.where}: query_pre_attn_scalar is {scalar:g}"
@@ -81,7 +85,7 @@ def gemma2_config(keys: Keys, head: str) -> ModelConfig:
         softcap=keys.real("attn_logit_softcapping", default=None),
     )
     activation = _activation(keys, ACTIVATIONS)
-    config = _model(
+    config = _gemma_model(
         keys, head, form, activation=activation, placement="sandwich", windows=layer_windows(keys)
     )
     softcap = keys.real("final_logit_softcapping", default=None)
@@ -92,10 +96,10 @@ def gemma2_config(keys: Keys, head: str) -> ModelConfig:
     )
 
 
-def _attention(keys: Keys) -> AttentionConfig:
+def _gemma_attention(keys: Keys) -> AttentionConfig:
     keys.only("use_bidirectional_attention", False)
     bias = keys.flag("attention_bias", default=False)
-    return attention(keys, bias=bias, output_bias=bias)
+    return llama_attention(keys, bias=bias, output_bias=bias)
 
 
 def _activation(keys: Keys, of_hidden_act: dict[str, Activation]) -> Activation:
@@ -104,21 +108,21 @@ def _activation(keys: Keys, of_hidden_act: dict[str, Activation]) -> Activation:
         "hidden_activation": ACTIVATIONS,
         "hidden_act": of_hidden_act,
     }
-    said: dict[str, Activation] = {
+    activations: dict[str, Activation] = {
         name: keys.choice(name, of=table) for name, table in tables.items() if keys.has(name)
     }
     keys.ignore(*tables)
-    if len(set(said.values())) > 1:
+    if len(set(activations.values())) > 1:
         raise CheckpointError(
             f"{keys.where}: hidden_activation is {keys.raw['hidden_activation']!r}, hidden_act is"
             f" {keys.raw['hidden_act']!r}",
             expected="the same activation, or one of the two keys",
-            fix="remove the one that is not meant",
+            fix="remove the wrong one",
         )
-    return next(iter(said.values())) if said else "gelu_tanh"
+    return next(iter(activations.values())) if activations else "gelu_tanh"
 
 
-def _model(
+def _gemma_model(
     keys: Keys,
     head: str,
     form: AttentionConfig,
@@ -128,7 +132,7 @@ def _model(
     windows: list[int | None] | None = None,
 ) -> ModelConfig:
     """Llama's stack with Gemma's gains and embeddings."""
-    config = model(keys, head, form, windows=windows)
+    config = llama_model(keys, head, form, windows=windows)
     stack = config.decoder
     norm = RMSNorm(eps=keys.real("rms_norm_eps", default=1e-6), plus_one=True)
     assert stack is not None
@@ -148,10 +152,7 @@ def gemma2_weights(config: ModelConfig, head: str) -> list[Rule]:
     return [
         rename("embed_tokens.weight", "decoder.embedding.tokens.weight"),
         rename("layers.{n}.input_layernorm.{p}", "decoder.{n}.attention_residual.before.{p}"),
-        rename("layers.{n}.self_attn.q_proj.{p}", "decoder.{n}.attention.query.{p}"),
-        rename("layers.{n}.self_attn.k_proj.{p}", "decoder.{n}.attention.key.{p}"),
-        rename("layers.{n}.self_attn.v_proj.{p}", "decoder.{n}.attention.value.{p}"),
-        rename("layers.{n}.self_attn.o_proj.{p}", "decoder.{n}.attention.output.{p}"),
+        *projection_rules(),
         rename(
             "layers.{n}.post_attention_layernorm.{p}", "decoder.{n}.attention_residual.inside.{p}"
         ),
@@ -159,9 +160,6 @@ def gemma2_weights(config: ModelConfig, head: str) -> list[Rule]:
             "layers.{n}.pre_feedforward_layernorm.{p}",
             "decoder.{n}.feed_forward_residual.before.{p}",
         ),
-        rename("layers.{n}.mlp.gate_proj.{p}", "decoder.{n}.feed_forward.gate.{p}"),
-        rename("layers.{n}.mlp.up_proj.{p}", "decoder.{n}.feed_forward.up.{p}"),
-        rename("layers.{n}.mlp.down_proj.{p}", "decoder.{n}.feed_forward.down.{p}"),
         rename(
             "layers.{n}.post_feedforward_layernorm.{p}",
             "decoder.{n}.feed_forward_residual.inside.{p}",
@@ -171,26 +169,17 @@ def gemma2_weights(config: ModelConfig, head: str) -> list[Rule]:
     ]
 
 
-def _classes(name: str) -> dict[str, str]:
-    return {
-        f"{name}ForCausalLM": "language",
-        f"{name}Model": "none",
-        f"{name}ForSequenceClassification": "sequence",
-        f"{name}ForTokenClassification": "tokens",
-    }
-
-
 GEMMA = Family(
     name="gemma",
     config=gemma_config,
     weights=llama_weights,
     prefix="model.",
-    heads=_classes("Gemma"),
+    heads=decoder_classes("Gemma", without=("answers",)),
 )
 GEMMA2 = Family(
     name="gemma2",
     config=gemma2_config,
     weights=gemma2_weights,
     prefix="model.",
-    heads=_classes("Gemma2"),
+    heads=decoder_classes("Gemma2", without=("answers",)),
 )

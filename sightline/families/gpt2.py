@@ -15,11 +15,11 @@ from sightline.config import (
 )
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
-from sightline.families.schema.rules import Rule, heads, ignore, rename, split
-from sightline.families.schema.shared import ACTIVATIONS, causal_head, causal_head_rules
+from sightline.families.schema.rules import Rule, ignore, qkv_names, rename, split
+from sightline.families.schema.shared import ACTIVATIONS, causal_head_rules, causal_model
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
+def gpt2_config(keys: Keys, head: str) -> ModelConfig:
     """GPT2Config."""
     width = keys.number("n_embd", "hidden_size")
     layers = keys.number("n_layer", "num_hidden_layers")
@@ -56,13 +56,10 @@ def config(keys: Keys, head: str) -> ModelConfig:
         blocks=(block,),
         final_norm=norm,
     )
-    return ModelConfig(
-        decoder=stack,
-        head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=True)),
-    )
+    return causal_model(keys, head, stack, tied=True)
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
+def gpt2_weights(config: ModelConfig, head: str) -> list[Rule]:
     """`h.3.attn.c_attn.weight` → `decoder.3.attention.query.weight`, …"""
     assert config.decoder is not None
     width = config.decoder.width
@@ -72,7 +69,7 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
         rename("h.{n}.ln_1.{p}", "decoder.{n}.attention_residual.before.{p}"),
         split(
             "h.{n}.attn.c_attn.{p}",
-            *heads("decoder.{n}.attention"),
+            *qkv_names("decoder.{n}.attention"),
             sizes=(width, width, width),
             transpose=True,
         ),
@@ -89,8 +86,8 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
 
 GPT2 = Family(
     name="gpt2",
-    config=config,
-    weights=weights,
+    config=gpt2_config,
+    weights=gpt2_weights,
     prefix="transformer.",
     heads={
         "GPT2LMHeadModel": "language",

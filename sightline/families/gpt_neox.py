@@ -1,5 +1,5 @@
-"""GPT-NeoX and Pythia: RoPE on a part of each head, attention and feed-forward side by side, q, k
-and v interleaved head by head."""
+"""GPT-NeoX and Pythia: RoPE on a part of each head, parallel attention and feed-forward, q, k and
+v interleaved per head."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from sightline.config import (
 )
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
-from sightline.families.schema.rules import Rule, heads, ignore, interleave, rename
-from sightline.families.schema.shared import ACTIVATIONS, causal_head, causal_head_rules, rotary
+from sightline.families.schema.rules import Rule, ignore, interleave, qkv_names, rename
+from sightline.families.schema.shared import (
+    ACTIVATIONS,
+    causal_head_rules,
+    causal_model,
+    decoder_classes,
+    rotary,
+)
 
 
-def attention(keys: Keys, *, width: int, max_positions: int) -> AttentionConfig:
-    """RoPE turns the first `rotary_pct` of each head, a quarter unless said otherwise."""
+def gpt_neox_attention(keys: Keys, *, width: int, max_positions: int) -> AttentionConfig:
+    """RoPE rotates the first `rotary_pct` of each head, a quarter by default."""
     count = keys.number("num_attention_heads")
     bias = keys.flag("attention_bias", default=True)
     positions = rotary(
@@ -40,7 +46,7 @@ def attention(keys: Keys, *, width: int, max_positions: int) -> AttentionConfig:
     )
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
+def gpt_neox_config(keys: Keys, head: str) -> ModelConfig:
     """GPTNeoXConfig."""
     width = keys.number("hidden_size")
     max_positions = keys.number("max_position_embeddings", default=2048)
@@ -48,7 +54,7 @@ def config(keys: Keys, head: str) -> ModelConfig:
     dropout = keys.real("hidden_dropout", default=0.0)
     keys.ignore("is_decoder", "attention_probs_dropout_prob", "hidden_dropout_prob")
     block = BlockConfig(
-        attention=attention(keys, width=width, max_positions=max_positions),
+        attention=gpt_neox_attention(keys, width=width, max_positions=max_positions),
         feed_forward=FeedForwardConfig(
             hidden=keys.number("intermediate_size"),
             activation=keys.choice("hidden_act", of=ACTIVATIONS, default="gelu"),
@@ -66,13 +72,10 @@ def config(keys: Keys, head: str) -> ModelConfig:
         blocks=(block,),
         final_norm=norm,
     )
-    return ModelConfig(
-        decoder=stack,
-        head=causal_head(keys, head, tied=keys.flag("tie_word_embeddings", default=False)),
-    )
+    return causal_model(keys, head, stack, tied=False)
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
+def gpt_neox_weights(config: ModelConfig, head: str) -> list[Rule]:
     """`layers.3.attention.query_key_value.weight` → `decoder.3.attention.query.weight`, …"""
     assert config.decoder is not None
     count = config.decoder.blocks[0].attention.heads
@@ -80,7 +83,9 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
         rename("embed_in.weight", "decoder.embedding.tokens.weight"),
         rename("layers.{n}.input_layernorm.{p}", "decoder.{n}.attention_residual.before.{p}"),
         interleave(
-            "layers.{n}.attention.query_key_value.{p}", *heads("decoder.{n}.attention"), heads=count
+            "layers.{n}.attention.query_key_value.{p}",
+            *qkv_names("decoder.{n}.attention"),
+            heads=count,
         ),
         rename("layers.{n}.attention.dense.{p}", "decoder.{n}.attention.output.{p}"),
         rename(
@@ -102,18 +107,12 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
     ]
 
 
-# Files say `embed_out`; transformers 5 calls it `lm_head` in memory and writes `embed_out` again.
+# Files have `embed_out`; transformers 5 calls it `lm_head` in memory and writes `embed_out` again.
 GPT_NEOX = Family(
     name="gpt_neox",
-    config=config,
-    weights=weights,
+    config=gpt_neox_config,
+    weights=gpt_neox_weights,
     prefix="gpt_neox.",
     aliases={"lm_head.": "embed_out."},
-    heads={
-        "GPTNeoXForCausalLM": "language",
-        "GPTNeoXModel": "none",
-        "GPTNeoXForSequenceClassification": "sequence",
-        "GPTNeoXForTokenClassification": "tokens",
-        "GPTNeoXForQuestionAnswering": "answers",
-    },
+    heads=decoder_classes("GPTNeoX"),
 )

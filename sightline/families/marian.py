@@ -1,17 +1,17 @@
-"""Marian: the 2017 model as Opus-MT trained it, in BART's words. Sines first, then cosines;
+"""Marian: the 2017 model as Opus-MT trained it, with BART's names. Sines first, then cosines;
 Post-LN; scaled embeddings; Swish."""
 
 from __future__ import annotations
 
 from sightline.config import LanguageHead, ModelConfig, NoHead, NoNorm, Sinusoidal
-from sightline.families.bart import language_rules, stack, stack_rules
+from sightline.families.bart import bart_stack, language_rules, stack_rules
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.rules import Rule, ignore, rename, tie
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
-    """MarianConfig. Without shared embeddings the decoder has a vocabulary of its own."""
+def marian_config(keys: Keys, head: str) -> ModelConfig:
+    """MarianConfig. Without shared embeddings the decoder has another vocabulary."""
     keys.only("normalize_embedding", False)
     keys.only("static_position_embeddings", True)
     keys.ignore("extra_pos_embeddings")
@@ -24,7 +24,9 @@ def config(keys: Keys, head: str) -> ModelConfig:
         "decoder": keys.number("decoder_vocab_size", default=vocab_size),
     }
     encoder, decoder = (
-        stack(keys, name, positions=Sinusoidal(interleaved=False), norm=NoNorm(), vocab_size=size)
+        bart_stack(
+            keys, name, positions=Sinusoidal(interleaved=False), norm=NoNorm(), vocab_size=size
+        )
         for name, size in sizes.items()
     )
     tied = keys.flag("tie_word_embeddings", default=True)
@@ -32,12 +34,16 @@ def config(keys: Keys, head: str) -> ModelConfig:
     return ModelConfig(encoder=encoder, decoder=decoder, head=form, share_embeddings=shared)
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
+def marian_weights(config: ModelConfig, head: str) -> list[Rule]:
     """BART's names; the positions are computed."""
     encoder, decoder = (f"{name}.embedding.tokens.weight" for name in ("encoder", "decoder"))
     because = "sines and cosines, which follow from the position"
     return [
-        *(_shared(encoder) if config.share_embeddings else _separate(encoder, decoder)),
+        *(
+            _shared_embedding(encoder)
+            if config.share_embeddings
+            else _separate_embeddings(encoder, decoder)
+        ),
         *stack_rules("encoder"),
         *stack_rules("decoder"),
         *language_rules(config, encoder if config.share_embeddings else decoder),
@@ -46,13 +52,13 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
     ]
 
 
-def _shared(embedding: str) -> list[Rule]:
-    """One matrix, which some files hold three times."""
+def _shared_embedding(embedding: str) -> list[Rule]:
+    """One matrix, which some files store three times."""
     copies = [tie(f"{name}.embed_tokens.weight", embedding) for name in ("encoder", "decoder")]
     return [rename("shared.weight", embedding), *copies]
 
 
-def _separate(encoder: str, decoder: str) -> list[Rule]:
+def _separate_embeddings(encoder: str, decoder: str) -> list[Rule]:
     return [
         rename("encoder.embed_tokens.weight", encoder),
         rename("decoder.embed_tokens.weight", decoder),
@@ -61,8 +67,8 @@ def _separate(encoder: str, decoder: str) -> list[Rule]:
 
 MARIAN = Family(
     name="marian",
-    config=config,
-    weights=weights,
+    config=marian_config,
+    weights=marian_weights,
     prefix="model.",
     heads={"MarianMTModel": "language", "MarianModel": "none"},
 )

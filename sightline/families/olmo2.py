@@ -1,4 +1,4 @@
-"""OLMo 2: Llama with the norms on what each step adds (`x + norm(f(x))`) and QK-norm over all heads
+"""OLMo 2: Llama with norms on the outputs (`x + norm(f(x))`) and QK-norm over all heads
 together."""
 
 from __future__ import annotations
@@ -6,22 +6,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sightline.config import HeadNorm, ModelConfig, RMSNorm
-from sightline.families.llama import attention, model
+from sightline.families.llama import llama_attention, llama_model, projection_rules
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.rules import Rule, ignore, rename
-from sightline.families.schema.shared import causal_head_rules
+from sightline.families.schema.shared import causal_head_rules, decoder_classes
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
+def olmo2_config(keys: Keys, head: str) -> ModelConfig:
     """Olmo2Config."""
     keys.raw = {"rms_norm_eps": 1e-5, **keys.raw}
     bias = keys.flag("attention_bias", default=False)
     norm = RMSNorm(eps=keys.real("rms_norm_eps"))
-    form = attention(
+    form = llama_attention(
         keys, bias=bias, output_bias=bias, query_key_norm=HeadNorm(norm=norm, per_head=False)
     )
-    config = model(keys, head, form)
+    config = llama_model(keys, head, form)
     stack = config.decoder
     assert stack is not None
     return replace(
@@ -29,22 +29,16 @@ def config(keys: Keys, head: str) -> ModelConfig:
     )
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
-    """Llama's names; `post_attention_layernorm` stands where it says."""
+def olmo2_weights(config: ModelConfig, head: str) -> list[Rule]:
+    """Llama's names; `post_attention_layernorm` is applied to attention's output."""
     return [
         rename("embed_tokens.weight", "decoder.embedding.tokens.weight"),
-        rename("layers.{n}.self_attn.q_proj.{p}", "decoder.{n}.attention.query.{p}"),
-        rename("layers.{n}.self_attn.k_proj.{p}", "decoder.{n}.attention.key.{p}"),
-        rename("layers.{n}.self_attn.v_proj.{p}", "decoder.{n}.attention.value.{p}"),
-        rename("layers.{n}.self_attn.o_proj.{p}", "decoder.{n}.attention.output.{p}"),
+        *projection_rules(),
         rename("layers.{n}.self_attn.q_norm.{p}", "decoder.{n}.attention.query_norm.{p}"),
         rename("layers.{n}.self_attn.k_norm.{p}", "decoder.{n}.attention.key_norm.{p}"),
         rename(
             "layers.{n}.post_attention_layernorm.{p}", "decoder.{n}.attention_residual.inside.{p}"
         ),
-        rename("layers.{n}.mlp.gate_proj.{p}", "decoder.{n}.feed_forward.gate.{p}"),
-        rename("layers.{n}.mlp.up_proj.{p}", "decoder.{n}.feed_forward.up.{p}"),
-        rename("layers.{n}.mlp.down_proj.{p}", "decoder.{n}.feed_forward.down.{p}"),
         rename(
             "layers.{n}.post_feedforward_layernorm.{p}",
             "decoder.{n}.feed_forward_residual.inside.{p}",
@@ -60,12 +54,8 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
 
 OLMO2 = Family(
     name="olmo2",
-    config=config,
-    weights=weights,
+    config=olmo2_config,
+    weights=olmo2_weights,
     prefix="model.",
-    heads={
-        "Olmo2ForCausalLM": "language",
-        "Olmo2Model": "none",
-        "Olmo2ForSequenceClassification": "sequence",
-    },
+    heads=decoder_classes("Olmo2", without=("tokens", "answers")),
 )

@@ -1,5 +1,5 @@
 """Sightline's own format: the ModelConfig itself in config.json, parameters under their own names.
-nGPT and whatever has no other home."""
+For nGPT and every model that no other family describes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from sightline.families.schema.keys import Keys
 from sightline.families.schema.rules import Rule, rename
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
-    """The value that `keys_of` wrote."""
+def own_config(keys: Keys, head: str) -> ModelConfig:
+    """The configuration that `own_keys` wrote."""
     keys.ignore("format")
     return from_plain(ModelConfig, keys.table("model"), where=f"{keys.where}: model")
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
+def own_weights(config: ModelConfig, head: str) -> list[Rule]:
     """Every parameter under its own name."""
     return [rename("{path}", "{path}")]
 
 
-def keys_of(config: ModelConfig) -> dict[str, Any]:
+def own_keys(config: ModelConfig) -> dict[str, Any]:
     """config.json for any configuration."""
     return {
         "model_type": "sightline",
@@ -33,4 +33,4 @@ def keys_of(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-OWN = Family(name="sightline", config=config, weights=weights, heads={"Transformer": "any"})
+OWN = Family(name="sightline", config=own_config, weights=own_weights, heads={"Transformer": "any"})

@@ -1,5 +1,5 @@
-"""Phi-3 and Phi-4: Llama with one matrix for q, k and v, one for gate and up, and a window in all
-layers or none."""
+"""Phi-3 and Phi-4: Llama with one matrix for q, k and v, one for gate and up, and a sliding
+window in all layers or none."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import replace
 
 from sightline.config import ModelConfig
 from sightline.errors import CheckpointError
-from sightline.families.llama import attention, model
+from sightline.families.llama import llama_attention, llama_model
 from sightline.families.schema.family import Family
 from sightline.families.schema.keys import Keys
-from sightline.families.schema.rules import Rule, heads, ignore, rename, split
-from sightline.families.schema.shared import causal_head_rules
+from sightline.families.schema.rules import Rule, ignore, qkv_names, rename, split
+from sightline.families.schema.shared import causal_head_rules, decoder_classes
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
+def phi3_config(keys: Keys, head: str) -> ModelConfig:
     """Phi3Config."""
     keys.raw = {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, **keys.raw}
     for name in ("attention_bias", "mlp_bias", "lm_head_bias"):
         keys.only(name, False)
     _refuse_scaling(keys)
     keys.ignore("embd_pdrop")  # read and never applied
-    form = attention(keys, bias=False, output_bias=False, fraction=1.0)
-    config = model(keys, head, form, windows=[keys.number("sliding_window", default=None)])
+    form = llama_attention(keys, bias=False, output_bias=False, fraction=1.0)
+    config = llama_model(keys, head, form, windows=[keys.number("sliding_window", default=None)])
     stack = config.decoder
     assert stack is not None
     block = replace(stack.blocks[0], dropout=keys.real("resid_pdrop", default=0.0))
@@ -35,9 +35,9 @@ def _refuse_scaling(keys: Keys) -> None:
     kind = table.get("rope_type") or table.get("type") or "default"
     if kind != "default":
         raise CheckpointError(
-            f"{keys.where}: rope type {kind!r} is not supported: LongRoPE has other factors for"
-            " long texts than for short ones",
-            expected="'default', as the 4k checkpoints have it",
+            f"{keys.where}: rope type {kind!r} is not supported: LongRoPE scales long texts"
+            " differently from short ones",
+            expected="'default', as in the 4k checkpoints",
             fix=(
                 "use a checkpoint without rope scaling, such as microsoft/Phi-3-mini-4k-instruct or"
                 " microsoft/phi-4"
@@ -45,12 +45,12 @@ def _refuse_scaling(keys: Keys) -> None:
         )
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
+def phi3_weights(config: ModelConfig, head: str) -> list[Rule]:
     """`layers.3.self_attn.qkv_proj.weight` → `decoder.3.attention.query.weight`, …"""
     assert config.decoder is not None
     block = config.decoder.blocks[0]
-    wide = block.attention.heads * block.attention.head_dim
-    narrow = block.attention.kv_heads * block.attention.head_dim
+    query_dim = block.attention.heads * block.attention.head_dim
+    key_dim = block.attention.kv_heads * block.attention.head_dim
     hidden = block.feed_forward.hidden
     gate_and_up = ("decoder.{n}.feed_forward.gate.{p}", "decoder.{n}.feed_forward.up.{p}")
     return [
@@ -58,8 +58,8 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
         rename("layers.{n}.input_layernorm.{p}", "decoder.{n}.attention_residual.before.{p}"),
         split(
             "layers.{n}.self_attn.qkv_proj.{p}",
-            *heads("decoder.{n}.attention"),
-            sizes=(wide, narrow, narrow),
+            *qkv_names("decoder.{n}.attention"),
+            sizes=(query_dim, key_dim, key_dim),
         ),
         rename("layers.{n}.self_attn.o_proj.{p}", "decoder.{n}.attention.output.{p}"),
         rename(
@@ -79,13 +79,8 @@ def weights(config: ModelConfig, head: str) -> list[Rule]:
 
 PHI3 = Family(
     name="phi3",
-    config=config,
-    weights=weights,
+    config=phi3_config,
+    weights=phi3_weights,
     prefix="model.",
-    heads={
-        "Phi3ForCausalLM": "language",
-        "Phi3Model": "none",
-        "Phi3ForSequenceClassification": "sequence",
-        "Phi3ForTokenClassification": "tokens",
-    },
+    heads=decoder_classes("Phi3", without=("answers",)),
 )

@@ -1,9 +1,9 @@
-"""T5: an encoder and a decoder with relative biases, RMSNorm before each step, no biases, unscaled
+"""T5: an encoder and a decoder with relative biases, Pre-LN with RMSNorm, no biases, unscaled
 scores, one embedding matrix.
 
 v1.0 has ReLU, and logits by the embedding matrix scaled by 1/√width; v1.1, Flan and mT5 have a
-gated tanh-GELU and a matrix of their own, unscaled. One table of biases serves all layers of a
-stack and is stored in its first block.
+gated tanh-GELU and a separate matrix, unscaled. All layers of a stack share one table of biases,
+stored in its first block.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ PROJECTIONS: dict[str, tuple[Activation, bool]] = {
 }
 
 
-def config(keys: Keys, head: str) -> ModelConfig:
+def t5_config(keys: Keys, head: str) -> ModelConfig:
     """T5Config."""
-    return _model(keys, head, _head(keys, head, keys.number("d_model", "hidden_size")))
+    return _t5_model(keys, head, _t5_head(keys, head, keys.number("d_model", "hidden_size")))
 
 
 def mt5_config(keys: Keys, head: str) -> ModelConfig:
-    """MT5Config: the logits are never scaled, and whether they have a matrix of their own is up to
-    the file."""
+    """MT5Config: the logits are never scaled, and the file decides whether the head has its own
+    matrix."""
     keys.raw = {"feed_forward_proj": "gated-gelu", **keys.raw}
     keys.ignore(
         "tie_word_embeddings"
-    )  # false in the published files, true in those that transformers 5 writes; read by nobody
-    return _model(
+    )  # false in the published files, true in those that transformers 5 writes; never read
+    return _t5_model(
         keys, head, LanguageHead(tied=head == TIED) if head in ("language", TIED) else NoHead()
     )
 
 
-def _model(keys: Keys, head: str, form: Head) -> ModelConfig:
+def _t5_model(keys: Keys, head: str, form: Head) -> ModelConfig:
     keys.only("is_decoder", False)
     layers = keys.number("num_layers", "num_hidden_layers")
     encoder = _stack(keys, layers, causal=False, cross=False)
@@ -65,11 +65,10 @@ def _model(keys: Keys, head: str, form: Head) -> ModelConfig:
     return ModelConfig(encoder=encoder, decoder=decoder, head=form, share_embeddings=True)
 
 
-def _head(keys: Keys, head: str, width: int) -> Head:
+def _t5_head(keys: Keys, head: str, width: int) -> Head:
     """Until version 5 of transformers an untied head is the sign of v1.1, whose logits are not
-    scaled. Version 5 writes `scale_decoder_outputs` instead, and always "tied", whatever the file
-    holds; so there an unscaled head counts as untied. A file without a head is tied, whatever
-    config.json says."""
+    scaled. Version 5 writes `scale_decoder_outputs` instead, and always "tied"; so there an
+    unscaled head counts as untied. A file without a head is tied, whatever config.json says."""
     tied = keys.flag("tie_word_embeddings", default=True)
     scaled = keys.flag("scale_decoder_outputs", default=tied)
     scale = width**-0.5 if scaled else 1.0
@@ -78,7 +77,7 @@ def _head(keys: Keys, head: str, width: int) -> Head:
     return LanguageHead(tied=tied and scaled, scale=scale) if head == "language" else NoHead()
 
 
-def tied_without_head(names: set[str], head: str) -> str:
+def tied_if_headless(names: set[str], head: str) -> str:
     """A language model whose file has no matrix for its logits uses the embedding, as in version 5
     of transformers."""
     headless = "shared.weight" in names and "lm_head.weight" not in names
@@ -94,8 +93,8 @@ def _stack(keys: Keys, layers: int, *, causal: bool, cross: bool) -> StackConfig
         max_distance=keys.number("relative_attention_max_distance", default=128),
     )
     block = BlockConfig(
-        attention=_attention(keys, relative, dropout),
-        cross_attention=_attention(keys, NoPosition(), dropout) if cross else None,
+        attention=_t5_attention(keys, relative, dropout),
+        cross_attention=_t5_attention(keys, NoPosition(), dropout) if cross else None,
         feed_forward=_feed_forward(keys, dropout),
         norm=norm,
         dropout=dropout,
@@ -111,7 +110,9 @@ def _stack(keys: Keys, layers: int, *, causal: bool, cross: bool) -> StackConfig
     )
 
 
-def _attention(keys: Keys, positions: RelativeBias | NoPosition, dropout: float) -> AttentionConfig:
+def _t5_attention(
+    keys: Keys, positions: RelativeBias | NoPosition, dropout: float
+) -> AttentionConfig:
     count = keys.number("num_heads", "num_attention_heads")
     return AttentionConfig(
         heads=count,
@@ -126,8 +127,8 @@ def _attention(keys: Keys, positions: RelativeBias | NoPosition, dropout: float)
 
 
 def _feed_forward(keys: Keys, dropout: float) -> FeedForwardConfig:
-    """`feed_forward_proj`, unless `dense_act_fn` and `is_gated_act`, which follow from it, say
-    something else: they win."""
+    """`feed_forward_proj`, unless `dense_act_fn` and `is_gated_act`, which follow from it, differ:
+    they take precedence."""
     activation, gated = keys.choice("feed_forward_proj", of=PROJECTIONS, default="relu")
     if keys.has("dense_act_fn"):
         activation = keys.choice("dense_act_fn", of=ACTIVATIONS)
@@ -137,7 +138,7 @@ def _feed_forward(keys: Keys, dropout: float) -> FeedForwardConfig:
     )
 
 
-def weights(config: ModelConfig, head: str) -> list[Rule]:
+def t5_weights(config: ModelConfig, head: str) -> list[Rule]:
     """`encoder.block.3.layer.0.SelfAttention.q.weight` → `encoder.3.attention.query.weight`, …"""
     embedding = "encoder.embedding.tokens.weight"
     rules = [
@@ -178,10 +179,10 @@ def _stack_rules(stack: str, config: ModelConfig) -> list[Rule]:
             f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
             f"{stack}.relative.weight",
         ),
-        *_attention_rules(f"{theirs}.0.SelfAttention", f"{ours}.attention"),
+        *_t5_attention_rules(f"{theirs}.0.SelfAttention", f"{ours}.attention"),
         rename(f"{theirs}.0.layer_norm.{{p}}", f"{ours}.attention_residual.before.{{p}}"),
         *(
-            _attention_rules(f"{theirs}.1.EncDecAttention", f"{ours}.cross_attention")
+            _t5_attention_rules(f"{theirs}.1.EncDecAttention", f"{ours}.cross_attention")
             if cross
             else []
         ),
@@ -201,7 +202,7 @@ def _stack_rules(stack: str, config: ModelConfig) -> list[Rule]:
     ]
 
 
-def _attention_rules(theirs: str, ours: str) -> list[Rule]:
+def _t5_attention_rules(theirs: str, ours: str) -> list[Rule]:
     names = {"q": "query", "k": "key", "v": "value", "o": "output"}
     return [
         rename(f"{theirs}.{short}.{{p}}", f"{ours}.{name}.{{p}}") for short, name in names.items()
@@ -210,24 +211,24 @@ def _attention_rules(theirs: str, ours: str) -> list[Rule]:
 
 T5 = Family(
     name="t5",
-    config=config,
-    weights=weights,
+    config=t5_config,
+    weights=t5_weights,
     heads={
         "T5ForConditionalGeneration": "language",
         "T5WithLMHeadModel": "language",
         "T5Model": "none",
         "T5EncoderModel": "encoder",
     },
-    choose=tied_without_head,
+    choose=tied_if_headless,
 )
 MT5 = Family(
     name="mt5",
     config=mt5_config,
-    weights=weights,
+    weights=t5_weights,
     heads={
         "MT5ForConditionalGeneration": "language",
         "MT5Model": "none",
         "MT5EncoderModel": "encoder",
     },
-    choose=tied_without_head,
+    choose=tied_if_headless,
 )

@@ -16,7 +16,7 @@ from sightline.config import Classifier, ModelConfig, Pooler
 from sightline.core.model import Transformer, build
 from sightline.errors import InputError
 from sightline.families import FAMILIES, Family
-from sightline.families.own import OWN, keys_of
+from sightline.families.own import OWN, own_keys
 from sightline.families.schema.keys import Keys
 from sightline.text.tokenizer import Tokenizer
 from sightline.training.state.export import Export
@@ -115,7 +115,7 @@ def with_labels(base: Base, names: list[str]) -> Base:
     if base.family is OWN:
         pool = "first" if base.config.decoder is None else "last"
         config = replace(base.config, head=Classifier(labels=len(names), pool=pool))
-        return replace(base, config=config, keys={**keys_of(config), **said}, fresh=True)
+        return replace(base, config=config, keys={**own_keys(config), **said}, fresh=True)
     kind = next((name for name, head in base.family.heads.items() if head == "sequence"), None)
     if kind is None:
         raise InputError(

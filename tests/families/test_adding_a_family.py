@@ -101,7 +101,7 @@ def test_a_wrong_table_is_an_assertion_for_its_author(
         ("wing_span", 24, r"keys that are not known: wing_span \(did you mean 'wingspan'\?\)"),
         ("migrates", True, r"migrates is True, which is not supported; expected False"),
         ("act", "sillu", r"act is 'sillu'\. Fix: did you mean 'silu'\?"),
-        ("flock", 0, r"flock is 0; expected a whole number, 1 or more"),
+        ("flock", 0, r"flock is 0; expected an integer, 1 or more"),
         ("wings", None, r"lacks 'wings'"),
     ],
 )

@@ -1,4 +1,5 @@
-"""A family: two declarations, and the names of its classes."""
+"""A family: how its config.json is read, how its tensors are named, and the names of its
+classes."""
 
 from __future__ import annotations
 
@@ -16,11 +17,10 @@ class Family:
 
     `config(keys, head)` reads config.json for one of `heads`; `weights(config, head)` gives the
     rules. `heads` maps the class names that `architectures` may hold to the head that they carry;
-    the first is what is taken when none is given. `prefix` stands before the names of the body in a
-    model with a head ("transformer.") and is missing in a bare one; `prefixes` are the heads where
-    it is another one. Rules are written without it, and a rule for a head's own tensors starts with
-    "^". `choose(names, head)` says for which head config.json is read where only the tensors' names
-    can tell (BERT's pooler).
+    the first is the default. `prefix` precedes the names of the body in a model with a head
+    ("transformer.") and is missing in a bare one; `prefixes` lists heads with another prefix. Rules
+    are written without it, and a rule for a head's tensors starts with "^". `choose(names, head)`
+    chooses the head where it depends on the names of the tensors (BERT's pooler).
     """
 
     name: str
@@ -33,5 +33,5 @@ class Family:
     choose: Callable[[set[str], str], str] | None = None
 
     def prefix_of(self, head: str) -> str:
-        """What stands before the body's names in a file with this head."""
+        """The prefix of the body's names in a file with this head."""
         return self.prefixes.get(head, self.prefix)

@@ -1,10 +1,10 @@
-"""Reading config.json: every key is used, named as one that changes nothing, refused as one that
+"""Reading config.json: every key is used, ignored because it changes nothing, refused because it
 changes the result, or listed as unknown.
 
-keys.number("hidden_size")              a required whole number; also under another name:
+keys.number("hidden_size")              a required integer; also under another name:
                                         number("n_embd", "hidden_size")
 keys.option("attention_bias", False)    with the family's default
-keys.only("use_cache", True, False)     an option of which we support these values
+keys.only("use_cache", True, False)     an option of which only these values are supported
 keys.ignore("initializer_range")        changes nothing in a forward pass
 """
 
@@ -19,8 +19,8 @@ from sightline.families.schema.unsupported import NEUTRAL, is_neutral, unread_sy
 T = TypeVar("T")
 MISSING: Any = object()
 
-# What says nothing about the forward pass: bookkeeping, training, generation, and outputs that we
-# give anyway.
+# Keys that do not affect the forward pass: bookkeeping, training, generation, and outputs that are
+# always available.
 _WORDS = """
 architectures model_type transformers_version torch_dtype dtype _name_or_path name_or_path
 _commit_hash auto_map tokenizer_class prefix finetuning_task task_specific_params problem_type
@@ -39,7 +39,7 @@ summary_proj_to_labels summary_type summary_use_proj base_model_tp_plan base_mod
 is_llama_config unsloth_version unsloth_fixed transformers.js_config max_window_layers
 """
 BOOKKEEPING = frozenset(_WORDS.split()) - frozenset(NEUTRAL)
-MOST_LISTED = 50
+MAX_LISTED = 50
 
 
 class Keys:
@@ -51,7 +51,7 @@ class Keys:
         self.read: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Whether a key is there and says something."""
+        """Whether a key is present and not null."""
         return self.raw.get(name) is not None
 
     def _take(self, names: tuple[str, ...], default: Any) -> Any:
@@ -67,14 +67,14 @@ class Keys:
         return default
 
     def number(self, *names: str, default: Any = MISSING, least: int = 1) -> int:
-        """A whole number."""
+        """An integer."""
         value = self._take(names, default)
         if value is default and default is not MISSING:
             return value
         if not isinstance(value, int) or isinstance(value, bool) or value < least or value > 2**40:
             raise CheckpointError(
                 f"{self.where}: {names[0]} is {short(value)}",
-                expected=f"a whole number, {least} or more",
+                expected=f"an integer, {least} or more",
                 fix="correct config.json",
             )
         return value
@@ -119,7 +119,7 @@ class Keys:
         return value
 
     def choice(self, *names: str, of: dict[str, T], default: Any = MISSING) -> T:
-        """A word that stands for something: looked up in a closed table."""
+        """The value of a word in a closed table."""
         word = self.word(*names, default=default)
         if word not in of:
             raise CheckpointError(
@@ -128,7 +128,7 @@ class Keys:
         return of[word]
 
     def table(self, *names: str) -> dict[str, Any] | None:
-        """A table of its own, or None."""
+        """A nested table, or None."""
         value = self._take(names, None)
         if value is not None and not isinstance(value, dict):
             raise CheckpointError(
@@ -152,7 +152,7 @@ class Keys:
         return value
 
     def only(self, name: str, *supported: Any) -> None:
-        """An option that we support with these values only (absent is fine)."""
+        """An option of which only these values are supported (or none)."""
         self.read.add(name)
         if name in self.raw and self.raw[name] is not None and self.raw[name] not in supported:
             raise CheckpointError(
@@ -166,8 +166,8 @@ class Keys:
         self.read.update(names)
 
     def unknown(self) -> list[str]:
-        """The keys that nobody knows. One that is known to change the result, and is not supported,
-        is refused."""
+        """The unknown keys. A key that is known to change the result but is not supported is
+        refused."""
         unread = sorted(
             name
             for name in self.raw
@@ -184,7 +184,7 @@ class Keys:
                 " support",
                 expected=" or ".join(map(repr, NEUTRAL[name])) or "a file without it",
                 fix=(
-                    "use a checkpoint without it; if its weights were made without it, remove"
+                    "use a checkpoint without it; if its weights were trained without it, remove"
                     " the key"
                 ),
             )
@@ -196,22 +196,22 @@ class Keys:
             )
 
     def finish(self) -> None:
-        """Refuse every key that nobody understood."""
+        """Refuse unknown keys."""
         unknown = self.unknown()
         if unknown:
             raise CheckpointError(
-                f"{self.where} has keys that this family does not know: {self.listed(unknown)}",
+                f"{self.where} has keys that this family does not know: {self.describe(unknown)}",
                 fix="correct or remove them",
             )
 
-    def listed(self, names: list[str]) -> str:
-        """Names in a line, each with the known one that it may be a misspelling of."""
-        shown = [self._with_hint(name) for name in names[:MOST_LISTED]]
-        more = [f"and {len(names) - MOST_LISTED:,} more"] if len(names) > MOST_LISTED else []
-        return ", ".join([*shown, *more])
+    def describe(self, names: list[str]) -> str:
+        """Names on one line, each with the known name that it may be a misspelling of."""
+        listed = [self._with_hint(name) for name in names[:MAX_LISTED]]
+        more = [f"and {len(names) - MAX_LISTED:,} more"] if len(names) > MAX_LISTED else []
+        return ", ".join([*listed, *more])
 
     def _with_hint(self, name: str) -> str:
         text = name if len(name) <= 80 else f"{name[:79]}…"
         text = text if text.isprintable() else ascii(text)[1:-1]
-        meant = misspelling_of(name, self.read | BOOKKEEPING)
-        return text if meant is None else f"{text} (did you mean {meant!r}?)"
+        intended = misspelling_of(name, self.read | BOOKKEEPING)
+        return text if intended is None else f"{text} (did you mean {intended!r}?)"

@@ -2,11 +2,11 @@
 
     rename("h.{n}.ln_1.{p}", "decoder.{n}.attention_residual.before.{p}")
     rename("h.{n}.mlp.c_fc.{p}", "decoder.{n}.feed_forward.up.{p}", transpose=True)
-    split("h.{n}.attn.c_attn.{p}", *heads("decoder.{n}.attention"), sizes=(768, 768, 768),
-    transpose=True) ignore("h.{n}.attn.bias", because="the causal mask, which is a predicate here")
+    split("h.{n}.attn.c_attn.{p}", *qkv_names("decoder.{n}.attention"), sizes=(768, 768, 768))
+    ignore("h.{n}.attn.bias", because="the causal mask, which is a predicate here")
 
-`{n}` is a layer, `{p}` weight or bias. A rule whose parameters the model does not have says
-nothing; a tensor that no rule claims is refused.
+`{n}` is a layer, `{p}` weight or bias. A rule whose parameters the model does not have is
+skipped; a tensor that no rule claims is refused.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interleaved:
-    """Parts that lie head by head: [heads, parts, head_dim, …] (GPT-NeoX, BLOOM)."""
+    """Matrices interleaved per head: [heads, parts, head_dim, …] (GPT-NeoX, BLOOM)."""
 
     heads: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """One tensor of theirs, one or more parameters of ours. Applied as: transpose, then split;
-    backwards when saving."""
+    """One tensor of the file, one or more of our parameters. Loading transposes, then splits;
+    saving does the reverse."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -37,8 +37,8 @@ class Rule:
     because: str = ""
 
     @property
-    def ignored(self) -> bool:
-        """A tensor that is known and not needed."""
+    def is_ignored(self) -> bool:
+        """Whether the tensor is known and not needed."""
         return not self.ours
 
 
@@ -58,18 +58,18 @@ def rename(
 
 
 def split(theirs: str, *ours: str, sizes: tuple[int, ...], transpose: bool = False) -> Rule:
-    """Several matrices stored as one, one after the other along the output axis."""
+    """Several matrices stored as one, concatenated along the output axis."""
     return Rule(theirs=theirs, ours=ours, sizes=sizes, transpose=transpose)
 
 
 def interleave(theirs: str, *ours: str, heads: int) -> Rule:
-    """Several matrices stored as one, head by head."""
+    """Several matrices stored as one, interleaved per head."""
     return Rule(theirs=theirs, ours=ours, interleaved=Interleaved(heads=heads))
 
 
 def tie(theirs: str, ours: str) -> Rule:
-    """A second copy of a parameter, as some files have it: claimed if there, and then it must be
-    equal; not written."""
+    """A second copy of a parameter, which some files have: optional, must be equal, is not
+    written."""
     return Rule(theirs=theirs, ours=(ours,), optional=True)
 
 
@@ -78,6 +78,6 @@ def ignore(theirs: str, *, because: str) -> Rule:
     return Rule(theirs=theirs, ours=(), because=because)
 
 
-def heads(attention: str) -> tuple[str, str, str]:
-    """The names of an attention's query, key and value."""
+def qkv_names(attention: str) -> tuple[str, str, str]:
+    """The parameter names of an attention layer's query, key and value projections."""
     return (f"{attention}.query.{{p}}", f"{attention}.key.{{p}}", f"{attention}.value.{{p}}")

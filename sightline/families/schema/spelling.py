@@ -1,11 +1,11 @@
-"""Which name was meant: typing errors only. Another name that merely looks alike (mt5 and t5, qwen3
-and qwen2) is not one."""
+"""Did-you-mean for names: typing errors only, not other names that look alike (mt5 and t5, qwen3
+and qwen2)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# Architectures of their own whose names are a letter or two away from one of ours.
+# Other architectures whose names are a letter or two away from one of ours.
 _NAMES = """
 bark beit bort gpt_neo llava mbart ministral mixtral modernvbert phi3_v phi3v qwen2_vl qwen3_vl
 roc_bert xlm-roberta-xl
@@ -24,10 +24,10 @@ def misspelling_of(name: str, known: Iterable[str]) -> str | None:
     distances = {
         other: edits(_letters(name), _letters(other)) for other in known if _may_mean(name, other)
     }
-    most = 2 if len(name) >= LONG else 1
-    nearest = min(distances.values(), default=most + 1)
-    meant = [other for other, distance in distances.items() if distance == nearest <= most]
-    return meant[0] if len(meant) == 1 else None
+    limit = 2 if len(name) >= LONG else 1
+    nearest = min(distances.values(), default=limit + 1)
+    candidates = [other for other, distance in distances.items() if distance == nearest <= limit]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _may_mean(name: str, other: str) -> bool:

@@ -1,10 +1,9 @@
 """Options of other architectures that change the result, and the values at which each of them
 changes nothing.
 
-A file may carry them although its family has no such option: left from the model that it was made
-from, or written by a program whose model differs. `None` never changes anything; an empty tuple
-means that every other value does. A list counts as its entries do.
-"""
+A file may have them although its family has no such option: left over from another model, or
+written by another program. `None` never changes anything; an empty tuple means that every other
+value does. A list counts as its entries do."""
 
 from __future__ import annotations
 
@@ -170,8 +169,7 @@ BLOCKS: Neutral = {
 }
 NEUTRAL: Neutral = POSITIONS | ATTENTION | SCALES | BLOCKS
 
-# The same option under other families' names. Where a file lacks the family's own, this one may be
-# meant.
+# The same option under other families' names: probably meant if the family's name is missing.
 SYNONYMS = (
     frozenset(
         [

@@ -13,7 +13,7 @@ import torch
 from sightline.checkpoints.formats.writing import save_folder
 from sightline.checkpoints.save import keys_for, tensors_of
 from sightline.families import FAMILIES
-from sightline.families.own import keys_of
+from sightline.families.own import own_keys
 from sightline.training.loop import Trainee
 from sightline.training.lora import adapters, merged_tensors
 from sightline.training.state.lora_files import save_adapters
@@ -45,7 +45,7 @@ def export(learner: Trainee, how: Export, folder: Path) -> None:
         return
     family = FAMILIES[how.family]
     keys = keys_for(
-        how.keys or keys_of(transformer.config), how.dtype, family=family, head=how.head
+        how.keys or own_keys(transformer.config), how.dtype, family=family, head=how.head
     )
     files = dict(how.files)
     if how.defaults:
