@@ -21,7 +21,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sightline.amx_workaround import beware
+from sightline.amx_workaround import disable_broken_amx
 
 if TYPE_CHECKING:
     from sightline import lab, lens
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-beware()
+disable_broken_amx()
 
 _PARTS = ("lab", "lens")
 _NAMES_BY_MODULE = {

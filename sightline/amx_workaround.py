@@ -15,7 +15,7 @@ WITHOUT_AMX = "AVX512_CORE_FP16"
 TILES = 0x1D
 
 
-def promises_empty_tiles(cpuinfo: str) -> bool:
+def lacks_amx_tiles(cpuinfo: str) -> bool:
     """Whether the first processor of /proc/cpuinfo has AMX, but no leaf that says how large its
     tiles are."""
     lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
@@ -24,12 +24,12 @@ def promises_empty_tiles(cpuinfo: str) -> bool:
     return "amx_tile" in facts.get("flags", "").split() and level.isdecimal() and int(level) < TILES
 
 
-def beware(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def disable_broken_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Why torch must go without AMX here; empty where it need not. What the environment says stays
     as it is."""
     try:
         with cpuinfo.open(encoding="utf-8", errors="replace") as file:
-            hollow = promises_empty_tiles(file.read(1 << 14))
+            hollow = lacks_amx_tiles(file.read(1 << 14))
     except OSError:
         return ""
     if hollow:

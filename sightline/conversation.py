@@ -24,7 +24,7 @@ from weakref import ReferenceType, ref
 
 from sightline.checkpoints.defaults import Defaults
 from sightline.config import LanguageHead
-from sightline.errors import InputError, nearest, short
+from sightline.errors import InputError, nearest, short_repr
 from sightline.files.atomic import write_text
 from sightline.files.strict_json import read_json
 from sightline.generation.decode import Request, TokenEvent
@@ -34,14 +34,14 @@ from sightline.generation.text import Piece, stream
 from sightline.model import Model, load
 from sightline.tasks.request import SAMPLING, Options
 from sightline.text.chat import chat_ids, turn_end
-from sightline.text.streaming import checked
+from sightline.text.streaming import check_stops
 from sightline.text.tokenizer import Tokenizer
 
 Ended = Literal["stop", "length", "cut"]
 
 OPTIONS = frozenset({*SAMPLING, "max_tokens", "stop"} - {"logit_bias"})
-ANSWER = 512  # tokens of an answer, where nothing else is said
-SHARE = 4  # a quarter of the context is kept free for the answer
+MAX_ANSWER = 512  # tokens of an answer, where nothing else is said
+CONTEXT_SHARE = 4  # a quarter of the context is kept free for the answer
 TEMPERATURE = (
     0.7  # where the checkpoint recommends nothing: small models that are greedy repeat themselves
 )
@@ -99,7 +99,7 @@ class Conversation:
         self.reference = (
             model if isinstance(model, str) else str(model.source.where) if model.source else ""
         )
-        self.tokenizer = chatting(self.model)
+        self.tokenizer = chat_tokenizer(self.model)
         self.system = system
         self.exchanges = list[Exchange]()
         self.options: Options = {}
@@ -122,7 +122,7 @@ class Conversation:
         chosen = {
             name: value for name, value in {**self.options, **options}.items() if value is not None
         }
-        check_options(chosen)
+        check_chat_options(chosen)
         self.options = cast(Options, chosen)
 
     def say(self, text: str) -> Generator[Piece]:
@@ -177,8 +177,8 @@ class Conversation:
                 expected="model, options and messages",
                 fix="see Conversation.save",
             )
-        system, exchanges = understood(data["messages"], str(path))
-        check_options(data["options"])
+        system, exchanges = parse_messages(data["messages"], str(path))
+        check_chat_options(data["options"])
         found = cls(model or str(data["model"]), system=system)
         found.set(**data["options"])
         found.exchanges = exchanges
@@ -237,7 +237,7 @@ class Conversation:
 
     def _request(self, prompt: list[int]) -> Request:
         """An answer as long as was asked, if the context has so much room."""
-        longest = min(self.options.get("max_tokens") or ANSWER, self.context - len(prompt))
+        longest = min(self.options.get("max_tokens") or MAX_ANSWER, self.context - len(prompt))
         return self.model.request(
             prompt, {**self.options, "max_tokens": longest}, also_end=self._end
         )
@@ -245,7 +245,9 @@ class Conversation:
     def _fit(self, text: str) -> tuple[list[int], int]:
         """The prompt, and how many of the oldest exchanges it leaves out to have room for an
         answer."""
-        room = max(1, min(self.options.get("max_tokens") or ANSWER, self.context // SHARE))
+        room = max(
+            1, min(self.options.get("max_tokens") or MAX_ANSWER, self.context // CONTEXT_SHARE)
+        )
         prompt = self._prompt(text, 0)
         left_out = 0
         if len(prompt) + room > self.context:
@@ -277,7 +279,7 @@ class Conversation:
         return [{"role": role, "content": content} for role, content in said]
 
 
-def chatting(model: Model) -> Tokenizer:
+def chat_tokenizer(model: Model) -> Tokenizer:
     """The tokenizer of a model that can chat."""
     tokenizer = model.tokenizer
     chats = "a model for chats"
@@ -295,7 +297,7 @@ def chatting(model: Model) -> Tokenizer:
     return tokenizer
 
 
-def recommended(defaults: Defaults) -> Options:
+def recommended_options(defaults: Defaults) -> Options:
     """The sampling that a checkpoint's makers recommend; 0.7 and nothing else where they do not."""
     options: Options = {"temperature": TEMPERATURE}
     if defaults.sample:
@@ -305,19 +307,19 @@ def recommended(defaults: Defaults) -> Options:
     return options
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_chat_options(options: Mapping[str, Any]) -> None:
     """Names that a conversation has, and values that a sampler can obey."""
     for name in options:
         if name not in OPTIONS:
             raise InputError(
                 f"a conversation has no option {name[:40]!r}", fix=nearest(name[:40], OPTIONS)
             )
-    whole("max_tokens", options.get("max_tokens", ANSWER), least=1)
-    checked(options.get("stop", ()))
+    whole("max_tokens", options.get("max_tokens", MAX_ANSWER), least=1)
+    check_stops(options.get("stop", ()))
     Sampling(**{name: value for name, value in options.items() if name in SAMPLING})
 
 
-def understood(messages: Any, where: str) -> tuple[str | None, list[Exchange]]:
+def parse_messages(messages: Any, where: str) -> tuple[str | None, list[Exchange]]:
     """The system message and the exchanges of a file: a message and its answer, again and again."""
     known = isinstance(messages, list) and all(map(is_message, messages))
     said = list[dict[str, Any]](messages if known else ())
@@ -355,7 +357,7 @@ def write_new(path: Path, text: str, *, overwrite: bool) -> Path:
     part."""
     if not overwrite and os.path.lexists(path):
         raise InputError(
-            f"{short(str(path))} exists",
+            f"{short_repr(str(path))} exists",
             expected="a new name",
             fix="choose another, or pass overwrite=True",
         )
@@ -363,6 +365,6 @@ def write_new(path: Path, text: str, *, overwrite: bool) -> Path:
         write_text(path, text, errors="replace")
     except OSError as error:
         raise InputError(
-            f"{short(str(path))} cannot be written: {error.strerror}", fix="give another path"
+            f"{short_repr(str(path))} cannot be written: {error.strerror}", fix="give another path"
         ) from None
     return path

@@ -71,7 +71,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(sorted(known))}"
 
 
-def short(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value as it would be typed, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"

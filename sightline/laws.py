@@ -33,7 +33,7 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LawResult:
     """One law: how far apart the two sides are, relative to the largest number; None where the law
     does not apply, and why."""
 
@@ -48,14 +48,14 @@ class Measured:
 
 
 @torch.no_grad()
-def check(model: Model, *, seed: int = 0, reference: bool = True) -> Iterator[Measured]:
+def check_laws(model: Model, *, seed: int = 0, reference: bool = True) -> Iterator[LawResult]:
     """Measure every law, one after the other."""
     case = Case(model, seed)
     parameters = list(model.transformer.parameters())
     empty = sum(
         parameter.is_meta for parameter in parameters
     )  # a tensor that nobody claims is refused by loading itself
-    yield Measured(
+    yield LawResult(
         "each tensor claimed once",
         float(empty),
         0.0,
@@ -69,12 +69,12 @@ def check(model: Model, *, seed: int = 0, reference: bool = True) -> Iterator[Me
     if model.config.decoder is not None:
         laws |= {"cached = whole": case.cached, "chunked = whole": case.chunked}
     for name, measure in laws.items():
-        yield Measured(name, measure(), TOLERANCE)
+        yield LawResult(name, measure(), TOLERANCE)
     if model.config.decoder is not None:
-        yield Measured("future changes no past", case.past(), 0.0)
+        yield LawResult("future changes no past", case.past(), 0.0)
     with tempfile.TemporaryDirectory() as place:
         folder = model.save(Path(place) / "saved")
-        yield Measured("saved = loaded", case.reloaded(folder), 0.0)
+        yield LawResult("saved = loaded", case.reloaded(folder), 0.0)
         if reference:
             yield case.reference(folder)
 
@@ -104,13 +104,13 @@ class Case:
         return self.model.transformer(tokens, **self.sources, **options)
 
     def fused(self) -> float:
-        return distance(self.run(self.tokens, kernel="equation"), self.whole)
+        return relative_difference(self.run(self.tokens, kernel="equation"), self.whole)
 
     def alone(self) -> float:
         rows = [
             self.model.transformer(self.tokens[n : n + 1], **self._row(n)) for n in range(BATCH)
         ]
-        return distance(self.whole, torch.cat(rows))
+        return relative_difference(self.whole, torch.cat(rows))
 
     def _row(self, n: int) -> dict[str, Tensor]:
         return {name: x[n : n + 1] for name, x in self.sources.items()}
@@ -127,7 +127,10 @@ class Case:
         for n in range(BATCH):
             alone = self.model.transformer(self.tokens[n : n + 1, 2 * n :], **self._row(n))[0]
             worst = max(
-                worst, distance(alone, together[n, 2 * n :] if together.dim() == 3 else together[n])
+                worst,
+                relative_difference(
+                    alone, together[n, 2 * n :] if together.dim() == 3 else together[n]
+                ),
             )
         return worst
 
@@ -147,14 +150,18 @@ class Case:
             found.append(
                 self.model.transformer(piece, cache=cache, **(self.sources if n == 0 else {}))
             )
-        return distance(self.whole, torch.cat(found, dim=1))
+        return relative_difference(self.whole, torch.cat(found, dim=1))
 
     def past(self) -> float:
         half = self.tokens.shape[1] // 2
         changed = self.tokens.clone()
         changed[:, half:] = (changed[:, half:] + 1) % self.model.config.last.embedding.vocab_size
         after = self.run(changed)
-        return 0.0 if self.whole.dim() != 3 else distance(self.whole[:, :half], after[:, :half])
+        return (
+            0.0
+            if self.whole.dim() != 3
+            else relative_difference(self.whole[:, :half], after[:, :half])
+        )
 
     def reloaded(self, folder: Path) -> float:
         again = load(folder)
@@ -163,15 +170,15 @@ class Case:
         assert mine.keys() == theirs.keys()
         return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
-    def reference(self, folder: Path) -> Measured:
+    def reference(self, folder: Path) -> LawResult:
         """transformers' numbers for the folder that we wrote, where it is installed and knows the
         model."""
         if self.model.family == "sightline":
-            return Measured("reference", None, TOLERANCE, "a model of our own: nobody else has it")
+            return LawResult("reference", None, TOLERANCE, "a model of our own: nobody else has it")
         try:
             import transformers
         except ImportError:
-            return Measured(
+            return LawResult(
                 "reference",
                 None,
                 TOLERANCE,
@@ -180,7 +187,7 @@ class Case:
         name = class_name_for(self.model.keys, FAMILIES[self.model.family], self.model.head)
         kind = getattr(transformers, name, None)
         if kind is None:
-            return Measured(
+            return LawResult(
                 "reference",
                 None,
                 TOLERANCE,
@@ -191,16 +198,16 @@ class Case:
         if self.sources:
             inputs = {"input_ids": self.sources["source"], "decoder_input_ids": self.tokens}
         output = theirs(**inputs)
-        expected = answer_of(output, self.whole)
-        return Measured(
+        expected = matching_output(output, self.whole)
+        return LawResult(
             "reference",
-            distance(expected, self.whole),
+            relative_difference(expected, self.whole),
             TOLERANCE,
             f"transformers {transformers.__version__}",
         )
 
 
-def answer_of(output: Any, like: Tensor) -> Tensor:
+def matching_output(output: Any, like: Tensor) -> Tensor:
     """The part of transformers' answer that is ours."""
     if getattr(output, "start_logits", None) is not None:
         return torch.stack((output.start_logits, output.end_logits), dim=-1)
@@ -211,6 +218,6 @@ def answer_of(output: Any, like: Tensor) -> Tensor:
     raise AssertionError("transformers gave nothing of our shape")
 
 
-def distance(a: Tensor, b: Tensor) -> float:
+def relative_difference(a: Tensor, b: Tensor) -> float:
     """Largest difference, relative to the largest number."""
     return float((a - b).abs().max() / a.abs().max().clamp(min=1e-6))

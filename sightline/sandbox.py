@@ -1,13 +1,13 @@
-"""A process with limits, for what strangers send: chat templates are programs, and a line of a
-grammar can ask for hours or all memory.
+"""A process with limits on time and memory, for untrusted input: chat templates are programs, and a
+short grammar can take hours or all memory.
 
-    asked = Limited("renderer.py", seconds=2.0, memory=1 << 29, first={…})
-    asked.ask({…})      what `answer(request)` in that file returns, or None: too slow, too large,
-                        too deep
+    renderer = Sandbox("renderer.py", seconds=2.0, memory=1 << 29, first={…})
+    renderer.ask({…})   the result of `answer(request)` in that file, or None if it took too much
+                        time, memory or recursion
 
-The file runs by itself (`python -P limited.py renderer.py …`, nothing of sightline imported). The
-process is started when it is first needed, kept between calls, and killed when it takes too long.
-Messages are JSON behind their length in four bytes.
+The file runs in its own interpreter (`python -P sandbox.py renderer.py …`) without importing
+sightline. The process is started on first use, reused between calls, and killed when it takes too
+long. Messages are JSON after their length in four bytes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
 
-START_SECONDS = 30.0  # for the first answer, on a machine with much else to do
-KEPT_NAMES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT")
+START_SECONDS = 30.0  # for the first answer, on a busy machine
+PASSED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT")
 
 
-def read_message(stream: IO[bytes]) -> Any:
+def receive(stream: IO[bytes]) -> Any:
     """The next message, or None at the end."""
     head = stream.read(4)
     if len(head) < 4:
@@ -37,19 +37,19 @@ def read_message(stream: IO[bytes]) -> Any:
     return json.loads(body)
 
 
-def write_message(stream: IO[bytes], message: Any) -> None:
+def send(stream: IO[bytes], message: Any) -> None:
     """Send a message."""
     body = json.dumps(message).encode()
     stream.write(struct.pack(">I", len(body)) + body)
     stream.flush()
 
 
-# -------------------------------------------------------------------------------------- the asker
+# ------------------------------------------------------------------------------ the parent process
 
 
-class Limited:
-    """A file with a function `answer`, run with so much time for each answer and so much memory.
-    Threads take turns."""
+class Sandbox:
+    """Runs the function `answer` of a file with limits on time per call and on memory. Calls of
+    several threads are serialised."""
 
     def __init__(
         self, script: str, *, seconds: float, memory: int, first: Any, stack: int = 0
@@ -63,7 +63,7 @@ class Limited:
         self.lock = threading.Lock()
 
     def ask(self, request: Any) -> Any:
-        """The answer, or None if there was none within the limits; then the process is gone, and
+        """The answer, or None if there was none within the limits; then the process is killed, and
         the next call starts another."""
         with self.lock:
             if self.process is None or self.process.owner != os.getpid():
@@ -86,11 +86,13 @@ class Limited:
 
 
 class Process:
-    """The running process, asked by one thread at a time."""
+    """The running process, used by one thread at a time."""
 
     def __init__(self, script: str, *, memory: int, alarm: int, stack: int = 0) -> None:
         self.owner = os.getpid()
-        kept = {name: value for name, value in os.environ.items() if name in KEPT_NAMES}
+        environment = {
+            name: value for name, value in os.environ.items() if name in PASSED_VARIABLES
+        }
         limits = [str(memory), str(alarm), str(stack)]
         command = [
             sys.executable,
@@ -104,30 +106,30 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=kept,
+            env=environment,
             cwd=os.path.abspath(os.sep),
         )
 
     def ask(self, request: Any, seconds: float) -> Any:
-        """Ask, with somebody beside who ends the process and so the waiting."""
+        """Send a request and wait; a timer kills the process, which ends the wait."""
         assert self.running.stdin is not None
         assert self.running.stdout is not None
-        guard = threading.Timer(seconds, self.running.kill)
-        guard.daemon = True
-        guard.start()
+        timer = threading.Timer(seconds, self.running.kill)
+        timer.daemon = True
+        timer.start()
         reply = None
         try:
             with suppress(OSError, ValueError):
-                write_message(self.running.stdin, request)
-                reply = read_message(self.running.stdout)
+                send(self.running.stdin, request)
+                reply = receive(self.running.stdout)
         finally:
-            guard.cancel()
-            if reply is None:  # also after Ctrl-C: half an answer may be on its way
+            timer.cancel()
+            if reply is None:  # also after Ctrl-C: half an answer may be in the pipe
                 self.stop()
         return reply
 
     def stop(self) -> None:
-        """End it."""
+        """Kill the process."""
         if self.owner != os.getpid():
             return
         self.running.kill()
@@ -138,11 +140,11 @@ class Process:
                     pipe.close()
 
 
-# ----------------------------------------------------------------------------------- the answerer
+# ------------------------------------------------------------------------------- the child process
 
 
 def limit_memory(memory: int) -> None:
-    """Where the system has limits."""
+    """Limit the address space where the system supports it."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -150,27 +152,25 @@ def limit_memory(memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def serve(answer: Callable[[Any], Any], alarm: int) -> None:
-    """Answer until there is nobody to ask. The alarm is for the case that whoever started this is
-    no more."""
-    ring: Callable[[int], Any] = getattr(signal, "alarm", lambda seconds: None)
-    while (request := read_message(sys.stdin.buffer)) is not None:
-        ring(alarm)
+def serve_requests(answer: Callable[[Any], Any], alarm: int) -> None:
+    """Answer requests until stdin is closed. The alarm ends this process if its parent has died."""
+    set_alarm: Callable[[int], Any] = getattr(signal, "alarm", lambda seconds: None)
+    while (request := receive(sys.stdin.buffer)) is not None:
+        set_alarm(alarm)
         reply = answer(request)
-        ring(0)
-        write_message(sys.stdout.buffer, reply)
+        set_alarm(0)
+        send(sys.stdout.buffer, reply)
 
 
 def main(script: str, memory: str, alarm: str, stack: str) -> None:
-    """Serve; on a stack of that size, if one is given: what overflows it ends this process and no
-    other."""
+    """Serve, in a thread with the given stack size: an overflow ends only this process."""
     import runpy
 
     limit_memory(int(memory))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answer = runpy.run_path(script)["answer"]
     threading.stack_size(int(stack))
-    thread = threading.Thread(target=serve, args=(answer, int(alarm)))
+    thread = threading.Thread(target=serve_requests, args=(answer, int(alarm)))
     thread.start()
     thread.join()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.amx_workaround import LIMIT, WITHOUT_AMX, beware, promises_empty_tiles
+from sightline.amx_workaround import LIMIT, WITHOUT_AMX, disable_broken_amx, lacks_amx_tiles
 
 HOLLOW = "processor\t: 0\ncpuid level\t: 28\nflags\t\t: fpu avx512f amx_bf16 amx_tile amx_int8\n\nprocessor\t: 1\ncpuid level\t: 32\n"
 
@@ -25,7 +25,7 @@ HOLLOW = "processor\t: 0\ncpuid level\t: 28\nflags\t\t: fpu avx512f amx_bf16 amx
     ],
 )
 def test_amx_is_hollow_where_no_leaf_describes_its_tiles(seen: str, hollow: bool) -> None:
-    assert promises_empty_tiles(seen) is hollow
+    assert lacks_amx_tiles(seen) is hollow
 
 
 def test_torch_is_told_unless_the_user_has_said_something(
@@ -33,14 +33,14 @@ def test_torch_is_told_unless_the_user_has_said_something(
 ) -> None:
     (tmp_path / "cpuinfo").write_text(HOLLOW)
     monkeypatch.delenv(LIMIT, raising=False)
-    assert WITHOUT_AMX in beware(tmp_path / "cpuinfo")
+    assert WITHOUT_AMX in disable_broken_amx(tmp_path / "cpuinfo")
     assert os.environ[LIMIT] == WITHOUT_AMX
     monkeypatch.setenv(LIMIT, "AVX2")
-    beware(tmp_path / "cpuinfo")
+    disable_broken_amx(tmp_path / "cpuinfo")
     assert os.environ[LIMIT] == "AVX2"
     monkeypatch.delenv(LIMIT)
     (tmp_path / "cpuinfo").write_text("flags : amx_tile\n")
-    assert beware(tmp_path / "cpuinfo") == beware(tmp_path / "none") == ""
+    assert disable_broken_amx(tmp_path / "cpuinfo") == disable_broken_amx(tmp_path / "none") == ""
     assert LIMIT not in os.environ
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import sightline as sl
 from sightline.checkpoints.defaults import Defaults
-from sightline.conversation import Conversation, Exchange, recommended
+from sightline.conversation import Conversation, Exchange, recommended_options
 from sightline.core.cache.kv_cache import Cache, Store
 from sightline.engine.matrices import Precision
 from sightline.generation.decode import Request, decode
@@ -371,12 +371,14 @@ def test_models_that_cannot_chat(model: sl.Model) -> None:
 
 
 def test_what_the_makers_recommend() -> None:
-    assert recommended(Defaults()) == {"temperature": 0.7, "repetition_penalty": None}
+    assert recommended_options(Defaults()) == {"temperature": 0.7, "repetition_penalty": None}
     said = Defaults(sample=True, top_k=0, top_p=0.8, repetition_penalty=1.1)
-    assert recommended(said) == {
+    assert recommended_options(said) == {
         "temperature": 1.0,
         "top_k": None,
         "top_p": 0.8,
         "repetition_penalty": 1.1,
     }
-    assert recommended(Defaults(sample=True, temperature=0.0, top_k=20))["temperature"] == 0.0
+    assert (
+        recommended_options(Defaults(sample=True, temperature=0.0, top_k=20))["temperature"] == 0.0
+    )

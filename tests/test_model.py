@@ -97,7 +97,7 @@ def test_what_has_no_other_home_is_kept_in_our_own_format(name: str, tmp_path: P
 def test_the_laws_hold_and_are_measured(name: str, tmp_path: Path) -> None:
     class_name, options = CASES[name]
     reference(class_name, options).save_pretrained(tmp_path / "theirs")
-    found = {measured.law: measured for measured in laws.check(sl.load(tmp_path / "theirs"))}
+    found = {measured.law: measured for measured in laws.check_laws(sl.load(tmp_path / "theirs"))}
     assert all(measured.holds for measured in found.values()), found
     assert found["reference"].note == f"transformers {transformers.__version__}"
     assert found["saved = loaded"].difference == 0
@@ -107,7 +107,7 @@ def test_a_broken_model_breaks_a_law(folder: Path) -> None:
     model = sl.load(folder)
     with torch.no_grad():
         model.transformer.decoder[0].attention.query.weight[0, 0] = float("nan")
-    assert not all(measured.holds for measured in laws.check(model, reference=False))
+    assert not all(measured.holds for measured in laws.check_laws(model, reference=False))
 
 
 def edit(folder: Path, **changes: Any) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.sandbox import Limited, Process
+from sightline.sandbox import Process, Sandbox
 
 ANSWERS = """
 import os, sys, time
@@ -33,14 +33,14 @@ def answer(request):
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Limited:
+def asked(tmp_path: Path) -> Sandbox:
     script = tmp_path / "answers.py"
     script.write_text(ANSWERS)
-    return Limited(str(script), seconds=1.0, memory=1 << 29, first=["echo", 0], stack=1 << 20)
+    return Sandbox(str(script), seconds=1.0, memory=1 << 29, first=["echo", 0], stack=1 << 20)
 
 
 def test_an_answer_comes_from_a_process_that_is_kept_and_has_nothing_of_ours(
-    asked: Limited,
+    asked: Sandbox,
 ) -> None:
     what, value, number, ours = asked.ask(["echo", "猫"])
     assert (what, value, ours) == ("echo", "猫", [])
@@ -53,7 +53,7 @@ def test_an_answer_comes_from_a_process_that_is_kept_and_has_nothing_of_ours(
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals")
 def test_none_comes_of_what_breaks_a_limit_and_the_next_is_answered(
-    asked: Limited, request_: list[object]
+    asked: Sandbox, request_: list[object]
 ) -> None:
     first = asked.ask(["echo", 0])[2]
     assert asked.ask(request_) is None
@@ -61,13 +61,13 @@ def test_none_comes_of_what_breaks_a_limit_and_the_next_is_answered(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such limit")
-def test_memory_is_limited(asked: Limited) -> None:
+def test_memory_is_limited(asked: Sandbox) -> None:
     assert asked.ask(["memory", 1 << 20]) == 1 << 20
     assert asked.ask(["memory", 1 << 30]) is None
     assert asked.ask(["memory", 1 << 20]) == 1 << 20
 
 
-def test_threads_take_turns(asked: Limited) -> None:
+def test_threads_take_turns(asked: Sandbox) -> None:
     found: list[int] = []
     threads = [
         threading.Thread(target=lambda n=n: found.append(asked.ask(["echo", n])[1]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sightline.checkpoints.source import Source
-from sightline.errors import CheckpointError, short
+from sightline.errors import CheckpointError, short_repr
 from sightline.files.strict_json import read_json
 
 FILE = "generation_config.json"
@@ -59,7 +59,7 @@ def read_defaults(source: Source, vocab_size: int) -> Defaults:
     settings = _drop_foreign_ids(source, "config.json", source.keys, IDS, vocab_size)
     if path.is_file():
         settings |= _drop_foreign_ids(
-            source, FILE, read_json(path, most_bytes=MOST_BYTES), OPTIONAL_IDS, vocab_size
+            source, FILE, read_json(path, max_bytes=MOST_BYTES), OPTIONAL_IDS, vocab_size
         )
     where = str(path) if path.is_file() else f"{source.where}: config.json"
     return Defaults(
@@ -121,7 +121,7 @@ def _banned_ids(
         isinstance(phrase, list) and phrase for phrase in phrases
     ):
         raise CheckpointError(
-            f"{where}: {name} is {short(phrases)}",
+            f"{where}: {name} is {short_repr(phrases)}",
             expected="a list of lists of ids",
             fix="correct the file",
         )
@@ -143,7 +143,7 @@ def _read_ids(where: str, settings: dict[str, Any], name: str, vocab_size: int) 
     for id in values:
         if not isinstance(id, int) or isinstance(id, bool) or not -1 <= id < vocab_size:
             raise CheckpointError(
-                f"{where}: {name} is {short(id)}",
+                f"{where}: {name} is {short_repr(id)}",
                 expected=f"an id below {vocab_size}",
                 fix="correct the file",
             )
@@ -163,7 +163,7 @@ def _read_float(
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise CheckpointError(
-            f"{where}: {name} is {short(value)}",
+            f"{where}: {name} is {short_repr(value)}",
             expected=f"a number from {least:g} to {most:g}",
             fix="correct the file",
         )
@@ -176,7 +176,7 @@ def _read_int(where: str, settings: dict[str, Any], name: str, *, least: int = 0
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise CheckpointError(
-            f"{where}: {name} is {short(value)}",
+            f"{where}: {name} is {short_repr(value)}",
             expected=f"an integer, {least} or more",
             fix="correct the file",
         )

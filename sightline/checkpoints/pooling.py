@@ -10,8 +10,8 @@ from typing import Any, Literal
 from sightline.checkpoints.formats.safetensors import file_inside
 from sightline.errors import CheckpointError
 from sightline.families.schema.keys import Keys
-from sightline.files.checked import open_regular, shown
-from sightline.files.strict_json import MOST_BYTES, parse_json, read_json
+from sightline.files.checkpoint_files import open_checkpoint_file, printable_name
+from sightline.files.strict_json import MAX_BYTES, parse_json, read_json
 
 PoolingMode = Literal["mean", "first", "last"]
 
@@ -74,8 +74,8 @@ def read_pooling(folder: Path | str) -> Pooling | None:
 def _read_modules(folder: Path) -> tuple[str, bool]:
     """The pooling module's folder, and whether a Normalize module follows."""
     path = file_inside(folder, "modules.json")
-    with open_regular(path) as file:
-        listed = parse_json(file.read(MOST_BYTES), shown(path))
+    with open_checkpoint_file(path) as file:
+        listed = parse_json(file.read(MAX_BYTES), printable_name(path))
     kinds: list[str] = []
     places: list[str] = []
     for module in listed if isinstance(listed, list) else []:
@@ -88,17 +88,17 @@ def _read_modules(folder: Path) -> tuple[str, bool]:
             or not kind.startswith("sentence_transformers.")
         ):
             raise CheckpointError(
-                f"{shown(path)}: a module is {shown(module)}",
+                f"{printable_name(path)}: a module is {printable_name(module)}",
                 expected=ONLY_THESE,
                 fix="use another model",
             )
         kinds.append(kind.rsplit(".", 1)[1])
         places.append(place)
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        seen = f"{shown(path)} lists {shown(', '.join(kinds)) or 'no modules'}"
+        seen = f"{printable_name(path)} lists {printable_name(', '.join(kinds)) or 'no modules'}"
         raise CheckpointError(seen, expected=ONLY_THESE, fix="use a model of these modules only")
     if places[0] or places[1] in ("", ".", "..") or places[1] != Path(places[1]).name:
-        seen = f"{shown(path)}: the modules are in {shown(places)}"
+        seen = f"{printable_name(path)}: the modules are in {printable_name(places)}"
         raise CheckpointError(
             seen,
             expected="the model in the folder itself, pooling in a subfolder",
@@ -115,12 +115,12 @@ def _pooling_config(folder: Path, place: str) -> Path:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError):
         raise CheckpointError(
-            f"{shown(path)} is missing", fix="download the missing file"
+            f"{printable_name(path)} is missing", fix="download the missing file"
         ) from None
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
     if not real.is_relative_to(home) and not real.is_relative_to(blobs):
         raise CheckpointError(
-            f"{shown(path)} is a link out of the folder",
+            f"{printable_name(path)} is a link out of the folder",
             expected="a file inside it",
             fix="copy it into the folder",
         )
@@ -129,7 +129,7 @@ def _pooling_config(folder: Path, place: str) -> Path:
 
 def _read_mode(path: Path) -> tuple[PoolingMode, int]:
     """The one active pooling mode, and the vectors' width."""
-    keys = Keys(read_json(path), shown(path))
+    keys = Keys(read_json(path), printable_name(path))
     keys.only("include_prompt", True)
     width = keys.number("word_embedding_dimension", "embedding_dimension")
     named = keys.raw.get("pooling_mode")
@@ -138,7 +138,10 @@ def _read_mode(path: Path) -> tuple[PoolingMode, int]:
     keys.ignore("pooling_mode")
     keys.finish()
     if len(modes) != 1 or modes[0] not in MODES:
-        seen = f"{shown(path)}: pooling by {shown(' and '.join(map(str, modes))) or 'nothing'}"
+        seen = (
+            f"{printable_name(path)}: pooling by"
+            f" {printable_name(' and '.join(map(str, modes))) or 'nothing'}"
+        )
         raise CheckpointError(
             seen, expected=f"one of {', '.join(MODES)}", fix="use a model with one of these modes"
         )
@@ -147,10 +150,12 @@ def _read_mode(path: Path) -> tuple[PoolingMode, int]:
 
 def _check_width(folder: Path, width: int) -> None:
     """Refuse pooling for vectors of another width than the model's."""
-    keys = Keys(read_json(file_inside(folder, "config.json")), shown(folder / "config.json"))
+    keys = Keys(
+        read_json(file_inside(folder, "config.json")), printable_name(folder / "config.json")
+    )
     model = keys.number("hidden_size", "dim", "d_model", "n_embd", default=width)
     if model != width:
-        seen = f"{shown(folder)}: the model's width is {model}, pooling expects {width}"
+        seen = f"{printable_name(folder)}: the model's width is {model}, pooling expects {width}"
         raise CheckpointError(
             seen,
             expected="the same",
@@ -162,7 +167,7 @@ def _length_limit(folder: Path) -> tuple[int | None, bool]:
     """The maximum length in tokens, and whether texts are lowercased."""
     for name in (f"sentence_{kind}_config.json" for kind in CONFIG_KINDS):
         if (folder / name).exists():
-            keys = Keys(read_json(file_inside(folder, name)), shown(folder / name))
+            keys = Keys(read_json(file_inside(folder, name)), printable_name(folder / name))
             keys.only("transformer_task", "feature-extraction")
             keys.only("module_output_name", "token_embeddings")
             keys.only(
@@ -190,7 +195,7 @@ def _default_prompt(folder: Path) -> str:
     name = "config_sentence_transformers.json"
     if not (folder / name).exists():
         return ""
-    keys = Keys(read_json(file_inside(folder, name)), shown(folder / name))
+    keys = Keys(read_json(file_inside(folder, name)), printable_name(folder / name))
     chosen: Any = keys.raw.get("default_prompt_name")
     if chosen is None:
         return ""

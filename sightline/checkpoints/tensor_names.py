@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
 from sightline.families import FAMILIES, Family
-from sightline.files.checked import shown
+from sightline.files.checkpoint_files import printable_name
 
 COMPILED = "_orig_mod."
 PARALLEL = "module."
@@ -35,7 +35,8 @@ def clean_names(source: Source, ignore_tensors: Sequence[str] = ()) -> Source:
     for name, short in zip(kept, unwrapped, strict=True):
         if short in tensors:
             seen = (
-                f"{source.where}: {shown(short)} appears twice, with and without a wrapper's prefix"
+                f"{source.where}: {printable_name(short)} appears twice, with and without a"
+                " wrapper's prefix"
             )
             raise CheckpointError(seen, fix="remove one, or leave it out with --ignore-tensors")
         tensors[short] = source.tensors[name]
@@ -105,8 +106,10 @@ def _is_own_prefix(names: list[str], family: Family | None) -> bool:
 
 def _note_left_out(source: Source, globs: Sequence[str]) -> None:
     if source.left_out:
-        names = ", ".join(shown(name) for name in source.left_out[:SHOWN])
+        names = ", ".join(printable_name(name) for name in source.left_out[:SHOWN])
         more = f" and {len(source.left_out) - SHOWN} more" if len(source.left_out) > SHOWN else ""
         source.notes.append(f"left out, as ignore_tensors says: {names}{more}")
     elif globs:
-        source.notes.append(f"ignore_tensors matches no tensor: {', '.join(map(shown, globs))}")
+        source.notes.append(
+            f"ignore_tensors matches no tensor: {', '.join(map(printable_name, globs))}"
+        )

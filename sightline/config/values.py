@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sightline.errors import ConfigError, nearest, short
+from sightline.errors import ConfigError, nearest, short_repr
 from sightline.files.regular import read_text_file
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def check_fields(value: Any) -> None:
         seen = getattr(value, name)
         if not any(_fits(seen, choice) for choice in choices(kind)):
             raise ConfigError(
-                f"{type(value).__name__}.{name} is {short(seen)}", expected=_spell(kind)
+                f"{type(value).__name__}.{name} is {short_repr(seen)}", expected=_spell(kind)
             )
 
 
@@ -99,12 +99,12 @@ def from_plain(kind: type[T], plain: Any, *, where: str = "") -> T:
     """The inverse of `to_plain`. Unknown keys are refused, with the nearest known one."""
     where = where or kind.__name__
     if not isinstance(plain, dict):
-        raise ConfigError(f"{where} is {short(plain)}", expected="a table of fields")
+        raise ConfigError(f"{where} is {short_repr(plain)}", expected="a table of fields")
     table = typing.cast(dict[str, Any], plain)
     known = field_types(kind)
     for name in table:
         if name not in known:
-            raise ConfigError(f"{where} has no field {short(name)}", fix=nearest(name, known))
+            raise ConfigError(f"{where} has no field {short_repr(name)}", fix=nearest(name, known))
     required = [
         f.name
         for f in dataclasses.fields(typing.cast(Any, kind))
@@ -123,7 +123,7 @@ def _is_tagged(kind: Any) -> bool:
 def _read(kind: Any, plain: Any, where: str) -> Any:
     if typing.get_origin(kind) is tuple:
         if not isinstance(plain, list):
-            raise ConfigError(f"{where} is {short(plain)}", expected="a list")
+            raise ConfigError(f"{where} is {short_repr(plain)}", expected="a list")
         element = typing.get_args(kind)[0]
         return tuple(
             _read(element, x, f"{where}[{n}]") for n, x in enumerate(typing.cast(list[Any], plain))
@@ -139,7 +139,7 @@ def _read(kind: Any, plain: Any, where: str) -> Any:
         return from_plain(next(iter(classes.values())), plain, where=where)
     tag = typing.cast(dict[str, Any], plain).get("type") if isinstance(plain, dict) else plain
     if not isinstance(tag, str) or tag not in classes:
-        raise ConfigError(f"{where}.type is {short(tag)}", fix=nearest(str(tag), classes))
+        raise ConfigError(f"{where}.type is {short_repr(tag)}", fix=nearest(str(tag), classes))
     fields = (
         {k: v for k, v in typing.cast(dict[str, Any], plain).items() if k != "type"}
         if isinstance(plain, dict)

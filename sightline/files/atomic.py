@@ -20,7 +20,7 @@ ABANDONED = 3600.0  # seconds after which an unfinished file has no writer any m
 
 
 @contextmanager
-def replacing(path: Path) -> Generator[BinaryIO]:
+def atomic_write(path: Path) -> Generator[BinaryIO]:
     """A new file that takes the name of `path` at the end of the block, or is removed if anything
     goes wrong.
 
@@ -45,7 +45,7 @@ def replacing(path: Path) -> Generator[BinaryIO]:
 
 def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
     """A small text file in UTF-8."""
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode("utf-8", errors))
 
 

@@ -14,13 +14,13 @@ import os
 import stat
 from pathlib import Path
 
-MOST_BYTES = 100_000_000
+MAX_BYTES = 100_000_000
 NOT_REGULAR = "not a regular file"
 
 
-def open_regular_file(path: Path | str, *, most_bytes: int | None = None) -> io.BufferedReader:
+def open_regular_file(path: Path | str, *, max_bytes: int | None = None) -> io.BufferedReader:
     """The file, open for reading. OSError if it is a folder, FIFO or device, or is larger than
-    `most_bytes`."""
+    `max_bytes`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     except ValueError as error:  # a NUL in the path
@@ -28,8 +28,8 @@ def open_regular_file(path: Path | str, *, most_bytes: int | None = None) -> io.
     try:
         status = os.fstat(descriptor)
         _check_regular(path, status)
-        if most_bytes is not None and status.st_size > most_bytes:
-            raise _too_large(path, most_bytes)
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise _too_large(path, max_bytes)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -52,25 +52,25 @@ def _open_to_write(path: str, flags: int) -> int:
     return descriptor
 
 
-def read_regular_file(path: Path | str, *, most_bytes: int = MOST_BYTES) -> bytes:
-    """All bytes of a regular file that has at most `most_bytes`, even if it grows meanwhile."""
-    with open_regular_file(path, most_bytes=most_bytes) as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise _too_large(path, most_bytes)
+def read_regular_file(path: Path | str, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """All bytes of a regular file that has at most `max_bytes`, even if it grows meanwhile."""
+    with open_regular_file(path, max_bytes=max_bytes) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise _too_large(path, max_bytes)
     return data
 
 
 def read_text_file(
     path: Path | str,
     *,
-    most_bytes: int = MOST_BYTES,
+    max_bytes: int = MAX_BYTES,
     encoding: str = "utf-8",
     errors: str = "strict",
 ) -> str:
     """The text of a regular file. OSError as above, UnicodeDecodeError for bytes that are not in
     the encoding."""
-    text = read_regular_file(path, most_bytes=most_bytes).decode(encoding, errors)
+    text = read_regular_file(path, max_bytes=max_bytes).decode(encoding, errors)
     return io.IncrementalNewlineDecoder(None, translate=True).decode(text, final=True)
 
 
@@ -81,5 +81,5 @@ def _check_regular(path: Path | str, status: os.stat_result) -> None:
         raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
 
 
-def _too_large(path: Path | str, most_bytes: int) -> OSError:
-    return OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
+def _too_large(path: Path | str, max_bytes: int) -> OSError:
+    return OSError(errno.EFBIG, f"larger than {max_bytes:,} bytes", str(path))

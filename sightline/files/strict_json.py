@@ -1,7 +1,7 @@
-"""JSON from strangers: one meaning or none, in bounded time and memory.
+"""Strict JSON for untrusted files, in bounded time and memory.
 
-Python's own reader keeps the last of two equal keys, accepts NaN, and turns `1e999` into infinity.
-Here each of those is an error.
+Python's reader keeps the last of two equal keys, accepts NaN, and turns `1e999` into infinity. Here
+each of these is an error.
 """
 
 from __future__ import annotations
@@ -13,54 +13,54 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sightline.errors import CheckpointError
-from sightline.files.checked import open_regular, shown
+from sightline.files.checkpoint_files import open_checkpoint_file, printable_name
 
-MOST_BYTES = 10_000_000
-MOST_SEPARATORS = 2_000_000  # bounds the memory of the parsed objects; 200,000 tensors have fewer
-MOST_DIGITS = 20
-MOST_DEPTH = 64
+MAX_BYTES = 10_000_000
+MAX_SEPARATORS = 2_000_000  # bounds the memory of the parsed objects; 200,000 tensors have fewer
+MAX_DIGITS = 20
+MAX_DEPTH = 64
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class _RefusedError(Exception):
-    """A rule of ours that the text breaks; becomes a CheckpointError with the file's name."""
+    """A rule that the text breaks; becomes a CheckpointError with the file's name."""
 
 
-def read_json(path: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """The JSON object in a regular file of at most `most_bytes`."""
+def read_json(path: Path, *, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """The JSON object in a regular file of at most `max_bytes`."""
     try:
-        with open_regular(path) as file:
-            data = file.read(most_bytes + 1)
+        with open_checkpoint_file(path) as file:
+            data = file.read(max_bytes + 1)
     except OSError as error:
         raise CheckpointError(
-            f"{shown(path)} cannot be read: {error.strerror}",
+            f"{printable_name(path)} cannot be read: {error.strerror}",
             fix="check the disk and the file's permissions",
         ) from None
-    if len(data) > most_bytes:
+    if len(data) > max_bytes:
         raise CheckpointError(
-            f"{shown(path)} is larger than {most_bytes:,} bytes",
+            f"{printable_name(path)} is larger than {max_bytes:,} bytes",
             expected="a small JSON file",
             fix="download it again",
         )
-    value = parse_json(data, shown(path))
+    value = parse_json(data, printable_name(path))
     if not isinstance(value, dict):
         raise CheckpointError(
-            f"{shown(path)} holds a {type(value).__name__}",
+            f"{printable_name(path)} holds a {type(value).__name__}",
             expected="a JSON object {…}",
             fix="download it again",
         )
     return value
 
 
-def parse_json(data: bytes, where: str) -> Any:
-    """The value of UTF-8 JSON: no key twice, no NaN or infinity, no number of over 20 digits, no
-    nesting deeper than 64, no half of a surrogate pair."""
+def parse_json(data: bytes, where: str, *, max_separators: int = MAX_SEPARATORS) -> Any:
+    """The value of UTF-8 JSON: no key twice, no NaN or infinity, no integer of over 20 digits,
+    no nesting deeper than 64, no half of a surrogate pair."""
     try:
-        if sum(data.count(separator) for separator in (b",", b"[", b"{", b":")) > MOST_SEPARATORS:
-            raise _RefusedError(f"has more than {MOST_SEPARATORS:,} values")
+        if sum(data.count(separator) for separator in (b",", b"[", b"{", b":")) > max_separators:
+            raise _RefusedError(f"has more than {max_separators:,} values")
         value = _decode(data)
-        if _is_deeper_than(value, MOST_DEPTH):
-            raise _RefusedError(f"is nested deeper than {MOST_DEPTH}")
+        if _is_deeper_than(value, MAX_DEPTH):
+            raise _RefusedError(f"is nested deeper than {MAX_DEPTH}")
         if SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -70,7 +70,7 @@ def parse_json(data: bytes, where: str) -> Any:
     except json.JSONDecodeError as error:
         seen = f"{where} is not JSON at character {error.pos}: {error.msg}"
     except RecursionError:
-        seen = f"{where} is nested deeper than {MOST_DEPTH}"
+        seen = f"{where} is nested deeper than {MAX_DEPTH}"
     except _RefusedError as refused:
         seen = f"{where} {refused}"
     else:
@@ -90,19 +90,19 @@ def _decode(data: bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) == len(pairs):
-        return made
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
     names: set[str] = set()
     for name, _ in pairs:
         if name in names:
-            raise _RefusedError(f"has the key {shown(name)} twice")
+            raise _RefusedError(f"has the key {printable_name(name)} twice")
         names.add(name)
-    return made
+    return value
 
 
 def _integer(text: str) -> int:
-    if len(text) > MOST_DIGITS:
+    if len(text) > MAX_DIGITS:
         raise _RefusedError(f"has a number of {len(text):,} digits")
     return int(text)
 
@@ -110,7 +110,7 @@ def _integer(text: str) -> int:
 def _number(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise _RefusedError(f"has the number {shown(text)}, which is not finite")
+        raise _RefusedError(f"has the number {printable_name(text)}, which is not finite")
     return value
 
 

@@ -30,11 +30,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.generation import grammar_trial
 from sightline.generation.grammar_tokens import GrammarTokens, Mask, grammar_tokens
 from sightline.generation.grammar_trial import limits
-from sightline.sandbox import Limited
+from sightline.sandbox import Sandbox
 from sightline.text.tokenizer import Tokenizer
 
 LONGEST = 100_000  # characters of a schema, pattern or grammar
@@ -64,12 +64,14 @@ def json_schema(schema: dict[str, Any] | str) -> Constraint:
     read = _json(schema) if isinstance(schema, str) else schema
     if not isinstance(read, dict):
         raise InputError(
-            f"the JSON schema is {short(read)}", expected="a JSON object", fix='{"type": "object"}'
+            f"the JSON schema is {short_repr(read)}",
+            expected="a JSON object",
+            fix='{"type": "object"}',
         )
     own: Any = read.get("x-guidance", {})
     if not isinstance(own, dict):
         raise InputError(
-            f"x-guidance is {short(own)}",
+            f"x-guidance is {short_repr(own)}",
             expected="a JSON object of llguidance's options",
             fix="leave it out",
         )
@@ -97,7 +99,7 @@ def regex(pattern: str) -> Constraint:
         raise InputError("an empty pattern", expected="a regular expression", fix='regex("[0-9]+")')
     if (len(given) - len(given.rstrip("\\"))) % 2:
         raise InputError(
-            f"the pattern {short(given)} ends in a lone backslash",
+            f"the pattern {short_repr(given)} ends in a lone backslash",
             expected="a whole escape",
             fix=r"\\",
         )
@@ -118,7 +120,7 @@ def choice(choices: Sequence[str]) -> Constraint:
         or not all(isinstance(text, str) and text for text in choices)
     ):
         raise InputError(
-            f"the choices are {short(choices)}",
+            f"the choices are {short_repr(choices)}",
             expected="a list of texts, none of them empty",
             fix='["yes", "no"]',
         )
@@ -129,7 +131,7 @@ def choice(choices: Sequence[str]) -> Constraint:
     return _made("choice", f"start: {_lark(pattern)}", size=len(pattern))
 
 
-TRIAL = Limited(
+TRIAL = Sandbox(
     grammar_trial.__file__,
     seconds=grammar_trial.SECONDS,
     memory=grammar_trial.MEMORY,
@@ -321,7 +323,7 @@ def _made(kind: Kind, grammar: str, *, size: int) -> Constraint:
 def _text(name: str, value: str) -> str:
     """`value`, if it is a text that UTF-8 can carry."""
     if not isinstance(value, str) or any("\ud800" <= sign <= "\udfff" for sign in value):
-        raise InputError(f"the {name} is {short(value)}", expected="a text")
+        raise InputError(f"the {name} is {short_repr(value)}", expected="a text")
     return value
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from sightline.config import LanguageHead, ModelConfig
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.runner import Runner
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.generation.randomness import whole
 from sightline.generation.sampling import Change, Sampling, alternatives, choose
 from sightline.record import NOTHING, Record, Watcher, record_nothing
@@ -235,7 +235,7 @@ def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
     for id in ids:
         if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < vocab_size:
             raise InputError(
-                f"the {name} holds {short(id)}",
+                f"the {name} holds {short_repr(id)}",
                 expected=f"token ids below {vocab_size}",
                 fix="give a text, or such ids",
             )

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sightline.generation.grammar_trial import Table
-from sightline.text.token_bytes import written
+from sightline.text.token_bytes import token_byte_table
 from sightline.text.tokenizer import Tokenizer
 
 CONTROL = b"\xff"
@@ -72,7 +72,7 @@ _KEPT: WeakKeyDictionary[Tokenizer, GrammarTokens] = WeakKeyDictionary()
 
 def _made(tokenizer: Tokenizer) -> GrammarTokens:
     """The bytes within a text, the names of control tokens, the opening forms, the end."""
-    texts = written(tokenizer)
+    texts = token_byte_table(tokenizer)
     size = tokenizer.vocab_size
     names = {tokenizer.token(id): id for id in sorted(tokenizer.special_ids) if 0 <= id < size}
     tokens = list(texts.within)

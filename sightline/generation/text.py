@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.runner import Runner
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.generation.batch import ROWS, Batch
 from sightline.generation.batch import Sequence as BatchSequence
 from sightline.generation.decode import Finish, Request, TokenEvent, decode
@@ -70,7 +70,7 @@ class Generation:
     def __repr__(self) -> str:
         score = "" if self.score is None else f", score {self.score:.3f}"
         return (
-            f"Generation({short(self.text)}, {len(self.tokens)} tokens, ended by"
+            f"Generation({short_repr(self.text)}, {len(self.tokens)} tokens, ended by"
             f" {self.finish_reason}, {self.tokens_per_second:.1f} tokens/s{score})"
         )
 

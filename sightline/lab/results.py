@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sightline.errors import CheckpointError, InputError, short
+from sightline.errors import CheckpointError, InputError, short_repr
 from sightline.files.atomic import write_text
-from sightline.files.checked import shown
+from sightline.files.checkpoint_files import printable_name
 from sightline.files.strict_json import read_json
 from sightline.lab.experiment import TIERS, Tier
 
@@ -52,13 +52,13 @@ def seeds_in(folder: Path) -> list[int]:
 def read_result(path: Path) -> Result:
     """Read a saved result; raise InputError with the fix if it cannot be used."""
     try:
-        fields = read_json(path, most_bytes=MOST_BYTES)
+        fields = read_json(path, max_bytes=MOST_BYTES)
     except CheckpointError as error:
-        raise unusable_result(path, error.seen.removeprefix(f"{shown(path)} ")) from None
+        raise unusable_result(path, error.seen.removeprefix(f"{printable_name(path)} ")) from None
     form = fields.pop("form", None)
     checksum = fields.pop("sum", None)
     if form not in (FORM, FORM_WITHOUT_SUM) or set(fields) != set(FIELDS):
-        raise unusable_result(path, f"form {short(form)} with {short(sorted(fields))}")
+        raise unusable_result(path, f"form {short_repr(form)} with {short_repr(sorted(fields))}")
     if checksum != (checksum_of(fields) if form == FORM else None):
         raise unusable_result(path, "its checksum is not that of its numbers")
     result = Result(**fields)
@@ -66,14 +66,14 @@ def read_result(path: Path) -> Result:
         raise unusable_result(path, reason)
     if path.name != result_path(path.parent, result.experiment, result.tier, result.seed).name:
         raise unusable_result(
-            path, f"it is of {short(result.experiment)}, {result.tier}, seed {result.seed}"
+            path, f"it is of {short_repr(result.experiment)}, {result.tier}, seed {result.seed}"
         )
     return result
 
 
 def unusable_result(path: Path, reason: str) -> InputError:
     return InputError(
-        f"{shown(path)} is no result of an experiment ({reason})",
+        f"{printable_name(path)} is no result of an experiment ({reason})",
         fix=f"delete it (rm {path}) and run the experiment again",
     )
 
@@ -82,19 +82,21 @@ def misfit(result: Result) -> str:
     """What in a result has another type than it should, or nothing. Numbers are finite: the JSON
     reader takes no others."""
     if not isinstance(result.experiment, str) or result.tier not in TIERS:
-        return f"the experiment {short(result.experiment)} in the tier {short(result.tier)}"
+        return (
+            f"the experiment {short_repr(result.experiment)} in the tier {short_repr(result.tier)}"
+        )
     if not is_count(result.seed):
-        return f"the seed {short(result.seed)}"
+        return f"the seed {short_repr(result.seed)}"
     if not isinstance(result.parts, dict):
-        return f"parts are {short(result.parts)}"
+        return f"parts are {short_repr(result.parts)}"
     if not isinstance(result.seconds, dict) or not all(
         is_duration(value) for value in result.seconds.values()
     ):
-        return f"seconds are {short(result.seconds)}"
+        return f"seconds are {short_repr(result.seconds)}"
     if not isinstance(result.versions, dict) or not all(
         isinstance(value, str) for value in result.versions.values()
     ):
-        return f"versions are {short(result.versions)}"
+        return f"versions are {short_repr(result.versions)}"
     return ""
 
 

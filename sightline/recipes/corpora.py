@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.errors import InputError
-from sightline.files.checked import shown as printable
+from sightline.files.checkpoint_files import printable_name
 from sightline.recipes.plays import works
 from sightline.terminal.progress import Report, reporting
 from sightline.text.training.words import tokenizer_config
@@ -98,13 +98,13 @@ def prepared_folder(folder: Path) -> Prepared:
     sheet = read_sheet(folder)
     if not (wants(sheet) and set(sheet["sha256"]) <= {TRAIN, VALIDATION, *FILES}):
         raise InputError(
-            f"{printable(folder / SHEET)}: is no datasheet",
+            f"{printable_name(folder / SHEET)}: is no datasheet",
             expected="one of sightline data prepare",
             fix=AGAIN,
         )
     if fault := wrong(folder):
         raise InputError(
-            f"{printable(folder)}: {fault}", expected="the files as they were made", fix=AGAIN
+            f"{printable_name(folder)}: {fault}", expected="the files as they were made", fix=AGAIN
         )
     names = [name for name in (TRAIN, VALIDATION) if name in sheet["sha256"]]
     tokens = {
@@ -147,7 +147,8 @@ def read_pairs(
         columns = (lines(source), lines(target))
         if len(columns[0]) != len(columns[1]):
             seen = (
-                f"{printable(source)} has {len(columns[0]):,} lines, {printable(target)} has"
+                f"{printable_name(source)} has {len(columns[0]):,} lines,"
+                f" {printable_name(target)} has"
                 f" {len(columns[1]):,}"
             )
             raise InputError(
@@ -168,7 +169,8 @@ def read_pairs(
     for number, row in enumerate(rows, 1):
         if len(row) != 2:
             seen = (
-                f"{printable(pairs)}: line {number:,} has {len(row)} column{'s' * (len(row) != 1)}"
+                f"{printable_name(pairs)}: line {number:,} has {len(row)}"
+                f" column{'s' * (len(row) != 1)}"
             )
             raise InputError(seen, expected="two, with one tab between them")
     found = [row[0] for row in rows], [row[1] for row in rows]
@@ -188,7 +190,7 @@ def both_sides(path: Path, column: Sequence[str]) -> None:
     empty = next((number for number, line in enumerate(column, 1) if not line.strip()), None)
     if empty is not None:
         raise InputError(
-            f"{printable(path)}: line {empty:,} has an empty side",
+            f"{printable_name(path)}: line {empty:,} has an empty side",
             expected="a sentence on both",
             fix="take the pair out",
         )

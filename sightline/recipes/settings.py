@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from sightline.errors import ConfigError, nearest, short
+from sightline.errors import ConfigError, nearest, short_repr
 from sightline.training.config import (
     AdamW,
     Muon,
@@ -120,7 +120,9 @@ class Recipe:
         defaults = cls.defaults()
         for name in words:
             if name not in known:
-                raise ConfigError(f"no setting is called {short(name)}", fix=nearest(name, known))
+                raise ConfigError(
+                    f"no setting is called {short_repr(name)}", fix=nearest(name, known)
+                )
         values = {
             name: value_of(name, value, known[name], usual=defaults[name])
             for name, value in words.items()
@@ -154,7 +156,7 @@ def key_values(words: Iterable[str]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise ConfigError(
-                f"{short(word)} is no setting", expected="NAME=VALUE", fix="--set steps=500"
+                f"{short_repr(word)} is no setting", expected="NAME=VALUE", fix="--set steps=500"
             )
         found[name.strip().replace("-", "_")] = value.strip()
     return found
@@ -178,7 +180,7 @@ def value_of(name: str, value: Any, kind: Any, *, usual: Any = None) -> Any:
         if found is not None:
             return found
     raise ConfigError(
-        f"{name} is {short(value)}",
+        f"{name} is {short_repr(value)}",
         expected=_wanted(kinds),
         fix=f"--set {name}={'…' if usual is None else spelled(usual)}",
     )

@@ -10,7 +10,7 @@ from sightline.core.model import build
 from sightline.errors import ConfigError
 from sightline.recipes.corpora import read_pairs, tokenizer_config
 from sightline.recipes.settings import MuonRecipe
-from sightline.text.training.words import BEGIN, END, PAD, bilingual, lines_of
+from sightline.text.training.words import BEGIN, END, PAD, chain_columns, train_bilingual
 from sightline.training.data.pairs import Pairs
 from sightline.training.run import Job
 from sightline.training.state.export import Export
@@ -68,8 +68,8 @@ class Translate(MuonRecipe):
 
     def job(self) -> Job:
         (sources, targets), held = self.sentences()
-        tokenizer = bilingual(
-            lines_of(sources, targets), vocab_size=self.vocab, lower=self.lower, join=self.join
+        tokenizer = train_bilingual(
+            chain_columns(sources, targets), vocab_size=self.vocab, lower=self.lower, join=self.join
         )
         ids = [
             [e.ids for e in tokenizer.encode_batch(side, add_special_tokens=False)]

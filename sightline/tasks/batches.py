@@ -17,8 +17,8 @@ from torch import Tensor
 from sightline.config import Learned, StackConfig
 from sightline.core import check
 from sightline.core.runner import Runner
-from sightline.errors import InputError, short
-from sightline.text.engines.engine import guarded
+from sightline.errors import InputError, short_repr
+from sightline.text.engines.engine import call_native
 from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 
@@ -42,7 +42,9 @@ def as_list(texts: Sequence[str]) -> list[str]:
     for place, text in enumerate(as_texts):
         if not isinstance(text, str):
             raise InputError(
-                f"text {place} is {short(text)}", expected="strings", fix='["one text", "another"]'
+                f"text {place} is {short_repr(text)}",
+                expected="strings",
+                fix='["one text", "another"]',
             )
     return as_texts
 
@@ -77,7 +79,7 @@ def encode_without_specials(tokenizer: Tokenizer, texts: list[str]) -> list[list
     engine = tokenizer.engine
     if not isinstance(engine, RustEngine) or not all(map(_is_valid, texts)):
         return [tokenizer.encode(text) for text in texts]
-    encodings = guarded(
+    encodings = call_native(
         "the tokenizer",
         "encode",
         lambda: engine.tokenizer.encode_batch_fast(texts, add_special_tokens=False),

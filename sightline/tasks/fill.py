@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sightline.config import MaskedHead
 from sightline.core.runner import Runner
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.tasks.purpose import refusal
 from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
@@ -97,7 +97,9 @@ def split_at_masks(text: str, mask: str) -> Gaps:
     spans = [match.span() for match in re.finditer(pattern, text)]
     if not spans:
         raise InputError(
-            f"no mask in {short(text)}", expected=f"{mask}, [MASK] or ___ in the text", fix=EXAMPLE
+            f"no mask in {short_repr(text)}",
+            expected=f"{mask}, [MASK] or ___ in the text",
+            fix=EXAMPLE,
         )
     edges = [0, *(edge for span in spans for edge in span), len(text)]
     return Gaps(

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 
 from sightline.checkpoints.defaults import Defaults
 from sightline.config import ModelConfig
-from sightline.errors import InputError, nearest, short
+from sightline.errors import InputError, nearest, short_repr
 from sightline.generation.constrained import Constraint, bind
 from sightline.generation.decode import Request
 from sightline.generation.randomness import whole
@@ -118,18 +118,18 @@ def check_options(options: Mapping[str, Any]) -> Sampling:
             raise InputError(f"no option is called {name}", fix=SYNONYMS[name])
         if name not in Options.__annotations__:
             raise InputError(
-                f"no option is called {short(name)}",
+                f"no option is called {short_repr(name)}",
                 fix=nearest(name[:40], Options.__annotations__),
             )
     if options.get("truncate") not in (None, "left"):
         raise InputError(
-            f"truncate is {short(options['truncate'])}",
+            f"truncate is {short_repr(options['truncate'])}",
             expected="left, or nothing",
             fix='truncate="left"',
         )
     if not isinstance(options.get("constraint"), Constraint | None):
         raise InputError(
-            f"the constraint is {short(options['constraint'])}",
+            f"the constraint is {short_repr(options['constraint'])}",
             expected="a Constraint",
             fix='constrained.regex("[0-9]+")',
         )
@@ -138,7 +138,7 @@ def check_options(options: Mapping[str, Any]) -> Sampling:
     beams = options.get("beams", 1)
     if beams != 1 and (options.get("stop") or options.get("alternatives")):
         raise InputError(
-            f"{short(beams)} beams with stop strings or alternatives",
+            f"{short_repr(beams)} beams with stop strings or alternatives",
             expected="one of them",
             fix="leave beams out",
         )
@@ -160,7 +160,7 @@ def sampling_of(options: Mapping[str, Any]) -> Sampling:
         )
     if not isinstance(options["sampling"], Sampling):
         raise InputError(
-            f"sampling is {short(options['sampling'])}",
+            f"sampling is {short_repr(options['sampling'])}",
             expected="a Sampling",
             fix="Sampling(temperature=0.8)",
         )

@@ -9,7 +9,7 @@ from typing import Any
 from sightline.checkpoints.defaults import Defaults
 from sightline.config import StackConfig
 from sightline.engine.runner import NativeRunner
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.generation.decode import check_ids
 from sightline.lens.trace.native import native_trace
 from sightline.lens.trace.subject import Subject
@@ -114,7 +114,7 @@ def as_ids(ids: Any) -> list[int]:
         return [id.tolist() if hasattr(id, "tolist") else id for id in ids]
     except TypeError:
         raise InputError(
-            f"the text is {short(ids)}",
+            f"the text is {short_repr(ids)}",
             expected="a text, or a list of token ids",
             fix='trace("The cat sat")',
         ) from None

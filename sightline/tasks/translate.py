@@ -26,7 +26,7 @@ from torch import Tensor
 from sightline.checkpoints.defaults import Defaults
 from sightline.config import LanguageHead
 from sightline.core.runner import Runner
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.generation.beam import Hypothesis, search
 from sightline.generation.decode import Request, decode
 from sightline.generation.sampling import Change, Tokens, banned
@@ -63,7 +63,7 @@ class Translation:
 
     def __repr__(self) -> str:
         cut = "" if self.finished else ", cut at max_tokens"
-        return f"Translation({short(self.text)}, score {self.score:.3f}{cut})"
+        return f"Translation({short_repr(self.text)}, score {self.score:.3f}{cut})"
 
     def _repr_html_(self) -> str:
         """The text, and the source token that each of its tokens attended to most."""

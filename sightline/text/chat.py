@@ -6,8 +6,8 @@
     chat_ids(tokenizer, messages)
         [1, 4093, 198, 19556, 2, 198, 1, 520, 9531, 198]
 
-A template comes with the model and is a program of a stranger: it runs in a process of its own
-(`template_process`), in Jinja's sandbox, for two seconds at most. What a user types is text:
+A template comes with the model and is untrusted code: it runs in a separate process
+(`template_process`), in Jinja's sandbox, for at most two seconds. What a user types is text:
 `<|im_end|>` in a message does not end it.
 """
 
@@ -20,21 +20,21 @@ from datetime import datetime
 from typing import Any
 
 from sightline.errors import InputError
-from sightline.sandbox import Limited
+from sightline.sandbox import Sandbox
 from sightline.text import template_process
 from sightline.text.tokenizer import Tokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 KEYS = ("role", "content", "name")
-LONGEST_TEMPLATE = 256 * 1024
-SIGN = "answer"
-RENDERER = Limited(
+MAX_TEMPLATE_BYTES = 256 * 1024
+ANSWER_MARK = "answer"
+RENDERER = Sandbox(
     template_process.__file__,
     seconds=template_process.SECONDS,
     memory=template_process.MEMORY,
     first={"template": "-", "values": {}, "now": "2000-01-01"},
 )
-PRIVATE = range(0xF0000, 0xFFFFE)  # a plane of Unicode that nobody gives a meaning
+PRIVATE_USE = range(0xF0000, 0xFFFFE)  # code points without a meaning
 
 Message = Mapping[str, Any]
 
@@ -47,11 +47,11 @@ def render(
     special_tokens: Mapping[str, str] | None = None,
     now: datetime | None = None,
 ) -> str:
-    """The text of a chat. `special_tokens` are the names that a template may use: {"bos_token":
-    "<s>"}; `now` is its clock."""
+    """The text of a chat. `special_tokens` are variables for the template: {"bos_token": "<s>"};
+    `now` is the time that it sees."""
     check_template(template)
     values = {
-        "messages": plain_messages(template, messages),
+        "messages": check_messages(template, messages),
         "tools": None,
         "documents": None,
         "add_generation_prompt": add_generation_prompt,
@@ -77,33 +77,35 @@ def render(
 
 
 def check_template(template: Any) -> None:
-    """A text of a sensible length."""
+    """Refuse a missing or very long template."""
     if not isinstance(template, str) or not template:
         raise InputError(
             "there is no chat template", expected="a model for chats", fix="complete a text instead"
         )
-    if len(template.encode("utf-8", "replace")) > LONGEST_TEMPLATE:
+    if len(template.encode("utf-8", "replace")) > MAX_TEMPLATE_BYTES:
         raise InputError(
             f"a chat template of {len(template):,} characters",
-            expected=f"at most {LONGEST_TEMPLATE // 1024} kB",
+            expected=f"at most {MAX_TEMPLATE_BYTES // 1024} kB",
         )
 
 
-def plain_messages(template: str, messages: Any) -> list[dict[str, Any]]:
-    """The messages, checked; parts of a text are joined for a template that knows of no parts."""
+def check_messages(template: str, messages: Any) -> list[dict[str, Any]]:
+    """The messages, checked; content parts are joined for a template that does not use parts."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InputError(
             "there are no messages",
             expected="a list with at least one",
             fix='[{"role": "user", "content": "Hello"}]',
         )
-    parts = (
+    has_parts = (
         re.search(r"""is (not )?string|is iterable|\.type\b|['"]type['"]""", template) is not None
     )
-    return [_plain(place, message, parts=parts) for place, message in enumerate(messages)]
+    return [
+        _check_message(place, message, parts=has_parts) for place, message in enumerate(messages)
+    ]
 
 
-def _plain(place: int, message: Any, *, parts: bool) -> dict[str, Any]:
+def _check_message(place: int, message: Any, *, parts: bool) -> dict[str, Any]:
     """One message."""
     if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
         raise InputError(
@@ -122,14 +124,14 @@ def _plain(place: int, message: Any, *, parts: bool) -> dict[str, Any]:
         )
     if not isinstance(message.get("name", ""), str):
         raise InputError(f"the name of message {place} is no text")
-    return {**message, "content": _content(place, message["content"], parts=parts)}
+    return {**message, "content": _check_content(place, message["content"], parts=parts)}
 
 
-def _content(place: int, content: Any, *, parts: bool) -> Any:
+def _check_content(place: int, content: Any, *, parts: bool) -> Any:
     """A text, or a list of parts that are texts."""
     if isinstance(content, str):
         return content
-    texts = [_part(part) for part in content] if isinstance(content, list | tuple) else []
+    texts = [_part_text(part) for part in content] if isinstance(content, list | tuple) else []
     if not texts or None in texts:
         raise InputError(
             f"the content of message {place} is no text",
@@ -138,8 +140,8 @@ def _content(place: int, content: Any, *, parts: bool) -> Any:
     return [{"type": "text", "text": text} for text in texts] if parts else "".join(map(str, texts))
 
 
-def _part(part: Any) -> str | None:
-    """The text of a part, or None if it is none."""
+def _part_text(part: Any) -> str | None:
+    """The text of a text part, else None."""
     text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
     return text if isinstance(text, str) else None
 
@@ -152,48 +154,47 @@ def chat_ids(
     add_generation_prompt: bool = True,
     now: datetime | None = None,
 ) -> list[int]:
-    """The tokens of a chat: `encode(rendered, control=True)`, except that control tokens which a
-    user typed are plain text.
+    """The tokens of a chat: `encode(rendered, control=True)`, except that control tokens typed
+    by a user are plain text.
 
-    Which part of the rendered text a user typed is found by rendering twice, the second time with
-    private characters around every content. Where the template looks into the contents, so that the
-    two differ, they stand around each control token's text instead. Only a chat in which a user did
-    type one is cut there and encoded in parts.
-    """
+    The parts of the rendered text that a user typed are located by rendering twice, the second time
+    with private-use characters around every content. If the template inspects the contents, so that
+    the two differ, they are put around each control token's text instead. Only a chat in which a
+    user typed a control token is split and encoded in parts."""
     template = tokenizer.chat_template if template is None else template
     check_template(template)
     assert template is not None
     names = special_names(tokenizer)
-    moment = now or datetime.now()
+    time = now or datetime.now()
 
-    def draw(change: Callable[[str], str]) -> str:
-        changed = map_texts(plain_messages(template, messages), change)
+    def render_with(change: Callable[[str], str]) -> str:
+        changed = map_texts(check_messages(template, messages), change)
         return render(
             template,
             changed,
             add_generation_prompt=add_generation_prompt,
             special_tokens=names,
-            now=moment,
+            now=time,
         )
 
-    text = draw(lambda content: content)
+    text = render_with(lambda content: content)
     controls = control_pattern(tokenizer)
     if controls is None:
         return tokenizer.encode(text, control=True)
     begin, end = private_characters(text + template + repr(messages))
     spans = typed_spans(
-        text, draw(lambda content: framed(content, begin, end)), controls, begin, end
+        text, render_with(lambda content: frame(content, begin, end)), controls, begin, end
     )
     if spans is None:
-        marked = draw(
-            lambda content: f"{controls.sub(lambda found: begin + found[0] + end, content)}{end}"
+        marked = render_with(
+            lambda content: f"{controls.sub(lambda match: begin + match[0] + end, content)}{end}"
         )
         text, spans = marked_spans(marked, controls, begin, end)
     return encode_around(tokenizer, text, spans)
 
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
-    """The special tokens by the names that templates use."""
+    """The special tokens by their names in templates."""
     ids = {
         "bos": tokenizer.bos,
         "eos": tokenizer.eos,
@@ -209,21 +210,21 @@ def special_names(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def map_texts(messages: Sequence[Message], change: Callable[[str], str]) -> list[dict[str, Any]]:
-    """The messages with every text that a user may have typed changed."""
+    """The messages with `change` applied to every text that a user may have typed."""
 
-    def of(value: Any) -> Any:
+    def map_value(value: Any) -> Any:
         if isinstance(value, str):
             return change(value)
         return [{**part, "text": change(part["text"])} for part in value]
 
     return [
-        {key: value if key == "role" else of(value) for key, value in message.items()}
+        {key: value if key == "role" else map_value(value) for key, value in message.items()}
         for message in messages
     ]
 
 
 def control_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
-    """Finds the text of any control token, the longest first."""
+    """A pattern that matches the text of any control token, the longest first."""
     pieces = {piece for id in tokenizer.special_ids if (piece := tokenizer.engine.piece(id))}
     return (
         re.compile("|".join(re.escape(piece) for piece in sorted(pieces, key=len, reverse=True)))
@@ -234,14 +235,14 @@ def control_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
 
 def private_characters(used: str) -> tuple[str, str]:
     """Two characters that are not in the text."""
-    taken = set(used)
-    free = (chr(code) for code in PRIVATE if chr(code) not in taken)
+    characters = set(used)
+    free = (chr(code) for code in PRIVATE_USE if chr(code) not in characters)
     return next(free), next(free)
 
 
-def framed(content: str, begin: str, end: str) -> str:
-    """A content between two private characters; spaces stay outside, so that a template can still
-    trim them."""
+def frame(content: str, begin: str, end: str) -> str:
+    """A content between two private-use characters; spaces stay outside, so that a template can
+    still trim them."""
     body = content.strip()
     if not body:
         return content
@@ -252,19 +253,21 @@ def framed(content: str, begin: str, end: str) -> str:
 def typed_spans(
     text: str, marked: str, controls: re.Pattern[str], begin: str, end: str
 ) -> list[tuple[int, int]] | None:
-    """Where a control token's text lies in or touches what a user typed; None if the frames changed
-    what the template wrote."""
+    """Spans of control tokens that overlap what a user typed; None if the frames changed the
+    template's output."""
     typed = framed_spans(marked, begin, end)
     if typed is None or marked.replace(begin, "").replace(end, "") != text:
         return None
-    found = [match.span() for match in controls.finditer(text)]
+    controls_at = [match.span() for match in controls.finditer(text)]
     return [
-        span for span in found if any(start < span[1] and span[0] < stop for start, stop in typed)
+        span
+        for span in controls_at
+        if any(start < span[1] and span[0] < stop for start, stop in typed)
     ]
 
 
 def framed_spans(marked: str, begin: str, end: str) -> list[tuple[int, int]] | None:
-    """Where the framed contents lie in the text without frames; None if a frame is not whole."""
+    """Spans of the framed contents in the text without frames; None if a frame is incomplete."""
     spans = list[tuple[int, int]]()
     at = 0
     opened = None
@@ -284,8 +287,8 @@ def framed_spans(marked: str, begin: str, end: str) -> list[tuple[int, int]] | N
 def marked_spans(
     marked: str, controls: re.Pattern[str], begin: str, end: str
 ) -> tuple[str, list[tuple[int, int]]]:
-    """The text without marks, and the spans between two marks; a mark that stands alone counts
-    where it cuts a control token in two."""
+    """The text without marks, and the spans between two marks; a single mark counts if it splits a
+    control token."""
     text = ""
     spans = list[tuple[int, int]]()
     for part in re.split(f"({begin}(?:{controls.pattern}){end}|[{begin}{end}])", marked):
@@ -293,11 +296,11 @@ def marked_spans(
         if bare != part:
             spans.append((len(text), len(text) + len(bare)))
         text += bare
-    found = [match.span() for match in controls.finditer(text)]
+    controls_at = [match.span() for match in controls.finditer(text)]
     return text, [
         span
         for span in spans
-        if span[0] < span[1] or any(start < span[0] < stop for start, stop in found)
+        if span[0] < span[1] or any(start < span[0] < stop for start, stop in controls_at)
     ]
 
 
@@ -306,34 +309,45 @@ def encode_around(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int, in
     ids = list[int]()
     at = 0
     for start, stop in spans:
-        ids += encode_on(tokenizer, text[at:start], control=True, first=not ids)
-        ids += encode_on(tokenizer, text[start:stop], control=False, first=not ids)
+        ids += encode_continuation(tokenizer, text[at:start], control=True, first=not ids)
+        ids += encode_continuation(tokenizer, text[start:stop], control=False, first=not ids)
         at = stop
-    return ids + encode_on(tokenizer, text[at:], control=True, first=not ids)
+    return ids + encode_continuation(tokenizer, text[at:], control=True, first=not ids)
 
 
-def encode_on(tokenizer: Tokenizer, text: str, *, control: bool, first: bool) -> list[int]:
-    """Encode a text that goes on: a line's end before it keeps SentencePiece from putting a space
-    there, and goes again."""
+def encode_continuation(
+    tokenizer: Tokenizer, text: str, *, control: bool, first: bool
+) -> list[int]:
+    """Encode a continuation: a newline before it, removed afterwards, keeps SentencePiece from
+    adding a space."""
     if first or not text:
         return tokenizer.encode(text, control=control)
-    line, both = (tokenizer.encode(part, control=control) for part in ("\n", "\n" + text))
+    newline, both = (tokenizer.encode(part, control=control) for part in ("\n", "\n" + text))
     return (
-        both[len(line) :] if both[: len(line)] == line else tokenizer.encode(text, control=control)
+        both[len(newline) :]
+        if both[: len(newline)] == newline
+        else tokenizer.encode(text, control=control)
     )
 
 
 def turn_end(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The control token that the template writes after an answer: it ends one, whether or not
-    config.json says so."""
-    said = [{"role": "user", "content": "question"}, {"role": "assistant", "content": SIGN}]
+    """The control token that the template writes after an answer, which ends generation even if
+    config.json does not list it."""
+    messages = [
+        {"role": "user", "content": "question"},
+        {"role": "assistant", "content": ANSWER_MARK},
+    ]
     text = ""
     with suppress(InputError):  # a template may refuse these messages
         text = render(
             tokenizer.chat_template or "",
-            said,
+            messages,
             add_generation_prompt=False,
             special_tokens=special_names(tokenizer),
         )
-    after = tokenizer.encode(text.rpartition(SIGN)[2], control=True) if SIGN in text else []
+    after = (
+        tokenizer.encode(text.rpartition(ANSWER_MARK)[2], control=True)
+        if ANSWER_MARK in text
+        else []
+    )
     return tuple(id for id in after if id in tokenizer.special_ids)[:1]

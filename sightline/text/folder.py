@@ -2,7 +2,7 @@
 
 tokenizer.json │ vocab.json + merges.txt (GPT-2) │ vocab.txt (BERT) │ tokenizer.model, spiece.model
 (SentencePiece) │ source.spm + target.spm + vocab.json (Marian) │ vocab.json of single characters.
-The first that is there is taken.
+The first that exists is used.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import tokenizers
 
 from sightline.errors import CheckpointError
 from sightline.text import folder_files as files
-from sightline.text.engines.engine import Engine, guarded
+from sightline.text.engines.engine import Engine, call_native
 from sightline.text.engines.marian import MarianEngine
 from sightline.text.engines.rust import RustEngine
 from sightline.text.engines.sentencepiece import SentencePieceEngine
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.vocabulary.build import engine_of
-from sightline.text.vocabulary.sentencepiece_model import more_pieces, parse
+from sightline.text.vocabulary.build import build_engine
+from sightline.text.vocabulary.sentencepiece_model import encode_pieces, parse_sentencepiece
 from sightline.text.vocabulary.vocabulary import (
     CONTROL,
     NORMAL,
@@ -32,9 +32,8 @@ from sightline.text.vocabulary.vocabulary import (
     Vocabulary,
 )
 
-# classes whose vocab.json + merges.txt come with begin and end around a text, and those that cut
-# words as Qwen does
-SURROUNDED = ("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")
+# classes that put <s> and </s> around a text, and those that split words like Qwen
+WITH_BOS_AND_EOS = ("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer")
 QWEN = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "Qwen3Tokenizer")
 
 
@@ -43,8 +42,8 @@ def open_folder(folder: Path) -> Tokenizer | None:
     engine = _engine(folder)
     if engine is None:
         return None
-    named = {**_usual_tokens(folder), **files.special_tokens(folder)}
-    ids = {name: engine.id(piece) for name, piece in named.items()}
+    pieces = {**_default_special_tokens(folder), **files.special_tokens(folder)}
+    ids = {name: engine.id(piece) for name, piece in pieces.items()}
     vocabulary = None if isinstance(engine, RustEngine | MarianEngine) else engine.vocabulary()
     if vocabulary is not None:
         known = {
@@ -58,25 +57,25 @@ def open_folder(folder: Path) -> Tokenizer | None:
 
 
 def _engine(folder: Path) -> Engine | None:
-    """The first tokenizer that the folder's files make."""
+    """The engine of the folder's files, or None."""
     if (folder / "tokenizer.json").exists():
-        return _tokenizer_json(folder / "tokenizer.json")
+        return _read_tokenizer_json(folder / "tokenizer.json")
     if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-        return engine_of(_byte_bpe(folder))
+        return build_engine(_read_byte_bpe(folder))
     if _is_word_piece(folder):
-        return engine_of(_word_piece(folder))
+        return build_engine(_read_word_piece(folder))
     for name in ("tokenizer.model", "spiece.model"):
         if (folder / name).exists():
-            return _sentencepiece(folder / name)
+            return _read_sentencepiece(folder / name)
     if (folder / "source.spm").exists() and (folder / "vocab.json").exists():
-        return _marian(folder)
+        return _read_marian(folder)
     if (folder / "vocab.json").exists():
-        return engine_of(_characters(folder))
+        return build_engine(_read_characters(folder))
     return None
 
 
 def _is_word_piece(folder: Path) -> bool:
-    """Whether vocab.txt is what the tokenizer is made of."""
+    """Whether vocab.txt defines the tokenizer."""
     byte_bpe = (folder / "vocab.json").exists() and (folder / "merges.txt").exists()
     return (
         (folder / "vocab.txt").exists()
@@ -85,30 +84,31 @@ def _is_word_piece(folder: Path) -> bool:
     )
 
 
-def _usual_tokens(folder: Path) -> dict[str, str]:
-    """The special tokens of BERT's class, which hold where vocab.txt comes without a word on
-    them."""
+def _default_special_tokens(folder: Path) -> dict[str, str]:
+    """BERT's special tokens, for a vocab.txt without other files."""
     return {"pad": "[PAD]", "unknown": "[UNK]", "mask": "[MASK]"} if _is_word_piece(folder) else {}
 
 
-def _tokenizer_json(path: Path) -> Engine:
-    """The Rust library's own format."""
+def _read_tokenizer_json(path: Path) -> Engine:
+    """The format of the Rust library."""
     files.check_tokenizer_json(path, files.read_object(path))
     text = files.read_text(path)
-    made = guarded(path, "be built", lambda: tokenizers.Tokenizer.from_str(text))
-    known = {token.content for token in made.get_added_tokens_decoder().values() if token.special}
-    named = [piece for piece in files.special_tokens(path.parent).values() if piece not in known]
-    made.add_special_tokens(
-        [piece for piece in named if made.token_to_id(piece) is not None]
-    )  # transformers does so too
-    return RustEngine(path, made)
+    tokenizer = call_native(path, "be built", lambda: tokenizers.Tokenizer.from_str(text))
+    known = {
+        token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
+    }
+    pieces = [piece for piece in files.special_tokens(path.parent).values() if piece not in known]
+    tokenizer.add_special_tokens(
+        [piece for piece in pieces if tokenizer.token_to_id(piece) is not None]
+    )  # as transformers does
+    return RustEngine(path, tokenizer)
 
 
-def _by_id(path: Path, ids: dict[str, Any], folder: Path) -> tuple[list[str], list[int]]:
-    """Pieces and kinds by id, the folder's added and special tokens among them."""
-    files.check_ids(path, ids)
+def _pieces_by_id(path: Path, ids: dict[str, Any], folder: Path) -> tuple[list[str], list[int]]:
+    """Pieces and kinds by id, including the folder's added and special tokens."""
+    files.check_token_ids(path, ids)
     added = {id: token for id, token in files.added_tokens(folder).items() if token[0] not in ids}
-    files.check_ids(path, {**ids, **{content: id for id, (content, _) in added.items()}})
+    files.check_token_ids(path, {**ids, **{content: id for id, (content, _) in added.items()}})
     count = max([*ids.values(), *added], default=-1) + 1
     pieces = [f"[PAD{id}]" for id in range(count)]
     kinds = [UNUSED] * count
@@ -123,16 +123,16 @@ def _by_id(path: Path, ids: dict[str, Any], folder: Path) -> tuple[list[str], li
     return pieces, kinds
 
 
-def _class(folder: Path) -> str:
+def _tokenizer_class(folder: Path) -> str:
     """The tokenizer class that the folder names."""
     return str(files.optional_object(folder / "tokenizer_config.json").get("tokenizer_class", ""))
 
 
-def _byte_bpe(folder: Path) -> Vocabulary:
+def _read_byte_bpe(folder: Path) -> Vocabulary:
     """GPT-2's two files."""
     path = folder / "vocab.json"
     ids = files.read_object(path)
-    pieces, kinds = _by_id(path, ids, folder)
+    pieces, kinds = _pieces_by_id(path, ids, folder)
     for piece in ("<|endoftext|>", "<s>", "</s>", "<pad>", "<mask>"):
         if piece in ids:
             kinds[ids[piece]] = CONTROL
@@ -141,10 +141,10 @@ def _byte_bpe(folder: Path) -> Vocabulary:
         line.rstrip("\r") for line in lines if line.strip() and not line.startswith("#version")
     ]
     around = [
-        (ids[piece],) if _class(folder) in SURROUNDED and piece in ids else ()
+        (ids[piece],) if _tokenizer_class(folder) in WITH_BOS_AND_EOS and piece in ids else ()
         for piece in ("<s>", "</s>")
     ]
-    split = "qwen2" if _class(folder) in QWEN else "gpt-2"
+    split = "qwen2" if _tokenizer_class(folder) in QWEN else "gpt-2"
     return Vocabulary(
         where=path,
         kind="bytes",
@@ -158,14 +158,14 @@ def _byte_bpe(folder: Path) -> Vocabulary:
     )
 
 
-def _word_piece(folder: Path) -> Vocabulary:
+def _read_word_piece(folder: Path) -> Vocabulary:
     """BERT's one file: a piece per line."""
     path = folder / "vocab.txt"
     lines = files.read_text(path).rstrip("\n").split("\n")
     ids = {line.rstrip("\r"): id for id, line in enumerate(lines)}
     if len(ids) != len(lines):
         raise CheckpointError(f"{path}: a piece comes twice", expected="each piece once")
-    pieces, kinds = _by_id(path, ids, folder)
+    pieces, kinds = _pieces_by_id(path, ids, folder)
     missing = [piece for piece in ("[UNK]", "[CLS]", "[SEP]") if piece not in ids]
     if missing:
         raise CheckpointError(f"{path}: {missing[0]} is missing", expected="BERT's special pieces")
@@ -185,11 +185,10 @@ def _word_piece(folder: Path) -> Vocabulary:
     )
 
 
-def _sentencepiece(path: Path) -> Engine:
-    """SentencePiece's own file, run by SentencePiece; tokens added beside it go after its
-    pieces."""
+def _read_sentencepiece(path: Path) -> Engine:
+    """SentencePiece's file, run by SentencePiece; added tokens follow its pieces."""
     model = files.read_bytes(path)
-    vocabulary = parse(path, model)
+    vocabulary = parse_sentencepiece(path, model)
     config = files.optional_object(path.parent / "tokenizer_config.json")
     count = len(vocabulary.pieces)
     added = {id: token for id, token in files.added_tokens(path.parent).items() if id >= count}
@@ -199,24 +198,24 @@ def _sentencepiece(path: Path) -> Engine:
             expected=f"{count} to {count + len(added) - 1}",
         )
     more = [(added[id][0], CONTROL if added[id][1] else USER_DEFINED) for id in sorted(added)]
-    closes = path.name == "spiece.model" or str(config.get("tokenizer_class", "")).startswith("T5")
-    opens = config.get("add_bos_token", not closes) and vocabulary.bos is not None
-    ends = config.get("add_eos_token", closes) and vocabulary.eos is not None
-    described = replace(
+    is_t5 = path.name == "spiece.model" or str(config.get("tokenizer_class", "")).startswith("T5")
+    has_bos = config.get("add_bos_token", not is_t5) and vocabulary.bos is not None
+    has_eos = config.get("add_eos_token", is_t5) and vocabulary.eos is not None
+    extended = replace(
         vocabulary,
         pieces=vocabulary.pieces + [piece for piece, _ in more],
         kinds=vocabulary.kinds + [kind for _, kind in more],
         scores=vocabulary.scores + [0.0] * len(more),
-        before=(vocabulary.bos,) if opens and vocabulary.bos is not None else (),
-        after=(vocabulary.eos,) if ends and vocabulary.eos is not None else (),
+        before=(vocabulary.bos,) if has_bos and vocabulary.bos is not None else (),
+        after=(vocabulary.eos,) if has_eos and vocabulary.eos is not None else (),
     )
-    return SentencePieceEngine(described, model + more_pieces(more))
+    return SentencePieceEngine(extended, model + encode_pieces(more))
 
 
-def _marian(folder: Path) -> Engine:
+def _read_marian(folder: Path) -> Engine:
     """Marian's source.spm, target.spm and vocab.json."""
     ids = files.read_object(folder / "vocab.json")
-    files.check_ids(folder / "vocab.json", ids)
+    files.check_token_ids(folder / "vocab.json", ids)
     target = folder / "target.spm"
     source = files.read_bytes(folder / "source.spm")
     return MarianEngine(
@@ -224,18 +223,18 @@ def _marian(folder: Path) -> Engine:
     )
 
 
-def _characters(folder: Path) -> Vocabulary:
+def _read_characters(folder: Path) -> Vocabulary:
     """A vocab.json of single characters and a few special tokens."""
     path = folder / "vocab.json"
     ids = files.read_object(path)
-    pieces, kinds = _by_id(path, ids, folder)
-    named = {
+    pieces, kinds = _pieces_by_id(path, ids, folder)
+    special_ids = {
         name: ids[piece]
         for name, piece in files.special_tokens(folder).items()
         if name != "mask" and piece in ids
     }
-    if "unknown" in named:
-        kinds[named["unknown"]] = UNKNOWN
+    if "unknown" in special_ids:
+        kinds[special_ids["unknown"]] = UNKNOWN
     return Vocabulary(
-        where=path, kind="characters", pieces=pieces, kinds=kinds, **SpecialIds(**named)
+        where=path, kind="characters", pieces=pieces, kinds=kinds, **SpecialIds(**special_ids)
     )

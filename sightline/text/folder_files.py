@@ -1,20 +1,18 @@
-"""The small files around a tokenizer, read with limits: JSON objects, special tokens, chat
-template."""
+"""The files of a tokenizer, read with limits: JSON objects, special tokens, the chat template."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sightline.errors import CheckpointError, short
+from sightline.errors import CheckpointError, short_repr
 from sightline.files.regular import read_regular_file
+from sightline.files.strict_json import parse_json
 from sightline.text.vocabulary.patterns import check_pattern
 
-LARGEST_FILE = 128 * 2**20
-SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+MAX_BYTES = 128 * 2**20
+MAX_SEPARATORS = 20_000_000  # a vocabulary of 256,000 tokens and its merges have 2,500,000
 NAMES = {
     "bos": "bos_token",
     "eos": "eos_token",
@@ -27,7 +25,7 @@ NAMES = {
 def read_bytes(path: Path) -> bytes:
     """A regular file of reasonable size."""
     try:
-        return read_regular_file(path, most_bytes=LARGEST_FILE)
+        return read_regular_file(path, max_bytes=MAX_BYTES)
     except OSError as error:
         raise CheckpointError(
             f"{path}: cannot be read ({error.strerror})", fix="check the file's permissions"
@@ -45,26 +43,8 @@ def read_text(path: Path) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object without repeated keys."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """A dictionary in which no key came twice."""
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a key comes twice")
-        return found
-
-    text = read_text(path)
-    try:
-        value = json.loads(text, object_pairs_hook=once)
-        if SURROGATE.search(text):
-            json.dumps(
-                value, ensure_ascii=False
-            ).encode()  # half of a pair is no character: UnicodeEncodeError
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path}: is not a JSON object ({str(error)[:100]})", fix="fetch the file again"
-        ) from None
+    """A JSON object, read strictly."""
+    value = parse_json(read_bytes(path), str(path), max_separators=MAX_SEPARATORS)
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: holds a {type(value).__name__}", expected="a JSON object")
     return value
@@ -75,8 +55,8 @@ def optional_object(path: Path) -> dict[str, Any]:
     return read_object(path) if path.exists() else {}
 
 
-def check_ids(path: Path, ids: dict[str, Any]) -> None:
-    """Each id once, no negative ones, and not thinly spread (a table by id would be huge)."""
+def check_token_ids(path: Path, ids: dict[str, Any]) -> None:
+    """Refuse repeated and negative ids, and large gaps (a table by id would be huge)."""
     values = list(ids.values())
     wrong = next(
         (
@@ -92,8 +72,8 @@ def check_ids(path: Path, ids: dict[str, Any]) -> None:
             expected="an integer from 0",
         )
     if len(set(values)) != len(values):
-        seen: set[int] = set()
-        twice = next(piece for piece, id in ids.items() if id in seen or seen.add(id))
+        ids_so_far: set[int] = set()
+        twice = next(piece for piece, id in ids.items() if id in ids_so_far or ids_so_far.add(id))
         raise CheckpointError(
             f"{path}: {twice[:40]!r} has the id {ids[twice]} of another token",
             expected="each id once",
@@ -105,40 +85,43 @@ def check_ids(path: Path, ids: dict[str, Any]) -> None:
         )
 
 
-def check_tokenizer_json(path: Path, spelling: dict[str, Any]) -> None:
-    """Ids and patterns of a tokenizer.json, before the library sees them."""
-    model = spelling.get("model")
+def check_tokenizer_json(path: Path, tokenizer_json: dict[str, Any]) -> None:
+    """Check the ids and patterns of a tokenizer.json before the library reads them."""
+    model = tokenizer_json.get("model")
     if not isinstance(model, dict) or "vocab" not in model:
         raise CheckpointError(f"{path}: model.vocab is missing", expected="a tokenizer.json")
     ids = _vocabulary_ids(path, model["vocab"])
-    check_ids(path, ids)
-    added = spelling.get("added_tokens", [])
+    check_token_ids(path, ids)
+    added = tokenizer_json.get("added_tokens", [])
     if not isinstance(added, list) or not all(_is_token(token) for token in added):
-        seen = f"{path}: added_tokens is no list of tokens"
+        seen = f"{path}: added_tokens is not a list of tokens"
         raise CheckpointError(
             seen,
-            expected="objects with a number as id and a text as content",
+            expected="objects with an integer id and a text as content",
             fix="fetch the file again",
         )
-    taken = set(ids.values())
-    check_ids(
+    vocabulary_ids = set(ids.values())
+    check_token_ids(
         path,
         {
             str(id): id
-            for id in [*taken, *(token["id"] for token in added if token["id"] not in taken)]
+            for id in [
+                *vocabulary_ids,
+                *(token["id"] for token in added if token["id"] not in vocabulary_ids),
+            ]
         },
     )
-    for pattern in _patterns(spelling):
+    for pattern in _patterns(tokenizer_json):
         check_pattern(str(path), pattern)
 
 
 def _vocabulary_ids(path: Path, vocabulary: Any) -> dict[str, Any]:
-    """Piece to id; Unigram has a list of [piece, score] instead, whose ids are their places."""
+    """Piece to id; Unigram has a list of [piece, score], whose ids are their indices."""
     if isinstance(vocabulary, dict):
         return vocabulary
     if isinstance(vocabulary, list):
         return {str(place): place for place in range(len(vocabulary))}
-    seen = f"{path}: model.vocab is {short(vocabulary)}"
+    seen = f"{path}: model.vocab is {short_repr(vocabulary)}"
     raise CheckpointError(
         seen, expected="ids by piece, or a list of pieces with scores", fix="fetch the file again"
     )
@@ -166,24 +149,24 @@ def _patterns(node: Any) -> Iterator[str]:
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
-    """bos, eos, pad, unknown and mask as the folder's files name them."""
-    found: dict[str, str] = {}
+    """bos, eos, pad, unknown and mask, from the folder's files."""
+    tokens: dict[str, str] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         values = optional_object(folder / file)
         for name, key in NAMES.items():
             value = values.get(key)
             content = value.get("content") if isinstance(value, dict) else value
             if isinstance(content, str):
-                found[name] = content
-    return found
+                tokens[name] = content
+    return tokens
 
 
 def added_tokens(folder: Path) -> dict[int, tuple[str, bool]]:
-    """Tokens added beside the vocabulary, by id: the text and whether it is special."""
-    found: dict[int, tuple[str, bool]] = {}
+    """Added tokens by id: the text and whether it is special."""
+    tokens: dict[int, tuple[str, bool]] = {}
     for content, id in optional_object(folder / "added_tokens.json").items():
         if isinstance(id, int):
-            found[id] = (content, True)
+            tokens[id] = (content, True)
     decoder = optional_object(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
     for id, token in decoder.items() if isinstance(decoder, dict) else ():
         if (
@@ -192,17 +175,19 @@ def added_tokens(folder: Path) -> dict[int, tuple[str, bool]]:
             and id.isdecimal()
             and len(id) < 10
         ):
-            found[int(id)] = (token["content"], bool(token.get("special", True)))
-    return found
+            tokens[int(id)] = (token["content"], bool(token.get("special", True)))
+    return tokens
 
 
 def chat_template(folder: Path) -> str | None:
-    """The chat template: its own file, or the configuration's (the one named default if there are
-    several)."""
+    """The chat template: from its file, or from tokenizer_config.json (the one named default if
+    there are several)."""
     if (folder / "chat_template.jinja").exists():
         return read_text(folder / "chat_template.jinja")
     value = optional_object(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(value, list):
-        named = {each.get("name"): each.get("template") for each in value if isinstance(each, dict)}
-        value = named.get("default")
+        templates = {
+            each.get("name"): each.get("template") for each in value if isinstance(each, dict)
+        }
+        value = templates.get("default")
     return value if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""Rows of a table: CSV with a head, or a JSON object a line, each with the number of its line."""
+"""Rows of a table: CSV with a header, or one JSON object per line, each with its line number."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Row = tuple[int, dict[str, Any]]
 SUFFIXES = (".csv", ".jsonl")
 
 
-def read_text(path: Path) -> str:
-    """A file's text. A byte order mark is none of it."""
+def read_table(path: Path) -> str:
+    """A file's text, without a byte order mark."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -27,19 +27,19 @@ def read_text(path: Path) -> str:
             fix="check the path, or iconv -t utf-8",
         ) from None
     if "\0" in text:
-        raise InputError(f"{path} is no text", expected="a UTF-8 file", fix="check the path")
+        raise InputError(f"{path} is not text", expected="a UTF-8 file", fix="check the path")
     return text
 
 
 def read_rows(path: Path, *, shape: str) -> list[Row]:
-    """The rows of a .csv or .jsonl file; `shape` is what one looks like, for the errors."""
+    """The rows of a .csv or .jsonl file; `shape` is an example of a row, for error messages."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(
             f"{path}: {path.suffix or 'no ending'}",
             expected="a .csv or .jsonl file",
             fix=f"lines of {shape} in a .jsonl",
         )
-    text = read_text(path)
+    text = read_table(path)
     rows = list(
         csv_rows(path, text)
         if path.suffix.lower() == ".csv"
@@ -51,18 +51,18 @@ def read_rows(path: Path, *, shape: str) -> list[Row]:
 
 
 def csv_rows(path: Path, text: str) -> Iterator[Row]:
-    """A head that names the columns, then the rows. A row's line is the one that it ends on."""
+    """A header with the names of the columns, then the rows, each with the line that it ends on."""
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
         seen = f"{path}, line {reader.reader.line_num}: not CSV: {error}"
-        raise InputError(seen, expected="a head and rows", fix="correct the line") from None
+        raise InputError(seen, expected="a header and rows", fix="correct the line") from None
 
 
 def jsonl_rows(path: Path, text: str, *, shape: str) -> Iterator[Row]:
-    """An object a line; empty lines are passed over."""
+    """One object per line; empty lines are skipped."""
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue

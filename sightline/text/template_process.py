@@ -1,8 +1,6 @@
-"""The process that renders chat templates, which come with models and are programs of strangers:
-sandboxed, small, and killable.
+"""The process that renders chat templates, which are untrusted code that comes with models.
 
-It runs by itself, nothing of sightline imported: see `limited`, which starts it and holds it to its
-limits.
+It imports nothing of sightline. `sightline.sandbox` starts it and enforces its limits.
 """
 
 from __future__ import annotations
@@ -23,46 +21,46 @@ from jinja2.utils import Namespace
 
 SECONDS = 2.0
 MEMORY = 512 * 1024 * 1024
-LONGEST_OUTPUT = 4 * 1024 * 1024
+MAX_OUTPUT = 4 * 1024 * 1024
 
 
-class Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what the model wrote, for training; a rendered
-    chat has it as it is."""
+class GenerationTag(Extension):
+    """`{% generation %}…{% endgeneration %}` marks what the model wrote, for training;
+    rendering ignores the tags."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The statements between the tags, in a scope of their own."""
+        """The statements between the tags, in a new scope."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return [nodes.Scope(body).set_lineno(line)]
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, except that what is forbidden is an error and not an empty text."""
+class StrictEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, except that forbidden access is an error instead of an empty text."""
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:
-        """Refuse at once."""
+        """Raise at once."""
         raise SecurityError(f"{attribute!r} of a {type(obj).__name__} is not allowed")
 
 
 class PlainNamespace(Namespace):
-    """`namespace()` without hidden names."""
+    """`namespace()` without names that begin with an underscore."""
 
     def __init__(*args: Any, **names: Any) -> None:
         values = dict(*args[1:], **names)
         for name in values:
-            visible(name)
+            refuse_hidden_name(name)
         Namespace.__init__(args[0], values)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        visible(name)
+        refuse_hidden_name(name)
         super().__setitem__(name, value)
 
 
 class PlainDict:
-    """`dict()` and nothing of the type behind it."""
+    """`dict()` without access to the type itself."""
 
     def __call__(self, *args: Any, **names: Any) -> dict[Any, Any]:
         return dict(*args, **names)
@@ -72,7 +70,7 @@ class PlainDict:
         return dict.fromkeys(*args)
 
 
-def visible(name: Any) -> None:
+def refuse_hidden_name(name: Any) -> None:
     """Refuse names that begin with an underscore."""
     if str(name).startswith("_"):
         raise SecurityError(f"the name {name!r} is not allowed")
@@ -85,22 +83,22 @@ def to_json(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is, where Jinja's own filter would escape it for HTML."""
+    """JSON without the HTML escapes of Jinja's filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
 def raise_exception(message: Any) -> NoReturn:
-    """How a template says that it does not take these messages."""
+    """Called by a template that rejects the messages."""
     raise TemplateError(str(message))
 
 
 @lru_cache(maxsize=16)
-def compiled(template: str) -> Template:
-    """A template with the names that chat templates use."""
-    environment = Sandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+def compile_template(template: str) -> Template:
+    """A template with the functions that chat templates use."""
+    environment = StrictEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = to_json
     names: dict[str, Any] = environment.globals  # pyright: ignore[reportAssignmentType]
@@ -108,33 +106,33 @@ def compiled(template: str) -> Template:
     return environment.from_string(template)
 
 
-def clock(now: str) -> Callable[[str], str]:
-    """`strftime_now` at the asker's time."""
+def strftime_at(now: str) -> Callable[[str], str]:
+    """`strftime_now` for a fixed time."""
     return lambda form: datetime.fromisoformat(now).strftime(form)
 
 
-def rendered(request: dict[str, Any]) -> str:
-    """The text of a chat, unless it grows too long."""
+def render_template(request: dict[str, Any]) -> str:
+    """The text of a chat; an error if it grows too long."""
     parts: list[str] = []
     size = 0
-    for part in compiled(request["template"]).generate(
-        request["values"] | {"strftime_now": clock(request["now"])}
+    for part in compile_template(request["template"]).generate(
+        request["values"] | {"strftime_now": strftime_at(request["now"])}
     ):
         size += len(part)
-        if size > LONGEST_OUTPUT:
-            raise TemplateError(f"it writes more than {LONGEST_OUTPUT:,} characters")
+        if size > MAX_OUTPUT:
+            raise TemplateError(f"it writes more than {MAX_OUTPUT:,} characters")
         parts.append(part)
     return "".join(parts)
 
 
 def answer(request: dict[str, Any]) -> dict[str, str]:
-    """The text, or why there is none."""
+    """The text, or the error."""
     try:
-        return {"text": rendered(request)}
+        return {"text": render_template(request)}
     except MemoryError:
         return {"error": f"it needs more than {MEMORY // 1024**2} MB of memory"}
     except RecursionError:
-        return {"error": "it calls itself without end"}
+        return {"error": "it recurses without end"}
     except Exception as error:
         line = getattr(error, "lineno", None)
         reason = " ".join(str(error).split())[:200] or type(error).__name__

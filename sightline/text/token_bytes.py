@@ -1,12 +1,10 @@
-"""The bytes that each token writes, for whoever must know a text before it is written: constrained
-generation.
+"""The bytes that each token writes, for constrained generation.
 
     decode(ids)  =  opening(id₁) · within(id₂) · within(id₃) · …        as UTF-8
 
-`opening` differs from `within` only where a tokenizer treats the beginning of a text in its own
-way: SentencePiece drops the space that it put there itself, WordPiece puts a space before every
-word but the first. Control tokens write nothing.
-"""
+`opening` differs from `within` only where a tokenizer treats the beginning of a text differently:
+SentencePiece drops the space that it added, WordPiece puts a space before every word but the first.
+Control tokens write nothing."""
 
 from __future__ import annotations
 
@@ -26,27 +24,27 @@ TRIAL_LENGTH = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """By id, what a token writes within a text; and for those that differ there, what it writes
-    when it opens one."""
+class TokenByteTable:
+    """By id, the bytes of a token within a text; and at its beginning, for tokens that differ
+    there."""
 
     within: list[bytes]
     opening: dict[int, bytes] = field(default_factory=dict[int, bytes])
 
     def join(self, ids: Sequence[int]) -> bytes:
-        """The text of ids that are no control tokens."""
+        """The bytes of ids that are not control tokens."""
         first = b"".join(self.opening.get(id, self.within[id]) for id in ids[:1])
         return first + b"".join(self.within[id] for id in ids[1:])
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """For every id the bytes that it writes within a text; nothing for control tokens and for ids
-    without a piece."""
-    return written(tokenizer).within
+    """For every id its bytes within a text; empty for control tokens and for ids without a
+    piece."""
+    return token_byte_table(tokenizer).within
 
 
-def written(tokenizer: Tokenizer) -> Written:
-    """What each token writes, or one line about why that cannot be said of this tokenizer."""
+def token_byte_table(tokenizer: Tokenizer) -> TokenByteTable:
+    """The bytes of each token; an InputError if they depend on the context."""
     engine = tokenizer.engine
     ids = [
         id
@@ -55,7 +53,7 @@ def written(tokenizer: Tokenizer) -> Written:
     ]
     write = bytes_writer(engine)
     if write is None:
-        return _asked(engine, ids)
+        return _probe_decoder(engine, ids)
     texts = {id: write(id) for id in ids}
     drops = isinstance(engine, SentencePieceEngine) and engine.vocabulary().prefix_space
     opening = (
@@ -63,29 +61,28 @@ def written(tokenizer: Tokenizer) -> Written:
         if drops
         else {}
     )
-    return Written([texts.get(id, b"") for id in range(engine.size)], opening)
+    return TokenByteTable([texts.get(id, b"") for id in range(engine.size)], opening)
 
 
-def _asked(engine: Engine, ids: Sequence[int]) -> Written:
-    """Found by asking the decoder for each token beside one that is known, then checked on
-    sequences of many."""
-    known = _known(engine, ids)
+def _probe_decoder(engine: Engine, ids: Sequence[int]) -> TokenByteTable:
+    """Decode each token next to a known one, then verify on random sequences."""
+    anchor = _find_anchor(engine, ids)
     within = dict[int, bytes]()
     opening = dict[int, bytes]()
     for id in ids:
-        byte = known.byte(id)
-        within[id] = known.between(id) if byte is None else byte
-        first = known.before(id) if byte is None else byte
+        byte = anchor.byte(id)
+        within[id] = anchor.between(id) if byte is None else byte
+        first = anchor.before(id) if byte is None else byte
         if first != within[id]:
             opening[id] = first
-    found = Written([within.get(id, b"") for id in range(engine.size)], opening)
-    _check(engine, ids, found)
-    return found
+    table = TokenByteTable([within.get(id, b"") for id in range(engine.size)], opening)
+    _verify(engine, ids, table)
+    return table
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A token that writes a word, and that word at the beginning and after it."""
+class _Anchor:
+    """A token that writes a word: its text at the beginning and within a text."""
 
     engine: Engine
     anchor: int
@@ -94,32 +91,32 @@ class _Known:
     has_bytes: bool
 
     def between(self, id: int) -> bytes:
-        """What a token writes between two that are known."""
+        """The bytes of a token between two anchors."""
         return self._without(
             self.engine.text([self.anchor, id, self.anchor], skip_special=True), self.first, id
         )
 
     def before(self, id: int) -> bytes:
-        """What a token writes at the beginning, before one that is known."""
+        """The bytes of a token at the beginning, before an anchor."""
         return self._without(self.engine.text([id, self.anchor], skip_special=True), "", id)
 
     def byte(self, id: int) -> bytes | None:
-        """The byte beyond ASCII that a token spells: part of a character, which the decoder alone
-        would not show."""
+        """The non-ASCII byte of a byte token: part of a character, which cannot be decoded
+        alone."""
         piece = self.engine.piece(id) or ""
         spelled = self.has_bytes and SPELLED_BYTE.fullmatch(piece)
         return bytes([int(piece[3:5], 16)]) if spelled and int(piece[3:5], 16) >= 0x80 else None
 
     def _without(self, text: str, front: str, id: int) -> bytes:
-        """A text without the known words around it."""
+        """The text without the anchors around it."""
         middle = text[len(front) : len(text) - len(self.later)]
         lost = REPLACEMENT in middle and REPLACEMENT not in (self.engine.piece(id) or "")
         if lost or text != front + middle + self.later:
-            raise _unsure(self.engine, id)
+            raise _depends_on_context(self.engine, id)
         return middle.encode()
 
 
-def _known(engine: Engine, ids: Sequence[int]) -> _Known:
+def _find_anchor(engine: Engine, ids: Sequence[int]) -> _Anchor:
     """The first token that writes a word of letters."""
     for id in ids:
         text = engine.text([id], skip_special=True)
@@ -129,30 +126,30 @@ def _known(engine: Engine, ids: Sequence[int]) -> _Known:
             has_bytes = (
                 letter is not None and engine.text([id, letter], skip_special=True) == f"{text}A"
             )
-            return _Known(engine, id, text, later, has_bytes)
+            return _Anchor(engine, id, text, later, has_bytes)
     raise InputError(
-        "a tokenizer without a word in it",
+        "a tokenizer without any word",
         expected="tokens that write text",
         fix="generate without a constraint",
     )
 
 
-def _check(engine: Engine, ids: Sequence[int], found: Written) -> None:
-    """Some hundred sequences of tokens must decode to their bytes; Marian drops white space around
-    a text."""
-    dice = random.Random(0)
-    around = None if isinstance(engine, MarianEngine) else ""
+def _verify(engine: Engine, ids: Sequence[int], table: TokenByteTable) -> None:
+    """Random sequences of tokens must decode to their bytes; Marian strips white space around a
+    text."""
+    generator = random.Random(0)
+    stripped = None if isinstance(engine, MarianEngine) else ""
     for _ in range(TRIALS):
-        some = dice.choices(ids, k=TRIAL_LENGTH)
+        sequence = generator.choices(ids, k=TRIAL_LENGTH)
         try:
-            text = found.join(some).decode()
+            text = table.join(sequence).decode()
         except UnicodeDecodeError:
             continue
-        if engine.text(some, skip_special=True).strip(around) != text.strip(around):
-            raise _unsure(engine, some[0])
+        if engine.text(sequence, skip_special=True).strip(stripped) != text.strip(stripped):
+            raise _depends_on_context(engine, sequence[0])
 
 
-def _unsure(engine: Engine, id: int) -> InputError:
+def _depends_on_context(engine: Engine, id: int) -> InputError:
     return InputError(
         f"what the token {engine.piece(id)!r} writes depends on its neighbours",
         expected="a tokenizer whose tokens write the same bytes everywhere",

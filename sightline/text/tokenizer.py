@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sightline.text.engines.engine import Engine, Span
-from sightline.text.vocabulary.build import engine_of
+from sightline.text.vocabulary.build import build_engine
 from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, UNKNOWN, SpecialIds, Vocabulary
 
 
@@ -42,9 +42,9 @@ class Tokenizer:
 
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary) -> Tokenizer:
-        """The tokenizer that a checkpoint's reader described."""
+        """The tokenizer of a vocabulary."""
         ids = {name: getattr(vocabulary, name) for name in ("bos", "eos", "pad", "unknown", "mask")}
-        return cls(engine_of(vocabulary), ids=ids, chat_template=vocabulary.chat_template)
+        return cls(build_engine(vocabulary), ids=ids, chat_template=vocabulary.chat_template)
 
     from_gguf = from_llama2c = from_vocabulary
 
@@ -55,8 +55,8 @@ class Tokenizer:
         *,
         special: Sequence[str] = ("<pad>", "<s>", "</s>", "<unk>"),
     ) -> Tokenizer:
-        """One token per character, after the special ones (padding, begin, end, unknown; as many as
-        given)."""
+        """One token per character, after the special ones (padding, begin, end, unknown; any number
+        of them)."""
         pieces = [*special, *characters]
         kinds = [
             *(UNKNOWN if piece == "<unk>" else CONTROL for piece in special),
@@ -86,12 +86,12 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids that steer the model and are no text."""
-        named = (self.bos, self.eos, self.pad, self.mask)
-        return self.engine.specials | {id for id in named if id is not None}
+        """Ids of control tokens, which are not text."""
+        ids = (self.bos, self.eos, self.pad, self.mask)
+        return self.engine.specials | {id for id in ids if id is not None}
 
     def encode(self, text: str, *, special: bool = False, control: bool = False) -> list[int]:
-        """The ids of a text; a lone surrogate, which no encoding has, becomes U+FFFD."""
+        """The ids of a text; a lone surrogate becomes U+FFFD."""
         before, after = self.engine.around if special else ((), ())
         ids = self.engine.ids(_valid(text), control=control) if text else []
         return [*before, *ids, *after]
@@ -101,19 +101,19 @@ class Tokenizer:
         nothing."""
         known = [int(id) for id in ids]
         special = self.special_ids if skip_special else frozenset[int]()
-        kept = [id for id in known if 0 <= id < self.vocab_size and id not in special]
-        return self.engine.text(kept, skip_special=skip_special) if kept else ""
+        text_ids = [id for id in known if 0 <= id < self.vocab_size and id not in special]
+        return self.engine.text(text_ids, skip_special=skip_special) if text_ids else ""
 
     def offsets(self, text: str) -> list[Span]:
-        """For each id of `encode(text)`, where its characters begin and end."""
+        """For each id of `encode(text)`, the start and end of its characters."""
         return self.engine.spans(_valid(text)) if text else []
 
     def token(self, id: int, *, source: bool = False) -> str:
         """One token as a reader would write it: " world", "<|endoftext|>"; bytes that are no
         character as \\xe3.
 
-        `source` gives the token that is read, for the rare tokenizer that writes other characters
-        than it reads (letters to sounds).
+        `source` gives the input side of the rare tokenizer whose output characters differ (letters
+        to sounds).
         """
         return self.engine.readable(id, source=source) if 0 <= id < self.vocab_size else f"<{id}>"
 
@@ -124,8 +124,8 @@ class Tokenizer:
     def vocabulary(self) -> Vocabulary:
         """The tokenizer as data, to be written into a GGUF file."""
         ids = {"bos": self.bos, "eos": self.eos, "pad": self.pad}
-        given = {name: id for name, id in ids.items() if id is not None}
-        return replace(self.engine.vocabulary(), chat_template=self.chat_template, **given)
+        special = {name: id for name, id in ids.items() if id is not None}
+        return replace(self.engine.vocabulary(), chat_template=self.chat_template, **special)
 
 
 def _valid(text: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sightline.config.values import check_fields
-from sightline.errors import ConfigError, short
+from sightline.errors import ConfigError, short_repr
 
 Shape = Literal["cosine", "linear", "wsd", "inverse_sqrt", "constant"]
 OnBad = Literal["stop", "skip", "rewind"]
@@ -37,7 +37,7 @@ def number(
         kind = "a whole number" if whole else "a finite number"
         bounds = f"{kind} from {low:g}" + ("" if high == math.inf else f" to {high:g}")
         raise ConfigError(
-            f"{name} is {short(value)}",
+            f"{name} is {short_repr(value)}",
             expected=bounds,
             fix=f"{name}={max(low, 1) if whole else max(low, 0.001):g}",
         )
@@ -79,7 +79,9 @@ class AdamW:
         number("weight_decay", self.weight_decay, low=0, high=10)
         if len(self.betas) != 2:
             raise ConfigError(
-                f"betas are {short(self.betas)}", expected="two numbers", fix="betas=(0.9, 0.99)"
+                f"betas are {short_repr(self.betas)}",
+                expected="two numbers",
+                fix="betas=(0.9, 0.99)",
             )
         for beta in self.betas:
             number("beta", beta, low=0, high=BELOW_ONE)

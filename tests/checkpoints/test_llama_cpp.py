@@ -19,7 +19,7 @@ from bench import peers
 from sightline.checkpoints.formats.gguf.header import gguf_header
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary.gguf import from_metadata
-from sightline.text.vocabulary.pre_tokenizers import NAMES, split_by
+from sightline.text.vocabulary.pre_tokenizers import NAMES, pre_tokenizer
 from tests.checkpoints.tiny_gguf import DECODERS, MODELS, make
 from tests.support.gguf_architectures import TOKENS, truth, write
 
@@ -137,7 +137,7 @@ def vocabularies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def vocabulary_only(path: Path, name: str) -> Path:
     """A byte-level vocabulary of 600 pieces, trained on the texts themselves."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = split_by(NAMES[name])
+    tokenizer.pre_tokenizer = pre_tokenizer(NAMES[name])
     letters = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
         TEXTS, trainers.BpeTrainer(vocab_size=600, initial_alphabet=letters, show_progress=False)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sightline.cli.main import main
-from sightline.text.training.subwords import save, train
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_another_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
-    save(train(["book.txt"], vocab_size=265), "tokenizer")
+    save_tokenizer(train_tokenizer(["book.txt"], vocab_size=265), "tokenizer")
     prepared("--tokenizer", "tokenizer")
     assert "given, 265 tokens" in capsys.readouterr().out
     assert Path("made/tokenizer.json").read_bytes() == Path("tokenizer/tokenizer.json").read_bytes()

@@ -12,7 +12,7 @@ from sightline.cli.main import main
 from sightline.cli.ui import loading
 from sightline.demo import tour
 from sightline.errors import CheckpointError
-from sightline.text.training.subwords import save, train
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random decoder that knows the demo's words."""
     place = tmp_path_factory.mktemp("demo")
     (place / "text").write_text(f"{tour.SENTENCE}\n{tour.STORY}\n" * 50)
-    save(train([place / "text"], vocab_size=332), place / "model")
+    save_tokenizer(train_tokenizer([place / "text"], vocab_size=332), place / "model")
     torch.manual_seed(0)
     model = sl.Model(
         sl.build(sl.llama(width=32, layers=2, heads=4, vocab_size=332, max_positions=128))

@@ -17,7 +17,7 @@ from sightline.engine.engine import NativeEngine
 from sightline.engine.quality import MatrixError, Quality, report
 from sightline.kernels import library as kernels
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import save, train
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 TEXT = "the cat sat on the mat and looked at the dog that sat by the door; "
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     at = tmp_path_factory.mktemp("quantize")
     (at / "text.txt").write_text(TEXT * 40, encoding="utf-8")
     (at / "empty.txt").write_text("")
-    tokens = save(train([at / "text.txt"], vocab_size=280), at / "tokenizer")
+    tokens = save_tokenizer(train_tokenizer([at / "text.txt"], vocab_size=280), at / "tokenizer")
     torch.manual_seed(3)
     transformer = sl.build(sl.llama(**SIZE)).eval()
     with torch.no_grad():

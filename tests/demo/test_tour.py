@@ -14,7 +14,7 @@ import sightline as sl
 from sightline.demo import tour
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import save, train
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 from tests.support.page_elements import traced
 from tests.support.tiny import ENCODER_DECODERS
 
@@ -24,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> sl.Model:
     """A random decoder whose tokenizer knows the demo's words as one token each."""
     place = tmp_path_factory.mktemp("words")
     (place / "text").write_text(f"{tour.SENTENCE}\n{tour.STORY}\n" * 50)
-    save(train([place / "text"], vocab_size=332), place / "tokenizer")
+    save_tokenizer(train_tokenizer([place / "text"], vocab_size=332), place / "tokenizer")
     torch.manual_seed(0)
     transformer = sl.build(
         sl.llama(width=32, layers=3, heads=4, kv_heads=2, vocab_size=332, max_positions=128)

@@ -28,7 +28,7 @@ def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old")
 
     def fail() -> None:
-        with atomic.replacing(tmp_path / "a.txt") as file:
+        with atomic.atomic_write(tmp_path / "a.txt") as file:
             file.write(b"half")
             raise KeyboardInterrupt
 

@@ -48,11 +48,11 @@ def test_a_file_larger_than_the_limit_is_refused_before_it_is_read(tmp_path: Pat
     with pytest.raises(OSError, match="larger than 100,000,000 bytes"):
         read_text_file(path)
     path.write_bytes(b"four")
-    assert read_regular_file(path, most_bytes=4) == b"four"
+    assert read_regular_file(path, max_bytes=4) == b"four"
     with pytest.raises(OSError, match="larger than 3 bytes"):
-        read_regular_file(path, most_bytes=3)
+        read_regular_file(path, max_bytes=3)
     with pytest.raises(OSError, match="larger than 3 bytes"):
-        open_regular_file(path, most_bytes=3)
+        open_regular_file(path, max_bytes=3)
 
 
 def test_a_refused_file_leaves_no_descriptor_open(tmp_path: Path) -> None:

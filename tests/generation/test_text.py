@@ -16,7 +16,7 @@ import sightline as sl
 from sightline.cli.main import main
 from sightline.generation.constrained import choice
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import save, train
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 
 TEXT = "the cat sat on the mat and the dog sat on the log; 猫がマットの上に座った。🙂 " * 40
 
@@ -26,7 +26,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model of its own with a trained byte-level tokenizer, saved."""
     place = tmp_path_factory.mktemp("text")
     (place / "text.txt").write_text(TEXT, encoding="utf-8")
-    tokens = save(train([place / "text.txt"], vocab_size=300), place / "tokenizer")
+    tokens = save_tokenizer(
+        train_tokenizer([place / "text.txt"], vocab_size=300), place / "tokenizer"
+    )
     torch.manual_seed(3)
     config = sl.gpt(
         width=32, layers=2, heads=4, vocab_size=300, max_positions=64, positions="rotary"

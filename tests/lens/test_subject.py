@@ -10,7 +10,7 @@ import pytest
 from sightline.lens.trace import subject
 from sightline.lens.trace.subject import Token, read_tokens
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import save, train
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, Vocabulary
 from tests.tasks.tiny_folders import word_pieces
 
@@ -23,7 +23,7 @@ def by_bytes(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     place = tmp_path_factory.mktemp("bytes")
     (place / "text.txt").write_text(TEXT, encoding="utf-8")
     found = Tokenizer.from_folder(
-        save(train([place / "text.txt"], vocab_size=280), place / "tokenizer")
+        save_tokenizer(train_tokenizer([place / "text.txt"], vocab_size=280), place / "tokenizer")
     )
     assert found is not None
     return found

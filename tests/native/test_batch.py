@@ -20,7 +20,7 @@ from sightline.generation.text import stream_many
 from sightline.generation.torch_batch import TorchBatchRunner
 from sightline.kernels import library as kernels
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import save, train
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 from tests.support import tiny
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
@@ -285,7 +285,7 @@ def saved(tmp_path_factory):
         "the cat sat on the mat and the dog sat on the log. " * 40, encoding="utf-8"
     )
     tokenizer = Tokenizer.from_folder(
-        save(train([place / "text.txt"], vocab_size=280), place / "tokenizer")
+        save_tokenizer(train_tokenizer([place / "text.txt"], vocab_size=280), place / "tokenizer")
     )
     torch.manual_seed(3)
     config = sl.llama(width=32, layers=2, heads=4, kv_heads=2, vocab_size=280, max_positions=64)

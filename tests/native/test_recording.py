@@ -25,7 +25,7 @@ from sightline.lens.trace.subject import read_tokens
 from sightline.lens.trace.trace import Trace, trace_of
 from sightline.record import Recorder
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import save, train
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 from tests.support import tiny
 
 pytestmark = [
@@ -345,7 +345,9 @@ def test_of_each_pass_only_its_queries_stay() -> None:
 def test_tokens_are_read_once_but_bytes_of_a_character_together(tmp_path) -> None:
     (tmp_path / "text.txt").write_text("the cat sat on the mat; " * 40, encoding="utf-8")
     reader = Tokenizer.from_folder(
-        save(train([tmp_path / "text.txt"], vocab_size=272), tmp_path / "tokenizer")
+        save_tokenizer(
+            train_tokenizer([tmp_path / "text.txt"], vocab_size=272), tmp_path / "tokenizer"
+        )
     )
     assert reader is not None
     twin = native_runner(tiny.make(sl.llama(**(tiny.SIZE | {"vocab_size": 300}))))

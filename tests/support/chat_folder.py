@@ -8,7 +8,7 @@ import torch
 
 import sightline as sl
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import save, train
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 
 TEXT = (
     "the cat sat on the mat and the dog sat on the log; 猫がマットの上に座った。🙂 user assistant system "
@@ -24,7 +24,9 @@ TEMPLATE = (
 def make_folder(place: Path, *, template: str | None = TEMPLATE, context: int = 256) -> Path:
     """A tiny model with a trained byte-level tokenizer and a chat template, saved."""
     (place / "text.txt").write_text(TEXT, encoding="utf-8")
-    tokens = save(train([place / "text.txt"], vocab_size=320), place / "tokenizer")
+    tokens = save_tokenizer(
+        train_tokenizer([place / "text.txt"], vocab_size=320), place / "tokenizer"
+    )
     tokenizer = Tokenizer.from_folder(tokens)
     tokenizer.chat_template = template
     torch.manual_seed(3)

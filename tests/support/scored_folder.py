@@ -9,7 +9,7 @@ import torch
 
 import sightline as sl
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import save, train
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 
 TEXT = "the cat sat on the mat and the dog sat on the log; 猫がマットの上に座った。🙂 "
 
@@ -19,7 +19,7 @@ SIZE = {"width": 24, "layers": 2, "heads": 4, "vocab_size": 300, "max_positions"
 def saved(at: Path, config: sl.ModelConfig, **said: object) -> Path:
     """A tiny model with a trained tokenizer, as a folder."""
     (at / "text.txt").write_text(TEXT * 40, encoding="utf-8")
-    tokens = save(train([at / "text.txt"], vocab_size=300), at / "tokenizer")
+    tokens = save_tokenizer(train_tokenizer([at / "text.txt"], vocab_size=300), at / "tokenizer")
     torch.manual_seed(3)
     transformer = sl.build(config).eval()
     with torch.no_grad():

@@ -17,7 +17,7 @@ from sightline.text.engines.rust import RustEngine
 from sightline.text.engines.sentencepiece import SentencePieceEngine
 from sightline.text.streaming import TextStream
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.vocabulary.sentencepiece_model import parse
+from sightline.text.vocabulary.sentencepiece_model import parse_sentencepiece
 
 CORPUS = [
     "the cat sat on the mat, didn't it?",
@@ -80,7 +80,7 @@ def sentencepiece_bpe() -> bytes:
 def sentencepiece_json() -> Tokenizer:
     """Llama 2's tokenizer.json: byte fallback by the Rust library, whose runs of bytes are whole or
     U+FFFD throughout."""
-    vocabulary = parse(Path("test"), sentencepiece_bpe())
+    vocabulary = parse_sentencepiece(Path("test"), sentencepiece_bpe())
     ids = {piece: id for id, piece in enumerate(vocabulary.pieces)}
     made = tokenizers.Tokenizer(
         models.BPE(vocab=ids, merges=[], unk_token="<unk>", fuse_unk=True, byte_fallback=True)
@@ -106,7 +106,7 @@ def marian() -> Tokenizer:
         "<unk>",
         *(
             piece
-            for piece in parse(Path("test"), sentencepiece_bpe()).pieces
+            for piece in parse_sentencepiece(Path("test"), sentencepiece_bpe()).pieces
             if piece not in ("<s>", "</s>", "<unk>")
         ),
     ]
@@ -163,7 +163,9 @@ def tokenizer(kind: str) -> Tokenizer:
         )
     if kind == "sentencepiece":
         return Tokenizer(
-            SentencePieceEngine(parse(Path("test"), sentencepiece_bpe()), sentencepiece_bpe())
+            SentencePieceEngine(
+                parse_sentencepiece(Path("test"), sentencepiece_bpe()), sentencepiece_bpe()
+            )
         )
     if kind == "marian":
         return marian()

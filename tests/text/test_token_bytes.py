@@ -12,7 +12,7 @@ from tokenizers import decoders, models
 
 from sightline.errors import InputError
 from sightline.text.engines.rust import RustEngine
-from sightline.text.token_bytes import token_bytes, written
+from sightline.text.token_bytes import token_byte_table, token_bytes
 from sightline.text.tokenizer import Tokenizer
 from tests.support.stream_tokenizers import KINDS, TEXTS, tokenizer
 
@@ -28,7 +28,7 @@ def shown(kind: str, text: str) -> str:
 @pytest.mark.parametrize("kind", KNOWN)
 def test_the_bytes_joined_are_decode(kind: str) -> None:
     made = tokenizer(kind)
-    found = written(made)
+    found = token_byte_table(made)
     text_ids = [id for id in range(made.vocab_size) if id not in made.special_ids]
     seen = 0
 
@@ -53,7 +53,7 @@ def test_the_bytes_joined_are_decode(kind: str) -> None:
 def test_the_bytes_of_a_text_are_its_bytes(kind: str) -> None:
     """SentencePiece puts a space before a text, which `within` shows and `opening` does not."""
     made = tokenizer(kind)
-    found, within = written(made), token_bytes(made)
+    found, within = token_byte_table(made), token_bytes(made)
     space = b" " if kind == "sentencepiece" else b""
 
     @settings(max_examples=200, deadline=None)
@@ -83,7 +83,7 @@ def test_each_kind_by_hand() -> None:
         ("characters", "日", "日".encode(), "日".encode()),
     ]:
         made = tokenizer(kind)
-        id, found = made.id_of(piece), written(made)
+        id, found = made.id_of(piece), token_byte_table(made)
         assert id is not None, (kind, piece)
         assert (found.within[id], found.opening.get(id, found.within[id])) == (within, opening), (
             kind,

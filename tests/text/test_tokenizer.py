@@ -20,8 +20,12 @@ from sightline.text.engines.sentencepiece import encoded_spans
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary.gguf import from_metadata, to_metadata
 from sightline.text.vocabulary.patterns import check_pattern
-from sightline.text.vocabulary.pre_tokenizers import NAMES, QWEN2, split_by
-from sightline.text.vocabulary.sentencepiece_model import parse, serialise, without_prefix_space
+from sightline.text.vocabulary.pre_tokenizers import NAMES, QWEN2, pre_tokenizer
+from sightline.text.vocabulary.sentencepiece_model import (
+    parse_sentencepiece,
+    serialise,
+    without_prefix_space,
+)
 from sightline.text.vocabulary.vocabulary import Vocabulary
 from tests.support.tokenizer_files import (
     CORPUS,
@@ -170,7 +174,7 @@ def test_tokenizer_json(kind: str, tmp_path: Path) -> None:
 
 def _bytes_json() -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = split_by("qwen2")
+    tokenizer.pre_tokenizer = pre_tokenizer("qwen2")
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
@@ -276,7 +280,7 @@ def test_sentencepiece_goes_through_gguf(name: str, tmp_path: Path) -> None:
     """Its model as data, as GGUF's keys, as data, as a model again: the same ids."""
     kind, options = SENTENCEPIECE[name]
     model = sentencepiece_model(kind, **options)
-    first = parse(tmp_path, model)
+    first = parse_sentencepiece(tmp_path, model)
     metadata = {key: numbers(value) for key, value in to_metadata(first).items()}
     again = from_metadata(tmp_path, metadata)
     assert again is not None
@@ -307,7 +311,7 @@ def test_marians_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         pieces += [
             piece
-            for piece in parse(tmp_path, data).pieces
+            for piece in parse_sentencepiece(tmp_path, data).pieces
             if piece not in pieces and piece != "<s>"
         ]
     (tmp_path / "vocab.json").write_text(
@@ -449,7 +453,7 @@ def test_a_long_run_takes_linear_time(kind: str, sign: str, tmp_path: Path) -> N
     ],
 )
 def test_words_are_cut_as_the_models_cut_them(name: str, pieces: list[str]) -> None:
-    assert [piece for piece, _ in split_by(name).pre_tokenize_str("don't 1234  X")] == pieces
+    assert [piece for piece, _ in pre_tokenizer(name).pre_tokenize_str("don't 1234  X")] == pieces
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES.values())))

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import READ, SPECIAL, Kind, Text, least, save, train
+from sightline.text.training.subwords import (
+    READ,
+    SPECIAL,
+    Kind,
+    TextParts,
+    save_tokenizer,
+    smallest_vocabulary,
+    train_tokenizer,
+)
 
 KINDS: tuple[Kind, ...] = ("bpe", "unigram")
 
@@ -33,7 +41,9 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=KINDS)
 def folder(book: Path, request: pytest.FixtureRequest) -> Path:
-    return save(train([book], vocab_size=500, kind=request.param), book.parent / request.param)
+    return save_tokenizer(
+        train_tokenizer([book], vocab_size=500, kind=request.param), book.parent / request.param
+    )
 
 
 def test_ours_and_theirs_open_it(folder: Path) -> None:
@@ -77,7 +87,7 @@ def test_files_are_read_in_parts(tmp_path: Path) -> None:
     spaced.write_text("\ufeff" + "日本語 " * 30_000, encoding="utf-8")
     solid.write_text("é" * 150_000, encoding="utf-8")
     told: list[tuple[str, int, int]] = []
-    parts = list(Text([spaced, solid], lambda *state: told.append(state)))
+    parts = list(TextParts([spaced, solid], lambda *state: told.append(state)))
     assert "".join(parts) == "日本語 " * 30_000 + "é" * 150_000
     assert max(map(len, parts)) <= READ
     assert told[-1] == ("reading", told[-1][2], 600_003)
@@ -90,18 +100,18 @@ def test_more_tokens_than_there_are(book: Path, kind: Kind) -> None:
         InputError,
         match=r"the texts have only [\d,]+ tokens to learn, 90,000 were asked for.*Fix: --vocab \d+$",
     ) as error:
-        train([book], vocab_size=90_000, kind=kind)
+        train_tokenizer([book], vocab_size=90_000, kind=kind)
     possible = int(str(error.value).split()[-1])
-    assert train([book], vocab_size=possible, kind=kind).get_vocab_size() == possible
+    assert train_tokenizer([book], vocab_size=possible, kind=kind).get_vocab_size() == possible
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_smallest(book: Path, kind: Kind) -> None:
-    low = least(kind)
-    assert train([book], vocab_size=low, kind=kind).get_vocab_size() == low
+    low = smallest_vocabulary(kind)
+    assert train_tokenizer([book], vocab_size=low, kind=kind).get_vocab_size() == low
     for size in (low - 1, 0, -5, 10**7):
         with pytest.raises(InputError, match=f"a vocabulary of .*; expected {low} "):
-            train([book], vocab_size=size, kind=kind)
+            train_tokenizer([book], vocab_size=size, kind=kind)
 
 
 @pytest.mark.parametrize(
@@ -123,15 +133,15 @@ def test_files_that_are_refused(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError) as error:
-        train([book, path], vocab_size=300, kind=kind)
+        train_tokenizer([book, path], vocab_size=300, kind=kind)
     assert str(error.value).startswith(f"{path}: {said}")
 
 
 def test_a_folder_and_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no file"):
-        train([tmp_path])
+        train_tokenizer([tmp_path])
     with pytest.raises(InputError, match="no text to learn from"):
-        train([])
+        train_tokenizer([])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -139,13 +149,13 @@ def test_very_little_text(tmp_path: Path, kind: Kind) -> None:
     path = tmp_path / "a.txt"
     path.write_text("a")
     with pytest.raises(InputError) as error:
-        train([path], vocab_size=500, kind=kind)
+        train_tokenizer([path], vocab_size=500, kind=kind)
     assert "\n" not in str(error.value)
 
 
 def test_another_tokenizer_is_not_overwritten(book: Path, tmp_path: Path) -> None:
-    made = train([book], vocab_size=300)
-    save(made, tmp_path)
+    made = train_tokenizer([book], vocab_size=300)
+    save_tokenizer(made, tmp_path)
     assert (
         json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
     )
@@ -154,8 +164,8 @@ def test_another_tokenizer_is_not_overwritten(book: Path, tmp_path: Path) -> Non
         "tokenizer_config.json",
     ]
     with pytest.raises(InputError, match=r"has a tokenizer.json already"):
-        save(made, tmp_path)
+        save_tokenizer(made, tmp_path)
     with pytest.raises(InputError, match="is a file"):
-        save(made, book)
+        save_tokenizer(made, book)
     with pytest.raises(InputError, match="cannot be written"):
-        save(made, book / "below")
+        save_tokenizer(made, book / "below")

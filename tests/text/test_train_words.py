@@ -17,10 +17,10 @@ from sightline.text.training.words import (
     END_OF_TEXT,
     PAD,
     UNKNOWN,
-    bilingual,
-    characters,
-    lines_of,
+    chain_columns,
+    character_tokenizer,
     tokenizer_config,
+    train_bilingual,
 )
 
 SENTENCES = [
@@ -43,7 +43,7 @@ def saved(folder: Path, tokenizer: object, config: bytes) -> Tokenizer:
 @settings(max_examples=60, deadline=None)
 @given(st.text(min_size=1, max_size=60))
 def test_each_character_is_a_token(text: str) -> None:
-    tokenizer = characters([text[:5], text[5:]])
+    tokenizer = character_tokenizer([text[:5], text[5:]])
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     assert len(ids) == len(text)
     assert tokenizer.decode(ids) == text
@@ -53,7 +53,9 @@ def test_each_character_is_a_token(text: str) -> None:
 
 def test_characters_that_never_occurred(tmp_path: Path) -> None:
     tokenizer = saved(
-        tmp_path, characters(["abc\n"]), tokenizer_config(END_OF_TEXT, END_OF_TEXT, unknown=UNKNOWN)
+        tmp_path,
+        character_tokenizer(["abc\n"]),
+        tokenizer_config(END_OF_TEXT, END_OF_TEXT, unknown=UNKNOWN),
     )
     assert tokenizer.encode("aïb") == [3, 1, 4]
     assert tokenizer.encode(END_OF_TEXT)[:2] == [1, 1]
@@ -62,12 +64,12 @@ def test_characters_that_never_occurred(tmp_path: Path) -> None:
     assert theirs.encode("cab\n") == tokenizer.encode("cab\n") == [5, 3, 4, 2]
     assert theirs.eos_token_id == 0
     with pytest.raises(InputError, match="no character to learn"):
-        characters([])
+        character_tokenizer([])
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    made = bilingual(lines_of(SENTENCES[:3], SENTENCES[3:]), vocab_size=400, join=True)
+    made = train_bilingual(chain_columns(SENTENCES[:3], SENTENCES[3:]), vocab_size=400, join=True)
     return saved(tmp_path_factory.mktemp("both"), made, tokenizer_config(BEGIN, END, PAD))
 
 
@@ -92,7 +94,7 @@ def test_japanese_is_written_without_spaces(both: Tokenizer) -> None:
 )
 def test_nothing_is_unknown(text: str) -> None:
     """What no piece writes is written in bytes."""
-    tokenizer = bilingual(SENTENCES, vocab_size=400, lower=False, join=True)
+    tokenizer = train_bilingual(SENTENCES, vocab_size=400, lower=False, join=True)
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     decoded = tokenizer.decode(ids)
     normal = tokenizer.normalizer.normalize_str(text)  # pyright: ignore
@@ -105,7 +107,7 @@ def test_the_end_is_put_behind(both: Tokenizer) -> None:
 
 def test_too_little_text() -> None:
     with pytest.raises(InputError, match="almost no text to learn a vocabulary from"):
-        bilingual(["a b"], vocab_size=300)
+        train_bilingual(["a b"], vocab_size=300)
 
 
 def test_the_configuration() -> None:

@@ -14,8 +14,8 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import save, train
-from sightline.text.training.words import characters
+from sightline.text.training.subwords import save_tokenizer, train_tokenizer
+from sightline.text.training.words import character_tokenizer
 from sightline.training.data.chunk_encoders import Encoder, cut, of_bpe, of_characters, of_model
 
 
@@ -60,7 +60,9 @@ def unigram(book: Path, folder: Path) -> Path:
 @pytest.fixture(scope="module", params=["bpe", "metaspace", "sentencepiece"])
 def encoder(book: Path, request: pytest.FixtureRequest) -> Encoder:
     if request.param == "bpe":
-        return of_model(str(save(train([book], vocab_size=400), book.parent / "bpe")))
+        return of_model(
+            str(save_tokenizer(train_tokenizer([book], vocab_size=400), book.parent / "bpe"))
+        )
     return of_model(
         str(
             {"metaspace": metaspace, "sentencepiece": unigram}[request.param](
@@ -104,7 +106,7 @@ def test_where_a_cut_is() -> None:
 def test_characters_are_the_librarys(learned: str, text: str) -> None:
     """The table gives what the tokenizer beside the data gives, also for characters that it never
     saw."""
-    ours, theirs = of_characters([learned]), characters([learned])
+    ours, theirs = of_characters([learned]), character_tokenizer([learned])
     assert list(ours.part(text, first=True)) == theirs.encode(text, add_special_tokens=False).ids
     assert ours.vocab_size == theirs.get_vocab_size()
 

@@ -20,7 +20,7 @@ from sightline.checkpoints.formats.safetensors import (
 from sightline.checkpoints.formats.writing import INDEX, MANIFEST, VERSION
 from sightline.checkpoints.source import Entry, Source
 from sightline.errors import CheckpointError
-from sightline.files.checked import sha256, shown
+from sightline.files.checkpoint_files import file_sha256, printable_name
 from sightline.files.strict_json import read_json
 
 SINGLE = "model.safetensors"
@@ -78,7 +78,9 @@ def read_folder(
         raise _no_model(folder, names)
     keys = read_json(file_inside(folder, "config.json"))
     if skip_pickles and (pickle := _pickle(folder, names)):
-        note = f"{shown(pickle)} is a pickle, which is not read here: {_conversion(folder)}"
+        note = (
+            f"{printable_name(pickle)} is a pickle, which is not read here: {_conversion(folder)}"
+        )
         return Source(
             folder, "pickle", keys, {}, tokenizer=folder, notes=[*_notes(folder, names, keys), note]
         )
@@ -103,18 +105,19 @@ def _names(folder: Path) -> list[str]:
             else f"give the folder with config.json and {SINGLE} in it"
         )
         raise CheckpointError(
-            f"{shown(folder)} is {what or 'a file'}, not a folder",
+            f"{printable_name(folder)} is {what or 'a file'}, not a folder",
             expected="a model folder",
             fix=fix,
         ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
-            f"{shown(folder)} cannot be opened: {why}", fix="check the path and its permissions"
+            f"{printable_name(folder)} cannot be opened: {why}",
+            fix="check the path and its permissions",
         ) from None
     if not names:
         raise CheckpointError(
-            f"{shown(folder)} is empty",
+            f"{printable_name(folder)} is empty",
             expected=f"config.json and {SINGLE}",
             fix="download the model into it",
         )
@@ -136,7 +139,8 @@ def _weights(
         return _one(folder, single[0])
     if single:
         seen = (
-            f"{shown(folder)} has {len(single)} safetensors files ({shown(', '.join(single[:3]))})"
+            f"{printable_name(folder)} has {len(single)} safetensors files"
+            f" ({printable_name(', '.join(single[:3]))})"
             f" and no {INDEX}"
         )
         raise CheckpointError(
@@ -157,7 +161,7 @@ def _pickle(folder: Path, names: list[str]) -> Path | None:
 
 
 def _conversion(folder: Path) -> str:
-    return f"sightline convert {shlex.quote(shown(folder))} NEW --from-pickle"
+    return f"sightline convert {shlex.quote(printable_name(folder))} NEW --from-pickle"
 
 
 def _one(folder: Path, name: str) -> tuple[str, dict[str, Entry], list[str]]:
@@ -173,12 +177,12 @@ def _old(folder: Path, name: str, allowed: bool) -> tuple[str, dict[str, Entry],
     if name == OLD and file_kind(path) not in READABLE:
         what = file_kind(path) or "no torch file"
         raise CheckpointError(
-            f"{shown(path)} is {what}: unsupported format",
+            f"{printable_name(path)} is {what}: unsupported format",
             expected="safetensors",
             fix=AS_SAFETENSORS,
         )
     if not allowed:
-        seen = f"{shown(path)} is a pickle, which can run code when it is read"
+        seen = f"{printable_name(path)} is a pickle, which can run code when it is read"
         raise CheckpointError(seen, expected="safetensors", fix=_conversion(folder))
     if name == OLD:
         return "torch", open_safetensors(convert(path)), [name]
@@ -200,7 +204,8 @@ def _no_model(folder: Path, names: list[str]) -> CheckpointError:
     missing, or no model at all."""
     if any(name.endswith((".safetensors", INDEX, OLD_INDEX)) for name in names):
         return CheckpointError(
-            f"{shown(folder)} has weights but no config.json", fix="download config.json into it"
+            f"{printable_name(folder)} has weights but no config.json",
+            fix="download config.json into it",
         )
     for name in names:
         suffix = name if name == ".metadata" else os.path.splitext(name)[1].lower()
@@ -209,15 +214,20 @@ def _no_model(folder: Path, names: list[str]) -> CheckpointError:
             what = _by_content(folder, name) or what
             if what == CTRANSLATE2:
                 return CheckpointError(
-                    f"{shown(folder)} is {what} ({name})", expected="safetensors", fix=ORIGINAL
+                    f"{printable_name(folder)} is {what} ({name})",
+                    expected="safetensors",
+                    fix=ORIGINAL,
                 )
             return CheckpointError(
-                f"{shown(folder / name)} is in an unsupported format ({what})",
+                f"{printable_name(folder / name)} is in an unsupported format ({what})",
                 expected="safetensors",
                 fix=fix,
             )
     missing = "weights" if "config.json" in names else "config.json"
-    seen = f"{shown(folder)} is not a model: it has no {missing} ({shown(', '.join(names[:3]))} …)"
+    seen = (
+        f"{printable_name(folder)} is not a model: it has no {missing}"
+        f" ({printable_name(', '.join(names[:3]))} …)"
+    )
     return CheckpointError(
         seen, expected=f"config.json and {SINGLE}", fix="give the folder that holds them"
     )
@@ -240,7 +250,7 @@ def _notes(folder: Path, names: list[str], keys: dict[str, Any]) -> list[str]:
     code = [name for name in names if name.endswith((".py", ".so", ".pyc"))]
     if code:
         notes.append(
-            f"{shown(', '.join(code[:5]))}: ignored; code from a model folder is never run"
+            f"{printable_name(', '.join(code[:5]))}: ignored; code from a model folder is never run"
         )
     return notes
 
@@ -255,12 +265,13 @@ def checksums(folder: Path) -> dict[str, Any] | None:
     sums = manifest.get("sha256")
     if type(version) is not int or version > VERSION:
         raise CheckpointError(
-            f"{shown(path)} has version {shown(version)}, we read up to {VERSION}",
+            f"{printable_name(path)} has version {printable_name(version)}, we read up to"
+            f" {VERSION}",
             fix="needs a newer Sightline: upgrade it",
         )
     if not isinstance(sums, dict):
         raise CheckpointError(
-            f"{shown(path)} has no sha256",
+            f"{printable_name(path)} has no sha256",
             expected='{"sha256": {file: digest}}',
             fix="write the folder again",
         )
@@ -272,16 +283,17 @@ def _verify(folder: Path, used: list[str], sums: dict[str, Any] | None) -> None:
     are caught when a tensor is read."""
     if sums is None:
         raise CheckpointError(
-            f"{shown(folder)} has no {MANIFEST} to verify against", fix="load it without verify"
+            f"{printable_name(folder)} has no {MANIFEST} to verify against",
+            fix="load it without verify",
         )
     for name in sorted({*used, *sums}):
         if name not in sums:
             raise CheckpointError(
-                f"{shown(folder / MANIFEST)} has no checksum for {shown(name)}",
+                f"{printable_name(folder / MANIFEST)} has no checksum for {printable_name(name)}",
                 fix="write the folder again",
             )
-        if sha256(file_inside(folder, name)) != sums[name]:
+        if file_sha256(file_inside(folder, name)) != sums[name]:
             raise CheckpointError(
-                f"{shown(folder / name)} does not match its checksum in {MANIFEST}",
+                f"{printable_name(folder / name)} does not match its checksum in {MANIFEST}",
                 fix="download or copy it again",
             )

@@ -30,7 +30,7 @@ from sightline.checkpoints.formats.safetensors import DTYPES, open_safetensors
 from sightline.checkpoints.formats.writing import save_safetensors
 from sightline.checkpoints.sources.directories import home
 from sightline.errors import CheckpointError
-from sightline.files.checked import sha256, shown
+from sightline.files.checkpoint_files import file_sha256, printable_name
 
 GIB = 2**30
 LOCAL_HEADER = struct.Struct(
@@ -48,17 +48,20 @@ def convert(path: Path | str, *, seconds: float | None = None) -> Path:
     what = file_kind(path)
     if what not in READABLE:
         raise CheckpointError(
-            f"{shown(path)} is {what or 'not a torch file'}",
+            f"{printable_name(path)} is {what or 'not a torch file'}",
             expected="weights written by torch.save",
             fix=SAFE,
         )
-    kept = cache_folder() / f"{sha256(path)}.safetensors"
+    kept = cache_folder() / f"{file_sha256(path)}.safetensors"
     if not _is_whole(kept):
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
             _make(path, kept, seconds or 60 + path.stat().st_size / 20_000_000)
         except OSError as error:
-            seen = f"{shown(path)} cannot be converted into {shown(kept.parent)}: {error.strerror}"
+            seen = (
+                f"{printable_name(path)} cannot be converted into"
+                f" {printable_name(kept.parent)}: {error.strerror}"
+            )
             raise CheckpointError(
                 seen, fix="set SIGHTLINE_HOME to a writable folder with space"
             ) from None
@@ -75,7 +78,7 @@ def _make(path: Path, kept: Path, seconds: float) -> None:
         open_safetensors(made)
         if (path.stat().st_mtime_ns, path.stat().st_size) != (before.st_mtime_ns, before.st_size):
             raise CheckpointError(
-                f"{shown(path)} changed while it was converted",
+                f"{printable_name(path)} changed while it was converted",
                 fix="wait until it is complete, then try again",
             )
         os.replace(made, kept)
@@ -126,12 +129,13 @@ def _run_child(path: Path, made: Path, working: Path, seconds: float) -> None:
             code = child.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             raise CheckpointError(
-                f"{shown(path)} took more than {seconds:.0f} s to convert and was stopped", fix=SAFE
+                f"{printable_name(path)} took more than {seconds:.0f} s to convert and was stopped",
+                fix=SAFE,
             ) from None
         finally:
             _kill(child)
         said.seek(0)
-        words = shown(said.read(MOST_WORDS).decode("utf-8", "replace").strip())
+        words = printable_name(said.read(MOST_WORDS).decode("utf-8", "replace").strip())
     if code:
         why = words or (
             f"the converter ended with {signal.Signals(-code).name}"
@@ -139,7 +143,9 @@ def _run_child(path: Path, made: Path, working: Path, seconds: float) -> None:
             else "the converter failed"
         )
         raise CheckpointError(
-            f"{shown(path)} is refused: {why}", expected="a dictionary of dense tensors", fix=SAFE
+            f"{printable_name(path)} is refused: {why}",
+            expected="a dictionary of dense tensors",
+            fix=SAFE,
         )
 
 
@@ -216,7 +222,7 @@ def _check_extents(path: Path, archive: zipfile.ZipFile) -> None:
             begin = info.header_offset + len(header) + sum(LOCAL_HEADER.unpack(header))
             if begin + info.compress_size > end:
                 raise CheckpointError(
-                    f"its record {shown(info.filename)} reaches into the next one"
+                    f"its record {printable_name(info.filename)} reaches into the next one"
                 )
             end = info.header_offset
 
@@ -238,7 +244,8 @@ def _dense(value: Any, size: int) -> dict[str, Tensor]:
 def _check_dense(name: Any, tensor: Any) -> None:
     if type(name) is not str or type(tensor) not in (Tensor, torch.nn.Parameter):
         raise CheckpointError(
-            f"entry {shown(name)} is a {type(tensor).__name__}", expected="a tensor under a name"
+            f"entry {printable_name(name)} is a {type(tensor).__name__}",
+            expected="a tensor under a name",
         )
     if (
         tensor.layout != torch.strided
@@ -247,14 +254,16 @@ def _check_dense(name: Any, tensor: Any) -> None:
         or tensor.device.type != "cpu"
     ):
         raise CheckpointError(
-            f"tensor {shown(name)} is not dense ({tensor.layout}, {tensor.device}, quantised:"
+            f"tensor {printable_name(name)} is not dense ({tensor.layout},"
+            f" {tensor.device}, quantised:"
             f" {tensor.is_quantized})"
         )
     if tensor.dtype not in DTYPES.values():
-        raise CheckpointError(f"tensor {shown(name)} has dtype {tensor.dtype}")
+        raise CheckpointError(f"tensor {printable_name(name)} has dtype {tensor.dtype}")
     if tensor.numel() * tensor.dtype.itemsize > tensor.untyped_storage().nbytes():
         raise CheckpointError(
-            f"tensor {shown(name)} repeats its bytes: {tensor.numel():,} numbers from less memory"
+            f"tensor {printable_name(name)} repeats its bytes: {tensor.numel():,} numbers"
+            " from less memory"
         )
 
 

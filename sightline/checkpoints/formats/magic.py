@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from sightline.errors import CheckpointError
-from sightline.files.checked import open_regular, shown
+from sightline.files.checkpoint_files import open_checkpoint_file, printable_name
 
 MOST_HEADER = (
     25_000_000  # 200,000 tensors; the format's own limit of 100 MB could need 1 GB once parsed
@@ -41,11 +41,11 @@ def file_kind(path: Path) -> str:
     """`"safetensors"`, or a description such as `"a pickle"`, `"a zip archive"`; `""` if
     unknown."""
     try:
-        with open_regular(path) as file:
+        with open_checkpoint_file(path) as file:
             return kind_from_bytes(file.read(PREFIX_BYTES))
     except OSError as error:
         raise CheckpointError(
-            f"{shown(path)} cannot be read: {error.strerror}", fix="check the disk"
+            f"{printable_name(path)} cannot be read: {error.strerror}", fix="check the disk"
         ) from None
 
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from sightline.checkpoints.formats.magic import MOST_HEADER, PREFIX_BYTES, kind_from_bytes
 from sightline.checkpoints.source import Entry
 from sightline.errors import CheckpointError
-from sightline.files.checked import open_regular, shown
+from sightline.files.checkpoint_files import open_checkpoint_file, printable_name
 from sightline.files.strict_json import parse_json, read_json
 
 DTYPES = {
@@ -77,12 +77,13 @@ class Mapped:
             now = _identity(os.stat(self.path))
         except OSError as error:
             raise CheckpointError(
-                f"{shown(self.path)} is gone since it was opened: {error.strerror}",
+                f"{printable_name(self.path)} is gone since it was opened: {error.strerror}",
                 fix="load the model again",
             ) from None
         if now != self.identity:
             raise CheckpointError(
-                f"{shown(self.path)} changed since it was opened", fix="load the model again"
+                f"{printable_name(self.path)} changed since it was opened",
+                fix="load the model again",
             )
 
 
@@ -96,14 +97,14 @@ def open_safetensors(path: Path | str) -> dict[str, Entry]:
 
 
 def _open(path: Path) -> tuple[Mapped, list[Span], int]:
-    with open_regular(path) as file:
+    with open_checkpoint_file(path) as file:
         try:
             found = os.fstat(file.fileno())
             data = _header_bytes(path, file.fileno(), found.st_size)
             memory = mmap.mmap(file.fileno(), found.st_size, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise _bad(path, f"cannot be read: {error.strerror}") from None
-    header = parse_json(data, f"{shown(path)}: the header (byte 8 on)")
+    header = parse_json(data, f"{printable_name(path)}: the header (byte 8 on)")
     start = 8 + len(data)
     _check_metadata(path, header.get("__metadata__", {}))
     spans = [_span(path, name, said) for name, said in header.items() if name != "__metadata__"]
@@ -134,7 +135,7 @@ def _header_bytes(path: Path, descriptor: int, size: int) -> bytes:
     what = kind_from_bytes(first)
     if what not in ("safetensors", ""):
         raise CheckpointError(
-            f"{shown(path)} is {what}, not safetensors",
+            f"{printable_name(path)} is {what}, not safetensors",
             expected="a safetensors file",
             fix=_fix_for(what),
         )
@@ -181,7 +182,7 @@ def _span(path: Path, name: str, said: Any) -> Span:
     if not 0 < len(name) <= MOST_NAME or not name.isprintable() or ".." in name:
         raise _bad(
             path,
-            f"tensor name {shown(name)!r} is unusable",
+            f"tensor name {printable_name(name)!r} is unusable",
             f"1 to {MOST_NAME} printable characters without '..'",
         )
     if not isinstance(said, dict) or said.keys() != {"dtype", "shape", "data_offsets"}:
@@ -197,20 +198,23 @@ def _span(path: Path, name: str, said: Any) -> Span:
     ):
         raise _bad(
             path,
-            f"tensor {name}: shape {shown(shape)} is impossible",
+            f"tensor {name}: shape {printable_name(shape)} is impossible",
             f"up to {MOST_DIMENSIONS} sizes ≥ 0",
         )
     if not _are_sizes(offsets) or len(offsets) != 2:
         raise _bad(
             path,
-            f"tensor {name}: data_offsets {shown(offsets)} are impossible",
+            f"tensor {name}: data_offsets {printable_name(offsets)} are impossible",
             "[begin, end], both ≥ 0",
         )
     span = Span(name, _dtype(path, name, said["dtype"]), tuple(shape), *offsets)
     needs = math.prod(shape) * span.dtype.itemsize
     if span.end - span.begin != needs:
-        seen = f"tensor {name}: data_offsets {shown(offsets)} hold {span.end - span.begin:,} bytes"
-        raise _bad(path, seen, f"{needs:,} for {said['dtype']} {shown(shape)}")
+        seen = (
+            f"tensor {name}: data_offsets {printable_name(offsets)} hold"
+            f" {span.end - span.begin:,} bytes"
+        )
+        raise _bad(path, seen, f"{needs:,} for {said['dtype']} {printable_name(shape)}")
     return span
 
 
@@ -228,7 +232,7 @@ def _dtype(path: Path, name: str, said: Any) -> torch.dtype:
         if isinstance(said, str) and said[:2] in ("F8", "F4", "F6", "U4", "I4")
         else AGAIN
     )
-    seen = f"{shown(path)}: tensor {name}: dtype {shown(said)} is not supported"
+    seen = f"{printable_name(path)}: tensor {name}: dtype {printable_name(said)} is not supported"
     raise CheckpointError(seen, expected=f"one of {' '.join(DTYPES)}", fix=fix)
 
 
@@ -288,7 +292,7 @@ def open_shards(
 
 def read_index(index_path: Path) -> tuple[dict[str, str], Any]:
     """Which shard each tensor is in, and the index's metadata."""
-    index = read_json(index_path, most_bytes=MOST_HEADER)
+    index = read_json(index_path, max_bytes=MOST_HEADER)
     homes = index.get("weight_map")
     if (
         not isinstance(homes, dict)
@@ -296,7 +300,7 @@ def read_index(index_path: Path) -> tuple[dict[str, str], Any]:
         or not all(isinstance(home, str) for home in homes.values())
     ):
         raise CheckpointError(
-            f"{shown(index_path)} has no weight_map",
+            f"{printable_name(index_path)} has no weight_map",
             expected='{"weight_map": {tensor: file}}',
             fix=AGAIN,
         )
@@ -309,18 +313,21 @@ def _agreeing(
     for name in entries:
         if name not in homes:
             raise CheckpointError(
-                f"{shown(index_path)} does not name tensor {name}, which {shard} holds", fix=AGAIN
+                f"{printable_name(index_path)} does not name tensor {name}, which {shard} holds",
+                fix=AGAIN,
             )
         if homes[name] != shard:
             seen = (
-                f"{shown(index_path)} puts tensor {name} into {shown(homes[name])}, but {shard}"
+                f"{printable_name(index_path)} puts tensor {name} into"
+                f" {printable_name(homes[name])}, but {shard}"
                 " holds it as well"
             )
             raise CheckpointError(seen, expected="each tensor in one shard", fix=AGAIN)
     for name, home in homes.items():
         if home == shard and name not in entries:
             raise CheckpointError(
-                f"{shown(index_path)} puts tensor {shown(name)} into {shard}, which lacks it",
+                f"{printable_name(index_path)} puts tensor {printable_name(name)} into"
+                f" {shard}, which lacks it",
                 fix=AGAIN,
             )
     return entries
@@ -331,7 +338,7 @@ def _shard_file(folder: Path, shard: str, tensor: str) -> Path:
         return file_inside(folder, shard)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{error.seen} (the shard of tensor {shown(tensor)})",
+            f"{error.seen} (the shard of tensor {printable_name(tensor)})",
             expected=error.expected,
             fix=error.fix,
         ) from None
@@ -348,7 +355,7 @@ def file_inside(folder: Path, name: str) -> Path:
         or not name.isprintable()
     ):
         raise CheckpointError(
-            f"{shown(folder)} is said to hold {shown(name)!r}",
+            f"{printable_name(folder)} is said to hold {printable_name(name)!r}",
             expected="the plain name of a file in it",
             fix=AGAIN,
         )
@@ -359,18 +366,18 @@ def file_inside(folder: Path, name: str) -> Path:
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or "links that lead in a circle"
         raise CheckpointError(
-            f"{shown(path)} is missing: {why}", fix="download the missing file"
+            f"{printable_name(path)} is missing: {why}", fix="download the missing file"
         ) from None
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
     if not real.is_relative_to(home) and not real.is_relative_to(blobs):
         raise CheckpointError(
-            f"{shown(path)} is a link out of the folder",
+            f"{printable_name(path)} is a link out of the folder",
             expected="a file inside it",
             fix="copy the file into the folder",
         )
     if not real.is_file():
         raise CheckpointError(
-            f"{shown(path)} is not a regular file",
+            f"{printable_name(path)} is not a regular file",
             expected="a file",
             fix="put the file itself there",
         )
@@ -386,7 +393,8 @@ def _check_extra(folder: Path, index_path: Path, used: set[str]) -> None:
         if match and match[1] in series and name not in used:
             tensor = next(iter(open_safetensors(file_inside(folder, name))), "none")
             raise CheckpointError(
-                f"{shown(index_path)} does not name {shown(name)} (first tensor: {tensor})",
+                f"{printable_name(index_path)} does not name {printable_name(name)} (first"
+                f" tensor: {tensor})",
                 fix="remove it, or " + AGAIN,
             )
 
@@ -396,7 +404,8 @@ def _listing(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError as error:
         raise CheckpointError(
-            f"{shown(folder)} cannot be listed: {error.strerror}", fix="check its permissions"
+            f"{printable_name(folder)} cannot be listed: {error.strerror}",
+            fix="check its permissions",
         ) from None
 
 
@@ -408,7 +417,7 @@ def _check_total(index_path: Path, metadata: Any, found: dict[str, Entry]) -> No
     if total != sum(sizes.values()):
         largest = max(sizes, key=lambda name: sizes[name])
         seen = (
-            f"{shown(index_path)} says total_size {shown(total)}, the shards hold"
+            f"{printable_name(index_path)} says total_size {printable_name(total)}, the shards hold"
             f" {sum(sizes.values()):,} bytes (most: {largest})"
         )
         raise CheckpointError(seen, fix=AGAIN)
@@ -419,4 +428,4 @@ def _identity(found: os.stat_result) -> Identity:
 
 
 def _bad(path: Path, seen: str, expected: str = "") -> CheckpointError:
-    return CheckpointError(f"{shown(path)}: {seen}", expected=expected, fix=AGAIN)
+    return CheckpointError(f"{printable_name(path)}: {seen}", expected=expected, fix=AGAIN)

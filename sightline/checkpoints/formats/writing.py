@@ -26,7 +26,7 @@ from sightline.checkpoints.formats.safetensors import (
     open_shards,
 )
 from sightline.errors import CheckpointError
-from sightline.files.checked import sha256, shown
+from sightline.files.checkpoint_files import file_sha256, printable_name
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MANIFEST = "sightline.json"
@@ -71,7 +71,7 @@ def save_folder(
         _save_weights(temporary, tensors, metadata or {"format": "pt"}, max_shard_bytes)
         for name, data in {"config.json": _json(keys), **(files or {})}.items():
             _save_bytes(temporary / name, data)
-        sums = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
+        sums = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
         _save_bytes(temporary / MANIFEST, _json({"version": VERSION, "sha256": sums}))
         _take_the_name(temporary, folder)
     except OSError as error:
@@ -90,7 +90,7 @@ def _ordered(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             or name == "__metadata__"
         ):
             raise CheckpointError(
-                f"{shown(path)}: tensor name {shown(name)!r} cannot be written",
+                f"{printable_name(path)}: tensor name {printable_name(name)!r} cannot be written",
                 fix="use printable names without '..'",
             )
         if (
@@ -101,7 +101,8 @@ def _ordered(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             or tensor.dtype not in NAMES
         ):
             seen = (
-                f"{shown(path)}: tensor {name} ({tensor.dtype}, {tensor.layout}) cannot be written"
+                f"{printable_name(path)}: tensor {name} ({tensor.dtype}, {tensor.layout})"
+                " cannot be written"
             )
             raise CheckpointError(
                 seen,
@@ -143,7 +144,8 @@ def _compare(path: Path, tensors: Mapping[str, Tensor], written: Path) -> None:
             or not torch.equal(_bytes(entry.read()), _bytes(tensor))
         ):
             raise CheckpointError(
-                f"{shown(path)}: tensor {name} did not come back from the disk as it was written",
+                f"{printable_name(path)}: tensor {name} did not come back from the disk as"
+                " it was written",
                 fix="check the disk",
             )
 
@@ -190,7 +192,8 @@ def _confirm(path: Path) -> None:
         _force_folder(path.parent)
     except OSError as error:
         seen = (
-            f"{shown(path)} was written, but the disk does not confirm its name: {error.strerror}"
+            f"{printable_name(path)} was written, but the disk does not confirm its name:"
+            f" {error.strerror}"
         )
         raise CheckpointError(seen, fix="check the disk, then save again") from None
 
@@ -244,13 +247,13 @@ def _check_target(folder: Path, overwrite: bool) -> None:
         raise _unwritable(folder, error) from None
     if taken and not overwrite:
         raise CheckpointError(
-            f"{shown(folder)} exists",
+            f"{printable_name(folder)} exists",
             expected="a new name",
             fix="choose another, or pass overwrite=True",
         )
     if taken and not (folder / MANIFEST).is_file():
         raise CheckpointError(
-            f"{shown(folder)} was not written by Sightline (no {MANIFEST})",
+            f"{printable_name(folder)} was not written by Sightline (no {MANIFEST})",
             fix="choose another name, or remove it yourself",
         )
 
@@ -266,7 +269,7 @@ def _check_names(folder: Path, files: Mapping[str, bytes]) -> None:
             or not name.isprintable()
         ):
             raise CheckpointError(
-                f"{shown(folder)}: a file cannot be called {shown(name)!r} here",
+                f"{printable_name(folder)}: a file cannot be called {printable_name(name)!r} here",
                 fix="give another plain file name",
             )
 
@@ -297,6 +300,7 @@ def _unwritable(path: Path, error: OSError) -> CheckpointError:
         else "choose a folder that can be written"
     )
     return CheckpointError(
-        f"{shown(path)} cannot be written: {error.strerror}; what was there before is unchanged",
+        f"{printable_name(path)} cannot be written: {error.strerror}; what was there"
+        " before is unchanged",
         fix=fix,
     )

@@ -115,7 +115,7 @@ def cached(where: HubId) -> Path | None:
     commit = where.revision
     if not COMMIT.fullmatch(commit):
         try:
-            commit = read_text_file(storage / "refs" / commit, most_bytes=1000).strip()
+            commit = read_text_file(storage / "refs" / commit, max_bytes=1000).strip()
         except (OSError, UnicodeDecodeError):
             return None
     folder = storage / "snapshots" / commit

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.cli.ui.answers import answer_cost, settings_line, stream_answer
 from sightline.cli.ui.output import remark, write_error
-from sightline.errors import InputError, SightlineError, nearest, short
+from sightline.errors import InputError, SightlineError, nearest, short_repr
 
 if TYPE_CHECKING:
     from sightline.conversation import Conversation
@@ -174,7 +174,7 @@ class ChatSession:
 
     def undo(self, rest: str) -> None:
         """Remove the last exchange."""
-        self.note(f"removed {short(self.conversation.undo())} and its answer")
+        self.note(f"removed {short_repr(self.conversation.undo())} and its answer")
 
     def reset(self, rest: str) -> None:
         """Clear the conversation."""
@@ -269,5 +269,5 @@ def parse_option(name: str, text: str) -> Any:
     with suppress(ValueError):
         return json.loads(text)
     raise InputError(
-        f"{name[:40]} {short(text)}", expected="a number, or none", fix="/set temperature 0.7"
+        f"{name[:40]} {short_repr(text)}", expected="a number, or none", fix="/set temperature 0.7"
     )

@@ -159,7 +159,7 @@ def read_run(folder: Path) -> PastRun:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines that are complete JSON objects."""
     try:
-        lines = read_text_file(path, most_bytes=MOST_METRICS, errors="replace").splitlines()
+        lines = read_text_file(path, max_bytes=MOST_METRICS, errors="replace").splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from sightline.errors import CheckpointError, nearest, short
+from sightline.errors import CheckpointError, nearest, short_repr
 from sightline.families.schema.spelling import misspelling_of
 from sightline.families.schema.unsupported import NEUTRAL, is_neutral, unread_synonym
 
@@ -73,7 +73,7 @@ class Keys:
             return value
         if not isinstance(value, int) or isinstance(value, bool) or value < least or value > 2**40:
             raise CheckpointError(
-                f"{self.where}: {names[0]} is {short(value)}",
+                f"{self.where}: {names[0]} is {short_repr(value)}",
                 expected=f"an integer, {least} or more",
                 fix="correct config.json",
             )
@@ -90,7 +90,7 @@ class Keys:
             or not -1e300 < value < 1e300
         ):
             raise CheckpointError(
-                f"{self.where}: {names[0]} is {short(value)}",
+                f"{self.where}: {names[0]} is {short_repr(value)}",
                 expected="a finite number",
                 fix="correct config.json",
             )
@@ -101,7 +101,7 @@ class Keys:
         value = self._take(names, default)
         if not isinstance(value, bool):
             raise CheckpointError(
-                f"{self.where}: {names[0]} is {short(value)}",
+                f"{self.where}: {names[0]} is {short_repr(value)}",
                 expected="true or false",
                 fix="correct config.json",
             )
@@ -112,7 +112,7 @@ class Keys:
         value = self._take(names, default)
         if not isinstance(value, str):
             raise CheckpointError(
-                f"{self.where}: {names[0]} is {short(value)}",
+                f"{self.where}: {names[0]} is {short_repr(value)}",
                 expected="a word",
                 fix="correct config.json",
             )
@@ -123,7 +123,7 @@ class Keys:
         word = self.word(*names, default=default)
         if word not in of:
             raise CheckpointError(
-                f"{self.where}: {names[0]} is {short(word)}", fix=nearest(word, of)
+                f"{self.where}: {names[0]} is {short_repr(word)}", fix=nearest(word, of)
             )
         return of[word]
 
@@ -132,7 +132,7 @@ class Keys:
         value = self._take(names, None)
         if value is not None and not isinstance(value, dict):
             raise CheckpointError(
-                f"{self.where}: {names[0]} is {short(value)}",
+                f"{self.where}: {names[0]} is {short_repr(value)}",
                 expected="a table",
                 fix="correct config.json",
             )
@@ -145,7 +145,7 @@ class Keys:
             isinstance(value, list) and all(isinstance(x, str) for x in value)
         ):
             raise CheckpointError(
-                f"{self.where}: {names[0]} is {short(value)}",
+                f"{self.where}: {names[0]} is {short_repr(value)}",
                 expected="a list of words",
                 fix="correct config.json",
             )
@@ -156,7 +156,7 @@ class Keys:
         self.read.add(name)
         if name in self.raw and self.raw[name] is not None and self.raw[name] not in supported:
             raise CheckpointError(
-                f"{self.where}: {name} is {short(self.raw[name])}, which is not supported",
+                f"{self.where}: {name} is {short_repr(self.raw[name])}, which is not supported",
                 expected=" or ".join(map(repr, supported)),
                 fix="use a checkpoint without it, or open an issue that names the model",
             )
@@ -180,7 +180,7 @@ class Keys:
     def _refuse_effect(self, name: str) -> None:
         if name in NEUTRAL and not is_neutral(name, self.raw):
             raise CheckpointError(
-                f"{self.where}: {name} is {short(self.raw[name])}, which this family does not"
+                f"{self.where}: {name} is {short_repr(self.raw[name])}, which this family does not"
                 " support",
                 expected=" or ".join(map(repr, NEUTRAL[name])) or "a file without it",
                 fix=(

@@ -19,7 +19,7 @@ from sightline.config import (
     StackConfig,
     YaRNScaling,
 )
-from sightline.errors import CheckpointError, short
+from sightline.errors import CheckpointError, short_repr
 from sightline.families.schema.keys import Keys
 from sightline.families.schema.rules import Rule, rename, tie
 
@@ -89,7 +89,7 @@ def rotary_scaling(table: dict[str, Any], max_positions: int, where: str) -> Rot
         scaling_config = _yarn_scaling(table, max_positions, where)
     else:
         raise CheckpointError(
-            f"{where}: rope type {short(kind)} is not supported",
+            f"{where}: rope type {short_repr(kind)} is not supported",
             expected="default, linear, llama3 or yarn",
             fix="use a checkpoint without it",
         )
@@ -133,7 +133,7 @@ def _rope_number(
     table.pop(name, None)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise CheckpointError(
-            f"{where}: rope scaling's {name} is {short(value)}",
+            f"{where}: rope scaling's {name} is {short_repr(value)}",
             expected="a number",
             fix="correct config.json",
         )

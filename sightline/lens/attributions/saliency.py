@@ -22,7 +22,7 @@ from torch import Tensor
 from sightline.config import Classifier
 from sightline.core.model import Transformer
 from sightline.core.norms import at_least_float32
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.lens.attributions.integration import Embeddings, Path
 from sightline.lens.attributions.logit_lens import vocabulary_of
 from sightline.lens.trace.layer import checked
@@ -203,7 +203,7 @@ def aim_at(subject: Subject, question: Question, token: int | None, position: in
     head = subject.running.config.head
     if of not in ("logit", "log-probability"):
         raise InputError(
-            f"of is {short(of)}", expected="logit or log-probability", fix='of="logit"'
+            f"of is {short_repr(of)}", expected="logit or log-probability", fix='of="logit"'
         )
     size = head.labels if isinstance(head, Classifier) else vocabulary_of(transformer)
     position = checked("position", position, len(question.ids))

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.config import LanguageHead, MaskedHead
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.lens.heads.matching import HeadChange, HeadName, distance, pairs_of
 from sightline.lens.interventions.edits import Edits
 from sightline.lens.trace.layer import sites_of
@@ -285,7 +285,7 @@ def questions_for(
     both can read."""
     if isinstance(texts, (str, Trace)) or (texts is not None and not texts):
         raise InputError(
-            f"texts={short(texts)}", expected="a list of texts", fix="diff(a, b, [text])"
+            f"texts={short_repr(texts)}", expected="a list of texts", fix="diff(a, b, [text])"
         )
     chosen = texts
     if texts is None:
@@ -306,7 +306,7 @@ def questions_for(
         ours = question_of(a, text, source)
         theirs = question_of(b, text, source)
         if (ours.ids, ours.source) != (theirs.ids, theirs.source):
-            shown = short(ours.text or ours.source_text)
+            shown = short_repr(ours.text or ours.source_text)
             seen = (
                 f"{shown}, which is {len(ours.ids)} tokens for {a.name} and {len(theirs.ids)} other"
                 f" ones for {b.name}"

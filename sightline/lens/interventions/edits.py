@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sightline.errors import InputError, RecordError, nearest, short
+from sightline.errors import InputError, RecordError, nearest, short_repr
 from sightline.lens.trace.layer import checked
 from sightline.lens.trace.prompt import Question, Text, question_of
 from sightline.lens.trace.subject import Subject
@@ -74,7 +74,7 @@ def ablate(
     (`mean`): which hides where it looked but lets later tokens speak through the average."""
     if by not in ("zero", "mean"):
         raise InputError(
-            f"by={short(by)}", expected="zero or mean", fix='ablate(layer, head, by="zero")'
+            f"by={short_repr(by)}", expected="zero or mean", fix='ablate(layer, head, by="zero")'
         )
     change = torch.zeros_like if by == "zero" else averaged
     return Edits({heads_at(stack, layer, cross=cross): on_head(head, change)})
@@ -268,7 +268,7 @@ def counted(layer: int) -> int:
     """A layer, from 0: an edit does not know how many the model has."""
     if isinstance(layer, bool) or not isinstance(layer, int) or layer < 0:
         raise InputError(
-            f"layer {short(layer)} of an edit",
+            f"layer {short_repr(layer)} of an edit",
             expected="0 or more",
             fix="layer=config.decoder.layers - 1 for the last",
         )

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.config import LanguageHead, MaskedHead
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.lens.trace.layer import checked
 from sightline.lens.trace.subject import Subject
 
@@ -42,7 +42,7 @@ def logit_difference(
     first = one_token(subject, right)
     second = one_token(subject, wrong)
     return Reading(
-        f"logit {short(right)} − logit {short(wrong)} at {position}",
+        f"logit {short_repr(right)} − logit {short_repr(wrong)} at {position}",
         position,
         lambda logits: logits[first] - logits[second],
     )
@@ -52,7 +52,7 @@ def probability(subject: Subject, word: str | int, *, position: int = -1) -> Rea
     """softmax(logits)[word] at a position."""
     id = one_token(subject, word)
     return Reading(
-        f"probability of {short(word)} at {position}",
+        f"probability of {short_repr(word)} at {position}",
         position,
         lambda logits: logits.softmax(-1)[id],
     )
@@ -73,7 +73,7 @@ def one_token(subject: Subject, word: str | int) -> int:
         return checked("token", word, config.last.embedding.vocab_size)
     if tokenizer is None:
         raise InputError(
-            f"the word {short(word)}, for a model without tokenizer",
+            f"the word {short_repr(word)}, for a model without tokenizer",
             expected="a token id",
             fix="logit_difference(model, 5, 7)",
         )
@@ -82,11 +82,13 @@ def one_token(subject: Subject, word: str | int) -> int:
         pieces = ", ".join(repr(tokenizer.token(id)) for id in ids) or "none"
         fix = 'choose a word that is one (" Paris" with its space), or give a token id'
         raise InputError(
-            f"{short(word)}, which is {len(ids)} tokens: {pieces}", expected="one token", fix=fix
+            f"{short_repr(word)}, which is {len(ids)} tokens: {pieces}",
+            expected="one token",
+            fix=fix,
         )
     if ids[0] == tokenizer.unknown:
         raise InputError(
-            f"{short(word)}, which the tokenizer does not know",
+            f"{short_repr(word)}, which the tokenizer does not know",
             expected="one token",
             fix="choose another word",
         )

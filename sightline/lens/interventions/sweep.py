@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.lens.interventions.edits import Edits, Positions, ablate, patch, rows_of, run
 from sightline.lens.interventions.metrics import (
     Metric,
@@ -206,7 +206,7 @@ def ablation_sweep(
     """The text once for each head, without that head: by how much does the metric change?"""
     if what not in HEADS:
         raise InputError(
-            f"what={short(what)}",
+            f"what={short_repr(what)}",
             expected="heads or cross_heads",
             fix='ablation_sweep(…, what="heads")',
         )
@@ -337,13 +337,13 @@ def ground_for(subject: Subject, what: str, stack: str | None) -> Ground:
     stacks = subject.running.config.stacks
     if what not in (*HEADS, *STREAM):
         raise InputError(
-            f"what={short(what)}",
+            f"what={short_repr(what)}",
             expected=", ".join((*HEADS, *STREAM)),
             fix='sweep(…, what="heads")',
         )
     if stack is not None and stack not in stacks:
         raise InputError(
-            f"a stack named {short(stack)}",
+            f"a stack named {short_repr(stack)}",
             expected=" or ".join(stacks),
             fix=f"stack={next(iter(stacks))!r}",
         )

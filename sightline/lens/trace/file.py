@@ -26,7 +26,7 @@ from sightline.core.attention import Scoring
 from sightline.core.masks import Mask
 from sightline.core.positions import ALiBiBias, Bias, TensorBias
 from sightline.errors import InputError, SightlineError
-from sightline.files.atomic import replacing
+from sightline.files.atomic import atomic_write
 from sightline.lens.trace.layer import Look, TableBias
 from sightline.lens.trace.subject import Token
 from sightline.lens.trace.trace import Trace
@@ -64,7 +64,7 @@ def save_trace(trace: Trace, file: Path) -> Path:
     }
     try:
         text = json.dumps(said)
-        with replacing(file) as part:
+        with atomic_write(file) as part:
             save_file(
                 whole, part.name, {"form": FORM, "trace": text, "sha256": digest(FORM, text, whole)}
             )

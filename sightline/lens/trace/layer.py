@@ -29,7 +29,7 @@ from sightline.core.attention import (
 from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention
 from sightline.core.positions import ALiBiBias, Bias, RelativeTable, TableBias, TensorBias
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.record import Recorder, Site
 
 Map = Float[Tensor, "*heads query key"]
@@ -233,7 +233,7 @@ def checked(what: str, number: SupportsIndex, count: int) -> int:
         found = count
     if not -count <= found < count:
         raise InputError(
-            f"{what} {short(number)}",
+            f"{what} {short_repr(number)}",
             expected=f"0 to {count - 1}",
             fix=f"{what}={count - 1} is the last",
         )
@@ -249,11 +249,13 @@ def checked_rows(rows: Rows, count: int) -> Sequence[int]:
             return range(count)[rows]
         except (TypeError, ValueError):
             raise InputError(
-                f"rows {short(rows)}", expected="a slice of whole numbers", fix="rows=slice(0, 5)"
+                f"rows {short_repr(rows)}",
+                expected="a slice of whole numbers",
+                fix="rows=slice(0, 5)",
             ) from None
     if isinstance(rows, str) or not isinstance(rows, SupportsIndex | Iterable):
         raise InputError(
-            f"rows {short(rows)}",
+            f"rows {short_repr(rows)}",
             expected="a number, a slice or a list of numbers",
             fix="rows=-1 is the last",
         )

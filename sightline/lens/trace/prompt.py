@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sightline.errors import InputError, short
+from sightline.errors import InputError, short_repr
 from sightline.lens.trace.layer import sites_of
 from sightline.lens.trace.subject import Subject
 from sightline.lens.trace.trace import Trace, trace_of
@@ -65,7 +65,7 @@ def question_of(subject: Subject, asked: Text | Trace, source: Text | None = Non
     if both and (source is None or isinstance(asked, str)):
         fix = "give model.trace(text, source=…) instead of the text"
         raise InputError(
-            f"{short(asked)} for an encoder–decoder",
+            f"{short_repr(asked)} for an encoder–decoder",
             expected="target ids that begin with its start token, and source=",
             fix=fix,
         )

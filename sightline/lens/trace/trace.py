@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sightline.config import ModelConfig
 from sightline.core.model import Transformer
-from sightline.errors import InputError, RecordError, nearest, short
+from sightline.errors import InputError, RecordError, nearest, short_repr
 from sightline.lens.trace.layer import Look, Map, Rows, checked, look_at, sites_of
 from sightline.lens.trace.rebuild import Made, check_state, rebuilt_from, state_of
 from sightline.lens.trace.subject import Subject, Token, read_tokens
@@ -135,14 +135,14 @@ class Trace:
         as `trace["encoder.residual", 3]`."""
         if not isinstance(place, tuple) or len(place) != 2:
             raise RecordError(
-                f"{short(place)} names no place",
+                f"{short_repr(place)} names no place",
                 expected="a name and a layer",
                 fix='trace["residual", 3]',
             )
         stack, _, quantity = place[0].rpartition(".")
         if quantity not in QUANTITIES:
             raise RecordError(
-                f"nothing named {short(quantity)} can be recorded",
+                f"nothing named {short_repr(quantity)} can be recorded",
                 fix=nearest(quantity, QUANTITIES),
             )
         name = self.stack_named(stack or None)
@@ -337,9 +337,9 @@ def checked_layers(config: ModelConfig, layers: Iterable[int] | None) -> set[int
         return None
     if not isinstance(layers, Iterable):
         raise InputError(
-            f"layers is {short(layers)}",
+            f"layers is {short_repr(layers)}",
             expected="a list of layers",
-            fix=f"layers=[{short(layers)}]",
+            fix=f"layers=[{short_repr(layers)}]",
         )
     depths = [stack.layers for stack in config.stacks.values()]
     found = set[int]()

@@ -1,5 +1,4 @@
-"""One piece per character: the smallest tokenizer there is, and the only one that may write other
-characters than it reads."""
+"""One piece per character. Output characters may differ from input characters."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from sightline.text.vocabulary.vocabulary import CONTROL, UNKNOWN, Vocabulary
 
 
 class CharacterEngine:
-    """An engine over a table. A character that is not in it is the unknown piece; without one it is
-    refused."""
+    """An engine over a table. A character that is not in it becomes the unknown piece, or is
+    refused if there is none."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -32,7 +31,7 @@ class CharacterEngine:
             [id for id in self.specials if id < len(vocabulary.pieces)]
         ) != len(vocabulary.pieces):
             seen = (
-                f"{vocabulary.where}: the pieces {wrong[:3]} are no single characters"
+                f"{vocabulary.where}: the pieces {wrong[:3]} are not single characters"
                 if wrong
                 else f"{vocabulary.where}: a piece twice"
             )
@@ -57,13 +56,13 @@ class CharacterEngine:
             for id in ([part] if isinstance(part, int) else map(self._id, part))
         ]
 
-    def _id(self, sign: str) -> int:
+    def _id(self, character: str) -> int:
         """The id of a character."""
-        id = self._ids.get(sign, self._vocabulary.unknown)
+        id = self._ids.get(character, self._vocabulary.unknown)
         if id is None:
             known = "".join(self._ids)[:60]
             raise InputError(
-                f"{self._vocabulary.where}: the character {sign!r} is not in the vocabulary",
+                f"{self._vocabulary.where}: the character {character!r} is not in the vocabulary",
                 expected=f"one of {known!r}",
             )
         return id
@@ -86,10 +85,10 @@ class CharacterEngine:
 
     def id(self, piece: str) -> int | None:
         """See Engine."""
-        found = self._ids.get(piece)
+        known = self._ids.get(piece)
         return (
-            found
-            if found is not None
+            known
+            if known is not None
             else next((id for id in self.specials if self.piece(id) == piece), None)
         )
 

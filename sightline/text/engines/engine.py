@@ -1,5 +1,5 @@
-"""What cuts text into pieces: the Rust `tokenizers` library, SentencePiece, or a table of
-characters. `Tokenizer` is their one face."""
+"""The interface of tokenizer engines: the Rust `tokenizers` library, SentencePiece, Marian, or a
+table of characters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from sightline.errors import CheckpointError
-from sightline.text.engines.native_noise import without_noise
+from sightline.text.engines.native_stderr import hold_stderr
 from sightline.text.vocabulary.vocabulary import Vocabulary
 
 Result = TypeVar("Result")
@@ -16,7 +16,7 @@ Span = tuple[int, int]
 
 
 class Engine(Protocol):
-    """Text to ids and back; nothing about who a user or a model is."""
+    """Text to ids and back."""
 
     @property
     def size(self) -> int:
@@ -25,7 +25,7 @@ class Engine(Protocol):
 
     @property
     def specials(self) -> frozenset[int]:
-        """Ids that steer the model and are no text."""
+        """Ids of control tokens, which are not text."""
         ...
 
     @property
@@ -34,7 +34,7 @@ class Engine(Protocol):
         ...
 
     def ids(self, text: str, *, control: bool) -> list[int]:
-        """The text's ids; with `control`, special pieces in the text are the special ids."""
+        """The text's ids; with `control`, special pieces in the text become special ids."""
         ...
 
     def spans(self, text: str) -> list[Span]:
@@ -54,19 +54,18 @@ class Engine(Protocol):
         ...
 
     def readable(self, id: int, *, source: bool = False) -> str:
-        """A piece as a reader would write it; `source` asks for the one that is read where reading
-        and writing differ."""
+        """A piece as readable text; `source` gives the input side where input and output differ."""
         ...
 
     def vocabulary(self) -> Vocabulary:
-        """The whole as data, to be written into another format."""
+        """The tokenizer as data, to be written into another format."""
         ...
 
 
-def guarded(where: Any, what: str, call: Callable[[], Result]) -> Result:
-    """Run a call into Rust or C++; whatever it throws, a panic included, becomes one line."""
+def call_native(where: Any, what: str, call: Callable[[], Result]) -> Result:
+    """Run a call into Rust or C++; any exception or panic becomes a CheckpointError."""
     try:
-        with without_noise():
+        with hold_stderr():
             return call()
     except (KeyboardInterrupt, SystemExit, MemoryError, GeneratorExit, CheckpointError):
         raise
@@ -79,7 +78,7 @@ def guarded(where: Any, what: str, call: Callable[[], Result]) -> Result:
 
 
 def control_parts(text: str, specials: Iterable[tuple[str, int]]) -> list[str | int]:
-    """Cut a text at its special pieces: strings for what is between, ids for the pieces."""
+    """Split a text at its special pieces: strings between them, ids for the pieces."""
     ids = {piece: id for piece, id in specials if piece}
     if not ids:
         return [text]

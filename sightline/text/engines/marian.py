@@ -1,5 +1,5 @@
-"""Marian's three files: one SentencePiece model cuts the source, another joins the target,
-vocab.json numbers the pieces of both."""
+"""Marian's three files: one SentencePiece model for the source, one for the target, and vocab.json
+with the ids of both."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, NoReturn
 import sentencepiece
 
 from sightline.errors import CheckpointError
-from sightline.text.engines.engine import Span, control_parts, guarded
+from sightline.text.engines.engine import Span, call_native, control_parts
 from sightline.text.engines.sentencepiece import encoded_spans
 from sightline.text.vocabulary.sentencepiece_model import byte_to_character
 
 SPACE = "▁"
 LANGUAGE = re.compile(
     r">>[^<>]+<<"
-)  # ">>fra<<" at the beginning asks a many-language model for French
+)  # ">>fra<<" at the beginning asks a multilingual model for French
 
 
 class MarianEngine:
@@ -33,10 +33,10 @@ class MarianEngine:
         self._where = where
         self._ids = ids
         self._pieces = {id: piece for piece, id in ids.items()}
-        self._source: Any = guarded(
+        self._source: Any = call_native(
             where, "be built", lambda: sentencepiece.SentencePieceProcessor(model_proto=source)
         )
-        self._target: Any = guarded(
+        self._target: Any = call_native(
             where, "be built", lambda: sentencepiece.SentencePieceProcessor(model_proto=target)
         )
         self.size = max(self._pieces) + 1
@@ -57,22 +57,22 @@ class MarianEngine:
         ]
 
     def _cut(self, text: str) -> list[int]:
-        """The language's mark, if the model knows it, then the pieces."""
+        """The language token, if the model has it, then the pieces."""
         mark = self._mark(text)
         pieces = [*([mark] if mark else []), *self._source.encode_as_pieces(text[len(mark) :])]
         return [self._ids.get(piece, self._ids["<unk>"]) for piece in pieces]
 
     def target_ids(self, text: str) -> list[int]:
-        """The ids of a translation, cut by the target's model."""
+        """The ids of a translation, by the target's model."""
         return [
             self._ids.get(piece, self._ids["<unk>"])
             for piece in self._target.encode_as_pieces(text)
         ]
 
     def _mark(self, text: str) -> str:
-        """The language's mark at the beginning, or nothing."""
-        found = LANGUAGE.match(text)
-        return found[0] if found and found[0] in self._ids else ""
+        """The language token at the beginning, or an empty text."""
+        match = LANGUAGE.match(text)
+        return match[0] if match and match[0] in self._ids else ""
 
     def spans(self, text: str) -> list[Span]:
         """See Engine."""
@@ -97,7 +97,7 @@ class MarianEngine:
 
     def _join(self, pieces: list[str]) -> str:
         """The text of some pieces."""
-        return guarded(
+        return call_native(
             self._where,
             "decode",
             lambda: str(self._target.decode_pieces([piece for piece in pieces if piece])),
@@ -116,7 +116,7 @@ class MarianEngine:
         return self._pieces.get(id, "").replace(SPACE, " ")
 
     def vocabulary(self) -> NoReturn:
-        """Two models in one have no other form."""
+        """Two models cannot be written into another format."""
         raise CheckpointError(
             f"{self._where}: Marian's tokenizer has no other form", fix="save the model as a folder"
         )

@@ -1,5 +1,5 @@
-"""The Rust `tokenizers` library behind our Engine: byte-level BPE, WordPiece, Unigram, whatever a
-tokenizer.json says."""
+"""An Engine over the Rust `tokenizers` library: byte-level BPE, WordPiece, Unigram, any
+tokenizer.json."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import tokenizers
 
-from sightline.text.engines.engine import Span, guarded
+from sightline.text.engines.engine import Span, call_native
 from sightline.text.vocabulary.patterns import LAST_SPACES, check_spaces
-from sightline.text.vocabulary.rust import vocabulary_of, without_names
+from sightline.text.vocabulary.rust import vocabulary_from_json, without_names
 from sightline.text.vocabulary.vocabulary import Vocabulary
 
 SPACE = "▁"
@@ -40,8 +40,8 @@ class RustEngine:
         self.specials = frozenset(id for id, token in added.items() if token.special)
         self.size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self._added = frozenset(added)
-        self._by_bytes = "ByteLevel" in str(tokenizer.decoder)
-        self._letters = byte_alphabet() if self._by_bytes else {}
+        self._is_byte_level = "ByteLevel" in str(tokenizer.decoder)
+        self._letters = byte_alphabet() if self._is_byte_level else {}
         steps = (tokenizer.pre_tokenizer, tokenizer.normalizer)
         # As JSON: their repr panics where it cuts a long pattern within a character.
         self._spaces_limited = any(
@@ -51,16 +51,15 @@ class RustEngine:
         )
 
     @cached_property
-    def _controlled(self) -> tokenizers.Tokenizer:
-        """A second tokenizer that takes special pieces in the text for what they are; made when
-        first needed."""
+    def _with_control(self) -> tokenizers.Tokenizer:
+        """A copy that encodes special pieces in the text as control tokens; made on first use."""
         copy = tokenizers.Tokenizer.from_str(self.tokenizer.to_str())
         copy.encode_special_tokens = False
         return copy
 
     @cached_property
-    def _uncontrolled(self) -> tokenizers.Tokenizer:
-        """A third, in which no text is a special piece; made when plain text first gives a special
+    def _without_control(self) -> tokenizers.Tokenizer:
+        """A copy in which no text matches a special piece; made when text first gives a special
         id."""
         names = {piece for id in self.specials if (piece := self.piece(id)) is not None}
         copy = tokenizers.Tokenizer.from_str(
@@ -76,7 +75,7 @@ class RustEngine:
 
     @cached_property
     def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Found by asking the post-processor for a short text that is not nothing."""
+        """The ids that the post-processor adds around a short text."""
         probes = (
             "a",
             *(self.readable(id) for id in range(min(self.size, 300)) if id not in self.specials),
@@ -91,7 +90,7 @@ class RustEngine:
 
     def _ids(self, text: str, *, special: bool) -> list[int]:
         """The Rust call."""
-        return guarded(
+        return call_native(
             self._where,
             "encode",
             lambda: self.tokenizer.encode(text, add_special_tokens=special).ids,
@@ -100,29 +99,31 @@ class RustEngine:
     def ids(self, text: str, *, control: bool) -> list[int]:
         """See Engine."""
         if not control:
-            return self._plain(text).ids
+            return self._encode_text(text).ids
         self._check(text)
-        return guarded(
+        return call_native(
             self._where,
             "encode",
-            lambda: self._controlled.encode(text, add_special_tokens=False).ids,
+            lambda: self._with_control.encode(text, add_special_tokens=False).ids,
         )
 
     def spans(self, text: str) -> list[Span]:
         """See Engine."""
-        return self._plain(text).offsets
+        return self._encode_text(text).offsets
 
-    def _plain(self, text: str) -> tokenizers.Encoding:
-        """The text without control tokens, also where the model itself lists them among its pieces
-        (T5, mBART)."""
+    def _encode_text(self, text: str) -> tokenizers.Encoding:
+        """Encode without control tokens, even if the model lists them among its pieces (T5,
+        mBART)."""
         self._check(text)
-        found = guarded(
+        encoding = call_native(
             self._where, "encode", lambda: self.tokenizer.encode(text, add_special_tokens=False)
         )
-        if self.specials.isdisjoint(found.ids):
-            return found
-        return guarded(
-            self._where, "encode", lambda: self._uncontrolled.encode(text, add_special_tokens=False)
+        if self.specials.isdisjoint(encoding.ids):
+            return encoding
+        return call_native(
+            self._where,
+            "encode",
+            lambda: self._without_control.encode(text, add_special_tokens=False),
         )
 
     def _check(self, text: str) -> None:
@@ -131,7 +132,7 @@ class RustEngine:
 
     def text(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """See Engine."""
-        return guarded(
+        return call_native(
             self._where,
             "decode",
             lambda: self.tokenizer.decode(list(ids), skip_special_tokens=skip_special),
@@ -150,7 +151,7 @@ class RustEngine:
         piece = self.piece(id) or ""
         if id in self._added:
             return piece
-        if self._by_bytes and all(letter in self._letters for letter in piece):
+        if self._is_byte_level and all(letter in self._letters for letter in piece):
             return bytes(self._letters[letter] for letter in piece).decode(
                 "utf-8", errors="backslashreplace"
             )
@@ -158,4 +159,4 @@ class RustEngine:
 
     def vocabulary(self) -> Vocabulary:
         """See Engine."""
-        return vocabulary_of(self._where, json.loads(self.tokenizer.to_str()), self.around)
+        return vocabulary_from_json(self._where, json.loads(self.tokenizer.to_str()), self.around)

@@ -1,5 +1,4 @@
-"""SentencePiece itself: unigram and BPE with byte fallback, exactly as the models were trained with
-it."""
+"""An Engine over the SentencePiece library: unigram and BPE with byte fallback."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 
 import sentencepiece
 
-from sightline.text.engines.engine import Span, control_parts, guarded
+from sightline.text.engines.engine import Span, call_native, control_parts
 from sightline.text.vocabulary.sentencepiece_model import (
     byte_to_character,
     piece_spans,
@@ -34,15 +33,14 @@ def encoded_spans(processor: Any, text: str) -> list[tuple[int, int, int]]:
 
 
 class SentencePieceEngine:
-    """An engine over one processor, and a second one that puts no space before a text that goes
-    on."""
+    """An engine over one processor, and a second one that adds no space before a continuation."""
 
     def __init__(self, vocabulary: Vocabulary, model: bytes | None = None) -> None:
         """From a vocabulary; `model` are the bytes of the original file where there is one."""
         self._vocabulary = vocabulary
         self.model = serialise(vocabulary) if model is None else model
         self._first = self._processor(self.model)
-        self._going_on = self._processor(without_prefix_space(self.model))
+        self._continuation = self._processor(without_prefix_space(self.model))
         self.size = len(vocabulary.pieces)
         self.specials = frozenset(
             id for id in range(self.size) if vocabulary.kind_of(id) in (CONTROL, UNKNOWN)
@@ -50,8 +48,8 @@ class SentencePieceEngine:
         self.around = (vocabulary.before, vocabulary.after)
 
     def _processor(self, model: bytes) -> Any:
-        """A processor, or one line about why not."""
-        return guarded(
+        """A processor for a model's bytes."""
+        return call_native(
             self._vocabulary.where,
             "be built",
             lambda: sentencepiece.SentencePieceProcessor(model_proto=model),
@@ -61,34 +59,33 @@ class SentencePieceEngine:
         """See Engine."""
         if not control:
             return list(self._first.encode(text))
-        found: list[int] = []
+        ids: list[int] = []
         pieces = self._vocabulary.pieces
         for part in control_parts(text, ((pieces[id], id) for id in self.specials)):
             if isinstance(part, int):
-                found.append(part)
+                ids.append(part)
             else:
-                found += (self._going_on if found else self._first).encode(part)
-        return found
+                ids += (self._continuation if ids else self._first).encode(part)
+        return ids
 
     def spans(self, text: str) -> list[Span]:
-        """See Engine. Each byte of a character that is in no piece stands for the whole
-        character."""
+        """See Engine. Each byte token of a character has the span of the whole character."""
         places = byte_to_character(text)
-        found: list[Span] = []
+        spans: list[Span] = []
         for begin, end, id in reversed(encoded_spans(self._first, text)):
-            inside = begin == end and self._vocabulary.kind_of(id) == BYTE and found
-            found.append(found[-1] if inside else (places[begin], places[end]))
-        return found[::-1]
+            inside = begin == end and self._vocabulary.kind_of(id) == BYTE and spans
+            spans.append(spans[-1] if inside else (places[begin], places[end]))
+        return spans[::-1]
 
     def text(self, ids: Sequence[int], *, skip_special: bool) -> str:
-        """See Engine. A text's own first space was put there by the tokenizer and goes again."""
+        """See Engine. The first space, which the tokenizer added, is removed."""
         kept = [id for id in ids if not (skip_special and self._vocabulary.kind_of(id) == CONTROL)]
         written = b"".join(self._bytes(id) for id in kept).decode("utf-8", errors="replace")
         opens = bool(kept) and self._vocabulary.pieces[kept[0]].startswith(SPACE)
         return written[1:] if opens and self._vocabulary.prefix_space else written
 
     def _bytes(self, id: int) -> bytes:
-        """What one piece writes."""
+        """The bytes of one piece."""
         piece = self._vocabulary.pieces[id]
         kind = self._vocabulary.kind_of(id)
         if kind == BYTE and len(piece) == 6:
@@ -103,8 +100,8 @@ class SentencePieceEngine:
 
     def id(self, piece: str) -> int | None:
         """See Engine."""
-        found = int(self._first.piece_to_id(piece))
-        return found if self.piece(found) == piece else None
+        id = int(self._first.piece_to_id(piece))
+        return id if self.piece(id) == piece else None
 
     def readable(self, id: int, *, source: bool = False) -> str:
         """See Engine."""

@@ -1,13 +1,11 @@
 """Train a tokenizer from text files: byte-level BPE (GPT-2's), or Unigram over the same letters for
 bytes.
 
-    tokenizer = train(["novel.txt"], vocab_size=8000)
-    save(tokenizer, "my-tokenizer/")             Tokenizer.from_folder and transformers open it
+    tokenizer = train_tokenizer(["novel.txt"], vocab_size=8000)
+    save_tokenizer(tokenizer, "my-tokenizer/")   Tokenizer.from_folder and transformers open it
 
-Every byte is a token, so there is no text that these tokenizers cannot write. Files are read a part
-at a time: the memory that training takes grows with the number of different words, not with the
-files.
-"""
+Every byte is a token, so these tokenizers can encode any text. Files are read in parts: memory
+grows with the number of different words, not with the size of the files."""
 
 from __future__ import annotations
 
@@ -23,49 +21,51 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from sightline.errors import CheckpointError, InputError, nearest
 from sightline.files.atomic import write_text
-from sightline.text.engines.engine import guarded
+from sightline.text.engines.engine import call_native
 
 Kind = Literal["bpe", "unigram"]
 Progress = Callable[[str, int, int], None]
-"""What is being done, bytes done, bytes in all."""
+"""Current step, bytes done, total bytes."""
 
 END = "<|endoftext|>"
 PAD = "<|pad|>"
 SPECIAL = (END, PAD, "<|im_start|>", "<|im_end|>")
-LEAST = 256 + len(SPECIAL)
-MOST = 1_000_000
-READ = 64 * 1024  # bytes at once, and so the longest part that training sees
+SMALLEST = 256 + len(SPECIAL)
+LARGEST = 1_000_000
+READ = 64 * 1024  # bytes at once: the longest part that training gets
 NAMES = ("tokenizer.json", "tokenizer_config.json")
 
 
-def train(
+def train_tokenizer(
     files: Sequence[Path | str],
     *,
     vocab_size: int = 8000,
     kind: Kind = "bpe",
     progress: Progress | None = None,
 ) -> tokenizers.Tokenizer:
-    """Learn `vocab_size` tokens, the 256 bytes and four special ones among them; refuse if the
-    texts do not have so many."""
-    check(vocab_size, kind)
-    paths = [readable(Path(file)) for file in files]
+    """Learn `vocab_size` tokens, including the 256 bytes and four special ones; an InputError if
+    the texts do not have as many."""
+    check_vocabulary(vocab_size, kind)
+    paths = [check_text_file(Path(file)) for file in files]
     if not paths:
         raise InputError("no text to learn from", expected="at least one file")
-    text = Text(paths, progress or (lambda what, done, total: None))
-    made, trainer = (_bpe if kind == "bpe" else _unigram)(vocab_size)
-    _run(made, trainer, text)
-    found = made.get_vocab_size()
-    if found < vocab_size:
-        seen = f"the texts have only {found:,} tokens to learn, {vocab_size:,} were asked for"
-        raise InputError(seen, expected="more text or fewer tokens", fix=_possible(found, kind))
-    return made
+    text = TextParts(paths, progress or (lambda what, done, total: None))
+    tokenizer, trainer = (_bpe if kind == "bpe" else _unigram)(vocab_size)
+    _run(tokenizer, trainer, text)
+    size = tokenizer.get_vocab_size()
+    if size < vocab_size:
+        seen = f"the texts have only {size:,} tokens to learn, {vocab_size:,} were requested"
+        raise InputError(seen, expected="more text or fewer tokens", fix=_possible_size(size, kind))
+    return tokenizer
 
 
-def _run(made: tokenizers.Tokenizer, trainer: Any, text: Text) -> None:
-    """The Rust call; what was wrong with a file comes before what Rust says about it."""
+def _run(tokenizer: tokenizers.Tokenizer, trainer: Any, text: TextParts) -> None:
+    """The Rust call; an error in a file takes precedence over Rust's error about it."""
     try:
-        guarded(
-            "training", "be learned", lambda: made.train_from_iterator(iter(text), trainer=trainer)
+        call_native(
+            "training",
+            "be learned",
+            lambda: tokenizer.train_from_iterator(iter(text), trainer=trainer),
         )
     except CheckpointError as error:
         raise text.failure or InputError(error.seen, fix="more text, or fewer tokens") from None
@@ -73,27 +73,27 @@ def _run(made: tokenizers.Tokenizer, trainer: Any, text: Text) -> None:
         raise text.failure
 
 
-def _possible(found: int, kind: Kind) -> str:
-    """A size that will do (Unigram leaves more out the fewer are wanted), if there is one."""
-    size = found if kind == "bpe" else found * 9 // 10
-    return f"--vocab {size}" if size >= least(kind) else "give more text"
+def _possible_size(learned: int, kind: Kind) -> str:
+    """A size that works (Unigram prunes more for smaller vocabularies), if there is one."""
+    size = learned if kind == "bpe" else learned * 9 // 10
+    return f"--vocab {size}" if size >= smallest_vocabulary(kind) else "give more text"
 
 
-def least(kind: str) -> int:
-    """The smallest vocabulary: every byte, the special tokens, and for Unigram one piece more,
-    which the library wants."""
-    return LEAST + (kind == "unigram")
+def smallest_vocabulary(kind: str) -> int:
+    """The smallest vocabulary: every byte, the special tokens, and for Unigram one more piece,
+    which the library requires."""
+    return SMALLEST + (kind == "unigram")
 
 
-def check(vocab_size: int, kind: str) -> None:
-    """The size and the kind."""
+def check_vocabulary(vocab_size: int, kind: str) -> None:
+    """Check the size and the kind."""
     if kind not in get_args(Kind):
         raise InputError(
             f"no kind of tokenizer is called {kind[:40]!r}", fix=nearest(kind[:40], get_args(Kind))
         )
-    low = least(kind)
-    if not low <= vocab_size <= MOST:
-        expected = f"{low} (every byte and {low - 256} more) to {MOST:,}"
+    low = smallest_vocabulary(kind)
+    if not low <= vocab_size <= LARGEST:
+        expected = f"{low} (every byte and {low - 256} more) to {LARGEST:,}"
         raise InputError(
             f"a vocabulary of {vocab_size:,}",
             expected=expected,
@@ -101,8 +101,8 @@ def check(vocab_size: int, kind: str) -> None:
         )
 
 
-def readable(path: Path) -> Path:
-    """A file that is there and not empty."""
+def check_text_file(path: Path) -> Path:
+    """The path of an existing file that is not empty."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -111,7 +111,7 @@ def readable(path: Path) -> Path:
         ) from None
     if not path.is_file():
         raise InputError(
-            f"{path}: is no file",
+            f"{path}: is not a file",
             expected="a text file",
             fix=f"{path}{os.sep}*.txt" if path.is_dir() else "",
         )
@@ -120,11 +120,10 @@ def readable(path: Path) -> Path:
     return path
 
 
-class Text:
-    """The files as parts of text, none longer than READ characters, cut between words where there
-    are any.
+class TextParts:
+    """The files in parts of at most READ characters, split between words where possible.
 
-    An error cannot pass through the Rust library as it is, so it waits in `failure`.
+    An exception cannot pass through the Rust library, so it is kept in `failure`.
     """
 
     def __init__(self, paths: Sequence[Path], progress: Progress) -> None:
@@ -140,7 +139,7 @@ class Text:
                 yield from self._parts(path)
             except (UnicodeDecodeError, ValueError):
                 self.failure = InputError(
-                    f"{path}: is no text in UTF-8",
+                    f"{path}: is not text in UTF-8",
                     expected="a text file",
                     fix="iconv -t utf-8, or leave it out",
                 )
@@ -167,13 +166,13 @@ class Text:
 
 
 def between_words(text: str) -> tuple[str, str]:
-    """Cut before the last space or line's end, or at the end of a text without any."""
+    """Split before the last space or newline, or at the end of a text without any."""
     at = max(text.rfind(" "), text.rfind("\n"))
     return (text[:at], text[at:]) if at > 0 else (text, "")
 
 
 def _bpe(vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:
-    """Merges of pairs that come at least twice."""
+    """BPE: merges of pairs that occur at least twice."""
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
@@ -181,31 +180,31 @@ def _bpe(vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    return _by_bytes(models.BPE()), trainer
+    return _byte_level(models.BPE()), trainer
 
 
 def _unigram(vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:
-    """The likeliest pieces."""
+    """Unigram: the most probable pieces."""
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size,
         special_tokens=list(SPECIAL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    return _by_bytes(models.Unigram()), trainer
+    return _byte_level(models.Unigram()), trainer
 
 
-def _by_bytes(model: Any) -> tokenizers.Tokenizer:
-    """GPT-2's words, and letters for bytes."""
+def _byte_level(model: Any) -> tokenizers.Tokenizer:
+    """GPT-2's pre-tokenizer and byte alphabet."""
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def save(tokenizer: tokenizers.Tokenizer, folder: Path | str) -> Path:
+def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path | str) -> Path:
     """Write tokenizer.json and tokenizer_config.json into a folder that has no tokenizer yet."""
-    folder = writable(Path(folder))
+    folder = check_output_folder(Path(folder))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": END,
@@ -226,12 +225,12 @@ def save(tokenizer: tokenizers.Tokenizer, folder: Path | str) -> Path:
     return folder
 
 
-def writable(folder: Path) -> Path:
-    """A folder, there already or not, without a tokenizer."""
-    there = next((name for name in NAMES if (folder / name).exists()), None)
-    if there is not None:
+def check_output_folder(folder: Path) -> Path:
+    """A new or existing folder without a tokenizer."""
+    existing = next((name for name in NAMES if (folder / name).exists()), None)
+    if existing is not None:
         raise InputError(
-            f"{folder}: has a {there} already",
+            f"{folder}: has a {existing} already",
             expected="a folder without a tokenizer",
             fix="give another folder",
         )

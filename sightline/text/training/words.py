@@ -1,8 +1,8 @@
-"""Tokenizers for a purpose: one token for each character of a text, and one vocabulary for the two
-languages of a translator.
+"""Tokenizers of recipes: one token per character, and one vocabulary for the two languages of a
+translator.
 
-The translator's works on words: it lower-cases, parts punctuation and 's from its word as corpora
-do, and marks where a word begins. What is in no piece is written in bytes, so nothing is unknown.
+The translator's lower-cases, separates punctuation and 's from words as corpora do, and marks the
+beginning of words. Byte fallback encodes everything else, so nothing is unknown.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ MARK = "▁"
 UNKNOWN = "\ufffd"
 
 
-def characters(text: Iterable[str]) -> tokenizers.Tokenizer:
-    """Token 0 ends a text, token 1 stands for characters that never occurred; then those that did,
-    in the order of their code points."""
-    found: set[str] = set()
+def character_tokenizer(text: Iterable[str]) -> tokenizers.Tokenizer:
+    """Token 0 ends a text, token 1 is the unknown character; then the characters of the text, by
+    code point."""
+    characters: set[str] = set()
     for part in text:
-        found |= set(part)
-    if not found:
+        characters |= set(part)
+    if not characters:
         raise InputError("no character to learn", expected="some text")
-    signs = [END_OF_TEXT, UNKNOWN, *sorted(found - {UNKNOWN})]
+    vocabulary = [END_OF_TEXT, UNKNOWN, *sorted(characters - {UNKNOWN})]
     tokenizer = tokenizers.Tokenizer(
-        models.WordLevel({sign: id for id, sign in enumerate(signs)}, unk_token=UNKNOWN)
+        models.WordLevel(
+            {character: id for id, character in enumerate(vocabulary)}, unk_token=UNKNOWN
+        )
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -41,11 +43,11 @@ def characters(text: Iterable[str]) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def bilingual(
+def train_bilingual(
     texts: Iterable[str], *, vocab_size: int, lower: bool = True, join: bool = False
 ) -> tokenizers.Tokenizer:
-    """BPE over marked words of both languages. With `join` words are written without spaces between
-    them, as Japanese is."""
+    """BPE over marked words of both languages. With `join` words are decoded without spaces between
+    them, as in Japanese."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -70,14 +72,14 @@ def bilingual(
         max_token_length=24,
     )
     tokenizer.train_from_iterator(texts, trainer=trainer)
-    return with_bytes(tokenizer, join=join)
+    return add_byte_fallback(tokenizer, join=join)
 
 
-def with_bytes(trained: tokenizers.Tokenizer, *, join: bool) -> tokenizers.Tokenizer:
-    """The same, with 256 bytes for what no piece can write, and the end token behind every text."""
-    said = json.loads(trained.to_str())
-    vocabulary = said["model"]["vocab"]
-    merges = [tuple(pair) for pair in said["model"]["merges"]]
+def add_byte_fallback(trained: tokenizers.Tokenizer, *, join: bool) -> tokenizers.Tokenizer:
+    """The same tokenizer with byte fallback, and the end token after every text."""
+    tokenizer_json = json.loads(trained.to_str())
+    vocabulary = tokenizer_json["model"]["vocab"]
+    merges = [tuple(pair) for pair in tokenizer_json["model"]["merges"]]
     if len(vocabulary) < 16:
         raise InputError(
             "almost no text to learn a vocabulary from", expected="some thousand sentences"
@@ -104,8 +106,8 @@ def with_bytes(trained: tokenizers.Tokenizer, *, join: bool) -> tokenizers.Token
     return tokenizer
 
 
-def lines_of(*columns: Iterable[str]) -> Iterator[str]:
-    """All of them, one column after the other."""
+def chain_columns(*columns: Iterable[str]) -> Iterator[str]:
+    """All texts, one column after the other."""
     for column in columns:
         yield from column
 
@@ -118,18 +120,18 @@ def tokenizer_config(
     unknown: str | None = None,
     more: Sequence[str] = (),
 ) -> bytes:
-    """tokenizer_config.json, for transformers and for ourselves."""
-    named = {
+    """tokenizer_config.json, for transformers and for `Tokenizer.from_folder`."""
+    tokens = {
         "bos_token": begin,
         "eos_token": end,
         "pad_token": pad,
         "unk_token": unknown,
         "additional_special_tokens": list(more) or None,
     }
-    said = {
+    config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **{name: value for name, value in named.items() if value is not None},
+        **{name: value for name, value in tokens.items() if value is not None},
     }
     return json.dumps(
-        {**said, "clean_up_tokenization_spaces": False}, indent=2, ensure_ascii=False
+        {**config, "clean_up_tokenization_spaces": False}, indent=2, ensure_ascii=False
     ).encode()

@@ -43,12 +43,12 @@ def from_metadata(where: Path, metadata: Mapping[str, Any]) -> Vocabulary | None
     pieces = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(pieces, list) or not pieces or not isinstance(pieces[0], str):
         raise CheckpointError(
-            f"{where}: tokenizer.ggml.tokens is missing or holds no strings",
+            f"{where}: tokenizer.ggml.tokens is missing or not a list of strings",
             expected="the pieces by id",
         )
     count = len(pieces)
-    kinds = _numbers(where, metadata, "token_type", count)
-    ids = {name: _id(where, metadata, key, count) for name, key in IDS.items()}
+    kinds = _number_per_piece(where, metadata, "token_type", count)
+    ids = {name: _special_id(where, metadata, key, count) for name, key in IDS.items()}
     before, after = _around(where, metadata, pieces, ids, KINDS[model])
     template = metadata.get("tokenizer.chat_template")
     return Vocabulary(
@@ -56,15 +56,13 @@ def from_metadata(where: Path, metadata: Mapping[str, Any]) -> Vocabulary | None
         kind=KINDS[model],
         pieces=_word_pieces(pieces, kinds) if model == "bert" else pieces,
         kinds=[int(kind) for kind in kinds],
-        scores=[float(score) for score in _numbers(where, metadata, "scores", count)],
+        scores=[float(score) for score in _number_per_piece(where, metadata, "scores", count)],
         merges=_strings(where, metadata, "merges"),
-        split=_split(where, metadata) if model == "gpt2" else "",
-        charsmap=_charsmap(metadata),
-        prefix_space=_switch(where, metadata, "add_space_prefix", default=model != "gpt2"),
+        split=_pre_tokenizer_name(where, metadata) if model == "gpt2" else "",
+        charsmap=_metadata_charsmap(metadata),
+        prefix_space=_flag(where, metadata, "add_space_prefix", default=model != "gpt2"),
         lower_case=model == "bert" and not _has_capitals(pieces, kinds),
-        remove_extra_whitespaces=_switch(
-            where, metadata, "remove_extra_whitespaces", default=False
-        ),
+        remove_extra_whitespaces=_flag(where, metadata, "remove_extra_whitespaces", default=False),
         bos=ids["bos"],
         eos=ids["eos"],
         pad=ids["pad"],
@@ -76,7 +74,9 @@ def from_metadata(where: Path, metadata: Mapping[str, Any]) -> Vocabulary | None
     )
 
 
-def _numbers(where: Path, metadata: Mapping[str, Any], key: str, count: int) -> list[float]:
+def _number_per_piece(
+    where: Path, metadata: Mapping[str, Any], key: str, count: int
+) -> list[float]:
     """One number per piece, or none at all."""
     values = metadata.get(f"tokenizer.ggml.{key}")
     if values is None:
@@ -93,11 +93,13 @@ def _strings(where: Path, metadata: Mapping[str, Any], key: str) -> list[str]:
     if not isinstance(values, list) or (values and not isinstance(values[0], str)):
         if np.size(values) == 0:
             return []
-        raise CheckpointError(f"{where}: tokenizer.ggml.{key} holds no strings", expected="strings")
+        raise CheckpointError(
+            f"{where}: tokenizer.ggml.{key} is not a list of strings", expected="strings"
+        )
     return values
 
 
-def _id(where: Path, metadata: Mapping[str, Any], key: str, count: int) -> int | None:
+def _special_id(where: Path, metadata: Mapping[str, Any], key: str, count: int) -> int | None:
     """An id inside the vocabulary, or None."""
     value = metadata.get(f"tokenizer.ggml.{key}")
     if value is None or (isinstance(value, int) and value in (0xFFFFFFFF, -1)):
@@ -109,7 +111,7 @@ def _id(where: Path, metadata: Mapping[str, Any], key: str, count: int) -> int |
     return value
 
 
-def _switch(where: Path, metadata: Mapping[str, Any], key: str, *, default: bool) -> bool:
+def _flag(where: Path, metadata: Mapping[str, Any], key: str, *, default: bool) -> bool:
     """True or false."""
     value = metadata.get(f"tokenizer.ggml.{key}", default)
     if not isinstance(value, bool):
@@ -119,7 +121,7 @@ def _switch(where: Path, metadata: Mapping[str, Any], key: str, *, default: bool
     return value
 
 
-def _split(where: Path, metadata: Mapping[str, Any]) -> str:
+def _pre_tokenizer_name(where: Path, metadata: Mapping[str, Any]) -> str:
     """The name of the pre-tokenizer."""
     name = metadata.get("tokenizer.ggml.pre", "default")
     if not isinstance(name, str) or name not in NAMES:
@@ -130,7 +132,7 @@ def _split(where: Path, metadata: Mapping[str, Any]) -> str:
     return NAMES[name]
 
 
-def _charsmap(metadata: Mapping[str, Any]) -> bytes:
+def _metadata_charsmap(metadata: Mapping[str, Any]) -> bytes:
     """SentencePiece's compiled normalisation rules."""
     values = metadata.get("tokenizer.ggml.precompiled_charsmap")
     return (
@@ -149,25 +151,25 @@ def _around(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The ids that go before and after a text."""
     if kind == "wordpiece":
-        first = _id(where, metadata, "cls_token_id", len(pieces))
-        last = _id(where, metadata, "seperator_token_id", len(pieces))
-        first = first if first is not None else _place(pieces, "[CLS]")
-        last = last if last is not None else _place(pieces, "[SEP]")
+        first = _special_id(where, metadata, "cls_token_id", len(pieces))
+        last = _special_id(where, metadata, "seperator_token_id", len(pieces))
+        first = first if first is not None else _index_of(pieces, "[CLS]")
+        last = last if last is not None else _index_of(pieces, "[SEP]")
     else:
-        starts = _switch(where, metadata, "add_bos_token", default=kind == "sentencepiece")
-        ends = _switch(where, metadata, "add_eos_token", default=kind == "unigram")
+        starts = _flag(where, metadata, "add_bos_token", default=kind == "sentencepiece")
+        ends = _flag(where, metadata, "add_eos_token", default=kind == "unigram")
         first = ids["bos"] if starts else None
         last = ids["eos"] if ends else None
     return (() if first is None else (first,)), (() if last is None else (last,))
 
 
-def _place(pieces: list[str], piece: str) -> int | None:
-    """The id of a piece, if it is there."""
+def _index_of(pieces: list[str], piece: str) -> int | None:
+    """The id of a piece, or None."""
     return pieces.index(piece) if piece in pieces else None
 
 
 def _word_pieces(pieces: list[str], kinds: list[float]) -> list[str]:
-    """BERT's own spelling: GGUF marks the beginning of a word (▁word), BERT its inside (##word)."""
+    """BERT's spelling: GGUF marks the beginning of a word (▁word), BERT its inside (##word)."""
     special = {id for id, kind in enumerate(kinds) if kind in (CONTROL, UNKNOWN, UNUSED)}
     return [
         piece if id in special else (piece[1:] if piece.startswith(SPACE) else f"##{piece}")
@@ -176,10 +178,13 @@ def _word_pieces(pieces: list[str], kinds: list[float]) -> list[str]:
 
 
 def _has_capitals(pieces: list[str], kinds: list[float]) -> bool:
-    """Whether ordinary pieces hold A–Z: then the model is a cased one (GGUF does not say)."""
+    """Whether ordinary pieces contain A–Z: then the model is cased, which GGUF does not say."""
     special = {id for id, kind in enumerate(kinds) if kind in (CONTROL, UNKNOWN, UNUSED)}
     return any(
-        "A" <= sign <= "Z" for id, piece in enumerate(pieces) if id not in special for sign in piece
+        "A" <= character <= "Z"
+        for id, piece in enumerate(pieces)
+        if id not in special
+        for character in piece
     )
 
 
@@ -192,30 +197,30 @@ def to_metadata(vocabulary: Vocabulary) -> dict[str, Any]:
         )
     kind = vocabulary.kind
     pieces = vocabulary.pieces
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "model": MODELS[kind],
         "tokens": pieces,
         "token_type": vocabulary.kinds or [1] * len(pieces),
     }
-    found["pre"] = vocabulary.split or "default"
+    keys["pre"] = vocabulary.split or "default"
     if kind == "bytes":
-        found["merges"] = vocabulary.merges
+        keys["merges"] = vocabulary.merges
     elif kind == "wordpiece":
-        found["tokens"] = [
-            _phantom(piece, vocabulary.kind_of(id)) for id, piece in enumerate(pieces)
+        keys["tokens"] = [
+            _gguf_piece(piece, vocabulary.kind_of(id)) for id, piece in enumerate(pieces)
         ]
-        found |= {
+        keys |= {
             "cls_token_id": vocabulary.before[0],
             "seperator_token_id": vocabulary.after[0],
             "token_type_count": 2,
         }
     else:
-        found |= {
+        keys |= {
             "scores": vocabulary.scores,
             "remove_extra_whitespaces": vocabulary.remove_extra_whitespaces,
         }
-        found |= {"precompiled_charsmap": list(vocabulary.charsmap)} if vocabulary.charsmap else {}
-    found |= {
+        keys |= {"precompiled_charsmap": list(vocabulary.charsmap)} if vocabulary.charsmap else {}
+    keys |= {
         "add_space_prefix": vocabulary.prefix_space,
         "add_bos_token": bool(vocabulary.before),
         "add_eos_token": bool(vocabulary.after),
@@ -227,14 +232,14 @@ def to_metadata(vocabulary: Vocabulary) -> dict[str, Any]:
         "unknown": vocabulary.unknown,
         "mask": vocabulary.mask,
     }
-    found |= {IDS[name]: value for name, value in values.items() if value is not None}
-    metadata = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
+    keys |= {IDS[name]: value for name, value in values.items() if value is not None}
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
     return metadata | (
         {"tokenizer.chat_template": vocabulary.chat_template} if vocabulary.chat_template else {}
     )
 
 
-def _phantom(piece: str, kind: int) -> str:
+def _gguf_piece(piece: str, kind: int) -> str:
     """GGUF's spelling of one of BERT's pieces."""
     if kind in (CONTROL, UNKNOWN, UNUSED):
         return piece

@@ -1,17 +1,15 @@
-"""Which regular expressions of an untrusted tokenizer may run: those whose time is proportional to
-the text.
+"""Checks the regular expressions of an untrusted tokenizer: only linear-time patterns may run.
 
-The library's engine backtracks. Two rules, the first by reading the pattern, the second by running
-it:
+The library's regex engine backtracks. Two rules, the first static, the second measured:
 
-1. The number of ways in which a branch can match is bounded: what repeats without end is one thing
+1. The number of ways in which a branch can match is bounded: an unbounded repeat contains one atom
    that matches in one way, at most two such repeats follow each other, and all other choices
    together are few.
 2. On runs of every kind of character that it repeats, before every other kind or alternating with
    it, it takes a few microseconds per character. `a+b` obeys the first rule, but each of n letters
-   a looks at all that follow: quadratic.
+   a scans all that follow: quadratic.
 
-`\\s+$` is quadratic, too, and DeepSeek's models have it: it may run, on texts without very long
+`\\s+$` is quadratic too, but DeepSeek's models use it: it is allowed on texts without very long
 runs of spaces (`check_spaces`).
 """
 
@@ -30,12 +28,12 @@ from sightline.text.vocabulary.pre_tokenizers import DEFAULT, GPT2, LLAMA3, QWEN
 
 LAST_SPACES = r"\s+$"
 KNOWN = frozenset({GPT2, LLAMA3, QWEN2, *DEFAULT, LAST_SPACES})
-MOST_SPACES = 10_000
-LONGEST_PATTERN = 4096
-MOST_DEEP = 32
+MAX_SPACES = 10_000
+MAX_PATTERN = 4096
+MAX_DEPTH = 32
 SMALL_COUNT = 16  # more repeats than these count as endless; models use {1,3}
-MOST_ENDLESS = 2  # in a row; the models' own patterns have two
-MOST_WAYS = 1000
+MAX_UNBOUNDED = 2  # in a row; the models' own patterns have two
+MAX_WAYS = 1000
 
 GROUP = re.compile(r"\((?:\?(?:[:=!>]|<[=!]|[im-]*:|<\w+>))?")
 FLAGS = re.compile(r"\(\?[im-]+\)")
@@ -61,7 +59,7 @@ OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """In how many ways something can match at one place: `count` · length ** `degree`."""
+    """The number of ways to match at one position: `count` · length ** `degree`."""
 
     count: int = 1
     degree: int = 0
@@ -69,13 +67,13 @@ class Ways:
 
 def check_pattern(where: str, pattern: str) -> None:
     """Refuse a pattern whose matching time is not proportional to the text."""
-    if len(pattern) > LONGEST_PATTERN:
+    if len(pattern) > MAX_PATTERN:
         raise CheckpointError(
             f"{where}: a pattern of {len(pattern)} characters",
-            expected=f"at most {LONGEST_PATTERN}",
+            expected=f"at most {MAX_PATTERN}",
             fix=ORIGINAL,
         )
-    if reason := refusal(pattern):
+    if reason := reason_to_refuse(pattern):
         raise CheckpointError(
             f"{where}: the pattern {pattern[:60]!r} {reason}",
             expected="a pattern whose time is bounded",
@@ -84,21 +82,21 @@ def check_pattern(where: str, pattern: str) -> None:
 
 
 @lru_cache(maxsize=256)
-def refusal(pattern: str) -> str:
-    """What is wrong with a pattern, or nothing."""
-    reader = Reader(pattern)
+def reason_to_refuse(pattern: str) -> str:
+    """Why a pattern is refused; empty if it is allowed."""
+    parser = PatternParser(pattern)
     try:
-        ways = reader.whole()
+        ways = parser.parse()
     except UnboundedError as reason:
         return str(reason)
-    if ways.degree > MOST_ENDLESS:
+    if ways.degree > MAX_UNBOUNDED:
         return "repeats three times in one branch"
-    if ways.count > MOST_WAYS:
-        return f"has more than {MOST_WAYS} ways to match at one place"
+    if ways.count > MAX_WAYS:
+        return f"has more than {MAX_WAYS} ways to match at one place"
     if (
-        reader.pumped
+        parser.pumped
         and pattern not in KNOWN
-        and is_slow(pattern, unique(reader.pumped), unique(reader.atoms))
+        and is_slow(pattern, unique(parser.pumped), unique(parser.atoms))
     ):
         return (
             "takes more than a few microseconds per character: its time is not proportional to the"
@@ -114,9 +112,9 @@ class UnboundedError(Exception):
     """Why a pattern cannot be bounded."""
 
 
-class Reader:
-    """Reads a pattern from left to right. `atoms` are the characters and classes that it met,
-    `pumped` those that repeat without end."""
+class PatternParser:
+    """Parses a pattern from left to right. `atoms` are its characters and classes, `pumped` those
+    that repeat without bound."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -125,7 +123,7 @@ class Reader:
         self.atoms: list[str] = []
         self.pumped: list[str] = []
 
-    def whole(self) -> Ways:
+    def parse(self) -> Ways:
         ways = self.alternatives()
         if self.at < len(self.pattern):
             raise UnboundedError("closes a group that it did not open")
@@ -146,7 +144,7 @@ class Reader:
         while self.at < len(self.pattern) and not self.next_is("|") and not self.next_is(")"):
             before = len(self.atoms)
             each = self.repeats(self.item(), before)
-            ways = Ways(min(ways.count * each.count, MOST_WAYS + 1), ways.degree + each.degree)
+            ways = Ways(min(ways.count * each.count, MAX_WAYS + 1), ways.degree + each.degree)
         return ways
 
     def item(self) -> Ways:
@@ -167,10 +165,10 @@ class Reader:
         return Ways()
 
     def group(self) -> Ways:
-        found = GROUP.match(self.pattern, self.at)
-        if found is None or self.pattern.startswith("?", found.end()) or self.depth == MOST_DEEP:
+        match = GROUP.match(self.pattern, self.at)
+        if match is None or self.pattern.startswith("?", match.end()) or self.depth == MAX_DEPTH:
             raise UnboundedError("has a group of a kind that is not supported")
-        self.at = found.end()
+        self.at = match.end()
         self.depth += 1
         ways = self.alternatives()
         self.depth -= 1
@@ -182,12 +180,12 @@ class Reader:
     def end_of_character(self, start: int) -> int:
         if not self.next_is("\\"):
             return start + 1
-        if (found := ESCAPE.match(self.pattern, start)) is None:
+        if (match := ESCAPE.match(self.pattern, start)) is None:
             raise UnboundedError("refers back to a group")
-        return found.end()
+        return match.end()
 
     def end_of_class(self, start: int) -> int:
-        """Behind the ] of a class, which may hold classes."""
+        """The index after the ] of a class, which may contain classes."""
         at = start + (2 if self.pattern.startswith("[^", start) else 1)
         at += self.pattern.startswith("]", at)
         while at < len(self.pattern):
@@ -201,34 +199,34 @@ class Reader:
         raise UnboundedError("opens a class that it does not close")
 
     def repeats(self, ways: Ways, before: int) -> Ways:
-        """All the *, +, ? and {2,3} behind an item whose atoms are those from `before` on."""
+        """Apply the quantifiers after an item whose atoms are those from `before` on."""
         while (bounds := self.bounds()) is not None:
-            ways = repeated(ways, *bounds)
+            ways = repeat(ways, *bounds)
             if not is_small(*bounds):
                 self.pumped += self.atoms[before:]
         return ways
 
     def bounds(self) -> tuple[int, int | None] | None:
-        """The least and the most of the quantifier that comes next; None for no end, or no
-        quantifier."""
+        """The minimum and maximum of the next quantifier, the latter None if unbounded; None if
+        there is no quantifier."""
         simple: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-        sign = self.pattern[self.at : self.at + 1]
-        if sign in simple:
+        character = self.pattern[self.at : self.at + 1]
+        if character in simple:
             self.at += 1
             self.at += self.next_is("?") or self.next_is("+")  # lazy or possessive
-            return simple[sign]
-        found = COUNT.match(self.pattern, self.at)
-        if found is None or not (found[1] or found[3]):
+            return simple[character]
+        match = COUNT.match(self.pattern, self.at)
+        if match is None or not (match[1] or match[3]):
             return None
-        self.at = found.end()
+        self.at = match.end()
         self.at += self.next_is("?")
-        least = int(found[1] or 0)
-        if not found[2]:
+        least = int(match[1] or 0)
+        if not match[2]:
             return least, least
-        return least, int(found[3]) if found[3] else None
+        return least, int(match[3]) if match[3] else None
 
-    def next_is(self, sign: str) -> bool:
-        return self.pattern.startswith(sign, self.at)
+    def next_is(self, character: str) -> bool:
+        return self.pattern.startswith(character, self.at)
 
 
 def is_small(least: int, most: int | None) -> bool:
@@ -239,14 +237,14 @@ def unique(atoms: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(atoms))
 
 
-def repeated(ways: Ways, least: int, most: int | None) -> Ways:
-    """The ways of something that comes `least` to `most` times."""
+def repeat(ways: Ways, least: int, most: int | None) -> Ways:
+    """The ways to match something `least` to `most` times."""
     if most is not None and is_small(least, most):
         count = sum(
-            min(ways.count**times, MOST_WAYS + 1)
+            min(ways.count**times, MAX_WAYS + 1)
             for times in range(min(least, most), max(least, most) + 1)
         )
-        return Ways(min(count, MOST_WAYS + 1), ways.degree * max(least, most))
+        return Ways(min(count, MAX_WAYS + 1), ways.degree * max(least, most))
     if ways != Ways():
         raise UnboundedError("repeats a group that repeats or chooses")
     return Ways(1, 1)
@@ -256,14 +254,14 @@ def repeated(ways: Ways, least: int, most: int | None) -> Ways:
 
 
 def is_slow(pattern: str, pumped: tuple[str, ...], atoms: tuple[str, ...]) -> bool:
-    """Whether some text takes more than a few microseconds per character. A pattern that cannot be
-    compiled is the library's to refuse."""
+    """Whether some text takes more than a few microseconds per character. A pattern that does not
+    compile is refused by the library."""
     try:
         split = pre_tokenizers.Split(Regex(pattern), "isolated")
     except Exception:
         return False
     kinds = kinds_of_characters(atoms)
-    # a pattern that needs a character does not even begin on a text without it
+    # a pattern that requires a character may not start on a text without it
     tail = "".join(kinds)
     seconds: dict[tuple[str, str], float] = {}
     for first, second in product(kinds_of_characters(pumped), kinds):
@@ -284,20 +282,20 @@ def is_slow(pattern: str, pumped: tuple[str, ...], atoms: tuple[str, ...]) -> bo
 
 
 def is_above(split: pre_tokenizers.PreTokenizer, pump: str, end: str, length: int) -> bool:
-    """Whether a run takes longer than it may, twice."""
-    most = length * SECONDS_PER_CHARACTER + SECONDS_MORE
-    return all(time_of(split, pump, end, length) > most for _ in range(2))
+    """Whether a run exceeds the time limit twice."""
+    limit = length * SECONDS_PER_CHARACTER + SECONDS_MORE
+    return all(time_of(split, pump, end, length) > limit for _ in range(2))
 
 
 def grows_faster_than_the_text(split: pre_tokenizers.PreTokenizer, pump: str, end: str) -> bool:
     """Whether four times the text takes more than eight times as long: linear time takes four,
-    quadratic time sixteen. Holds on fast machines too, where `is_above` comes late."""
+    quadratic time sixteen. Also works on fast machines, where `is_above` needs longer texts."""
     shorter, longer = (min(time_of(split, pump, end, length) for _ in range(3)) for length in LONG)
     return longer > MEASURABLE and longer > 2 * (LONG[1] / LONG[0]) * shorter
 
 
 def time_of(split: pre_tokenizers.PreTokenizer, pump: str, end: str, length: int) -> float:
-    """Processor time: what else the machine does is not the pattern's fault."""
+    """CPU time of this thread, independent of the machine's load."""
     text = pump * (length // len(pump)) + end
     start = time.thread_time()
     split.pre_tokenize_str(text)
@@ -305,19 +303,23 @@ def time_of(split: pre_tokenizers.PreTokenizer, pump: str, end: str, length: int
 
 
 def kinds_of_characters(atoms: tuple[str, ...]) -> list[str]:
-    """One character of each kind that the atoms tell apart."""
+    """One character of each kind that the atoms distinguish."""
     palette = "".join(
-        dict.fromkeys([*ASCII, *OTHERS, *(sign for atom in atoms for sign in literals(atom))])
+        dict.fromkeys(
+            [*ASCII, *OTHERS, *(character for atom in atoms for character in literals(atom))]
+        )
     )
-    members = [set(matching(form, palette)) for atom in atoms for form in (atom, f"(?i:{atom})")]
+    members = [
+        set(matched_places(form, palette)) for atom in atoms for form in (atom, f"(?i:{atom})")
+    ]
     kinds: dict[tuple[bool, ...], str] = {}
-    for place, sign in enumerate(palette):
-        kinds.setdefault(tuple(place in each for each in members), sign)
+    for place, character in enumerate(palette):
+        kinds.setdefault(tuple(place in each for each in members), character)
     return list(kinds.values())
 
 
 def literals(atom: str) -> list[str]:
-    """The characters that are written in an atom, by themselves or as hexadecimal codes."""
+    """The characters in an atom, literal or as hexadecimal codes."""
     codes = re.findall(r"\\(?:x\{([0-9a-fA-F]{1,6})\}|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))", atom)
     numbers = [int("".join(code), 16) for code in codes]
     return [
@@ -326,22 +328,22 @@ def literals(atom: str) -> list[str]:
     ]
 
 
-def matching(atom: str, palette: str) -> list[int]:
-    """The places of the characters that an atom matches."""
+def matched_places(atom: str, palette: str) -> list[int]:
+    """The indices of the characters that an atom matches."""
     try:
         pieces = pre_tokenizers.Split(Regex(atom), "removed").pre_tokenize_str(palette)
     except Exception:
         return []
-    kept = {place for _, (start, end) in pieces for place in range(start, end)}
-    return [place for place in range(len(palette)) if place not in kept]
+    unmatched = {place for _, (start, end) in pieces for place in range(start, end)}
+    return [place for place in range(len(palette)) if place not in unmatched]
 
 
 def check_spaces(where: object, text: str) -> None:
     """For tokenizers with LAST_SPACES: no run of spaces that would take seconds."""
-    longest = max(map(len, re.findall(r"\s+", text)), default=0) if len(text) > MOST_SPACES else 0
-    if longest > MOST_SPACES:
+    longest = max(map(len, re.findall(r"\s+", text)), default=0) if len(text) > MAX_SPACES else 0
+    if longest > MAX_SPACES:
         raise InputError(
             f"{where}: a run of {longest} spaces",
-            expected=f"at most {MOST_SPACES} for this tokenizer",
+            expected=f"at most {MAX_SPACES} for this tokenizer",
             fix="shorten the run",
         )

@@ -1,5 +1,4 @@
-"""How text is cut into words before byte-level BPE: the rules that GGUF names by
-`tokenizer.ggml.pre`.
+"""Pre-tokenizers of byte-level BPE, by the names that GGUF has for them (`tokenizer.ggml.pre`).
 
 The patterns are the models' own, as their tokenizer files publish them.
 """
@@ -12,10 +11,10 @@ PreTokenizer = pre_tokenizers.PreTokenizer
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-SIGNS_AND_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SYMBOLS_AND_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = rf"{CONTRACTIONS}|{WORDS}|\p{{N}}{{1,3}}|{SIGNS_AND_SPACES}"
-QWEN2 = rf"{CONTRACTIONS}|{WORDS}|\p{{N}}|{SIGNS_AND_SPACES}"
+LLAMA3 = rf"{CONTRACTIONS}|{WORDS}|\p{{N}}{{1,3}}|{SYMBOLS_AND_SPACES}"
+QWEN2 = rf"{CONTRACTIONS}|{WORDS}|\p{{N}}|{SYMBOLS_AND_SPACES}"
 # The letters with upper and lower case of the Unicode version that DeepSeek's tokenizers were made
 # with.
 DEEPSEEK_LETTERS = (
@@ -29,14 +28,14 @@ DEEPSEEK_LETTERS = (
     "\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2"
     "\U000118a0-\U000118df\U0001e900-\U0001e943"
 )
-DEEPSEEK_SIGNS = "!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002"
+DEEPSEEK_SYMBOLS = "!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002"
 DEEPSEEK_IDEOGRAPHS = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
 FALCON = (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]")
 DEEPSEEK_LLM = (
     r"[\r\n]",
     rf"\s?[{DEEPSEEK_LETTERS}]+",
-    rf"\s?[{DEEPSEEK_SIGNS}]+",
+    rf"\s?[{DEEPSEEK_SYMBOLS}]+",
     r"\s+$",
     DEEPSEEK_IDEOGRAPHS,
     r"\p{N}+",
@@ -54,7 +53,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "default": DEFAULT,
 }
 
-# GGUF's names, and ours for those that cut alike.
+# GGUF's names, and ours for those that split alike.
 NAMES = {
     "gpt-2": "gpt-2",
     "phi-2": "gpt-2",
@@ -82,12 +81,12 @@ NAMES = {
 NORMALISED = (
     "qwen2",
     "command-r",
-)  # their models see text in Unicode's form NFC, which GGUF does not say
+)  # their models normalise text to NFC, which GGUF does not say
 
 
-def split_by(name: str) -> PreTokenizer:
+def pre_tokenizer(name: str) -> PreTokenizer:
     """The pre-tokenizer for one of NAMES' values."""
-    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     if name == "gpt-2":
         return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if name in ("smollm", "command-r"):
@@ -96,5 +95,8 @@ def split_by(name: str) -> PreTokenizer:
             [digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
         )
     return pre_tokenizers.Sequence(
-        [*(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[name]), whole]
+        [
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[name]),
+            byte_level,
+        ]
     )

@@ -1,5 +1,4 @@
-"""A tokenizer.json as a Vocabulary: what GGUF and SentencePiece can say of it, or one line about
-what they cannot."""
+"""A tokenizer.json as a Vocabulary, as far as GGUF and SentencePiece can express it."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import Any
 import tokenizers
 
 from sightline.errors import CheckpointError
-from sightline.text.vocabulary.pre_tokenizers import NAMES, split_by
+from sightline.text.vocabulary.pre_tokenizers import NAMES, pre_tokenizer
 from sightline.text.vocabulary.vocabulary import (
     BYTE,
     CONTROL,
@@ -28,19 +27,19 @@ from sightline.text.vocabulary.vocabulary import (
 Around = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def vocabulary_of(where: Path, spelling: dict[str, Any], around: Around) -> Vocabulary:
+def vocabulary_from_json(where: Path, tokenizer_json: dict[str, Any], around: Around) -> Vocabulary:
     """The vocabulary in a parsed tokenizer.json."""
-    model = spelling["model"]
+    model = tokenizer_json["model"]
     ids: dict[str, int] = (
         {piece: id for id, (piece, _) in enumerate(model["vocab"])}
         if model["type"] == "Unigram"
         else dict(model["vocab"])
     )
-    ids |= {token["content"]: token["id"] for token in spelling.get("added_tokens", [])}
-    pieces, kinds = _by_id(ids, spelling)
-    text = json.dumps(spelling, ensure_ascii=False)
-    byte_level = '"ByteLevel"' in json.dumps(spelling.get("decoder"))
-    kind = _kind(where, model, byte_level)
+    ids |= {token["content"]: token["id"] for token in tokenizer_json.get("added_tokens", [])}
+    pieces, kinds = _pieces_and_kinds(ids, tokenizer_json)
+    text = json.dumps(tokenizer_json, ensure_ascii=False)
+    byte_level = '"ByteLevel"' in json.dumps(tokenizer_json.get("decoder"))
+    kind = _vocabulary_kind(where, model, byte_level)
     merges = [
         merge if isinstance(merge, str) else " ".join(merge) for merge in model.get("merges", [])
     ]
@@ -54,8 +53,8 @@ def vocabulary_of(where: Path, spelling: dict[str, Any], around: Around) -> Voca
         kinds=kinds,
         scores=_scores(kind, model, pieces, merges),
         merges=merges if kind == "bytes" else [],
-        split=_split(where, spelling) if kind == "bytes" else "",
-        charsmap=_charsmap(spelling.get("normalizer")),
+        split=_gguf_pre_tokenizer(where, tokenizer_json) if kind == "bytes" else "",
+        charsmap=_json_charsmap(tokenizer_json.get("normalizer")),
         prefix_space=kind not in ("bytes", "wordpiece")
         and ("Metaspace" in text or '"Prepend"' in text),
         remove_extra_whitespaces=kind == "unigram" and " {2,}" in text,
@@ -67,11 +66,11 @@ def vocabulary_of(where: Path, spelling: dict[str, Any], around: Around) -> Voca
     )
 
 
-def without_names(spelling: dict[str, Any], names: Set[str]) -> dict[str, Any]:
-    """A tokenizer.json in which these pieces keep their ids and have names that nobody can type; no
-    merge makes one."""
+def without_names(tokenizer_json: dict[str, Any], names: Set[str]) -> dict[str, Any]:
+    """A tokenizer.json in which these pieces keep their ids but have random names, so that no text
+    and no merge gives them."""
     new = {name: f"{name}{secrets.token_hex(16)}" for name in names}
-    model = dict(spelling["model"])
+    model = dict(tokenizer_json["model"])
     if model["type"] == "Unigram":
         model["vocab"] = [[new.get(piece, piece), score] for piece, score in model["vocab"]]
     else:
@@ -83,13 +82,13 @@ def without_names(spelling: dict[str, Any], names: Set[str]) -> dict[str, Any]:
         model["merges"] = [pair for pair in pairs if names.isdisjoint((*pair, "".join(pair)))]
     added = [
         {**token, "content": new.get(token["content"], token["content"])}
-        for token in spelling.get("added_tokens", [])
+        for token in tokenizer_json.get("added_tokens", [])
     ]
-    return {**spelling, "model": model, "added_tokens": added, "post_processor": None}
+    return {**tokenizer_json, "model": model, "added_tokens": added, "post_processor": None}
 
 
-def _kind(where: Path, model: dict[str, Any], byte_level: bool) -> Kind:
-    """Which of our kinds a model of `tokenizers` is."""
+def _vocabulary_kind(where: Path, model: dict[str, Any], byte_level: bool) -> Kind:
+    """The kind of vocabulary of a model of `tokenizers`."""
     if model["type"] == "BPE" and (byte_level or model.get("byte_fallback")):
         return "bytes" if byte_level else "sentencepiece"
     kinds: dict[str, Kind] = {"Unigram": "unigram", "WordPiece": "wordpiece"}
@@ -101,8 +100,10 @@ def _kind(where: Path, model: dict[str, Any], byte_level: bool) -> Kind:
     return kinds[model["type"]]
 
 
-def _by_id(ids: dict[str, int], spelling: dict[str, Any]) -> tuple[list[str], list[int]]:
-    """Pieces and their kinds by id; ids that nobody has are unused pieces."""
+def _pieces_and_kinds(
+    ids: dict[str, int], tokenizer_json: dict[str, Any]
+) -> tuple[list[str], list[int]]:
+    """Pieces and their kinds by id; missing ids are unused pieces."""
     count = max(ids.values(), default=-1) + 1
     pieces = [f"[PAD{id}]" for id in range(count)]
     kinds = [UNUSED] * count
@@ -111,13 +112,13 @@ def _by_id(ids: dict[str, int], spelling: dict[str, Any]) -> tuple[list[str], li
         kinds[id] = (
             BYTE if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">") else NORMAL
         )
-    for token in spelling.get("added_tokens", []):
+    for token in tokenizer_json.get("added_tokens", []):
         kinds[token["id"]] = CONTROL if token["special"] else USER_DEFINED
     return pieces, kinds
 
 
 def _scores(kind: Kind, model: dict[str, Any], pieces: list[str], merges: list[str]) -> list[float]:
-    """Unigram's own scores; for BPE the earlier a piece is merged the higher."""
+    """Unigram's scores; for BPE, the earlier a piece is merged the higher."""
     if kind == "unigram":
         scores = [float(score) for _, score in model["vocab"]]
         return scores + [0.0] * (len(pieces) - len(scores))
@@ -129,35 +130,35 @@ def _scores(kind: Kind, model: dict[str, Any], pieces: list[str], merges: list[s
     return [rank.get(piece, -float(len(merges))) for piece in pieces]
 
 
-def _split(where: Path, spelling: dict[str, Any]) -> str:
-    """The name that GGUF has for this pre-tokenizer."""
-    seen = _essence(spelling.get("pre_tokenizer"))
+def _gguf_pre_tokenizer(where: Path, tokenizer_json: dict[str, Any]) -> str:
+    """GGUF's name of this pre-tokenizer."""
+    steps = _relevant_steps(tokenizer_json.get("pre_tokenizer"))
     for name in dict.fromkeys(NAMES.values()):
         known = tokenizers.Tokenizer(tokenizers.models.BPE())
-        known.pre_tokenizer = split_by(name)
-        if _essence(json.loads(known.to_str())["pre_tokenizer"]) == seen:
-            return _with_model(name, spelling)
+        known.pre_tokenizer = pre_tokenizer(name)
+        if _relevant_steps(json.loads(known.to_str())["pre_tokenizer"]) == steps:
+            return _name_for_model(name, tokenizer_json)
     raise CheckpointError(
         f"{where}: GGUF has no name for this pre_tokenizer",
         expected=f"that of {', '.join(dict.fromkeys(NAMES.values()))}",
     )
 
 
-def _with_model(name: str, spelling: dict[str, Any]) -> str:
-    """Of two names with one pre-tokenizer, the one that also says what else the tokenizer does."""
-    if name == "llama-bpe" and not spelling["model"].get("ignore_merges"):
+def _name_for_model(name: str, tokenizer_json: dict[str, Any]) -> str:
+    """Of two names with the same pre-tokenizer, the one that matches the rest of the tokenizer."""
+    if name == "llama-bpe" and not tokenizer_json["model"].get("ignore_merges"):
         return "dbrx"
-    if name == "smollm" and (spelling.get("normalizer") or {}).get("type") == "NFC":
+    if name == "smollm" and (tokenizer_json.get("normalizer") or {}).get("type") == "NFC":
         return "command-r"
     return name
 
 
-def _essence(node: Any) -> list[Any]:
-    """The steps that matter: types, patterns, switches."""
+def _relevant_steps(node: Any) -> list[Any]:
+    """The steps with their types, patterns and options."""
     if not node:
         return []
     if node["type"] == "Sequence":
-        return [step for child in node["pretokenizers"] for step in _essence(child)]
+        return [step for child in node["pretokenizers"] for step in _relevant_steps(child)]
     return [
         (
             node["type"],
@@ -169,12 +170,14 @@ def _essence(node: Any) -> list[Any]:
     ]
 
 
-def _charsmap(node: Any) -> bytes:
-    """SentencePiece's compiled rules, where a normaliser holds them."""
+def _json_charsmap(node: Any) -> bytes:
+    """SentencePiece's compiled rules, if the normaliser has them."""
     if not node:
         return b""
     if node["type"] == "Sequence":
-        return next((found for child in node["normalizers"] if (found := _charsmap(child))), b"")
+        return next(
+            (charsmap for child in node["normalizers"] if (charsmap := _json_charsmap(child))), b""
+        )
     return (
         base64.b64decode(node["precompiled_charsmap"] or "")
         if node["type"] == "Precompiled"

@@ -1,7 +1,7 @@
-"""SentencePiece's model file (a protocol buffer) as a Vocabulary, and back: so that GGUF and
-llama2.c run on SentencePiece itself.
+"""SentencePiece's model file (a protocol buffer) as a Vocabulary, and back, so that GGUF
+and llama2.c vocabularies run on the SentencePiece library.
 
-Only the fields that matter are read: pieces (text, score, kind), the trainer's model type and ids,
+Only these fields are read: pieces (text, score, kind), the trainer's model type and ids,
 the normaliser's rules.
 """
 
@@ -33,7 +33,7 @@ SELF_TEST = 4
 ADD_DUMMY_PREFIX = 3  # an option of the normaliser
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     """One variable-length integer and the place after it."""
     value = shift = 0
     while shift < 70:
@@ -48,14 +48,14 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _field_at(data: bytes, at: int) -> tuple[int, int | bytes, int]:
     """The field that begins at `at`: its number, its value and the place after it."""
-    tag, at = _varint(data, at)
+    tag, at = _read_varint(data, at)
     wire = tag & 7
     if wire == VARINT:
-        value, at = _varint(data, at)
+        value, at = _read_varint(data, at)
         return tag >> 3, value, at
     size = {FIXED64: 8, FIXED32: 4}.get(wire)
     if wire == BYTES:
-        size, at = _varint(data, at)
+        size, at = _read_varint(data, at)
     if size is None or at + size > len(data):
         raise IndexError("a field outside the file")
     return tag >> 3, data[at : at + size], at + size
@@ -69,18 +69,18 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         yield number, value
 
 
-def parse(where: Path, data: bytes) -> Vocabulary:
+def parse_sentencepiece(where: Path, data: bytes) -> Vocabulary:
     """The vocabulary in the bytes of a SentencePiece model."""
     try:
-        return _parse(where, data)
+        return _parse_model(where, data)
     except (IndexError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise CheckpointError(
             f"{where}: is not a SentencePiece model ({error})", fix="fetch the file again"
         ) from None
 
 
-def _parse(where: Path, data: bytes) -> Vocabulary:
-    """Walk the three parts of the file."""
+def _parse_model(where: Path, data: bytes) -> Vocabulary:
+    """Read the three parts of the file."""
     pieces: list[str] = []
     scores: list[float] = []
     kinds: list[int] = []
@@ -99,7 +99,7 @@ def _parse(where: Path, data: bytes) -> Vocabulary:
     model_types: dict[int, Kind] = {UNIGRAM: "unigram", BPE: "sentencepiece"}
     ids = SpecialIds(
         **{
-            name: _id(trainer.get(field, default), len(pieces))
+            name: _valid_id(trainer.get(field, default), len(pieces))
             for name, field, default in _ID_FIELDS
         }
     )
@@ -119,7 +119,7 @@ def _parse(where: Path, data: bytes) -> Vocabulary:
 _ID_FIELDS = (("unknown", 40, 0), ("bos", 41, 1), ("eos", 42, 2), ("pad", 43, -1))
 
 
-def _id(value: int | bytes, count: int) -> int | None:
+def _valid_id(value: int | bytes, count: int) -> int | None:
     """An id inside the vocabulary; −1, written as 2⁶⁴ − 1, means none."""
     return value if isinstance(value, int) and 0 <= value < count else None
 
@@ -135,33 +135,32 @@ def piece_spans(data: bytes) -> list[tuple[int, int, int]]:
 
 
 def byte_to_character(text: str) -> list[int]:
-    """For each byte of the text in UTF-8, and for its end, the number of the character that it is
-    in."""
-    return [place for place, sign in enumerate(text) for _ in range(len(sign.encode("utf-8")))] + [
-        len(text)
-    ]
+    """For each byte of the text in UTF-8, and for its end, the index of its character."""
+    return [
+        place for place, character in enumerate(text) for _ in range(len(character.encode("utf-8")))
+    ] + [len(text)]
 
 
-def _number(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     """A variable-length integer."""
     value &= 2**64 - 1
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def _field(number: int, value: int | bytes | float) -> bytes:
     """One field: bytes with their length, a float32, or an integer."""
     if isinstance(value, bytes):
-        return _number(number << 3 | BYTES) + _number(len(value)) + value
+        return _encode_varint(number << 3 | BYTES) + _encode_varint(len(value)) + value
     if isinstance(value, float):
-        return _number(number << 3 | FIXED32) + struct.pack("<f", value)
-    return _number(number << 3 | VARINT) + _number(value)
+        return _encode_varint(number << 3 | FIXED32) + struct.pack("<f", value)
+    return _encode_varint(number << 3 | VARINT) + _encode_varint(value)
 
 
-def more_pieces(pieces: list[tuple[str, int]]) -> bytes:
+def encode_pieces(pieces: list[tuple[str, int]]) -> bytes:
     """Pieces (text, kind) to append to a model: fields of one message may simply follow each
     other."""
     return b"".join(
@@ -171,20 +170,20 @@ def more_pieces(pieces: list[tuple[str, int]]) -> bytes:
 
 
 def without_prefix_space(model: bytes) -> bytes:
-    """The same model, except that it puts no space before a text.
+    """The same model without the space that it adds before a text.
 
     Protocol buffers merge a message that is written twice, so the one changed option is appended.
-    The self-test samples (field 4) go: they were written with the original option, and a model that
+    The self-test samples (field 4) are removed: they assume the original option, and a model that
     fails its samples is not loaded.
     """
-    kept = bytearray()
+    message = bytearray()
     at = 0
     while at < len(model):
         number, _, end = _field_at(model, at)
         if number != SELF_TEST:
-            kept += model[at:end]
+            message += model[at:end]
         at = end
-    return bytes(kept) + _field(NORMALIZER, _field(ADD_DUMMY_PREFIX, 0))
+    return bytes(message) + _field(NORMALIZER, _field(ADD_DUMMY_PREFIX, 0))
 
 
 def serialise(vocabulary: Vocabulary) -> bytes:
@@ -196,16 +195,18 @@ def serialise(vocabulary: Vocabulary) -> bytes:
         CONTROL if kind == UNKNOWN and id != unknown else kind for id, kind in enumerate(kinds)
     ]
     kinds[unknown] = UNKNOWN
-    whole = kinds.count(BYTE) == 256
+    has_all_bytes = kinds.count(BYTE) == 256
     scores = vocabulary.scores or [-float(id) for id in range(count)]
     message = bytearray()
     for piece, score, kind in zip(vocabulary.pieces, scores, kinds, strict=True):
-        usable = NORMAL if kind == BYTE and not whole else kind
+        usable = NORMAL if kind == BYTE and not has_all_bytes else kind
         message += _field(
             1, _field(1, piece.encode("utf-8")) + _field(2, float(score)) + _field(3, usable)
         )
     ids = {"unknown": unknown, "bos": vocabulary.bos, "eos": vocabulary.eos, "pad": vocabulary.pad}
-    trainer = _field(3, UNIGRAM if vocabulary.kind == "unigram" else BPE) + _field(35, int(whole))
+    trainer = _field(3, UNIGRAM if vocabulary.kind == "unigram" else BPE) + _field(
+        35, int(has_all_bytes)
+    )
     for name, field, _ in _ID_FIELDS:
         value = ids[name]
         usable = value is not None and kinds[value] in (CONTROL, UNKNOWN)

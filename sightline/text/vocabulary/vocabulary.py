@@ -1,5 +1,4 @@
-"""A tokenizer as data: what a GGUF file, a llama2.c file or a list of characters says of itself,
-before anything is built."""
+"""A tokenizer as data, as read from a GGUF file, a llama2.c file or a list of characters."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
 class SpecialIds(TypedDict, total=False):
-    """The ids with a name."""
+    """Ids of the special tokens."""
 
     bos: int | None
     eos: int | None
@@ -24,12 +23,12 @@ class SpecialIds(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """Pieces by id, and how they are put together.
+    """Pieces by id, and how text is encoded with them.
 
     bytes: GPT-2's byte-level BPE (`merges`, `split` names the pre-tokenizer) · sentencepiece: BPE
     by `scores` · unigram: the most probable pieces by `scores` · wordpiece: BERT's (`lower_case`) ·
-    characters: one piece per character; `written` are the pieces that decode when they are others
-    than those that encode.
+    characters: one piece per character; `written` are the output pieces if they differ from the
+    input pieces.
     """
 
     where: Path
@@ -54,9 +53,9 @@ class Vocabulary:
     chat_template: str | None = None
 
     def kind_of(self, id: int) -> int:
-        """What sort of piece an id is."""
+        """The kind of a piece."""
         return self.kinds[id] if self.kinds else NORMAL
 
     def ids_of(self, kind: int) -> list[int]:
-        """Every id of one sort."""
+        """All ids of a kind."""
         return [id for id, known in enumerate(self.kinds) if known == kind]

@@ -23,8 +23,8 @@ from sightline.errors import InputError
 from sightline.terminal.progress import Report, silent
 from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
-from sightline.text.training.subwords import END, PAD, SPECIAL, train
-from sightline.text.training.words import UNKNOWN, characters, tokenizer_config
+from sightline.text.training.subwords import END, PAD, SPECIAL, train_tokenizer
+from sightline.text.training.words import UNKNOWN, character_tokenizer, tokenizer_config
 
 FILES = tuple(name for name in NAMES if name != "generation_config.json")
 LOOK_BACK = 4096  # characters from the end in which a place to cut is looked for
@@ -71,7 +71,7 @@ def cut(text: str, keep: int = 0) -> tuple[str, str]:
 def of_characters(parts: Iterable[str]) -> Encoder:
     """One token for each character. The table is looked up by NumPy, which is a hundred times
     faster than the library."""
-    made = characters(parts)
+    made = character_tokenizer(parts)
     ids = {ord(sign): id for sign, id in made.get_vocab().items() if len(sign) == 1}
     table = np.full(max(ids) + 2, ids[ord(UNKNOWN)], dtype=np.uint32)
     table[list(ids)] = list(ids.values())
@@ -86,7 +86,7 @@ def of_characters(parts: Iterable[str]) -> Encoder:
 
 def of_bpe(texts: Sequence[Path], vocab_size: int, progress: Report = silent) -> Encoder:
     """Byte-level BPE, learned from these files."""
-    made = train(texts, vocab_size=vocab_size, progress=progress)
+    made = train_tokenizer(texts, vocab_size=vocab_size, progress=progress)
     tokenizer = Tokenizer(RustEngine(Path("tokenizer.json"), made))
     return Encoder(
         "bpe",

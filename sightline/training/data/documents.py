@@ -16,9 +16,9 @@ from pathlib import Path
 
 from sightline.checkpoints.formats.magic import kind_from_bytes
 from sightline.errors import InputError
-from sightline.files.checked import shown
+from sightline.files.checkpoint_files import printable_name
 from sightline.terminal.progress import Report, silent
-from sightline.text.training.subwords import readable
+from sightline.text.training.subwords import check_text_file
 from sightline.training.data.chunk_encoders import cut
 
 READ = 1 << 20  # bytes at once
@@ -36,7 +36,7 @@ class Source:
 
 def examine(path: Path, report: Report = silent) -> Source:
     """Look through a file: is it text in UTF-8, and which?"""
-    total = readable(path).stat().st_size
+    total = check_text_file(path).stat().st_size
     digest = hashlib.sha256()
     at = 0
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
@@ -51,10 +51,10 @@ def examine(path: Path, report: Report = silent) -> Source:
         _decoded(path, decoder, b"", at, final=True)
     except OSError as error:
         raise InputError(
-            f"{shown(path)}: cannot be read ({error.strerror})", expected="a text file"
+            f"{printable_name(path)}: cannot be read ({error.strerror})", expected="a text file"
         ) from None
     if not letters:
-        raise InputError(f"{shown(path)}: is empty", expected="a text file")
+        raise InputError(f"{printable_name(path)}: is empty", expected="a text file")
     return Source(path, at, digest.hexdigest())
 
 
@@ -64,9 +64,9 @@ def _decoded(
     """The text of a chunk that begins at byte `at`; what is no text is refused."""
     if at == 0 and chunk.startswith(UTF16):
         raise InputError(
-            f"{shown(path)}: is UTF-16",
+            f"{printable_name(path)}: is UTF-16",
             expected="text in UTF-8",
-            fix=f"iconv -f utf-16 -t utf-8 {shown(path.name)}",
+            fix=f"iconv -f utf-16 -t utf-8 {printable_name(path.name)}",
         )
     zero = chunk.find(b"\0")
     if zero >= 0:
@@ -74,7 +74,7 @@ def _decoded(
             kind_from_bytes(chunk[:4096]) if at == 0 else ""
         ) or "binary, or text in UTF-16 or UTF-32"
         raise InputError(
-            f"{shown(path)}: byte {at + zero:,} is zero: this is {what}",
+            f"{printable_name(path)}: byte {at + zero:,} is zero: this is {what}",
             expected="text in UTF-8",
             fix="leave it out",
         )
@@ -83,9 +83,9 @@ def _decoded(
         return decoder.decode(chunk, final)
     except UnicodeDecodeError as error:
         place = at - held + error.start
-        fix = f"iconv -f latin1 -t utf-8 {shown(path.name)}, if that is what it is"
+        fix = f"iconv -f latin1 -t utf-8 {printable_name(path.name)}, if that is what it is"
         raise InputError(
-            f"{shown(path)}: byte {place:,} is no UTF-8", expected="text in UTF-8", fix=fix
+            f"{printable_name(path)}: byte {place:,} is no UTF-8", expected="text in UTF-8", fix=fix
         ) from None
 
 
@@ -99,11 +99,12 @@ def chunks(source: Source) -> Iterator[bytes]:
                 yield chunk
     except OSError as error:
         raise InputError(
-            f"{shown(source.path)}: cannot be read ({error.strerror})", expected="a text file"
+            f"{printable_name(source.path)}: cannot be read ({error.strerror})",
+            expected="a text file",
         ) from None
     if digest.hexdigest() != source.sha256:
         raise InputError(
-            f"{shown(source.path)}: changed while it was read",
+            f"{printable_name(source.path)}: changed while it was read",
             expected="one text",
             fix="once more, when nobody writes to it",
         )

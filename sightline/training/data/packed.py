@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from sightline.errors import InputError
-from sightline.files.checked import sha256
+from sightline.files.checkpoint_files import file_sha256
 from sightline.files.strict_json import read_json
 from sightline.training.data.batch import Batch
 from sightline.training.data.order import random, samples
@@ -54,7 +54,7 @@ class Tokens:
 
     path: Path
     ids: NDArray[Any]
-    sha256: str
+    file_sha256: str
     identity: Identity
 
     @staticmethod
@@ -94,7 +94,7 @@ class Tokens:
                     expected=f"ids below {vocab_size:,}",
                     fix="prepare the data with this model's tokenizer",
                 )
-        return Tokens(path, ids, sha256(path), known)
+        return Tokens(path, ids, file_sha256(path), known)
 
     def read(self, at: int, many: int) -> NDArray[np.int64]:
         """Some of the tokens, of the file as it was opened. Read, not mapped: a page that is gone
@@ -132,7 +132,7 @@ def read_sheet(folder: Path) -> dict[str, Any]:
             expected="a folder of prepared data",
             fix=f"sightline data prepare FILES --out {folder}",
         )
-    return read_json(folder / SHEET, most_bytes=50_000_000)
+    return read_json(folder / SHEET, max_bytes=50_000_000)
 
 
 @lru_cache(maxsize=4)

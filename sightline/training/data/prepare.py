@@ -27,7 +27,7 @@ from filelock import FileLock
 
 from sightline.checkpoints.sources.directories import home
 from sightline.errors import InputError, SightlineError
-from sightline.files.checked import sha256, shown
+from sightline.files.checkpoint_files import file_sha256, printable_name
 from sightline.terminal.progress import Report, silent
 from sightline.training.data.chunk_encoders import Encoder
 from sightline.training.data.documents import READ, Source, documents, examine
@@ -129,7 +129,7 @@ def prepare(
         take_the_name(temporary, folder)
     except OSError as error:
         raise InputError(
-            f"{shown(folder)}: cannot be written ({error.strerror})",
+            f"{printable_name(folder)}: cannot be written ({error.strerror})",
             fix="free some space, or another folder",
         ) from None
     finally:
@@ -145,7 +145,7 @@ def check_target(folder: Path, *, overwrite: bool) -> None:
         and not (overwrite and (folder / SHEET).is_file())
     ):
         raise InputError(
-            f"{shown(folder)}: is there already",
+            f"{printable_name(folder)}: is there already",
             expected="a new folder",
             fix="another --out, or remove it first",
         )
@@ -178,7 +178,7 @@ def _fill(plan: Plan, encoder: Encoder, folder: Path, progress: Report) -> dict[
     for name, data in encoder.files.items():
         (folder / name).write_bytes(data)
     sheet = _sheet(plan, encoder, counted, tokens)
-    sheet["sha256"] = {name: sha256(folder / name) for name in (*tokens, *encoder.files)}
+    sheet["sha256"] = {name: file_sha256(folder / name) for name in (*tokens, *encoder.files)}
     write(folder / SHEET, sheet_text(sheet))
     return sheet
 
@@ -202,13 +202,14 @@ def _check_length(plan: Plan, tokens: dict[str, int]) -> None:
     )
     if tokens[TRAIN] < 2:
         raise InputError(
-            f"{shown(names)}: {tokens[TRAIN]:,} tokens to learn from",
+            f"{printable_name(names)}: {tokens[TRAIN]:,} tokens to learn from",
             expected="at least 2",
             fix="more text",
         )
     if tokens.get(VALIDATION, 2) < 2:
         seen = (
-            f"{shown(names)}: {tokens[VALIDATION]:,} of {sum(tokens.values()):,} tokens would be"
+            f"{printable_name(names)}: {tokens[VALIDATION]:,} of {sum(tokens.values()):,}"
+            " tokens would be"
             " held out"
         )
         raise InputError(seen, expected="at least 2", fix="more text, or --validation 0")
@@ -262,7 +263,7 @@ def wrong(folder: Path) -> str:
             (
                 f"{name} was changed or cut short"
                 for name, digest in said.items()
-                if sha256(folder / name) != digest
+                if file_sha256(folder / name) != digest
             ),
             "",
         )
@@ -285,7 +286,7 @@ def cached(plan: Plan, kind: str, make: Callable[[], Encoder], progress: Report 
                     shutil.rmtree(place)
                 prepare(plan, make(), place, progress=progress)
     except OSError as error:
-        seen = f"{shown(place)}: cannot be written ({error.strerror})"
+        seen = f"{printable_name(place)}: cannot be written ({error.strerror})"
         raise InputError(seen, fix="set SIGHTLINE_HOME to a folder that you may write") from None
     return place
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.checkpoints.formats.writing import save_safetensors
 from sightline.errors import CheckpointError
-from sightline.files.checked import sha256
+from sightline.files.checkpoint_files import file_sha256
 from sightline.files.regular import read_text_file
 from sightline.training.distributed.process_group import held_like, in_parts
 from sightline.training.loop import Trainee
@@ -61,7 +61,7 @@ class Manifest:
     best: float | None = None
     random: str = "step n draws from Philox(seed, n, rank): there is no state"
     versions: dict[str, str] = field(default_factory=lambda: versions())
-    sha256: dict[str, str] = field(default_factory=dict[str, str])
+    file_sha256: dict[str, str] = field(default_factory=dict[str, str])
     version: int = VERSION
 
 
@@ -121,7 +121,7 @@ def write_checkpoint(
         temporary.mkdir()
         for name, tensors in files.items():
             save_safetensors(temporary / f"{name}.safetensors", tensors)
-            said.sha256[f"{name}.safetensors"] = sha256(temporary / f"{name}.safetensors")
+            said.sha256[f"{name}.safetensors"] = file_sha256(temporary / f"{name}.safetensors")
         plain = {name: getattr(said, name) for name in Manifest.__slots__}
         write(temporary / MANIFEST, json.dumps({**plain, "manifest": digest(plain)}, indent=1))
         take_the_name(temporary, place)
@@ -277,7 +277,7 @@ def verify(path: Path) -> str:
         return f"it is of version {said.version}"
     for name, kept in said.sha256.items():
         try:
-            if sha256(path / name) != kept:
+            if file_sha256(path / name) != kept:
                 return f"{name} was changed or cut short"
         except (OSError, CheckpointError):
             return f"{name} cannot be read"

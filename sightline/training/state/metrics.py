@@ -32,7 +32,7 @@ class Metrics:
         try:
             if self.path.exists():
                 lines = read_text_file(
-                    self.path, most_bytes=MOST_BYTES, errors="replace"
+                    self.path, max_bytes=MOST_BYTES, errors="replace"
                 ).splitlines()
                 state.write(
                     self.path, "".join(f"{line}\n" for line in lines if at_most(line, step))

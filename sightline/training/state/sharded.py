@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from sightline.errors import CheckpointError
-from sightline.files.checked import sha256
+from sightline.files.checkpoint_files import file_sha256
 from sightline.files.strict_json import read_json
 from sightline.training.loop import Trainee
 from sightline.training.state import checkpoint as state
@@ -51,7 +51,7 @@ def save_parts(learner: Trainee, folder: Path) -> None:
         no_dist=crew.world == 1,
     )
     if crew.leads:
-        sums = {path.name: sha256(path) for path in sorted(temporary.glob("*.safetensors"))}
+        sums = {path.name: file_sha256(path) for path in sorted(temporary.glob("*.safetensors"))}
         said = {
             "step": learner.step,
             "seconds": learner.seconds,
@@ -87,9 +87,9 @@ def load_parts(learner: Trainee, folder: Path) -> None:
 def manifest_of(folder: Path, *, verify: bool) -> tuple[dict[str, Any], str]:
     """What a checkpoint says of itself, and what is wrong with it; nothing if nothing is."""
     try:
-        said = read_json(folder / MANIFEST, most_bytes=100_000_000)
+        said = read_json(folder / MANIFEST, max_bytes=100_000_000)
         for name, kept in said["sha256"].items() if verify else ():
-            if sha256(folder / name) != kept:
+            if file_sha256(folder / name) != kept:
                 return said, f"{name} was changed or cut short"
         return {
             "step": int(said["step"]),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sightline.checkpoints.formats.gguf.names import ARCHITECTURES
-from sightline.errors import CheckpointError, short
+from sightline.errors import CheckpointError, short_repr
 
 # Metadata after the architecture's name, and its name in config.json.
 SIZES = {
@@ -58,7 +58,7 @@ class GGUFMetadata:
         self.architecture = self.text("general.architecture")
         if self.architecture not in ARCHITECTURES:
             raise CheckpointError(
-                f"{where}: general.architecture is {short(self.architecture)}",
+                f"{where}: general.architecture is {short_repr(self.architecture)}",
                 expected=f"one of {', '.join(ARCHITECTURES)}",
                 fix="load the model's Hugging Face folder instead",
             )
@@ -68,7 +68,7 @@ class GGUFMetadata:
         value = self.values.get(key)
         if not isinstance(value, str):
             raise CheckpointError(
-                f"{self.where}: {key} is {'missing' if value is None else short(value)}",
+                f"{self.where}: {key} is {'missing' if value is None else short_repr(value)}",
                 expected="a string",
             )
         return value
@@ -80,7 +80,7 @@ class GGUFMetadata:
     def refuse(self, key: str, expected: str) -> CheckpointError:
         """The error about a value of this architecture."""
         value = self.get(key)
-        seen = "missing" if value is None else short(value)
+        seen = "missing" if value is None else short_repr(value)
         return CheckpointError(
             f"{self.where}: {self.architecture}.{key} is {seen}", expected=expected
         )

@@ -25,7 +25,7 @@ from sightline.config import LanguageHead, Learned, Llama3Scaling, ModelConfig, 
 from sightline.errors import CheckpointError, nearest
 from sightline.families import FAMILIES
 from sightline.families.schema.keys import Keys
-from sightline.files.atomic import replacing
+from sightline.files.atomic import atomic_write
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary.gguf import to_metadata
 from sightline.text.vocabulary.vocabulary import Vocabulary
@@ -130,7 +130,7 @@ def write_gguf(
     )
     vocabulary = tokenizer.vocabulary() if isinstance(tokenizer, Tokenizer) else tokenizer
     metadata |= _token_id_metadata(keys, target) | _tokenizer_metadata(target, vocabulary)
-    with replacing(path) as part:
+    with atomic_write(path) as part:
         _write_file(Path(part.name), target, metadata, planned, dtype)
     return notes
 

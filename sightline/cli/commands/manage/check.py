@@ -17,7 +17,7 @@ from sightline.escapes import escape_line
 from sightline.terminal.console import Console
 
 if TYPE_CHECKING:
-    from sightline.laws import Measured
+    from sightline.laws import LawResult
 
 
 def check(
@@ -50,8 +50,8 @@ def check(
     from sightline import laws
 
     loaded = loading.load(model, verify=verify)
-    results: list[Measured] = []
-    for result in laws.check(loaded, seed=seed, reference=reference):
+    results: list[LawResult] = []
+    for result in laws.check_laws(loaded, seed=seed, reference=reference):
         results.append(result)
         remark(f"  {'holds' if result.holds else 'BROKEN'}  {result.law}")
     all_hold = all(result.holds for result in results)
@@ -64,13 +64,13 @@ def check(
         sys.exit(1)
 
 
-def law_dict(result: Measured) -> dict[str, Any]:
+def law_dict(result: LawResult) -> dict[str, Any]:
     """A law as JSON has it."""
     names = ("law", "difference", "allowed", "holds", "note")
     return {name: getattr(result, name) for name in names}
 
 
-def law_table(results: list[Measured]) -> Table:
+def law_table(results: list[LawResult]) -> Table:
     """The laws as a table."""
     table = Table(box=None, pad_edge=False)
     for heading in ("law", "difference", "allowed", "", ""):
@@ -91,7 +91,7 @@ def scientific(value: float, digits: int) -> str:
     return "0" if value == 0 else f"{value:.{digits}e}"
 
 
-def law_verdict(result: Measured) -> Text:
+def law_verdict(result: LawResult) -> Text:
     if result.difference is None:
         return Text("not measured")
     return Text("holds") if result.holds else Text("broken", "bold red")

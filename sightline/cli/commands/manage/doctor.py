@@ -31,7 +31,7 @@ def machine_facts() -> dict[str, Any]:
     import torch
 
     from sightline import __version__
-    from sightline.amx_workaround import beware
+    from sightline.amx_workaround import disable_broken_amx
 
     facts: dict[str, Any] = {
         "sightline": __version__,
@@ -41,7 +41,7 @@ def machine_facts() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cuda": torch.cuda.is_available(),
     }
-    if warning := beware():
+    if warning := disable_broken_amx():
         facts["beware"] = warning
     return facts | kernel_facts()
 

@@ -93,11 +93,11 @@ def read_message(text: str | None, file: Path | None) -> str | None:
 
 def open_conversation(loaded: Model, file: Path | None) -> Conversation:
     """A saved conversation, or a new one with the sampling that the checkpoint recommends."""
-    from sightline.conversation import Conversation, recommended
+    from sightline.conversation import Conversation, recommended_options
 
     if file is not None:
         return Conversation.read(file, model=loaded)
-    return Conversation(loaded, **recommended(loaded.defaults))
+    return Conversation(loaded, **recommended_options(loaded.defaults))
 
 
 def answer_once(conversation: Conversation, message: str, *, json: bool) -> None:

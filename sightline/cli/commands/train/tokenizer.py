@@ -64,12 +64,12 @@ def train(
     from sightline.terminal.progress import reporting
     from sightline.text.training import subwords as training
 
-    training.writable(out)
+    training.check_output_folder(out)
     with reporting(None) as report:
-        trained = training.train(
+        trained = training.train_tokenizer(
             files, vocab_size=VOCAB if vocab is None else vocab, kind=kind, progress=report
         )
-    path = training.save(trained, out)
+    path = training.save_tokenizer(trained, out)
     if output.json:
         write_json({"path": str(path), "kind": kind, "tokens": trained.get_vocab_size()})
     else:

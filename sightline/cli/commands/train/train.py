@@ -15,7 +15,7 @@ from sightline.cli.ui.options.groups import OPTIONS
 from sightline.cli.ui.options.text import OutputOptions
 from sightline.cli.ui.options.values import Count
 from sightline.cli.ui.output import write
-from sightline.errors import InputError, nearest, short
+from sightline.errors import InputError, nearest, short_repr
 from sightline.files.regular import read_text_file
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def read_recipe(name: str | None, words: tuple[str, ...], file: Path | None) -> 
         )
     if name not in RECIPE_NAMES:
         raise InputError(
-            f"no recipe is called {short(name)}", fix=nearest(name[:60], [*RECIPE_NAMES, LIST])
+            f"no recipe is called {short_repr(name)}", fix=nearest(name[:60], [*RECIPE_NAMES, LIST])
         )
     from sightline.recipes import RECIPES
     from sightline.recipes.settings import key_values

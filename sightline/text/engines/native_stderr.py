@@ -1,5 +1,5 @@
-"""What native code prints before it fails: a panic in Rust writes a backtrace to file descriptor 2,
-and then becomes an exception."""
+"""Holds back what native code prints to stderr: a panic in Rust writes a backtrace there before it
+becomes an exception."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ STDERR = 2
 
 
 @contextmanager
-def without_noise() -> Generator[None]:
-    """What is written to stderr meanwhile comes out afterwards, unless the call fails: then the
-    exception says it.
+def hold_stderr() -> Generator[None]:
+    """Output to stderr is written after the block, or dropped if the block raises.
 
-    The descriptor belongs to the whole process, so nothing is held back where another thread might
-    be writing.
+    The descriptor belongs to the whole process, so nothing is held back if other threads run.
     """
     if threading.active_count() > 1:
         yield
@@ -42,7 +40,7 @@ def without_noise() -> Generator[None]:
 
 
 def temporary_file() -> IO[bytes]:
-    """In memory where the system has such files."""
+    """A temporary file, in memory where the system supports it."""
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("stderr"), "w+b", buffering=0)
     return tempfile.TemporaryFile(buffering=0)
