@@ -1,8 +1,8 @@
-"""Processors that promise more than they can do.
+"""Disables AMX in oneDNN on virtual machines that report it without its tiles.
 
-Some virtual machines show AMX without the table of its tiles (CPUID leaf 0x1D). oneDNN, which
-multiplies torch's bfloat16, then loads an empty tile, and the process dies of an illegal
-instruction. Where that is so, oneDNN is told to go without AMX, before it is first used.
+Some virtual machines report AMX without the table of its tiles (CPUID leaf 0x1D). oneDNN, which
+computes torch's bfloat16 products, then loads an empty tile, and the process dies of an illegal
+instruction. On such machines oneDNN is told not to use AMX, before its first use.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ TILES = 0x1D
 
 
 def lacks_amx_tiles(cpuinfo: str) -> bool:
-    """Whether the first processor of /proc/cpuinfo has AMX, but no leaf that says how large its
-    tiles are."""
+    """Whether the first processor of /proc/cpuinfo has AMX, but not the CPUID leaf with the size of
+    its tiles."""
     lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
     facts = {name.strip(): value.strip() for name, _, value in lines}
     level = facts.get("cpuid level", "")
@@ -25,17 +25,17 @@ def lacks_amx_tiles(cpuinfo: str) -> bool:
 
 
 def disable_broken_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Why torch must go without AMX here; empty where it need not. What the environment says stays
-    as it is."""
+    """Disable AMX if it is broken here, and say why; empty if it is not. A limit that the
+    environment already sets is kept."""
     try:
         with cpuinfo.open(encoding="utf-8", errors="replace") as file:
-            hollow = lacks_amx_tiles(file.read(1 << 14))
+            is_broken = lacks_amx_tiles(file.read(1 << 14))
     except OSError:
         return ""
-    if hollow:
+    if is_broken:
         os.environ.setdefault(LIMIT, WITHOUT_AMX)
     return (
         f"this machine shows AMX without its tiles; torch is told {LIMIT}={os.environ[LIMIT]}"
-        if hollow
+        if is_broken
         else ""
     )

@@ -1,14 +1,14 @@
-"""A chat that goes on: what was said, and a cache of what was computed, so that each turn costs
-only what is new.
+"""A conversation with a chat model: its messages, and a KV cache, so that each turn computes only
+new tokens.
 
     chat = Conversation(model, system="You are brief.", temperature=0.7)
     for piece in chat.say("Hello"):
         print(piece.text, end="")
-    chat.save("talk.json")                     Conversation.read("talk.json") goes on from there
+    chat.save("talk.json")                     Conversation.read("talk.json") continues it
 
-Reused is the longest common beginning of the tokens in the cache and those of the new prompt, so an
-answer is, token for token, the one of a fresh conversation with the same messages. Where the
-context is full, the model no longer sees the oldest exchanges.
+The longest common prefix of the cached tokens and the new prompt is reused, so an answer is, token
+for token, that of a new conversation with the same messages. When the context is full, the oldest
+exchanges are left out of the prompt.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sightline.text.tokenizer import Tokenizer
 Ended = Literal["stop", "length", "cut"]
 
 OPTIONS = frozenset({*SAMPLING, "max_tokens", "stop"} - {"logit_bias"})
-MAX_ANSWER = 512  # tokens of an answer, where nothing else is said
+MAX_ANSWER = 512  # tokens of an answer, by default
 CONTEXT_SHARE = 4  # a quarter of the context is kept free for the answer
 TEMPERATURE = (
     0.7  # where the checkpoint recommends nothing: small models that are greedy repeat themselves
@@ -49,8 +49,8 @@ TEMPERATURE = (
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A message and its answer, which the model ended itself (`stop`), or its `length`, or whoever
-    read it (`cut`)."""
+    """A message and its answer, which ended with a stop token (`stop`), at the maximum `length`, or
+    because the reader stopped (`cut`)."""
 
     message: str
     answer: str
@@ -59,8 +59,8 @@ class Exchange:
 
 @dataclass(slots=True)
 class Figures:
-    """What the last answer cost. `left_out` counts the oldest exchanges that the model no longer
-    sees."""
+    """Statistics of the last answer. `left_out` counts the oldest exchanges that the prompt leaves
+    out."""
 
     context: int
     prompt_tokens: int = 0
@@ -77,11 +77,11 @@ class Figures:
 
     @property
     def fullness(self) -> float:
-        """The share of the context that prompt and answer take."""
+        """The fraction of the context that prompt and answer use."""
         return (self.prompt_tokens + self.new_tokens) / self.context
 
     def add(self, event: TokenEvent) -> None:
-        """One token more."""
+        """Count one more token."""
         self.first_seconds = self.first_seconds or event.step_seconds
         self.seconds = self.seconds + event.step_seconds
         self.new_tokens = self.new_tokens + 1
@@ -89,7 +89,7 @@ class Figures:
 
 
 class Conversation:
-    """Messages to and from one model. `reference` is what to call that model, `system` may be
+    """Messages to and from one model. `reference` is the model's name or path; `system` may be
     changed at any time."""
 
     def __init__(
@@ -110,15 +110,15 @@ class Conversation:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """All that was said, the system message first."""
-        return self._seen(0)
+        """All messages, the system message first."""
+        return self._messages(0)
 
     @property
     def context(self) -> int:
         return self.model.config.last.max_positions
 
     def set(self, **options: Unpack[Options]) -> None:
-        """Change how answers are made, from the next one on. None takes an option back."""
+        """Change the options of later answers. None resets an option."""
         chosen = {
             name: value for name, value in {**self.options, **options}.items() if value is not None
         }
@@ -126,8 +126,8 @@ class Conversation:
         self.options = cast(Options, chosen)
 
     def say(self, text: str) -> Generator[Piece]:
-        """The answer, as it is made. It joins the messages when it ends, or what was shown of it if
-        the caller stops before."""
+        """Stream the answer. When it ends it is added to the messages, or as much as was read if
+        the caller stops early."""
         self._finish()
         if not text.strip():
             raise InputError("an empty message", expected="some text", fix='say("Hello")')
@@ -135,64 +135,63 @@ class Conversation:
         answer = self._stream(text, prompt, left_out)
         self._answer = ref(
             answer
-        )  # held weakly: whoever leaves its loop early ends the answer there and then
+        )  # a weak reference: leaving the loop early ends the answer at once
         return answer
 
     def undo(self) -> str:
-        """Take back the last exchange. Its message is returned, to be said again or in other
-        words."""
+        """Remove the last exchange and return its message."""
         self._finish()
         if not self.exchanges:
             raise InputError(
-                "there is nothing to take back", expected="an exchange", fix="say something first"
+                "there is nothing to undo", expected="an exchange", fix="say something first"
             )
         return self.exchanges.pop().message
 
     def reset(self) -> None:
-        """Forget all that was said; the system message and the options stay."""
+        """Remove all exchanges; the system message and the options stay."""
         self._finish()
         self.exchanges, self.figures = [], Figures(self.context)
         self._cache = self.model.runner.new_cache()
         self._cached = list[int]()
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the conversation as JSON, whole or not at all."""
+        """Write the conversation as JSON, atomically."""
         self._finish()
-        said = self.messages
-        for answer, exchange in zip(said[::-2], reversed(self.exchanges), strict=False):
+        messages = self.messages
+        for answer, exchange in zip(messages[::-2], reversed(self.exchanges), strict=False):
             if exchange.ended != "stop":
                 answer["ended"] = exchange.ended
-        data = {"model": self.reference, "options": self.options, "messages": said}
+        data = {"model": self.reference, "options": self.options, "messages": messages}
         return write_new(
             Path(path), json.dumps(data, indent=2, ensure_ascii=False) + "\n", overwrite=overwrite
         )
 
     @classmethod
     def read(cls, path: str | Path, *, model: Model | None = None) -> Conversation:
-        """A conversation that was saved, with its own model or with another."""
+        """A saved conversation, with its model or with another one."""
         data = read_json(Path(path))
         if set(data) != {"model", "options", "messages"} or not isinstance(data["options"], dict):
             raise InputError(
-                f"{path} is no saved conversation",
+                f"{path} is not a saved conversation",
                 expected="model, options and messages",
                 fix="see Conversation.save",
             )
         system, exchanges = parse_messages(data["messages"], str(path))
         check_chat_options(data["options"])
-        found = cls(model or str(data["model"]), system=system)
-        found.set(**data["options"])
-        found.exchanges = exchanges
-        return found
+        conversation = cls(model or str(data["model"]), system=system)
+        conversation.set(**data["options"])
+        conversation.exchanges = exchanges
+        return conversation
 
     def _finish(self) -> None:
-        """An answer that is still coming ends here."""
+        """End an answer that is still being generated."""
         answer = self._answer and self._answer()
         if answer is not None:
             answer.close()
 
     def _stream(self, text: str, prompt: list[int], left_out: int) -> Generator[Piece]:
-        """The answer to a prompt; `_cached` follows what goes into the cache, so that an interrupt
-        at any point does no harm."""
+        """Stream the answer to a prompt; `_cached` tracks the tokens in the cache, so that an
+        interrupt at any point is safe."""
         answer = ""
         ended: Ended = "cut"
         figures = self.figures = Figures(
@@ -216,7 +215,7 @@ class Conversation:
                 self.exchanges.append(Exchange(text, answer, ended))
 
     def _rewind(self, prompt: list[int]) -> int:
-        """Cut the cache back to the beginning that it shares with the prompt, whose last token is
+        """Truncate the cache to the prefix that it shares with the prompt, whose last token is
         computed again for its logits."""
         known = self._cached[: self._cache.length]
         shared = next(
@@ -230,20 +229,20 @@ class Conversation:
         reused = min(shared, len(prompt) - 1)
         self._cached = known[
             :reused
-        ]  # first: a cache that an interrupt leaves half cut then still holds all of these
+        ]  # first: a cache whose truncation is interrupted still holds these
         self._cache.truncate(reused)
         self._cached = list(prompt)
         return reused
 
     def _request(self, prompt: list[int]) -> Request:
-        """An answer as long as was asked, if the context has so much room."""
+        """A request with the maximum length that the options and the context allow."""
         longest = min(self.options.get("max_tokens") or MAX_ANSWER, self.context - len(prompt))
         return self.model.request(
             prompt, {**self.options, "max_tokens": longest}, also_end=self._end
         )
 
     def _fit(self, text: str) -> tuple[list[int], int]:
-        """The prompt, and how many of the oldest exchanges it leaves out to have room for an
+        """The prompt, and the number of oldest exchanges that it leaves out to have room for an
         answer."""
         room = max(
             1, min(self.options.get("max_tokens") or MAX_ANSWER, self.context // CONTEXT_SHARE)
@@ -269,18 +268,20 @@ class Conversation:
         return prompt, left_out
 
     def _prompt(self, text: str, left_out: int) -> list[int]:
-        return chat_ids(self.tokenizer, [*self._seen(left_out), {"role": "user", "content": text}])
+        return chat_ids(
+            self.tokenizer, [*self._messages(left_out), {"role": "user", "content": text}]
+        )
 
-    def _seen(self, left_out: int) -> list[dict[str, str]]:
+    def _messages(self, left_out: int) -> list[dict[str, str]]:
         """The messages, without the oldest exchanges."""
-        said = [] if self.system is None else [("system", self.system)]
+        turns = [] if self.system is None else [("system", self.system)]
         for exchange in self.exchanges[left_out:]:
-            said += [("user", exchange.message), ("assistant", exchange.answer)]
-        return [{"role": role, "content": content} for role, content in said]
+            turns += [("user", exchange.message), ("assistant", exchange.answer)]
+        return [{"role": role, "content": content} for role, content in turns]
 
 
 def chat_tokenizer(model: Model) -> Tokenizer:
-    """The tokenizer of a model that can chat."""
+    """The tokenizer of a chat model; an InputError for other models."""
     tokenizer = model.tokenizer
     chats = "a model for chats"
     if model.config.encoder is not None or not isinstance(model.config.head, LanguageHead):
@@ -298,7 +299,7 @@ def chat_tokenizer(model: Model) -> Tokenizer:
 
 
 def recommended_options(defaults: Defaults) -> Options:
-    """The sampling that a checkpoint's makers recommend; 0.7 and nothing else where they do not."""
+    """The sampling options that a checkpoint recommends; temperature 0.7 if there are none."""
     options: Options = {"temperature": TEMPERATURE}
     if defaults.sample:
         options["temperature"] = 1.0 if defaults.temperature is None else defaults.temperature
@@ -308,7 +309,7 @@ def recommended_options(defaults: Defaults) -> Options:
 
 
 def check_chat_options(options: Mapping[str, Any]) -> None:
-    """Names that a conversation has, and values that a sampler can obey."""
+    """Check the names and values of options."""
     for name in options:
         if name not in OPTIONS:
             raise InputError(
@@ -320,41 +321,42 @@ def check_chat_options(options: Mapping[str, Any]) -> None:
 
 
 def parse_messages(messages: Any, where: str) -> tuple[str | None, list[Exchange]]:
-    """The system message and the exchanges of a file: a message and its answer, again and again."""
-    known = isinstance(messages, list) and all(map(is_message, messages))
-    said = list[dict[str, Any]](messages if known else ())
-    system = said.pop(0)["content"] if said and said[0]["role"] == "system" else None
-    if not known or [message["role"] for message in said] != ["user", "assistant"] * (
-        len(said) // 2
+    """The system message and the exchanges of a saved conversation."""
+    is_valid = isinstance(messages, list) and all(map(is_message, messages))
+    turns = list[dict[str, Any]](messages if is_valid else ())
+    system = turns.pop(0)["content"] if turns and turns[0]["role"] == "system" else None
+    if not is_valid or [message["role"] for message in turns] != ["user", "assistant"] * (
+        len(turns) // 2
     ):
         expected = (
             "a system message or none, then user and assistant in turns, each with a text as"
             " content"
         )
         raise InputError(
-            f"the messages in {where} are no conversation",
+            f"the messages in {where} are not a conversation",
             expected=expected,
             fix="correct the file",
         )
     return system, [
         Exchange(a["content"], b["content"], b.get("ended", "stop"))
-        for a, b in zip(said[::2], said[1::2], strict=True)
+        for a, b in zip(turns[::2], turns[1::2], strict=True)
     ]
 
 
 def is_message(value: Any) -> bool:
-    """A role, a text, and perhaps how it ended."""
-    known = (
+    """Whether a value has a role, a text, and optionally how it ended."""
+    has_fields = (
         isinstance(value, dict)
         and set(value) <= {"role", "content", "ended"}
         and value.get("ended", "stop") in get_args(Ended)
     )
-    return known and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
+    return (
+        has_fields and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
+    )
 
 
 def write_new(path: Path, text: str, *, overwrite: bool) -> Path:
-    """A text under a name that is free, or may be taken: the old file or the new one, never a
-    part."""
+    """Write a text to a new file, or over an existing one if allowed, atomically."""
     if not overwrite and os.path.lexists(path):
         raise InputError(
             f"{short_repr(str(path))} exists",

@@ -1,8 +1,7 @@
-"""Characters that steer a terminal, written out so that they only show: `\\x1b`, `\\u202e`.
+"""Escapes characters that control a terminal: `\\x1b`, `\\u202e`.
 
-They are the control characters (C0, DEL, C1), the marks that turn the direction of text around and
-Unicode's own line ends. Halves of surrogate pairs, which no terminal can be sent, are written out
-as well.
+These are control characters (C0, DEL, C1), bidirectional marks and Unicode's line separators.
+Surrogates, which cannot be encoded, are escaped as well.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ CODES = (
     *range(0xD800, 0xE000),
 )
 VISIBLE = {code: repr(chr(code))[1:-1] for code in CODES}
-VISIBLE_LINES = {code: shown for code, shown in VISIBLE.items() if chr(code) not in "\n\t"}
+VISIBLE_LINES = {code: escape for code, escape in VISIBLE.items() if chr(code) not in "\n\t"}
 IN_JSON = {
     code: f"\\u{code:04x}" for code in CODES if code >= 0x7F
 }  # json escapes the others itself
 
 
 def escape_controls(text: str) -> str:
-    """Running text: line ends and tabs stay."""
+    """Escape running text; newlines and tabs stay."""
     return text.translate(VISIBLE_LINES)
 
 
 def escape_line(text: str) -> str:
-    """A name or a note, which has one line."""
+    """Escape a name or a note, which is one line."""
     return text.translate(VISIBLE)
 
 
 def escape_json(text: str) -> str:
-    """JSON that means the same."""
+    """Escape JSON without changing its value."""
     return text.translate(IN_JSON)

@@ -1,4 +1,4 @@
-"""The laws as a user's tool: for one given checkpoint, what should be equal is measured.
+"""Checks the laws on a checkpoint: measures how equal the two sides of each law are.
 
 cached = whole      one token at a time with a cache, against one pass
 chunked = whole     in uneven pieces, against one pass
@@ -7,7 +7,7 @@ padded = alone      the same row behind padding
 past                later tokens changed: earlier logits are equal to the last bit
 fused = equation    the kernel, against the formula
 saved = loaded      written and read back, equal to the last bit
-reference           against transformers' own numbers
+reference           against transformers
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class LawResult:
-    """One law: how far apart the two sides are, relative to the largest number; None where the law
-    does not apply, and why."""
+    """One law: the difference of the two sides, relative to the largest number; None if the law
+    does not apply, with a note why."""
 
     law: str
     difference: float | None
@@ -54,7 +54,7 @@ def check_laws(model: Model, *, seed: int = 0, reference: bool = True) -> Iterat
     parameters = list(model.transformer.parameters())
     empty = sum(
         parameter.is_meta for parameter in parameters
-    )  # a tensor that nobody claims is refused by loading itself
+    )  # loading itself refuses unclaimed tensors
     yield LawResult(
         "each tensor claimed once",
         float(empty),
@@ -80,7 +80,7 @@ def check_laws(model: Model, *, seed: int = 0, reference: bool = True) -> Iterat
 
 
 class Case:
-    """The inputs that all laws share, and one pass over them."""
+    """The inputs that all laws share, and one forward pass over them."""
 
     def __init__(self, model: Model, seed: int) -> None:
         self.model = model
@@ -116,7 +116,7 @@ class Case:
         return {name: x[n : n + 1] for name, x in self.sources.items()}
 
     def padded(self) -> float:
-        """Every row behind another number of padded places, against the same tokens without."""
+        """Each row with another amount of left padding, against the same tokens without padding."""
         time = self.tokens.shape[1]
         keep = self.tokens.shape[1] - 2 * (BATCH - 1)
         if keep < 1:
@@ -145,12 +145,12 @@ class Case:
         if self.whole.dim() != 3:
             return 0.0
         cache = Cache.growing(self.model.config)
-        found = list[Tensor]()
+        outputs = list[Tensor]()
         for n, piece in enumerate(self.tokens.split([size for size in sizes if size > 0], dim=1)):
-            found.append(
+            outputs.append(
                 self.model.transformer(piece, cache=cache, **(self.sources if n == 0 else {}))
             )
-        return relative_difference(self.whole, torch.cat(found, dim=1))
+        return relative_difference(self.whole, torch.cat(outputs, dim=1))
 
     def past(self) -> float:
         half = self.tokens.shape[1] // 2
@@ -171,10 +171,14 @@ class Case:
         return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
     def reference(self, folder: Path) -> LawResult:
-        """transformers' numbers for the folder that we wrote, where it is installed and knows the
-        model."""
+        """transformers' output for the saved folder, if it is installed and supports the model."""
         if self.model.family == "sightline":
-            return LawResult("reference", None, TOLERANCE, "a model of our own: nobody else has it")
+            return LawResult(
+                "reference",
+                None,
+                TOLERANCE,
+                "a model in Sightline's own format: transformers cannot load it",
+            )
         try:
             import transformers
         except ImportError:
@@ -208,14 +212,14 @@ class Case:
 
 
 def matching_output(output: Any, like: Tensor) -> Tensor:
-    """The part of transformers' answer that is ours."""
+    """The part of transformers' output that corresponds to ours."""
     if getattr(output, "start_logits", None) is not None:
         return torch.stack((output.start_logits, output.end_logits), dim=-1)
     for name in ("logits", "pooler_output", "last_hidden_state"):
-        found = getattr(output, name, None)
-        if found is not None and found.shape == like.shape:
-            return found
-    raise AssertionError("transformers gave nothing of our shape")
+        tensor = getattr(output, name, None)
+        if tensor is not None and tensor.shape == like.shape:
+            return tensor
+    raise AssertionError("transformers has no output of our shape")
 
 
 def relative_difference(a: Tensor, b: Tensor) -> float:

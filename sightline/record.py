@@ -1,9 +1,8 @@
-"""Seeing without hooks: `x = record("residual", x)` reads like part of the formula.
+"""Recording activations without hooks: `x = record("residual", x)` reads like part of the formula.
 
-A recorder is an argument of the forward pass. It is handed each named quantity and returns it: the
-same object (recording), or another one (an edit: patch, ablate, steer). `NOTHING` returns
-everything as it came. No module keeps a reference to it, so two passes can be watched apart, and
-nothing is left behind.
+A recorder is an argument of the forward pass. It gets each named quantity and returns it: the same
+object (recording), or another one (an edit: patch, ablate, steer). `NOTHING` returns everything
+unchanged. No module keeps a reference to it, so passes do not affect each other.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ATTENTION = ("query", "key", "value")
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One thing that can be looked at: its axes and one sentence."""
+    """A quantity that can be recorded: its axes and a description."""
 
     axes: str
     says: str
@@ -43,13 +42,14 @@ QUANTITIES: dict[str, Quantity] = {
         "batch heads query head_dim", "what each token asks for, after normalising and rotating"
     ),
     "key": Quantity(
-        "batch kv_heads key head_dim", "what each token offers to be found by, cached ones included"
+        "batch kv_heads key head_dim", "what each token is matched by, cached tokens included"
     ),
     "value": Quantity(
-        "batch kv_heads key value_dim", "what each token hands over when it is attended to"
+        "batch kv_heads key value_dim", "what each token contributes when it is attended to"
     ),
     "mask": Quantity(
-        "batch query key", "who may look at whom: a predicate over positions, not a tensor"
+        "batch query key",
+        "which keys a query may attend to: a predicate over positions, not a tensor",
     ),
     "bias": Quantity(
         "batch heads query key", "what ALiBi or T5 add to the scores: a function of positions"
@@ -66,7 +66,7 @@ QUANTITIES: dict[str, Quantity] = {
     "cross_query": Quantity("batch heads query head_dim", "a decoder token's query to the encoder"),
     "cross_key": Quantity("batch kv_heads key head_dim", "an encoder token's key for the decoder"),
     "cross_value": Quantity(
-        "batch kv_heads key value_dim", "what an encoder token hands to the decoder"
+        "batch kv_heads key value_dim", "what an encoder token contributes to the decoder"
     ),
     "cross_mask": Quantity("batch query key", "which encoder tokens are real"),
     "cross_bias": Quantity("batch heads query key", "what is added to the cross-attention scores"),
@@ -132,16 +132,16 @@ Edit = Callable[[Any], Any]
 
 
 class Recorder:
-    """Keeps the quantities it was asked for, by (stack, layer, name), and applies edits on the way.
+    """Records the requested quantities by (stack, layer, name), and applies edits.
 
-        seen = Recorder({"query", "key"}, layers={0, 5}, edits={("decoder", 2, "heads"): ablate})
-        model(tokens, record=seen)
-        seen["decoder", 5, "query"]            # [batch, heads, query, head_dim]
-        seen.finish()                          # raises if anything asked for never came by
+        record = Recorder({"query", "key"}, layers={0, 5}, edits={("decoder", 2, "heads"): ablate})
+        model(tokens, record=record)
+        record["decoder", 5, "query"]          # [batch, heads, query, head_dim]
+        record.finish()                        # raises if anything requested was not computed
 
     A name that is not in QUANTITIES is refused at once. `weights` is the only quantity that the
-    fused kernel does not compute: asking for it, or editing it, runs the equation kernel in the
-    layers concerned (`equation_layers`).
+    fused kernel does not compute: recording or editing it runs the equation kernel in these
+    layers (`equation_layers`).
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Recorder:
         return self.kept[place]
 
     def finish(self) -> None:
-        """Raise if a name or an edit never fired: silence is not an answer."""
+        """Raise if a requested quantity or an edit never occurred."""
         seen = {name for _, _, name in self.kept}
         missed = sorted(self.names - seen) + sorted(map(str, self.edits.keys() - self.edited))
         if missed:
@@ -194,7 +194,7 @@ class Recorder:
 
 
 class _Scope:
-    """A recorder that knows which stack and layer is speaking."""
+    """A recorder for one stack and layer."""
 
     __slots__ = ("layer", "recorder", "stack")
 
@@ -223,7 +223,7 @@ class _Scope:
             self.recorder.edited.add(place)
         if self._keeps(name) or (
             edit is not None and name.endswith("weights")
-        ):  # edited weights cannot be made again of q and k
+        ):  # edited weights cannot be recomputed from q and k
             self.recorder.kept[place] = value
         if name.endswith("weights"):
             self.recorder.equation_layers.add((self.stack, self.layer))

@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all.
+"""Atomic writes: a file is complete or absent.
 
-A file is written beside its place, under a random name that nobody can have put a link at, forced
-to the disk, and renamed.
+A file is written next to its destination under a random name, so that no link can be planted there,
+synced to the disk, and renamed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-ABANDONED = 3600.0  # seconds after which an unfinished file has no writer any more
+ABANDONED = 3600.0  # seconds after which an unfinished file is abandoned
 
 
 @contextmanager
 def atomic_write(path: Path) -> Generator[BinaryIO]:
-    """A new file that takes the name of `path` at the end of the block, or is removed if anything
-    goes wrong.
+    """A new file that is renamed to `path` at the end of the block, or removed if anything fails.
 
-    Its own name (`file.name`) is for writers that want a path. OSError is left to the caller, who
-    knows the remedy.
+    `file.name` is for writers that need a path. OSError is left to the caller.
     """
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.part"
     descriptor = os.open(
@@ -44,18 +42,18 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
 
 
 def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
-    """A small text file in UTF-8."""
+    """Write a small text file in UTF-8, atomically."""
     with atomic_write(path) as file:
         file.write(text.encode("utf-8", errors))
 
 
 def _remove_abandoned(path: Path) -> None:
-    """What killed processes left of earlier files of this name."""
+    """Remove what killed processes left of earlier writes to this path."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.part")
     with suppress(OSError):
         for entry in os.scandir(path.parent):
             if not name.fullmatch(entry.name):
                 continue
-            seen = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(seen.st_mode) and time.time() - seen.st_mtime > ABANDONED:
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > ABANDONED:
                 os.unlink(entry.path)

@@ -1,4 +1,4 @@
-"""Files of a checkpoint, opened and hashed: a failure is a CheckpointError that names the file."""
+"""Opens and hashes files of a checkpoint; a failure is a CheckpointError that names the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sightline.files.regular import NOT_REGULAR, open_regular_file
 
 
 def printable_name(name: object) -> str:
-    """A name as it can be printed on one line: short, and with everything unprintable escaped."""
+    """A name for one line of output: shortened, and with unprintable characters escaped."""
     text = str(name)
     text = text if text.isprintable() else ascii(text)[1:-1]
     return text if len(text) <= 200 else f"{text[:100]}…{text[-60:]}"

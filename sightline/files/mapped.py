@@ -1,5 +1,4 @@
-"""A file mapped into memory and watched: a file that changes after it was opened is refused, not
-read."""
+"""A memory-mapped file; reading is refused if the file changed after it was opened."""
 
 from __future__ import annotations
 
@@ -18,40 +17,40 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 class MappedFile:
-    """The bytes of one regular file. Nothing is read before it is asked for."""
+    """The bytes of one regular file, read on access."""
 
     def __init__(self, where: Path) -> None:
         self.where = where
-        self._seen = self._look()
-        if not self._seen[0]:
+        self._status_when_opened = self._status()
+        if not self._status_when_opened[0]:
             raise CheckpointError(
                 f"{where}: the file is empty", expected="a checkpoint", fix="fetch the file again"
             )
         try:
             self._bytes: Bytes = np.asarray(
                 np.memmap(where, dtype=np.uint8, mode="r")
-            )  # a plain view: slices are many
+            )  # a plain array: slices of a memmap are slow
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"{where}: cannot be mapped ({error})", fix="check that the file can be read"
             ) from None
 
     def __len__(self) -> int:
-        return self._seen[0]
+        return self._status_when_opened[0]
 
-    def _look(self) -> tuple[int, int]:
-        """Size and time of change; a folder, a pipe or a device is no checkpoint."""
+    def _status(self) -> tuple[int, int]:
+        """Size and modification time; a folder, a pipe or a device is refused."""
         try:
-            seen = os.stat(self.where)
+            status = os.stat(self.where)
         except OSError as error:
             raise CheckpointError(
                 f"{self.where}: cannot be opened ({error.strerror})", fix="check the path"
             ) from None
-        if not stat.S_ISREG(seen.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(
                 f"{self.where}: is not a regular file", expected="a checkpoint file"
             )
-        return seen.st_size, seen.st_mtime_ns
+        return status.st_size, status.st_mtime_ns
 
     def part(self, start: int, length: int) -> Bytes:
         """`length` bytes from `start`, as they were when the file was opened."""
@@ -61,7 +60,7 @@ class MappedFile:
                 f" {len(self)} bytes"
             )
             raise CheckpointError(seen, fix="fetch the file again")
-        if self._look() != self._seen:
+        if self._status() != self._status_when_opened:
             raise CheckpointError(
                 f"{self.where}: the file changed after it was opened", fix="open it again"
             )

@@ -1,9 +1,7 @@
-"""Open a file that somebody else may have put there: regular files only, no more bytes than were
-asked for, and never a wait.
+"""Open untrusted files: regular files only, bounded in size, without blocking.
 
-A FIFO would wait for a writer that never comes, and a link to a device could be read without end.
-Both are an OSError here, raised at once, so that a caller reports them as it reports a missing
-file.
+A FIFO would block, and a link to a device could be read without end. Both raise an OSError at once,
+like a missing file.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ def open_regular_file(path: Path | str, *, max_bytes: int | None = None) -> io.B
 
 
 def append_to_regular_file(path: Path | str) -> io.BufferedWriter:
-    """The file, open for appending, made if it is not there. OSError if something else has its
-    name."""
+    """The file, open for appending, created if missing. OSError if it is not a regular
+    file."""
     return open(path, "ab", opener=_open_to_write)
 
 
@@ -53,7 +51,8 @@ def _open_to_write(path: str, flags: int) -> int:
 
 
 def read_regular_file(path: Path | str, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """All bytes of a regular file that has at most `max_bytes`, even if it grows meanwhile."""
+    """All bytes of a regular file that has at most `max_bytes`, even if it grows during the
+    read."""
     with open_regular_file(path, max_bytes=max_bytes) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:

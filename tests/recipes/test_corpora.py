@@ -94,7 +94,7 @@ def test_bytes_of_a_text() -> None:
     assert again.train.path == found.train.path
     assert prepared_text(Path("book.txt"), 271, progress=quiet).train.path != found.train.path
     with pytest.raises(
-        InputError, match=r"the texts have only \d+ tokens to learn, 8,000 were asked for"
+        InputError, match=r"the texts have only \d+ tokens to learn, 8,000 were requested"
     ):
         prepared_text(Path("book.txt"), 8000, progress=quiet)
     with pytest.raises(InputError, match=r"empty.txt: is empty"):

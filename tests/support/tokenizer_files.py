@@ -61,11 +61,11 @@ def model(**changes: Any) -> dict[str, Any]:
 
 
 HOSTILE: dict[str, tuple[str, str]] = {
-    "not JSON": ("{", "is not a JSON object"),
+    "not JSON": ("{", "is not JSON at character 1"),
     "a list": ("[]", "holds a list"),
-    "deep": ("[" * 100_000 + "]" * 100_000, "is not a JSON object"),
-    "digits": ('{"model": {"vocab": {"a": ' + "9" * 100_000 + "}}}", "is not a JSON object"),
-    "key twice": ('{"model": {"vocab": {"a": 0, "a": 1}}}', "a key comes twice"),
+    "deep": ("[" * 100_000 + "]" * 100_000, "is nested deeper than 64"),
+    "digits": ('{"model": {"vocab": {"a": ' + "9" * 100_000 + "}}}", "has a number of 100,000 digits"),
+    "key twice": ('{"model": {"vocab": {"a": 0, "a": 1}}}', "has the key a twice"),
     "no model": ("{}", "model.vocab is missing"),
     "id twice": (json.dumps(model(vocab={"a": 0, "b": 0, "ab": 2})), "has the id 0 of another token"),
     "negative id": (json.dumps(model(vocab={"a": 0, "b": -1, "ab": 2})), "the id of 'b' is '-1'"),
@@ -78,8 +78,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "added tokens": (json.dumps(spelling(added_tokens=[{"id": 10**9, "content": "x", "special": True}])), "ids up to 1000000000"),
     "vocabulary a number": (json.dumps(model(vocab=7)), "model.vocab is 7; expected ids by piece"),
     "vocabulary a text": (json.dumps(model(vocab="abc")), "model.vocab is 'abc'"),
-    "added id a list": (json.dumps(spelling(added_tokens=[{"id": [], "content": "x", "special": True}])), "added_tokens is no list of tokens"),
-    "added text a number": (json.dumps(spelling(added_tokens=[{"id": 3, "content": 4, "special": True}])), "added_tokens is no list of tokens"),
-    "half a surrogate pair": (json.dumps(model(vocab={"a": 0, "b": 1, "ab": 2, "\ud800": 3})), "surrogates not allowed"),
-    "not tokens": (json.dumps(spelling(added_tokens=["x"])), "added_tokens is no list of tokens"),
+    "added id a list": (json.dumps(spelling(added_tokens=[{"id": [], "content": "x", "special": True}])), "added_tokens is not a list of tokens"),
+    "added text a number": (json.dumps(spelling(added_tokens=[{"id": 3, "content": 4, "special": True}])), "added_tokens is not a list of tokens"),
+    "half a surrogate pair": (json.dumps(model(vocab={"a": 0, "b": 1, "ab": 2, "\ud800": 3})), "half of a surrogate pair"),
+    "not tokens": (json.dumps(spelling(added_tokens=["x"])), "added_tokens is not a list of tokens"),
 }  # fmt: skip

@@ -156,8 +156,8 @@ def test_no_stop_string_is_ever_shown(stops: list[str], pieces: list[str]) -> No
         ([""], "a stop string is empty; expected at least one character. Fix: leave it out"),
         (["a"] * 17, "17 stop strings; expected at most 16"),
         (["a" * 1001], "a stop string of 1,001 characters; expected at most 1,000"),
-        ("END", 'the stop strings are no list of texts. Fix: stops=["\\n\\n"]'),
-        ([1], 'the stop strings are no list of texts. Fix: stops=["\\n\\n"]'),
+        ("END", 'the stop strings are not a list of texts. Fix: stops=["\\n\\n"]'),
+        ([1], 'the stop strings are not a list of texts. Fix: stops=["\\n\\n"]'),
     ],
 )
 def test_stop_strings_that_are_refused(stops: list[str], said: str) -> None:

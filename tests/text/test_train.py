@@ -98,7 +98,7 @@ def test_files_are_read_in_parts(tmp_path: Path) -> None:
 def test_more_tokens_than_there_are(book: Path, kind: Kind) -> None:
     with pytest.raises(
         InputError,
-        match=r"the texts have only [\d,]+ tokens to learn, 90,000 were asked for.*Fix: --vocab \d+$",
+        match=r"the texts have only [\d,]+ tokens to learn, 90,000 were requested.*Fix: --vocab \d+$",
     ) as error:
         train_tokenizer([book], vocab_size=90_000, kind=kind)
     possible = int(str(error.value).split()[-1])
@@ -119,10 +119,10 @@ def test_the_smallest(book: Path, kind: Kind) -> None:
     [
         (None, "cannot be read (No such file or directory); expected a text file"),
         (b"", "is empty; expected a text file"),
-        (b"text\0\1\2", "is no text in UTF-8"),
-        ("text".encode("utf-16"), "is no text in UTF-8"),
-        (b"abc \xff def", "is no text in UTF-8"),
-        (b"cut \xe6\x97", "is no text in UTF-8"),
+        (b"text\0\1\2", "is not text in UTF-8"),
+        ("text".encode("utf-16"), "is not text in UTF-8"),
+        (b"abc \xff def", "is not text in UTF-8"),
+        (b"cut \xe6\x97", "is not text in UTF-8"),
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,7 +138,7 @@ def test_files_that_are_refused(
 
 
 def test_a_folder_and_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         train_tokenizer([tmp_path])
     with pytest.raises(InputError, match="no text to learn from"):
         train_tokenizer([])

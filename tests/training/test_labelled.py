@@ -59,7 +59,7 @@ def test_labels_are_sorted_as_people_would() -> None:
         ),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": 3, "label": 2}\n', "line 2: no text"),
         ("a.jsonl", "[" * 100_000, "line 1: no JSON object"),
-        ("a.jsonl", "a\0b", "is no text"),
+        ("a.jsonl", "a\0b", "is not text"),
         ("a.txt", "text,label\n", "expected a .csv or .jsonl file"),
     ],
 )

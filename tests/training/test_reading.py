@@ -107,7 +107,7 @@ def test_the_place_of_a_bad_byte_across_parts(
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing.txt: cannot be read \(No such file"):
         examine(tmp_path / "nothing.txt")
-    with pytest.raises(InputError, match=r"is no file"):
+    with pytest.raises(InputError, match=r"is not a file"):
         examine(tmp_path)
 
 
