@@ -18,7 +18,7 @@ endef
 # An extra package index with CPU wheels of torch: make TORCH_INDEX=… test
 export TORCH_INDEX
 
-.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint style types bench fuzz native-asan native-tsan pages clean
+.PHONY: help setup run test test-all test-newest test-oldest lock lock-check lint style types bench fuzz native-asan native-tsan stubs pages clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -87,6 +87,11 @@ native-tsan: ## engines and kernels in several threads, in C++ alone, under Thre
 	@$(CXX) -std=c++17 -O1 -g -Wno-psabi -fsanitize=thread -DSIGHTLINE_ISA=portable -Icsrc csrc/tests/race.cpp csrc/isa.cpp csrc/dispatch.cpp \
 		csrc/threads.cpp csrc/engine/cache.cpp csrc/engine/check.cpp -pthread -o build/tsan/race
 	@TSAN_OPTIONS=halt_on_error=1 build/tsan/race 20
+
+stubs: $(READY) ## sightline/_native.pyi, from the compiled module
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt nanobind
+	@$(PYTHON) -m nanobind.stubgen -q -m sightline._native -o sightline/_native.pyi
+	@$(VENV)/bin/ruff check -q --fix sightline/_native.pyi && $(VENV)/bin/ruff format -q sightline/_native.pyi
 
 pages: $(READY) ## docs/architecture.md's tree and docs/benchmarks.md's tables, from the files themselves
 	@$(PYTHON) tools/pages.py

@@ -1,4 +1,5 @@
-// The processor's kinds of kernels, best first; the best is chosen when the module is loaded.
+// Runtime dispatch: the kernels were compiled for several instruction sets, and the best that this processor has is selected when the
+// module is loaded.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,11 +9,11 @@
 
 namespace sightline {
 
-std::vector<std::string> kinds();
-bool choose(const std::string& kind);
-std::string kind();
+std::vector<std::string> instruction_sets();  // that this processor can run, best first
+std::string instruction_set();                // the selected one
+bool select_instruction_set(const std::string& name);
 const TrainingKernels* training_kernels();
 const EngineKernels* engine_kernels();
-bool by_amd();  // the processor
+bool is_amd();  // the processor
 
 }  // namespace sightline

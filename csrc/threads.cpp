@@ -12,11 +12,11 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-static inline void breathe() { _mm_pause(); }
+static inline void cpu_pause() { _mm_pause(); }
 #elif defined(__aarch64__)
-static inline void breathe() { asm volatile("yield"); }
+static inline void cpu_pause() { asm volatile("yield"); }
 #else
-static inline void breathe() {}
+static inline void cpu_pause() {}
 #endif
 
 namespace sightline {
@@ -28,140 +28,140 @@ void Barrier::wait(int count) {
         round.store(here + 1, std::memory_order_release);
         return;
     }
-    for (int spin = 0; round.load(std::memory_order_acquire) == here; spin++) spin < 4000 ? breathe() : (void)sched_yield();
+    for (int spin = 0; round.load(std::memory_order_acquire) == here; spin++) spin < 4000 ? cpu_pause() : (void)sched_yield();
 }
 
 namespace {
 
-using Work = void (*)(void*, Member);
+using Work = void (*)(void*, Worker);
 
-// Helpers of one thread, which wait for work first spinning, then asleep.
+// The workers of one thread. They wait for work spinning at first, then sleeping.
 class Pool {
    public:
-    explicit Pool(int wanted) : asked_for(wanted) {
-        crew.reserve(wanted - 1);
+    explicit Pool(int requested_threads) : requested(requested_threads) {
+        workers.reserve(requested_threads - 1);
         try {
-            for (int n = 1; n < wanted; n++) crew.emplace_back([this, n] { live(n); });
-        } catch (const std::system_error&) {  // no more threads to be had: fewer do the work
+            for (int n = 1; n < requested_threads; n++) workers.emplace_back([this, n] { work_loop(n); });
+        } catch (const std::system_error&) {  // the system gives no more threads: run with fewer
         }
-        members = (int)crew.size() + 1;
+        worker_count = (int)workers.size() + 1;
     }
     ~Pool() {
         {
-            std::lock_guard<std::mutex> held(door);
-            leaving = true;
-            turn.fetch_add(1);
+            std::lock_guard<std::mutex> lock(mutex);
+            stopping = true;
+            generation.fetch_add(1);
         }
-        bell.notify_all();
-        for (auto& one : crew) one.join();
+        wake.notify_all();
+        for (auto& worker : workers) worker.join();
     }
-    int wanted() const { return asked_for; }
+    int requested_threads() const { return requested; }
     void run(Work work, void* state) {
-        busy.store(members - 1, std::memory_order_relaxed);
+        busy.store(worker_count - 1, std::memory_order_relaxed);
         {
-            std::lock_guard<std::mutex> held(door);
-            now = work, with = state;
-            turn.fetch_add(1, std::memory_order_release);
+            std::lock_guard<std::mutex> lock(mutex);
+            work_now = work, state_now = state;
+            generation.fetch_add(1, std::memory_order_release);
         }
-        if (asleep.load() > 0) bell.notify_all();
-        work(state, {0, members});
-        for (int spin = 0; busy.load(std::memory_order_acquire) > 0; spin++) spin < 4000 ? breathe() : (void)sched_yield();
+        if (sleeping.load() > 0) wake.notify_all();
+        work(state, {0, worker_count});
+        for (int spin = 0; busy.load(std::memory_order_acquire) > 0; spin++) spin < 4000 ? cpu_pause() : (void)sched_yield();
     }
 
    private:
-    void live(int number) {
+    void work_loop(int index) {
         long seen = 0;
         for (;;) {
-            for (int spin = 0; spin < 30000 && turn.load(std::memory_order_acquire) == seen; spin++) breathe();
-            if (turn.load(std::memory_order_acquire) == seen) {
-                std::unique_lock<std::mutex> held(door);
-                asleep.fetch_add(1);
-                bell.wait(held, [&] { return turn.load() != seen; });
-                asleep.fetch_sub(1);
+            for (int spin = 0; spin < 30000 && generation.load(std::memory_order_acquire) == seen; spin++) cpu_pause();
+            if (generation.load(std::memory_order_acquire) == seen) {
+                std::unique_lock<std::mutex> lock(mutex);
+                sleeping.fetch_add(1);
+                wake.wait(lock, [&] { return generation.load() != seen; });
+                sleeping.fetch_sub(1);
             }
-            seen = turn.load(std::memory_order_acquire);
-            if (leaving) return;
-            now(with, {number, members});
+            seen = generation.load(std::memory_order_acquire);
+            if (stopping) return;
+            work_now(state_now, {index, worker_count});
             busy.fetch_sub(1, std::memory_order_release);
         }
     }
-    const int asked_for;
-    int members = 1;
-    std::vector<std::thread> crew;
-    std::mutex door;
-    std::condition_variable bell;
-    alignas(64) std::atomic<long> turn{0};
+    const int requested;
+    int worker_count = 1;
+    std::vector<std::thread> workers;
+    std::mutex mutex;
+    std::condition_variable wake;
+    alignas(64) std::atomic<long> generation{0};
     alignas(64) std::atomic<int> busy{0};
-    std::atomic<int> asleep{0};
-    bool leaving = false;
-    Work now = nullptr;
-    void* with = nullptr;
+    std::atomic<int> sleeping{0};
+    bool stopping = false;
+    Work work_now = nullptr;
+    void* state_now = nullptr;
 };
 
-struct Team {
+struct OpenMP {
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
     int (*number)();
     int (*size)();
 };
-std::atomic<const Team*> team{nullptr};
-thread_local int wanted = 1;
+std::atomic<const OpenMP*> openmp{nullptr};
+thread_local int requested_threads = 1;
 thread_local std::unique_ptr<Pool> pool;
 
-// A child of fork has no helpers, only their names: it forgets them, and makes its own when it needs them.
-void forget() {
-    (void)pool.release();  // left alone on purpose: its threads are not here to be joined
-    team = nullptr;        // libgomp cannot be used in a child once its parent has used it
+// A child of fork does not inherit the threads: it drops the pool, and makes its own when it needs one.
+void drop_threads() {
+    (void)pool.release();  // leaked on purpose: its threads do not exist here and cannot be joined
+    openmp = nullptr;      // libgomp cannot be used in a child once its parent has used it
 }
-[[maybe_unused]] const int watching = pthread_atfork(nullptr, nullptr, forget);
+[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, drop_threads);
 
-Pool& helpers(int count) {
-    if (!pool || pool->wanted() != count) {
+Pool& workers_of(int count) {
+    if (!pool || pool->requested_threads() != count) {
         pool.reset();
         pool = std::make_unique<Pool>(count);
     }
     return *pool;
 }
 
-struct Pieces {
+struct TaskQueue {
     void (*work)(void*, long);
     void* state;
     long count;
     alignas(64) std::atomic<long> next{0};
-    void help() {
-        for (long piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < count;) work(state, piece);
+    void drain() {
+        for (long task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;) work(state, task);
     }
 };
 
 }  // namespace
 
-void set_threads(int count) { wanted = count < 1 ? 1 : count; }
-int threads() { return wanted; }
-void set_team(void* parallel, void* number, void* of) {
-    // never freed: another thread may be about to use the one that was there
-    team = new Team{reinterpret_cast<decltype(Team::parallel)>(parallel), reinterpret_cast<decltype(Team::number)>(number),
-                    reinterpret_cast<decltype(Team::size)>(of)};
+void set_threads(int count) { requested_threads = count < 1 ? 1 : count; }
+int threads() { return requested_threads; }
+void use_openmp(void* parallel, void* thread_number, void* thread_count) {
+    // never freed: another thread may be about to use the previous one
+    openmp = new OpenMP{reinterpret_cast<decltype(OpenMP::parallel)>(parallel), reinterpret_cast<decltype(OpenMP::number)>(thread_number),
+                        reinterpret_cast<decltype(OpenMP::size)>(thread_count)};
 }
 
-void share_raw(long pieces, void (*work)(void*, long), void* state) {
-    Pieces job{work, state, pieces};
-    const int count = pieces <= 1 ? 1 : threads();
-    together(count, [&](Member) { job.help(); });
+void parallel_for_raw(long tasks, void (*work)(void*, long), void* state) {
+    TaskQueue job{work, state, tasks};
+    const int count = tasks <= 1 ? 1 : threads();
+    parallel(count, [&](Worker) { job.drain(); });
 }
 
-void together_raw(int count, void (*work)(void*, Member), void* state) {
+void parallel_raw(int count, void (*work)(void*, Worker), void* state) {
     if (count <= 1) return work(state, {0, 1});
-    const Team* torch = team.load(std::memory_order_acquire);
-    if (!torch) return helpers(count).run(work, state);
+    const OpenMP* torch_openmp = openmp.load(std::memory_order_acquire);
+    if (!torch_openmp) return workers_of(count).run(work, state);
     struct Job {
-        const Team* torch;
+        const OpenMP* torch_openmp;
         Work work;
         void* state;
-    } job{torch, work, state};
-    auto member = [](void* one) {
-        const Job& job = *static_cast<Job*>(one);
-        job.work(job.state, {job.torch->number(), job.torch->size()});  // within another team there may be fewer than were wanted
+    } job{torch_openmp, work, state};
+    auto run_job = [](void* argument) {
+        const Job& job = *static_cast<Job*>(argument);
+        job.work(job.state, {job.torch_openmp->number(), job.torch_openmp->size()});  // a nested parallel region may have fewer threads than requested
     };
-    torch->parallel(member, &job, (unsigned)count, 0);
+    torch_openmp->parallel(run_job, &job, (unsigned)count, 0);
 }
 
 }  // namespace sightline

@@ -1,41 +1,40 @@
-// Threads that stay: a step of a model hands them one matrix after the other, microseconds apart.
+// Persistent worker threads: a step of a model gives them one matrix after the other, microseconds apart.
 //
-//     share(pieces, work)       work(piece) for every piece; pieces are taken one by one, so a disturbed core does not hold the others back
-//     together(count, work)     work(member) once on each of at most `count` threads; members meet at `Barrier`s
+//     parallel_for(tasks, work)     work(task) for every task; tasks are taken one by one, so a busy core does not hold the others back
+//     parallel(count, work)         work(worker) once on each of at most `count` threads, which may synchronize at a `Barrier`
 //
-// Nothing here is shared between threads that call: each has its own count and its own helpers, as OpenMP has it.
+// Threads that call share nothing: each has its own thread count and its own workers, as in OpenMP.
 #pragma once
 #include <atomic>
 #include <cstdint>
 
 namespace sightline {
 
-struct Member {
-    int number, of;
+struct Worker {
+    int index, count;
 };
 
-void share_raw(long pieces, void (*work)(void* state, long piece), void* state);
-void together_raw(int count, void (*work)(void* state, Member member), void* state);
+void parallel_for_raw(long tasks, void (*work)(void* state, long task), void* state);
+void parallel_raw(int count, void (*work)(void* state, Worker worker), void* state);
 
 template <class Body>
-inline void share(long pieces, const Body& body) {
-    share_raw(pieces, [](void* state, long piece) { (*static_cast<const Body*>(state))(piece); }, const_cast<Body*>(&body));
+inline void parallel_for(long tasks, const Body& body) {
+    parallel_for_raw(tasks, [](void* state, long task) { (*static_cast<const Body*>(state))(task); }, const_cast<Body*>(&body));
 }
 template <class Body>
-inline void together(int count, const Body& body) {
-    together_raw(count, [](void* state, Member member) { (*static_cast<const Body*>(state))(member); }, const_cast<Body*>(&body));
+inline void parallel(int count, const Body& body) {
+    parallel_raw(count, [](void* state, Worker worker) { (*static_cast<const Body*>(state))(worker); }, const_cast<Body*>(&body));
 }
 
-// How many threads the calling thread works with. It belongs to that thread alone, so it cannot change while a call runs; what is sized
-// by it is still to be sized by one reading, which `together` is given.
+// The number of threads of the calling thread. It belongs to that thread alone, so it cannot change during a call.
 void set_threads(int count);
 int threads();
 
-// torch's own OpenMP team, given as the addresses of its GOMP_parallel, omp_get_thread_num and omp_get_num_threads: its threads wait by
-// spinning, so a second team would fight with them.
-void set_team(void* parallel, void* number, void* of);
+// Run on torch's OpenMP threads, given the addresses of its GOMP_parallel, omp_get_thread_num and omp_get_num_threads: idle OpenMP
+// threads spin, and a second pool would compete with them for the cores.
+void use_openmp(void* parallel, void* thread_number, void* thread_count);
 
-// Everyone waits for everyone: by spinning, and by letting others run where there are more threads than cores.
+// All threads wait for each other: spinning first, then yielding, in case there are more threads than cores.
 class Barrier {
    public:
     void wait(int count);

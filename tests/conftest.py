@@ -34,10 +34,10 @@ def as_users_run_it() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-@pytest.fixture(params=kernels._native.kinds() if kernels.available() else [])
+@pytest.fixture(params=kernels._native.instruction_sets() if kernels.available() else [])
 def kind(request):
     """Every kind of processor that this one can play, one after the other."""
-    before = kernels._native.kind()
-    assert kernels._native.choose(request.param)
+    before = kernels._native.instruction_set()
+    assert kernels._native.select_instruction_set(request.param)
     yield request.param
-    kernels._native.choose(before)
+    kernels._native.select_instruction_set(before)

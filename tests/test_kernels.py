@@ -14,7 +14,7 @@ from sightline.kernels import library as kernels
 from tests.support.kernel_pair import off, pair
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
-CURVES = {
+ACTIVATIONS = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -77,17 +77,17 @@ def runs(masked: str, batch: int, queries: int, keys: int) -> tuple[Tensor, Tens
     return torch.zeros_like(at), torch.full_like(at, keys)
 
 
-@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("count", [1, 7, 8, 1001, 40_000])
-def test_activations_and_their_slopes(curve, count, kind) -> None:
+def test_activations_and_their_slopes(activation, count, kind) -> None:
     (x, x64), (up, up64) = pair(count, seed=1), pair(count, seed=2)
     with torch.no_grad():
         for one in (x, x64):
             one.mul_(4)
     for gate, gate64 in ((None, None), (up, up64)):
         y, truth = (
-            kernels.activate(curve, x, gate),
-            CURVES[curve](x64) * (1.0 if gate64 is None else gate64),
+            kernels.activate(activation, x, gate),
+            ACTIVATIONS[activation](x64) * (1.0 if gate64 is None else gate64),
         )
         assert off(y, truth) < 1e-6
         slopes, true_slopes = (

@@ -40,7 +40,7 @@ def read_for_a_token(engine: NativeEngine) -> int:
     """Bytes of weights that one token reads: all of them, but one row alone of an embedding that is
     not the head too."""
     embedding = engine.packed[0]
-    head = engine.packed[engine.program.operations[-1]["matrix"]]
+    head = engine.packed[engine.program.operations[-1].matrix]
     read = sum(one.read_bytes for one in engine.packed)
     return read - (
         0 if head is embedding else embedding.read_bytes * (embedding.rows - 1) // embedding.rows

@@ -15,8 +15,8 @@ constexpr long PAGE = 1 << 21, SLAB = 1 << 23, SMALL = 1 << 14;
 
 void Cache::Free::operator()(uint8_t* slab) const { std::free(slab); }
 
-// Memory for some blocks more. A layer's part of a block is smaller than a page: in small pages, every part that is looked at would cost
-// a walk through the page tables, which takes longer than reading it.
+// Memory for more blocks. A layer's part of a block is smaller than a page: with small pages every part that is read would cost a walk
+// through the page tables, which takes longer than reading it.
 static void add_slab(Cache& cache) {
     const long bytes = (cache.bytes_of_block() + 63) / 64 * 64;
     const long size = bytes < SMALL ? 16 * bytes : (std::max(bytes, SLAB) + PAGE - 1) / PAGE * PAGE;
@@ -27,30 +27,30 @@ static void add_slab(Cache& cache) {
     if (bytes >= SMALL) madvise(slab, size, MADV_HUGEPAGE);
 #endif
     for (long at = size / bytes - 1; at >= 0; at--) {  // the first is taken first
-        cache.unused.push_back((int)cache.blocks.size());
+        cache.free_blocks.push_back((int)cache.blocks.size());
         cache.blocks.push_back(slab + at * bytes);
         cache.shared_by.push_back(0);
     }
 }
 
 static int take_block(Cache& cache) {
-    if (cache.unused.empty()) add_slab(cache);
-    const int block = cache.unused.back();
-    cache.unused.pop_back();
-    std::memset(cache.blocks[block], 0, cache.bytes_of_block());  // a weight of 0 times what was there must be 0
+    if (cache.free_blocks.empty()) add_slab(cache);
+    const int block = cache.free_blocks.back();
+    cache.free_blocks.pop_back();
+    std::memset(cache.blocks[block], 0, cache.bytes_of_block());  // an attention weight of 0 times stale memory must be 0
     cache.shared_by[block] = 1;
     return block;
 }
 
 static void drop_block(Cache& cache, int block) {
-    if (--cache.shared_by[block] == 0) cache.unused.push_back(block);
+    if (--cache.shared_by[block] == 0) cache.free_blocks.push_back(block);
 }
 
 static int free_slot(Cache& cache) {
     for (size_t n = 0; n < cache.lengths.size(); n++)
         if (cache.lengths[n] < 0) return (int)n;
     cache.tables.emplace_back();
-    cache.forgotten.push_back(0);
+    cache.generations.push_back(0);
     cache.lengths.push_back(-1);
     return (int)cache.lengths.size() - 1;
 }
@@ -58,10 +58,10 @@ static int free_slot(Cache& cache) {
 Handle new_sequence(Cache& cache) {
     const int slot = free_slot(cache);
     cache.lengths[slot] = 0;
-    return (Handle)cache.forgotten[slot] << 32 | slot;
+    return (Handle)cache.generations[slot] << 32 | slot;
 }
 
-static std::string named(Handle handle) {
+static std::string describe(Handle handle) {
     if (handle < 0) return "sequence " + std::to_string(handle);
     const Handle slot = handle & 0xffffffff, before = handle >> 32;
     return "sequence " + std::to_string(slot) + (before ? " (in use " + std::to_string(before + 1) + " times)" : "");
@@ -69,9 +69,9 @@ static std::string named(Handle handle) {
 
 int slot_of(const Cache& cache, Handle handle) {
     const Handle slot = handle & 0xffffffff;
-    if (handle < 0 || slot >= (Handle)cache.lengths.size()) throw Refusal(named(handle), "one that begin() or copy() gave", "begin()");
-    if (cache.lengths[slot] < 0 || cache.forgotten[slot] != handle >> 32)
-        throw Refusal(named(handle) + ", which was forgotten", "one that is still there", "begin()");
+    if (handle < 0 || slot >= (Handle)cache.lengths.size()) throw InputError(describe(handle), "one that begin() or copy() gave", "begin()");
+    if (cache.lengths[slot] < 0 || cache.generations[slot] != handle >> 32)
+        throw InputError(describe(handle) + ", which was forgotten", "one that is still there", "begin()");
     return (int)slot;
 }
 
@@ -84,15 +84,15 @@ static void truncate_slot(Cache& cache, int slot, long length) {
 
 void truncate_sequence(Cache& cache, Handle handle, long length) {
     const int slot = slot_of(cache, handle);
-    if (length < 0) throw Refusal("a sequence cut to " + std::to_string(length) + " tokens", "0 or more");
+    if (length < 0) throw InputError("a sequence cut to " + std::to_string(length) + " tokens", "0 or more");
     truncate_slot(cache, slot, length);
 }
 
-void forget_sequence(Cache& cache, Handle handle) {
+void free_sequence(Cache& cache, Handle handle) {
     const int slot = slot_of(cache, handle);
     truncate_slot(cache, slot, 0);
     cache.lengths[slot] = -1;
-    cache.forgotten[slot]++;
+    cache.generations[slot]++;
 }
 
 static void own_last(Cache& cache, std::vector<int>& table) {

@@ -1,75 +1,22 @@
 // A model as a program: a list of operations over rows of numbers. One call runs it for some tokens, from the embedding to the logits.
 //
-// A row is one token of one sequence. Rows of many sequences, a prompt's chunk and single steps may stand side by side.
+// A row is one token of one sequence. Rows of many sequences, chunks of a prompt and single decoding steps may be in the same call.
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "engine/matrix.h"
-#include "training/kernels.h"
+#include "engine/operations.h"
+#include "errors.h"
 
 namespace sightline {
 
-// What came from outside does not fit: what was seen, what was expected, what to do. Python raises it as its InputError.
-struct Refusal : std::invalid_argument {
-    Refusal(const std::string& seen, std::string expected, std::string fix = "")
-        : std::invalid_argument(seen), expected(std::move(expected)), fix(std::move(fix)) {}
-    std::string expected, fix;
-};
-
-enum class Kind { embed, norm, linear, attend, blend, add, keep };
-enum class NormKind { none, layer, rms, unit };
-enum class Curve { none, relu, gelu, gelu_tanh, silu, relu_squared, tanh };
-
-struct Norm {
-    NormKind kind = NormKind::none;
-    float epsilon = 0;
-    const float *gain = nullptr, *bias = nullptr;
-};
-
-// What q and k pass before they meet: a norm for each head, a rotation, the unit sphere with a scale.
-struct HeadWork {
-    Norm query, key;                                 // over one head
-    int pairs = 0, angles = 0;                       // of numbers that RoPE turns; which of the engine's tables
-    const float* frequencies = nullptr;              // [pairs]
-    float amplitude = 1;                             // YaRN
-    bool unit = false;                               // cosine, nGPT
-    const float *query_scale = nullptr, *key_scale = nullptr;  // [heads · dim], [kv_heads · dim], after `unit`
-};
-
-struct Operation {
-    Kind kind;
-    int in = 0, out = 0;         // buffers
-    Norm norm;                   // linear, norm: of what is read
-    int matrix = -1;             // linear, embed
-    const float* bias = nullptr;
-    float scale = 1;             // embed: of the token's vector; linear: of the input
-    Curve curve = Curve::none;   // linear: of the result; a gated matrix has pairs of tiles, gate and up
-    bool gated = false, adds = false, last = false;  // adds to `out`; `last`: the logits, of the rows that are wanted
-    const float* factor = nullptr;                   // linear: multiplies the result, column by column
-    float softcap = 0;
-    const float* positions = nullptr;                // embed: table [position][width]
-    const float* types = nullptr;                    // embed: the vector of type 0
-    // attend; linear: a gated result is `dim` wide; norm: `dim` numbers from number `layer` on
-    int layer = 0, heads = 0, kv_heads = 0, dim = 0;
-    HeadWork work;
-    float score_scale = 1, score_cap = 0;
-    long window = 0;                                 // 0: none
-    bool causal = true, cross = false;               // cross: queries alone, which look at the memory
-    const float* distance_bias = nullptr;            // [heads][2 · reach + 1], by key − query
-    long reach = 0;
-    const float* sinks = nullptr;                    // [heads]
-    // blend: out = unit(out + step (unit(in) − out)), nGPT
-    const float* step = nullptr;
-};
-
 constexpr long BLOCK_POSITIONS = 32;
 
-// A sequence as it is known outside: its slot in the cache in the lower half, and above it how often that slot was forgotten before. So a
-// handle that was forgotten is known to be stale, although its slot may belong to another sequence now.
+// A sequence as callers know it: its slot in the cache in the lower half, the slot's generation in the upper half. A freed handle is
+// recognized as stale although its slot may belong to another sequence by then.
 using Handle = int64_t;
 
 // Keys and values, in blocks of 32 positions that sequences may share. A block has, for each layer and kv head, keys [tile][dim][8] and
@@ -87,12 +34,12 @@ struct Cache {
     std::vector<int> shared_by;           // sequences that have the block
     std::vector<std::vector<int>> tables; // sequence → blocks
     std::vector<long> lengths;            // −1: the slot is free
-    std::vector<int32_t> forgotten;       // how often each slot was
-    std::vector<int> unused;
+    std::vector<int32_t> generations;     // how often each slot was freed
+    std::vector<int> free_blocks;
     long bytes_of_block() const { return numbers * (half ? 2 : 4); }
 };
 
-// cos and sin of each row's position times each frequency, once for all layers that turn alike.
+// cos and sin of each row's position times each frequency, shared by all layers with the same frequencies.
 struct Angles {
     int pairs;
     const float* frequencies;
@@ -105,43 +52,44 @@ struct Engine {
     Engine(const Engine&) = delete;
     std::vector<Operation> program;
     std::vector<Packed> matrices;
+    std::vector<std::shared_ptr<const void>> owners;  // of the matrices' memory
     std::vector<long> widths;  // of the buffers
     Cache cache;
-    const Cache* looked_at = nullptr;  // of the encoder that this decoder looks at
-    long most_inputs = 0, max_positions = 0;
-    int attends = 0;       // operations that have queries
-    bool crosses = false;  // some of them look at an encoder's cache
-    // scratch, grown when more rows come
+    const Cache* encoder_cache = nullptr;  // that cross-attention reads
+    long max_inputs = 0, max_positions = 0;
+    std::vector<long> query_widths;  // of each Attend operation
+    bool has_cross_attention = false;
+    // scratch memory, which grows with the rows of a step
     std::vector<float> memory;
     std::vector<float*> buffers;
     std::vector<int8_t> bytes;
     std::vector<float> scales, sums, normed;
-    std::vector<std::vector<float>> own;  // of each thread
+    std::vector<std::vector<float>> thread_scratch;
     std::vector<Angles> angles;
     std::vector<int32_t> slots, source_slots;
-    std::vector<long> next;  // while a step is checked: the position that each slot expects, −1 where it is not in the step yet
+    std::vector<long> next;  // while a step is checked: the next position of each slot, −1 where it is not in the step yet
 };
 
 struct Step {
     long rows;
-    const int32_t *tokens, *sequences, *positions, *sources;  // slots; a source is a sequence of the memory
-    const int32_t* wanted;  // rows whose logits are asked for, ascending
-    long wanted_count;
-    float* logits;          // [wanted, vocabulary]
-    float* const* queries;  // for each attend operation: where its rotated queries go [rows, heads · dim]; null: nowhere
+    const int32_t *tokens, *sequences, *positions, *sources;  // slots; a source is a sequence of the encoder's cache
+    const int32_t* logit_rows;  // rows whose logits are computed, ascending
+    long logit_count;
+    float* logits;          // [logit_count, vocabulary]
+    float* const* queries;  // for each Attend operation: where its rotated queries go, [rows, heads · head_dim]; null: nowhere
     float* hidden;          // where the last hidden states go, [rows, width]; null: nowhere
-    const float* from;      // the residual stream where it is given, instead of the tokens; null: it is embedded
-    long first;             // operation to begin with
+    const float* start;     // the residual stream to start from; null: the tokens are embedded
+    long first;             // operation to start with
 };
 
-// Rows that packing destroyed: of ten numbers, more than nine are off by more than half of their size.
-struct Damage {
+// Rows that packing destroyed: more than nine in ten of their weights are off by more than half of their size.
+struct PackingDamage {
     long rows = 0, first = -1;
 };
 
 struct EngineKernels {
     void (*run)(Engine&, const Step&);
-    Damage (*pack)(const float* weights, long stride, const Packed& to);
+    PackingDamage (*pack)(const float* weights, long stride, const Packed& to);
     void (*unpack_row)(const Packed& from, long row, float* to);
     // keys [positions, dim] or values of one kv head, as float32
     void (*read_cache)(const Cache&, int slot, int layer, int kv_head, long positions, float* keys, float* values);
@@ -149,13 +97,14 @@ struct EngineKernels {
 
 // The cache's bookkeeping.
 Handle new_sequence(Cache&);
-int slot_of(const Cache&, Handle);  // of a sequence that is alive
-void forget_sequence(Cache&, Handle);
+int slot_of(const Cache&, Handle);  // InputError for a handle that is unknown or was freed
+void free_sequence(Cache&, Handle);
 void truncate_sequence(Cache&, Handle, long length);
-Handle copy_sequence(Cache&, Handle from);  // blocks that are full are shared, the last is copied
+Handle copy_sequence(Cache&, Handle from);  // full blocks are shared, the last is copied when it is written
 void make_room(Cache&, int slot, long length);
 
-// Everything that a step names is there, before anything is changed.
+// InputError, before anything is changed, unless all that an operation or a step refers to exists.
+void check_operation(const Engine&, const Operation&);
 void check_step(Engine&, const Step&);
 void check_read(const Cache&, int slot, int layer, int kv_head, long positions);
 

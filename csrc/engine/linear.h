@@ -1,5 +1,5 @@
-// y = W x for one or many rows of x, with W packed. Whole-number products are exact, and floats are added in an order that only k
-// decides: a row's result is the same alone, in a batch, and on any number of threads.
+// y = W x for one or many rows of x, with W packed. Integer products are exact, and floats are added in an order that depends on k
+// alone: a row's result is the same alone, in a batch, and for any number of threads.
 #pragma once
 #include "engine/matrix.h"
 #include "simd/wide.h"
@@ -7,23 +7,23 @@
 namespace SIGHTLINE_ISA {
 using namespace sightline;
 
-// Rows of x as a matrix wants them: floats, or 8-bit numbers with a scale (and a sum) for each group.
+// Rows of x as a matrix needs them: floats, or 8-bit integers with a scale (and a sum) for each group.
 struct Inputs {
     const float* floats;
     long stride;
     const int8_t* bytes;   // [row][depth]
     const float* scales;   // [row][groups]
-    const float* sums;     // [row][groups]: Σ of the whole numbers, before any shift
+    const float* sums;     // [row][groups]: Σ of the integers, before any shift
 };
 
-// How activations are counted: from −127 to 127; for int8 from −63 to 63 with 64 added, for products of 7 by 8 bits fit 16 without signs.
-struct Counting {
+// The integers that activations become: −127 … 127; for int8, −63 … 63 with 64 added, since unsigned products of 7 by 8 bits fit 16 bits.
+struct ActivationRange {
     float most, shift;
-    static Counting of(Precision p) { return p == Precision::int8 ? Counting{63.0f, 64.0f} : Counting{127.0f, 0.0f}; }
+    static ActivationRange of(Precision p) { return p == Precision::int8 ? ActivationRange{63.0f, 64.0f} : ActivationRange{127.0f, 0.0f}; }
 };
 
 // x → bytes, a group at a time:  scale = max |x| / most
-inline void quantise_row(const Counting& by, const float* x, long count, long depth, int8_t* bytes, float* scales, float* sums) {
+inline void quantize_row(const ActivationRange& by, const float* x, long count, long depth, int8_t* bytes, float* scales, float* sums) {
     for (long start = 0; start < depth; start += GROUP) {
         Floats v[4], tops = zero(), total = zero();
         for (int j = 0; j < 4; j++) {
@@ -31,8 +31,8 @@ inline void quantise_row(const Counting& by, const float* x, long count, long de
             v[j] = many > 0 ? load(x + at, (int)many) : zero();
             tops = max(tops, absolute(v[j]));
         }
-        const float top = largest(tops), scale = top / by.most, inverse = top > 0.0f ? by.most / top : 0.0f;
-        for (int j = 0; j < 4; j++) v[j] = nearest(v[j] * all(inverse)), total = total + v[j], v[j] = v[j] + all(by.shift);
+        const float top = horizontal_max(tops), scale = top / by.most, inverse = top > 0.0f ? by.most / top : 0.0f;
+        for (int j = 0; j < 4; j++) v[j] = round_nearest(v[j] * broadcast(inverse)), total = total + v[j], v[j] = v[j] + broadcast(by.shift);
         store_bytes(bytes + start, v[0], v[1], v[2], v[3]);
         scales[start / GROUP] = scale, sums[start / GROUP] = sum(total);
     }
@@ -40,27 +40,27 @@ inline void quantise_row(const Counting& by, const float* x, long count, long de
 
 constexpr int TILES = WIDE / TILE;  // of a vector
 constexpr long SPAN = 128;    // floats are added in spans of k, then the spans: less is lost than in one long chain
-constexpr long AHEAD = 2048;  // bytes that are asked for before they are needed
+constexpr long AHEAD = 2048;  // bytes that are prefetched ahead
 
 // VECTORS of outputs from tile `tile` on, for ROWS rows of x, all of k: sums[row][vector]. Here of floats.
 template <int ROWS, int VECTORS, Precision P>
-SIGHTLINE_APART void tiles_of_floats(const Packed& w, long tile, const Inputs& x, long row, Wide sums[ROWS][VECTORS]) {
-    using Kept = std::conditional_t<P == Precision::float32, float, uint16_t>;
-    const Kept* data[VECTORS];
-    for (int v = 0; v < VECTORS; v++) data[v] = (const Kept*)w.tile(tile + v * TILES);
+SIGHTLINE_NOINLINE void tiles_of_floats(const Packed& w, long tile, const Inputs& x, long row, Wide sums[ROWS][VECTORS]) {
+    using Stored = std::conditional_t<P == Precision::float32, float, uint16_t>;
+    const Stored* data[VECTORS];
+    for (int v = 0; v < VECTORS; v++) data[v] = (const Stored*)w.tile(tile + v * TILES);
     const float* at = x.floats + row * x.stride;
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < VECTORS; v++) sums[r][v] = spread(0.0f);
+        for (int v = 0; v < VECTORS; v++) sums[r][v] = broadcast_wide(0.0f);
     for (long begin = 0; begin < w.inputs; begin += SPAN) {
         Wide part[ROWS][VECTORS];
         for (int r = 0; r < ROWS; r++)
-            for (int v = 0; v < VECTORS; v++) part[r][v] = spread(0.0f);
+            for (int v = 0; v < VECTORS; v++) part[r][v] = broadcast_wide(0.0f);
         for (long k = begin; k < (w.inputs < begin + SPAN ? w.inputs : begin + SPAN); k++) {
             Wide weights[VECTORS];
             for (int v = 0; v < VECTORS; v++) weights[v] = load_wide(data[v] + 2 * k * TILE);
             if (ROWS == 1) prefetch((const uint8_t*)(data[0] + 2 * (k + 1) * TILE) + AHEAD);
             for (int r = 0; r < ROWS; r++) {
-                const Wide a = spread(at[r * x.stride + k]);
+                const Wide a = broadcast_wide(at[r * x.stride + k]);
                 for (int v = 0; v < VECTORS; v++) part[r][v] = fma(a, weights[v], part[r][v]);
             }
         }
@@ -71,104 +71,104 @@ SIGHTLINE_APART void tiles_of_floats(const Packed& w, long tile, const Inputs& x
 
 // The same of int8, where each row of the matrix has one scale.
 template <int ROWS, int VECTORS>
-SIGHTLINE_APART void tiles_of_bytes(const Packed& w, long tile, const Inputs& x, long row, Wide sums[ROWS][VECTORS]) {
+SIGHTLINE_NOINLINE void tiles_of_bytes(const Packed& w, long tile, const Inputs& x, long row, Wide sums[ROWS][VECTORS]) {
     const uint8_t* data[VECTORS];
-    const int16_t* less_sums[VECTORS];
-    for (int v = 0; v < VECTORS; v++) data[v] = w.tile(tile + v * TILES), less_sums[v] = w.less_sums(tile + v * TILES, 0);
+    const int16_t* negative_sums[VECTORS];
+    for (int v = 0; v < VECTORS; v++) data[v] = w.tile(tile + v * TILES), negative_sums[v] = w.negative_sums(tile + v * TILES, 0);
     const long groups = w.depth / GROUP;
     const int8_t* bytes = x.bytes + row * w.depth;
     const float *scales = x.scales + row * groups, *totals = x.sums + row * groups;
-    Wide found[ROWS * VECTORS];
-    written_out<ROWS * VECTORS>([&](auto i) { found[i] = spread(0.0f); });
+    Wide result[ROWS * VECTORS];
+    unrolled<ROWS * VECTORS>([&](auto i) { result[i] = broadcast_wide(0.0f); });
     for (long g = 0; g < groups; g++) {
-        WideInts whole[ROWS * VECTORS];
-        written_out<VECTORS>([&](auto v) {
-            const WideInts begin = ROWS == 1 ? start(totals[g]) : load_wide_times_64(less_sums[v] + g * 2 * TILE);
-            written_out<ROWS>([&](auto r) { whole[r * VECTORS + v] = begin; });
+        WideInts integers[ROWS * VECTORS];
+        unrolled<VECTORS>([&](auto v) {
+            const WideInts begin = ROWS == 1 ? start(totals[g]) : load_wide_times_64(negative_sums[v] + g * 2 * TILE);
+            unrolled<ROWS>([&](auto r) { integers[r * VECTORS + v] = begin; });
         });
         for (long k = g * GROUP; k < (g + 1) * GROUP; k += 4) {
             if (ROWS == 1) prefetch(data[0] + k * 2 * TILE + AHEAD);
             WideBytes weights[VECTORS];
-            written_out<VECTORS>([&](auto v) { weights[v] = load_wide_bytes(data[v] + k * 2 * TILE); });
-            written_out<ROWS * VECTORS>([&](auto i) {
+            unrolled<VECTORS>([&](auto v) { weights[v] = load_wide_bytes(data[v] + k * 2 * TILE); });
+            unrolled<ROWS * VECTORS>([&](auto i) {
                 constexpr int r = i / VECTORS, v = i % VECTORS;
                 if constexpr (ROWS == 1)  // memory is the limit: the matrix's own sums need not be read
-                    whole[i] = dot_signed_less(whole[i], for_signed(weights[v]), bytes + k, 64);
+                    integers[i] = dot_signed_minus(integers[i], shift_to_unsigned(weights[v]), bytes + k, 64);
                 else
-                    whole[i] = dot_unsigned(whole[i], weights[v], bytes + r * w.depth + k);
+                    integers[i] = dot_unsigned(integers[i], weights[v], bytes + r * w.depth + k);
             });
         }
-        written_out<ROWS * VECTORS>([&](auto i) {
-            found[i] = add_product(found[i], floats(whole[i]), scales + i / VECTORS * groups + g);
+        unrolled<ROWS * VECTORS>([&](auto i) {
+            result[i] = add_product(result[i], floats(integers[i]), scales + i / VECTORS * groups + g);
         });
     }
-    written_out<ROWS * VECTORS>([&](auto i) {
-        sums[i / VECTORS][i % VECTORS] = found[i] * load_wide((const float*)w.scales + (tile + i % VECTORS * TILES) * TILE);
+    unrolled<ROWS * VECTORS>([&](auto i) {
+        sums[i / VECTORS][i % VECTORS] = result[i] * load_wide((const float*)w.scales + (tile + i % VECTORS * TILES) * TILE);
     });
 }
 
 // The same where each group of inputs has scales of its own.
 template <int ROWS, int VECTORS, Precision P>
-SIGHTLINE_APART void tiles_of_groups(const Packed& w, long tile, const Inputs& x, long row, Wide sums[ROWS][VECTORS]) {
-    constexpr bool nibbles = is_nibbles(P);
+SIGHTLINE_NOINLINE void tiles_of_groups(const Packed& w, long tile, const Inputs& x, long row, Wide sums[ROWS][VECTORS]) {
+    constexpr bool nibbles = is_int4(P);
     constexpr long BYTES = nibbles ? TILE : 2 * TILE, AT_ONCE = nibbles ? 8 : 4;  // of a pair of tiles for each input; inputs of a vector
     const uint8_t* data[VECTORS];
     for (int v = 0; v < VECTORS; v++) data[v] = w.tile(tile + v * TILES);
     const long groups = w.depth / GROUP;
     const int8_t* bytes = x.bytes + row * w.depth;
-    Wide found[ROWS * VECTORS];
-    written_out<ROWS * VECTORS>([&](auto i) { found[i] = spread(0.0f); });
+    Wide result[ROWS * VECTORS];
+    unrolled<ROWS * VECTORS>([&](auto i) { result[i] = broadcast_wide(0.0f); });
     for (long g = 0; g < groups; g++) {
         const float *scales = x.scales + row * groups + g, *totals = x.sums + row * groups + g;
-        std::conditional_t<nibbles, WideNibbles, WideInts> whole[ROWS * VECTORS];
-        written_out<ROWS * VECTORS>([&](auto i) {
+        std::conditional_t<nibbles, WideNibbles, WideInts> integers[ROWS * VECTORS];
+        unrolled<ROWS * VECTORS>([&](auto i) {
             if constexpr (nibbles)
-                whole[i] = start_nibbles();
+                integers[i] = zero_nibbles();
             else
-                whole[i] = start(totals[i / VECTORS * groups]);
+                integers[i] = start(totals[i / VECTORS * groups]);
         });
         for (long k = g * GROUP; k < (g + 1) * GROUP; k += AT_ONCE) {
             if (ROWS == 1) prefetch(data[0] + k * BYTES + AHEAD);
-            written_out<VECTORS>([&](auto v) {
+            unrolled<VECTORS>([&](auto v) {
                 const WideBytes read = load_wide_bytes(data[v] + k * BYTES);
                 if constexpr (nibbles) {
                     const WideBytes low = low_nibbles(read), high = high_nibbles(read);
-                    written_out<ROWS>([&](auto r) {
+                    unrolled<ROWS>([&](auto r) {
                         const int8_t* a = bytes + r * w.depth + k;
-                        whole[r * VECTORS + v] = dot_nibbles(dot_nibbles(whole[r * VECTORS + v], low, a), high, a + 4);
+                        integers[r * VECTORS + v] = dot_nibbles(dot_nibbles(integers[r * VECTORS + v], low, a), high, a + 4);
                     });
                 } else {
-                    const WideBytes weights = for_signed(read);
-                    written_out<ROWS>([&](auto r) {
-                        whole[r * VECTORS + v] = dot_signed(whole[r * VECTORS + v], weights, bytes + r * w.depth + k);
+                    const WideBytes weights = shift_to_unsigned(read);
+                    unrolled<ROWS>([&](auto r) {
+                        integers[r * VECTORS + v] = dot_signed(integers[r * VECTORS + v], weights, bytes + r * w.depth + k);
                     });
                 }
             });
         }
-        written_out<VECTORS>([&](auto v) {
+        unrolled<VECTORS>([&](auto v) {
             const Wide scale = load_wide(w.group_scales(tile + v * TILES, g));
             Wide least = scale;
             if constexpr (P == Precision::int4_min) least = load_wide(w.minima(tile + v * TILES, g));
-            written_out<ROWS>([&](auto r) {
+            unrolled<ROWS>([&](auto r) {
                 constexpr int i = r * VECTORS + v;
                 const float by = scales[r * groups], total = by * totals[r * groups];
                 if constexpr (P == Precision::int4)
-                    found[i] = add_product(found[i], fma(floats(fours(whole[i])), spread(by), spread(-8.0f * total)), scale);
+                    result[i] = add_product(result[i], fma(floats(fours(integers[i])), broadcast_wide(by), broadcast_wide(-8.0f * total)), scale);
                 else if constexpr (P == Precision::int4_min)
-                    found[i] = add_product(add_product(found[i], floats(fours(whole[i])) * spread(by), scale), least, spread(total));
+                    result[i] = add_product(add_product(result[i], floats(fours(integers[i])) * broadcast_wide(by), scale), least, broadcast_wide(total));
                 else
-                    found[i] = add_product(found[i], floats(whole[i]), spread(by) * scale);
+                    result[i] = add_product(result[i], floats(integers[i]), broadcast_wide(by) * scale);
             });
         });
     }
-    written_out<ROWS * VECTORS>([&](auto i) { sums[i / VECTORS][i % VECTORS] = found[i]; });
+    unrolled<ROWS * VECTORS>([&](auto i) { sums[i / VECTORS][i % VECTORS] = result[i]; });
 }
 
-// All tiles from `first` to `last`, rows from `top` to `end`; `done(row, tile, sums of two tiles)` says what becomes of them, and
-// `done.comes(row, tile)` is told before, so that the place where they go can be fetched meanwhile.
-template <Precision P, class Done>
-inline void multiply(const Packed& w, const Inputs& x, long top, long end, long first, long last, const Done& done) {
-    using Most = std::conditional_t<takes_bytes(P), WholeBlock, FloatBlock>;
+// All tiles from `first` to `last`, rows from `top` to `end`. `epilogue(row, tile, sums of two tiles)` stores the results, and
+// `epilogue.prefetch_output(row, tile)` is called first, so that their memory is fetched meanwhile.
+template <Precision P, class Epilogue>
+inline void multiply(const Packed& w, const Inputs& x, long top, long end, long first, long last, const Epilogue& epilogue) {
+    using Largest = std::conditional_t<quantizes_activations(P), IntegerBlock, FloatBlock>;
     constexpr int PAIR = 2 / TILES;  // vectors of a pair of tiles
     long tile = first;
     auto down = [&](auto rows, auto vectors, long& row) {
@@ -176,8 +176,8 @@ inline void multiply(const Packed& w, const Inputs& x, long top, long end, long 
             Wide sums[rows][vectors];
             if (rows > 1)
                 for (int r = 0; r < rows; r++)
-                    for (int v = 0; v < vectors; v += PAIR) done.comes(row + r, tile + v * TILES);
-            if constexpr (!takes_bytes(P))
+                    for (int v = 0; v < vectors; v += PAIR) epilogue.prefetch_output(row + r, tile + v * TILES);
+            if constexpr (!quantizes_activations(P))
                 tiles_of_floats<rows, vectors, P>(w, tile, x, row, sums);
             else if constexpr (P == Precision::int8)
                 tiles_of_bytes<rows, vectors>(w, tile, x, row, sums);
@@ -187,32 +187,32 @@ inline void multiply(const Packed& w, const Inputs& x, long top, long end, long 
                 for (int v = 0; v < vectors; v += PAIR) {
                     Floats tiles[2];
                     halves(sums[r] + v, tiles);
-                    done(row + r, tile + v * TILES, tiles);
+                    epilogue(row + r, tile + v * TILES, tiles);
                 }
         }
     };
     auto across = [&](auto vectors) {
         for (; tile + vectors * TILES <= last; tile += vectors * TILES) {
             long row = top;
-            down(Count<Most::rows>(), vectors, row);
+            down(Count<Largest::rows>(), vectors, row);
             down(Count<2>(), vectors, row);
             down(Count<1>(), vectors, row);
         }
     };
-    if constexpr (Most::vectors > PAIR)
-        if (end - top > 1) across(Count<Most::vectors>());
+    if constexpr (Largest::vectors > PAIR)
+        if (end - top > 1) across(Count<Largest::vectors>());
     across(Count<PAIR>());
 }
 
-template <class Done>
-inline void multiply(const Packed& w, const Inputs& x, long top, long end, long first, long last, const Done& done) {
+template <class Epilogue>
+inline void multiply(const Packed& w, const Inputs& x, long top, long end, long first, long last, const Epilogue& epilogue) {
     switch (w.precision) {
-        case Precision::float32: return multiply<Precision::float32>(w, x, top, end, first, last, done);
-        case Precision::float16: return multiply<Precision::float16>(w, x, top, end, first, last, done);
-        case Precision::int8: return multiply<Precision::int8>(w, x, top, end, first, last, done);
-        case Precision::int8_groups: return multiply<Precision::int8_groups>(w, x, top, end, first, last, done);
-        case Precision::int4: return multiply<Precision::int4>(w, x, top, end, first, last, done);
-        case Precision::int4_min: return multiply<Precision::int4_min>(w, x, top, end, first, last, done);
+        case Precision::float32: return multiply<Precision::float32>(w, x, top, end, first, last, epilogue);
+        case Precision::float16: return multiply<Precision::float16>(w, x, top, end, first, last, epilogue);
+        case Precision::int8: return multiply<Precision::int8>(w, x, top, end, first, last, epilogue);
+        case Precision::int8_groups: return multiply<Precision::int8_groups>(w, x, top, end, first, last, epilogue);
+        case Precision::int4: return multiply<Precision::int4>(w, x, top, end, first, last, epilogue);
+        case Precision::int4_min: return multiply<Precision::int4_min>(w, x, top, end, first, last, epilogue);
     }
 }
 

@@ -21,8 +21,8 @@ constexpr long TILE = 8;
 enum class Precision { float32, float16, int8, int8_groups, int4, int4_min };
 
 // Whether activations are made whole numbers for it.
-constexpr bool takes_bytes(Precision p) { return p != Precision::float32 && p != Precision::float16; }
-constexpr bool is_nibbles(Precision p) { return p == Precision::int4 || p == Precision::int4_min; }
+constexpr bool quantizes_activations(Precision p) { return p != Precision::float32 && p != Precision::float16; }
+constexpr bool is_int4(Precision p) { return p == Precision::int4 || p == Precision::int4_min; }
 
 struct Packed {
     Precision precision;
@@ -39,15 +39,15 @@ struct Packed {
         return (const uint16_t*)scales + (tile / 2 * (depth / GROUP) + group) * each + tile % 2 * TILE;
     }
     const uint16_t* minima(long tile, long group) const { return group_scales(tile, group) + 2 * TILE; }
-    int16_t* less_sums(long tile, long group) const {
+    int16_t* negative_sums(long tile, long group) const {
         return (int16_t*)((float*)scales + tiles * TILE) + (tile / 2 * (depth / GROUP) + group) * 2 * TILE + tile % 2 * TILE;
     }
     static long bytes_of(Precision p, long depth) {
-        return p == Precision::float32 ? 32 * depth : p == Precision::float16 ? 16 * depth : is_nibbles(p) ? 4 * depth : 8 * depth;
+        return p == Precision::float32 ? 32 * depth : p == Precision::float16 ? 16 * depth : is_int4(p) ? 4 * depth : 8 * depth;
     }
     static long scale_bytes_of(Precision p, long depth) {
         const long halves = 2 * TILE * (depth / GROUP);
-        return p == Precision::int8 ? 4 * TILE + halves : p == Precision::int4_min ? 2 * halves : takes_bytes(p) ? halves : 0;
+        return p == Precision::int8 ? 4 * TILE + halves : p == Precision::int4_min ? 2 * halves : quantizes_activations(p) ? halves : 0;
     }
 };
 

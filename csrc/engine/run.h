@@ -1,14 +1,14 @@
-// The step: every thread goes through the program; they share each operation's pieces and meet after it.
+// A step: every thread runs the whole program; the threads share the tasks of each operation and synchronize after it.
 #pragma once
 #include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <vector>
 
-#include "simd/activations.h"
 #include "engine/attention.h"
 #include "engine/linear.h"
 #include "engine/pack.h"
+#include "simd/activations.h"
 #include "threads.h"
 
 namespace SIGHTLINE_ISA {
@@ -25,56 +25,44 @@ struct Run {
     const Step& step;
     Barrier& barrier;
     Counter* counters;  // for each phase, one for each thread
-    Member member;
-    int used = 0;
-    const Packed* coming = nullptr;  // the matrix that will be read next
+    Worker worker;
+    int phases = 0;
+    const Packed* next_matrix = nullptr;
 
-    // Pieces of one phase: each thread has a run of its own, so that it reads one run of memory, and then helps the others; then everyone
-    // meets.
+    // The tasks of one phase: each thread works through a contiguous range of its own, so that it reads memory in order, then helps the
+    // others; then all synchronize.
     template <class Body>
-    void phase(long pieces, const Body& body) {
-        Counter* next = counters + (long)used++ * member.of;
-        for (int turn = 0; turn < member.of; turn++) {
-            const int owner = (member.number + turn) % member.of;
-            const long end = pieces * (owner + 1) / member.of;
-            for (long piece, first = pieces * owner / member.of;
-                 (piece = first + next[owner].taken.fetch_add(1, std::memory_order_relaxed)) < end;)
-                body(piece);
+    void phase(long tasks, const Body& body) {
+        Counter* next = counters + (long)phases++ * worker.count;
+        for (int turn = 0; turn < worker.count; turn++) {
+            const int owner = (worker.index + turn) % worker.count;
+            const long end = tasks * (owner + 1) / worker.count;
+            for (long task, first = tasks * owner / worker.count;
+                 (task = first + next[owner].taken.fetch_add(1, std::memory_order_relaxed)) < end;)
+                body(task);
         }
-        if (step.rows == 1) ask();
-        barrier.wait(member.of);
+        if (step.rows == 1) prefetch_next();
+        barrier.wait(worker.count);
     }
-    // While one row waits for another thread, memory need not: the beginning of what comes is asked for.
-    void ask() const {
-        if (!coming) return;
-        const long bytes = coming->tiles * coming->tile_bytes(), start = coming->tiles / 2 * member.number / member.of * 2 * coming->tile_bytes();
-        for (long at = start; at < std::min(bytes, start + TILE_BYTES); at += 64) prefetch_far(coming->data + at);
+    // While a single row waits for other threads, the beginning of the next matrix is prefetched.
+    void prefetch_next() const {
+        if (!next_matrix) return;
+        const long bytes = next_matrix->tiles * next_matrix->tile_bytes();
+        const long start = next_matrix->tiles / 2 * worker.index / worker.count * 2 * next_matrix->tile_bytes();
+        for (long at = start; at < std::min(bytes, start + TILE_BYTES); at += 64) prefetch_far(next_matrix->data + at);
     }
     float* buffer(int number, long row) const { return engine.buffers[number] + row * engine.widths[number]; }
 };
 
-inline Floats bent(Curve curve, Floats x) {
-    switch (curve) {
-        case Curve::none: return x;
-        case Curve::relu: return max(x, zero());
-        case Curve::gelu: return gelu(x).value;
-        case Curve::gelu_tanh: return gelu_tanh(x).value;
-        case Curve::silu: return silu(x).value;
-        case Curve::relu_squared: return max(x, zero()) * max(x, zero());
-        case Curve::tanh: return all(1.0f) - all(2.0f) / (exponential(x + x) + all(1.0f));
-    }
-    return x;
-}
-
-inline void embed(Run& run, const Operation& op) {
+inline void embed(Run& run, const Embed& op) {
     const Packed& table = run.engine.matrices[op.matrix];
     const long width = table.inputs;
     run.phase(run.step.rows, [&](long row) {
-        float* x = run.buffer(op.out, row);
+        float* x = run.buffer(op.output, row);
         unpack_row(table, run.step.tokens[row], x);
         const float* position = op.positions ? op.positions + run.step.positions[row] * width : nullptr;
-        by_eight(width, [&](long i, int n) {
-            Floats v = load(x + i, n) * all(op.scale);
+        for_each_vector(width, [&](long i, int n) {
+            Floats v = load(x + i, n) * broadcast(op.scale);
             if (position) v = v + load(position + i, n);
             if (op.types) v = v + load(op.types + i, n);
             store(x + i, v, n);
@@ -83,200 +71,211 @@ inline void embed(Run& run, const Operation& op) {
     });
 }
 
-inline void norm(Run& run, const Operation& op) {
+inline void normalize(Run& run, const Normalize& op) {
     run.phase(run.step.rows, [&](long row) {
-        norm_row(op.norm, run.buffer(op.in, row) + op.layer, op.dim, run.buffer(op.out, row) + op.layer);  // a part of the row
+        norm_row(op.norm, run.buffer(op.input, row) + op.offset, op.width, run.buffer(op.output, row) + op.offset);
     });
 }
 
-// What is read, as the matrix wants it. One row is prepared by every thread for itself: that is quicker than to meet once more.
-inline Inputs prepared(Run& run, const Operation& op, const Packed& w, long rows, const int32_t* which) {
+// The input of a linear operation in the form that its matrix needs. A single row is prepared by every thread for itself: that is faster
+// than one more synchronization.
+inline Inputs prepare_inputs(Run& run, const Linear& op, const Packed& w, long rows, const int32_t* row_numbers) {
     Engine& e = run.engine;
-    const bool alone = rows == 1, bytes = takes_bytes(w.precision), plain = op.norm.kind == NormKind::none && op.scale == 1.0f && !which;
-    const Counting counting = Counting::of(w.precision);
-    const long groups = w.depth / GROUP, in_width = e.widths[op.in];
-    if (plain && !bytes) return {e.buffers[op.in], in_width, nullptr, nullptr, nullptr};
-    std::vector<float>& own = e.own[run.member.number];  // of one row, so that it stays in the nearest cache
-    const long room = w.depth + 2 * groups + w.depth / 4 + 16;
-    if ((long)own.size() < room) own.resize(room);
-    float* floats = alone || bytes ? own.data() : e.normed.data();
+    const bool alone = rows == 1, quantizes = quantizes_activations(w.precision);
+    const bool unchanged = op.norm.kind == NormKind::none && op.scale == 1.0f;
+    const ActivationRange range = ActivationRange::of(w.precision);
+    const long groups = w.depth / GROUP, in_width = e.widths[op.input];
+    if (unchanged && !row_numbers && !quantizes) return {e.buffers[op.input], in_width, nullptr, nullptr, nullptr};
+    std::vector<float>& scratch = e.thread_scratch[run.worker.index];  // of one row, so that it stays in the nearest cache
+    const long size = w.depth + 2 * groups + w.depth / 4 + 16;
+    if ((long)scratch.size() < size) scratch.resize(size);
+    float* floats = alone || quantizes ? scratch.data() : e.normed.data();
     float* scales = alone ? floats + w.depth : e.scales.data();
     float* sums = alone ? scales + groups : e.sums.data();
-    int8_t* whole = alone ? (int8_t*)(sums + groups) : e.bytes.data();
-    auto one = [&](long row) {
-        const float* from = run.buffer(op.in, which ? which[row] : row);
-        float* x = bytes ? floats : floats + row * w.depth;
-        const bool as_it_is = bytes && op.norm.kind == NormKind::none && op.scale == 1.0f;
-        if (!as_it_is) norm_row(op.norm, from, w.inputs, x);
-        if (op.scale != 1.0f) by_eight(w.inputs, [&](long i, int n) { store(x + i, load(x + i, n) * all(op.scale), n); });
-        if (bytes) quantise_row(counting, as_it_is ? from : x, w.inputs, w.depth, whole + row * w.depth, scales + row * groups, sums + row * groups);
+    int8_t* bytes = alone ? (int8_t*)(sums + groups) : e.bytes.data();
+    auto prepare_row = [&](long row) {
+        const float* from = run.buffer(op.input, row_numbers ? row_numbers[row] : row);
+        float* x = quantizes ? floats : floats + row * w.depth;
+        const bool in_place = quantizes && unchanged;
+        if (!in_place) norm_row(op.norm, from, w.inputs, x);
+        if (op.scale != 1.0f) for_each_vector(w.inputs, [&](long i, int n) { store(x + i, load(x + i, n) * broadcast(op.scale), n); });
+        if (quantizes)
+            quantize_row(range, in_place ? from : x, w.inputs, w.depth, bytes + row * w.depth, scales + row * groups, sums + row * groups);
     };
     if (alone)
-        one(0);
+        prepare_row(0);
     else
-        run.phase(rows, one);
-    return {floats, w.depth, whole, scales, sums};
+        run.phase(rows, prepare_row);
+    return {floats, w.depth, bytes, scales, sums};
 }
 
-// What is done with the sums of a linear operation, and where they go.
+// What is done with the sums of a linear operation, and where the results go.
 template <class Body>
-struct Done {
+struct Epilogue {
     const Body& body;
     float* out;
     long stride, narrower;  // a gated result is half as wide as its tiles
     void operator()(long row, long tile, const Floats* sums) const { body(row, tile, sums); }
-    void comes(long row, long tile) const { prefetch(out + row * stride + tile * TILE / narrower); }
+    void prefetch_output(long row, long tile) const { prefetch(out + row * stride + tile * TILE / narrower); }
 };
 
-inline void linear(Run& run, const Operation& op) {
+inline void linear(Run& run, const Linear& op) {
     const Packed& w = run.engine.matrices[op.matrix];
-    const bool last = op.last;
-    const long rows = last ? run.step.wanted_count : run.step.rows;
-    if (rows == 0) return run.barrier.wait(run.member.of);
-    const Inputs x = prepared(run, op, w, rows, last ? run.step.wanted : nullptr);
-    float* out = last ? run.step.logits : run.engine.buffers[op.out];
-    const long width = op.gated ? op.dim : w.rows, stride = last ? width : run.engine.widths[op.out];
+    const bool gated = op.gated_width > 0;
+    const long rows = op.logits ? run.step.logit_count : run.step.rows;
+    if (rows == 0) return run.barrier.wait(run.worker.count);
+    const Inputs x = prepare_inputs(run, op, w, rows, op.logits ? run.step.logit_rows : nullptr);
+    float* out = op.logits ? run.step.logits : run.engine.buffers[op.output];
+    const long width = gated ? op.gated_width : w.rows, stride = op.logits ? width : run.engine.widths[op.output];
     auto finish = [&](float* y, Floats value, long column) {
         if (column >= width) return;
         const int n = width - column < TILE ? (int)(width - column) : TILE;
-        if (op.factor) value = value * load(op.factor + column, n);
-        if (op.softcap > 0) value = bent(Curve::tanh, value * all(1.0f / op.softcap)) * all(op.softcap);
-        store(y + column, op.adds ? load(y + column, n) + value : value, n);
+        if (op.column_scale) value = value * load(op.column_scale + column, n);
+        if (op.softcap > 0) value = tanh(value * broadcast(1.0f / op.softcap)) * broadcast(op.softcap);
+        store(y + column, op.accumulate ? load(y + column, n) + value : value, n);
     };
-    auto done = [&](long row, long tile, const Floats* sums) {
+    auto general = [&](long row, long tile, const Floats* sums) {
         float* y = out + row * stride;
-        if (op.gated) {  // the tile of the gate, then the tile that it lets through
+        if (gated) {  // a tile of the gate, then the tile of up that it multiplies
             const long column = tile / 2 * TILE;
             const int n = (int)std::max(0L, std::min(TILE, width - column));
             Floats gate = sums[0], up = sums[1];
-            if (op.bias && n > 0) gate = gate + load(op.bias + column, n), up = up + load(op.bias + width + column, n);
-            if (op.step && n > 0) gate = gate * load(op.step + column, n), up = up * load(op.step + width + column, n);  // nGPT's s_v, s_u
-            finish(y, bent(op.curve, gate) * up, column);
+            if (op.bias && n > 0) gate = gate + load(op.bias + column, n), up = up + load(op.bias + (width + column), n);
+            if (op.gate_scale && n > 0) gate = gate * load(op.gate_scale + column, n), up = up * load(op.gate_scale + (width + column), n);
+            finish(y, activate(op.activation, gate) * up, column);
         } else {
             for (int t = 0; t < 2; t++) {
                 const long column = (tile + t) * TILE;
                 if (column >= width) continue;
                 const int n = width - column < TILE ? (int)(width - column) : TILE;
                 Floats value = op.bias ? sums[t] + load(op.bias + column, n) : sums[t];
-                finish(y, bent(op.curve, value), column);
+                finish(y, activate(op.activation, value), column);
             }
         }
     };
     const long pairs = w.tiles / 2, fit = TILE_BYTES * (rows > 1 ? 2 : 1) / (2 * w.tile_bytes());
-    const long block = rows == 1 ? 1 : (takes_bytes(w.precision) ? WholeBlock::vectors : FloatBlock::vectors) * TILES / 2;
-    const long some = (std::max(1L, std::min(fit, pairs / (4 * run.member.of))) + block - 1) / block * block;
-    const long across = (pairs + some - 1) / some, down = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
-    auto each = [&](const auto& body) {
-        const Done<std::decay_t<decltype(body)>> done{body, out, stride, op.gated ? 2 : 1};
-        run.phase(across * down, [&](long piece) {
-            const long first = piece / down * some, top = piece % down * ROW_BLOCK;
-            multiply(w, x, top, std::min(rows, top + ROW_BLOCK), 2 * first, 2 * std::min(pairs, first + some), done);
+    const long block = rows == 1 ? 1 : (quantizes_activations(w.precision) ? IntegerBlock::vectors : FloatBlock::vectors) * TILES / 2;
+    const long pairs_per_task = (std::max(1L, std::min(fit, pairs / (4 * run.worker.count))) + block - 1) / block * block;
+    const long across = (pairs + pairs_per_task - 1) / pairs_per_task, down = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
+    auto multiply_with = [&](const auto& body) {
+        const Epilogue<std::decay_t<decltype(body)>> epilogue{body, out, stride, gated ? 2 : 1};
+        run.phase(across * down, [&](long task) {
+            const long first = task / down * pairs_per_task, top = task % down * ROW_BLOCK;
+            multiply(w, x, top, std::min(rows, top + ROW_BLOCK), 2 * first, 2 * std::min(pairs, first + pairs_per_task), epilogue);
         });
     };
-    if (op.factor || op.step || op.softcap > 0 || width % (2 * TILE)) return each(done);
-    each([&](long row, long tile, const Floats* sums) {  // most matrices: whole tiles, a bias, a curve, nothing else
-        auto put = [&](float* y, Floats value) { store(y, op.adds ? load(y) + value : value); };
+    if (op.column_scale || op.gate_scale || op.softcap > 0 || width % (2 * TILE)) return multiply_with(general);
+    multiply_with([&](long row, long tile, const Floats* sums) {  // most matrices: whole tiles, a bias, an activation, nothing else
+        auto put = [&](float* y, Floats value) { store(y, op.accumulate ? load(y) + value : value); };
         auto biased = [&](int t, long column) { return op.bias ? sums[t] + load(op.bias + column) : sums[t]; };
         float* y = out + row * stride;
-        if (op.gated) {
+        if (gated) {
             const long column = tile / 2 * TILE;
-            put(y + column, bent(op.curve, biased(0, column)) * biased(1, width + column));
+            put(y + column, activate(op.activation, biased(0, column)) * biased(1, width + column));
         } else {
-            for (int t = 0; t < 2; t++) put(y + (tile + t) * TILE, bent(op.curve, biased(t, (tile + t) * TILE)));
+            for (int t = 0; t < 2; t++) put(y + (tile + t) * TILE, activate(op.activation, biased(t, (tile + t) * TILE)));
         }
     });
 }
 
 template <class Number>
-inline void attend(Run& run, const Operation& op, int number) {
+inline void attend(Run& run, const Attend& op, int number) {
     Engine& e = run.engine;
     const Step& step = run.step;
-    const HeadWork& work = op.work;
-    const Cache& seen = op.cross ? *e.looked_at : e.cache;
-    const int32_t* of = op.cross ? step.sources : step.sequences;
-    const long group = op.heads / op.kv_heads, in_width = e.widths[op.in], q_width = (long)op.heads * op.dim, k_width = (long)op.kv_heads * op.dim;
-    std::vector<float>& own = e.own[run.member.number];
+    const HeadTransform& transform = op.transform;
+    const Cache& cache = op.cross ? *e.encoder_cache : e.cache;
+    const int32_t* sequences = op.cross ? step.sources : step.sequences;
+    const long group = op.heads / op.kv_heads, in_width = e.widths[op.input], dim = op.head_dim;
+    const long q_width = (long)op.heads * dim, k_width = (long)op.kv_heads * dim;
+    const int pairs = transform.pairs();
+    std::vector<float>& scratch = e.thread_scratch[run.worker.index];
     auto prepare = [&](long row, int kv_head) {
-        const float* cosines = work.pairs ? e.angles[work.angles].table.data() + row * 2 * work.pairs : nullptr;
-        float* x = run.buffer(op.in, row);
-        for (long h = kv_head * group; h < (kv_head + 1) * group; h++)
-            prepare_head(work, work.query, work.query_scale ? work.query_scale + h * op.dim : nullptr, op.dim, cosines, x + h * op.dim);
-        if (!op.cross) keep_head<Number>(e.cache, op, step.sequences[row], step.positions[row], kv_head, cosines, x + q_width + kv_head * op.dim, k_width);
+        const float* cosines = pairs ? e.angles[transform.angles].table.data() + row * 2 * pairs : nullptr;
+        float* x = run.buffer(op.input, row);
+        for (long h = kv_head * group; h < (kv_head + 1) * group; h++) {
+            const float* scale = transform.query_scale ? transform.query_scale + h * dim : nullptr;
+            transform_head(transform, transform.query_norm, scale, dim, cosines, x + h * dim);
+        }
+        if (!op.cross)
+            store_head<Number>(e.cache, op, step.sequences[row], step.positions[row], kv_head, cosines, x + q_width + kv_head * dim, k_width);
         if (step.queries && step.queries[number])
-            std::copy_n(x + kv_head * group * op.dim, group * op.dim, step.queries[number] + row * q_width + kv_head * group * op.dim);
+            std::copy_n(x + kv_head * group * dim, group * dim, step.queries[number] + row * q_width + kv_head * group * dim);
     };
-    auto see = [&](long row, long many, int kv_head) {
-        look<Number>(seen, op, of[row], kv_head, step.positions, row, many, e.buffers[op.in], in_width, e.buffers[op.out], e.widths[op.out], own);
+    auto attend_some = [&](long row, long many, int kv_head) {
+        attend_rows<Number>(cache, op, sequences[row], kv_head, step.positions, row, many, e.buffers[op.input], in_width,
+                            e.buffers[op.output], e.widths[op.output], scratch);
     };
     if (step.rows == 1)
-        return run.phase(op.kv_heads, [&](long kv_head) { prepare(0, (int)kv_head), see(0, 1, (int)kv_head); });
+        return run.phase(op.kv_heads, [&](long kv_head) { prepare(0, (int)kv_head), attend_some(0, 1, (int)kv_head); });
     run.phase(step.rows, [&](long row) {
         for (int kv_head = 0; kv_head < op.kv_heads; kv_head++) prepare(row, kv_head);
     });
-    // rows of one sequence that follow each other are looked at together, as many as make their queries a multiple of TOGETHER; but fewer
-    // where threads would have nothing to do
-    const long whole = TOGETHER / std::gcd((long)TOGETHER, group), enough = 4 * run.member.of;
-    const long together = step.rows / whole * op.kv_heads >= enough ? whole : std::max(1L, TOGETHER / group);
-    run.phase((step.rows + together - 1) / together * op.kv_heads, [&](long piece) {
-        const long top = piece / op.kv_heads * together, end = std::min(step.rows, top + together);
+    // Consecutive rows of one sequence share reads of the cache, as many as make their queries a multiple of QUERIES_AT_ONCE; fewer where
+    // threads would be idle.
+    const long whole = QUERIES_AT_ONCE / std::gcd((long)QUERIES_AT_ONCE, group), enough = 4 * run.worker.count;
+    const long rows_per_task = step.rows / whole * op.kv_heads >= enough ? whole : std::max(1L, QUERIES_AT_ONCE / group);
+    run.phase((step.rows + rows_per_task - 1) / rows_per_task * op.kv_heads, [&](long task) {
+        const long top = task / op.kv_heads * rows_per_task, end = std::min(step.rows, top + rows_per_task);
         for (long row = top, next; row < end; row = next) {
             next = row + 1;
-            while (next < end && of[next] == of[row] && (op.cross || step.positions[next] > step.positions[next - 1])) next++;
-            see(row, next - row, (int)(piece % op.kv_heads));
+            while (next < end && sequences[next] == sequences[row] && (op.cross || step.positions[next] > step.positions[next - 1])) next++;
+            attend_some(row, next - row, (int)(task % op.kv_heads));
         }
     });
 }
 
-// Keys and values of a source, for a decoder to look at.
 template <class Number>
-inline void keep(Run& run, const Operation& op) {
-    const long k_width = (long)op.kv_heads * op.dim;
+inline void store_key_value(Run& run, const StoreKeyValue& op) {
+    const long k_width = (long)op.kv_heads * op.head_dim;
     run.phase(run.step.rows, [&](long row) {
         for (int kv_head = 0; kv_head < op.kv_heads; kv_head++)
-            keep_head<Number>(run.engine.cache, op, run.step.sequences[row], run.step.positions[row], kv_head, nullptr,
-                              run.buffer(op.in, row) + kv_head * op.dim, k_width);
+            store_head<Number>(run.engine.cache, op, run.step.sequences[row], run.step.positions[row], kv_head, nullptr,
+                               run.buffer(op.input, row) + kv_head * op.head_dim, k_width);
     });
 }
 
-inline void blend(Run& run, const Operation& op) {
-    const long width = run.engine.widths[op.out];
+inline void blend(Run& run, const Blend& op) {
+    const long width = run.engine.widths[op.output];
     run.phase(run.step.rows, [&](long row) {
-        float *x = run.buffer(op.in, row), *h = run.buffer(op.out, row);
-        norm_row({NormKind::unit, 0, nullptr, nullptr}, x, width, x);
-        by_eight(width, [&](long i, int n) { store(h + i, fma(load(op.step + i, n), load(x + i, n) - load(h + i, n), load(h + i, n)), n); });
-        norm_row({NormKind::unit, 0, nullptr, nullptr}, h, width, h);
+        float *x = run.buffer(op.input, row), *h = run.buffer(op.output, row);
+        unit_row(nullptr, x, width);
+        for_each_vector(width, [&](long i, int n) { store(h + i, fma(load(op.step + i, n), load(x + i, n) - load(h + i, n), load(h + i, n)), n); });
+        unit_row(nullptr, h, width);
     });
 }
 
-inline void add(Run& run, const Operation& op) {
-    const long width = run.engine.widths[op.out];
+inline void add(Run& run, const Add& op) {
+    const long width = run.engine.widths[op.output];
     run.phase(run.step.rows, [&](long row) {
-        float *x = run.buffer(op.in, row), *y = run.buffer(op.out, row);
-        by_eight(width, [&](long i, int n) { store(y + i, load(y + i, n) + load(x + i, n), n); });
+        float *x = run.buffer(op.input, row), *y = run.buffer(op.output, row);
+        for_each_vector(width, [&](long i, int n) { store(y + i, load(y + i, n) + load(x + i, n), n); });
     });
 }
 
-inline void grow(Engine& e, const Step& step) {
+inline void compute_angles(Angles& angles, const Step& step) {
+    angles.table.resize(step.rows * 2 * angles.pairs);
+    for (long row = 0; row < step.rows; row++)
+        for (int i = 0; i < angles.pairs; i++) {
+            const float angle = (float)step.positions[row] * angles.frequencies[i];
+            float* at = angles.table.data() + row * 2 * angles.pairs;
+            at[i] = std::cos(angle) * angles.amplitude, at[angles.pairs + i] = std::sin(angle) * angles.amplitude;
+        }
+}
+
+// Scratch memory, angles and cache blocks for the rows of a step.
+inline void prepare_step(Engine& e, const Step& step) {
     long total = 0;
     for (long width : e.widths) total += (width + 16) * step.rows;
     if ((long)e.memory.size() < total) e.memory.resize(total);
     e.buffers.resize(e.widths.size());
     float* at = e.memory.data();
     for (size_t n = 0; n < e.widths.size(); n++) e.buffers[n] = at, at += e.widths[n] * step.rows;
-    const size_t all_inputs = (size_t)e.most_inputs * step.rows;
+    const size_t all_inputs = (size_t)e.max_inputs * step.rows;
     if (step.rows > 1 && e.normed.size() < all_inputs)
         e.normed.resize(all_inputs), e.bytes.resize(all_inputs), e.scales.resize(all_inputs / GROUP), e.sums.resize(all_inputs / GROUP);
-    for (Angles& turn : e.angles) {
-        turn.table.resize(step.rows * 2 * turn.pairs);
-        for (long row = 0; row < step.rows; row++)
-            for (int i = 0; i < turn.pairs; i++) {
-                const float angle = (float)step.positions[row] * turn.frequencies[i];
-                float* at = turn.table.data() + row * 2 * turn.pairs;
-                at[i] = std::cos(angle) * turn.amplitude, at[turn.pairs + i] = std::sin(angle) * turn.amplitude;
-            }
-    }
-    if (step.from) std::copy_n(step.from, e.widths[0] * step.rows, e.buffers[0]);
-    if (e.program[step.first].last) return;  // logits alone
+    for (Angles& angles : e.angles) compute_angles(angles, step);
+    if (step.start) std::copy_n(step.start, e.widths[0] * step.rows, e.buffers[0]);
+    if (gives_logits(e.program[step.first])) return;  // no sequence is involved
     for (long row = 0; row < step.rows; row++) {
         const int slot = step.sequences[row];
         make_room(e.cache, slot, step.positions[row] + 1);
@@ -284,53 +283,64 @@ inline void grow(Engine& e, const Step& step) {
     }
 }
 
+inline const Packed* matrix_after(const Engine& e, size_t operation) {
+    for (size_t n = operation + 1; n < e.program.size(); n++)
+        if (auto* linear = std::get_if<Linear>(&e.program[n])) return &e.matrices[linear->matrix];
+    return nullptr;
+}
+
+// Runs any operation; overloaded on its type.
+struct Execute {
+    Run& run;
+    int attended = 0;
+    void operator()(const Embed& op) { embed(run, op); }
+    void operator()(const Normalize& op) { normalize(run, op); }
+    void operator()(const Linear& op) { linear(run, op); }
+    void operator()(const Attend& op) {
+        const Engine& e = run.engine;
+        const bool half = (op.cross ? *e.encoder_cache : e.cache).half;
+        half ? attend<uint16_t>(run, op, attended) : attend<float>(run, op, attended);
+        attended++;
+    }
+    void operator()(const StoreKeyValue& op) { run.engine.cache.half ? store_key_value<uint16_t>(run, op) : store_key_value<float>(run, op); }
+    void operator()(const Blend& op) { blend(run, op); }
+    void operator()(const Add& op) { add(run, op); }
+};
+
 inline void run_program(Engine& e, const Step& step) {
-    grow(e, step);
+    prepare_step(e, step);
     const int count = threads();
     std::vector<Counter> counters((3 * e.program.size() + 1) * count);
-    e.own.resize(count);
+    e.thread_scratch.resize(count);
     Barrier barrier;
-    together(count, [&](Member member) {
-        Run run{e, step, barrier, counters.data(), member};
-        int attended = 0;
+    parallel(count, [&](Worker worker) {
+        Run run{e, step, barrier, counters.data(), worker};
+        Execute execute{run};
         for (size_t n = step.first; n < e.program.size(); n++) {
-            const Operation& op = e.program[n];
-            run.coming = nullptr;
-            for (size_t m = n + 1; m < e.program.size() && !run.coming; m++)
-                if (e.program[m].kind == Kind::linear) run.coming = &e.matrices[e.program[m].matrix];
-            switch (op.kind) {
-                case Kind::embed: embed(run, op); break;
-                case Kind::norm: norm(run, op); break;
-                case Kind::linear: linear(run, op); break;
-                case Kind::attend:
-                    (op.cross ? *e.looked_at : e.cache).half ? attend<uint16_t>(run, op, attended) : attend<float>(run, op, attended), attended++;
-                    break;
-                case Kind::keep: e.cache.half ? keep<uint16_t>(run, op) : keep<float>(run, op); break;
-                case Kind::blend: blend(run, op); break;
-                case Kind::add: add(run, op); break;
-            }
+            run.next_matrix = matrix_after(e, n);
+            std::visit(execute, e.program[n]);
         }
     });
     if (step.hidden) std::copy_n(e.buffers[0], e.widths[0] * step.rows, step.hidden);
 }
 
 inline void read_cache(const Cache& cache, int slot, int layer, int kv_head, long positions, float* keys, float* values) {
-    Operation op;
-    op.kind = Kind::attend, op.layer = layer, op.dim = cache.dims[layer];
+    StoreKeyValue op;
+    op.layer = layer, op.head_dim = cache.dims[layer];
     auto read = [&](auto kind) {
         using Number = decltype(kind);
-        auto number = [](Number x) {
+        auto to_float = [](Number x) {
             if constexpr (sizeof(Number) == 2)
-                return float_of(x);
+                return from_float16(x);
             else
                 return (float)x;
         };
         for (long p = 0; p < positions; p++) {
-            const Number* from = place<Number>(cache, op, slot, p, kv_head);
+            const Number* from = cache_block<Number>(cache, op, slot, p, kv_head);
             const long at = p % BLOCK_POSITIONS;
-            for (long d = 0; d < op.dim; d++) {
-                keys[p * op.dim + d] = number(from[at / TILE * op.dim * TILE + d * TILE + at % TILE]);
-                values[p * op.dim + d] = number(from[BLOCK_POSITIONS * op.dim + at * op.dim + d]);
+            for (long d = 0; d < op.head_dim; d++) {
+                keys[p * op.head_dim + d] = to_float(from[at / TILE * op.head_dim * TILE + d * TILE + at % TILE]);
+                values[p * op.head_dim + d] = to_float(from[BLOCK_POSITIONS * op.head_dim + at * op.head_dim + d]);
             }
         }
     };

@@ -24,7 +24,7 @@ struct Floats {
 };
 inline Floats load(const float* p) { return {_mm256_loadu_ps(p)}; }
 inline void store(float* p, Floats a) { _mm256_storeu_ps(p, a.v); }
-inline Floats all(float a) { return {_mm256_set1_ps(a)}; }
+inline Floats broadcast(float a) { return {_mm256_set1_ps(a)}; }
 inline Floats zero() { return {_mm256_setzero_ps()}; }
 inline Floats operator+(Floats a, Floats b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline Floats operator-(Floats a, Floats b) { return {_mm256_sub_ps(a.v, b.v)}; }
@@ -33,11 +33,11 @@ inline Floats operator/(Floats a, Floats b) { return {_mm256_div_ps(a.v, b.v)}; 
 inline Floats fma(Floats a, Floats b, Floats c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.v, b.v)}; }
-inline Floats nearest(Floats a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline Floats round_nearest(Floats a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 inline Floats absolute(Floats a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 // Where the sign of `sign` is negative: −a, else a.
 inline Floats with_sign(Floats a, Floats sign) { return {_mm256_xor_ps(a.v, _mm256_and_ps(sign.v, _mm256_set1_ps(-0.0f)))}; }
-inline Floats below(Floats a, Floats b, Floats yes, Floats no) {
+inline Floats select_less(Floats a, Floats b, Floats yes, Floats no) {
     return {_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
 }
 // 2^n for whole n within the range of normal floats
@@ -55,8 +55,8 @@ struct Floats {
 };
 inline Floats load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
 inline void store(float* p, Floats x) { vst1q_f32(p, x.a), vst1q_f32(p + 4, x.b); }
-inline Floats all(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
-inline Floats zero() { return all(0.0f); }
+inline Floats broadcast(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
+inline Floats zero() { return broadcast(0.0f); }
 inline Floats operator+(Floats x, Floats y) { return {vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b)}; }
 inline Floats operator-(Floats x, Floats y) { return {vsubq_f32(x.a, y.a), vsubq_f32(x.b, y.b)}; }
 inline Floats operator*(Floats x, Floats y) { return {vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b)}; }
@@ -64,7 +64,7 @@ inline Floats operator/(Floats x, Floats y) { return {vdivq_f32(x.a, y.a), vdivq
 inline Floats fma(Floats x, Floats y, Floats z) { return {vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)}; }
 inline Floats max(Floats x, Floats y) { return {vmaxq_f32(x.a, y.a), vmaxq_f32(x.b, y.b)}; }
 inline Floats min(Floats x, Floats y) { return {vminq_f32(x.a, y.a), vminq_f32(x.b, y.b)}; }
-inline Floats nearest(Floats x) { return {vrndnq_f32(x.a), vrndnq_f32(x.b)}; }
+inline Floats round_nearest(Floats x) { return {vrndnq_f32(x.a), vrndnq_f32(x.b)}; }
 inline Floats absolute(Floats x) { return {vabsq_f32(x.a), vabsq_f32(x.b)}; }
 inline Floats with_sign(Floats x, Floats sign) {
     const uint32x4_t bit = vdupq_n_u32(0x80000000u);
@@ -73,7 +73,7 @@ inline Floats with_sign(Floats x, Floats sign) {
     };
     return {one(x.a, sign.a), one(x.b, sign.b)};
 }
-inline Floats below(Floats x, Floats y, Floats yes, Floats no) {
+inline Floats select_less(Floats x, Floats y, Floats yes, Floats no) {
     return {vbslq_f32(vcltq_f32(x.a, y.a), yes.a, no.a), vbslq_f32(vcltq_f32(x.b, y.b), yes.b, no.b)};
 }
 inline Floats power_of_two(Floats n) {
@@ -98,8 +98,8 @@ struct Floats {
     return r;
 inline Floats load(const float* p) { SIGHTLINE_EACH(p[i]) }
 inline void store(float* p, Floats a) { std::memcpy(p, a.v, sizeof a.v); }
-inline Floats all(float a) { SIGHTLINE_EACH(a) }
-inline Floats zero() { return all(0.0f); }
+inline Floats broadcast(float a) { SIGHTLINE_EACH(a) }
+inline Floats zero() { return broadcast(0.0f); }
 inline Floats operator+(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] + b.v[i]) }
 inline Floats operator-(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] - b.v[i]) }
 inline Floats operator*(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] * b.v[i]) }
@@ -107,10 +107,10 @@ inline Floats operator/(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] / b.v[i]) }
 inline Floats fma(Floats a, Floats b, Floats c) { SIGHTLINE_EACH(a.v[i] * b.v[i] + c.v[i]) }
 inline Floats max(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]) }
 inline Floats min(Floats a, Floats b) { SIGHTLINE_EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]) }
-inline Floats nearest(Floats a) { SIGHTLINE_EACH(std::nearbyintf(a.v[i])) }
+inline Floats round_nearest(Floats a) { SIGHTLINE_EACH(std::nearbyintf(a.v[i])) }
 inline Floats absolute(Floats a) { SIGHTLINE_EACH(std::fabs(a.v[i])) }
 inline Floats with_sign(Floats a, Floats sign) { SIGHTLINE_EACH(std::signbit(sign.v[i]) ? -a.v[i] : a.v[i]) }
-inline Floats below(Floats a, Floats b, Floats yes, Floats no) { SIGHTLINE_EACH(a.v[i] < b.v[i] ? yes.v[i] : no.v[i]) }
+inline Floats select_less(Floats a, Floats b, Floats yes, Floats no) { SIGHTLINE_EACH(a.v[i] < b.v[i] ? yes.v[i] : no.v[i]) }
 inline Floats power_of_two(Floats n) { SIGHTLINE_EACH(std::ldexp(1.0f, (int)n.v[i])) }
 inline float from_half(uint16_t h) {
     uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31, fraction = h & 1023;
@@ -174,7 +174,7 @@ inline float sum(Floats a) {  // in one order on every processor
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 #endif
 }
-inline float largest(Floats a) {
+inline float horizontal_max(Floats a) {
 #if defined(__AVX2__)
     const __m128 fours = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1)), twos = _mm_max_ps(fours, _mm_movehl_ps(fours, fours));
     return _mm_cvtss_f32(_mm_max_ss(twos, _mm_movehdup_ps(twos)));
@@ -191,7 +191,7 @@ inline float largest(Floats a) {
 template <class V, V (*every)(float)>
 inline V exponential_of(V x) {
     x = max(min(x, every(88.0f)), every(-87.0f));
-    V n = nearest(x * every(1.44269504f));
+    V n = round_nearest(x * every(1.44269504f));
     V r = fma(n, every(-0.693359375f), x);
     r = fma(n, every(2.12194440e-4f), r);
     V p = every(1.9875691500e-4f);
@@ -203,11 +203,11 @@ inline V exponential_of(V x) {
     p = fma(p, r * r, r + every(1.0f));
     return p * power_of_two(n);
 }
-inline Floats exponential(Floats x) { return exponential_of<Floats, all>(x); }
+inline Floats exponential(Floats x) { return exponential_of<Floats, broadcast>(x); }
 
 // Numbers of an array whose length is no multiple of 8: the rest is read into, and written from, a vector of its own.
 template <class Body>
-inline void by_eight(long count, Body body) {
+inline void for_each_vector(long count, Body body) {
     long i = 0;
     for (; i + LANES <= count; i += LANES) body(i, LANES);
     if (i < count) body(i, (int)(count - i));
@@ -238,7 +238,7 @@ namespace SIGHTLINE_ISA {
 struct Ints {
     __m256i v;
 };
-inline Ints no_ints() { return {_mm256_setzero_si256()}; }
+inline Ints zero_ints() { return {_mm256_setzero_si256()}; }
 inline Floats floats(Ints a) { return {_mm256_cvtepi32_ps(a.v)}; }
 struct Bytes {  // 32 weights
     __m256i v;
@@ -274,7 +274,7 @@ inline __m256i four_unsigned(const int8_t* a) {
     std::memcpy(&word, a, 4);
     return _mm256_set1_epi32(word);
 }
-inline Four four_less(const int8_t* a, char shift) {
+inline Four four_minus(const int8_t* a, char shift) {
     __m256i value = _mm256_sub_epi8(four_unsigned(a), _mm256_set1_epi8(shift));
     return {value, _mm256_abs_epi8(value)};
 }
@@ -289,7 +289,7 @@ inline void store_bytes(int8_t* p, Floats a, Floats b, Floats c, Floats d) {
 struct Shorts {  // pairs' sums of nibbles: at most 8 · 2 · 15 · 127 < 2¹⁵ in a group of 32
     __m256i v;
 };
-inline Shorts no_shorts() { return {_mm256_setzero_si256()}; }
+inline Shorts zero_shorts() { return {_mm256_setzero_si256()}; }
 inline Bytes low_nibbles(Bytes w) { return {_mm256_and_si256(w.v, _mm256_set1_epi8(15))}; }
 inline Bytes high_nibbles(Bytes w) { return {_mm256_and_si256(_mm256_srli_epi16(w.v, 4), _mm256_set1_epi8(15))}; }
 inline Shorts dot_pairs(Shorts sum, Bytes nibbles, Four a) { return {kept(_mm256_add_epi16(sum.v, _mm256_maddubs_epi16(nibbles.v, a.value)))}; }
@@ -302,7 +302,7 @@ inline void prefetch_far(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_
 struct Ints {
     int32_t v[LANES];
 };
-inline Ints no_ints() { return {}; }
+inline Ints zero_ints() { return {}; }
 inline Floats floats(Ints a) {
     float f[LANES];
     for (int i = 0; i < LANES; i++) f[i] = (float)a.v[i];
@@ -327,7 +327,7 @@ inline Ints dot_four(Ints sum, Bytes w, Four a) {
 }
 inline Ints dot_four_unsigned(Ints sum, Bytes w, Four a) { return dot_four(sum, w, a); }
 inline Four four_unsigned(const int8_t* a) { return four(a); }
-inline Four four_less(const int8_t* a, char shift) {
+inline Four four_minus(const int8_t* a, char shift) {
     return {{(int8_t)(a[0] - shift), (int8_t)(a[1] - shift), (int8_t)(a[2] - shift), (int8_t)(a[3] - shift)}};
 }
 inline Ints load_times_64(const int16_t* p) {
@@ -341,7 +341,7 @@ inline void store_bytes(int8_t* p, Floats a, Floats b, Floats c, Floats d) {
     for (int i = 0; i < 4 * LANES; i++) p[i] = (int8_t)v[i];
 }
 using Shorts = Ints;
-inline Shorts no_shorts() { return {}; }
+inline Shorts zero_shorts() { return {}; }
 inline Bytes low_nibbles(Bytes w) {
     for (auto& b : w.v) b &= 15;
     return w;

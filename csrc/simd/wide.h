@@ -8,9 +8,9 @@
 
 // Kernels are compiled by themselves: what is done with their sums must not take their registers.
 #if defined(__GNUC__)
-#define SIGHTLINE_APART __attribute__((noinline))
+#define SIGHTLINE_NOINLINE __attribute__((noinline))
 #else
-#define SIGHTLINE_APART
+#define SIGHTLINE_NOINLINE
 #endif
 
 namespace SIGHTLINE_ISA {
@@ -20,12 +20,12 @@ using Count = std::integral_constant<int, N>;
 
 // body(0) … body(N − 1), each written out: sums whose numbers are known can stay in registers, those of a loop would live in memory.
 template <class Body, int... I>
-__attribute__((always_inline)) inline void written_out(const Body& body, std::integer_sequence<int, I...>) {
+__attribute__((always_inline)) inline void unrolled(const Body& body, std::integer_sequence<int, I...>) {
     (body(Count<I>()), ...);
 }
 template <int N, class Body>
-__attribute__((always_inline)) inline void written_out(const Body& body) {
-    written_out(body, std::make_integer_sequence<int, N>());
+__attribute__((always_inline)) inline void unrolled(const Body& body) {
+    unrolled(body, std::make_integer_sequence<int, N>());
 }
 
 // A kernel keeps the sums of so many rows, each in so many vectors, in registers: what is read for them is as little as may be.
@@ -38,7 +38,7 @@ struct Block {
 
 constexpr int WIDE = 16;
 using FloatBlock = Block<6, 4>;
-using WholeBlock = Block<4, 3>;
+using IntegerBlock = Block<4, 3>;
 
 struct Wide {
     __m512 v;
@@ -46,7 +46,7 @@ struct Wide {
 inline Wide load_wide(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline Wide load_wide(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
 inline void store(float* p, Wide a) { _mm512_storeu_ps(p, a.v); }
-inline Wide spread(float a) { return {_mm512_set1_ps(a)}; }
+inline Wide broadcast_wide(float a) { return {_mm512_set1_ps(a)}; }
 inline Wide operator+(Wide a, Wide b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Wide operator-(Wide a, Wide b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Wide operator*(Wide a, Wide b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -62,11 +62,11 @@ inline Wide add_product(Wide sum, Wide a, const float* b) {
 }
 inline Wide max(Wide a, Wide b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Wide min(Wide a, Wide b) { return {_mm512_min_ps(a.v, b.v)}; }
-inline Wide nearest(Wide a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline Wide round_nearest(Wide a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 inline Wide power_of_two(Wide n) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
 }
-inline Wide exponential(Wide x) { return exponential_of<Wide, spread>(x); }
+inline Wide exponential(Wide x) { return exponential_of<Wide, broadcast_wide>(x); }
 // A pair of tiles as two vectors of eight.
 inline void halves(const Wide* from, Floats to[2]) {
     to[0] = {_mm512_castps512_ps256(from->v)}, to[1] = {_mm512_extractf32x8_ps(from->v, 1)};
@@ -76,24 +76,24 @@ inline float sum(Wide a) {
     halves(&a, parts);
     return sum(parts[0] + parts[1]);
 }
-inline float largest(Wide a) {
+inline float horizontal_max(Wide a) {
     Floats parts[2];
     halves(&a, parts);
-    return largest(max(parts[0], parts[1]));
+    return horizontal_max(max(parts[0], parts[1]));
 }
 
 #else
 
 constexpr int WIDE = LANES;
 using FloatBlock = Block<6, 2>;
-using WholeBlock = Block<4, 2>;
+using IntegerBlock = Block<4, 2>;
 
 using Wide = Floats;
 inline Wide load_wide(const float* p) { return load(p); }
 inline Wide load_wide(const uint16_t* p) { return load_half(p); }
-inline Wide spread(float a) { return all(a); }
+inline Wide broadcast_wide(float a) { return broadcast(a); }
 inline Wide add_product(Wide sum, Wide a, Wide b) { return fma(a, b, sum); }
-inline Wide add_product(Wide sum, Wide a, const float* b) { return fma(a, all(*b), sum); }
+inline Wide add_product(Wide sum, Wide a, const float* b) { return fma(a, broadcast(*b), sum); }
 inline void halves(const Wide* from, Floats to[2]) { to[0] = from[0], to[1] = from[1]; }
 
 #endif
@@ -102,7 +102,7 @@ inline void halves(const Wide* from, Floats to[2]) { to[0] = from[0], to[1] = fr
 //
 // Dot products of four: lane r of the sum gets Σ_{i<4} w[r][i] · a[i]. Activations are signed, signed with a shift that is taken away, or
 // counted from 0 to 127; weights are signed, or nibbles from 0 to 15. `start` is what a sum of signed activations begins with, whose own
-// sum is `of`, for weights that went through `for_signed`.
+// sum is `of`, for weights that went through `shift_to_unsigned`.
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
 
@@ -135,7 +135,7 @@ inline WideInts add_fours(WideInts sum, __m512i u, const int8_t* s) {
     return sum;
 }
 // w + 128 is unsigned, and Σ (w + 128) a − 128 Σ a = Σ w a. Weights are moved once for all rows.
-inline WideBytes for_signed(WideBytes w) { return {_mm512_xor_si512(w.v, _mm512_set1_epi8((char)0x80))}; }
+inline WideBytes shift_to_unsigned(WideBytes w) { return {_mm512_xor_si512(w.v, _mm512_set1_epi8((char)0x80))}; }
 inline WideInts start(float of) { return {_mm512_set1_epi32(-128 * (int)of)}; }
 inline WideInts dot_signed(WideInts sum, WideBytes moved, __m512i a) { return add_fours(sum, moved.v, a); }
 inline WideInts dot_signed(WideInts sum, WideBytes moved, const int8_t* a) { return add_fours(sum, moved.v, a); }
@@ -149,7 +149,7 @@ inline WideInts add_fours(WideInts sum, __m512i u, __m512i s) {
     return {found};
 }
 inline WideInts add_fours(WideInts sum, __m512i u, const int8_t* s) { return add_fours(sum, u, four_of_all(s)); }
-inline WideBytes for_signed(WideBytes w) { return w; }
+inline WideBytes shift_to_unsigned(WideBytes w) { return w; }
 inline WideInts start(float) { return {_mm512_setzero_si512()}; }
 inline WideInts dot_signed(WideInts sum, WideBytes w, __m512i a) {
     return add_fours(sum, _mm512_abs_epi8(a), _mm512_mask_sub_epi8(w.v, _mm512_movepi8_mask(a), _mm512_setzero_si512(), w.v));
@@ -158,13 +158,13 @@ inline WideInts dot_signed(WideInts sum, WideBytes w, const int8_t* a) { return 
 
 #endif
 
-inline WideInts dot_signed_less(WideInts sum, WideBytes moved, const int8_t* a, char shift) {
+inline WideInts dot_signed_minus(WideInts sum, WideBytes moved, const int8_t* a, char shift) {
     return dot_signed(sum, moved, _mm512_sub_epi8(four_of_all(a), _mm512_set1_epi8(shift)));
 }
 inline WideInts dot_unsigned(WideInts sum, WideBytes w, const int8_t* a) { return add_fours(sum, four_of_all(a), w.v); }
 
 using WideNibbles = WideInts;
-inline WideNibbles start_nibbles() { return {_mm512_setzero_si512()}; }
+inline WideNibbles zero_nibbles() { return {_mm512_setzero_si512()}; }
 inline WideBytes low_nibbles(WideBytes w) { return {_mm512_and_si512(w.v, _mm512_set1_epi8(15))}; }
 inline WideBytes high_nibbles(WideBytes w) { return {_mm512_and_si512(_mm512_srli_epi16(w.v, 4), _mm512_set1_epi8(15))}; }
 inline WideNibbles dot_nibbles(WideNibbles sum, WideBytes w, const int8_t* a) { return add_fours(sum, w.v, a); }
@@ -176,14 +176,14 @@ using WideInts = Ints;
 using WideBytes = Bytes;
 inline WideBytes load_wide_bytes(const uint8_t* p) { return load_bytes(p); }
 inline WideInts load_wide_times_64(const int16_t* p) { return load_times_64(p); }
-inline WideBytes for_signed(WideBytes w) { return w; }
-inline WideInts start(float) { return no_ints(); }
+inline WideBytes shift_to_unsigned(WideBytes w) { return w; }
+inline WideInts start(float) { return zero_ints(); }
 inline WideInts dot_signed(WideInts sum, WideBytes w, const int8_t* a) { return dot_four(sum, w, four(a)); }
-inline WideInts dot_signed_less(WideInts sum, WideBytes w, const int8_t* a, char shift) { return dot_four(sum, w, four_less(a, shift)); }
+inline WideInts dot_signed_minus(WideInts sum, WideBytes w, const int8_t* a, char shift) { return dot_four(sum, w, four_minus(a, shift)); }
 inline WideInts dot_unsigned(WideInts sum, WideBytes w, const int8_t* a) { return dot_four_unsigned(sum, w, four_unsigned(a)); }
 
 using WideNibbles = Shorts;
-inline WideNibbles start_nibbles() { return no_shorts(); }
+inline WideNibbles zero_nibbles() { return zero_shorts(); }
 inline WideNibbles dot_nibbles(WideNibbles sum, WideBytes w, const int8_t* a) { return dot_pairs(sum, w, four(a)); }
 
 #endif

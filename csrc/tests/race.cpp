@@ -1,5 +1,5 @@
-// Engines and kernels in several threads of one process, each with a number of helpers that changes: every number must be what it is alone.
-// Made for ThreadSanitizer (`make native-tsan`), without Python and without libgomp, whose own waiting it cannot see.
+// Engines and kernels in several threads of one process, each with a changing number of workers: every result must be what it is alone.
+// For ThreadSanitizer (`make native-tsan`), without Python and without libgomp, whose synchronization it cannot see.
 //
 //     race SECONDS
 #include <chrono>
@@ -25,16 +25,16 @@ constexpr long JOINED = (HEADS + 2 * KV_HEADS) * DIM, MOST = 200;
 static Numbers random_numbers(long count, unsigned seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0.0f, 0.3f);
-    Numbers found(count);
-    for (float& x : found) x = normal(random);
-    return found;
+    Numbers numbers(count);
+    for (float& x : numbers) x = normal(random);
+    return numbers;
 }
 
 // ------------------------------------------------------------------------------------------------------------- an engine
 
 struct Model {
     Engine engine;
-    std::mutex alone;  // one step at a time, as Python has it
+    std::mutex lock;  // one step at a time, as in Python
     std::vector<std::unique_ptr<uint8_t[]>> memory;
     Numbers frequencies = random_numbers(DIM / 2, 1);
 
@@ -47,41 +47,39 @@ struct Model {
         uint8_t* data = room(tiles * Packed::bytes_of(precision, depth));
         uint8_t* scales = room(tiles * Packed::scale_bytes_of(precision, depth));
         engine.matrices.push_back({precision, rows, inputs, tiles, depth, data, scales});
-        engine.most_inputs = std::max(engine.most_inputs, depth);
+        engine.max_inputs = std::max(engine.max_inputs, depth);
         const Numbers weights = random_numbers(rows * inputs, seed);
         engine_kernels()->pack(weights.data(), inputs, engine.matrices.back());
         return (int)engine.matrices.size() - 1;
     }
-    Operation& add(Kind kind, int in, int out, int matrix = -1) {
-        Operation op;
-        op.kind = kind;
-        op.in = in;
-        op.out = out;
-        op.matrix = matrix;
-        engine.program.push_back(op);
-        return engine.program.back();
+    void add(Operation op) {
+        check_operation(engine, op);
+        engine.program.push_back(std::move(op));
+    }
+    void add_linear(int input, int output, int matrix, const std::function<void(Linear&)>& change = [](Linear&) {}) {
+        Linear op;
+        op.input = input, op.output = output, op.matrix = matrix;
+        change(op);
+        add(op);
     }
     void add_layer(Precision precision, int layer) {
-        add(Kind::linear, 0, 1, matrix(precision, JOINED, WIDTH, 10 + layer)).norm.kind = NormKind::rms;
-        Operation& attend = add(Kind::attend, 1, 2);
-        attend.layer = layer;
-        attend.heads = HEADS;
-        attend.kv_heads = KV_HEADS;
-        attend.dim = DIM;
-        attend.score_scale = 0.3f;
-        attend.work.pairs = DIM / 2;
-        attend.work.frequencies = frequencies.data();
-        add(Kind::linear, 2, 0, matrix(precision, WIDTH, HEADS * DIM, 20 + layer)).adds = true;
-        Operation& up = add(Kind::linear, 0, 3, matrix(precision, 2 * HIDDEN, WIDTH, 30 + layer));
-        up.gated = true;
-        up.dim = HIDDEN;
-        up.curve = Curve::silu;
-        add(Kind::linear, 3, 0, matrix(precision, WIDTH, HIDDEN, 40 + layer)).adds = true;
+        add_linear(0, 1, matrix(precision, JOINED, WIDTH, 10 + layer), [](Linear& op) { op.norm.kind = NormKind::rms; });
+        Attend attend;
+        attend.input = 1, attend.output = 2, attend.layer = layer;
+        attend.heads = HEADS, attend.kv_heads = KV_HEADS, attend.head_dim = DIM;
+        attend.scale = 0.3f;
+        attend.transform.frequencies = {frequencies.data(), (long)frequencies.size(), nullptr};
+        add(attend);
+        add_linear(2, 0, matrix(precision, WIDTH, HEADS * DIM, 20 + layer), [](Linear& op) { op.accumulate = true; });
+        add_linear(0, 3, matrix(precision, 2 * HIDDEN, WIDTH, 30 + layer), [](Linear& op) {
+            op.gated_width = HIDDEN;
+            op.activation = Activation::silu;
+        });
+        add_linear(3, 0, matrix(precision, WIDTH, HIDDEN, 40 + layer), [](Linear& op) { op.accumulate = true; });
     }
     explicit Model(Precision precision) {
         engine.widths = {WIDTH, JOINED, HEADS * DIM, HIDDEN};
         engine.max_positions = MOST;
-        engine.attends = LAYERS;
         Cache& cache = engine.cache;
         cache.half = precision != Precision::float32;
         for (int layer = 0; layer < LAYERS; layer++) {
@@ -89,15 +87,18 @@ struct Model {
             cache.dims.push_back(DIM);
             cache.offset.push_back(cache.numbers);
             cache.numbers += 2L * BLOCK_POSITIONS * KV_HEADS * DIM;
+            engine.query_widths.push_back(HEADS * DIM);
         }
         engine.angles.push_back({(int)DIM / 2, frequencies.data(), 1.0f, {}});
-        add(Kind::embed, 0, 0, matrix(precision, WORDS, WIDTH, 5));
+        Embed embed;
+        embed.matrix = matrix(precision, WORDS, WIDTH, 5);
+        add(embed);
         for (int layer = 0; layer < LAYERS; layer++) add_layer(precision, layer);
-        add(Kind::linear, 0, 0, 0).last = true;
+        add_linear(0, 0, 0, [](Linear& op) { op.logits = true; });
     }
-    // Logits after `count` tokens more.
+    // Logits after `count` more tokens.
     void step(Handle sequence, const int32_t* tokens, long count, Numbers& logits) {
-        std::lock_guard<std::mutex> held(alone);
+        std::lock_guard<std::mutex> held(lock);
         const int slot = slot_of(engine.cache, sequence);
         std::vector<int32_t> slots(count, slot), positions(count);
         for (long n = 0; n < count; n++) positions[n] = (int32_t)(engine.cache.lengths[slot] + n);
@@ -109,39 +110,39 @@ struct Model {
         engine_kernels()->run(engine, step);
     }
     Handle begin() {
-        std::lock_guard<std::mutex> held(alone);
+        std::lock_guard<std::mutex> held(lock);
         return new_sequence(engine.cache);
     }
     Handle copy(Handle from) {
-        std::lock_guard<std::mutex> held(alone);
+        std::lock_guard<std::mutex> held(lock);
         return copy_sequence(engine.cache, from);
     }
-    void forget(Handle sequence) {
-        std::lock_guard<std::mutex> held(alone);
-        forget_sequence(engine.cache, sequence);
+    void free(Handle sequence) {
+        std::lock_guard<std::mutex> held(lock);
+        free_sequence(engine.cache, sequence);
     }
-    // A prompt, single tokens, and a copy that goes another way.
-    Numbers write() {
+    // A prompt, single tokens, and a copy that continues with other tokens.
+    Numbers generate() {
         const int32_t prompt[] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3, 3, 8, 3, 2, 7, 9, 5, 0};
         const Handle first = begin();
-        Numbers found, logits;
+        Numbers numbers, logits;
         step(first, prompt, 33, logits);
         const Handle second = copy(first);
         for (int32_t token = 0; token < 4; token++) {
             step(first, &token, 1, logits);
-            found.insert(found.end(), logits.begin(), logits.end());
+            numbers.insert(numbers.end(), logits.begin(), logits.end());
         }
-        forget(first);
+        free(first);
         step(second, prompt, 3, logits);
-        found.insert(found.end(), logits.begin(), logits.end());
-        forget(second);
+        numbers.insert(numbers.end(), logits.begin(), logits.end());
+        free(second);
         try {
             step(second, prompt, 1, logits);
-            std::fprintf(stderr, "a forgotten sequence was used\n");
+            std::fprintf(stderr, "a freed sequence was used\n");
             std::exit(1);
-        } catch (const Refusal&) {
+        } catch (const InputError&) {
         }
-        return found;
+        return numbers;
     }
 };
 
@@ -151,47 +152,47 @@ static Heads heads_of(Numbers& x, long heads, long time, long dim) { return {x.d
 
 static Numbers train() {
     const TrainingKernels& kernels = *training_kernels();
-    constexpr long batch = 2, heads = 2, time = 70, dim = 16, rows = batch * time, width = heads * dim, all = rows * width;
-    Numbers q = random_numbers(all, 1), k = random_numbers(all, 2), v = random_numbers(all, 3), slope = random_numbers(all, 4);
-    Numbers o(all), lse(batch * heads * time), dq(all), dk(all), dv(all), y(all), inverse(rows), dx(all), dgain(width), scratch(all);
+    constexpr long batch = 2, heads = 2, time = 70, dim = 16, rows = batch * time, width = heads * dim, count = rows * width;
+    Numbers q = random_numbers(count, 1), k = random_numbers(count, 2), v = random_numbers(count, 3), gradient = random_numbers(count, 4);
+    Numbers o(count), lse(batch * heads * time), dq(count), dk(count), dv(count), y(count), inverse(rows), dx(count), dgain(width), scratch(count);
     auto strided = [&](Numbers& x) { return heads_of(x, heads, time, dim); };
-    const Attending attending{batch, heads, heads, time, time, dim, 0.25f, nullptr, nullptr};
+    const AttentionShape attending{batch, heads, heads, time, time, dim, 0.25f, nullptr, nullptr};
     kernels.attention(attending, strided(q), strided(k), strided(v), strided(o), lse.data());
-    kernels.attention_back(attending, strided(q), strided(k), strided(v), strided(o), lse.data(), strided(slope), strided(dq), strided(dk),
+    kernels.attention_backward(attending, strided(q), strided(k), strided(v), strided(o), lse.data(), strided(gradient), strided(dq), strided(dk),
                            strided(dv));
     kernels.rms_norm(rows, width, o.data(), nullptr, 1e-5f, y.data(), inverse.data());
-    kernels.rms_norm_back(rows, width, o.data(), y.data(), inverse.data(), slope.data(), dx.data(), dgain.data(), scratch.data());
-    kernels.activate(Activation::silu, all, y.data(), v.data(), y.data());
-    kernels.activate_back(Activation::silu, all, q.data(), v.data(), slope.data(), dq.data(), dv.data());
+    kernels.rms_norm_backward(rows, width, o.data(), y.data(), inverse.data(), gradient.data(), dx.data(), dgain.data(), scratch.data());
+    kernels.activate(Activation::silu, count, y.data(), v.data(), y.data());
+    kernels.activate_backward(Activation::silu, count, q.data(), v.data(), gradient.data(), dq.data(), dv.data());
     const Numbers angles = random_numbers(time * dim / 2, 5);
     kernels.rotate({batch, heads, time, dim, dim / 2, angles.data(), angles.data(), 0, 1.0f}, strided(k), strided(k));
     Numbers straight(rows * rows), turned(width * width);
     kernels.matmul({rows, rows, width, width, 1, 1, width, nullptr, straight.data(), rows}, q.data(), k.data());
     kernels.matmul({width, width, rows, 1, width, width, 1, nullptr, turned.data(), width}, q.data(), k.data());
-    Numbers found;
-    for (const Numbers* part : {&o, &dq, &dk, &dv, &y, &dx, &dgain, &straight, &turned}) found.insert(found.end(), part->begin(), part->end());
-    return found;
+    Numbers numbers;
+    for (const Numbers* part : {&o, &dq, &dk, &dv, &y, &dx, &dgain, &straight, &turned}) numbers.insert(numbers.end(), part->begin(), part->end());
+    return numbers;
 }
 
-// -------------------------------------------------------------------------------------------- a team as torch's, of new threads
+// --------------------------------------------------------------------------------------------- an OpenMP of new threads
 
-thread_local int number_in_team = 0, size_of_team = 1;
+thread_local int thread_number = 0, thread_count = 1;
 
-static void team_parallel(void (*work)(void*), void* state, unsigned count, unsigned) {
-    std::vector<std::thread> crew;
+static void openmp_parallel(void (*work)(void*), void* state, unsigned count, unsigned) {
+    std::vector<std::thread> workers;
     for (unsigned n = 1; n < count; n++)
-        crew.emplace_back([=] {
-            number_in_team = (int)n;
-            size_of_team = (int)count;
+        workers.emplace_back([=] {
+            thread_number = (int)n;
+            thread_count = (int)count;
             work(state);
         });
-    size_of_team = (int)count;
+    thread_count = (int)count;
     work(state);
-    size_of_team = 1;
-    for (auto& one : crew) one.join();
+    thread_count = 1;
+    for (auto& one : workers) one.join();
 }
-static int team_number() { return number_in_team; }
-static int team_size() { return size_of_team; }
+static int openmp_number() { return thread_number; }
+static int openmp_size() { return thread_count; }
 
 // ---------------------------------------------------------------------------------------------------------------- the race
 
@@ -201,16 +202,16 @@ struct Runner {
     std::vector<int> counts;  // of threads, one after the other
 };
 
-int main(int given, char** said) {
-    choose(kinds().front());
-    const double seconds = given > 1 ? std::atof(said[1]) : 20;
+int main(int count, char** arguments) {
+    select_instruction_set(instruction_sets().front());
+    const double seconds = count > 1 ? std::atof(arguments[1]) : 20;
     Model floats(Precision::float32), bytes(Precision::int8), nibbles(Precision::int4), shared(Precision::int8_groups);
     const std::vector<Runner> runners = {
-        {"float32", [&] { return floats.write(); }, {1}},
-        {"int8", [&] { return bytes.write(); }, {4}},
-        {"int4", [&] { return nibbles.write(); }, {1, 2, 3}},
-        {"shared", [&] { return shared.write(); }, {2}},
-        {"shared too", [&] { return shared.write(); }, {3, 1}},
+        {"float32", [&] { return floats.generate(); }, {1}},
+        {"int8", [&] { return bytes.generate(); }, {4}},
+        {"int4", [&] { return nibbles.generate(); }, {1, 2, 3}},
+        {"shared", [&] { return shared.generate(); }, {2}},
+        {"shared too", [&] { return shared.generate(); }, {3, 1}},
         {"training", train, {1, 4}},
         {"training too", train, {3}},
     };
@@ -221,9 +222,9 @@ int main(int given, char** said) {
     auto passed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
     std::atomic<bool> wrong{false};
     std::vector<std::atomic<long>> done(runners.size());
-    std::vector<std::thread> crew;
+    std::vector<std::thread> workers;
     for (size_t n = 0; n < runners.size(); n++)
-        crew.emplace_back([&, n] {
+        workers.emplace_back([&, n] {
             const Runner& one = runners[n];
             for (size_t turn = 0; passed() < seconds && !wrong; turn++) {
                 set_threads(one.counts[turn % one.counts.size()]);
@@ -234,9 +235,9 @@ int main(int given, char** said) {
                 done[n]++;
             }
         });
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds / 2));  // the second half on a team that is given
-    set_team((void*)team_parallel, (void*)team_number, (void*)team_size);
-    for (auto& one : crew) one.join();
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds / 2));  // the second half on OpenMP's threads
+    use_openmp((void*)openmp_parallel, (void*)openmp_number, (void*)openmp_size);
+    for (auto& one : workers) one.join();
     for (size_t n = 0; n < runners.size(); n++) std::printf("%s: %ld\n", runners[n].name, done[n].load());
     return wrong;
 }

@@ -10,48 +10,47 @@
 namespace SIGHTLINE_ISA {
 using namespace sightline;
 
-constexpr long ROWS_TOGETHER = 32;
 
 inline void rms_norm(long rows, long width, const float* x, const float* gain, float epsilon, float* y, float* inverse) {
-    share((rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER, [&](long piece) {
-        for (long row = piece * ROWS_TOGETHER; row < rows && row < (piece + 1) * ROWS_TOGETHER; row++) {
+    parallel_for((rows + RMS_ROWS_PER_TASK - 1) / RMS_ROWS_PER_TASK, [&](long task) {
+        for (long row = task * RMS_ROWS_PER_TASK; row < rows && row < (task + 1) * RMS_ROWS_PER_TASK; row++) {
             const float* from = x + row * width;
             Floats squares = zero();
-            by_eight(width, [&](long i, int n) { squares = fma(load(from + i, n), load(from + i, n), squares); });
+            for_each_vector(width, [&](long i, int n) { squares = fma(load(from + i, n), load(from + i, n), squares); });
             const float r = inverse[row] = 1.0f / std::sqrt(sum(squares) / width + epsilon);
-            by_eight(width, [&](long i, int n) {
-                Floats scaled = load(from + i, n) * all(r);
+            for_each_vector(width, [&](long i, int n) {
+                Floats scaled = load(from + i, n) * broadcast(r);
                 store(y + row * width + i, gain ? scaled * load(gain + i, n) : scaled, n);
             });
         }
     });
 }
 
-// `scratch` has room for one gain of each piece; they are added in order, so the sum does not depend on the threads.
-inline void rms_norm_back(long rows, long width, const float* x, const float* gain, const float* inverse, const float* slope, float* dx,
+// `scratch` has room for one gain of each task; they are added in order, so the sum does not depend on the threads.
+inline void rms_norm_backward(long rows, long width, const float* x, const float* gain, const float* inverse, const float* gradient, float* dx,
                           float* dgain, float* scratch) {
-    const long pieces = (rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
-    share(pieces, [&](long piece) {
-        float* own = dgain ? scratch + piece * width : nullptr;
+    const long tasks = (rows + RMS_ROWS_PER_TASK - 1) / RMS_ROWS_PER_TASK;
+    parallel_for(tasks, [&](long task) {
+        float* own = dgain ? scratch + task * width : nullptr;
         if (own) std::memset(own, 0, width * sizeof(float));
-        for (long row = piece * ROWS_TOGETHER; row < rows && row < (piece + 1) * ROWS_TOGETHER; row++) {
-            const float *from = x + row * width, *down = slope + row * width;
+        for (long row = task * RMS_ROWS_PER_TASK; row < rows && row < (task + 1) * RMS_ROWS_PER_TASK; row++) {
+            const float *from = x + row * width, *down = gradient + row * width;
             const float r = inverse[row];
             Floats dots = zero();
             auto wanted = [&](long i, int n) { return gain ? load(down + i, n) * load(gain + i, n) : load(down + i, n); };
-            by_eight(width, [&](long i, int n) { dots = fma(wanted(i, n), load(from + i, n), dots); });
+            for_each_vector(width, [&](long i, int n) { dots = fma(wanted(i, n), load(from + i, n), dots); });
             const float shrink = sum(dots) / width * r * r;
-            by_eight(width, [&](long i, int n) {
+            for_each_vector(width, [&](long i, int n) {
                 Floats here = load(from + i, n);
-                store(dx + row * width + i, all(r) * (wanted(i, n) - here * all(shrink)), n);
-                if (own) store(own + i, fma(load(down + i, n) * here, all(r), load(own + i, n)), n);
+                store(dx + row * width + i, broadcast(r) * (wanted(i, n) - here * broadcast(shrink)), n);
+                if (own) store(own + i, fma(load(down + i, n) * here, broadcast(r), load(own + i, n)), n);
             });
         }
     });
     if (!dgain) return;
     std::memcpy(dgain, scratch, width * sizeof(float));
-    for (long piece = 1; piece < pieces; piece++)
-        by_eight(width, [&](long i, int n) { store(dgain + i, load(dgain + i, n) + load(scratch + piece * width + i, n), n); });
+    for (long task = 1; task < tasks; task++)
+        for_each_vector(width, [&](long i, int n) { store(dgain + i, load(dgain + i, n) + load(scratch + task * width + i, n), n); });
 }
 
 }  // namespace SIGHTLINE_ISA

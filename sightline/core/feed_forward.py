@@ -55,7 +55,7 @@ class FeedForward(nn.Module):
         self.up = Linear(width, config.hidden, bias=config.bias)
         self.gate = Linear(width, config.hidden, bias=config.bias) if config.gated else None
         self.down = Linear(config.hidden, width, bias=config.bias)
-        self.activation_name = config.activation
+        self.activation_name: Activation = config.activation
         self.activation = ACTIVATIONS[config.activation]
         self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sightline.config import AttentionConfig, BlockConfig, FeedForwardConfig
+from sightline.config import Activation, AttentionConfig, BlockConfig, FeedForwardConfig
 from sightline.core.context import BlockContext
 from sightline.core.feed_forward import ACTIVATIONS
 from sightline.core.linear import Linear
@@ -82,7 +82,7 @@ class SphereFeedForward(nn.Module):
         self.down = Linear(config.hidden, width, bias=False)
         self.up_scale = Scale((config.hidden,), start=1.0, stored=1.0)
         self.gate_scale = Scale((config.hidden,), start=1.0, stored=1.0)
-        self.activation_name = config.activation
+        self.activation_name: Activation = config.activation
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Stream, record: Record = NOTHING) -> Stream:

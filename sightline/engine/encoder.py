@@ -9,7 +9,6 @@ hidden, sources = encoder.keep(embedded, lengths)    # also keeps what a decoder
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -22,7 +21,8 @@ from sightline.core.norms import PerHeadNorm
 from sightline.engine import matrices
 from sightline.engine.engine import NativeEngine
 from sightline.engine.matrices import Precision
-from sightline.engine.program import JOINED, STREAM, Program, add_block, check_forms, empty_program
+from sightline.engine.operations import JOINED, STREAM, HeadTransform, Linear, StoreKeyValue
+from sightline.engine.program import Program, add_block, check_forms, empty_program
 from sightline.errors import InputError
 from sightline.kernels import library as kernels
 
@@ -41,9 +41,7 @@ def encoder_program(transformer: Transformer) -> Program:
     program = empty_program(stack)
     for n in range(stack.config.layers):
         add_block(program, stack, n)
-    norm = program.norm(stack.norm)
-    if norm is not None:
-        program.add("norm", **{"in": STREAM}, out=STREAM, norm=norm, dim=stack.config.width)
+    program.normalize(stack.norm, buffer=STREAM, width=stack.config.width)
     for block in [] if decoder is None else [decoder[n] for n in range(decoder.config.layers)]:
         if isinstance(block, Block) and block.cross_attention is not None:
             add_memory(program, block.cross_attention)
@@ -61,16 +59,22 @@ def add_memory(program: Program, layer: Attention) -> None:
     matrix = program.matrix(
         name, (2 * narrow, layer.context_width), lambda: torch.cat([part.weight for part in parts])
     )
-    bias = torch.cat([part.bias for part in parts]) if form.bias else None
-    program.add("linear", **{"in": STREAM}, out=JOINED, matrix=matrix, bias=program.place(bias))
-    said: dict[str, Any] = {"layer": number, "kv_heads": form.kv_heads, "dim": form.head_dim}
+    bias = program.tensor(torch.cat([part.bias for part in parts]) if form.bias else None)
+    program.add(Linear(input=STREAM, output=JOINED, matrix=matrix, bias=bias))
+    key_norm = None
     if isinstance(layer.key_norm, PerHeadNorm):
-        said["key_norm"] = program.norm(layer.key_norm.norm)
+        key_norm = program.norm(layer.key_norm.norm)
     elif form.query_key_norm is not None:
-        program.add(
-            "norm", **{"in": JOINED}, out=JOINED, norm=program.norm(layer.key_norm), dim=narrow
-        )
-    program.add("keep", **{"in": JOINED}, unit=isinstance(layer.measure, CosineMeasure), **said)
+        program.normalize(layer.key_norm, buffer=JOINED, width=narrow)
+    transform = HeadTransform(key_norm=key_norm, unit=isinstance(layer.measure, CosineMeasure))
+    operation = StoreKeyValue(
+        input=JOINED,
+        layer=number,
+        kv_heads=form.kv_heads,
+        head_dim=form.head_dim,
+        transform=transform,
+    )
+    program.add(operation)
     program.widths[JOINED] = max(program.widths[JOINED], 2 * narrow)
     program.kv_heads.append(form.kv_heads)
     program.dims.append(form.head_dim)
@@ -120,14 +124,14 @@ class NativeEncoder:
         try:
             of = torch.tensor(sequences, dtype=torch.int64).repeat_interleave(torch.tensor(lengths))
             at = torch.cat([torch.arange(length, dtype=torch.int32) for length in lengths])
-            found = torch.empty(x.shape)
+            hidden = torch.empty(x.shape)
             self.engine.call(
-                len(of), sequences=of, positions=at, hidden=found, start=x.float().contiguous()
+                sequences=of, positions=at, hidden=hidden, start=x.float().contiguous()
             )
         except BaseException:
             self.forget(sequences)
             raise
-        return found, sequences
+        return hidden, sequences
 
     def forget(self, sequences: Sequence[int]) -> None:
         """Give the memory back."""

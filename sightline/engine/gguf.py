@@ -50,7 +50,7 @@ def pack(engine: Any, number: int, weight: Tensor, into: Packed) -> tuple[int, i
     scales = scales_of(weight, into.precision)
     damage = (0, -1)
     if scales is None or bool(scales.isnan().any()):
-        damage = engine.pack(number, weight.data_ptr(), weight.shape[1])
+        damage = engine.pack(number, weight)
     if scales is not None:
         write(weight, scales, into)
     return damage

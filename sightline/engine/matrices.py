@@ -1,5 +1,4 @@
-"""Weights packed for the engine: tiles of 8 rows in the order in which they are read, in one of six
-precisions."""
+"""Weights packed for the engine: tiles of 8 rows in reading order, in one of six precisions."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ GROUP = 32
 TILE = 8
 LINE = 64
 PAGE = 1 << 21
-BEYOND = 4096  # prefetching may look a little beyond the end
+BEYOND = 4096  # bytes after the last matrix, for prefetches beyond its end
 HALF = 65504.0  # the largest float16
 LARGEST = {
     "float16": HALF,
@@ -94,7 +93,7 @@ def check_fits(name: str, weight: Tensor, precision: Precision) -> None:
 
 
 def damage_notes(name: str, matrix: Packed, rows: int, first: int) -> list[str]:
-    """What to say of rows that packing destroyed: of ten of their numbers, more than nine are off
+    """A warning about rows that packing destroyed: more than nine in ten of their weights are off
     by more than half of their own size."""
     if not rows:
         return []
@@ -110,19 +109,19 @@ def damage_notes(name: str, matrix: Packed, rows: int, first: int) -> list[str]:
 def sizes(precision: Precision, rows: int, inputs: int) -> tuple[int, int]:
     """Bytes of the weights and of the scales."""
     native = kernels.ready()
-    number = PRECISIONS.index(precision)
+    kind = native.Precision[precision]
     depth = rounded(inputs, GROUP)
     tiles = rounded(-(-rows // TILE), 2)
-    return tiles * native.tile_bytes(number, depth), tiles * native.scale_bytes(number, depth)
+    return tiles * native.tile_bytes(kind, depth), tiles * native.scale_bytes(kind, depth)
 
 
 def room(wanted: Sequence[tuple[Precision, int, int]]) -> list[Packed]:
-    """Room for matrices (precision, rows, inputs), one after the other in large pages, in the order
-    in which they will be read."""
+    """Memory for matrices (precision, rows, inputs): one after the other in large pages, in the
+    order in which they are read."""
     memory = torch.empty(total(wanted) + PAGE + BEYOND, dtype=torch.uint8)
     start = -memory.data_ptr() % PAGE
-    kernels.ready().advise_huge(memory.data_ptr() + start, len(memory) - start)
-    return laid_out(wanted, memory[start:])
+    kernels.ready().use_huge_pages(memory[start:])
+    return lay_out(wanted, memory[start:])
 
 
 def total(wanted: Sequence[tuple[Precision, int, int]]) -> int:
@@ -130,21 +129,21 @@ def total(wanted: Sequence[tuple[Precision, int, int]]) -> int:
     return sum(rounded(size, LINE) for one in wanted for size in sizes(*one))
 
 
-def laid_out(wanted: Sequence[tuple[Precision, int, int]], memory: Tensor) -> list[Packed]:
-    """Matrices in the memory that is given, from its beginning."""
-    found = list[Packed]()
+def lay_out(wanted: Sequence[tuple[Precision, int, int]], memory: Tensor) -> list[Packed]:
+    """Matrices in given memory, from its beginning."""
+    packed = list[Packed]()
     start = 0
     for precision, rows, inputs in wanted:
         data, scales = (rounded(size, LINE) for size in sizes(precision, rows, inputs))
         middle = start + data
         end = start + data + scales
-        found.append(Packed(precision, rows, inputs, memory[start:middle], memory[middle:end]))
+        packed.append(Packed(precision, rows, inputs, memory[start:middle], memory[middle:end]))
         start = end
-    return found
+    return packed
 
 
 def span(packed: Sequence[Packed]) -> Tensor:
-    """All bytes of matrices that were laid out together."""
+    """The memory of matrices that were laid out together."""
     first = packed[0].data
     last = packed[-1].scales
     assert first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
@@ -153,22 +152,26 @@ def span(packed: Sequence[Packed]) -> Tensor:
 
 
 def empty(precision: Precision, rows: int, inputs: int) -> Packed:
-    """Room for one matrix."""
+    """Memory for one matrix."""
     return room([(precision, rows, inputs)])[0]
 
 
 def add(engine: Any, matrix: Packed) -> int:
-    """Its number in an engine."""
-    number = PRECISIONS.index(matrix.precision)
-    place = (matrix.data.data_ptr(), matrix.scales.data_ptr())
+    """Give a matrix to the engine; returns its number there."""
+    precision = kernels.ready().Precision[matrix.precision]
     return int(
-        engine.matrix(number, matrix.rows, matrix.inputs, matrix.tiles, matrix.depth, *place)
+        engine.add_matrix(
+            precision=precision,
+            rows=matrix.rows,
+            inputs=matrix.inputs,
+            data=matrix.data,
+            scales=matrix.scales,
+        )
     )
 
 
 def interleaved(gate: Tensor, up: Tensor) -> Tensor:
-    """Rows of both, eight of the one, eight of the other, so that a pair of tiles has a gate and
-    what passes it."""
+    """Rows of gate and up in alternating tiles of eight, so that a pair of tiles has both."""
     rows = gate.shape[0]
     fill = -gate.shape[0] % TILE
     both = [

@@ -1,20 +1,19 @@
-"""A Transformer written as the engine's operations: one for each line of its mathematics.
+"""A Transformer as a program of the engine's operations, one for each line of its mathematics.
 
     x ← embed(token)
     each block:   qkv ← W norm(x);   mixed ← attend(qkv);   x ← x + W_O mixed;
                   h ← act(W_g norm(x)) ⊙ W_u norm(x);   x ← x + W_D h
     logits ← W norm(x)
 
-Norms are part of the product that reads them, additions part of the product that writes: the stream
-goes through memory as seldom as possible.
+Norms are fused into the product that reads them, additions into the product that writes: the
+residual stream passes through memory as rarely as possible.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -34,15 +33,26 @@ from sightline.core.output import LanguageOutput
 from sightline.core.positions import alibi_slopes, relative_bucket, rotary_frequencies, sinusoidal
 from sightline.core.stack import Stack
 from sightline.engine.matrices import interleaved
+from sightline.engine.operations import (
+    HIDDEN,
+    JOINED,
+    MIXED,
+    SIDE,
+    STREAM,
+    Add,
+    Attend,
+    Blend,
+    Embed,
+    HeadTransform,
+    Linear,
+    Norm,
+    Normalize,
+    Operation,
+    TensorRef,
+)
 from sightline.errors import InputError
 
-KINDS = ("embed", "norm", "linear", "attend", "blend", "add", "keep")
-NORMS = ("none", "layer", "rms", "unit")
-CURVES = ("none", "relu", "gelu", "gelu_tanh", "silu", "relu_squared", "tanh")
 UNLIMITED = 2**31 - 1  # positions are 32 bits wide
-STREAM, JOINED, MIXED, HIDDEN, SIDE = range(
-    5
-)  # buffers: the residual stream, q k v, heads' outputs, the feed-forward's middle, a side arm
 
 
 @dataclass(slots=True)
@@ -57,33 +67,23 @@ class Matrix:
     sensitive: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A small tensor of the program, by its number."""
-
-    number: int
-
-
 @dataclass(slots=True)
 class Program:
-    """Operations, the matrices that they name, the small tensors that they point to, and the
-    buffers' widths. `cross_from`: the layer of the memory at which the first block's
-    cross-attention looks; `max_positions`: how long a sequence may be."""
+    """Operations, the matrices and small tensors that they refer to, and the buffers' widths.
+    `cross_from`: the layer of the encoder's cache that belongs to the first block's
+    cross-attention; `max_positions`: how long a sequence may be."""
 
     widths: list[int]
     kv_heads: list[int]
     dims: list[int]
     max_positions: int
-    operations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    operations: list[Operation] = field(default_factory=list[Operation])
     matrices: list[Matrix] = field(default_factory=list[Matrix])
-    kept: list[Tensor] = field(default_factory=list[Tensor])
+    tensors: list[Tensor] = field(default_factory=list[Tensor])
     cross_from: int = 0
 
-    def add(self, kind: str, **said: Any) -> None:
-        self.operations.append(
-            {"kind": KINDS.index(kind)}
-            | {name: value for name, value in said.items() if value is not None}
-        )
+    def add(self, *operations: Operation) -> None:
+        self.operations += operations
 
     def matrix(
         self,
@@ -93,43 +93,38 @@ class Program:
         *,
         sensitive: bool = False,
     ) -> int:
+        """Add a matrix; returns its number."""
         rows, inputs = shape
         self.matrices.append(Matrix(name, rows, inputs, make, sensitive))
         return len(self.matrices) - 1
 
-    def place(self, x: Tensor | None) -> Kept | None:
-        """A small tensor, which is kept as long as the program."""
-        if x is None:
-            return None
-        self.kept.append(
-            x.detach().to(torch.float32, copy=True).contiguous()
-        )  # the engine has weights of its own
-        return Kept(len(self.kept) - 1)
+    def tensor(self, x: Tensor | None) -> TensorRef | None:
+        """Add a copy of a small tensor in float32; None stays None."""
+        return None if x is None else self.required_tensor(x)
 
-    def addressed(self, said: dict[str, Any]) -> dict[str, Any]:
-        """An operation with the addresses of its small tensors."""
+    def required_tensor(self, x: Tensor) -> TensorRef:
+        self.tensors.append(x.detach().to(torch.float32, copy=True).contiguous())
+        return TensorRef(len(self.tensors) - 1)
 
-        def one(value: Any) -> Any:
-            if isinstance(value, Kept):
-                return self.kept[value.number].data_ptr()
-            return self.addressed(value) if isinstance(value, dict) else value
-
-        return {name: one(value) for name, value in said.items()}
-
-    def norm(self, layer: nn.Module) -> dict[str, Any] | None:
+    def norm(self, layer: nn.Module) -> Norm | None:
+        """The norm that a layer computes; None for an identity."""
         if isinstance(layer, LayerNormLayer):
-            gain = self.place(layer.weight)
-            bias = self.place(layer.bias)
-            return {"kind": 1, "epsilon": layer.eps, "gain": gain} | (
-                {} if bias is None else {"bias": bias}
-            )
+            gain = self.tensor(layer.weight)
+            bias = self.tensor(layer.bias)
+            return Norm(kind="layer", epsilon=layer.eps, gain=gain, bias=bias)
         if isinstance(layer, RMSNormLayer):
-            return {
-                "kind": 2,
-                "epsilon": layer.eps,
-                "gain": self.place(layer.weight + 1 if layer.plus_one else layer.weight),
-            }
+            gain = self.tensor(layer.weight + 1 if layer.plus_one else layer.weight)
+            return Norm(kind="rms", epsilon=layer.eps, gain=gain)
         return None
+
+    def normalize(self, layer: nn.Module, *, buffer: int, width: int, offset: int = 0) -> None:
+        """Add the norm of a part of each row, in place; nothing for an identity."""
+        norm = self.norm(layer)
+        if norm is not None:
+            operation = Normalize(
+                input=buffer, output=buffer, norm=norm, width=width, offset=offset
+            )
+            self.add(operation)
 
 
 def program_of(transformer: Transformer) -> Program:
@@ -143,8 +138,8 @@ def program_of(transformer: Transformer) -> Program:
 
 
 def decoder_program(transformer: Transformer) -> Program:
-    """A decoder with a language head. Where there is an encoder, keys and values of the source are
-    what `encoder_program` keeps."""
+    """A decoder with a language head. Its cross-attention reads keys and values that
+    `encoder_program` stores."""
     stack = transformer.decoder
     output = transformer.output
     encoder = transformer.encoder
@@ -162,7 +157,7 @@ def decoder_program(transformer: Transformer) -> Program:
 
 
 def empty_program(stack: Stack, *, cross_from: int = 0) -> Program:
-    """Room for a stack's operations."""
+    """A program without operations, with the buffers that a stack needs."""
     blocks = [stack.config.block(n) for n in range(stack.config.layers)]
     forms = [
         form
@@ -179,19 +174,19 @@ def empty_program(stack: Stack, *, cross_from: int = 0) -> Program:
     widths = [width, joined, mixed, hidden, width]
     kv_heads = [form.kv_heads for form in own]
     dims = [form.head_dim for form in own]
-    return Program(widths, kv_heads, dims, longest(stack, forms), cross_from=cross_from)
+    longest = max_positions(stack, forms)
+    return Program(widths, kv_heads, dims, longest, cross_from=cross_from)
 
 
-def longest(stack: Stack, forms: Sequence[AttentionConfig]) -> int:
-    """How many positions the engine has numbers for: a table ends somewhere, angles and buckets do
-    not."""
-    tabled = isinstance(stack.config.embedding.positions, (Learned, Sinusoidal))
-    sloped = any(isinstance(form.positions, ALiBi) for form in forms)
-    return stack.config.max_positions if tabled or sloped else UNLIMITED
+def max_positions(stack: Stack, forms: Sequence[AttentionConfig]) -> int:
+    """How long a sequence may be: tables of positions are limited, angles and buckets are not."""
+    has_table = isinstance(stack.config.embedding.positions, (Learned, Sinusoidal))
+    has_slopes = any(isinstance(form.positions, ALiBi) for form in forms)
+    return stack.config.max_positions if has_table or has_slopes else UNLIMITED
 
 
 def check_forms(forms: Sequence[AttentionConfig]) -> None:
-    """What the engine does not know."""
+    """Refuse attention that the engine does not support."""
     for form in forms:
         if form.value_width != form.head_dim:
             raise InputError(
@@ -213,73 +208,80 @@ def add_embedding(program: Program, stack: Stack) -> None:
     form = config.embedding.positions
     table = None
     if isinstance(form, Learned) and embedding.positions is not None:
-        table = embedding.positions.weight[form.offset :]
+        table = embedding.positions.weight[form.offset :][: config.max_positions]
     if isinstance(form, Sinusoidal):
         table = sinusoidal(torch.arange(config.max_positions)[None], config.width, form)[0]
-    norm = {"kind": 3} if config.on_sphere else program.norm(embedding.norm)
     types = None if embedding.types is None else embedding.types.weight[0]
-    scale = config.embedding.scale
-    program.add(
-        "embed",
-        out=STREAM,
+    operation = Embed(
         matrix=matrix,
-        scale=scale,
-        positions=program.place(table),
-        types=program.place(types),
-        norm=norm,
+        scale=config.embedding.scale,
+        positions=program.tensor(table),
+        types=program.tensor(types),
+        norm=Norm(kind="unit") if config.on_sphere else program.norm(embedding.norm),
     )
+    program.add(operation)
 
 
 def add_block(program: Program, stack: Stack, n: int) -> None:
     block = stack[n]
     if isinstance(block, SphereBlock):
-        add_attention(program, stack, n, block.attention, None, out=SIDE)
-        program.add("blend", **{"in": SIDE}, out=STREAM, step=program.place(block.attention_step()))
-        add_sphere_feed_forward(program, n, block.feed_forward)
-        program.add(
-            "blend", **{"in": SIDE}, out=STREAM, step=program.place(block.feed_forward_step())
-        )
-        return
-    first = block.attention_residual
-    second = block.feed_forward_residual
-    if isinstance(
-        block, ParallelBlock
-    ):  # both read the stream as it was, so the first waits at the side
-        add_attention(program, stack, n, block.attention, program.norm(first.before), out=SIDE)
-        add_feed_forward(program, n, block, program.norm(second.before), out=STREAM, adds=True)
-        program.add("add", **{"in": SIDE}, out=STREAM)
-        return
-    for residual, arm in (
-        (first, "attention"),
+        add_sphere_block(program, stack, n, block)
+    elif isinstance(block, ParallelBlock):
+        add_parallel_block(program, stack, n, block)
+    else:
+        add_sequential_block(program, stack, n, block)
+
+
+def add_sphere_block(program: Program, stack: Stack, n: int, block: SphereBlock) -> None:
+    """nGPT: each sublayer's result is blended into the stream on the unit sphere."""
+    add_attention(program, stack, n, block.attention, None, output=SIDE)
+    step = program.required_tensor(block.attention_step())
+    program.add(Blend(input=SIDE, output=STREAM, step=step))
+    add_sphere_feed_forward(program, n, block.feed_forward)
+    step = program.required_tensor(block.feed_forward_step())
+    program.add(Blend(input=SIDE, output=STREAM, step=step))
+
+
+def add_parallel_block(program: Program, stack: Stack, n: int, block: ParallelBlock) -> None:
+    """Both sublayers read the same stream, so attention's result is added last."""
+    before_attention = program.norm(block.attention_residual.before)
+    add_attention(program, stack, n, block.attention, before_attention, output=SIDE)
+    before_feed_forward = program.norm(block.feed_forward_residual.before)
+    add_feed_forward(program, n, block, before_feed_forward, output=STREAM, accumulate=True)
+    program.add(Add(input=SIDE, output=STREAM))
+
+
+def add_sequential_block(program: Program, stack: Stack, n: int, block: Block) -> None:
+    """Sublayers one after the other. One with a norm inside its residual writes to the side first,
+    the others add to the stream directly."""
+    width = stack.config.width
+    for residual, sublayer in (
+        (block.attention_residual, "attention"),
         (block.cross_residual, "cross"),
-        (second, "feed_forward"),
+        (block.feed_forward_residual, "feed_forward"),
     ):
         if residual is None:
             continue
         inside = program.norm(residual.inside)
         after = program.norm(residual.after)
-        out, adds = (STREAM, True) if inside is None else (SIDE, False)
-        if arm == "attention":
+        before = program.norm(residual.before)
+        output = STREAM if inside is None else SIDE
+        accumulate = inside is None
+        if sublayer == "attention":
             add_attention(
-                program,
-                stack,
-                n,
-                block.attention,
-                program.norm(residual.before),
-                out=out,
-                adds=adds,
+                program, stack, n, block.attention, before, output=output, accumulate=accumulate
             )
-        elif arm == "cross":
+        elif sublayer == "cross":
             add_cross_attention(
-                program, n, block.cross_attention, program.norm(residual.before), out=out, adds=adds
+                program, n, block.cross_attention, before, output=output, accumulate=accumulate
             )
         else:
-            add_feed_forward(program, n, block, program.norm(residual.before), out=out, adds=adds)
+            add_feed_forward(program, n, block, before, output=output, accumulate=accumulate)
         if inside is not None:
-            program.add("norm", **{"in": SIDE}, out=SIDE, norm=inside, dim=stack.config.width)
-            program.add("add", **{"in": SIDE}, out=STREAM)
+            program.add(Normalize(input=SIDE, output=SIDE, norm=inside, width=width))
+            program.add(Add(input=SIDE, output=STREAM))
         if after is not None:
-            program.add("norm", **{"in": STREAM}, out=STREAM, norm=after, dim=stack.config.width)
+            program.add(Normalize(input=STREAM, output=STREAM, norm=after, width=width))
 
 
 def add_attention(
@@ -287,10 +289,10 @@ def add_attention(
     stack: Stack,
     n: int,
     layer: Attention,
-    norm: dict[str, Any] | None,
+    norm: Norm | None,
     *,
-    out: int,
-    adds: bool = False,
+    output: int,
+    accumulate: bool = False,
 ) -> None:
     form = layer.config
     parts = (layer.query, layer.key, layer.value)
@@ -300,144 +302,101 @@ def add_attention(
         (rows, layer.width),
         lambda: torch.cat([part.weight for part in parts]),
     )
-    bias = torch.cat([part.bias for part in parts]) if form.bias else None
-    program.add(
-        "linear", **{"in": STREAM}, out=JOINED, matrix=joined, norm=norm, bias=program.place(bias)
-    )
+    bias = program.tensor(torch.cat([part.bias for part in parts]) if form.bias else None)
+    program.add(Linear(input=STREAM, output=JOINED, matrix=joined, norm=norm, bias=bias))
     if form.query_key_norm is not None and not form.query_key_norm.per_head:
-        wide = form.heads * form.head_dim
-        narrow = form.kv_heads * form.head_dim
-        program.add(
-            "norm",
-            **{"in": JOINED},
-            out=JOINED,
-            norm=program.norm(layer.query_norm),
-            layer=0,
-            dim=wide,
-        )
-        program.add(
-            "norm",
-            **{"in": JOINED},
-            out=JOINED,
-            norm=program.norm(layer.key_norm),
-            layer=wide,
-            dim=narrow,
-        )
-    program.add(
-        "attend",
-        **{"in": JOINED},
-        out=MIXED,
+        query_width = form.heads * form.head_dim
+        key_width = form.kv_heads * form.head_dim
+        program.normalize(layer.query_norm, buffer=JOINED, width=query_width)
+        program.normalize(layer.key_norm, buffer=JOINED, width=key_width, offset=query_width)
+    attend = Attend(
+        input=JOINED,
+        output=MIXED,
         layer=n,
-        **scoring(program, stack, layer),
-        **head_work(program, layer),
+        heads=form.heads,
+        kv_heads=form.kv_heads,
+        head_dim=form.head_dim,
+        transform=head_transform(program, layer),
+        scale=layer.scale,
+        softcap=form.softcap or 0.0,
+        window=form.window or 0,
+        causal=stack.config.causal,
+        sinks=program.tensor(layer.sinks),
     )
-    weight = layer.output.weight
-    output_bias = layer.output.bias
-    matrix = program.matrix(f"{n}.attention.output", weight.shape, lambda: weight)
-    program.add(
-        "linear",
-        **{"in": MIXED},
-        out=out,
-        adds=adds,
-        matrix=matrix,
-        bias=program.place(output_bias),
+    program.add(with_distance_bias(attend, program, stack, form))
+    add_projection(
+        program,
+        f"{n}.attention.output",
+        layer.output,
+        source=MIXED,
+        output=output,
+        accumulate=accumulate,
     )
+
+
+def add_projection(
+    program: Program, name: str, layer: nn.Linear, *, source: int, output: int, accumulate: bool
+) -> None:
+    """W x + b, into a buffer or added to it."""
+    matrix = program.matrix(name, layer.weight.shape, lambda: layer.weight)
+    bias = program.tensor(layer.bias)
+    operation = Linear(input=source, output=output, matrix=matrix, bias=bias, accumulate=accumulate)
+    program.add(operation)
 
 
 def add_cross_attention(
     program: Program,
     n: int,
     layer: Attention | None,
-    norm: dict[str, Any] | None,
+    norm: Norm | None,
     *,
-    out: int,
-    adds: bool = False,
+    output: int,
+    accumulate: bool = False,
 ) -> None:
-    """Queries that look at what is kept of the source."""
+    """Queries of the decoder over the keys and values that the encoder stored."""
     assert layer is not None
     form = layer.config
     query = layer.query
-    output = layer.output
     matrix = program.matrix(f"{n}.cross_attention.query", query.weight.shape, lambda: query.weight)
-    program.add(
-        "linear",
-        **{"in": STREAM},
-        out=JOINED,
-        matrix=matrix,
-        norm=norm,
-        bias=program.place(query.bias),
-    )
+    bias = program.tensor(query.bias)
+    program.add(Linear(input=STREAM, output=JOINED, matrix=matrix, norm=norm, bias=bias))
     if form.query_key_norm is not None and not form.query_key_norm.per_head:
-        program.add(
-            "norm",
-            **{"in": JOINED},
-            out=JOINED,
-            norm=program.norm(layer.query_norm),
-            dim=form.heads * form.head_dim,
-        )
-    said: dict[str, Any] = {
-        "heads": form.heads,
-        "kv_heads": form.kv_heads,
-        "dim": form.head_dim,
-        "score_scale": layer.scale,
-    }
-    said |= {
-        "score_cap": form.softcap,
-        "sinks": program.place(layer.sinks),
-        "causal": False,
-        "cross": True,
-    }
-    program.add(
-        "attend",
-        **{"in": JOINED},
-        out=MIXED,
+        program.normalize(layer.query_norm, buffer=JOINED, width=form.heads * form.head_dim)
+    attend = Attend(
+        input=JOINED,
+        output=MIXED,
         layer=program.cross_from + n,
-        **said,
-        **head_work(program, layer),
+        heads=form.heads,
+        kv_heads=form.kv_heads,
+        head_dim=form.head_dim,
+        transform=head_transform(program, layer),
+        scale=layer.scale,
+        softcap=form.softcap or 0.0,
+        causal=False,
+        cross=True,
+        sinks=program.tensor(layer.sinks),
     )
-    matrix = program.matrix(
-        f"{n}.cross_attention.output", output.weight.shape, lambda: output.weight
-    )
-    program.add(
-        "linear",
-        **{"in": MIXED},
-        out=out,
-        adds=adds,
-        matrix=matrix,
-        bias=program.place(output.bias),
+    program.add(attend)
+    add_projection(
+        program,
+        f"{n}.cross_attention.output",
+        layer.output,
+        source=MIXED,
+        output=output,
+        accumulate=accumulate,
     )
 
 
-def scoring(program: Program, stack: Stack, layer: Attention) -> dict[str, Any]:
-    form = layer.config
-    said: dict[str, Any] = {
-        "heads": form.heads,
-        "kv_heads": form.kv_heads,
-        "dim": form.head_dim,
-        "score_scale": layer.scale,
-    }
-    said |= {
-        "score_cap": form.softcap,
-        "window": form.window,
-        "sinks": program.place(layer.sinks),
-        "causal": stack.config.causal,
-    }
-    return said | distance_bias(program, stack, form)
-
-
-def distance_bias(program: Program, stack: Stack, form: AttentionConfig) -> dict[str, Any]:
-    """A bias by distance, key − query from −reach to reach; beyond that the last counts, as it does
-    for T5."""
+def with_distance_bias(
+    attend: Attend, program: Program, stack: Stack, form: AttentionConfig
+) -> Attend:
+    """The operation with its bias by distance, key − query from −max_distance to max_distance;
+    beyond that the last value holds, as in T5."""
     if isinstance(form.positions, ALiBi):
         reach = stack.config.max_positions
         distance = torch.arange(-reach, reach + 1).abs()
-        return {
-            "distance_bias": program.place(
-                -torch.tensor(alibi_slopes(form.heads))[:, None] * distance
-            ),
-            "reach": reach,
-        }
-    if isinstance(form.positions, RelativeBias) and stack.relative is not None:
+        bias = -torch.tensor(alibi_slopes(form.heads))[:, None] * distance
+    elif isinstance(form.positions, RelativeBias) and stack.relative is not None:
         reach = form.positions.max_distance + 1
         table = stack.relative
         buckets = relative_bucket(
@@ -446,78 +405,67 @@ def distance_bias(program: Program, stack: Stack, form: AttentionConfig) -> dict
             table.max_distance,
             causal=table.causal,
         )
-        return {"distance_bias": program.place(table.weight[buckets].T), "reach": reach}
-    return {}
+        bias = table.weight[buckets].T
+    else:
+        return attend
+    return replace(attend, distance_bias=program.tensor(bias), max_distance=reach)
 
 
-def head_work(program: Program, layer: Attention) -> dict[str, Any]:
-    """What q and k pass before they meet."""
+def head_transform(program: Program, layer: Attention) -> HeadTransform:
+    """What is done with q and k before their product."""
     form = layer.config
-    said = dict[str, Any]()
+    transform = HeadTransform()
     if isinstance(layer.query_norm, PerHeadNorm) and isinstance(layer.key_norm, PerHeadNorm):
-        said |= {
-            "query_norm": program.norm(layer.query_norm.norm),
-            "key_norm": program.norm(layer.key_norm.norm),
-        }
+        query_norm = program.norm(layer.query_norm.norm)
+        key_norm = program.norm(layer.key_norm.norm)
+        transform = replace(transform, query_norm=query_norm, key_norm=key_norm)
     if isinstance(form.positions, Rotary):
-        frequencies, amplitude = rotary_frequencies(
-            form.positions, form.positions.dim or form.head_dim
-        )
-        said |= {
-            "pairs": len(frequencies),
-            "frequencies": program.place(frequencies),
-            "amplitude": amplitude,
-        }
+        dim = form.positions.dim or form.head_dim
+        frequencies, amplitude = rotary_frequencies(form.positions, dim)
+        table = program.tensor(frequencies)
+        transform = replace(transform, frequencies=table, amplitude=amplitude)
     if isinstance(layer.measure, CosineMeasure):
-        scale = layer.measure.scale[:, None].expand(-1, form.head_dim)
-        said |= {"unit": True, "query_scale": program.place(scale)}
+        scale = program.tensor(layer.measure.scale[:, None].expand(-1, form.head_dim))
+        transform = replace(transform, unit=True, query_scale=scale)
     if isinstance(layer, SphereAttention) and isinstance(layer.measure, SphereMeasure):
         scale = layer.measure.scale()
-        queries = scale.repeat_interleave(layer.measure.group, dim=0)
-        said |= {
-            "unit": True,
-            "query_scale": program.place(queries),
-            "key_scale": program.place(scale),
-        }
-    return said
+        query_scale = program.tensor(scale.repeat_interleave(layer.measure.group, dim=0))
+        key_scale = program.tensor(scale)
+        transform = replace(transform, unit=True, query_scale=query_scale, key_scale=key_scale)
+    return transform
 
 
 def add_feed_forward(
-    program: Program, n: int, block: Block, norm: dict[str, Any] | None, *, out: int, adds: bool
+    program: Program, n: int, block: Block, norm: Norm | None, *, output: int, accumulate: bool
 ) -> None:
     layer = block.feed_forward
     up = layer.up
     gate = layer.gate
-    down = layer.down
-    curve = CURVES.index(layer.activation_name)
-    hidden = up.weight.shape[0]
     if gate is None:
         matrix = program.matrix(f"{n}.feed_forward.up", up.weight.shape, lambda: up.weight)
-        program.add(
-            "linear",
-            **{"in": STREAM},
-            out=HIDDEN,
-            matrix=matrix,
-            norm=norm,
-            bias=program.place(up.bias),
-            curve=curve,
-        )
+        bias = up.bias
+        gated_width = 0
     else:
-        bias = None if up.bias is None else torch.cat([gate.bias, up.bias])
         matrix = gated_matrix(program, n, gate, up)
-        said = {"curve": curve, "gated": True, "dim": hidden}
-        program.add(
-            "linear",
-            **{"in": STREAM},
-            out=HIDDEN,
-            matrix=matrix,
-            norm=norm,
-            bias=program.place(bias),
-            **said,
-        )
-    matrix = program.matrix(f"{n}.feed_forward.down", down.weight.shape, lambda: down.weight)
-    program.add(
-        "linear", **{"in": HIDDEN}, out=out, adds=adds, matrix=matrix, bias=program.place(down.bias)
+        bias = None if up.bias is None else torch.cat([gate.bias, up.bias])
+        gated_width = up.weight.shape[0]
+    operation = Linear(
+        input=STREAM,
+        output=HIDDEN,
+        matrix=matrix,
+        norm=norm,
+        bias=program.tensor(bias),
+        activation=layer.activation_name,
+        gated_width=gated_width,
+    )
+    program.add(operation)
+    add_projection(
+        program,
+        f"{n}.feed_forward.down",
+        layer.down,
+        source=HIDDEN,
+        output=output,
+        accumulate=accumulate,
     )
 
 
@@ -533,41 +481,33 @@ def gated_matrix(program: Program, n: int, gate: nn.Linear, up: nn.Linear) -> in
 def add_sphere_feed_forward(program: Program, n: int, layer: SphereFeedForward) -> None:
     """down(u s_u ⊙ silu(v s_v √width))"""
     scales = torch.cat([layer.gate_scale() * math.sqrt(layer.width), layer.up_scale()])
-    said = {
-        "curve": CURVES.index(layer.activation_name),
-        "gated": True,
-        "dim": layer.up.weight.shape[0],
-        "step": program.place(scales),
-    }
-    program.add(
-        "linear",
-        **{"in": STREAM},
-        out=HIDDEN,
+    operation = Linear(
+        input=STREAM,
+        output=HIDDEN,
         matrix=gated_matrix(program, n, layer.gate, layer.up),
-        **said,
+        activation=layer.activation_name,
+        gated_width=layer.up.weight.shape[0],
+        gate_scale=program.tensor(scales),
     )
-    matrix = program.matrix(
-        f"{n}.feed_forward.down", layer.down.weight.shape, lambda: layer.down.weight
-    )
-    program.add("linear", **{"in": HIDDEN}, out=SIDE, matrix=matrix)
+    program.add(operation)
+    weight = layer.down.weight
+    matrix = program.matrix(f"{n}.feed_forward.down", weight.shape, lambda: weight)
+    program.add(Linear(input=HIDDEN, output=SIDE, matrix=matrix))
 
 
 def add_output(program: Program, stack: Stack, output: LanguageOutput) -> None:
-    """Logits of the rows that are asked for. A tied head reads the embedding's matrix."""
+    """Logits of the requested rows. A tied head reads the embedding's matrix."""
     own = output.vocabulary.weight
     config = output.config
     matrix = 0 if own is None else program.matrix("output", own.shape, lambda: own, sensitive=True)
-    factor = None if output.logit_scale is None else output.logit_scale()
-    bias = output.vocabulary.bias
-    norm = program.norm(stack.norm)
-    if norm is not None:
-        program.add("norm", **{"in": STREAM}, out=STREAM, norm=norm, dim=stack.config.width)
-    said = {"scale": config.scale, "softcap": config.softcap, "last": True}
-    program.add(
-        "linear",
-        **{"in": STREAM},
+    program.normalize(stack.norm, buffer=STREAM, width=stack.config.width)
+    operation = Linear(
+        input=STREAM,
         matrix=matrix,
-        bias=program.place(bias),
-        factor=program.place(factor),
-        **said,
+        bias=program.tensor(output.vocabulary.bias),
+        column_scale=program.tensor(None if output.logit_scale is None else output.logit_scale()),
+        scale=config.scale,
+        softcap=config.softcap or 0.0,
+        logits=True,
     )
+    program.add(operation)

@@ -14,7 +14,8 @@ from typing import Any, cast
 
 from sightline.config.model import StackConfig
 from sightline.engine.matrices import TILE, rounded
-from sightline.engine.program import CURVES, KINDS, NORMS, Kept, Program
+from sightline.engine.operations import TensorRef
+from sightline.engine.program_format import ACTIVATIONS, KINDS, NORMS, StoredProgram
 
 WIDEST_HEAD = 1024
 FIELDS = {
@@ -66,7 +67,7 @@ FIELDS = {
 }
 
 
-def check_program(program: Program, stack: StackConfig) -> None:
+def check_program(program: StoredProgram, stack: StackConfig) -> None:
     """ValueError, which says what is wrong, unless the program is one of a decoder with this
     configuration."""
     attention = [stack.block(n).attention for n in range(stack.layers)]
@@ -98,7 +99,7 @@ def require(holds: bool, otherwise: str) -> None:
         raise ValueError(otherwise)
 
 
-def _check_sizes(program: Program, stack: StackConfig) -> None:
+def _check_sizes(program: StoredProgram, stack: StackConfig) -> None:
     matrices = program.matrices
     require(len(matrices) > 0, "there are no matrices")
     require(
@@ -119,7 +120,7 @@ class OperationCheck:
     """One operation against the program that it is part of."""
 
     def __init__(
-        self, program: Program, stack: StackConfig, number: int, fields: Mapping[str, Any]
+        self, program: StoredProgram, stack: StackConfig, number: int, fields: Mapping[str, Any]
     ) -> None:
         self.program = program
         self.stack = stack
@@ -172,7 +173,7 @@ class OperationCheck:
             not gated or 2 * rounded(width, TILE) == matrix.rows, "gate and matrix differ in size"
         )
         self.require(gated or "step" not in self.fields, "it has the step of a gate, but no gate")
-        self.integer("curve", 0, len(CURVES) - 1)
+        self.integer("curve", 0, len(ACTIVATIONS) - 1)
         for name in ("scale", "softcap"):
             self.number_field(name)
         for name in ("bias", "step"):
@@ -253,12 +254,12 @@ class OperationCheck:
             return
         value = fields[name]
         there = (
-            isinstance(value, Kept)
+            isinstance(value, TensorRef)
             and type(value.number) is int
-            and 0 <= value.number < len(self.program.kept)
+            and 0 <= value.number < len(self.program.tensors)
         )
         self.require(there, f"the tensor {name!r} is missing")
-        held = self.program.kept[value.number].numel()
+        held = self.program.tensors[value.number].numel()
         self.require(
             held == count, f"the tensor {name!r} has {held:,} numbers and should have {count:,}"
         )

@@ -25,8 +25,9 @@ from torch import Tensor
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.model import Transformer
 from sightline.core.output import LanguageOutput
-from sightline.engine.engine import NativeEngine, Rows, kept_at
+from sightline.engine.engine import NativeEngine, Rows, precision_of
 from sightline.engine.matrices import LINE, Precision, check_precision, rounded, sizes
+from sightline.engine.operations import Embed, Linear
 from sightline.engine.program import Matrix, program_of
 from sightline.errors import InputError
 from sightline.record import Recorder
@@ -221,7 +222,7 @@ def packed_bytes(transformer: Transformer, precision: Precision) -> int:
     return sum(
         rounded(size, LINE)
         for one in found
-        for size in sizes(kept_at(one, precision), one.rows, one.inputs)
+        for size in sizes(precision_of(one, precision), one.rows, one.inputs)
     )
 
 
@@ -295,10 +296,9 @@ def matrix_error(engine: NativeEngine, number: int, matrix: Matrix) -> float:
     """A packed matrix against what it was made of."""
     off = size = 0.0
     for first, rows in enumerate(matrix.make().float().split(UNPACKED)):
-        back = torch.empty(rows.shape)
-        for row in range(len(rows)):
-            engine.engine.unpack_row(number, first * UNPACKED + row, back[row].data_ptr())
-        off = off + float((rows - back).square().sum())
+        unpacked = torch.empty(rows.shape)
+        engine.engine.unpack(number, first * UNPACKED, unpacked)
+        off = off + float((rows - unpacked).square().sum())
         size = size + float(rows.square().sum())
     return math.sqrt(off / size) if size else 0.0
 
@@ -319,8 +319,8 @@ def states(engine: NativeEngine, tokens: list[int]) -> Iterator[Float[Tensor, "t
     program = engine.program  # before the embedding there is none
     stream = None
     names = [
-        program.matrices[said["matrix"]].name if "matrix" in said else ""
-        for said in program.operations
+        program.matrices[one.matrix].name if isinstance(one, (Embed, Linear)) else ""
+        for one in program.operations
     ]
     starts = [n for n, name in enumerate(names) if name.endswith(".attention.joined")]
     for first, end in pairwise([0, *starts[1:], len(names) - 1]):

@@ -11,9 +11,9 @@ is read from the engine's own program.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -24,7 +24,8 @@ from sightline.core.attention import Scoring
 from sightline.core.masks import Mask
 from sightline.core.multi_head import split_heads
 from sightline.core.positions import ALiBiBias, Bias, TableBias, alibi_slopes, relative_bucket
-from sightline.engine.engine import ATTEND, NativeEngine
+from sightline.engine.engine import NativeEngine
+from sightline.engine.operations import Attend
 from sightline.engine.program import Program
 from sightline.errors import InputError
 from sightline.record import ATTENTION, NOTHING, QUANTITIES, Record, Recorder, Site
@@ -52,7 +53,7 @@ class Held:
         self, layer: int, length: int
     ) -> tuple[Float[Tensor, "kv_heads key dim"], Float[Tensor, "kv_heads key dim"]]:
         """Keys and values of the first tokens."""
-        return self.engine.remembered(self.sequence, layer, length=length)
+        return self.engine.read_cache(self.sequence, layer, length=length)
 
     def __del__(self) -> None:
         if self.owned:
@@ -93,36 +94,37 @@ def forms_of(runner: NativeRunner) -> dict[Site, Form]:
     program = runner.engine.program
     stack = runner.config.decoder
     assert stack is not None
-    said = [one for one in program.operations if one["kind"] == ATTEND]
+    attends = [one for one in program.operations if isinstance(one, Attend)]
     return {
         ("decoder", n, False): form_of(program, one, stack.block(n).attention)
-        for n, one in enumerate(said)
+        for n, one in enumerate(attends)
     }
 
 
-def form_of(program: Program, said: Mapping[str, Any], config: AttentionConfig) -> Form:
-    sinks = program.kept[said["sinks"].number] if "sinks" in said else None
-    scoring = said["score_scale"], said.get("score_cap"), said.get("window"), said["causal"]
+def form_of(program: Program, attend: Attend, config: AttentionConfig) -> Form:
     return Form(
-        said["heads"],
-        said["kv_heads"],
-        said["dim"],
-        *scoring,
-        bias_of(program, said, config),
-        sinks,
+        attend.heads,
+        attend.kv_heads,
+        attend.head_dim,
+        attend.scale,
+        attend.softcap or None,
+        attend.window or None,
+        attend.causal,
+        bias_of(program, attend, config),
+        None if attend.sinks is None else program.tensors[attend.sinks.number],
     )
 
 
-def bias_of(program: Program, said: Mapping[str, Any], config: AttentionConfig) -> Bias | None:
-    """ALiBi's, or T5's: its table, found again in what the engine adds at each distance."""
+def bias_of(program: Program, attend: Attend, config: AttentionConfig) -> Bias | None:
+    """ALiBi's bias, or T5's: its table, recovered from the engine's bias for each distance."""
     form = config.positions
     if isinstance(form, ALiBi):
         return ALiBiBias(tuple(alibi_slopes(config.heads)))
-    if not isinstance(form, RelativeBias):
+    if not isinstance(form, RelativeBias) or attend.distance_bias is None:
         return None
-    by_distance = program.kept[said["distance_bias"].number]
-    causal = said["causal"]
-    distances = torch.arange(-said["reach"], said["reach"] + 1)
+    by_distance = program.tensors[attend.distance_bias.number]
+    causal = attend.causal
+    distances = torch.arange(-attend.max_distance, attend.max_distance + 1)
     table = torch.zeros(form.buckets, config.heads)
     table[relative_bucket(distances, form.buckets, form.max_distance, causal=causal)] = (
         by_distance.T
@@ -200,7 +202,7 @@ def record_pass(
         if query is not None:
             scope("query", split_heads(query.unflatten(0, (-1, time)), form.heads))
         if scope.wants("key") or scope.wants("value"):
-            both = [runner.engine.remembered(sequence, layer) for sequence in sequences]
+            both = [runner.engine.read_cache(sequence, layer) for sequence in sequences]
             scope("key", torch.stack([one[0] for one in both]))
             scope("value", torch.stack([one[1] for one in both]))
         if scope.wants("mask") or scope.wants("bias"):

@@ -17,12 +17,11 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
@@ -32,18 +31,25 @@ from torch import Tensor
 
 from sightline.config.model import StackConfig
 from sightline.engine import matrices
-from sightline.engine.checksums import BLOCK, checksums, read_checked
+from sightline.engine.checksums import BLOCK, checksums, read_verified
 from sightline.engine.engine import NativeEngine
 from sightline.engine.matrices import BEYOND, LINE, PRECISIONS, Precision, rounded
-from sightline.engine.program import Kept, Matrix, Program
+from sightline.engine.program import Matrix
 from sightline.engine.program_check import check_program, require
+from sightline.engine.program_format import (
+    FIELDS,
+    StoredProgram,
+    decode_program,
+    encode_program,
+)
+from sightline.files.atomic import atomic_write
 from sightline.files.regular import open_regular_file
 from sightline.kernels import library as kernels
 
 FORMAT = 2
 MAGIC = b"SIGHTPAK"
 SUFFIX = ".packed"
-UNFINISHED = ".unfinished"
+UNFINISHED = (f".*{SUFFIX}.*.part", "*.unfinished")  # the second: of earlier versions
 START = 48
 MOST_HEADER = 1 << 25
 SPARE, HOUR = (
@@ -51,7 +57,6 @@ SPARE, HOUR = (
     3600,
 )  # so much of the disk stays free; seconds after which an unfinished file has no writer any more
 PAGE = 4096
-APART = ("matrices", "kept")  # of a program: its large and small tensors
 HEADER = {"key", "notes", "half_cache", "program", "kept", "matrices", "size", "sums"}
 MOST_NUMBERS = 1 << 40  # of one tensor; larger sizes are a damaged file
 PACKAGES = ("config", "core", "families", "checkpoints", "engine")  # what decides the packed bytes
@@ -83,64 +88,40 @@ def key_of(**said: Any) -> Key:
     versions = {
         "sightline": version("sightline"),
         "torch": torch.__version__,
-        "kernels": kernels.ready().kind(),
+        "kernels": kernels.ready().instruction_set(),
     }
-    return plain(
+    return json_values(
         {"format": FORMAT, "build": hashlib.sha256(str(build).encode()).hexdigest()}
         | versions
         | said
     )
 
 
-def plain(value: Any) -> Any:
-    """Values as JSON has them; a small tensor by its number."""
-    if isinstance(value, Kept):
-        return {"kept": value.number}
+def json_values(value: Any) -> Any:
+    """Values as JSON has them: text as keys, lists instead of tuples."""
     if isinstance(value, dict):
-        return {str(name): plain(one) for name, one in cast(dict[Any, Any], value).items()}
+        return {str(name): json_values(one) for name, one in cast(dict[Any, Any], value).items()}
     return (
-        [plain(one) for one in cast(Sequence[Any], value)]
+        [json_values(one) for one in cast(Sequence[Any], value)]
         if isinstance(value, (list, tuple))
         else value
     )
-
-
-def lively(value: Any) -> Any:
-    """The reverse of `plain`."""
-    if isinstance(value, dict):
-        said = cast(dict[str, Any], value)
-        return (
-            Kept(said["kept"])
-            if said.keys() == {"kept"}
-            else {name: lively(one) for name, one in said.items()}
-        )
-    return [lively(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
 
 
 def write(path: Path, key: Key, engine: NativeEngine, *, notes: Sequence[str] = ()) -> None:
     """Write an engine's weights. OSError where that cannot be done; then there is no file, or the
     one that was there before."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.stem}.{secrets.token_hex(4)}{UNFINISHED}")
-    try:
-        with unfinished.open("xb") as file:
-            write_parts(file, key, engine, list(notes))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
+    with atomic_write(path) as file:
+        write_parts(file, key, engine, list(notes))
 
 
 def write_parts(file: BinaryIO, key: Key, engine: NativeEngine, notes: list[str]) -> None:
-    said = engine.program
+    program = engine.program
     header: dict[str, Any] = {"key": key, "notes": notes, "half_cache": engine.half_cache}
-    header["program"] = {
-        one.name: plain(getattr(said, one.name)) for one in fields(said) if one.name not in APART
-    }
-    header["kept"] = [list(x.shape) for x in said.kept]
-    pairs = zip(said.matrices, engine.packed, strict=True)
+    header["program"] = encode_program(program)
+    header["kept"] = [list(x.shape) for x in program.tensors]
+    pairs = zip(program.matrices, engine.packed, strict=True)
     header["matrices"] = [
         [one.name, packed.precision, one.rows, one.inputs, one.sensitive] for one, packed in pairs
     ]
@@ -157,7 +138,7 @@ def data_of(engine: NativeEngine) -> Iterator[memoryview]:
     """All that follows the header, in pieces: small tensors from whole lines on, then the matrices
     from a whole page on."""
     size = 0
-    for x in engine.program.kept:
+    for x in engine.program.tensors:
         piece = x.contiguous().flatten().view(torch.uint8).numpy().data
         fill = -len(piece) % LINE
         size += len(piece) + fill
@@ -264,12 +245,14 @@ def engine_from(file: BinaryIO, header: dict[str, Any], start: int, stack: Stack
     memory = torch.empty(
         size, dtype=torch.uint8
     )  # small pages: making room for large ones takes longer than reading the file
-    program = program_in(header["program"], named, tensors_in(memory, shapes))
-    check_program(program, stack)
-    read_checked(file.fileno(), start, memory.numpy().data, sums)
+    stored = stored_program(header["program"], named, tensors_in(memory, shapes))
+    check_program(stored, stack)
+    read_verified(file.fileno(), start, memory, sums)
     return Entry(
         NativeEngine(
-            program, matrices.laid_out(wanted, memory[begins:]), half_cache=header["half_cache"]
+            stored.program(),
+            matrices.lay_out(wanted, memory[begins:]),
+            half_cache=header["half_cache"],
         ),
         notes,
     )
@@ -328,15 +311,16 @@ def tensors_in(memory: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     return found
 
 
-def program_in(said: Any, named: list[Matrix], kept: list[Tensor]) -> Program:
-    names = {one.name for one in fields(Program)} - set(APART)
-    require(isinstance(said, dict) and said.keys() == names, "its program is not complete")
-    return Program(matrices=named, kept=kept, **lively(said))
+def stored_program(values: Any, named: list[Matrix], tensors: list[Tensor]) -> StoredProgram:
+    is_complete = isinstance(values, dict) and values.keys() == set(FIELDS)
+    require(is_complete, "its program is not complete")
+    return decode_program(values, named, tensors)
 
 
 def tidy(folder: Path) -> None:
     """Remove what processes that were killed have left, and entries whose checkpoint is gone."""
-    for path in folder.glob(f"*{UNFINISHED}"):
+    unfinished = [path for pattern in UNFINISHED for path in folder.glob(pattern)]
+    for path in unfinished:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > HOUR:
                 path.unlink()

@@ -1,9 +1,9 @@
-"""Kernels of our own, in C++ (`csrc/`), for float32 on a processor: products, attention with its
-gradient, activations, RMSNorm.
+"""The C++ kernels (`csrc/training`) as differentiable torch operations, for float32 on the CPU:
+matrix products, attention, activations, RMSNorm, RoPE.
 
-They were compiled when the package was installed, for several kinds of processor; the best that
-this one can run is chosen when they are loaded. Where they could not be compiled, `missing` says
-so, and torch does the same work.
+They are compiled when the package is installed, for several instruction sets; the best that this
+processor has is selected when the module is loaded. Where there is no compiled module, `missing`
+says why, and torch does the same work.
 """
 
 from __future__ import annotations
@@ -15,37 +15,49 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+INTERFACE = 2
+"""Of the compiled module; it has the same number if it was built from sources that match."""
 
-def load(wanted: str) -> tuple[Any, str]:
-    """The compiled module, or why there is none. `SIGHTLINE_NATIVE` may be 0, or the path of
-    another build of it."""
-    if wanted == "0":
+
+def load(choice: str) -> tuple[Any, str]:
+    """The compiled module, or why there is none. `choice` is what SIGHTLINE_NATIVE says: nothing,
+    0, or the path of another build."""
+    if choice == "0":
         return None, "left out by SIGHTLINE_NATIVE=0"
     try:
-        if not wanted:
-            return importlib.import_module("sightline._native"), ""
-        spec = importlib.util.spec_from_file_location("_native", wanted)
-        if spec is None or spec.loader is None:
-            return None, f"SIGHTLINE_NATIVE={wanted} is no extension module"
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module, ""
+        module = load_file(choice) if choice else importlib.import_module("sightline._native")
     except ImportError as error:
         return None, f"not compiled on this machine ({error})"
+    if getattr(module, "INTERFACE", None) != INTERFACE:
+        return None, "compiled from other sources than this version's; install Sightline again"
+    return module, ""
 
 
-_native, missing = load(os.environ.get("SIGHTLINE_NATIVE", ""))
-OWN_PRODUCTS = not missing and _native.kind() != "portable" and bool(_native.by_amd())
-"""Whether matrix products are ours. On an AMD processor, with its AVX-512 and with its AVX2 alone,
-they were measured to be faster than those of torch's library, which is Intel's; on processors of
-other makers they were not measured."""
-CURVES = ("relu", "gelu", "gelu_tanh", "silu")
+def load_file(path: str) -> Any:
+    """An extension module by its path."""
+    spec = importlib.util.spec_from_file_location("_native", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"SIGHTLINE_NATIVE={path} is no extension module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_loaded, missing = load(os.environ.get("SIGHTLINE_NATIVE", ""))
+if TYPE_CHECKING:
+    from sightline import _native
+else:
+    _native = _loaded
+OWN_PRODUCTS = not missing and _native.instruction_set() != "portable" and _native.is_amd()
+"""Whether large matrix products are ours. On AMD processors, with AVX-512 and with AVX2 alone, they
+were measured to be faster than torch's (MKL); on processors of other makers they were not
+measured."""
 
 
 def available() -> bool:
@@ -53,8 +65,7 @@ def available() -> bool:
 
 
 def suits(*tensors: Tensor) -> bool:
-    """Whether the kernels can be given these: float32, in memory of this process, outside of
-    torch.compile."""
+    """Whether the kernels can take these tensors: float32, on the CPU, outside of torch.compile."""
     return (
         not missing
         and not torch.compiler.is_compiling()
@@ -63,43 +74,37 @@ def suits(*tensors: Tensor) -> bool:
 
 
 def learns(x: Tensor) -> bool:
-    """Whether a gradient will be asked for: the pass over memory that is saved is worth a call of
-    our own then."""
+    """Whether a gradient will be computed: then a fused kernel saves a pass over memory."""
     return x.requires_grad and torch.is_grad_enabled()
 
 
 @functools.cache
-def join_team() -> None:
-    """Work on torch's own threads where it has libgomp: they wait by spinning, and a second team
-    would fight with them."""
+def share_openmp_threads() -> None:
+    """Run on torch's OpenMP threads where it uses libgomp: they spin while they wait, and a second
+    pool would compete with them for the cores. Otherwise the module makes its own threads."""
     try:
-        loaded = {
+        libraries = {
             line.split()[-1]
             for line in Path("/proc/self/maps").read_text().splitlines()
             if "libgomp" in line
         }
-        if len(loaded) == 1:
-            team = ctypes.CDLL(loaded.pop())
-            asked = (team.GOMP_parallel, team.omp_get_thread_num, team.omp_get_num_threads)
-            _native.set_team(*(ctypes.cast(one, ctypes.c_void_p).value for one in asked))
+        if len(libraries) != 1:
+            return
+        openmp = ctypes.CDLL(libraries.pop())
+        functions = (openmp.GOMP_parallel, openmp.omp_get_thread_num, openmp.omp_get_num_threads)
+        parallel, number, count = (
+            ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions
+        )
+        _native.use_openmp(parallel, number, count)
     except (OSError, AttributeError):
-        pass  # then a team of our own
+        pass
 
 
-def ready() -> Any:
-    """The compiled module, with as many threads as torch has."""
-    join_team()
+def ready():  # the type checker infers the module, with its stub
+    """The compiled module, set to as many threads as torch has."""
+    share_openmp_threads()
     _native.set_threads(torch.get_num_threads())
     return _native
-
-
-def address(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
-
-
-def strided(x: Tensor) -> tuple[int, int, int, int]:
-    """[batch, heads, time, dim] as the kernels take it."""
-    return x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)
 
 
 def last_contiguous(x: Tensor) -> Tensor:
@@ -107,7 +112,7 @@ def last_contiguous(x: Tensor) -> Tensor:
 
 
 class Attention(torch.autograd.Function):
-    """softmax(q kᵀ · scale) v, where query i of a row sees the keys first … end − 1."""
+    """softmax(q kᵀ · scale) v, where query i of a sequence sees the keys first … end − 1."""
 
     @staticmethod
     def forward(
@@ -121,34 +126,22 @@ class Attention(torch.autograd.Function):
     ) -> Tensor:
         q, k, v = (last_contiguous(x) for x in (q, k, v))
         batch, heads, queries, dim = q.shape
-        ctx.sizes = (batch, heads, k.shape[1], queries, k.shape[2], dim)
-        ctx.scale = scale
         out = torch.empty(batch, queries, heads, dim).transpose(1, 2)
-        logs = torch.empty(batch, heads, queries)
-        ready().attention(
-            ctx.sizes,
-            scale,
-            address(first),
-            address(end),
-            *map(strided, (q, k, v, out)),
-            logs.data_ptr(),
-        )
-        ctx.save_for_backward(q, k, v, out, logs, first, end)
+        lse = torch.empty(batch, heads, queries)
+        ready().attention(q, k, v, scale, first, end, out, lse)
+        ctx.scale = scale
+        ctx.save_for_backward(q, k, v, out, lse, first, end)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        q, k, v, out, logs, first, end = ctx.saved_tensors
-        slope = last_contiguous(slope)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v, out, lse, first, end = ctx.saved_tensors
+        gradient = last_contiguous(gradient)
         dq, dk, dv = side_by_side(q, k, v) or [
             torch.empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v)
         ]
-        before = map(strided, (q, k, v, out))
-        after = map(strided, (slope, dq, dk, dv))
-        ready().attention_back(
-            ctx.sizes, ctx.scale, address(first), address(end), *before, logs.data_ptr(), *after
-        )
+        ready().attention_backward(q, k, v, ctx.scale, first, end, out, lse, gradient, dq, dk, dv)
         return dq, dk, dv, None, None, None
 
 
@@ -156,31 +149,23 @@ class Activate(torch.autograd.Function):
     """act(x), or act(x) ⊙ up."""
 
     @staticmethod
-    def forward(ctx: Any, kind: int, x: Tensor, up: Tensor | None) -> Tensor:
+    def forward(ctx: Any, activation: str, x: Tensor, up: Tensor | None) -> Tensor:
         x = x.contiguous()
         up = None if up is None else up.contiguous()
-        ctx.kind = kind
         y = torch.empty_like(x)
-        ready().activate(kind, x.numel(), x.data_ptr(), address(up), y.data_ptr())
+        native = ready()
+        ctx.activation = native.Activation[activation]
+        native.activate(ctx.activation, x, up, y)
         ctx.save_for_backward(x, up)
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, up = ctx.saved_tensors
-        slope = slope.contiguous()
         dx = torch.empty_like(x)
         dup = None if up is None else torch.empty_like(up)
-        ready().activate_back(
-            ctx.kind,
-            x.numel(),
-            x.data_ptr(),
-            address(up),
-            slope.data_ptr(),
-            dx.data_ptr(),
-            address(dup),
-        )
+        ready().activate_backward(ctx.activation, x, up, gradient.contiguous(), dx, dup)
         return None, dx, dup
 
 
@@ -190,46 +175,32 @@ class RootMeanSquare(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor | None, epsilon: float) -> Tensor:
         x = x.contiguous()
-        width = x.shape[-1]
         y = torch.empty_like(x)
-        inverse = torch.empty(x.numel() // width)
-        ready().rms_norm(
-            len(inverse),
-            width,
-            x.data_ptr(),
-            address(gain),
-            epsilon,
-            y.data_ptr(),
-            inverse.data_ptr(),
-        )
+        inverse = torch.empty(x.numel() // x.shape[-1])
+        ready().rms_norm(x, gain, epsilon, y, inverse)
         ctx.save_for_backward(x, gain, inverse)
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, gain, inverse = ctx.saved_tensors
-        slope = slope.contiguous()
-        width = x.shape[-1]
         dx = torch.empty_like(x)
         dgain = torch.empty_like(gain) if gain is not None and ctx.needs_input_grad[1] else None
-        scratch = torch.empty((len(inverse) + 31) // 32, width) if dgain is not None else None
-        given = (x.data_ptr(), address(gain), inverse.data_ptr(), slope.data_ptr())
-        ready().rms_norm_back(
-            len(inverse), width, *given, dx.data_ptr(), address(dgain), address(scratch)
-        )
+        scratch = (
+            None if dgain is None else torch.empty((len(inverse) + 31) // 32, x.shape[-1])
+        )  # partial sums of dgain, one for each 32 rows
+        ready().rms_norm_backward(x, gain, inverse, gradient.contiguous(), dx, dgain, scratch)
         return dx, dgain, None
 
 
-FEWEST_ROWS, LEAST_WORK = (
-    192,
-    1 << 24,
-)  # of a product that is worth a call of our own: rows, and products of two numbers
+FEWEST_ROWS = 192  # of a product for which our kernel is faster than torch's
+LEAST_WORK = 1 << 24  # multiplications of such a product
 
 
 def worth(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether our own W x + b is quicker than torch's: many rows, large matrices, a gradient to
-    come. What does not fit is left to torch, which says so."""
+    """Whether our W x + b is faster than torch's: many rows, large matrices, and a gradient to be
+    computed. Shapes that do not match are left to torch and its error."""
     rows = x.numel() // max(1, x.shape[-1])
     return (
         OWN_PRODUCTS
@@ -249,24 +220,13 @@ def worth(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     )
 
 
-def standing(x: Tensor) -> tuple[int, int, int]:
-    return x.data_ptr(), x.stride(0), x.stride(1)
-
-
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    """a b + bias, of matrices that stand either way; into `out` where it is given, whose last axis
-    is the columns."""
+    """a b + bias of matrices in row- or column-major order; into `out` if given, whose last
+    dimension is the columns."""
     assert a.shape[1] == b.shape[0]
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
     out = a.new_empty(a.shape[0], b.shape[1]) if out is None else out
-    ready().matmul(
-        (a.shape[0], b.shape[1], a.shape[1]),
-        standing(a),
-        standing(b),
-        address(bias),
-        out.data_ptr(),
-        b.shape[1],
-    )
+    ready().matmul(a, b, bias, out)
     return out
 
 
@@ -275,32 +235,27 @@ class Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        rows, (for_x, for_weight, _) = x.reshape(-1, x.shape[-1]), ctx.needs_input_grad
+        rows = x.reshape(-1, x.shape[-1])
+        for_x, for_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(rows if for_weight else None, weight if for_x else None)
         return product(rows, weight.t(), bias, x.new_empty(*x.shape[:-1], len(weight)))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         rows, weight = ctx.saved_tensors
-        slopes, (for_x, for_weight, for_bias) = (
-            slope.reshape(-1, slope.shape[-1]),
-            ctx.needs_input_grad,
-        )
-        dx = (
-            product(slopes, weight, out=slope.new_empty(*slope.shape[:-1], weight.shape[1]))
-            if for_x
-            else None
-        )
-        return (
-            dx,
-            product(slopes.t(), rows) if for_weight else None,
-            slopes.sum(0) if for_bias else None,
-        )
+        dy = gradient.reshape(-1, gradient.shape[-1])
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        dx = None
+        if for_x:
+            dx = gradient.new_empty(*gradient.shape[:-1], weight.shape[1])
+            product(dy, weight, out=dx)
+        dweight = product(dy.t(), rows) if for_weight else None
+        return dx, dweight, dy.sum(0) if for_bias else None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """W x + b, by our own product where it is worth it."""
+    """W x + b, by our kernel where it is faster."""
     if worth(x, weight, bias):
         return Linear.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
     return torch.nn.functional.linear(x, weight, bias)
@@ -309,33 +264,33 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def linear_parts(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
 ) -> tuple[Tensor, ...]:
-    """W₁ x + b₁, W₂ x + b₂, …: one large product is quicker than several small ones, and so is its
+    """W₁ x + b₁, W₂ x + b₂, …: one large product is faster than several small ones, and so is its
     gradient."""
-    given = [bias for bias in biases if bias is not None]
-    joined = linear(x, torch.cat(list(weights)), torch.cat(given) if given else None)
+    parts = [bias for bias in biases if bias is not None]
+    joined = linear(x, torch.cat(list(weights)), torch.cat(parts) if parts else None)
     widths = [len(weight) for weight in weights]
     return Parts.apply(joined, widths) if suits(joined) else joined.split(widths, dim=-1)  # pyright: ignore[reportReturnType]
 
 
 class Parts(torch.autograd.Function):
-    """Columns of one product as several. Their gradients are not copied where they already stand
-    side by side."""
+    """The columns of one product as several tensors. Their gradients are not copied where they are
+    adjacent in memory already."""
 
     @staticmethod
     def forward(ctx: Any, joined: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
         return joined.split(widths, dim=-1)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        first = slopes[0]
-        widths = [slope.shape[-1] for slope in slopes]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        first = gradients[0]
+        widths = [gradient.shape[-1] for gradient in gradients]
         form = torch.empty((*first.shape[:-1], sum(widths)), device="meta")
         room = first.untyped_storage().nbytes() // first.element_size() - first.storage_offset()
         if first.stride() == form.stride() and form.numel() <= room:
             whole = first.as_strided(form.shape, form.stride())
-            if all(map(same_place, slopes, whole.split(widths, dim=-1))):
+            if all(map(same_place, gradients, whole.split(widths, dim=-1))):
                 return whole, None
-        return torch.cat(slopes, dim=-1), None
+        return torch.cat(gradients, dim=-1), None
 
 
 def same_place(x: Tensor, y: Tensor) -> bool:
@@ -343,8 +298,8 @@ def same_place(x: Tensor, y: Tensor) -> bool:
 
 
 def side_by_side(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor] | None:
-    """Room for the gradients of q, k and v as these stand themselves where they are parts of one
-    product, [batch, time, joined]."""
+    """Tensors for the gradients of q, k and v, adjacent in memory as q, k and v are where they are
+    parts of one product, [batch, time, joined]; else None."""
     batch, _, time, dim = q.shape
     widths = [x.shape[1] * dim for x in (q, k, v)]
     if (
@@ -364,28 +319,24 @@ def side_by_side(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor] | None:
 
 
 class Rotate(torch.autograd.Function):
-    """Pairs (x_i, x_{i + pairs}) turned by their angles."""
+    """RoPE: pairs (x_i, x_{i + pairs}) rotated by their angles."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         ctx.save_for_backward(cosines, sines)
-        return Rotate.turned(x, cosines, sines, 1.0)
+        return Rotate.rotate_by(x, cosines, sines, 1.0)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         cosines, sines = ctx.saved_tensors
-        return Rotate.turned(slope, cosines, sines, -1.0), None, None
+        return Rotate.rotate_by(gradient, cosines, sines, -1.0), None, None
 
     @staticmethod
-    def turned(x: Tensor, cosines: Tensor, sines: Tensor, turn: float) -> Tensor:
-        x, (batch, heads, time, dim) = last_contiguous(x), x.shape
+    def rotate_by(x: Tensor, cosines: Tensor, sines: Tensor, direction: float) -> Tensor:
+        batch, heads, time, dim = x.shape
         y = torch.empty(batch, time, heads, dim).transpose(1, 2)
-        sizes = (batch, heads, time, dim, cosines.shape[-1])
-        row = cosines.stride(0) if len(cosines) > 1 else 0
-        ready().rotate(
-            sizes, cosines.data_ptr(), sines.data_ptr(), row, turn, strided(x), strided(y)
-        )
+        ready().rotate(last_contiguous(x), cosines, sines, direction, y)
         return y
 
 
@@ -407,8 +358,9 @@ def attention(
     return Attention.apply(q, k, v, scale, first, end)  # pyright: ignore[reportReturnType]
 
 
-def activate(curve: str, x: Tensor, up: Tensor | None = None) -> Tensor:
-    return Activate.apply(CURVES.index(curve), x, up)  # pyright: ignore[reportReturnType]
+def activate(activation: str, x: Tensor, up: Tensor | None = None) -> Tensor:
+    """act(x), or act(x) ⊙ up, for relu, gelu, gelu_tanh and silu."""
+    return Activate.apply(activation, x, up)  # pyright: ignore[reportReturnType]
 
 
 def rms_norm(x: Tensor, gain: Tensor | None, epsilon: float) -> Tensor:

@@ -101,16 +101,16 @@ def test_the_number_of_threads_changes_no_bit(precision) -> None:
 
 @pytest.mark.parametrize("precision", matrices.PRECISIONS)
 def test_plain_cpp_gives_the_same(precision) -> None:
-    native, before = kernels._native, kernels._native.kind()
+    native, before = kernels._native, kernels._native.instruction_set()
     model = tiny.make(tiny.DECODERS["swiglu"])
     tokens, found = tokens_for(model), {}
     try:
-        for kind in native.kinds():
-            native.choose(kind)
+        for kind in native.instruction_sets():
+            native.select_instruction_set(kind)
             engine = NativeEngine.of(model, precision)
             found[kind] = engine.run([Rows(engine.begin(), tokens, len(tokens))])
     finally:
-        native.choose(before)
+        native.select_instruction_set(before)
     assert all(
         off(found["portable"], other) < (2e-5 if precision.startswith("float") else 3e-2)
         for other in found.values()
@@ -123,12 +123,11 @@ def test_plain_cpp_gives_the_same(precision) -> None:
 def test_what_is_packed_is_near_what_was_given(rows, inputs, precision) -> None:
     weight = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(rows * inputs))
     weight[0] = 0
-    engine = kernels.ready().Engine([8], [], [], True)
+    engine = kernels.ready().Engine(widths=[8], kv_heads=[], head_dims=[], half_cache=True)
     packed = matrices.empty(precision, rows, inputs)
-    engine.pack(matrices.add(engine, packed), weight.data_ptr(), inputs)
+    engine.pack(matrices.add(engine, packed), weight)
     back = torch.empty_like(weight)
-    for row in range(rows):
-        engine.unpack_row(0, row, back[row].data_ptr())
+    engine.unpack(0, 0, back)
     worst = {
         "float32": 0.0,
         "float16": 5e-4,
@@ -143,12 +142,11 @@ def test_what_is_packed_is_near_what_was_given(rows, inputs, precision) -> None:
 
 def test_int4_scales_are_chosen_by_error() -> None:
     weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
-    engine = kernels.ready().Engine([8], [], [], True)
+    engine = kernels.ready().Engine(widths=[8], kv_heads=[], head_dims=[], half_cache=True)
     packed = matrices.empty("int4", 64, 256)
-    engine.pack(matrices.add(engine, packed), weight.data_ptr(), 256)
+    engine.pack(matrices.add(engine, packed), weight)
     back = torch.empty_like(weight)
-    for row in range(64):
-        engine.unpack_row(0, row, back[row].data_ptr())
+    engine.unpack(0, 0, back)
     groups = weight.view(64, 8, 32)
     edge = groups.gather(-1, groups.abs().argmax(-1, keepdim=True)) / -8
     by_maximum = ((groups / edge).round().clamp(-8, 7) * edge).view(64, 256)
@@ -170,7 +168,7 @@ def test_queries_and_keys_leave_the_step_as_core_has_them(name) -> None:
     with torch.no_grad():
         model(torch.tensor([tokens]), record=record)
     for layer in range(model.config.decoder.layers):
-        keys, values = engine.remembered(sequence, layer)
+        keys, values = engine.read_cache(sequence, layer)
         query = (
             engine.queries[layer].unflatten(-1, (-1, engine.program.dims[layer])).transpose(0, 1)
         )

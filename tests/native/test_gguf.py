@@ -78,8 +78,7 @@ def random_blocks(rows: int, inputs: int, kind: Kind, seed: int) -> np.ndarray:
 
 def unpacked(engine: Any, number: int, rows: int, inputs: int) -> Tensor:
     back = torch.empty(rows, inputs)
-    for row in range(rows):
-        engine.unpack_row(number, row, back[row].data_ptr())
+    engine.unpack(number, 0, back)
     return back
 
 
@@ -88,7 +87,7 @@ def unpacked(engine: Any, number: int, rows: int, inputs: int) -> Tensor:
 def test_any_blocks_are_kept_to_the_bit(precision: Any, kind: Kind, rows: int, inputs: int) -> None:
     weight = torch.from_numpy(gguf.dequantize(random_blocks(rows, inputs, kind, rows), kind))
     engine, into = (
-        kernels.ready().Engine([8], [], [], True),
+        kernels.ready().Engine(widths=[8], kv_heads=[], head_dims=[], half_cache=True),
         matrices.empty(precision, rows, inputs),
     )
     into.data.fill_(77)
@@ -99,8 +98,11 @@ def test_any_blocks_are_kept_to_the_bit(precision: Any, kind: Kind, rows: int, i
 def test_the_engines_own_packing_would_not_keep_them() -> None:
     """So the test above can fail."""
     weight = torch.from_numpy(gguf.dequantize(random_blocks(100, 64, Kind.Q4_0, 0), Kind.Q4_0))
-    engine, into = kernels.ready().Engine([8], [], [], True), matrices.empty("int4", 100, 64)
-    engine.pack(matrices.add(engine, into), weight.data_ptr(), 64)
+    engine, into = (
+        kernels.ready().Engine(widths=[8], kv_heads=[], head_dims=[], half_cache=True),
+        matrices.empty("int4", 100, 64),
+    )
+    engine.pack(matrices.add(engine, into), weight)
     assert not torch.equal(unpacked(engine, 0, 100, 64), weight)
 
 
@@ -110,8 +112,11 @@ def test_a_minimum_of_its_own_is_nearer() -> None:
     weight = torch.rand(64, 256, generator=torch.Generator().manual_seed(0)) ** 2
     off = {}
     for precision in ("int4", "int4_min"):
-        engine, into = kernels.ready().Engine([8], [], [], True), matrices.empty(precision, 64, 256)
-        engine.pack(matrices.add(engine, into), weight.data_ptr(), 256)
+        engine, into = (
+            kernels.ready().Engine(widths=[8], kv_heads=[], head_dims=[], half_cache=True),
+            matrices.empty(precision, 64, 256),
+        )
+        engine.pack(matrices.add(engine, into), weight)
         off[precision] = float((unpacked(engine, 0, 64, 256) - weight).square().sum())
     groups = grouped(weight)
     low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
@@ -131,9 +136,12 @@ def test_what_is_no_whole_numbers_is_packed_as_ever() -> None:
     found = []
     for by in (
         pack,
-        lambda engine, number, weight, into: engine.pack(number, weight.data_ptr(), 96),
+        lambda engine, number, weight, into: engine.pack(number, weight),
     ):
-        engine, into = kernels.ready().Engine([8], [], [], True), matrices.empty("int4", 64, 96)
+        engine, into = (
+            kernels.ready().Engine(widths=[8], kv_heads=[], head_dims=[], half_cache=True),
+            matrices.empty("int4", 64, 96),
+        )
         by(engine, matrices.add(engine, into), mixed, into)
         found.append(unpacked(engine, 0, 64, 96))
     assert torch.equal(found[0][:32], kept[:32])

@@ -33,7 +33,7 @@ def uses(engine: NativeEngine, sequence: int):
         lambda: engine.copy(sequence),
         lambda: engine.truncate(sequence, 0),
         lambda: engine.length(sequence),
-        lambda: engine.remembered(sequence, 0),
+        lambda: engine.read_cache(sequence, 0),
         lambda: engine.forget(sequence),
     )
 
@@ -120,16 +120,21 @@ def test_lengths_layers_and_room_that_do_not_fit_are_refused(engine) -> None:
     with pytest.raises(InputError, match="cut to -1"):
         engine.truncate(sequence, -1)
     with pytest.raises(InputError, match="layer 9"):
-        engine.engine.read_cache(sequence, 9, 0, 1, 0, 0)
-    with pytest.raises(InputError, match="kv head 2"):
-        engine.engine.read_cache(sequence, 0, 2, 1, 0, 0)
+        engine.engine.read_cache(sequence, 9, torch.empty(4, 1, 6), torch.empty(4, 1, 6))
+    heads, dim = engine.program.kv_heads[0], engine.program.dims[0]
+    with pytest.raises(InputError, match=rf"^keys: .*expected torch.float32 \[{heads}, "):
+        engine.engine.read_cache(
+            sequence, 0, torch.empty(heads + 1, 1, dim), torch.empty(heads + 1, 1, dim)
+        )
     with pytest.raises(InputError, match="6 positions"):
-        engine.engine.read_cache(sequence, 0, 0, 6, 0, 0)
-    with pytest.raises(InputError, match="room for queries"):
+        engine.engine.read_cache(
+            sequence, 0, torch.empty(heads, 6, dim), torch.empty(heads, 6, dim)
+        )
+    with pytest.raises(InputError, match=r"^queries: torch.float32 \[1, 24\]"):
         engine.run([Rows(sequence, [1, 2])], into=[torch.empty(1, 24), torch.empty(2, 24)])
-    with pytest.raises(InputError, match="queries of 1 layers"):
+    with pytest.raises(InputError, match="queries: tensors for 1 layers"):
         engine.run([Rows(sequence, [1, 2])], into=[torch.empty(2, 24)])
-    with pytest.raises(InputError, match="hidden states"):
+    with pytest.raises(InputError, match=r"^start: torch.float32 \[1, 7\]"):
         engine.hidden([sequence], torch.tensor([[1]]), start=torch.empty(1, 1, 7), first=1)
     with pytest.raises(InputError, match="without hidden states"):
         engine.hidden([sequence], torch.tensor([[1]]), first=1)
@@ -140,9 +145,9 @@ def test_lengths_layers_and_room_that_do_not_fit_are_refused(engine) -> None:
     with pytest.raises(InputError, match="tokens hold"):
         engine.hidden([sequence], torch.tensor([[2**32 + 1]]))
     with pytest.raises(InputError, match="matrix 99"):
-        engine.engine.unpack_row(99, 0, 0)
+        engine.engine.unpack(99, 0, torch.empty(1, 24))
     with pytest.raises(InputError, match="row 29"):
-        engine.engine.unpack_row(0, 29, 0)
+        engine.engine.unpack(0, 29, torch.empty(1, 24))
     assert engine.length(sequence) == len(PROMPT)
 
 
@@ -190,10 +195,10 @@ def test_a_cache_that_is_dropped_while_the_engine_works_waits_for_nobody(engine)
     for its own."""
     sequence = engine.begin()
     engine.run([Rows(sequence, PROMPT)])
-    with engine.alone:
+    with engine.lock:
         thread = threading.Thread(target=engine.leave, args=(sequence,))
         thread.start()
         thread.join(10)
         assert not thread.is_alive()
-        assert engine.left
+        assert engine.abandoned
     assert engine.cache_bytes == 0

@@ -81,11 +81,13 @@ def test_destroyed_is_a_row_of_which_nine_numbers_in_ten_are_off_by_more_than_ha
     random = torch.Generator().manual_seed(int(tail))
     weight = 0.1 * torch.randn(40, 64, generator=random)
     weight[::3, ::32] = 0.1 * tail
-    engine, room = kernels.ready().Engine([8], [], [], True), matrices.empty(precision, 40, 64)
-    rows, first = engine.pack(matrices.add(engine, room), weight.data_ptr(), 64)
+    engine, room = (
+        kernels.ready().Engine(widths=[8], kv_heads=[], head_dims=[], half_cache=True),
+        matrices.empty(precision, 40, 64),
+    )
+    rows, first = engine.pack(matrices.add(engine, room), weight)
     back = torch.empty_like(weight)
-    for row in range(40):
-        engine.unpack_row(0, row, back[row].data_ptr())
+    engine.unpack(0, 0, back)
     off = ((back - weight).abs() / weight.abs() > 0.5).double().mean(1)
     destroyed = (off > 0.9).nonzero()[:, 0].tolist()
     assert (rows, first) == (len(destroyed), destroyed[0] if destroyed else -1)

@@ -135,13 +135,13 @@ def test_sizes_drawn_at_random(seed: int, precision: matrices.Precision) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", kernels._native.kinds() if kernels.available() else [])
+@pytest.mark.parametrize("kind", kernels._native.instruction_sets() if kernels.available() else [])
 @pytest.mark.parametrize("seed", range(20, 220))
 def test_many_sizes_on_every_kind_of_processor(seed: int, kind: str) -> None:
-    before = kernels._native.kind()
+    before = kernels._native.instruction_set()
     try:
-        kernels._native.choose(kind)
+        kernels._native.select_instruction_set(kind)
         for precision in matrices.PRECISIONS:
             check(drawn(seed), precision)
     finally:
-        kernels._native.choose(before)
+        kernels._native.select_instruction_set(before)

@@ -53,7 +53,7 @@ def test_an_encoder_in_float32_is_core(name: str, padded: bool) -> None:
     real = torch.ones_like(tokens, dtype=torch.bool) if padding is None else ~padding
     assert float((ours[real] - theirs[real]).abs().max()) < 1e-4
     assert not ours[~real].any()
-    headed = [one(tokens, padding=padding) for one in (twin, model)]
+    headed = [twin.head(ours, padding=padding), model(tokens, padding=padding)]
     assert tiny.distance(*(one[real] if one.dim() == 3 else one for one in headed)) < 1e-4
 
 
@@ -81,14 +81,18 @@ def test_a_pair_is_core_and_steps_change_no_bit(name: str, precision: Precision)
     given, twin = tiny.inputs(model.config), pair_runner(model, precision)
     tokens, source = given["tokens"], given["source"]
     padding, cache = right_padding(source), twin.new_cache()
-    whole = twin(tokens, source=source, source_padding=padding, cache=cache)
+    whole = twin.head(twin.hidden(tokens, source=source, source_padding=padding, cache=cache))
     assert off(whole, model(tokens, source=source, source_padding=padding)) < ERRORS[precision]
     steps, found = twin.new_cache(), list[Tensor]()
     for n in range(tokens.shape[1]):
         first = {"source": source, "source_padding": padding} if n == 0 else {}
-        found.append(twin(tokens[:, n : n + 1], **first, cache=steps))
+        found.append(twin.head(twin.hidden(tokens[:, n : n + 1], **first, cache=steps)))
     assert torch.equal(torch.cat(found, dim=1), whole)
-    alone = twin(tokens[1:], source=source[1:], source_padding=padding[1:], cache=twin.new_cache())
+    alone = twin.head(
+        twin.hidden(
+            tokens[1:], source=source[1:], source_padding=padding[1:], cache=twin.new_cache()
+        )
+    )
     assert torch.equal(alone, whole[1:])
 
 

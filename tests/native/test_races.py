@@ -58,4 +58,4 @@ def test_models_race_with_changing_counts_and_write_what_they_write_alone() -> N
 def test_a_decoder_and_the_encoder_that_it_looks_at_take_turns() -> None:
     """The decoder reads the encoder's cache, which a new source may move."""
     twin = pair_runner(tiny.make(tiny.ENCODER_DECODERS["t5"]))
-    assert twin.engine.alone is twin.native.engine.alone
+    assert twin.engine.lock is twin.native.engine.lock

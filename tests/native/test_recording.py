@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import sightline as sl
 from sightline.core.cache.kv_cache import Cache
@@ -92,9 +93,9 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    def run(self, rows: int, *others: Any) -> None:
-        self.rows.append(rows)
-        self.engine.run(rows, *others)
+    def run(self, *, positions: Tensor, **others: Any) -> None:
+        self.rows.append(len(positions))
+        self.engine.run(positions=positions, **others)
 
     def next(self, *given: Any) -> None:
         self.rows.append(1)
@@ -149,7 +150,7 @@ def test_what_is_seen_is_what_was_used(precision: str) -> None:
         assert torch.equal(found.logits, twin.head(hidden)[0]), "the very bits of an unwatched pass"
     assert torch.equal(found["logits", None], found.logits)
     for layer in range(2):
-        keys, values = twin.engine.remembered(cache.sequences[0], layer)
+        keys, values = twin.engine.read_cache(cache.sequences[0], layer)
         assert torch.equal(found["key", layer], keys)
         assert torch.equal(found["value", layer], values)
         torch.testing.assert_close(

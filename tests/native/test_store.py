@@ -69,7 +69,8 @@ def test_every_program_is_plain_values(name, tmp_path) -> None:
     again = read_back(tmp_path / "entry", engine, name)
     assert again.program.operations == engine.program.operations
     assert all(
-        torch.equal(a, b) for a, b in zip(again.program.kept, engine.program.kept, strict=True)
+        torch.equal(a, b)
+        for a, b in zip(again.program.tensors, engine.program.tensors, strict=True)
     )
 
 
@@ -169,12 +170,19 @@ def test_tidying_removes_what_nobody_needs(tmp_path) -> None:
             tmp_path / f"{name}{store.SUFFIX}", {"files": [[str(tmp_path / where), 1, 1]]}, engine
         )
     for name, age in (("new", 0), ("old", 2 * store.HOUR)):
-        (tmp_path / f"{name}{store.UNFINISHED}").write_bytes(b"half")
-        os.utime(tmp_path / f"{name}{store.UNFINISHED}", (time.time() - age, time.time() - age))
+        for unfinished in (f".{name}.packed.0123456789abcdef.part", f"{name}.unfinished"):
+            (tmp_path / unfinished).write_bytes(b"half")
+            os.utime(tmp_path / unfinished, (time.time() - age, time.time() - age))
     (tmp_path / f"foreign{store.SUFFIX}").write_bytes(b"something else")
     store.tidy(tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted(
-        ["model", "there.packed", "new.unfinished", "foreign.packed"]
+        [
+            "model",
+            "there.packed",
+            ".new.packed.0123456789abcdef.part",
+            "new.unfinished",
+            "foreign.packed",
+        ]
     )
     assert store.size(tmp_path) == (2, 14 + (tmp_path / "there.packed").stat().st_size)
 

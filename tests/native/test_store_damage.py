@@ -20,7 +20,7 @@ from sightline.checkpoints import packed_cache as packed
 from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.config.model import StackConfig
 from sightline.engine import store
-from sightline.engine.checksums import BLOCK, checksums, read_checked
+from sightline.engine.checksums import BLOCK, checksums, read_verified
 from sightline.engine.engine import NativeEngine, Rows
 from sightline.kernels import library as kernels
 from tests.support import tiny
@@ -97,14 +97,14 @@ def test_sums_are_of_each_block_however_the_data_is_cut(tmp_path: Path) -> None:
     assert checksums([]) == []
     (tmp_path / "file").write_bytes(b"before" + data)
     with (tmp_path / "file").open("rb") as file:
-        found = bytearray(len(data))
-        read_checked(file.fileno(), 6, memoryview(found), sums)
-        assert found == data
+        memory = torch.empty(len(data), dtype=torch.uint8)
+        read_verified(file.fileno(), 6, memory, sums)
+        assert memory.numpy().tobytes() == data
         with pytest.raises(ValueError, match="bytes 1,048,582 to 2,097,158 are damaged"):
-            read_checked(file.fileno(), 6, memoryview(found), [sums[0], sums[1] ^ 1, sums[2]])
+            read_verified(file.fileno(), 6, memory, [sums[0], sums[1] ^ 1, sums[2]])
         os.truncate(file.name, BLOCK + 100)
         with pytest.raises(ValueError, match="shorter"):
-            read_checked(file.fileno(), 6, memoryview(found), sums)
+            read_verified(file.fileno(), 6, memory, sums)
 
 
 def forged(whole: bytes, header: Any) -> bytes:
@@ -268,9 +268,9 @@ def test_a_flipped_bit_in_the_weights_is_made_anew_with_a_note(
     whole[-8192] ^= 4
     entry.write_bytes(whole)
     model = load(folder)
-    assert any("made anew" in note and "damaged" in note for note in model.notes)
+    assert any("rebuilt" in note and "damaged" in note for note in model.notes)
     assert torch.equal(logits(engine_of(model)), wanted)
-    assert not any("made anew" in note for note in load(folder).notes)
+    assert not any("rebuilt" in note for note in load(folder).notes)
 
 
 def test_other_weights_of_the_same_size_and_time_are_noticed_tensor_by_tensor(folder: Path) -> None:

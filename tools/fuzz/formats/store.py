@@ -52,7 +52,7 @@ def memory(engine: NativeEngine) -> list[torch.Tensor]:
     packed = [part for one in engine.packed for part in (one.data, one.scales)]
     return [
         part.contiguous().view(torch.uint8)
-        for part in (*packed, *(kept.flatten() for kept in engine.program.kept))
+        for part in (*packed, *(tensor.flatten() for tensor in engine.program.tensors))
         if part.numel()
     ]
 

@@ -58,10 +58,12 @@ def kernel_facts() -> dict[str, str]:
             "fix": "install a C++ compiler, then pip install --force-reinstall sightline",
         }
     native = kernels.ready()
-    kinds = ", ".join(native.kinds())
+    supported = ", ".join(native.instruction_sets())
     products = "matrix products, " if kernels.OWN_PRODUCTS else ""
     return {
-        "native kernels": f"yes, for {native.kind()} (this processor can run: {kinds})",
+        "native kernels": (
+            f"yes, for {native.instruction_set()} (this processor can run: {supported})"
+        ),
         "training uses": (
             f"own {products}attention, activations, RMSNorm and rotary embeddings in float32; torch"
             " for the rest"

@@ -1,0 +1,8 @@
+// The activations of feed-forward layers, with one numbering for the training kernels, the engine and Python.
+#pragma once
+
+namespace sightline {
+
+enum class Activation { none, relu, gelu, gelu_tanh, silu, relu_squared, tanh };
+
+}  // namespace sightline
