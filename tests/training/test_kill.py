@@ -90,7 +90,7 @@ def killed_at_each_call(tmp_path: Path, what: Job, before: Path | None) -> int:
             whole_ones_stay(before, folder)
         train_all(what, folder)
         assert same(weights(folder), wanted), number
-        assert not [name for name in files(folder) if ".partial" in name or ".old" in name]
+        assert not [name for name in files(folder) if ".part" in name or ".old" in name]
         assert (folder / "model" / "model.safetensors").read_bytes() == (
             tmp_path / "whole/model/model.safetensors"
         ).read_bytes()

@@ -1,18 +1,16 @@
-"""Writing weights so that whoever reads the name gets the old file or the new one, whole.
+"""Atomic writing of weights: a reader sees the old file or the new one, never a part.
 
-Each write goes to a temporary sibling, is forced to the disk, opened again and compared, and only
-then takes the name. A full disk, a read-only one or a Ctrl-C leaves what was there before, to the
-bit, and removes the sibling.
+Each file is written beside its place, flushed to disk, read back and compared, and only then
+renamed. A full or read-only disk or a Ctrl-C leaves the old file unchanged.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,9 +24,10 @@ from sightline.checkpoints.formats.safetensors import (
     open_shards,
 )
 from sightline.errors import CheckpointError
+from sightline.files.atomic import replace_folder, atomic_write, sibling, sync_folder
 from sightline.files.checkpoint_files import file_sha256, printable_name
 
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MANIFEST = "sightline.json"
 VERSION = 1
 INDEX = "model.safetensors.index.json"
@@ -38,16 +37,15 @@ SHARD_BYTES = 5_000_000_000
 def save_safetensors(
     path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """One safetensors file. Every name is written in full, so tensors that share memory come back
-    as separate ones."""
+    """Write one safetensors file. Tensors that share memory are written separately."""
     path = Path(path)
-    ordered = _ordered(path, tensors)
-    with _replacing(path) as (temporary, file):
-        file.write(_header(ordered, metadata or {}))
+    ordered = _check_and_order(path, tensors)
+    with _replacing(path) as file:
+        file.write(_safetensors_header(ordered, metadata or {}))
         for tensor in ordered.values():
-            file.write(_bytes(tensor).numpy().data)
+            file.write(_tensor_bytes(tensor).numpy().data)
         _force(file)
-        _compare(path, ordered, temporary)
+        _check_read_back(path, ordered, Path(file.name))
 
 
 def save_folder(
@@ -60,28 +58,28 @@ def save_folder(
     max_shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
 ) -> None:
-    """A model folder: config.json from `keys`, the weights (in shards if they are larger than one),
+    """Write a model folder: config.json from `keys`, the weights (sharded above `max_shard_bytes`),
     `files`, and their checksums."""
     folder = Path(os.path.abspath(folder))
     _check_target(folder, overwrite)
     _check_names(folder, files or {})
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
+    temporary = sibling(folder, "partial")
     try:
         temporary.mkdir(parents=True)
         _save_weights(temporary, tensors, metadata or {"format": "pt"}, max_shard_bytes)
-        for name, data in {"config.json": _json(keys), **(files or {})}.items():
+        for name, data in {"config.json": _json_bytes(keys), **(files or {})}.items():
             _save_bytes(temporary / name, data)
         sums = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
-        _save_bytes(temporary / MANIFEST, _json({"version": VERSION, "sha256": sums}))
-        _take_the_name(temporary, folder)
+        _save_bytes(temporary / MANIFEST, _json_bytes({"version": VERSION, "sha256": sums}))
+        replace_folder(temporary, folder)
     except OSError as error:
         raise _unwritable(folder, error) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _ordered(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Checked, and wide numbers first, so that every tensor lies aligned."""
+def _check_and_order(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, checked, and ordered by item size so that each is aligned."""
     for name, tensor in tensors.items():
         if (
             not 0 < len(name) <= MOST_NAME
@@ -98,7 +96,7 @@ def _ordered(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             or tensor.is_quantized
             or tensor.is_nested
             or tensor.is_meta
-            or tensor.dtype not in NAMES
+            or tensor.dtype not in DTYPE_NAMES
         ):
             seen = (
                 f"{printable_name(path)}: tensor {name} ({tensor.dtype}, {tensor.layout})"
@@ -113,35 +111,35 @@ def _ordered(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensors[name].detach() for name in names}
 
 
-def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    said: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+def _safetensors_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, tensor in tensors.items():
         end = at + tensor.numel() * tensor.dtype.itemsize
-        said[name] = {
-            "dtype": NAMES[tensor.dtype],
+        header[name] = {
+            "dtype": DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [at, end],
         }
         at = end
-    data = json.dumps(said, separators=(",", ":")).encode()
+    data = json.dumps(header, separators=(",", ":")).encode()
     data += b" " * (-len(data) % 8)
     return len(data).to_bytes(8, "little") + data
 
 
-def _bytes(tensor: Tensor) -> Tensor:
+def _tensor_bytes(tensor: Tensor) -> Tensor:
     return tensor.cpu().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _compare(path: Path, tensors: Mapping[str, Tensor], written: Path) -> None:
-    """What is on the disk is what was given, bit for bit."""
-    found = open_safetensors(written)
+def _check_read_back(path: Path, tensors: Mapping[str, Tensor], written: Path) -> None:
+    """Check that the file holds the tensors bit for bit."""
+    entries = open_safetensors(written)
     for name, tensor in tensors.items():
-        entry = found.get(name)
+        entry = entries.get(name)
         if (
             entry is None
             or entry.shape != tuple(tensor.shape)
-            or not torch.equal(_bytes(entry.read()), _bytes(tensor))
+            or not torch.equal(_tensor_bytes(entry.read()), _tensor_bytes(tensor))
         ):
             raise CheckpointError(
                 f"{printable_name(path)}: tensor {name} did not come back from the disk as"
@@ -151,24 +149,18 @@ def _compare(path: Path, tensors: Mapping[str, Tensor], written: Path) -> None:
 
 
 @contextmanager
-def _replacing(path: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """A new file beside `path` that takes its name at the end, or is removed if anything goes
-    wrong."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+def _replacing(path: Path) -> Generator[BinaryIO]:
+    """`atomic_write`, with errors that name the path and say that the old file is unchanged."""
     try:
-        with open(temporary, "xb") as file:
-            yield temporary, file
-        os.replace(temporary, path)
+        with atomic_write(path) as file:
+            yield file
         _confirm(path)
     except OSError as error:
         raise _unwritable(path, error) from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _save_bytes(path: Path, data: bytes) -> None:
-    with _replacing(path) as (_, file):
+    with _replacing(path) as file:
         file.write(data)
         _force(file)
 
@@ -178,30 +170,18 @@ def _force(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _force_folder(folder: Path) -> None:
-    """A new name is on the disk only once its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _confirm(path: Path) -> None:
     try:
-        _force_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
-        seen = (
-            f"{printable_name(path)} was written, but the disk does not confirm its name:"
-            f" {error.strerror}"
-        )
+        seen = f"{printable_name(path)} was written, but its name is not on disk yet: {error.strerror}"
         raise CheckpointError(seen, fix="check the disk, then save again") from None
 
 
 def _save_weights(
     folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], max_shard_bytes: int
 ) -> None:
-    shards = _shards(tensors, max_shard_bytes)
+    shards = _split_into_shards(tensors, max_shard_bytes)
     if len(shards) == 1:
         save_safetensors(folder / "model.safetensors", shards[0], metadata)
         return
@@ -211,13 +191,14 @@ def _save_weights(
         save_safetensors(folder / name, shard, metadata)
         homes |= dict.fromkeys(shard, name)
     total = sum(tensor.numel() * tensor.dtype.itemsize for tensor in tensors.values())
-    _save_bytes(folder / INDEX, _json({"metadata": {"total_size": total}, "weight_map": homes}))
+    _save_bytes(
+        folder / INDEX, _json_bytes({"metadata": {"total_size": total}, "weight_map": homes})
+    )
     open_shards(folder, folder / INDEX)
 
 
-def _shards(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
-    """The tensors in their order, cut before each one that would make a shard larger than
-    `most`."""
+def _split_into_shards(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
+    """The tensors in order, in shards of up to `most` bytes (a larger tensor is its own shard)."""
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():
@@ -230,7 +211,7 @@ def _shards(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]
     return shards
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
+def _json_bytes(value: Mapping[str, Any]) -> bytes:
     try:
         return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
     except (TypeError, ValueError) as error:
@@ -242,16 +223,16 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 def _check_target(folder: Path, overwrite: bool) -> None:
     try:
-        taken = os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir()))
+        exists = os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
         raise _unwritable(folder, error) from None
-    if taken and not overwrite:
+    if exists and not overwrite:
         raise CheckpointError(
             f"{printable_name(folder)} exists",
             expected="a new name",
             fix="choose another, or pass overwrite=True",
         )
-    if taken and not (folder / MANIFEST).is_file():
+    if exists and not (folder / MANIFEST).is_file():
         raise CheckpointError(
             f"{printable_name(folder)} was not written by Sightline (no {MANIFEST})",
             fix="choose another name, or remove it yourself",
@@ -272,25 +253,6 @@ def _check_names(folder: Path, files: Mapping[str, bytes]) -> None:
                 f"{printable_name(folder)}: a file cannot be called {printable_name(name)!r} here",
                 fix="give another plain file name",
             )
-
-
-def _take_the_name(temporary: Path, folder: Path) -> None:
-    """The old folder steps aside until the new one is on the disk under its name; if that fails, it
-    steps back."""
-    _force_folder(temporary)
-    old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
-    if os.path.lexists(folder):
-        os.rename(folder, old)
-    try:
-        os.rename(temporary, folder)
-        _force_folder(folder.parent)
-    except BaseException:
-        if not temporary.exists() and folder.exists():
-            os.rename(folder, temporary)
-        if old.exists():
-            os.rename(old, folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _unwritable(path: Path, error: OSError) -> CheckpointError:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ from filelock import FileLock
 
 from sightline.checkpoints.sources.directories import home
 from sightline.errors import InputError, SightlineError
+from sightline.files.atomic import replace_folder, sibling, write_text
 from sightline.files.checkpoint_files import file_sha256, printable_name
 from sightline.terminal.progress import Report, silent
 from sightline.training.data.chunk_encoders import Encoder
@@ -39,7 +39,6 @@ from sightline.training.data.packed import (
     read_sheet,
     sheet_text,
 )
-from sightline.training.state.checkpoint import force, take_the_name, write
 
 SAMPLE = 200  # characters that the datasheet shows
 VERSION = 1
@@ -121,12 +120,11 @@ def prepare(
     """Write a folder of tokens; what its datasheet says."""
     folder = Path(os.path.abspath(folder))
     check_target(folder, overwrite=overwrite)
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
+    temporary = sibling(folder, "partial")
     try:
         temporary.mkdir(parents=True)
         sheet = _fill(plan, encoder, temporary, progress)
-        force(temporary)
-        take_the_name(temporary, folder)
+        replace_folder(temporary, folder)
     except OSError as error:
         raise InputError(
             f"{printable_name(folder)}: cannot be written ({error.strerror})",
@@ -179,7 +177,7 @@ def _fill(plan: Plan, encoder: Encoder, folder: Path, progress: Report) -> dict[
         (folder / name).write_bytes(data)
     sheet = _sheet(plan, encoder, counted, tokens)
     sheet["sha256"] = {name: file_sha256(folder / name) for name in (*tokens, *encoder.files)}
-    write(folder / SHEET, sheet_text(sheet))
+    write_text(folder / SHEET, sheet_text(sheet), durable=True)
     return sheet
 
 

@@ -16,7 +16,6 @@ import json
 import math
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,6 +30,7 @@ from torch import Tensor
 from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.checkpoints.formats.writing import save_safetensors
 from sightline.errors import CheckpointError
+from sightline.files.atomic import replace_folder, sibling, sync_folder, write_text
 from sightline.files.checkpoint_files import file_sha256
 from sightline.files.regular import read_text_file
 from sightline.training.distributed.process_group import held_like, in_parts
@@ -40,7 +40,7 @@ FOLDER = "checkpoints"
 LATEST = "LATEST"
 MANIFEST = "manifest.json"
 VERSION = 1
-OURS = re.compile(r"\..+\.[0-9a-f]{8}\.(partial|old)")
+LEFTOVER = re.compile(r"\..+\.([0-9a-f]{8}\.(partial|old)|[0-9a-f]{16}\.part)")
 
 
 def versions() -> dict[str, str]:
@@ -61,7 +61,7 @@ class Manifest:
     best: float | None = None
     random: str = "step n draws from Philox(seed, n, rank): there is no state"
     versions: dict[str, str] = field(default_factory=lambda: versions())
-    file_sha256: dict[str, str] = field(default_factory=dict[str, str])
+    sha256: dict[str, str] = field(default_factory=dict[str, str])
     version: int = VERSION
 
 
@@ -91,7 +91,7 @@ def save(
     try:
         if not place.parent.is_dir():
             place.parent.mkdir(parents=True, exist_ok=True)
-            force(folder)
+            sync_folder(folder)
         write_checkpoint(place, files, said)
     except (OSError, CheckpointError) as error:
         why = error.seen if isinstance(error, CheckpointError) else error.strerror or error
@@ -102,7 +102,7 @@ def save(
     with suppress(
         OSError
     ):  # the checkpoint is there; LATEST is for people, and what is too much goes next time
-        write(place.parent / LATEST, place.name)
+        write_text(place.parent / LATEST, place.name, durable=True)
         prune(folder, keep, whole=place)
     return place
 
@@ -116,27 +116,23 @@ def write_checkpoint(
 ) -> None:
     """A folder that takes its name once all of it is on the disk, and leaves nothing behind if that
     fails."""
-    temporary = beside(place, "partial")
+    temporary = sibling(place, "partial")
     try:
         temporary.mkdir()
         for name, tensors in files.items():
             save_safetensors(temporary / f"{name}.safetensors", tensors)
             said.sha256[f"{name}.safetensors"] = file_sha256(temporary / f"{name}.safetensors")
-        plain = {name: getattr(said, name) for name in Manifest.__slots__}
-        write(temporary / MANIFEST, json.dumps({**plain, "manifest": digest(plain)}, indent=1))
-        take_the_name(temporary, place)
+        fields = {name: getattr(said, name) for name in Manifest.__slots__}
+        text = json.dumps({**fields, "manifest": manifest_digest(fields)}, indent=1)
+        write_text(temporary / MANIFEST, text, durable=True)
+        replace_folder(temporary, place)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def digest(said: dict[str, Any]) -> str:
+def manifest_digest(said: dict[str, Any]) -> str:
     """Of what a manifest says, so that a changed number is found there, too."""
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
-def beside(path: Path, ending: str) -> Path:
-    """A name of our own, in the same folder."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{ending}")
 
 
 def parts(trainee: Trainee) -> dict[str, dict[str, Tensor]]:
@@ -160,49 +156,6 @@ def not_finite(trainee: Trainee) -> str:
 # ---------------------------------------------------------------------------------------- on disk
 
 
-def write(path: Path, text: str) -> None:
-    """A small file that is whole or not there: beside its place, forced, then renamed."""
-    temporary = beside(path, "partial")
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        force(path.parent)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def force(folder: Path) -> None:
-    """A folder's entries to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def take_the_name(temporary: Path, place: Path) -> None:
-    """The new folder under its name. One that is there already (broken, or of a run gone back to an
-    earlier step) steps aside, and back if the new one cannot follow."""
-    force(temporary)
-    old = beside(place, "old")
-    if place.exists():
-        os.rename(place, old)
-    try:
-        os.rename(temporary, place)
-        force(place.parent)
-    except BaseException:
-        if place.exists():
-            os.rename(place, temporary)
-        if old.exists():
-            os.rename(old, place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def prune(folder: Path, keep: int, *, whole: Path | None = None) -> None:
     """The newest `keep` that are whole stay, and the best by validation; unless there are as many,
     nothing goes. `whole` needs no proof."""
@@ -215,7 +168,7 @@ def prune(folder: Path, keep: int, *, whole: Path | None = None) -> None:
         best = best_of(found)
         for path in found:
             if path not in staying and path != best:
-                gone = beside(path, "old")
+                gone = sibling(path, "old")
                 # First it is no checkpoint any more, then its files go: never a checkpoint that
                 # lacks some of them.
                 os.rename(path, gone)
@@ -235,7 +188,7 @@ def best_of(found: list[Path]) -> Path | None:
 def remove_leftovers(folder: Path) -> None:
     """What a save that was killed has left behind. Only names that `beside` gives are ours."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        if OURS.fullmatch(path.name):
+        if LEFTOVER.fullmatch(path.name):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -261,7 +214,7 @@ def manifest_of(path: Path) -> Manifest | None:
         kept = said.pop("manifest")
         return (
             Manifest(**said)
-            if digest(said) == kept and said["step"] == int(path.name[5:])
+            if manifest_digest(said) == kept and said["step"] == int(path.name[5:])
             else None
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

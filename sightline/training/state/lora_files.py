@@ -28,9 +28,9 @@ from sightline.config import Classifier, LanguageHead, ModelConfig
 from sightline.core.model import Transformer
 from sightline.errors import CheckpointError
 from sightline.families import Family
+from sightline.files.atomic import write_text
 from sightline.files.strict_json import read_json
 from sightline.training.lora import adapters, is_adapter, replace_layer
-from sightline.training.state.checkpoint import write
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -85,7 +85,7 @@ def save_adapters(
             {name: tensor.float().contiguous() for name, tensor in tensors.items()},
             {"format": "pt"},
         )
-        write(folder / CONFIG, json.dumps(said, indent=2) + "\n")
+        write_text(folder / CONFIG, json.dumps(said, indent=2) + "\n", durable=True)
     except OSError as error:
         raise CheckpointError(
             f"{folder}: cannot be written ({error.strerror})",

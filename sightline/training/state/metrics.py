@@ -10,8 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from sightline.files.atomic import write_text
 from sightline.files.regular import append_to_regular_file, read_text_file
-from sightline.training.state import checkpoint as state
 
 MOST_BYTES = 1 << 30
 
@@ -34,8 +34,10 @@ class Metrics:
                 lines = read_text_file(
                     self.path, max_bytes=MOST_BYTES, errors="replace"
                 ).splitlines()
-                state.write(
-                    self.path, "".join(f"{line}\n" for line in lines if at_most(line, step))
+                write_text(
+                    self.path,
+                    "".join(f"{line}\n" for line in lines if at_most(line, step)),
+                    durable=True,
                 )
         except OSError as error:
             return self._failed(error)

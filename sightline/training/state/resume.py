@@ -13,6 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from sightline.errors import InputError
+from sightline.files.atomic import sync_folder, write_text
 from sightline.files.regular import read_text_file
 from sightline.training.distributed.process_group import Crew
 from sightline.training.state import checkpoint as state
@@ -68,8 +69,8 @@ def describe(folder: Path, described: dict[str, Any]) -> None:
     try:
         for place in (folder, folder / state.FOLDER):
             state.remove_leftovers(place)
-        state.write(folder / RUN, json.dumps(described, indent=1))
-        state.force(folder.resolve().parent)
+        write_text(folder / RUN, json.dumps(described, indent=1), durable=True)
+        sync_folder(folder.resolve().parent)
     except OSError as error:
         raise unwritable(folder, error) from None
 

@@ -27,10 +27,10 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from sightline.errors import CheckpointError
+from sightline.files.atomic import sync_folder, write_text
 from sightline.files.checkpoint_files import file_sha256
 from sightline.files.strict_json import read_json
 from sightline.training.loop import Trainee
-from sightline.training.state import checkpoint as state
 
 MANIFEST = "manifest.json"
 
@@ -58,9 +58,9 @@ def save_parts(learner: Trainee, folder: Path) -> None:
             "skip": sorted(learner.skip),
             "sha256": sums,
         }
-        state.write(temporary / MANIFEST, json.dumps(said, indent=1))
+        write_text(temporary / MANIFEST, json.dumps(said, indent=1), durable=True)
         os.rename(temporary, folder)
-        state.force(folder.parent)
+        sync_folder(folder.parent)
     crew.meet()
 
 
