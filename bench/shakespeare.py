@@ -28,8 +28,8 @@ from bench.plain_gpt import PlainConfig, PlainGPT, optimizer, rate, update
 from sightline.recipes.shakespeare import Shakespeare
 from sightline.training.data.packed import PackedText
 from sightline.training.evaluation import validate
-from sightline.training.loop import steps, trainee
-from sightline.training.state.export import export
+from sightline.training.loop import make_train_state
+from sightline.training.state.export import export_model
 
 RATES = (5e-4, 1e-3, 2e-3)
 POINTS = 12  # evaluations in a run
@@ -69,9 +69,9 @@ class Plain:
 def step_seconds() -> dict[str, float]:
     """The median time of a step of either, in turns."""
     job = Shakespeare(steps=10**6).job()
-    learner = trainee(job.make(), job.config)
+    learner = make_train_state(job.make(), job.config)
     plain = Plain(10**6, RATES[0])
-    mine = steps(learner, job.task)
+    mine = learner.steps(job.task)
     times: dict[str, list[float]] = {"ours": [], "plain": []}
     for _ in range(ROUNDS + 1):
         for name, step in (("ours", lambda: next(mine)), ("plain", plain.step)):
@@ -86,13 +86,13 @@ def ours(count: int) -> Curve:
     """The recipe as it is, for so many steps; the model is kept."""
     job = Shakespeare(steps=count).job()
     torch.manual_seed(0)
-    learner = trainee(job.make(), job.config)
+    learner = make_train_state(job.make(), job.config)
     curve = [
         (n / count, validate(learner, job.task))
-        for n, _ in enumerate(steps(learner, job.task), start=1)
+        for n, _ in enumerate(learner.steps(job.task), start=1)
         if n in marks(count)
     ]
-    export(learner, job.export, Path("runs") / f"bench-shakespeare-{count}")
+    export_model(learner, job.export, Path("runs") / f"bench-shakespeare-{count}")
     return curve
 
 

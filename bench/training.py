@@ -48,7 +48,7 @@ def ours() -> Callable[[], object]:
     import sightline as sl
     from sightline.training.config import AdamW, TrainingConfig
     from sightline.training.data.batch import Batch
-    from sightline.training.loop import steps, trainee
+    from sightline.training.loop import make_train_state
     from sightline.training.memory import keep_memory
 
     keep_memory()
@@ -73,7 +73,9 @@ def ours() -> Callable[[], object]:
             return iter(())
 
     loop = steps(
-        trainee(sl.build(config), TrainingConfig(steps=10_000, optimizer=AdamW(betas=(0.9, 0.99)))),
+        make_train_state(
+            sl.build(config), TrainingConfig(steps=10_000, optimizer=AdamW(betas=(0.9, 0.99)))
+        ),
         Same(),
     )
     return lambda: next(loop)

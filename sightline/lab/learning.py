@@ -19,7 +19,7 @@ from sightline.training.data import order
 from sightline.training.data.batch import IGNORED, Batch
 from sightline.training.data.packed import PackedText
 from sightline.training.evaluation import validate
-from sightline.training.loop import StepEvent, Trainee, trainee
+from sightline.training.loop import StepEvent, TrainState, make_train_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,17 @@ def training_steps(
     shape: Schedule | None = None,
     clip: float = 1.0,
     seed: int = 0,
-) -> Iterator[tuple[Trainee, StepEvent]]:
+) -> Iterator[tuple[TrainState, StepEvent]]:
     """Train step by step; by default AdamW with a short warm-up and a cosine decay to a tenth.
     A non-finite loss raises NotFiniteError."""
     schedule = shape or Schedule(warmup=steps // 20 if warmup is None else warmup)
     config = TrainingConfig(
         steps=steps, optimizer=optimizer or AdamW(lr=lr), schedule=schedule, clip=clip, seed=seed
     )
-    learner = trainee(
+    learner = make_train_state(
         start if isinstance(start, Transformer) else build_seeded(start, seed), config
     )
-    for event in loop.steps(learner, task):
+    for event in learner.steps(task):
         yield learner, event
 
 
@@ -85,12 +85,12 @@ def train_model(
     steps: int,
     lr: float = 1e-3,
     seed: int = 0,
-) -> Trainee:
+) -> TrainState:
     """Train for all steps and return the final state."""
     return list(training_steps(start, task, steps=steps, lr=lr, seed=seed))[-1][0]
 
 
-def held_out_loss(learner: Trainee, task: GeneratedTask | PackedText) -> float:
+def held_out_loss(learner: TrainState, task: GeneratedTask | PackedText) -> float:
     """Validation loss in nats per target."""
     return validate(learner, task)
 

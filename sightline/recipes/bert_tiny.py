@@ -83,7 +83,7 @@ class BertTiny(MuonRecipe):
             task=task,
             config=self.training(),
             export=export,
-            told=self.told,
+            settings=self.settings,
         )
 
 

@@ -87,7 +87,7 @@ class Classify(Recipe):
             task=task,
             config=self.training(),
             export=base.export(),
-            told=self.told,
+            settings=self.settings,
         )
 
     def scratch(self, found: Examples, held: Examples | None) -> Job:
@@ -124,7 +124,7 @@ class Classify(Recipe):
             task=task,
             config=self.training(),
             export=export,
-            told=self.told,
+            settings=self.settings,
         )
 
 

@@ -1,4 +1,4 @@
-"""What a run will cost, known from its first few steps on this very machine. Nothing is written."""
+"""Estimate the cost of a run from its first few steps on this machine. Nothing is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sightline.config import ModelConfig
 from sightline.training.evaluation import validate
-from sightline.training.loop import steps, trainee
+from sightline.training.loop import make_train_state
 from sightline.training.run import Job
 
 TIMED = 3  # steps, after one that warms up
@@ -51,16 +51,16 @@ class Estimate:
 def estimate(job: Job, *, timed: int = TIMED) -> Estimate:
     """Take a few real steps, and one evaluation."""
     torch.manual_seed(job.config.seed)
-    learner = trainee(job.make(), replace(job.config, steps=timed + 1, minutes=None))
-    parameters = list(learner.transformer.parameters())
+    state = make_train_state(job.make(), replace(job.config, steps=timed + 1, minutes=None))
+    parameters = list(state.transformer.parameters())
     trained = [p for p in parameters if p.requires_grad]
     batches = [job.task.batch(n) for n in range(timed + 1)]
-    last = [event.seconds for event in steps(learner, job.task)]
+    last = [event.seconds for event in state.steps(job.task)]
     each = [after - before for before, after in itertools.pairwise(last)]
-    evaluation = seconds_of(lambda: validate(learner, job.task))
+    evaluation = seconds_of(lambda: validate(state, job.task))
     weights = size(parameters)
-    state = size(learner.optimizers.tensors().values())
-    average = size(learner.ema.values())
+    moments = size(state.optimizers.tensors().values())
+    average = size(state.ema.values())
     config = job.config
     step_seconds = sum(each) / len(each)
     count = (
@@ -69,12 +69,12 @@ def estimate(job: Job, *, timed: int = TIMED) -> Estimate:
         else min(config.steps, int(60 * config.minutes / step_seconds))
     )
     return Estimate(
-        config=learner.transformer.config,
+        config=state.transformer.config,
         parameters=sum(p.numel() for p in parameters),
         trained=sum(p.numel() for p in trained),
         weights=weights,
         gradients=size(trained),
-        optimizer=state,
+        optimizer=moments,
         average=average,
         steps=count,
         rows=mean([batch.rows for batch in batches]),
@@ -87,7 +87,7 @@ def estimate(job: Job, *, timed: int = TIMED) -> Estimate:
         step_seconds=step_seconds,
         evaluations=count // config.eval_every + bool(count % config.eval_every),
         evaluation_seconds=evaluation,
-        checkpoint=weights + state + average,
+        checkpoint=weights + moments + average,
         model=sum(p.numel() for p in parameters)
         * torch.empty((), dtype=job.export.dtype).element_size(),
     )

@@ -100,7 +100,7 @@ class Finetune(Recipe):
             task=task,
             config=self.training(),
             export=base.export(),
-            told=self.told,
+            settings=self.settings,
         )
 
     def chosen(self) -> tuple[Path, Maker]:

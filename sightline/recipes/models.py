@@ -1,5 +1,5 @@
-"""Models that recipes begin with: one that is opened by its name, with the head that a task needs,
-or a small BERT from scratch."""
+"""Models that recipes start from: an existing checkpoint with the head that a task needs, or a
+small ModernBERT from scratch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sightline.training.state.export import Export
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A model that is opened, but not read. `keys` is the config.json of what is made of it;
-    `fresh`: its head is a new one."""
+    """An opened checkpoint whose weights are not read yet. `keys` is the config.json of the result;
+    `fresh`: the head is new."""
 
     name: str
     source: Source
@@ -62,8 +62,8 @@ class Base:
 
 def open_base(reference: str) -> Base:
     """Whatever `load` accepts: a folder, a .gguf file, a name of the catalogue, a hub id."""
-    found = resolve(reference)
-    source = open_source(found)
+    resolved = resolve(reference)
+    source = open_source(resolved)
     identity = identify(source)
     tokenizer = tokenizer_of(source)
     if tokenizer is None:
@@ -98,24 +98,24 @@ def take_over(made: Transformer, loaded: Transformer) -> None:
 
 
 def with_labels(base: Base, names: list[str]) -> Base:
-    """The same body with a classifier of these labels: a new one, unless the model has had this
-    very one."""
+    """The same body with a classifier for these labels: a new one, unless the model already has
+    it."""
     if base.config.encoder is not None and base.config.decoder is not None:
         raise InputError(
             f"{base.name}: an encoder–decoder, for labels",
             expected="an encoder or a decoder",
             fix="use another model",
         )
-    said = {
+    label_keys = {
         "id2label": {str(n): name for n, name in enumerate(names)},
         "label2id": {name: n for n, name in enumerate(names)},
     }
-    if base.head == "sequence" and base.keys.get("id2label") == said["id2label"]:
+    if base.head == "sequence" and base.keys.get("id2label") == label_keys["id2label"]:
         return base
     if base.family is OWN:
         pool = "first" if base.config.decoder is None else "last"
         config = replace(base.config, head=Classifier(labels=len(names), pool=pool))
-        return replace(base, config=config, keys={**own_keys(config), **said}, fresh=True)
+        return replace(base, config=config, keys={**own_keys(config), **label_keys}, fresh=True)
     kind = next((name for name, head in base.family.heads.items() if head == "sequence"), None)
     if kind is None:
         raise InputError(
@@ -127,7 +127,7 @@ def with_labels(base: Base, names: list[str]) -> Base:
         for name, value in base.keys.items()
         if name not in ("num_labels", "problem_type")
     }
-    keys = {**kept, **said, "architectures": [kind]}
+    keys = {**kept, **label_keys, "architectures": [kind]}
     if keys.get("pad_token_id") is None:
         keys["pad_token_id"] = pad_of(base.tokenizer)
     return replace(
@@ -140,7 +140,7 @@ def with_labels(base: Base, names: list[str]) -> Base:
 
 
 def pad_of(tokenizer: Tokenizer) -> int:
-    """What fills short rows; nobody looks at it."""
+    """The padding token; padded positions are masked."""
     return next(
         (id for id in (tokenizer.pad, tokenizer.eos, tokenizer.unknown) if id is not None), 0
     )

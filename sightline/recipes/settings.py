@@ -1,4 +1,5 @@
-"""What every recipe can be told, and how words from a command line become settings."""
+"""The settings that all recipes share, and how `NAME=VALUE` on the command line becomes
+settings."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The settings that all recipes share. A recipe changes the defaults, adds its own, and says
-    what they make."""
+    """The settings that all recipes share. A recipe changes defaults, adds settings of its own, and
+    makes a job of them."""
 
     steps: int = 1000
     minutes: float | None = None
@@ -73,7 +74,7 @@ class Recipe:
         self.training()
 
     def optimizer(self) -> Optimizer:
-        """AdamW, unless a recipe knows better."""
+        """AdamW, unless a recipe overrides it."""
         return AdamW(lr=self.lr, weight_decay=self.weight_decay)
 
     def training(self) -> TrainingConfig:
@@ -90,13 +91,13 @@ class Recipe:
         )
 
     def job(self) -> Job:
-        """Everything that a run needs. May read and prepare data, which takes a while."""
+        """Everything that a run needs. May read and prepare data, which can take a while."""
         raise NotImplementedError
 
     @property
-    def told(self) -> dict[str, Any]:
-        """The settings in plain values. Paths are whole ones: `eval` may be called from
-        elsewhere."""
+    def settings(self) -> dict[str, Any]:
+        """The settings as JSON values. Paths are absolute: `eval` may be called from another
+        folder."""
         return {
             name: str(value.absolute()) if isinstance(value, Path) else value
             for name, value in dataclasses.asdict(self).items()
@@ -110,11 +111,11 @@ class Recipe:
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """Every setting with what it is unless told otherwise."""
+        """Every setting with its default."""
         return {field.name: field.default for field in dataclasses.fields(cls)}
 
     @classmethod
-    def told_by(cls: type[R], words: Mapping[str, Any]) -> R:
+    def from_settings(cls: type[R], words: Mapping[str, Any]) -> R:
         """The recipe with these settings, given as text (`steps=500`) or as values (from TOML)."""
         known = cls.names()
         defaults = cls.defaults()
@@ -142,7 +143,7 @@ class MuonRecipe(Recipe):
     adam_lr: float = 2e-3
     weight_decay: float = 0.0
     second_beta: ClassVar[float] = 0.98
-    """How long AdamW remembers the squares of the gradients."""
+    """AdamW's β₂."""
 
     def optimizer(self) -> Optimizer:
         rest = AdamW(lr=self.adam_lr, betas=(0.9, self.second_beta), weight_decay=0.0)
@@ -150,20 +151,20 @@ class MuonRecipe(Recipe):
 
 
 def key_values(words: Iterable[str]) -> dict[str, str]:
-    """`steps=500` → {"steps": "500"}; of two, the last counts."""
+    """`steps=500` → {"steps": "500"}; the last one counts."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise ConfigError(
-                f"{short_repr(word)} is no setting", expected="NAME=VALUE", fix="--set steps=500"
+                f"{short_repr(word)} is not a setting", expected="NAME=VALUE", fix="--set steps=500"
             )
         found[name.strip().replace("-", "_")] = value.strip()
     return found
 
 
 def value_of(name: str, value: Any, kind: Any, *, usual: Any = None) -> Any:
-    """A word as what the setting wants: a number, a path that is there, a choice, yes or no."""
+    """A value converted to the setting's type: a number, an existing path, a choice, a boolean."""
     kinds = (
         typing.get_args(kind)
         if typing.get_origin(kind) in (typing.Union, types.UnionType)
@@ -187,7 +188,7 @@ def value_of(name: str, value: Any, kind: Any, *, usual: Any = None) -> Any:
 
 
 def spelled(value: Any) -> str:
-    """A value as it is typed behind `--set NAME=`."""
+    """A value as it is typed after `--set NAME=`."""
     return (
         str(value).lower()
         if isinstance(value, bool)
@@ -198,7 +199,7 @@ def spelled(value: Any) -> str:
 
 
 def check_path(name: str, path: Path) -> None:
-    """Something that can be read is there, and it is not empty."""
+    """Refuse a path that does not exist, cannot be read or is empty."""
     try:
         folder = path.is_dir()
         device = path.exists() and not path.is_dir() and not path.is_file()
@@ -227,7 +228,7 @@ def check_path(name: str, path: Path) -> None:
 
 
 def _as(value: Any, kind: Any) -> Any:
-    """The value as this kind, or None."""
+    """The value converted to this type, or None."""
     if typing.get_origin(kind) is typing.Literal:
         return value if value in typing.get_args(kind) else None
     if kind is bool:
@@ -242,7 +243,7 @@ def _as(value: Any, kind: Any) -> Any:
 
 
 def _as_number(text: str, *, whole: bool) -> float | None:
-    """A finite number; whole ones to the last digit, and 1e4 is one."""
+    """A finite number; integers exactly, and 1e4 is an integer."""
     if whole and text.lstrip("+-").isdecimal() and len(text) < 40:
         return int(text)
     try:
@@ -258,7 +259,7 @@ def _as_number(text: str, *, whole: bool) -> float | None:
 
 def _wanted(kinds: tuple[Any, ...]) -> str:
     words = {
-        int: "a whole number",
+        int: "an integer",
         float: "a finite number",
         bool: "true or false",
         str: "a text",

@@ -56,5 +56,5 @@ class Shakespeare(MuonRecipe):
             task=task,
             config=self.training(),
             export=export,
-            told=self.told,
+            settings=self.settings,
         )

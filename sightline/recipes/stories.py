@@ -125,5 +125,5 @@ class Stories(MuonRecipe):
             task=task,
             config=self.training(),
             export=export,
-            told=self.told,
+            settings=self.settings,
         )

@@ -119,5 +119,5 @@ class Translate(MuonRecipe):
             task=task,
             config=self.training(),
             export=export,
-            told=self.told,
+            settings=self.settings,
         )

@@ -34,7 +34,7 @@ def number(
         or not low <= value <= high
         or value == math.inf
     ):
-        kind = "a whole number" if whole else "a finite number"
+        kind = "an integer" if whole else "a finite number"
         bounds = f"{kind} from {low:g}" + ("" if high == math.inf else f" to {high:g}")
         raise ConfigError(
             f"{name} is {short_repr(value)}",

@@ -1,4 +1,4 @@
-"""The loss on what was held out, with the averaged weights where there are any."""
+"""The loss on held-out data, with the averaged (EMA) weights if there are any."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ from contextlib import contextmanager
 import torch
 
 from sightline.training.data.batch import Batch, Task
-from sightline.training.loop import BatchError, Trainee, short_error
+from sightline.training.loop import BatchError, TrainState, short_error
 
 
 @contextmanager
-def best_weights(learner: Trainee) -> Generator[None]:
-    """The averaged weights in place of the last ones, and no dropout, for a while."""
-    own = dict(learner.transformer.named_parameters())
-    last = {name: own[name].detach().clone() for name in learner.ema}
-    learner.transformer.eval()
+def averaged_weights(state: TrainState) -> Generator[None]:
+    """Within the block, the averaged weights replace the last ones, and dropout is off."""
+    own = dict(state.transformer.named_parameters())
+    last = {name: own[name].detach().clone() for name in state.ema}
+    state.transformer.eval()
     try:
         with torch.no_grad():
-            for name, average in learner.ema.items():
+            for name, average in state.ema.items():
                 own[name].copy_(average)
         yield
     finally:
         with torch.no_grad():
             for name, value in last.items():
                 own[name].copy_(value)
-        learner.transformer.train()
+        state.transformer.train()
 
 
 @torch.no_grad()
-def validate(learner: Trainee, task: Task, *, stop: Callable[[], bool] = lambda: False) -> float:
-    """Nats for each target; NaN where nothing is held out, or where `stop` ended it early."""
+def validate(state: TrainState, task: Task, *, stop: Callable[[], bool] = lambda: False) -> float:
+    """Nats per target; NaN if nothing is held out, or if `stop` ended it early."""
     total = 0.0
     count = 0
-    with best_weights(learner):
-        for batch in held_out(learner, task):
-            if learner.crew.agree(stop()):
+    with averaged_weights(state):
+        for batch in held_out_batches(state, task):
+            if state.group.any(stop()):
                 return math.nan
-            mine = batch.share(learner.crew.rank, learner.crew.world).to(learner.transformer.device)
-            _, nll = learner.objective(mine)
+            own_rows = batch.share(state.group.rank, state.group.world_size).to(
+                state.transformer.device
+            )
+            _, nll = state.objective(own_rows)
             total = total + float(nll)
             count = count + batch.count
-    return learner.crew.total(total) / count if count else math.nan
+    return state.group.sum(total) / count if count else math.nan
 
 
-def held_out(learner: Trainee, task: Task) -> Iterator[Batch]:
-    """The task's batches; if they cannot be read, an error that says when."""
+def held_out_batches(state: TrainState, task: Task) -> Iterator[Batch]:
+    """The task's held-out batches; an error names the step."""
     try:
         yield from task.validation()
     except Exception as error:
-        seen = f"step {learner.step}: the held-out data could not be read: {short_error(error)}"
-        raise BatchError(seen, fix="mend the data, then --resume auto") from error
+        seen = f"step {state.step}: the held-out data could not be read: {short_error(error)}"
+        raise BatchError(seen, fix="repair the data, then --resume auto") from error

@@ -1,4 +1,4 @@
-"""Optimisers, and which parameters they treat how.
+"""Optimizers and parameter groups.
 
     hidden    matrices of the blocks                      decay; under Muon: orthogonalised momentum
     head      matrices of the head                        decay, unless it is the embedding's
@@ -22,34 +22,34 @@ from torch import Tensor, nn
 from sightline.core.positions import RelativeTable
 from sightline.errors import InputError
 from sightline.training.config import AdamW, Muon, Optimizer
-from sightline.training.distributed.process_group import held_like, whole
+from sightline.training.distributed.process_group import full_tensor, shard_like
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Parameters that are treated alike."""
+class ParameterGroup:
+    """Parameters with the same optimizer settings."""
 
     name: str
     parameters: list[tuple[str, nn.Parameter]]
     decays: bool
 
-    def said(self, decay: float) -> str:
-        """In one line."""
+    def describe(self, decay: float) -> str:
+        """The group in one line."""
         count = sum(p.numel() for _, p in self.parameters)
         how = f"weight decay {decay:g}" if self.decays and decay else "no weight decay"
         return f"{self.name}: {len(self.parameters)} tensors, {count:,} numbers, {how}"
 
 
-def groups(transformer: nn.Module) -> list[Group]:
-    """Every parameter that learns, in one of four groups."""
+def parameter_groups(transformer: nn.Module) -> list[ParameterGroup]:
+    """Every trainable parameter, in one of four groups."""
     tables = {
         id(part.weight)
         for part in transformer.modules()
         if isinstance(part, (nn.Embedding, RelativeTable))
     }
-    found: dict[str, list[tuple[str, nn.Parameter]]] = {
+    by_kind: dict[str, list[tuple[str, nn.Parameter]]] = {
         "hidden": [],
         "tables": [],
         "head": [],
@@ -64,17 +64,17 @@ def groups(transformer: nn.Module) -> list[Group]:
             kind = "vectors"
         else:
             kind = "head" if name.startswith(("output.", "transformer.output.")) else "hidden"
-        found[kind].append((name, parameter))
+        by_kind[kind].append((name, parameter))
     return [
-        Group(name, members, name in ("hidden", "head"))
-        for name, members in found.items()
+        ParameterGroup(name, members, name in ("hidden", "head"))
+        for name, members in by_kind.items()
         if members
     ]
 
 
 class MuonOptimizer(torch.optim.Optimizer):
-    """W ← W − lr · √max(1, out/in) · orthogonal(momentum); Nesterov's look ahead. Equal shapes are
-    orthogonalised together."""
+    """W ← W − lr · √max(1, out/in) · orthogonal(momentum); with Nesterov momentum. Matrices of
+    equal shape are orthogonalized together."""
 
     def __init__(
         self,
@@ -107,15 +107,17 @@ class MuonOptimizer(torch.optim.Optimizer):
                 self._update(alike, group)
 
     def _update(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
-        directions = orthogonal(
-            torch.stack([whole(self._ahead(p, group["momentum"])).flatten(1) for p in parameters]),
+        directions = orthogonalize(
+            torch.stack(
+                [full_tensor(self._ahead(p, group["momentum"])).flatten(1) for p in parameters]
+            ),
             group["iterations"],
         )
         rows, columns = directions.shape[-2:]
         rate = group["lr"] * max(1.0, rows / columns) ** 0.5
         for parameter, direction in zip(parameters, directions, strict=True):
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            parameter.sub_(held_like(direction.reshape(parameter.shape), parameter), alpha=rate)
+            parameter.sub_(shard_like(direction.reshape(parameter.shape), parameter), alpha=rate)
 
     def _ahead(self, parameter: nn.Parameter, keep: float) -> Tensor:
         """Nesterov: the momentum with this gradient in it, and the gradient once more."""
@@ -127,7 +129,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         return parameter.grad.lerp(state["momentum"], keep)
 
 
-def orthogonal(x: Tensor, iterations: int) -> Tensor:
+def orthogonalize(x: Tensor, iterations: int) -> Tensor:
     """About U Vᵀ of X = U S Vᵀ, for each matrix of a stack: singular values end near 1."""
     a, b, c = NEWTON_SCHULZ
     tall = x.shape[-2] > x.shape[-1]
@@ -147,14 +149,14 @@ MOMENTS: dict[type[torch.optim.Optimizer], set[str]] = {
 
 @dataclass(slots=True)
 class Optimizers:
-    """One optimiser, or Muon with AdamW for what is no hidden matrix. Learning rates are the peak's
-    times a factor."""
+    """One optimizer, or Muon with AdamW for the parameters that are no hidden matrices. Learning
+    rates are the peak rate times a factor."""
 
     parts: list[torch.optim.Optimizer]
     names: dict[int, str]
 
     def set_factor(self, factor: float) -> float:
-        """The rate of this step, of which the first is shown."""
+        """Set the learning rates of this step; returns that of the first group."""
         for part in self.parts:
             for group in part.param_groups:
                 group["lr"] = group["peak"] * factor
@@ -170,18 +172,18 @@ class Optimizers:
 
     def tensors(self) -> dict[str, Tensor]:
         """The state, by parameter and name: `decoder.0.attention.query.weight/exp_avg`."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for part in self.parts:
             for parameter, state in part.state.items():
-                found |= {
+                tensors |= {
                     f"{self.names[id(parameter)]}/{key}": value
                     for key, value in state.items()
                     if isinstance(value, Tensor)
                 }
-        return found
+        return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """What `tensors` gave. What another kind of optimiser has left is of no use to this one."""
+        """Restore what `tensors` returned. State of another optimizer is ignored."""
         by_name: dict[str, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             parameter, key = name.rsplit("/", 1)
@@ -193,60 +195,60 @@ class Optimizers:
                 state = by_name.get(self.names[id(parameter)], {})
                 if state.keys() == wanted:
                     part.state[parameter] = {
-                        key: held_like(value.clone(), parameter) for key, value in state.items()
+                        key: shard_like(value.clone(), parameter) for key, value in state.items()
                     }
 
 
-def said_groups(transformer: nn.Module, config: Optimizer) -> list[str]:
-    """The groups, a line for each."""
+def describe_groups(transformer: nn.Module, config: Optimizer) -> list[str]:
+    """One line per group."""
     rest = config.rest if isinstance(config, Muon) else config
     return [
-        group.said((config if group.name == "hidden" else rest).weight_decay)
-        for group in groups(transformer)
+        group.describe((config if group.name == "hidden" else rest).weight_decay)
+        for group in parameter_groups(transformer)
     ]
 
 
 def make_optimizers(transformer: nn.Module, config: Optimizer) -> Optimizers:
-    """As the configuration says."""
-    found = groups(transformer)
-    if not found:
+    """The optimizers of a configuration."""
+    groups = parameter_groups(transformer)
+    if not groups:
         raise InputError(
             "no parameter of the model learns",
             expected="at least one",
             fix="parameter.requires_grad_()",
         )
-    names = {id(parameter): name for group in found for name, parameter in group.parameters}
+    names = {id(parameter): name for group in groups for name, parameter in group.parameters}
     if isinstance(config, AdamW):
-        return Optimizers([adamw(found, config)], names)
+        return Optimizers([make_adamw(groups, config)], names)
     hidden = [
-        parameter for group in found if group.name == "hidden" for _, parameter in group.parameters
+        parameter for group in groups if group.name == "hidden" for _, parameter in group.parameters
     ]
-    others = [group for group in found if group.name != "hidden"]
-    parts: list[torch.optim.Optimizer] = [muon(hidden, config)] if hidden else []
-    return Optimizers([*parts, adamw(others, config.rest)] if others else parts, names)
+    others = [group for group in groups if group.name != "hidden"]
+    parts: list[torch.optim.Optimizer] = [make_muon(hidden, config)] if hidden else []
+    return Optimizers([*parts, make_adamw(others, config.rest)] if others else parts, names)
 
 
-def muon(hidden: list[nn.Parameter], config: Muon) -> MuonOptimizer:
-    made = MuonOptimizer(
+def make_muon(hidden: list[nn.Parameter], config: Muon) -> MuonOptimizer:
+    optimizer = MuonOptimizer(
         hidden,
         lr=config.lr,
         momentum=config.momentum,
         iterations=config.iterations,
         weight_decay=config.weight_decay,
     )
-    for group in made.param_groups:
+    for group in optimizer.param_groups:
         group["peak"] = config.lr
-    return made
+    return optimizer
 
 
-def adamw(found: list[Group], config: AdamW) -> torch.optim.AdamW:
-    """torch's fused one."""
+def make_adamw(groups: list[ParameterGroup], config: AdamW) -> torch.optim.AdamW:
+    """torch's fused AdamW."""
     members = [
         {
             "params": [p for _, p in group.parameters],
             "weight_decay": config.weight_decay if group.decays else 0.0,
             "peak": config.lr,
         }
-        for group in found
+        for group in groups
     ]
     return torch.optim.AdamW(members, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)

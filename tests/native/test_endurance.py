@@ -129,10 +129,10 @@ def test_an_error_in_one_thread_hangs_no_other() -> None:
     def well() -> None:
         found.extend(engine.run([Rows(engine.begin(), PROMPT)]) for _ in range(50))
 
-    crew = [threading.Thread(target=one, daemon=True) for one in (badly, well, badly, well)]
-    for one in crew:
+    group = [threading.Thread(target=one, daemon=True) for one in (badly, well, badly, well)]
+    for one in group:
         one.start()
-    for one in crew:
+    for one in group:
         one.join(60)
         assert not one.is_alive(), "a thread hangs"
     assert len(found) == 100

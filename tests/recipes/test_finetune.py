@@ -216,7 +216,7 @@ def test_a_pooler_is_kept_and_a_classifier_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_command_line_knows_it(text: Path) -> None:
-    made = RECIPES["finetune"].told_by(
+    made = RECIPES["finetune"].from_settings(
         {"model": "gpt2", "text": str(text), "lora": "16", "matrices": "all"}
     )
     assert isinstance(made, Finetune)

@@ -31,7 +31,9 @@ def test_words_become_values(tmp_path: Path) -> None:
         "schedule=wsd",
         f"text={tmp_path / 'a.txt'}",
     ]
-    made = Some.told_by(key_values([*words, "width=16", "width=32", "save-every=7", "label=a=b"]))
+    made = Some.from_settings(
+        key_values([*words, "width=16", "width=32", "save-every=7", "label=a=b"])
+    )
     assert (made.steps, made.seed, made.lr, made.minutes, made.compile, made.schedule) == (
         1000,
         9007199254740993,
@@ -53,22 +55,22 @@ def test_what_was_told_makes_the_same_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("a")
-    told = Some.told_by({"text": "a.txt", "width": 3, "minutes": 2}).told
-    assert told["text"] == str(tmp_path / "a.txt")
+    settings = Some.from_settings({"text": "a.txt", "width": 3, "minutes": 2}).settings
+    assert settings["text"] == str(tmp_path / "a.txt")
     monkeypatch.chdir("/")
-    assert Some.told_by(told).told == told
+    assert Some.from_settings(settings).settings == settings
 
 
 @pytest.mark.parametrize(
     ("name", "value", "seen"),
     [
         ("widht", "3", "did you mean 'width'?"),
-        ("width", "0", "width is 0; expected a whole number"),
+        ("width", "0", "width is 0; expected an integer"),
         ("width", "x", "Fix: --set width=8"),
         ("width", True, "width is True"),
         ("width", [3], r"width is \[3\]"),
         ("width", "9" * 50, "width is"),
-        ("steps", "1e99", "expected a whole number"),
+        ("steps", "1e99", "expected an integer"),
         ("lr", float("nan"), "lr is nan; expected a finite number"),
         ("lr", "-1", "lr is -1.0"),
         ("dropout", "1", "dropout is 1.0"),
@@ -93,7 +95,7 @@ def test_what_cannot_be(
     (tmp_path / "empty").mkdir()
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match=seen) as refusal:
-        Some.told_by({name: value})
+        Some.from_settings({name: value})
     assert "\n" not in str(refusal.value)
 
 

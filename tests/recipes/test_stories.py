@@ -45,7 +45,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_transformers_opens_it(place: Path) -> None:
     """The model that is handed out: the same logits and the same tokens in Hugging Face's own
     code."""
-    job = RECIPES["stories"].told_by({**SMALL, "text": "my.txt"}).job()
+    job = RECIPES["stories"].from_settings({**SMALL, "text": "my.txt"}).job()
     events = list(train(job, place / "run"))
     losses = [event.loss for event in events if isinstance(event, StepEvent)]
     assert len(losses) == 6
@@ -115,7 +115,7 @@ def test_a_prepared_folder(place: Path) -> None:
 )
 def test_mistakes(settings: dict[str, object], said: str) -> None:
     with pytest.raises(SightlineError, match=said):
-        Stories.told_by({**SMALL, **settings}).job()
+        Stories.from_settings({**SMALL, **settings}).job()
 
 
 def test_dropout_is_the_attentions() -> None:

@@ -97,7 +97,7 @@ def train_all(what: Job, folder: Path, **how: Any) -> list[Event]:
 
 def weights(folder: Path) -> dict[str, Tensor]:
     """All that the newest checkpoint holds: weights, moments, averages."""
-    path, notes = state.newest(folder)
+    path, notes = state.newest_complete(folder)
     assert path is not None, notes
     return checkpoint(path)
 

@@ -1,4 +1,4 @@
-"""A crew of one, and the tensors that processes share."""
+"""A group of one, and the tensors that processes share."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ import torch
 from torch import nn
 
 from sightline.training.distributed.process_group import (
-    ALONE,
-    Crew,
+    SINGLE_PROCESS,
+    ProcessGroup,
     checksum,
-    held_like,
-    in_parts,
-    whole,
+    full_tensor,
+    is_sharded,
+    shard_like,
 )
 
 
 def test_one_process_alone_agrees_with_itself() -> None:
-    assert ALONE.leads
-    assert ALONE.device == torch.device("cpu")
-    assert [ALONE.agree(flag) for flag in (True, False)] == [True, False]
-    assert ALONE.total(2.5) == ALONE.first(2.5) == 2.5
-    assert ALONE.same(7)
+    assert SINGLE_PROCESS.leads
+    assert SINGLE_PROCESS.device == torch.device("cpu")
+    assert [SINGLE_PROCESS.agree(flag) for flag in (True, False)] == [True, False]
+    assert SINGLE_PROCESS.total(2.5) == SINGLE_PROCESS.first(2.5) == 2.5
+    assert SINGLE_PROCESS.same(7)
     tensors = {"a": torch.ones(2)}
-    assert ALONE.full(tensors) == tensors
-    ALONE.meet()
+    assert SINGLE_PROCESS.full(tensors) == tensors
+    SINGLE_PROCESS.meet()
 
 
 def test_only_the_first_leads() -> None:
-    assert [Crew(rank, 3).leads for rank in range(3)] == [True, False, False]
+    assert [ProcessGroup(rank, 3).leads for rank in range(3)] == [True, False, False]
 
 
 def test_the_objective_goes_to_the_crews_device() -> None:
     module = nn.Linear(2, 3)
-    assert ALONE.wrap(module) is module
-    with ALONE.syncing(module, last=False):
+    assert SINGLE_PROCESS.wrap(module) is module
+    with SINGLE_PROCESS.syncing(module, last=False):
         pass
-    assert Crew(device=torch.device("meta")).wrap(module).weight.device.type == "meta"
+    assert ProcessGroup(device=torch.device("meta")).wrap(module).weight.device.type == "meta"
 
 
 def test_a_plain_tensor_is_whole_already() -> None:
     tensor = torch.randn(3, 4)
-    assert not in_parts(tensor)
-    assert whole(tensor) is tensor
-    assert held_like(tensor, torch.zeros(3, 4)) is tensor
+    assert not is_sharded(tensor)
+    assert full_tensor(tensor) is tensor
+    assert shard_like(tensor, torch.zeros(3, 4)) is tensor
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

@@ -23,9 +23,15 @@ import sightline as sl
 from sightline.errors import ConfigError, InputError
 from sightline.training import loss
 from sightline.training.config import AdamW, Muon, Schedule, TrainingConfig
-from sightline.training.distributed.process_group import ALONE, Crew, checksum, in_parts, whole
-from sightline.training.distributed.strategies import crew_here, exchanged
-from sightline.training.loop import StepEvent, Trainee, backward, steps, trainee
+from sightline.training.distributed.process_group import (
+    SINGLE_PROCESS,
+    ProcessGroup,
+    checksum,
+    full_tensor,
+    is_sharded,
+)
+from sightline.training.distributed.strategies import join_process_group, run_collective
+from sightline.training.loop import StepEvent, TrainState, make_train_state
 from sightline.training.run import Evaluated, Job, train
 from sightline.training.state import checkpoint as state
 from sightline.training.state.export import Export
@@ -44,7 +50,7 @@ MODELS = {
 }
 
 
-def learner(crew: Crew, model: str = "tied", **changes: Any) -> Trainee:
+def learner(group: ProcessGroup, model: str = "tied", **changes: Any) -> TrainState:
     settings: dict[str, Any] = {
         "steps": 4,
         "optimizer": AdamW(),
@@ -52,15 +58,15 @@ def learner(crew: Crew, model: str = "tied", **changes: Any) -> Trainee:
         "clip": 0.5,
     }
     torch.manual_seed(0)
-    return trainee(sl.build(MODELS[model]), TrainingConfig(**(settings | changes)), crew)
+    return make_train_state(sl.build(MODELS[model]), TrainingConfig(**(settings | changes)), group)
 
 
-def weights(self: Trainee) -> dict[str, Tensor]:
+def weights(self: TrainState) -> dict[str, Tensor]:
     """The last ones and the averaged."""
     both = dict(self.transformer.named_parameters()) | {
         f"average of {name}": t for name, t in self.ema.items()
     }
-    return {name: whole(t.detach()).clone() for name, t in both.items()}
+    return {name: full_tensor(t.detach()).clone() for name, t in both.items()}
 
 
 def farthest(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
@@ -68,45 +74,45 @@ def farthest(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
-# --------------------------------------------------------------------------------------- the crew
+# --------------------------------------------------------------------------------------- the group
 
 
 def test_without_torchrun_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    with crew_here(device="cpu") as crew:
-        assert crew == ALONE
+    with join_process_group(device="cpu") as group:
+        assert group == SINGLE_PROCESS
 
 
 def test_what_is_wrong_with_the_environment_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         pytest.raises(ConfigError, match=r"strategy 'fspd'. Fix: did you mean 'fsdp'\?"),
-        crew_here("fspd"),
+        join_process_group("fspd"),
     ):
         pass
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with (
-        pytest.raises(InputError, match="RANK='first' in the environment; expected a whole number"),
-        crew_here(),
+        pytest.raises(InputError, match="RANK='first' in the environment; expected an integer"),
+        join_process_group(),
     ):
         pass
 
 
-def questions(crew: Crew) -> list[Any]:
-    crew.meet()
-    mine = {"a": torch.full((2,), float(crew.rank))}
+def questions(group: ProcessGroup) -> list[Any]:
+    group.barrier()
+    mine = {"a": torch.full((2,), float(group.rank))}
     answers = [
-        crew.leads,
-        crew.agree(crew.rank == 1),
-        crew.agree(False),
-        crew.total(crew.rank + 0.5),
-        crew.first(10.0 + crew.rank),
+        group.is_main,
+        group.any(group.rank == 1),
+        group.any(False),
+        group.sum(group.rank + 0.5),
+        group.broadcast(10.0 + group.rank),
     ]
     return [
         *answers,
-        crew.same(2**61),
-        crew.same(2**61 + crew.rank),
-        {name: t.tolist() for name, t in crew.full(mine).items()},
+        group.all_equal(2**61),
+        group.all_equal(2**61 + group.rank),
+        {name: t.tolist() for name, t in group.gather(mine).items()},
     ]
 
 
@@ -118,7 +124,7 @@ def test_a_crew_agrees() -> None:
 # ------------------------------------------------------------------------------ the same learning
 
 
-def gradients(crew: Crew) -> dict[str, tuple[float, float, dict[str, Tensor]]]:
+def gradients(group: ProcessGroup) -> dict[str, tuple[float, float, dict[str, Tensor]]]:
     """Of every model, with the parts of the batch and the chunks of the head as small as they get.
     Five rows are not shared evenly; with one row, a process has nothing to do but takes part."""
     found = {}
@@ -126,11 +132,11 @@ def gradients(crew: Crew) -> dict[str, tuple[float, float, dict[str, Tensor]]]:
         (name, *more) for name in MODELS if name != "dropout" for more in ((1, 5), (2, 5), (1, 1))
     ]:
         self = learner(
-            crew, name, accumulate=accumulate, clip=0.0, checkpoint_activations=accumulate == 2
+            group, name, accumulate=accumulate, clip=0.0, checkpoint_activations=accumulate == 2
         )
-        value, norm = backward(self, Sentences(MODELS[name], rows).batch(0)) or (0.0, 0.0)
+        value, norm = self.backward(Sentences(MODELS[name], rows).batch(0)) or (0.0, 0.0)
         slopes = {
-            n: whole(p.grad).clone()
+            n: full_tensor(p.grad).clone()
             for n, p in self.transformer.named_parameters()
             if p.grad is not None
         }
@@ -138,14 +144,14 @@ def gradients(crew: Crew) -> dict[str, tuple[float, float, dict[str, Tensor]]]:
     return found
 
 
-def small_chunks(crew: Crew) -> dict[str, tuple[float, float, dict[str, Tensor]]]:
+def small_chunks(group: ProcessGroup) -> dict[str, tuple[float, float, dict[str, Tensor]]]:
     loss.CHUNK = 29 * 4
-    return gradients(crew)
+    return gradients(group)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_gradients_are_those_of_one_process(strategy: str) -> None:
-    alone = gradients(ALONE)
+    alone = gradients(SINGLE_PROCESS)
     for found in together(small_chunks, strategy=strategy):
         assert found.keys() == alone.keys()
         for name, (value, norm, slopes) in alone.items():
@@ -154,23 +160,23 @@ def test_gradients_are_those_of_one_process(strategy: str) -> None:
             assert farthest(found[name][2], slopes) < 1e-6, name
 
 
-def learned(crew: Crew) -> dict[str, tuple[list[Any], bool, dict[str, Tensor]]]:
+def learned(group: ProcessGroup) -> dict[str, tuple[list[Any], bool, dict[str, Tensor]]]:
     """Losses and gradient norms, whether the weights are in parts, and the weights and averages at
     the end."""
     found = {}
     for model, optimizer in [
         (model, optimizer) for model in ("tied", "sphere") for optimizer in (AdamW(), Muon())
     ]:
-        self = learner(crew, model, optimizer=optimizer, ema=0.9, accumulate=2)
-        events = [(event.loss, event.grad_norm) for event in steps(self, Random(rows=5))]
-        parts = all(in_parts(p) for p in self.transformer.parameters())
+        self = learner(group, model, optimizer=optimizer, ema=0.9, accumulate=2)
+        events = [(event.loss, event.grad_norm) for event in self.steps(Random(rows=5))]
+        parts = all(is_sharded(p) for p in self.transformer.parameters())
         found[f"{model} {type(optimizer).__name__}"] = events, parts, weights(self)
     return found
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_learn_what_one_learns(strategy: str) -> None:
-    alone = learned(ALONE)
+    alone = learned(SINGLE_PROCESS)
     for found in together(learned, strategy=strategy):
         for name, (events, _, final) in alone.items():
             assert np.allclose(found[name][0], events, atol=1e-5), name
@@ -196,29 +202,31 @@ def job(task: Random, model: str = "untied", **changes: Any) -> Job:
 
 
 def stretch(
-    crew: Crew, folder: Path, last: int, optimizer: Any = None, model: str = "untied"
+    group: ProcessGroup, folder: Path, last: int, optimizer: Any = None, model: str = "untied"
 ) -> tuple[list[Any], list[Any], dict[str, Tensor]]:
     """A run, or more of it, until step `last`: its losses, the samples it learned from, and the
     weights it began with."""
     work, found = job(Random(rows=5), model, optimizer=optimizer or AdamW()), []
-    begun = restored(crew, work, folder)
-    for event in train(work, folder, crew=crew, stop=lambda: bool(found) and found[-1][1] >= last):
+    begun = restored(group, work, folder)
+    for event in train(
+        work, folder, group=group, stop=lambda: bool(found) and found[-1][1] >= last
+    ):
         if isinstance(event, StepEvent | Evaluated):
             found.append((type(event).__name__, event.step, event.loss))  # noqa: PERF401
     learned_from = {step - 1 for kind, step, _ in found if kind == "StepEvent"}
     return found, [given for given in work.task.given if given[0] in learned_from], begun
 
 
-def restored(crew: Crew, work: Job, folder: Path) -> dict[str, Tensor]:
-    """Everything that a crew of this kind reads from the newest checkpoint, put together again."""
-    path, _ = state.newest(folder)
+def restored(group: ProcessGroup, work: Job, folder: Path) -> dict[str, Tensor]:
+    """Everything that a group of this kind reads from the newest checkpoint, put together again."""
+    path, _ = state.newest_complete(folder)
     if path is None:
         return {}
-    self = trainee(work.make(), work.config, crew)
-    state.restore(self, path)
+    self = make_train_state(work.make(), work.config, group)
+    state.restore_checkpoint(self, path)
     return {
         f"{file}/{name}": t.clone()
-        for file, tensors in state.parts(self).items()
+        for file, tensors in state.checkpoint_tensors(self).items()
         for name, t in tensors.items()
     }
 
@@ -237,13 +245,13 @@ def test_a_run_goes_on_with_another_number_of_processes(
 ) -> None:
     """One, then two, then one again: the same samples and losses as one all along, and every tensor
     bit for bit as it was saved."""
-    plain, samples, _ = stretch(ALONE, tmp_path / "plain", 6, optimizer)
-    first = stretch(ALONE, tmp_path / "a", 2, optimizer)
+    plain, samples, _ = stretch(SINGLE_PROCESS, tmp_path / "plain", 6, optimizer)
+    first = stretch(SINGLE_PROCESS, tmp_path / "a", 2, optimizer)
     saved = contents(tmp_path / "a")
     second = together(stretch, tmp_path / "a", 4, optimizer, strategy=strategy)
     assert exactly(second[0][2], saved)
     saved = contents(tmp_path / "a")
-    third = stretch(ALONE, tmp_path / "a", 6, optimizer)
+    third = stretch(SINGLE_PROCESS, tmp_path / "a", 6, optimizer)
     assert exactly(third[2], saved)
     assert first[1] + second[0][1] + third[1] == first[1] + second[1][1] + third[1] == samples
     for rank in (0, 1):
@@ -285,15 +293,15 @@ def exactly(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def told_to_stop(crew: Crew, folder: Path) -> int:
+def told_to_stop(group: ProcessGroup, folder: Path) -> int:
     """One process gets SIGTERM in its third step."""
     flag: list[bool] = []
     signal.signal(signal.SIGTERM, lambda *_: flag.append(True))
     task, last = Random(), 0
     for event in train(
-        job(task, steps=100, save_every=100), folder, crew=crew, stop=lambda: bool(flag)
+        job(task, steps=100, save_every=100), folder, group=group, stop=lambda: bool(flag)
     ):
-        if crew.rank == 1 and getattr(event, "step", 0) == 3:
+        if group.rank == 1 and getattr(event, "step", 0) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         last = event.step if isinstance(event, StepEvent) else last
     return last
@@ -301,12 +309,12 @@ def told_to_stop(crew: Crew, folder: Path) -> int:
 
 def test_a_signal_to_one_ends_all_at_the_same_step(tmp_path: Path) -> None:
     assert together(told_to_stop, tmp_path) == [3, 3]
-    path, _ = state.newest(tmp_path)
+    path, _ = state.newest_complete(tmp_path)
     assert path is not None
     assert path.name == "step-00000003"
 
 
-def audited(crew: Crew, folder: Path) -> list[str]:
+def audited(group: ProcessGroup, folder: Path) -> list[str]:
     """What this process changed below the folder, as the interpreter itself reports it."""
     changed: list[str] = []
 
@@ -322,12 +330,12 @@ def audited(crew: Crew, folder: Path) -> list[str]:
             changed.append(event)
 
     sys.addaudithook(look)
-    for _ in train(job(Random()), folder, crew=crew):
+    for _ in train(job(Random()), folder, group=group):
         pass
     for _ in train(
         job(Random(), steps=8, optimizer=AdamW(lr=0.1)),
         folder,
-        crew=crew,
+        group=group,
         accept=frozenset({"settings"}),
     ):
         pass
@@ -345,14 +353,14 @@ def test_only_the_first_process_writes(tmp_path: Path, strategy: str) -> None:
 # ----------------------------------------------------------------------------------------- faults
 
 
-def changed_weight(crew: Crew, folder: Path, rank: int) -> None:
+def changed_weight(group: ProcessGroup, folder: Path, rank: int) -> None:
     """A bit flips in one process after the third step."""
     work = job(Random())
     models: list[sl.Transformer] = []
     make = work.make
     work = replace(work, make=lambda: models.append(make()) or models[-1])
-    for event in train(work, folder, crew=crew):
-        if crew.rank == rank and getattr(event, "step", 0) == 3:
+    for event in train(work, folder, group=group):
+        if group.rank == rank and getattr(event, "step", 0) == 3:
             models[0].decoder.norm.weight.data.view(torch.int32)[0] ^= 1
 
 
@@ -372,7 +380,7 @@ def test_a_process_with_other_weights_is_noticed_before_they_are_saved(
 
 def test_an_exchange_ends_when_no_thread_holds_the_numbers() -> None:
     held: list[Tensor] = []
-    numbers = exchanged(
+    numbers = run_collective(
         lambda tensor: (held.append(tensor), threading.Timer(0.1, held.clear).start()),
         torch.zeros(2),
     )
@@ -380,24 +388,24 @@ def test_an_exchange_ends_when_no_thread_holds_the_numbers() -> None:
     assert numbers.tolist() == [0, 0]
 
 
-def from_two_folders(crew: Crew, folder: Path) -> None:
-    for _ in train(job(Random()), folder / str(crew.rank), crew=crew):
+def from_two_folders(group: ProcessGroup, folder: Path) -> None:
+    for _ in train(job(Random()), folder / str(group.rank), group=group):
         pass
 
 
 def test_a_folder_that_is_not_shared_is_noticed_on_resuming(tmp_path: Path) -> None:
     for rank, last in enumerate((4, 2)):
-        stretch(ALONE, tmp_path / str(rank), last)
+        stretch(SINGLE_PROCESS, tmp_path / str(rank), last)
     said = together(from_two_folders, tmp_path)
     assert [s.split(";")[0] for s in said] == [
         f"CrewError: process {n} is at step {at}, others are not" for n, at in enumerate((4, 2))
     ]
 
 
-def dying(crew: Crew, how: str) -> float:
+def dying(group: ProcessGroup, how: str) -> float:
     """The second process dies or hangs in its third step; the first goes on."""
-    for event in steps(learner(crew, steps=10**6), Random()):
-        if crew.rank == 1 and event.step == 3:
+    for event in learner(group, steps=10**6).steps(Random()):
+        if group.rank == 1 and event.step == 3:
             if how == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
             elif how == "fails":
@@ -423,19 +431,19 @@ def test_nobody_waits_for_ever(how: str, strategy: str) -> None:
     first, second = together(
         dying, how, strategy=strategy, timeout=patience, need=[0] if how == "hangs" else [0, 1]
     )
-    gone = f"another process of this run is gone, or has not answered for {patience} seconds"
+    gone = f"another process of this run ended, or has not answered for {patience} seconds"
     assert first.startswith(f"CrewError: {gone}; expected all of them, until the end. Fix: ")
     assert first.endswith("--resume auto")
     assert second == (None if how != "fails" else "ValueError: out of everything")
 
 
-def not_finite(crew: Crew) -> tuple[list[Any], int]:
+def not_finite(group: ProcessGroup) -> tuple[list[Any], int]:
     """The second process's rows give NaN at step 2."""
-    self = learner(crew, on_bad="skip")
+    self = learner(group, on_bad="skip")
     task = Random()
     before = 0
     found = []
-    for event in steps(self, Poisoned(task, self, crew)):
+    for event in self.steps(Poisoned(task, self, group)):
         same = checksum(self.transformer.parameters()) == before
         found.append((event.step, event.skipped, same))
         before = checksum(self.transformer.parameters())
@@ -447,12 +455,12 @@ class Poisoned:
 
     fingerprint = "poison"
 
-    def __init__(self, task: Random, self_: Trainee, crew: Crew) -> None:
-        self.task, self.learner, self.crew = task, self_, crew
+    def __init__(self, task: Random, self_: TrainState, group: ProcessGroup) -> None:
+        self.task, self.learner, self.group = task, self_, group
 
     def batch(self, step: int) -> Any:
         objective: Any = self.learner.objective
-        objective.module.z_loss = float("inf") if step == 2 and self.crew.rank == 1 else 0.0
+        objective.module.z_loss = float("inf") if step == 2 and self.group.rank == 1 else 0.0
         return self.task.batch(step)
 
 
@@ -470,8 +478,8 @@ def test_what_is_not_finite_in_one_is_left_out_by_all() -> None:
 
 SCRIPT = """
 from sightline.training.distributed.strategies import crew_here, exchanged
-with crew_here(device="cpu") as crew:
-    print(f"[{crew.rank} of {crew.world}: {crew.total(crew.rank + 1):g}]", flush=True)
+with crew_here(device="cpu") as group:
+    print(f"[{group.rank} of {group.world_size}: {group.sum(group.rank + 1):g}]", flush=True)
 """
 
 
@@ -506,8 +514,8 @@ def test_the_group_of_a_failed_exchange_is_never_freed(
     }.items():
         monkeypatch.setenv(name, value)
     group: object = None
-    with suppress(ValueError), crew_here() as crew:
-        assert crew.total(2.0) == 2.0
+    with suppress(ValueError), join_process_group() as joined:
+        assert joined.sum(2.0) == 2.0
         group = torch.distributed.group.WORLD
         before = sys.getrefcount(group)
         if badly:

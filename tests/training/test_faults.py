@@ -20,7 +20,13 @@ import torch
 from sightline.errors import CheckpointError, InputError
 from sightline.training.config import AdamW, Schedule
 from sightline.training.data.batch import Batch
-from sightline.training.loop import BatchError, MemoryFullError, StepEvent, Trainee, trainee
+from sightline.training.loop import (
+    BatchError,
+    MemoryFullError,
+    StepEvent,
+    TrainState,
+    make_train_state,
+)
 from sightline.training.run import Evaluated, Event, Job, train
 from sightline.training.state import checkpoint as state
 from tests.training.disk import failing_at, watching
@@ -58,10 +64,10 @@ def two_checkpoints(tmp_path: Path) -> Path:
 def test_a_save_that_fails_at_any_write_leaves_what_was_there(tmp_path: Path, code: int) -> None:
     """At each call in turn. The checkpoints before are bit-equal, nothing half-written stays,
     the error says so."""
-    who = trainee(model(), config())
+    who = make_train_state(model(), config())
     for step in (1, 2):
         who.step = step
-        state.save(who, tmp_path, {}, validation=None, keep=2)
+        state.save_checkpoint(who, tmp_path, {}, validation=None, keep=2)
     before, number, failures = files(tmp_path), 0, 0
     while True:
         number, who.step = number + 1, 3
@@ -72,8 +78,8 @@ def test_a_save_that_fails_at_any_write_leaves_what_was_there(tmp_path: Path, co
             assert files(tmp_path) == before
             failures += 1
         else:
-            assert state.verify(tmp_path / "checkpoints" / "step-00000003") == ""
-            assert len([p for p in state.checkpoints(tmp_path) if not state.verify(p)]) >= 2
+            assert state.find_damage(tmp_path / "checkpoints" / "step-00000003") == ""
+            assert len([p for p in state.checkpoints(tmp_path) if not state.find_damage(p)]) >= 2
             if reached < number:
                 break
         shutil.rmtree(tmp_path)
@@ -83,7 +89,7 @@ def test_a_save_that_fails_at_any_write_leaves_what_was_there(tmp_path: Path, co
     assert failures > 10
 
 
-def saved_with_fault(who: Trainee, folder: Path, number: int, code: int) -> tuple[str, int]:
+def saved_with_fault(who: TrainState, folder: Path, number: int, code: int) -> tuple[str, int]:
     """What the save said, if it failed, and how many calls it made."""
     reached: list[str] = []
     fail = failing_at(number, code)
@@ -94,7 +100,7 @@ def saved_with_fault(who: Trainee, folder: Path, number: int, code: int) -> tupl
 
     try:
         with watching(before):
-            state.save(who, folder, {}, validation=None, keep=2)
+            state.save_checkpoint(who, folder, {}, validation=None, keep=2)
     except CheckpointError as error:
         return str(error), len(reached)
     return "", len(reached)
@@ -165,7 +171,7 @@ def test_a_stop_whose_save_fails_is_an_error(tmp_path: Path) -> None:
 
     with watching(full), pytest.raises(CheckpointError, match="step-00000003 could not be written"):
         stopping(job(), tmp_path, 3)
-    assert state.newest(tmp_path) == (tmp_path / "checkpoints" / "step-00000002", [])
+    assert state.newest_complete(tmp_path) == (tmp_path / "checkpoints" / "step-00000002", [])
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -272,13 +278,15 @@ def test_memory_that_torch_cannot_have(tmp_path: Path) -> None:
         match=r"step 3: not enough memory for a batch of 3 × 6 tokens in 1 part; .*Fix: accumulate=2",
     ):
         train_all(what, tmp_path / "run")
-    assert state.newest(tmp_path / "run") == (
+    assert state.newest_complete(tmp_path / "run") == (
         tmp_path / "run" / "checkpoints" / "step-00000003",
         [],
     )
     small[0] = True
     events = train_all(replace(what, config=config(accumulate=2)), tmp_path / "run")
-    assert "changed: training.accumulate: 1 → 2; sums may round otherwise" in notes(events)
+    assert "changed: training.accumulate: 1 → 2; results may differ in the last bits" in notes(
+        events
+    )
     assert saved(events)[-1] == 6
 
 
@@ -308,11 +316,14 @@ def test_data_that_is_gone(tmp_path: Path) -> None:
     what = job(Numbers(before=read))
     (shards / "3.npy").rename(tmp_path / "away.npy")
     with pytest.raises(
-        BatchError, match=r"step 3: its batch could not be made: FileNotFoundError: .*3\.npy"
+        BatchError, match=r"step 3: the batch could not be made: FileNotFoundError: .*3\.npy"
     ) as caught:
         train_all(what, tmp_path / "run")
     assert isinstance(caught.value.__cause__, FileNotFoundError)
-    assert state.newest(tmp_path / "run")[0] == tmp_path / "run" / "checkpoints" / "step-00000003"
+    assert (
+        state.newest_complete(tmp_path / "run")[0]
+        == tmp_path / "run" / "checkpoints" / "step-00000003"
+    )
     (tmp_path / "away.npy").rename(shards / "3.npy")
     train_all(what, tmp_path / "run")
     train_all(what, tmp_path / "whole")
@@ -329,7 +340,7 @@ def test_held_out_data_that_is_gone(tmp_path: Path) -> None:
     what = job(Numbers(before_validation=read))
     with pytest.raises(BatchError, match="step 3: the held-out data could not be read: OSError"):
         train_all(what, tmp_path)
-    assert state.newest(tmp_path)[0] == tmp_path / "checkpoints" / "step-00000003"
+    assert state.newest_complete(tmp_path)[0] == tmp_path / "checkpoints" / "step-00000003"
     gone[0] = False
     assert [event.step for event in train_all(what, tmp_path) if isinstance(event, Evaluated)] == [
         3,
@@ -388,7 +399,7 @@ def test_a_second_trainer_is_refused(tmp_path: Path) -> None:
     may begin."""
     first = train(job(), tmp_path)
     next(first)
-    with pytest.raises(InputError, match="another trainer is at work here"):
+    with pytest.raises(InputError, match="another trainer is using this folder"):
         train_all(job(), tmp_path)
     child = os.fork()
     if not child:

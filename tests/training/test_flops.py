@@ -12,7 +12,7 @@ import sightline as sl
 from sightline.explain.counts import forward_flops
 from sightline.training.data.batch import IGNORED, Batch
 from sightline.training.flops import step_flops
-from sightline.training.loop import steps, trainee
+from sightline.training.loop import make_train_state
 from sightline.training.loss import Objective
 from tests.training.small import Numbers, config, model
 
@@ -79,8 +79,8 @@ def test_frozen_matrices_cost_no_gradient_of_their_own() -> None:
 
 
 def test_mfu_is_the_part_of_the_peak_that_was_used() -> None:
-    event = next(steps(trainee(model(), config()), Numbers(), peak_flops=1e9))
+    event = next(make_train_state(model(), config()).steps(Numbers(), peak_flops=1e9))
     assert event.mfu == pytest.approx(
         step_flops(model(), Numbers().made(0, 0)) * event.tokens_per_second / 18 / 1e9
     )
-    assert next(steps(trainee(model(), config()), Numbers())).mfu is None
+    assert next(make_train_state(model(), config()).steps(Numbers())).mfu is None

@@ -101,8 +101,8 @@ def killed_at_each_call(tmp_path: Path, what: Job, before: Path | None) -> int:
 
 def whole_ones_stay(before: Path, folder: Path) -> None:
     """At least two complete checkpoints, and the newest of before is not touched."""
-    assert len([path for path in state.checkpoints(folder) if not state.verify(path)]) >= 2
-    newest, _ = state.newest(before)
+    assert len([path for path in state.checkpoints(folder) if not state.find_damage(path)]) >= 2
+    newest, _ = state.newest_complete(before)
     assert newest is not None
     assert same(checkpoint(newest), checkpoint(folder / "checkpoints" / newest.name))
 

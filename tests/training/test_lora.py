@@ -20,7 +20,7 @@ from sightline.training.config import AdamW
 from sightline.training.data.batch import Batch
 from sightline.training.lora import LowRank, adapters, add_adapters, merged, merged_tensors
 from sightline.training.loss import Objective
-from sightline.training.optimizers import groups, make_optimizers
+from sightline.training.optimizers import make_optimizers, parameter_groups
 from sightline.training.state.lora_files import load_adapters, save_adapters
 from tests.families.oracle import ours, reference, tokens
 from tests.support.tiny import SIZE
@@ -119,7 +119,7 @@ def test_only_the_adapters_learn() -> None:
     torch.manual_seed(0)
     model = filled(add_adapters(sl.build(sl.gpt(**SIZE)), rank=4))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    assert [(group.name, len(group.parameters)) for group in groups(model)] == [
+    assert [(group.name, len(group.parameters)) for group in parameter_groups(model)] == [
         ("hidden", 2 * 2 * SIZE["layers"])
     ]
     optimizers = make_optimizers(model, AdamW(lr=0.1))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sightline.training.data.batch import Batch
-from sightline.training.loop import NotFiniteError, StepEvent, backward, trainee
+from sightline.training.loop import NotFiniteError, StepEvent, make_train_state
 from sightline.training.state import checkpoint as state
 from tests.training.small import (
     Numbers,
@@ -46,7 +46,7 @@ def test_stop(tmp_path: Path, case: str) -> None:
     poison = Poison(3, **CASES[case])
     with pytest.raises(NotFiniteError, match=r"^step 3: loss .*no weight was changed"):
         train_all(poison.job(), tmp_path)
-    assert state.newest(tmp_path) == (tmp_path / "checkpoints" / "step-00000002", [])
+    assert state.newest_complete(tmp_path) == (tmp_path / "checkpoints" / "step-00000002", [])
     assert all(bool(tensor.isfinite().all()) for tensor in weights(tmp_path).values())
 
 
@@ -56,7 +56,7 @@ def test_skip(tmp_path: Path, case: str) -> None:
     step."""
     events = train_all(Poison(3, **CASES[case]).job(on_bad="skip"), tmp_path / "run")
     assert [event.step for event in events if isinstance(event, StepEvent) and event.skipped] == [4]
-    by_hand = trainee(model(dropout=0.1), config())
+    by_hand = make_train_state(model(dropout=0.1), config())
     run_by_hand(by_hand, without={3})
     found = {
         name.removeprefix("model "): tensor
@@ -86,7 +86,7 @@ def run_by_hand(who: Any, without: set[int]) -> None:
         torch.manual_seed(int(random(0, 1, step, 0).integers(2**63)))
         who.optimizers.set_factor(factor(who.config.schedule, step, 6))
         if step not in without:
-            assert backward(who, Numbers().made(0, step)) is not None
+            assert who.backward(Numbers().made(0, step)) is not None
             who.optimizers.step()
             who.optimizers.zero()
 
@@ -95,8 +95,8 @@ def test_rewind(tmp_path: Path) -> None:
     """Back to the last checkpoint, and without all batches since: steps 2 and 3."""
     poison = Poison(3)
     events = train_all(poison.job(on_bad="rewind"), tmp_path / "run")
-    assert "back to step 2, and the batches of steps 2 to 3 are left out" in " ".join(notes(events))
-    by_hand = trainee(model(dropout=0.1), config())
+    assert "back to step 2, and the batches of steps 2 to 3 are skipped" in " ".join(notes(events))
+    by_hand = make_train_state(model(dropout=0.1), config())
     run_by_hand(by_hand, without={2, 3})
     found = {
         name.removeprefix("model "): tensor
@@ -153,7 +153,7 @@ def test_a_weight_that_is_not_finite_is_never_saved(tmp_path: Path, policy: str)
 
     what = job(Numbers(before=spoil), make=make, on_bad=policy)
     if policy == "rewind":
-        assert "back to step 2, and the batches of steps 2 to 3 are left out" in " ".join(
+        assert "back to step 2, and the batches of steps 2 to 3 are skipped" in " ".join(
             notes(train_all(what, tmp_path))
         )
     else:

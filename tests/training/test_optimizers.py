@@ -12,10 +12,10 @@ from sightline.errors import InputError
 from sightline.training.config import AdamW, Muon
 from sightline.training.optimizers import (
     MuonOptimizer,
-    groups,
+    describe_groups,
     make_optimizers,
-    orthogonal,
-    said_groups,
+    orthogonalize,
+    parameter_groups,
 )
 from tests.support.tiny import SIZE, blocks, encoders, positions
 from tests.training.small import model
@@ -24,7 +24,9 @@ Array = NDArray[np.float64]
 
 
 def named(transformer: torch.nn.Module) -> dict[str, str]:
-    return {name: group.name for group in groups(transformer) for name, _ in group.parameters}
+    return {
+        name: group.name for group in parameter_groups(transformer) for name, _ in group.parameters
+    }
 
 
 def test_groups_of_a_gpt() -> None:
@@ -54,7 +56,10 @@ def test_each_parameter_is_in_one_group_by_its_kind(name: str) -> None:
     assert {name for name, kind in found.items() if kind == "hidden"} == {
         name for name in linear if not name.startswith("output.")
     }
-    assert all(group.decays == (group.name in ("hidden", "head")) for group in groups(transformer))
+    assert all(
+        group.decays == (group.name in ("hidden", "head"))
+        for group in parameter_groups(transformer)
+    )
 
 
 def test_a_tied_head_is_a_table_and_frozen_weights_are_nowhere() -> None:
@@ -66,12 +71,14 @@ def test_a_tied_head_is_a_table_and_frozen_weights_are_nowhere() -> None:
 
 
 def test_groups_can_be_printed() -> None:
-    assert said_groups(model(), AdamW(weight_decay=0.2)) == [
+    assert describe_groups(model(), AdamW(weight_decay=0.2)) == [
         "hidden: 7 tensors, 3,328 numbers, weight decay 0.2",
         "tables: 1 tensors, 208 numbers, no weight decay",
         "vectors: 3 tensors, 48 numbers, no weight decay",
     ]
-    assert said_groups(model(), Muon())[0] == "hidden: 7 tensors, 3,328 numbers, no weight decay"
+    assert (
+        describe_groups(model(), Muon())[0] == "hidden: 7 tensors, 3,328 numbers, no weight decay"
+    )
 
 
 def slopes(transformer: torch.nn.Module, step: int) -> None:
@@ -86,7 +93,9 @@ def test_adamw_is_torchs_plain_one() -> None:
     ours, theirs = model(), model()
     config = AdamW(lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.2)
     mine = make_optimizers(ours, config)
-    decays = {name for group in groups(theirs) if group.decays for name, _ in group.parameters}
+    decays = {
+        name for group in parameter_groups(theirs) if group.decays for name, _ in group.parameters
+    }
     members = [
         {
             "params": [p for name, p in theirs.named_parameters() if (name in decays) == decay],
@@ -147,7 +156,7 @@ def test_orthogonal_directions() -> None:
     """Singular values near 1, the singular vectors of what was given."""
     torch.manual_seed(0)
     x = torch.randn(3, 16, 24)
-    found = orthogonal(x, 5)
+    found = orthogonalize(x, 5)
     sizes = torch.linalg.svdvals(found)
     assert float(sizes.min()) > 0.5
     assert float(sizes.max()) < 1.3
@@ -163,7 +172,7 @@ def test_orthogonal_directions() -> None:
         )
         < 1e-3
     )
-    assert not torch.any(orthogonal(torch.zeros(1, 4, 4), 5).isnan())
+    assert not torch.any(orthogonalize(torch.zeros(1, 4, 4), 5).isnan())
 
 
 def test_muon_leaves_the_rest_to_adamw() -> None:

@@ -13,38 +13,38 @@ from torch import Tensor
 import sightline as sl
 from sightline.errors import CheckpointError
 from sightline.training.config import AdamW, Muon, TrainingConfig
-from sightline.training.distributed.process_group import ALONE, Crew, whole
-from sightline.training.loop import Trainee, steps, trainee
+from sightline.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup, full_tensor
+from sightline.training.loop import TrainState, make_train_state
 from sightline.training.state.sharded import held, load_parts, save_parts
 from tests.support.tiny import SIZE
 from tests.training.tiny_crews import Random, together
 
 
-def learner(crew: Crew, optimizer: Any, seed: int) -> Trainee:
+def learner(group: ProcessGroup, optimizer: Any, seed: int) -> TrainState:
     torch.manual_seed(seed)
     config = TrainingConfig(steps=2, optimizer=optimizer, ema=0.9)
-    return trainee(
+    return make_train_state(
         sl.build(sl.llama(**(SIZE | {"width": 18, "heads": 3, "layers": 1}), tied=False)),
         config,
-        crew,
+        group,
     )
 
 
-def everything(self: Trainee) -> dict[str, Tensor]:
-    return {name: whole(tensor).clone() for name, tensor in held(self).items()} | {
+def everything(self: TrainState) -> dict[str, Tensor]:
+    return {name: full_tensor(tensor).clone() for name, tensor in held(self).items()} | {
         "step": torch.tensor(self.step)
     }
 
 
-def saved(crew: Crew, folder: Path, optimizer: Any) -> dict[str, Tensor]:
-    self = learner(crew, optimizer, 0)
-    list(steps(self, Random(rows=5)))
+def saved(group: ProcessGroup, folder: Path, optimizer: Any) -> dict[str, Tensor]:
+    self = learner(group, optimizer, 0)
+    list(self.steps(Random(rows=5)))
     save_parts(self, folder)
     return everything(self)
 
 
-def loaded(crew: Crew, folder: Path, optimizer: Any) -> dict[str, Tensor]:
-    self = learner(crew, optimizer, 1)
+def loaded(group: ProcessGroup, folder: Path, optimizer: Any) -> dict[str, Tensor]:
+    self = learner(group, optimizer, 1)
     load_parts(self, folder)
     return everything(self)
 
@@ -60,7 +60,7 @@ def test_two_write_and_one_two_or_three_read(tmp_path: Path, optimizer: Any) -> 
     assert len(list((tmp_path / "a").glob("*.safetensors"))) == 2
     assert not list(tmp_path.glob(".*"))
     assert any(name.startswith("optimizer/") for name in before)
-    assert same(loaded(ALONE, tmp_path / "a", optimizer), before)
+    assert same(loaded(SINGLE_PROCESS, tmp_path / "a", optimizer), before)
     assert all(
         same(found, before) for found in together(loaded, tmp_path / "a", optimizer, strategy="ddp")
     )
@@ -71,17 +71,17 @@ def test_two_write_and_one_two_or_three_read(tmp_path: Path, optimizer: Any) -> 
 
 
 def test_one_writes_for_itself(tmp_path: Path) -> None:
-    before = saved(ALONE, tmp_path / "a", AdamW())
-    assert same(loaded(ALONE, tmp_path / "a", AdamW()), before)
+    before = saved(SINGLE_PROCESS, tmp_path / "a", AdamW())
+    assert same(loaded(SINGLE_PROCESS, tmp_path / "a", AdamW()), before)
     with pytest.raises(CheckpointError, match="exists; expected a new name"):
-        saved(ALONE, tmp_path / "a", AdamW())
+        saved(SINGLE_PROCESS, tmp_path / "a", AdamW())
 
 
 def test_a_part_that_was_changed_is_refused(tmp_path: Path) -> None:
-    saved(ALONE, tmp_path / "a", AdamW())
+    saved(SINGLE_PROCESS, tmp_path / "a", AdamW())
     (part,) = (tmp_path / "a").glob("*.safetensors")
     part.write_bytes(part.read_bytes()[:-1] + b"?")
     with pytest.raises(CheckpointError, match="was changed or cut short"):
-        loaded(ALONE, tmp_path / "a", AdamW())
+        loaded(SINGLE_PROCESS, tmp_path / "a", AdamW())
     with pytest.raises(CheckpointError, match="its manifest or a part is missing or broken"):
-        loaded(ALONE, tmp_path / "b", AdamW())
+        loaded(SINGLE_PROCESS, tmp_path / "b", AdamW())

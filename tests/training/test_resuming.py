@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sightline.errors import InputError
-from sightline.training.state.resume import changes, clear, compare
+from sightline.training.state.resume import changes, check_description, clear_run
 from tests.training.small import files, job, train_all
 
 
@@ -28,7 +28,7 @@ def test_files_that_are_of_no_run_are_never_removed(
 def test_clearing_leaves_what_is_not_ours(tmp_path: Path) -> None:
     train_all(job(steps=2), tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
-    clear(tmp_path)
+    clear_run(tmp_path)
     assert set(files(tmp_path)) == {"notes.txt"}
 
 
@@ -46,15 +46,15 @@ def test_another_batch_size_is_named_with_the_data(tmp_path: Path) -> None:
     )
     now = {"data": "x 8", "settings": {"batch": 8, "lr": 1}, "training": {"seed": 1}}
     with pytest.raises(InputError) as caught:
-        compare(tmp_path, now, frozenset())
+        check_description(tmp_path, now, frozenset())
     assert (
         "the data and settings have changed since this run began: training.seed: 0 → 1; settings.batch: 4 → 8"
         in str(caught.value)
     )
     assert "--accept-data-change --accept-changes" in caught.value.fix
     with pytest.raises(InputError, match=r"training\.seed"):
-        compare(tmp_path, now, frozenset({"data"}))
-    assert compare(tmp_path, now, frozenset({"data", "settings"})) == [
+        check_description(tmp_path, now, frozenset({"data"}))
+    assert check_description(tmp_path, now, frozenset({"data", "settings"})) == [
         "changed: data: x 4 → x 8",
         "changed: training.seed: 0 → 1",
     ]

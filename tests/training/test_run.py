@@ -169,7 +169,7 @@ def test_no_checkpoint_yet(tmp_path: Path) -> None:
     first = train(job(), tmp_path)
     next(first)
     first.close()  # type: ignore[attr-defined]
-    assert train_all(job(), tmp_path)[0] == Note("no checkpoint yet: the run begins at step 0")
+    assert train_all(job(), tmp_path)[0] == Note("no checkpoint yet: the run starts at step 0")
 
 
 def test_the_newest_checkpoint_is_broken(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_the_newest_checkpoint_is_broken(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     texts = [event.text for event in train_all(job(), tmp_path / "run") if isinstance(event, Note)]
     assert texts == [
-        "step-00000004 is passed over: model.safetensors was changed or cut short",
+        "step-00000004 is skipped: model.safetensors was changed or cut short",
         "resumed at step 2",
     ]
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
@@ -207,4 +207,4 @@ def test_the_parts_of_a_batch_may_change(tmp_path: Path) -> None:
         for e in train_all(job(make=make, accumulate=3, checkpoint_activations=True), tmp_path)
         if isinstance(e, Note)
     ]
-    assert sum("sums may round otherwise" in text for text in texts) == 2
+    assert sum("results may differ in the last bits" in text for text in texts) == 2

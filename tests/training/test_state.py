@@ -12,22 +12,22 @@ import torch
 
 from sightline.errors import CheckpointError
 from sightline.training.config import AdamW, Muon
-from sightline.training.loop import Trainee, steps, trainee
+from sightline.training.loop import TrainState, make_train_state
 from sightline.training.state import checkpoint as state
 from tests.training.disk import watching
 from tests.training.small import Numbers, checkpoint, config, files, model, same
 
 
-def learner(many: int = 0, **changes: Any) -> Trainee:
+def learner(many: int = 0, **changes: Any) -> TrainState:
     """After so many steps."""
-    made = trainee(model(), config(steps=100, **changes))
-    for _, _ in zip(range(many), steps(made, Numbers()), strict=False):
+    made = make_train_state(model(), config(steps=100, **changes))
+    for _, _ in zip(range(many), made.steps(Numbers()), strict=False):
         pass
     return made
 
 
-def save(who: Trainee, folder: Path, *, keep: int = 2, validation: float | None = None) -> Path:
-    return state.save(who, folder, {"recipe": "test"}, validation=validation, keep=keep)
+def save(who: TrainState, folder: Path, *, keep: int = 2, validation: float | None = None) -> Path:
+    return state.save_checkpoint(who, folder, {"recipe": "test"}, validation=validation, keep=keep)
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(), Muon()], ids=["adamw", "muon"])
@@ -36,13 +36,17 @@ def test_what_is_restored_is_what_was_saved(tmp_path: Path, optimizer: AdamW | M
     before.skip, before.seconds = {1, 2}, 12.5
     path = save(before, tmp_path)
     after = learner(0, optimizer=optimizer, ema=0.9)
-    said = state.restore(after, path)
+    said = state.restore_checkpoint(after, path)
     assert (said.step, after.step, after.skip, after.seconds) == (3, 3, {1, 2}, 12.5)
     assert all(
         same(a, b)
-        for a, b in zip(state.parts(before).values(), state.parts(after).values(), strict=True)
+        for a, b in zip(
+            state.checkpoint_tensors(before).values(),
+            state.checkpoint_tensors(after).values(),
+            strict=True,
+        )
     )
-    assert state.verify(path) == ""
+    assert state.find_damage(path) == ""
     assert (tmp_path / "checkpoints" / "LATEST").read_text() == path.name
 
 
@@ -110,7 +114,7 @@ def test_steps_are_sorted_as_numbers(tmp_path: Path) -> None:
     for step in (99_999_999, 100_000_000):
         who.step = step
         save(who, tmp_path)
-    assert state.newest(tmp_path)[0] == tmp_path / "checkpoints" / "step-100000000"
+    assert state.newest_complete(tmp_path)[0] == tmp_path / "checkpoints" / "step-100000000"
 
 
 def damage(path: Path, how: str) -> None:
@@ -143,10 +147,10 @@ def test_a_broken_checkpoint_is_passed_over(tmp_path: Path, how: str) -> None:
         who.step = step
         save(who, tmp_path)
     damage(tmp_path / "checkpoints" / "step-00000002", how)
-    path, notes = state.newest(tmp_path)
+    path, notes = state.newest_complete(tmp_path)
     assert path == tmp_path / "checkpoints" / "step-00000001"
     (note,) = notes
-    assert note.startswith("step-00000002 is passed over: ")
+    assert note.startswith("step-00000002 is skipped: ")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +159,7 @@ def test_a_broken_checkpoint_is_passed_over(tmp_path: Path, how: str) -> None:
 def test_a_manifest_of_anything_is_no_accident(tmp_path: Path, text: str) -> None:
     path = save(learner(), tmp_path)
     (path / "manifest.json").write_text(text)
-    assert "manifest" in state.verify(path)
+    assert "manifest" in state.find_damage(path)
 
 
 def test_broken_ones_do_not_count_among_those_that_stay(tmp_path: Path) -> None:
@@ -166,11 +170,11 @@ def test_broken_ones_do_not_count_among_those_that_stay(tmp_path: Path) -> None:
         save(who, tmp_path, keep=4)
     for step in (3, 4):
         damage(tmp_path / "checkpoints" / f"step-{step:08d}", "cut short")
-    state.restore(who, tmp_path / "checkpoints" / "step-00000001")
+    state.restore_checkpoint(who, tmp_path / "checkpoints" / "step-00000001")
     who.step = 2
     path = save(who, tmp_path)
     assert [p.name for p in state.checkpoints(tmp_path)] == ["step-00000001", "step-00000002"]
-    assert state.newest(tmp_path) == (path, [])
+    assert state.newest_complete(tmp_path) == (path, [])
 
 
 def test_with_too_few_whole_ones_nothing_goes(tmp_path: Path) -> None:
@@ -200,7 +204,7 @@ def test_leftovers_of_a_killed_save_go_and_nothing_else(tmp_path: Path) -> None:
     who = learner(1)
     path = save(who, tmp_path)
     assert sorted(p.name for p in place.iterdir()) == [".hidden", "LATEST", "mine", "step-00000001"]
-    assert state.verify(path) == ""
+    assert state.find_damage(path) == ""
 
 
 def test_a_name_that_cannot_be_taken_leaves_the_old_one(
@@ -230,7 +234,7 @@ def test_the_name_is_the_only_one_that_changes_hands(tmp_path: Path) -> None:
     other = learner(2, clip=0.01)
     path = save(other, tmp_path)
     assert same(
-        {f"model {n}": t for n, t in state.parts(other)["model"].items()},
+        {f"model {n}": t for n, t in state.checkpoint_tensors(other)["model"].items()},
         {n: t for n, t in checkpoint(path).items() if n.startswith("model ")},
     )
 
@@ -239,7 +243,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     path = save(learner(1), tmp_path)
     for change in ({"width": 32}, {"layers": 2}, {"tied": False}):
         with pytest.raises(CheckpointError, match="is of another model"):
-            state.restore(trainee(model(**change), config()), path)
+            state.restore_checkpoint(make_train_state(model(**change), config()), path)
 
 
 def test_what_another_optimiser_left_is_not_used(tmp_path: Path) -> None:
@@ -247,12 +251,12 @@ def test_what_another_optimiser_left_is_not_used(tmp_path: Path) -> None:
     begins with the weights."""
     path = save(learner(2), tmp_path)
     after = learner(0, optimizer=Muon(), ema=0.9)
-    state.restore(after, path)
+    state.restore_checkpoint(after, path)
     assert all(torch.equal(after.ema[name], p) for name, p in after.transformer.named_parameters())
     kept = after.optimizers.tensors()
     assert not [name for name in kept if name.startswith("decoder.0.attention.query")]
     assert "decoder.embedding.tokens.weight/exp_avg" in kept
-    assert [event.step for _, event in zip(range(2), steps(after, Numbers()), strict=False)] == [
+    assert [event.step for _, event in zip(range(2), after.steps(Numbers()), strict=False)] == [
         3,
         4,
     ]
@@ -261,15 +265,15 @@ def test_what_another_optimiser_left_is_not_used(tmp_path: Path) -> None:
 def test_a_state_before_the_first_update_has_no_moments(tmp_path: Path) -> None:
     path = save(learner(0), tmp_path)
     assert not (path / "optimizer.safetensors").exists()
-    assert state.restore(learner(1), path).step == 0
+    assert state.restore_checkpoint(learner(1), path).step == 0
 
 
 def test_nan_is_found_in_weights_and_moments() -> None:
     who = learner(1)
-    assert state.not_finite(who) == ""
+    assert state.find_not_finite(who) == ""
     name = "decoder.0.attention.query.weight/exp_avg_sq"
     who.optimizers.tensors()[name][0, 0] = math.inf
-    assert state.not_finite(who) == name
+    assert state.find_not_finite(who) == name
 
 
 def test_what_cannot_be_removed_costs_space_alone(
@@ -287,5 +291,5 @@ def test_what_cannot_be_removed_costs_space_alone(
 
     monkeypatch.setattr(state.os, "rename", rename)
     who.step = 3
-    assert state.verify(save(who, tmp_path)) == ""
+    assert state.find_damage(save(who, tmp_path)) == ""
     assert len(state.checkpoints(tmp_path)) == 3

@@ -21,7 +21,7 @@ import torch
 
 import sightline as sl
 from sightline.training.data.batch import IGNORED, Batch
-from sightline.training.distributed.strategies import crew_here
+from sightline.training.distributed.strategies import join_process_group
 
 PATIENCE = 120  # seconds until a test that hangs fails
 
@@ -83,7 +83,7 @@ def together(
     timeout: float = 60.0,
     need: Sequence[int] | None = None,
 ) -> list[Any]:
-    """What `work(crew, *args)` gives in each process; an exception as its text; None from one that
+    """What `work(group, *args)` gives in each process; an exception as its text; None from one that
     was killed, or is not needed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.training.tiny_crews", "sightline.training.run"])
@@ -136,8 +136,8 @@ def member(
         "MASTER_PORT": f"{port}",
     }
     try:
-        with crew_here(strategy, timeout=timeout) as crew:
-            found = work(crew, *args)
+        with join_process_group(strategy, timeout=timeout) as group:
+            found = work(group, *args)
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
         traceback.print_exc(file=sys.stderr)

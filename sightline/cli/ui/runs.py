@@ -113,7 +113,7 @@ class PastRun:
                 expected="the description of a run",
                 fix="train it again",
             )
-        return RECIPES[self.recipe].told_by(settings)
+        return RECIPES[self.recipe].from_settings(settings)
 
 
 def is_step(value: Any) -> bool:

@@ -20,8 +20,8 @@ from sightline.core.model import Transformer
 from sightline.errors import InputError, SightlineError
 from sightline.escapes import escape_line
 from sightline.recipes import Recipe
-from sightline.training.distributed.process_group import Crew
-from sightline.training.loop import StepEvent, is_memory
+from sightline.training.distributed.process_group import ProcessGroup
+from sightline.training.loop import StepEvent, is_out_of_memory
 from sightline.training.memory import keep_memory
 from sightline.training.run import Job, Note
 from sightline.training.run import train as train_job
@@ -71,18 +71,18 @@ def prepare_process(threads: int | None) -> None:
     keep_memory()
 
 
-def process_group(strategy: Literal["ddp", "fsdp"]) -> AbstractContextManager[Crew]:
+def process_group(strategy: Literal["ddp", "fsdp"]) -> AbstractContextManager[ProcessGroup]:
     """The processes started by torchrun, or this one alone, on a GPU if there is one."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return nullcontext(Crew(device=device))
+        return nullcontext(ProcessGroup(device=device))
     # the import takes a second that a single process need not wait
     from sightline.training.distributed import strategies
 
-    return strategies.crew_here(strategy)
+    return strategies.join_process_group(strategy)
 
 
-def build_job_once(recipe: Recipe, group: Crew) -> Job:
+def build_job_once(recipe: Recipe, group: ProcessGroup) -> Job:
     """The job. The first process prepares the data, the others find it prepared."""
     if group.leads:
         job = build_job(recipe)
@@ -109,7 +109,7 @@ def memory_errors_explained() -> Generator[None]:
     except SightlineError:
         raise
     except (MemoryError, RuntimeError) as error:
-        if not is_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise InputError(
             f"not enough memory for this model: {' '.join(str(error).split())[:160]}",
@@ -128,7 +128,7 @@ class TrainingSession:
     job: Job
     folder: Path
     view: TrainingView
-    group: Crew
+    group: ProcessGroup
     again: str
     step: int = 0
     has_begun: bool = False
@@ -150,7 +150,7 @@ class TrainingSession:
                 overwrite=options.overwrite,
                 accept=options.accepted,
                 stop=should_stop,
-                crew=self.group,
+                group=self.group,
             ):
                 self.begin(options)
                 if isinstance(event, StepEvent):
@@ -174,7 +174,7 @@ class TrainingSession:
         self.has_begun = True
         assert self.transformer is not None
         if self.group.leads:
-            self.trackers.open += open_sinks(options.track, self.folder, self.job.told).open
+            self.trackers.open += open_sinks(options.track, self.folder, self.job.settings).open
         self.view.begin(describe_start(self.job, self.transformer, self.folder))
 
     def finish(self, stopping: Stopping) -> None:

@@ -31,7 +31,7 @@ from sightline.training.data.masked import MaskedText
 from sightline.training.data.packed import PackedText
 from sightline.training.data.pairs import Pairs
 from sightline.training.loop import StepEvent
-from sightline.training.optimizers import said_groups
+from sightline.training.optimizers import describe_groups
 from sightline.training.run import Evaluated, Event, Job, Note, Saved
 
 EVERY = 5.0  # seconds between two plain lines
@@ -81,7 +81,7 @@ def describe_start(job: Job, transformer: Transformer, folder: Path) -> RunStart
         data=describe_data(job.task),
         fingerprint=hashlib.sha256(job.task.fingerprint.encode()).hexdigest()[:12],
         optimizer=describe_optimizer(job.config.optimizer),
-        groups=said_groups(transformer, job.config.optimizer),
+        groups=describe_groups(transformer, job.config.optimizer),
         device=str(transformer.device),
         threads=torch.get_num_threads(),
         steps=job.config.steps,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sightline.core.model import Transformer
-    from sightline.training.loop import Trainee
+    from sightline.training.loop import TrainState
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def all_sums(prime: int) -> tuple[Tensor, Tensor]:
     return torch.cat([pairs, torch.full((prime**2, 1), prime)], 1), pairs.sum(1) % prime
 
 
-def new_train_state(size: GrokkingSize, decay: float, seed: int) -> Trainee:
+def new_train_state(size: GrokkingSize, decay: float, seed: int) -> TrainState:
     """One layer without norms or biases; all weights start at N(0, 1/width), a scale at which
     grokking occurs, and weight decay applies to all of them."""
     import torch
@@ -74,7 +74,7 @@ def new_train_state(size: GrokkingSize, decay: float, seed: int) -> Trainee:
     from sightline.architectures import gpt
     from sightline.lab.learning import build_seeded
     from sightline.training.config import AdamW, Schedule, TrainingConfig
-    from sightline.training.loop import trainee
+    from sightline.training.loop import make_train_state
 
     config = gpt(
         width=size.width, hidden=size.hidden, layers=1, heads=4, vocab_size=size.prime + 1,
@@ -84,7 +84,7 @@ def new_train_state(size: GrokkingSize, decay: float, seed: int) -> Trainee:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=size.width**-0.5)
     optimizer = AdamW(lr=RATE, betas=(0.9, 0.98), weight_decay=decay)
-    state = trainee(
+    state = make_train_state(
         model,
         TrainingConfig(
             steps=size.steps,
@@ -119,7 +119,7 @@ def train_on_sums(size: GrokkingSize, decay: float, seed: int) -> dict[str, Any]
     rows = list[dict[str, float]]()
     tables = [table.clone()]
     when = log_spaced_steps(size.steps)
-    for event in loop.steps(state, GeneratedTask(lambda _: batch)):
+    for event in state.steps(GeneratedTask(lambda _: batch)):
         if event.step in when:
             right = correct_answers(state.transformer, tokens, answers)
             rows.append(

@@ -1,9 +1,9 @@
-"""Processes that train one model together: who they are, and how they agree. One process alone is a
-crew of one.
+"""The process group: the processes that train one model, and their collectives. A single process
+is a group of one.
 
 Every process builds the same global batch and takes its rows; losses are sums divided by the
 batch's count, so that the sum over processes is the loss of the whole batch, whatever their number.
-`distributed.py` has the crews of many.
+`strategies.py` has the groups of several processes.
 """
 
 from __future__ import annotations
@@ -20,82 +20,82 @@ from torch import Tensor, nn
 from sightline.errors import SightlineError
 
 
-class CrewError(SightlineError, RuntimeError):
-    """A process that is gone, does not answer, or has come to other weights than the rest."""
+class ProcessGroupError(SightlineError, RuntimeError):
+    """A process that ended, does not answer, or has other weights than the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """This process, how many there are, and where this one computes."""
+class ProcessGroup:
+    """The rank of this process, the number of processes, and the device of this one."""
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def wrap(self, objective: nn.Module) -> nn.Module:
-        """The module, on this process's device, whose backward pass adds up everyone's
-        gradients."""
+        """The module on this process's device; its backward pass reduces the gradients over all
+        processes."""
         return objective.to(self.device)
 
-    def syncing(self, objective: nn.Module, *, last: bool) -> AbstractContextManager[object]:
-        """Gradients are added up in the last part of a batch only."""
+    def gradient_sync(self, objective: nn.Module, *, last: bool) -> AbstractContextManager[object]:
+        """Synchronise gradients in the last micro-batch only."""
         return nullcontext()
 
-    def agree(self, flag: bool) -> bool:
-        """True for all if it is for one."""
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any process."""
         return flag
 
-    def total(self, value: float) -> float:
-        """The sum over everyone."""
+    def sum(self, value: float) -> float:
+        """The sum over all processes."""
         return value
 
-    def first(self, value: float) -> float:
-        """What the first process has."""
+    def broadcast(self, value: float) -> float:
+        """The value of the first process."""
         return value
 
-    def meet(self) -> None:
-        """Wait until everyone is here."""
+    def barrier(self) -> None:
+        """Wait for all processes."""
 
-    def same(self, number: int) -> bool:
-        """Whether everyone has this number."""
+    def all_equal(self, number: int) -> bool:
+        """Whether all processes have this number."""
         return True
 
-    def full(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All of each tensor, for the first process to write; the others help, and get nothing."""
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The full tensors on the first process; an empty dictionary on the others."""
         return dict(tensors)
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         return self.rank == 0
 
 
-ALONE = Crew()
+SINGLE_PROCESS = ProcessGroup()
 
 
-# ------------------------------------------------------------------------------- tensors in parts
+# ------------------------------------------------------------------------------- sharded tensors
 
 
-def in_parts(tensor: Tensor) -> bool:
-    """Whether each process holds a part of it. Without that import, which takes a second, no tensor
-    can be."""
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether each process holds a shard of it. Checked without importing DTensor, which takes a
+    second."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, wherever its parts are. Everyone must ask together."""
-    if not in_parts(tensor):
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The full tensor of a shard. A collective: all processes must call it."""
+    if not is_sharded(tensor):
         return tensor
     from torch.distributed.tensor import DTensor
 
     return cast(DTensor, tensor).full_tensor()
 
 
-def held_like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """A whole tensor as a parameter is held: on its device and, where it is in parts, this
-    process's part of it."""
+def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """A full tensor placed as a parameter is: on its device and, if that is sharded, this process's
+    shard."""
     tensor = tensor.to(parameter.device)
-    if in_parts(tensor) or not in_parts(parameter) or tensor.shape != parameter.shape:
+    if is_sharded(tensor) or not is_sharded(parameter) or tensor.shape != parameter.shape:
         return tensor
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -106,11 +106,11 @@ def held_like(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 
 def checksum(tensors: Iterable[Tensor]) -> int:
-    """The sum of all bits, read as whole numbers: equal for equal tensors. Those in parts differ
-    between processes, and count nothing."""
+    """The sum of all bits, read as integers: equal for equal tensors. Shards differ between
+    processes and are left out."""
     total = 0
     for tensor in tensors:
-        if not in_parts(tensor):
+        if not is_sharded(tensor):
             kind = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
                 tensor.dtype.itemsize
             ]

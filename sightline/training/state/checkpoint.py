@@ -1,12 +1,12 @@
-"""What a run has learned so far, on the disk: whole or not at all.
+"""Checkpoints of a run: complete on disk, or not there at all.
 
     run/checkpoints/step-00000500/    model.safetensors  optimizer.safetensors  ema.safetensors
                                       manifest.json (sha256 of each file)
 
-A checkpoint is written beside its place, forced to the disk, read back and compared, and only then
-takes its name; LATEST follows; then the oldest go. Whoever is killed at any instant finds at least
-the checkpoint before. Nothing is pickled. A save is over when `save` returns: nothing goes on in
-the background that the end of the process could cut off.
+A checkpoint is written beside its place, flushed to disk, read back and compared, and only then
+renamed; then LATEST is written, and the oldest are removed. A process that is killed at any moment
+leaves at least the checkpoint before. Nothing is pickled. When `save_checkpoint` returns, the
+checkpoint is on disk: nothing is written in the background.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from sightline.errors import CheckpointError
 from sightline.files.atomic import replace_folder, sibling, sync_folder, write_text
 from sightline.files.checkpoint_files import file_sha256
 from sightline.files.regular import read_text_file
-from sightline.training.distributed.process_group import held_like, in_parts
-from sightline.training.loop import Trainee
+from sightline.training.distributed.process_group import is_sharded, shard_like
+from sightline.training.loop import TrainState
 
 FOLDER = "checkpoints"
 LATEST = "LATEST"
@@ -43,15 +43,15 @@ VERSION = 1
 LEFTOVER = re.compile(r"\..+\.([0-9a-f]{8}\.(partial|old)|[0-9a-f]{16}\.part)")
 
 
-def versions() -> dict[str, str]:
-    """Of what computes: others may round otherwise."""
+def library_versions() -> dict[str, str]:
+    """The versions of the libraries that compute; others may differ in the last bits."""
     return {"sightline": version("sightline"), "torch": torch.__version__}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a checkpoint says of itself. `run` is everything that decides the run (see `run.py`),
-    `best` the least validation so far."""
+    """The manifest of a checkpoint. `run` is the description of the run (see `run.py`), `best` the
+    lowest validation loss so far."""
 
     step: int
     seconds: float
@@ -60,13 +60,13 @@ class Manifest:
     validation: float | None = None
     best: float | None = None
     random: str = "step n draws from Philox(seed, n, rank): there is no state"
-    versions: dict[str, str] = field(default_factory=lambda: versions())
+    versions: dict[str, str] = field(default_factory=lambda: library_versions())
     sha256: dict[str, str] = field(default_factory=dict[str, str])
     version: int = VERSION
 
 
-def save(
-    trainee: Trainee,
+def save_checkpoint(
+    state: TrainState,
     folder: Path,
     run: dict[str, Any],
     *,
@@ -74,55 +74,54 @@ def save(
     keep: int,
     best: float | None = None,
 ) -> Path:
-    """A new checkpoint; then the old ones beyond `keep` go, but never the best. Everyone helps to
-    put it together, the first writes."""
-    place = folder / FOLDER / f"step-{trainee.step:08d}"
-    files = parts(trainee)
-    if not trainee.crew.leads:
+    """Write a checkpoint, then remove old ones beyond `keep`, but never the best. All processes
+    gather the tensors, the first one writes."""
+    place = folder / FOLDER / f"step-{state.step:08d}"
+    files = checkpoint_tensors(state)
+    if not state.group.is_main:
         return place
-    said = Manifest(
-        step=trainee.step,
-        seconds=trainee.seconds,
+    manifest = Manifest(
+        step=state.step,
+        seconds=state.seconds,
         run=run,
-        skip=sorted(trainee.skip),
-        validation=finite(validation),
-        best=finite(best),
+        skip=sorted(state.skip),
+        validation=finite_or_none(validation),
+        best=finite_or_none(best),
     )
     try:
         if not place.parent.is_dir():
             place.parent.mkdir(parents=True, exist_ok=True)
             sync_folder(folder)
-        write_checkpoint(place, files, said)
+        write_checkpoint(place, files, manifest)
     except (OSError, CheckpointError) as error:
         why = error.seen if isinstance(error, CheckpointError) else error.strerror or error
         raise CheckpointError(
             f"{place.name} could not be written ({why}); the checkpoints before it are untouched",
-            fix="free some space; --resume auto goes on from the last one",
+            fix="free some space; --resume auto continues from the last one",
         ) from None
     with suppress(
         OSError
-    ):  # the checkpoint is there; LATEST is for people, and what is too much goes next time
+    ):  # the checkpoint is complete; LATEST is for people, and pruning can wait
         write_text(place.parent / LATEST, place.name, durable=True)
-        prune(folder, keep, whole=place)
+        prune(folder, keep, complete=place)
     return place
 
 
-def finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
 def write_checkpoint(
-    place: Path, files: Mapping[str, Mapping[str, Tensor]], said: Manifest
+    place: Path, files: Mapping[str, Mapping[str, Tensor]], manifest: Manifest
 ) -> None:
-    """A folder that takes its name once all of it is on the disk, and leaves nothing behind if that
-    fails."""
+    """Write a checkpoint folder atomically; nothing is left behind if that fails."""
     temporary = sibling(place, "partial")
     try:
         temporary.mkdir()
         for name, tensors in files.items():
             save_safetensors(temporary / f"{name}.safetensors", tensors)
-            said.sha256[f"{name}.safetensors"] = file_sha256(temporary / f"{name}.safetensors")
-        fields = {name: getattr(said, name) for name in Manifest.__slots__}
+            manifest.sha256[f"{name}.safetensors"] = file_sha256(temporary / f"{name}.safetensors")
+        fields = {name: getattr(manifest, name) for name in Manifest.__slots__}
         text = json.dumps({**fields, "manifest": manifest_digest(fields)}, indent=1)
         write_text(temporary / MANIFEST, text, durable=True)
         replace_folder(temporary, place)
@@ -130,63 +129,65 @@ def write_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def manifest_digest(said: dict[str, Any]) -> str:
-    """Of what a manifest says, so that a changed number is found there, too."""
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+def manifest_digest(fields: dict[str, Any]) -> str:
+    """The digest of a manifest's fields, so that a change in them is detected, too."""
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-def parts(trainee: Trainee) -> dict[str, dict[str, Tensor]]:
-    """The files of a checkpoint."""
-    weights = {name: p.detach() for name, p in trainee.transformer.named_parameters()}
-    found = {"model": weights, "optimizer": trainee.optimizers.tensors(), "ema": trainee.ema}
-    return {name: trainee.crew.full(tensors) for name, tensors in found.items() if tensors}
-
-
-def not_finite(trainee: Trainee) -> str:
-    """The name of a weight or moment that is NaN or infinite, if there is one: such a state is no
-    checkpoint."""
-    found = {**dict(trainee.transformer.named_parameters()), **trainee.optimizers.tensors()}
-    own = {
-        name: cast(Any, tensor).to_local() if in_parts(tensor) else tensor
-        for name, tensor in found.items()
+def checkpoint_tensors(state: TrainState) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a checkpoint, by file."""
+    weights = {name: p.detach() for name, p in state.transformer.named_parameters()}
+    tensors_by_file = {"model": weights, "optimizer": state.optimizers.tensors(), "ema": state.ema}
+    return {
+        name: state.group.gather(tensors) for name, tensors in tensors_by_file.items() if tensors
     }
-    return next((name for name, tensor in own.items() if not bool(tensor.isfinite().all())), "")
+
+
+def find_not_finite(state: TrainState) -> str:
+    """The name of a weight or moment that is NaN or infinite, or an empty string."""
+    tensors = {**dict(state.transformer.named_parameters()), **state.optimizers.tensors()}
+    local = {
+        name: cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
+        for name, tensor in tensors.items()
+    }
+    return next((name for name, tensor in local.items() if not bool(tensor.isfinite().all())), "")
 
 
 # ---------------------------------------------------------------------------------------- on disk
 
 
-def prune(folder: Path, keep: int, *, whole: Path | None = None) -> None:
-    """The newest `keep` that are whole stay, and the best by validation; unless there are as many,
-    nothing goes. `whole` needs no proof."""
-    found = checkpoints(folder)
-    staying = list[Path]()
-    for path in reversed(found):
-        if len(staying) < keep and (path == whole or not verify(path)):
-            staying.append(path)
-    if len(staying) == keep:
-        best = best_of(found)
-        for path in found:
-            if path not in staying and path != best:
-                gone = sibling(path, "old")
-                # First it is no checkpoint any more, then its files go: never a checkpoint that
-                # lacks some of them.
-                os.rename(path, gone)
-                shutil.rmtree(gone, ignore_errors=True)
+def prune(folder: Path, keep: int, *, complete: Path | None = None) -> None:
+    """Keep the newest `keep` complete checkpoints and the best by validation; with fewer than that,
+    remove none. `complete` is known to be whole."""
+    paths = checkpoints(folder)
+    kept = list[Path]()
+    for path in reversed(paths):
+        if len(kept) < keep and (path == complete or not find_damage(path)):
+            kept.append(path)
+    if len(kept) == keep:
+        best = best_checkpoint(paths)
+        for path in paths:
+            if path not in kept and path != best:
+                removed = sibling(path, "old")
+                # Renamed first, so that there is never a checkpoint with missing files.
+                os.rename(path, removed)
+                shutil.rmtree(removed, ignore_errors=True)
     remove_leftovers(folder / FOLDER)
 
 
-def best_of(found: list[Path]) -> Path | None:
-    """The one with the least validation loss, if any has one."""
-    said = {path: manifest_of(path) for path in found}
+def best_checkpoint(paths: list[Path]) -> Path | None:
+    """The checkpoint with the lowest validation loss, if any has one."""
+    manifests = {path: read_manifest(path) for path in paths}
     losses = {
-        path: m.validation for path, m in said.items() if m is not None and m.validation is not None
+        path: m.validation
+        for path, m in manifests.items()
+        if m is not None and m.validation is not None
     }
     return min(losses, key=lambda path: losses[path]) if losses else None
 
 
 def remove_leftovers(folder: Path) -> None:
-    """What a save that was killed has left behind. Only names that `beside` gives are ours."""
+    """Remove what a killed save has left behind, recognised by its name."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if LEFTOVER.fullmatch(path.name):
             if path.is_dir() and not path.is_symlink():
@@ -196,86 +197,86 @@ def remove_leftovers(folder: Path) -> None:
                     path.unlink()
 
 
-# ------------------------------------------------------------------------------------------- back
+# ------------------------------------------------------------------------------------------ reading
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Those that bear a name, oldest first."""
-    found = (folder / FOLDER).glob("step-*") if (folder / FOLDER).is_dir() else ()
+    """The named checkpoints, oldest first."""
+    paths = (folder / FOLDER).glob("step-*") if (folder / FOLDER).is_dir() else ()
     return sorted(
-        (path for path in found if path.name[5:].isdecimal()), key=lambda path: int(path.name[5:])
+        (path for path in paths if path.name[5:].isdecimal()), key=lambda path: int(path.name[5:])
     )
 
 
-def manifest_of(path: Path) -> Manifest | None:
-    """What a checkpoint says of itself, if that can be read and is as it was written."""
+def read_manifest(path: Path) -> Manifest | None:
+    """The manifest of a checkpoint, or None if it is missing, unreadable or changed."""
     try:
-        said = json.loads(read_text_file(path / MANIFEST))
-        kept = said.pop("manifest")
+        fields = json.loads(read_text_file(path / MANIFEST))
+        digest = fields.pop("manifest")
         return (
-            Manifest(**said)
-            if manifest_digest(said) == kept and said["step"] == int(path.name[5:])
+            Manifest(**fields)
+            if manifest_digest(fields) == digest and fields["step"] == int(path.name[5:])
             else None
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
-def verify(path: Path) -> str:
-    """What is wrong with a checkpoint; nothing if nothing is."""
-    said = manifest_of(path)
-    if said is None:
+def find_damage(path: Path) -> str:
+    """What is wrong with a checkpoint, or an empty string."""
+    manifest = read_manifest(path)
+    if manifest is None:
         return "its manifest is missing or broken"
-    if said.version != VERSION:
-        return f"it is of version {said.version}"
-    for name, kept in said.sha256.items():
+    if manifest.version != VERSION:
+        return f"it is of version {manifest.version}"
+    for name, digest in manifest.sha256.items():
         try:
-            if file_sha256(path / name) != kept:
+            if file_sha256(path / name) != digest:
                 return f"{name} was changed or cut short"
         except (OSError, CheckpointError):
             return f"{name} cannot be read"
     return ""
 
 
-def newest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that is whole, and what is to be said of newer ones that are not."""
+def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest complete checkpoint, and notes on newer ones that are damaged."""
     notes: list[str] = []
     for path in reversed(checkpoints(folder)):
-        wrong = verify(path)
-        if not wrong:
+        damage = find_damage(path)
+        if not damage:
             return path, notes
-        notes.append(f"{path.name} is passed over: {wrong}")
+        notes.append(f"{path.name} is skipped: {damage}")
     return None, notes
 
 
-def restore(trainee: Trainee, path: Path) -> Manifest:
-    """The state as it was saved. An average that was not kept then begins with the weights."""
-    said = manifest_of(path)
-    assert said is not None
+def restore_checkpoint(state: TrainState, path: Path) -> Manifest:
+    """Restore a saved state. Averages that were not saved start from the weights."""
+    manifest = read_manifest(path)
+    assert manifest is not None
     files = {
         name: {key: entry.read() for key, entry in open_safetensors(path / name).items()}
-        for name in said.sha256
+        for name in manifest.sha256
     }
     weights = files["model.safetensors"]
     averages = files.get("ema.safetensors", weights)
-    own = dict(trainee.transformer.named_parameters())
-    odd = [
+    own = dict(state.transformer.named_parameters())
+    mismatched = [
         name
         for name in own.keys() | weights.keys()
         if name not in own or name not in weights or own[name].shape != weights[name].shape
     ]
-    if odd:
+    if mismatched:
         raise CheckpointError(
-            f"{path}: the checkpoint is of another model ({min(odd)})",
+            f"{path}: the checkpoint is of another model ({min(mismatched)})",
             fix="the same settings as before, or another --out",
         )
     with torch.no_grad():
         for name, parameter in own.items():
-            parameter.copy_(held_like(weights[name], parameter))
-        for name, average in trainee.ema.items():
-            average.copy_(held_like(averages[name], average))
-    trainee.optimizers.restore(files.get("optimizer.safetensors", {}))
-    trainee.step = said.step
-    trainee.seconds = said.seconds
-    trainee.skip = set(said.skip)
-    return said
+            parameter.copy_(shard_like(weights[name], parameter))
+        for name, average in state.ema.items():
+            average.copy_(shard_like(averages[name], average))
+    state.optimizers.restore(files.get("optimizer.safetensors", {}))
+    state.step = manifest.step
+    state.seconds = manifest.seconds
+    state.skip = set(manifest.skip)
+    return manifest

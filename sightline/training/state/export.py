@@ -1,5 +1,5 @@
-"""A trained model as a folder that `load` opens: weights, config.json, tokenizer, and how it wants
-to be run."""
+"""Export a trained model as a folder for `load`: weights, config.json, tokenizer and generation
+defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sightline.checkpoints.formats.writing import save_folder
 from sightline.checkpoints.save import keys_for, tensors_of
 from sightline.families import FAMILIES
 from sightline.families.own import own_keys
-from sightline.training.loop import Trainee
+from sightline.training.loop import TrainState
 from sightline.training.lora import adapters, merged_tensors
 from sightline.training.state.lora_files import save_adapters
 
@@ -23,8 +23,8 @@ ADAPTER = "adapter"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Export:
-    """What surrounds the weights. `keys` is config.json where the model came from a family that has
-    one, `base` what it was called."""
+    """What is written beside the weights. `keys` is config.json if the model's family has one,
+    `base` the name of the model it was trained from."""
 
     family: str = "sightline"
     head: str = "any"
@@ -35,30 +35,32 @@ class Export:
     base: str = ""
 
 
-def export(learner: Trainee, how: Export, folder: Path) -> None:
-    """The averaged weights where there are any, else the last. Everyone helps to put them together,
-    the first writes. Adapters are merged into them, and written alone into a folder beside."""
-    transformer = learner.transformer
-    own = {name: learner.ema.get(name, p.detach()) for name, p in transformer.named_parameters()}
-    parameters = learner.crew.full(own)
-    if not learner.crew.leads:
+def export_model(state: TrainState, export: Export, folder: Path) -> None:
+    """Write the averaged weights, or the last ones if there is no average. All processes gather
+    them, the first one writes. Adapters are merged, and also written alone into a folder beside."""
+    transformer = state.transformer
+    own = {name: state.ema.get(name, p.detach()) for name, p in transformer.named_parameters()}
+    parameters = state.group.gather(own)
+    if not state.group.is_main:
         return
-    family = FAMILIES[how.family]
+    family = FAMILIES[export.family]
     keys = keys_for(
-        how.keys or own_keys(transformer.config), how.dtype, family=family, head=how.head
+        export.keys or own_keys(transformer.config), export.dtype, family=family, head=export.head
     )
-    files = dict(how.files)
-    if how.defaults:
-        files["generation_config.json"] = json.dumps(how.defaults, indent=1).encode()
+    files = dict(export.files)
+    if export.defaults:
+        files["generation_config.json"] = json.dumps(export.defaults, indent=1).encode()
     merged = merged_tensors(transformer, parameters)
-    tensors = dict(tensors_of(transformer, family, how.head, dtype=how.dtype, parameters=merged))
+    tensors = dict(
+        tensors_of(transformer, family, export.head, dtype=export.dtype, parameters=merged)
+    )
     save_folder(folder, tensors, keys=keys, files=files, overwrite=True)
     if adapters(transformer):
         save_adapters(
             transformer,
             family,
-            how.head,
+            export.head,
             folder.with_name(ADAPTER),
-            base=how.base,
+            base=export.base,
             parameters=parameters,
         )

@@ -1,4 +1,5 @@
-"""metrics.jsonl: one line for each step and evaluation. A full disk costs lines, never the run."""
+"""metrics.jsonl: one line per step and evaluation. A full disk loses lines, but never ends the
+run."""
 
 from __future__ import annotations
 
@@ -17,16 +18,15 @@ MOST_BYTES = 1 << 30
 
 
 class Metrics:
-    """The file, or nothing where there is no path. Each method gives what is to be said, once for
-    each time that writing fails anew."""
+    """The metrics file; without a path, nothing is written. Each method returns a note when writing
+    starts to fail, otherwise an empty string."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.failing = False
 
     def cut(self, step: int) -> str:
-        """Without what lies after a step: the run goes on from there. A line that was cut short
-        goes as well."""
+        """Remove the lines after a step, from which the run is resumed, and incomplete lines."""
         if self.path is None:
             return ""
         try:
@@ -44,18 +44,18 @@ class Metrics:
         return ""
 
     def write(self, kind: str, event: Any) -> str:
-        """One more line, whole or not at all."""
+        """Append one line; a line that could not be written completely is removed."""
         if self.path is None:
             return ""
-        said = {
+        record = {
             "kind": kind,
-            **{field.name: plain(getattr(event, field.name)) for field in fields(event)},
+            **{field.name: json_number(getattr(event, field.name)) for field in fields(event)},
         }
         size = None
         try:
             with append_to_regular_file(self.path) as file:
                 size = file.tell()
-                file.write(json.dumps(said).encode() + b"\n")
+                file.write(json.dumps(record).encode() + b"\n")
         except OSError as error:
             with suppress(OSError):
                 if size is not None:
@@ -70,12 +70,12 @@ class Metrics:
         return (
             ""
             if known
-            else f"{self.path}: cannot be written ({error.strerror}); training goes on without it"
+            else f"{self.path}: cannot be written ({error.strerror}); training continues without it"
         )
 
 
-def plain(value: Any) -> Any:
-    """A number that JSON can hold."""
+def json_number(value: Any) -> Any:
+    """The value, or None if it is NaN or infinite, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,5 +1,5 @@
-"""A run's folder, before the first step: one trainer at a time, and no run goes on with other
-settings or data unnoticed."""
+"""Starting and resuming a run: one trainer per folder, and no resume with other settings or data
+unnoticed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from filelock import FileLock, Timeout
 from sightline.errors import InputError
 from sightline.files.atomic import sync_folder, write_text
 from sightline.files.regular import read_text_file
-from sightline.training.distributed.process_group import Crew
-from sightline.training.state import checkpoint as state
+from sightline.training.distributed.process_group import ProcessGroup
+from sightline.training.state import checkpoint
 from sightline.training.state.export import ADAPTER
 
 RUN = "run.json"
@@ -33,9 +33,10 @@ SHOWN = 6  # differences
 
 
 @contextmanager
-def locked(folder: Path, crew: Crew) -> Generator[None]:
-    """The folder, for this trainer alone. The lock ends with the process, however that ends."""
-    if not crew.leads:
+def lock_run(folder: Path, group: ProcessGroup) -> Generator[None]:
+    """Lock the folder for this trainer. The lock is released when the process ends, however that
+    happens."""
+    if not group.is_main:
         yield
         return
     try:
@@ -44,19 +45,19 @@ def locked(folder: Path, crew: Crew) -> Generator[None]:
         lock.acquire()
     except Timeout:
         raise InputError(
-            f"{folder}: another trainer is at work here",
+            f"{folder}: another trainer is using this folder",
             expected="one at a time",
             fix="wait for it, or --out another folder",
         ) from None
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise unwritable_error(folder, error) from None
     try:
         yield
     finally:
         lock.release()
 
 
-def unwritable(folder: Path, error: OSError) -> InputError:
+def unwritable_error(folder: Path, error: OSError) -> InputError:
     return InputError(
         f"{folder}: cannot be written to ({error.strerror})",
         expected="a folder for the run",
@@ -64,33 +65,33 @@ def unwritable(folder: Path, error: OSError) -> InputError:
     )
 
 
-def describe(folder: Path, described: dict[str, Any]) -> None:
-    """run.json, and what a killed process left half-written goes."""
+def write_description(folder: Path, description: dict[str, Any]) -> None:
+    """Write run.json, and remove what a killed process left half-written."""
     try:
-        for place in (folder, folder / state.FOLDER):
-            state.remove_leftovers(place)
-        write_text(folder / RUN, json.dumps(described, indent=1), durable=True)
+        for place in (folder, folder / checkpoint.FOLDER):
+            checkpoint.remove_leftovers(place)
+        write_text(folder / RUN, json.dumps(description, indent=1), durable=True)
         sync_folder(folder.resolve().parent)
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise unwritable_error(folder, error) from None
 
 
-def clear(folder: Path) -> None:
-    """An old run makes room for a new one; whatever else lies in the folder is left alone.
-    run.json, which marks it as ours, goes last."""
+def clear_run(folder: Path) -> None:
+    """Remove an old run; other files in the folder are left alone. run.json, which marks the folder
+    as a run, is removed last."""
     if not (folder / RUN).exists():
-        refuse_strangers(folder)
+        refuse_foreign_files(folder)
         return
-    for name in (state.FOLDER, MODEL, ADAPTER):
+    for name in (checkpoint.FOLDER, MODEL, ADAPTER):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (METRICS, RUN):
         with suppress(OSError):
             (folder / name).unlink(missing_ok=True)
 
 
-def refuse_strangers(folder: Path) -> None:
-    """Files that have the names of ours, where no run has been."""
-    for name in (state.FOLDER, MODEL, METRICS):
+def refuse_foreign_files(folder: Path) -> None:
+    """Refuse a folder that has files with a run's names but no run.json."""
+    for name in (checkpoint.FOLDER, MODEL, METRICS):
         if (folder / name).exists():
             raise InputError(
                 f"{folder}: has a {name} that is of no run (there is no {RUN})",
@@ -99,45 +100,49 @@ def refuse_strangers(folder: Path) -> None:
             )
 
 
-def compare(folder: Path, described: dict[str, Any], accept: frozenset[str]) -> list[str]:
-    """What differs from the run in the folder, to be said; refused unless it was accepted."""
-    before = read(folder)
-    after = json.loads(json.dumps(described))
-    found = changes(before, after)
-    rounding = [d for d in found if d.startswith(ROUNDING)]
-    data = [d for d in found if d.startswith("data:")]
-    told = [d for d in found if d.startswith("settings.")]
-    others = [d for d in found if d not in (*rounding, *data, *told)]
+def check_description(
+    folder: Path, description: dict[str, Any], accept: frozenset[str]
+) -> list[str]:
+    """Notes on what differs from the run in the folder; differences must be accepted."""
+    before = read_description(folder)
+    after = json.loads(json.dumps(description))
+    differences = changes(before, after)
+    rounding = [d for d in differences if d.startswith(ROUNDING)]
+    data = [d for d in differences if d.startswith("data:")]
+    settings = [d for d in differences if d.startswith("settings.")]
+    others = [d for d in differences if d not in (*rounding, *data, *settings)]
     needs = {
         "data": "--accept-data-change" if data else "",
         "settings": "--accept-changes" if others else "",
     }
     flags = [flag for name, flag in needs.items() if flag and name not in accept]
     if flags:
-        raise refusal(folder, data, [*others, *(told if data else [])], flags)
+        raise changed_run_error(folder, data, [*others, *(settings if data else [])], flags)
     return [
         *(f"changed: {d}" for d in (*data, *others)),
-        *(f"changed: {d}; sums may round otherwise" for d in rounding),
+        *(f"changed: {d}; results may differ in the last bits" for d in rounding),
     ]
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """run.json."""
+def read_description(folder: Path) -> dict[str, Any]:
+    """The description in run.json."""
     try:
-        said = json.loads(read_text_file(folder / RUN))
+        description = json.loads(read_text_file(folder / RUN))
     except (OSError, ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        description = None
+    if not isinstance(description, dict):
         raise InputError(
             f"{folder / RUN}: cannot be read",
             expected="the description of a run",
             fix="--overwrite, or another --out",
         )
-    return said
+    return description
 
 
-def refusal(folder: Path, data: list[str], settings: list[str], flags: list[str]) -> InputError:
-    """One line that names the differences and what would accept them."""
+def changed_run_error(
+    folder: Path, data: list[str], settings: list[str], flags: list[str]
+) -> InputError:
+    """The error that names the differences and the options that accept them."""
     shown = "; ".join(settings[:SHOWN]) + (
         f"; and {len(settings) - SHOWN} more" if len(settings) > SHOWN else ""
     )
@@ -149,7 +154,7 @@ def refusal(folder: Path, data: list[str], settings: list[str], flags: list[str]
     return InputError(
         seen,
         expected="the same",
-        fix=f"{' '.join(flags)} to go on with it, --overwrite to begin again, or another --out",
+        fix=f"{' '.join(flags)} to resume anyway, --overwrite to start again, or another --out",
     )
 
 

@@ -5,7 +5,7 @@ put together.
 
 torch.distributed.checkpoint cuts and joins the tensors, so that any number of processes reads what
 any other wrote; its files are safetensors, and nothing is pickled. All processes must see the
-folder. A run resumes from the ordinary checkpoints of `state.py`.
+folder. A run resumes from the ordinary checkpoints of `checkpoint.py`.
 """
 
 from __future__ import annotations
@@ -30,58 +30,58 @@ from sightline.errors import CheckpointError
 from sightline.files.atomic import sync_folder, write_text
 from sightline.files.checkpoint_files import file_sha256
 from sightline.files.strict_json import read_json
-from sightline.training.loop import Trainee
+from sightline.training.loop import TrainState
 
 MANIFEST = "manifest.json"
 
 
-def save_parts(learner: Trainee, folder: Path) -> None:
+def save_parts(state: TrainState, folder: Path) -> None:
     """Everyone writes beside the folder's place; once all have, the first gives it its name."""
-    crew = learner.crew
-    if crew.agree(folder.exists()):
+    group = state.group
+    if group.any(folder.exists()):
         raise CheckpointError(f"{folder} exists", expected="a new name", fix="choose another")
     temporary = folder.with_name(f".{folder.name}.partial")
-    if crew.leads:
+    if group.is_main:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-    crew.meet()
+    group.barrier()
     save(
-        held(learner),
+        held(state),
         storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True),
-        no_dist=crew.world == 1,
+        no_dist=group.world_size == 1,
     )
-    if crew.leads:
+    if group.is_main:
         sums = {path.name: file_sha256(path) for path in sorted(temporary.glob("*.safetensors"))}
         said = {
-            "step": learner.step,
-            "seconds": learner.seconds,
-            "skip": sorted(learner.skip),
+            "step": state.step,
+            "seconds": state.seconds,
+            "skip": sorted(state.skip),
             "sha256": sums,
         }
         write_text(temporary / MANIFEST, json.dumps(said, indent=1), durable=True)
         os.rename(temporary, folder)
         sync_folder(folder.parent)
-    crew.meet()
+    group.barrier()
 
 
-def load_parts(learner: Trainee, folder: Path) -> None:
+def load_parts(state: TrainState, folder: Path) -> None:
     """The state as it was saved; each process reads what it holds."""
-    crew = learner.crew
-    said, wrong = manifest_of(folder, verify=crew.leads)
-    if crew.agree(bool(wrong)):
+    group = state.group
+    said, wrong = manifest_of(folder, verify=group.is_main)
+    if group.any(bool(wrong)):
         raise CheckpointError(
             f"{folder}: {wrong or 'another process cannot use it'}", fix="an older one"
         )
-    moments = empty_moments(learner, folder)
+    moments = empty_moments(state, folder)
     load(
-        {**held(learner, moments=False), **{f"optimizer/{name}": t for name, t in moments.items()}},
+        {**held(state, moments=False), **{f"optimizer/{name}": t for name, t in moments.items()}},
         storage_reader=HuggingFaceStorageReader(str(folder)),
-        no_dist=crew.world == 1,
+        no_dist=group.world_size == 1,
     )
-    learner.optimizers.restore(moments)
-    learner.step = said["step"]
-    learner.seconds = said["seconds"]
-    learner.skip = set(said["skip"])
+    state.optimizers.restore(moments)
+    state.step = said["step"]
+    state.seconds = said["seconds"]
+    state.skip = set(said["skip"])
 
 
 def manifest_of(folder: Path, *, verify: bool) -> tuple[dict[str, Any], str]:
@@ -100,21 +100,21 @@ def manifest_of(folder: Path, *, verify: bool) -> tuple[dict[str, Any], str]:
         return {}, "its manifest or a part is missing or broken"
 
 
-def held(learner: Trainee, *, moments: bool = True) -> dict[str, Tensor]:
+def held(state: TrainState, *, moments: bool = True) -> dict[str, Tensor]:
     """Every tensor of the state, as this process holds it."""
-    found = {f"model/{name}": p.detach() for name, p in learner.transformer.named_parameters()}
-    found |= {f"ema/{name}": average for name, average in learner.ema.items()}
+    found = {f"model/{name}": p.detach() for name, p in state.transformer.named_parameters()}
+    found |= {f"ema/{name}": average for name, average in state.ema.items()}
     return (
-        found | {f"optimizer/{name}": t for name, t in learner.optimizers.tensors().items()}
+        found | {f"optimizer/{name}": t for name, t in state.optimizers.tensors().items()}
         if moments
         else found
     )
 
 
-def empty_moments(learner: Trainee, folder: Path) -> dict[str, Tensor]:
+def empty_moments(state: TrainState, folder: Path) -> dict[str, Tensor]:
     """Room for the optimiser's tensors that the files have, laid out as their parameters are."""
     parameters = {
-        f"optimizer/{name}": p.detach() for name, p in learner.transformer.named_parameters()
+        f"optimizer/{name}": p.detach() for name, p in state.transformer.named_parameters()
     }
     found: dict[str, Tensor] = {}
     for name, entry in (

@@ -1,8 +1,6 @@
-"""Where else the figures of a run may go: TensorBoard, wandb, trackio. Each is asked for by name,
-and must be installed.
+"""Experiment trackers: TensorBoard, wandb and trackio, each chosen by name, if installed.
 
-A tracker that fails is left out from then on: its network or its disk is no reason to stop
-learning.
+A tracker that fails is dropped: its network or disk is no reason to stop training.
 """
 
 from __future__ import annotations
@@ -23,19 +21,21 @@ PROJECT = "sightline"
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """`write` takes figures by name, and the step."""
+    """An open tracker. `write` takes metrics by name, and the step."""
 
     name: str
     write: Callable[[dict[str, float], int], None]
     close: Callable[[], None]
 
 
-def tensorboard(folder: Path, told: dict[str, Any]) -> Sink:
+def tensorboard(folder: Path, settings: dict[str, Any]) -> Sink:
     """Event files in `tensorboard/` of the run."""
     writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(
         str(folder / "tensorboard")
     )
-    writer.add_text("settings", "\n".join(f"    {name} = {value}" for name, value in told.items()))
+    writer.add_text(
+        "settings", "\n".join(f"    {name} = {value}" for name, value in settings.items())
+    )
 
     def write(figures: dict[str, float], step: int) -> None:
         for name, value in figures.items():
@@ -44,18 +44,18 @@ def tensorboard(folder: Path, told: dict[str, Any]) -> Sink:
     return Sink("tensorboard", write, writer.close)
 
 
-def wandb(folder: Path, told: dict[str, Any]) -> Sink:
+def wandb(folder: Path, settings: dict[str, Any]) -> Sink:
     """A run of wandb under the folder's name, its files in the run."""
     run: Any = import_module("wandb").init(
-        project=PROJECT, name=folder.name, dir=str(folder), config=told
+        project=PROJECT, name=folder.name, dir=str(folder), config=settings
     )
     return Sink("wandb", lambda figures, step: run.log(figures, step=step), run.finish)
 
 
-def trackio(folder: Path, told: dict[str, Any]) -> Sink:
+def trackio(folder: Path, settings: dict[str, Any]) -> Sink:
     """A run of trackio under the folder's name."""
     module: Any = import_module("trackio")
-    module.init(project=PROJECT, name=folder.name, config=told)
+    module.init(project=PROJECT, name=folder.name, config=settings)
     return Sink("trackio", lambda figures, step: module.log(figures, step=step), module.finish)
 
 
@@ -68,12 +68,12 @@ SINKS: dict[str, Callable[[Path, dict[str, Any]], Sink]] = {
 
 @dataclass(slots=True)
 class Sinks:
-    """Those that were asked for and still work."""
+    """The trackers that still work."""
 
     open: list[Sink]
 
     def write(self, event: Event) -> list[str]:
-        """Pass an event on; what is to be said of those that failed."""
+        """Pass an event to every tracker; returns notes on those that failed."""
         if not isinstance(event, (StepEvent, Evaluated)):
             return []
         figures = figures_of(event)
@@ -84,7 +84,7 @@ class Sinks:
             except Exception as error:  # whatever a tracker may raise
                 self.open.remove(sink)
                 notes.append(
-                    f"{sink.name} is left out from here on: {type(error).__name__}:"
+                    f"{sink.name} is not used any more: {type(error).__name__}:"
                     f" {' '.join(str(error).split())[:200]}"
                 )
         return notes
@@ -93,18 +93,18 @@ class Sinks:
         while self.open:
             try:
                 self.open.pop().close()
-            except Exception:  # the run is over and saved; nobody is left to tell
+            except Exception:  # the run is over and saved
                 continue
 
 
-def open_sinks(names: Iterable[str], folder: Path, told: dict[str, Any]) -> Sinks:
-    """Those that were asked for."""
+def open_sinks(names: Iterable[str], folder: Path, settings: dict[str, Any]) -> Sinks:
+    """Open the trackers with these names."""
     found: list[Sink] = []
     for name in dict.fromkeys(names):
         if name not in SINKS:
             raise InputError(f"no tracker is called {name[:60]!r}", fix=nearest(name[:60], SINKS))
         try:
-            found.append(SINKS[name](folder, told))
+            found.append(SINKS[name](folder, settings))
         except ImportError:
             raise InputError(
                 f"{name} is not installed", fix=f"pip install {name}, or leave --track {name} out"
@@ -118,7 +118,7 @@ def open_sinks(names: Iterable[str], folder: Path, told: dict[str, Any]) -> Sink
 
 
 def figures_of(event: StepEvent | Evaluated) -> dict[str, float]:
-    """The finite ones, under the names that they have in a board."""
+    """The finite metrics of an event, under the trackers' names."""
     if isinstance(event, Evaluated):
         named = {"validation/loss": event.loss}
     else:

@@ -40,7 +40,7 @@ def make(place: Path) -> None:
 def check(case: Path, sample: Path) -> None:
     [path] = case.iterdir()
     if path.name == "recipe.toml":
-        recipe = RECIPES["shakespeare"].told_by(read_toml(path))
+        recipe = RECIPES["shakespeare"].from_settings(read_toml(path))
         for name, value in reference_of(
             lambda: tomllib.loads(path.read_bytes().decode("utf-8-sig"))
         ).items():

@@ -52,10 +52,10 @@ def make(place: Path) -> None:
 
 
 def check(case: Path, sample: Path) -> None:
-    newest, _ = state.newest(case)
+    newest, _ = state.newest_complete(case)
     if newest is not None:
         same = sample / newest.relative_to(case)
-        require(state.manifest_of(newest) == state.manifest_of(same), "another manifest")
+        require(state.read_manifest(newest) == state.read_manifest(same), "another manifest")
         for file in same.glob("*.safetensors"):
             require_same(load_file(newest / file.name), load_file(file))
     found = read_run(case)

@@ -120,7 +120,7 @@ def read_recipe(name: str | None, words: tuple[str, ...], file: Path | None) -> 
     from sightline.recipes.settings import key_values
 
     from_file = {} if file is None else read_toml(file)
-    return RECIPES[name].told_by({**from_file, **key_values(words)})
+    return RECIPES[name].from_settings({**from_file, **key_values(words)})
 
 
 def read_toml(file: Path) -> dict[str, Any]:
