@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sightline.config import ModelConfig
 from sightline.core.model import Transformer, build
-from sightline.training import loop
 from sightline.training.config import AdamW, Optimizer, Schedule, TrainingConfig
 from sightline.training.data import order
 from sightline.training.data.batch import IGNORED, Batch

@@ -477,8 +477,8 @@ def test_what_is_not_finite_in_one_is_left_out_by_all() -> None:
 
 
 SCRIPT = """
-from sightline.training.distributed.strategies import crew_here, exchanged
-with crew_here(device="cpu") as group:
+from sightline.training.distributed.strategies import join_process_group, run_collective
+with join_process_group(device="cpu") as group:
     print(f"[{group.rank} of {group.world_size}: {group.sum(group.rank + 1):g}]", flush=True)
 """
 

@@ -105,7 +105,6 @@ def train_on_sums(size: GrokkingSize, decay: float, seed: int) -> dict[str, Any]
 
     from sightline.lab.learning import GeneratedTask, labelled_batch, seeded_generator
     from sightline.lab.measures.waves import noise_share, spectrum
-    from sightline.training import loop
     from sightline.training.data.batch import IGNORED
 
     tokens, answers = all_sums(size.prime)
