@@ -46,7 +46,7 @@ def run(recipe: Recipe, folder: Path, options: TrainOptions, *, again: str, json
         session = TrainingSession(
             job=build_job_once(recipe, group),
             folder=folder,
-            view=choose_view(json=json, leads=group.leads),
+            view=choose_view(json=json, leads=group.is_main),
             group=group,
             again=again,
         )
@@ -84,11 +84,11 @@ def process_group(strategy: Literal["ddp", "fsdp"]) -> AbstractContextManager[Pr
 
 def build_job_once(recipe: Recipe, group: ProcessGroup) -> Job:
     """The job. The first process prepares the data, the others find it prepared."""
-    if group.leads:
+    if group.is_main:
         job = build_job(recipe)
-        group.meet()
+        group.barrier()
         return job
-    group.meet()
+    group.barrier()
     return build_job(recipe)
 
 
@@ -173,14 +173,14 @@ class TrainingSession:
             return
         self.has_begun = True
         assert self.transformer is not None
-        if self.group.leads:
+        if self.group.is_main:
             self.trackers.open += open_sinks(options.track, self.folder, self.job.settings).open
         self.view.begin(describe_start(self.job, self.transformer, self.folder))
 
     def finish(self, stopping: Stopping) -> None:
         """The summary on stdout; or, if stopped, how to resume on stderr and the exit code of the
         signal."""
-        if not self.group.leads:
+        if not self.group.is_main:
             return
         if stopping.requested:
             self.report_stop(stopping.reason)
