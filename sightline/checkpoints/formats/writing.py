@@ -24,7 +24,7 @@ from sightline.checkpoints.formats.safetensors import (
     open_shards,
 )
 from sightline.errors import CheckpointError
-from sightline.files.atomic import replace_folder, atomic_write, sibling, sync_folder
+from sightline.files.atomic import atomic_write, replace_folder, sibling, sync_folder
 from sightline.files.checkpoint_files import file_sha256, printable_name
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -174,7 +174,9 @@ def _confirm(path: Path) -> None:
     try:
         sync_folder(path.parent)
     except OSError as error:
-        seen = f"{printable_name(path)} was written, but its name is not on disk yet: {error.strerror}"
+        seen = (
+            f"{printable_name(path)} was written, but its name is not on disk yet: {error.strerror}"
+        )
         raise CheckpointError(seen, fix="check the disk, then save again") from None
 
 

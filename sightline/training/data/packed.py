@@ -54,7 +54,7 @@ class Tokens:
 
     path: Path
     ids: NDArray[Any]
-    file_sha256: str
+    sha256: str
     identity: Identity
 
     @staticmethod
