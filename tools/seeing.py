@@ -16,7 +16,7 @@ from sightline.cli.ui import heads_figure
 from sightline.demo.tour import SENTENCE
 from sightline.lens.draw.figure import write_figure
 from sightline.lens.draw.views import view_of
-from sightline.lens.geometry.decompose import LayerGeometry, summary
+from sightline.lens.geometry.decompose import LayerGeometry, geometry_by_layer
 from sightline.lens.heads.profile import HeadMap, heads_of
 from sightline.lens.heads.relations import relations_of
 from sightline.lens.interventions.edits import Edits, ablate, logits_with
@@ -100,19 +100,16 @@ def induction(model: Model, found: HeadMap) -> str:
     losses = [second_half_loss(model, ids, without(pick.sample(others, 3))) for _ in range(DRAWS)]
     named = ", ".join(f"{layer}.{head}" for layer, head in top)
     return (
-        f"| without | nats a token on the repetition |\n|---|--:|\n| nothing | {whole:.2f} |\n| the"
-        f" three strongest induction heads ({named}) | **{hurt:.2f}** |\n| three heads at random,"
-        f" {DRAWS} draws | {statistics.mean(losses):.2f} (at most {max(losses):.2f}) |"
+        f"| without | nats per token on the repetition |\n|---|--:|\n| nothing | {whole:.2f} |\n|"
+        f" the three strongest induction heads ({named}) | **{hurt:.2f}** |\n| three heads at"
+        f" random, {DRAWS} draws | {statistics.mean(losses):.2f} (at most {max(losses):.2f}) |"
     )
 
 
 def relations(model: Model) -> str:
     """Which heads find which relation."""
     lines = [
-        (
-            "| relation | best head | finds | blind choice | best fixed distance | p (all heads"
-            " counted) |"
-        ),
+        ("| relation | best head | finds | chance | best fixed distance | p (all heads counted) |"),
         "|---|---|--:|--:|--:|--:|",
     ]
     for relation in relations_of(model, language="en").relations:
@@ -130,7 +127,7 @@ def geometry(model: Model) -> str:
     """Direction and length by layer."""
     from matplotlib.figure import Figure
 
-    found = summary(model.trace(SENTENCE))
+    found = geometry_by_layer(model.trace(SENTENCE))
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes, norms = figure.subplots(1, 2)
     layers = [layer.site[1] for layer in found]

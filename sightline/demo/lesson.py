@@ -1,5 +1,5 @@
-"""The demo: three words attend to each other, then a small Transformer learns to repeat, and shows
-where it looks."""
+"""The demo's lesson: a small Transformer learns to repeat letters, and its clearest attention head
+is shown."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SHADES = " ░▒▓█"
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of the lesson."""
+class LessonStep:
+    """One training step of the lesson."""
 
     number: int
     of: int
@@ -31,40 +31,39 @@ class Step:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A text that repeats itself, what the model says comes next, and where its clearest head
-    looks."""
+    """A repeating text, the model's predictions, and the attention weights of the clearest head."""
 
     text: str
-    said: str
+    predicted: str
     right: float
     layer: int
     head: int
     weights: Tensor
 
 
-def teach(model: Transformer, *, steps: int = 200, seed: int = 0) -> Iterator[Step]:
+def teach(model: Transformer, *, steps: int = 200, seed: int = 0) -> Iterator[LessonStep]:
     """Train on texts whose second half repeats the first: the loss counts the second half only."""
     random = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for number in range(1, steps + 1):
         optimizer.param_groups[0]["lr"] = 3e-3 * min(1.0, number / 30)
-        text = repeated(32, random)
+        text = repeated_letters(32, random)
         loss = F.cross_entropy(
             model(text[:, :-1])[:, HALF - 1 :].flatten(0, 1), text[:, HALF:].flatten()
         )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        yield Step(number, steps, float(loss.detach()))
+        yield LessonStep(number, steps, float(loss.detach()))
 
 
-def repeated(rows: int, random: torch.Generator) -> Tensor:
+def repeated_letters(rows: int, random: torch.Generator) -> Tensor:
     """Ten random letters, twice."""
     half = torch.randint(0, len(LETTERS), (rows, HALF), generator=random)
     return torch.cat((half, half), dim=1)
 
 
-def pupil() -> Transformer:
+def small_model() -> Transformer:
     """Two layers, four heads, learned positions."""
     torch.manual_seed(0)
     return Transformer(
@@ -73,33 +72,34 @@ def pupil() -> Transformer:
 
 
 @torch.no_grad()
-def examine(model: Transformer, *, seed: int = 7) -> Lesson:
-    """A new text; the head whose weight on the letter to repeat is largest is the one shown."""
-    text = repeated(1, torch.Generator().manual_seed(seed))
-    seen = Recorder({"query", "key", "mask", "bias"})
-    said = model(text, record=seen).argmax(-1)
+def evaluate_copying(model: Transformer, *, seed: int = 7) -> Lesson:
+    """Evaluate on a new text; the head with the largest weight on the letter to repeat is
+    returned."""
+    text = repeated_letters(1, torch.Generator().manual_seed(seed))
+    recorder = Recorder({"query", "key", "mask", "bias"})
+    predicted = model(text, record=recorder).argmax(-1)
     best = (-1.0, 0, 0, torch.empty(0))
     for layer in range(2):
         query, key, mask, bias = (
-            seen["decoder", layer, what] for what in ("query", "key", "mask", "bias")
+            recorder["decoder", layer, what] for what in ("query", "key", "mask", "bias")
         )
         weights = attention_weights(
             query, key, model.last_stack[layer].attention.scoring(mask, bias)
         )[0]
-        found = weights[:, range(HALF, 2 * HALF - 1), range(1, HALF)].mean(
+        scores = weights[:, range(HALF, 2 * HALF - 1), range(1, HALF)].mean(
             -1
         )  # letter n of the second half → letter n+1 of the first
-        head = int(found.argmax())
+        head = int(scores.argmax())
         best = max(
             best,
-            (float(found[head]), layer, head, weights[head]),
+            (float(scores[head]), layer, head, weights[head]),
             key=lambda candidate: candidate[0],
         )
-    right = (said[0, HALF - 1 : -1] == text[0, HALF:]).float().mean()
-    return Lesson(spell(text[0]), spell(said[0]), float(right), *best[1:])
+    right = (predicted[0, HALF - 1 : -1] == text[0, HALF:]).float().mean()
+    return Lesson(letters_of(text[0]), letters_of(predicted[0]), float(right), *best[1:])
 
 
-def spell(tokens: Tensor) -> str:
+def letters_of(tokens: Tensor) -> str:
     return "".join(LETTERS[int(t)] for t in tokens)
 
 

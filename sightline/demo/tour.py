@@ -1,5 +1,5 @@
-"""What the demo shows of a real model, as data: a text with its doubts, the heads that know what
-*it* is, and one page with all of it."""
+"""The data of the demo's tour of a real model: token probabilities, the heads that link a pronoun
+to its referent, and one page with everything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sightline.lens.draw.page import (
     save_page,
     shown_text,
 )
-from sightline.lens.geometry.decompose import Geometry, summary
+from sightline.lens.geometry.decompose import Geometry, geometry_by_layer
 from sightline.lens.trace.subject import Token
 from sightline.lens.trace.trace import Trace
 from sightline.model import Model
@@ -32,9 +32,9 @@ ENGLISH = "The cat sat on the mat."
 
 
 @dataclass(frozen=True)
-class Link:
-    """A head, and how much of what it does not spend on the first token goes from one word to
-    another."""
+class LinkHead:
+    """A head, and the weight of one word on another, as a share of the weight outside the first
+    token."""
 
     layer: int
     head: int
@@ -43,48 +43,47 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The sentence: its trace, the heads that link the pronoun to what it stands for, the geometry
-    of the first of them."""
+class SentenceAnalysis:
+    """The sentence: its trace, the heads that link the pronoun to its referent, and the geometry of
+    the first of them."""
 
     trace: Trace
-    links: tuple[Link, ...]
+    links: tuple[LinkHead, ...]
     geometry: Geometry
     direction: float
 
 
-def look(model: Model) -> Seen:
-    """One pass over the sentence, and what is worth seeing of it."""
+def analyze_sentence(model: Model) -> SentenceAnalysis:
+    """Trace the sentence and analyze it."""
     trace = model.trace(SENTENCE)
-    links = linking(trace, PRONOUN, REFERENT)
-    shares = [layer.shares.direction for layer in summary(trace)]
-    known = [share for share in shares if not math.isnan(share)]
-    return Seen(
-        trace, links, trace.geometry(links[0].layer, links[0].head), sum(known) / len(known)
+    links = linking_heads(trace, PRONOUN, REFERENT)
+    shares = [layer.shares.direction for layer in geometry_by_layer(trace)]
+    finite = [share for share in shares if not math.isnan(share)]
+    return SentenceAnalysis(
+        trace, links, trace.geometry(links[0].layer, links[0].head), sum(finite) / len(finite)
     )
 
 
-def linking(trace: Trace, word: str, target: str, *, count: int = 5) -> tuple[Link, ...]:
-    """The heads in which `word` looks at `target` most, strongest first. The first token, where
-    heads look that have nothing to say, is left out of the count; a head that looks at `target`
-    more than at any other word comes before one that does not."""
-    row = place_of(trace.tokens, word)
-    column = place_of(trace.tokens, target)
-    found: list[Link] = []
+def linking_heads(trace: Trace, word: str, target: str, *, count: int = 5) -> tuple[LinkHead, ...]:
+    """The heads with the largest weight of `word` on `target`, strongest first. The first token,
+    the usual sink, is excluded; heads whose largest weight is on `target` come first."""
+    row = token_index(trace.tokens, word)
+    column = token_index(trace.tokens, target)
+    heads: list[LinkHead] = []
     for layer in range(trace.config.last.layers):
         for head, weights in enumerate(trace.weights(layer, rows=row).tolist()):
             others = weights[1:]
             share = weights[column] / max(sum(others), 1e-9)
             if sum(others) > 0.05:
-                found.append(Link(layer, head, share, weights[column] >= max(others)))
-    return tuple(sorted(found, key=lambda link: (link.strongest, link.share), reverse=True)[:count])
+                heads.append(LinkHead(layer, head, share, weights[column] >= max(others)))
+    return tuple(sorted(heads, key=lambda link: (link.strongest, link.share), reverse=True)[:count])
 
 
-def place_of(tokens: Sequence[Token], word: str) -> int:
-    """Where a word stands as one token."""
-    for place, token in enumerate(tokens):
+def token_index(tokens: Sequence[Token], word: str) -> int:
+    """The position of a word that is a single token."""
+    for index, token in enumerate(tokens):
         if token.text.strip().lower() == word:
-            return place
+            return index
     raise InputError(
         f"no token {word!r} in the text",
         expected="the word as one token",
@@ -92,11 +91,13 @@ def place_of(tokens: Sequence[Token], word: str) -> int:
     )
 
 
-def words_of(model: Model, found: Generation) -> list[tuple[str, float, list[tuple[str, float]]]]:
-    """Each new token as text, its probability, and what else might have come."""
+def token_probabilities(
+    model: Model, generation: Generation
+) -> list[tuple[str, float, list[tuple[str, float]]]]:
+    """Each new token as text, its probability, and its alternatives."""
     assert model.tokenizer is not None
     spell = model.tokenizer.token
-    rows = zip(found.tokens, found.logprobs, found.alternatives, strict=True)
+    rows = zip(generation.tokens, generation.logprobs, generation.alternatives, strict=True)
     return [
         (spell(id), math.exp(logprob), [(spell(other), math.exp(log)) for other, log in others])
         for id, logprob, others in rows
@@ -104,54 +105,62 @@ def words_of(model: Model, found: Generation) -> list[tuple[str, float, list[tup
 
 
 def write_tour(
-    file: Path, model: Model, story: Generation, seen: Seen, translated: Trace | None
+    file: Path,
+    model: Model,
+    story: Generation,
+    analysis: SentenceAnalysis,
+    translated: Trace | None,
 ) -> Path:
-    """All of it as one page that needs nothing else."""
-    best = seen.links[0]
+    """Write everything as one self-contained page."""
+    best = analysis.links[0]
     rows = [
         [
             f"layer {link.layer}, head {link.head}",
             f"{link.share:.0%}",
             "yes" if link.strongest else "no",
         ]
-        for link in seen.links
+        for link in analysis.links
     ]
-    wrote = f"{model.name} goes on from “{STORY}”. Hover a word for what else might have come."
-    looked = f"Layer {best.layer}, head {best.head}: “{PRONOUN}” looks at “{REFERENT}”."
-    heads = f"Heads that link “{PRONOUN}” to “{REFERENT}”"
+    story_caption = f"{model.name} continues “{STORY}”. Hover over a token for its alternatives."
+    map_caption = f"Layer {best.layer}, head {best.head}: “{PRONOUN}” attends to “{REFERENT}”."
+    table_title = f"Heads that link “{PRONOUN}” to “{REFERENT}”"
     sections: list[Section] = [
-        TokensSection("What it writes", wrote, words_of(model, story)),
+        TokensSection("What it writes", story_caption, token_probabilities(model, story)),
         TraceSection(
-            seen.trace,
+            analysis.trace,
             "Where it looks",
-            looked,
+            map_caption,
             "map",
             best.layer,
             best.head,
-            place_of(seen.trace.tokens, PRONOUN),
+            token_index(analysis.trace.tokens, PRONOUN),
         ),
         TableSection(
-            heads,
-            "The first token is left out of the count.",
-            ("head", "share", "its strongest link"),
+            table_title,
+            "Weights without the first token.",
+            ("head", "share", "largest weight"),
             rows,
         ),
-        ProseSection("Direction and length", [seen.geometry.line(), about_direction(seen)]),
+        ProseSection(
+            "Direction and length", [analysis.geometry.line(), direction_sentence(analysis)]
+        ),
     ]
     if translated is not None:
-        said = (
-            f"{shown_text(translated)} Each row is a token of the translation, each column a token"
-            " that was read."
+        alignment_caption = (
+            f"{shown_text(translated)} Each row is a token of the translation, each column a"
+            " source token."
         )
         sections.append(
-            TraceSection(translated, "A translation and what it looked at", said, "alignment")
+            TraceSection(
+                translated, "A translation and its cross-attention", alignment_caption, "alignment"
+            )
         )
     return save_page(sections, file, title="Sightline: a first look")
 
 
-def about_direction(seen: Seen) -> str:
-    """The whole model in a sentence."""
+def direction_sentence(analysis: SentenceAnalysis) -> str:
+    """The direction share of the whole model, in words."""
     return (
-        f"Over all layers and heads, {seen.direction:.0%} of what tells keys apart in this sentence"
-        " is direction, the rest length."
+        f"Over all layers and heads, direction explains {analysis.direction:.0%} of the score"
+        " variance in this sentence, length the rest."
     )

@@ -77,9 +77,9 @@ def plain_log_ticks(*axes: Axis) -> None:
 
 def has_japanese_font() -> bool:
     """Whether Matplotlib can draw Japanese with an installed font."""
-    from sightline.lens.draw.fonts import undrawn
+    from sightline.lens.draw.fonts import missing_glyphs
 
-    return not undrawn("日本語カナかな")
+    return not missing_glyphs("日本語カナかな")
 
 
 def draw_in_japanese(draw: Callable[[], Mapping[str, Figure]]) -> Mapping[str, Figure]:

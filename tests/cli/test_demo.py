@@ -38,7 +38,7 @@ def test_the_tour(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     for said in (
         tour.STORY,
         "tokens/s",
-        "Where each token looks",
+        "Attention weights",
         "“it” looks at “animal”",
         "cos θ",
         "猫はマットの上に座った。",

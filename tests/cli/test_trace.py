@@ -49,7 +49,7 @@ def test_without_a_head_one_is_chosen_and_said(
     assert main(["trace", str(decoder), TEXT]) == 0
     out, said = capsys.readouterr()
     layer, head = said.split()[1].rstrip(","), said.split()[3]
-    assert f"Where each token looks: layer {layer}, head {head}\n" in out
+    assert f"Attention weights: layer {layer}, head {head}\n" in out
     assert "--layer N --head N" in said
     assert main(["trace", str(decoder), TEXT, "--layer", "0", "--view", "lines"]) == 0
     out, said = capsys.readouterr()
@@ -84,7 +84,7 @@ def test_an_encoder_decoder_shows_its_alignment(
     np.testing.assert_allclose(found["weights"], trace.cross_weights(0).mean(0).numpy(), atol=1e-6)
     assert found["columns"] == [token.text.strip() for token in trace.source or ()]
     assert main(["trace", str(both), TEXT]) == 0
-    assert "Where each word came from: decoder layer 0" in capsys.readouterr().out
+    assert "Cross-attention: decoder layer 0" in capsys.readouterr().out
     assert (
         main(
             [

@@ -9,10 +9,10 @@ from sightline.demo import lesson as demo
 
 
 def test_the_pupil_learns_and_the_head_shown_looks_at_what_comes_next() -> None:
-    model = demo.pupil()
-    before = demo.examine(model)
+    model = demo.small_model()
+    before = demo.evaluate_copying(model)
     steps = list(demo.teach(model, steps=200))
-    after = demo.examine(model)
+    after = demo.evaluate_copying(model)
     assert steps[-1].number == steps[-1].of == 200
     assert steps[-1].loss < 0.2 < steps[0].loss
     assert before.right < 0.5 < 0.9 < after.right

@@ -36,7 +36,7 @@ def test_the_heads_that_link_two_words(model: sl.Model) -> None:
     trace = model.trace(tour.SENTENCE)
     words = [token.text.strip() for token in trace.tokens]
     row, column = words.index("it"), words.index("animal")
-    found = tour.linking(trace, "it", "animal", count=12)
+    found = tour.linking_heads(trace, "it", "animal", count=12)
     for link in found:
         weights = trace.weights(link.layer, link.head).numpy()[row]
         assert link.share == pytest.approx(weights[column] / weights[1:].sum(), rel=1e-4)
@@ -45,11 +45,11 @@ def test_the_heads_that_link_two_words(model: sl.Model) -> None:
     assert order == sorted(order, reverse=True)
     assert len(found) == 12
     with pytest.raises(InputError, match="no token 'cat'"):
-        tour.linking(trace, "it", "cat")
+        tour.linking_heads(trace, "it", "cat")
 
 
 def test_the_page_opens_where_its_captions_say(model: sl.Model, tmp_path: Path) -> None:
-    seen, translated = tour.look(model), traced(ENCODER_DECODERS["t5"])
+    seen, translated = tour.analyze_sentence(model), traced(ENCODER_DECODERS["t5"])
     story = model.generate(tour.STORY, max_tokens=2, alternatives=1)
     page = tour.write_tour(tmp_path / "page.html", model, story, seen, translated).read_text(
         encoding="utf-8"
@@ -65,7 +65,7 @@ def test_the_page_opens_where_its_captions_say(model: sl.Model, tmp_path: Path) 
 
 
 def test_the_page_holds_all_of_it(model: sl.Model, tmp_path: Path) -> None:
-    seen = tour.look(model)
+    seen = tour.analyze_sentence(model)
     story = model.generate(tour.STORY, max_tokens=6, alternatives=3)
     page = tour.write_tour(tmp_path / "page.html", model, story, seen, None).read_text(
         encoding="utf-8"
@@ -73,9 +73,9 @@ def test_the_page_holds_all_of_it(model: sl.Model, tmp_path: Path) -> None:
     assert "What it writes" in page
     assert seen.geometry.line() in page.replace("&#x27;", "'")
     assert f"layer {seen.links[0].layer}, head {seen.links[0].head}" in page
-    assert len(tour.words_of(model, story)) == 6
+    assert len(tour.token_probabilities(model, story)) == 6
     assert all(
         0 < probability <= 1 and len(others) == 3
-        for _, probability, others in tour.words_of(model, story)
+        for _, probability, others in tour.token_probabilities(model, story)
     )
     assert "://" not in page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import sightline as sl
-from sightline.lens.trace.prompt import ids_for, question_of, seen_attention
+from sightline.lens.trace.prompt import ids_for, prompt_of, trace_attention
 from sightline.lens.trace.trace import trace_of
 from sightline.text.tokenizer import Tokenizer
 from tests.lens.asked import Tiny, ids_of, source_of, tiny
@@ -26,17 +26,17 @@ def test_what_cannot_be_read_is_refused() -> None:
     with pytest.raises(sl.InputError, match=r"token 29; expected 0 to 28"):
         ids_for(subject, [1, 29])
     with pytest.raises(sl.InputError, match="a source for a model with one stack"):
-        question_of(subject, [1], [2])
+        prompt_of(subject, [1], [2])
     with pytest.raises(sl.InputError, match=r"for an encoder–decoder.*model\.trace"):
-        question_of(tiny("transformer"), [1])
+        prompt_of(tiny("transformer"), [1])
 
 
 def test_a_trace_is_asked_again_only_if_it_lacks_something() -> None:
     subject, ids, source = tiny("transformer"), ids_of("transformer"), source_of("transformer")
     whole, part = trace_of(subject, ids, **source), trace_of(subject, ids, **source, layers=[0])
-    assert seen_attention(subject, whole, value=True) is whole
-    again = seen_attention(subject, part)
+    assert trace_attention(subject, whole, value=True) is whole
+    again = trace_attention(subject, part)
     assert len(again.looks) == len(whole.looks) > len(part.looks)
     assert [token.id for token in again.tokens] == ids
-    question = question_of(subject, part)
+    question = prompt_of(subject, part)
     assert (question.ids, question.source) == (ids, source["source"])

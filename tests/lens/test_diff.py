@@ -114,7 +114,7 @@ def test_permuted_heads_are_found_again(name: str, where: Callable[[Any], Any]) 
     assert all(head.size < 1e-5 for head in found.heads)
     assert found.begins is None
     assert not found.same, "the weights are others"
-    assert "4 found at another place" in " ".join(found.summary())
+    assert "4 matched at another place" in " ".join(found.summary())
 
 
 # ------------------------------------------------------------------------------------ the changed
@@ -282,7 +282,7 @@ def test_mistakes_are_one_line_with_the_fix() -> None:
     for mistake, message in (
         (
             lambda: diff(Tiny(model, one), Tiny(model, two, "two"), ["ab"]),
-            r"'ab'.*2 tokens for tiny and 2 other ones for two.*Fix: ",
+            r"'ab'.*2 tokens for tiny and 2 different ones for two.*Fix: ",
         ),
         (
             lambda: diff(Tiny(model, one), Tiny(model, two, "two")),

@@ -7,7 +7,13 @@ import torch
 
 import sightline as sl
 from sightline.core.norms import make_norm
-from sightline.lens.attributions.frozen import affine, ratio, streams_of, through_head, through_norm
+from sightline.lens.attributions.frozen import (
+    affine,
+    fixed_gain,
+    streams_of,
+    through_head,
+    through_norm,
+)
 from tests.lens.asked import ids_of, tiny
 
 FORMS = [
@@ -64,4 +70,4 @@ def test_an_unknown_layer_is_asked_what_it_does() -> None:
 
 
 def test_nothing_over_nothing_is_nothing() -> None:
-    assert ratio(torch.tensor([0.0, 3.0]), torch.tensor([0.0, 2.0])).tolist() == [0.0, 1.5]
+    assert fixed_gain(torch.tensor([0.0, 3.0]), torch.tensor([0.0, 2.0])).tolist() == [0.0, 1.5]

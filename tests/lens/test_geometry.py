@@ -14,11 +14,11 @@ import sightline as sl
 from sightline.core.cache.kv_cache import Cache
 from sightline.lens.geometry.decompose import (
     Shares,
+    geometry_by_layer,
     geometry_of,
-    measured,
-    named,
-    sentence,
-    summary,
+    measure_head,
+    shares_sentence,
+    site_name,
 )
 from sightline.lens.trace.layer import look_at
 from sightline.lens.trace.trace import Trace, trace_of
@@ -85,10 +85,10 @@ def test_in_cosine_attention_all_is_direction(name: str) -> None:
             assert found.length == pytest.approx(0, abs=1e-5)
             assert found.shares.norms_equalised == pytest.approx(0, abs=1e-9)
             assert found.shares.attention_length == pytest.approx(0, abs=1e-5)
-            assert summary(trace)[layer].shares.length == pytest.approx(0, abs=1e-5)
+            assert geometry_by_layer(trace)[layer].shares.length == pytest.approx(0, abs=1e-5)
             assert (
                 found.line()
-                == f"In layer {layer}, head {head}, 100% of what tells keys apart is direction, 0% length."
+                == f"In layer {layer}, head {head}, direction explains 100% of the score variance, length 0%."
             )
 
 
@@ -145,7 +145,7 @@ def test_a_dot_product_model_uses_length() -> None:
 @pytest.mark.parametrize("name", ["rotary", "bert", "transformer", "sinks"])
 def test_the_summary_is_the_mean_over_heads(name: str) -> None:
     trace = traced(ALL[name])
-    found = summary(trace)
+    found = geometry_by_layer(trace)
     assert [layer.site for layer in found] == list(trace.looks)
     for layer in found:
         stack, number, cross = layer.site
@@ -201,7 +201,10 @@ def test_a_trace_of_some_rows_is_measured() -> None:
     cache, tokens = Cache.growing(model.config), inputs(ALL["rotary"], batch=1)["tokens"]
     model(tokens[:, :-1], cache=cache)
     model(tokens[:, -1:], cache=cache, record=last)
-    short, long = measured(look_at(last, model, ("decoder", 1, False)), 2), measured(look, 2)
+    short, long = (
+        measure_head(look_at(last, model, ("decoder", 1, False)), 2),
+        measure_head(look, 2),
+    )
     torch.testing.assert_close(short.scores()[0], long.scores()[-1], atol=1e-5, rtol=1e-5)
     assert float(short.centred.rows.direction[0]) == pytest.approx(
         float(long.centred.rows.direction[-1]), rel=1e-3
@@ -213,9 +216,9 @@ def test_one_token_has_nothing_to_tell_apart(name: str) -> None:
     trace = traced(ALL[name], ids=[3])
     assert (
         trace.geometry(0, 1).line()
-        == "In layer 0, head 1, no token sees two keys that differ, so there is nothing to tell apart."
+        == "In layer 0, head 1, no query sees two keys that differ, so there is nothing to decompose."
     )
-    assert math.isnan(summary(trace)[0].centred.direction)
+    assert math.isnan(geometry_by_layer(trace)[0].centred.direction)
 
 
 def test_equal_tokens_without_positions_have_nothing_to_tell_apart() -> None:
@@ -227,19 +230,26 @@ def shares(direction: float) -> Shares:
 
 
 def test_the_sentence() -> None:
-    assert sentence(shares(0.834)) == "83% of what tells keys apart is direction, 17% length"
-    assert sentence(shares(1.0)) == "100% of what tells keys apart is direction, 0% length"
     assert (
-        sentence(shares(1.12))
-        == "what tells keys apart is direction (112%), and length works against it (−12%)"
+        shares_sentence(shares(0.834)) == "direction explains 83% of the score variance, length 17%"
     )
     assert (
-        sentence(shares(-0.3))
-        == "what tells keys apart is length (130%), and direction works against it (−30%)"
+        shares_sentence(shares(1.0)) == "direction explains 100% of the score variance, length 0%"
     )
-    assert named(("decoder", 5, False), of_several=False) == "layer 5"
-    assert named(("encoder", 5, False), of_several=True) == "the encoder's layer 5"
-    assert named(("decoder", 5, True), of_several=True) == "the decoder's layer 5, cross-attention"
+    assert (
+        shares_sentence(shares(1.12))
+        == "direction explains 112% of the score variance, and length opposes it (−12%)"
+    )
+    assert (
+        shares_sentence(shares(-0.3))
+        == "length explains 130% of the score variance, and direction opposes it (−30%)"
+    )
+    assert site_name(("decoder", 5, False), multiple_stacks=False) == "layer 5"
+    assert site_name(("encoder", 5, False), multiple_stacks=True) == "the encoder's layer 5"
+    assert (
+        site_name(("decoder", 5, True), multiple_stacks=True)
+        == "the decoder's layer 5, cross-attention"
+    )
 
 
 def test_the_line_names_the_place() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.lens.attributions.integration import Embeddings, Path, cut
+from sightline.lens.attributions.integration import Embeddings, IntegrationPath, split_point
 
 
 class Known:
@@ -28,8 +28,8 @@ class Known:
 
 def path_of(
     f: Callable[[Tensor], Tensor], x: Tensor, tolerance: float = 1e-4, most: int = 400
-) -> Path:
-    path = Path(Known(f, x), {"x": torch.zeros_like(x)})
+) -> IntegrationPath:
+    path = IntegrationPath(Known(f, x), {"x": torch.zeros_like(x)})
     path.refine(tolerance, most)
     return path
 
@@ -66,8 +66,12 @@ def test_gradients_are_not_spent_beyond_the_limit() -> None:
         lambda x: torch.sin(1000 * x[:, 0]), torch.ones(1, 1, dtype=torch.float64), most=60
     )
     assert path.gradients <= 60
-    assert sum(part.gap for part in path.stretches) > path.allowed(1e-4)
+    assert sum(part.gap for part in path.segments) > path.allowed(1e-4)
 
 
 def test_cuts() -> None:
-    assert [cut(0, 1), cut(0.25, 0.5), cut(0.01, 1.0)] == [1 / 16, 0.375, pytest.approx(0.1)]
+    assert [split_point(0, 1), split_point(0.25, 0.5), split_point(0.01, 1.0)] == [
+        1 / 16,
+        0.375,
+        pytest.approx(0.1),
+    ]

@@ -10,10 +10,10 @@ from sightline.errors import InputError
 from sightline.lens.heads.links import (
     RELATIONS,
     Link,
-    lookup,
-    lookups_in,
     sentences,
     span_of,
+    token_link,
+    token_links,
     tokens_in,
 )
 from sightline.lens.trace.subject import Token, read_tokens
@@ -89,11 +89,11 @@ def test_a_word_must_stand_once_or_say_which() -> None:
 def test_a_lookup_is_the_last_token_among_the_other_words() -> None:
     tokens = tokens_of("The big , old bear ran")
     link = Link("adjective", (4, 7), (14, 18))
-    ahead = lookup(tokens, link, causal=False, unknown=None)
+    ahead = token_link(tokens, link, causal=False, unknown=None)
     assert ahead is not None
     assert (ahead.query, ahead.targets, ahead.candidates) == (1, {4}, (3, 4, 5))
     assert ahead.chance == pytest.approx(1 / 3)
-    back = lookup(tokens, link, causal=True, unknown=None)
+    back = token_link(tokens, link, causal=True, unknown=None)
     assert back is not None
     assert (back.query, back.targets, back.candidates) == (4, {1}, (1, 3))
 
@@ -101,18 +101,18 @@ def test_a_lookup_is_the_last_token_among_the_other_words() -> None:
 def test_a_noun_may_find_any_of_its_adjectives() -> None:
     tokens = tokens_of("The big , old bear ran")
     links = [Link("adjective", (4, 7), (14, 18)), Link("adjective", (10, 13), (14, 18))]
-    found, skipped = lookups_in(tokens, links, causal=True, unknown=None)
+    found, skipped = token_links(tokens, links, causal=True, unknown=None)
     assert [(one.query, one.targets) for one in found] == [(4, {1, 3})]
     assert skipped == []
-    assert len(lookups_in(tokens, links, causal=False, unknown=None)[0]) == 2
+    assert len(token_links(tokens, links, causal=False, unknown=None)[0]) == 2
 
 
 def test_words_the_tokenizer_cannot_show_are_skipped() -> None:
     tokens = tokens_of("The big , old bear ran")
     link = Link("adjective", (4, 7), (14, 18))
-    assert lookups_in(tokens, [link], causal=False, unknown=4) == ([], [link])
+    assert token_links(tokens, [link], causal=False, unknown=4) == ([], [link])
     together = [tokens[0], Token(7, "big , old bear", 4, 18), tokens[5]]
-    assert lookups_in(together, [link], causal=False, unknown=None) == ([], [link])
+    assert token_links(together, [link], causal=False, unknown=None) == ([], [link])
 
 
 def test_japanese_by_letters() -> None:
@@ -125,7 +125,9 @@ def test_japanese_by_letters() -> None:
                 "".join(tokens[place].text for place in tokens_in(tokens, link.source))
                 == sentence.text[slice(*link.source)]
             )
-        found, skipped = lookups_in(tokens, sentence.links, causal=False, unknown=tokenizer.unknown)
+        found, skipped = token_links(
+            tokens, sentence.links, causal=False, unknown=tokenizer.unknown
+        )
         assert (len(found), skipped) == (len(sentence.links), [])
 
 

@@ -21,7 +21,7 @@ from sightline.lens.trace.layer import (
     HeadBias,
     Look,
     attention_at,
-    checked,
+    checked_index,
     checked_rows,
     look_at,
     sites_of,
@@ -455,7 +455,7 @@ def test_numbers_and_sites_that_there_are() -> None:
         *(("encoder", layer, False) for layer in range(2)),
         *(("decoder", layer, cross) for layer in range(2) for cross in (False, True)),
     ]
-    assert [checked("layer", number, 5) for number in (0, 4, -1, -5, np.int32(2))] == [
+    assert [checked_index("layer", number, 5) for number in (0, 4, -1, -5, np.int32(2))] == [
         0,
         4,
         4,

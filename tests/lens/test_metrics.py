@@ -10,7 +10,12 @@ import pytest
 import torch
 
 import sightline as sl
-from sightline.lens.interventions.metrics import logit_difference, measured, named, probability
+from sightline.lens.interventions.metrics import (
+    evaluate_metric,
+    logit_difference,
+    metric_name,
+    probability,
+)
 from sightline.text.tokenizer import Tokenizer
 from tests.support.tiny import ALL, make
 
@@ -53,8 +58,8 @@ def test_a_probability(subject: Tiny) -> None:
 
 
 def test_a_metric_says_what_it_is(subject: Tiny) -> None:
-    assert named(logit_difference(subject, "a", "b")) == "logit 'a' − logit 'b' at -1"
-    assert named(max) == "max"
+    assert metric_name(logit_difference(subject, "a", "b")) == "logit 'a' − logit 'b' at -1"
+    assert metric_name(max) == "max"
 
 
 def test_a_word_must_be_one_token(subject: Tiny) -> None:
@@ -74,7 +79,7 @@ def test_a_model_must_have_words(subject: Tiny) -> None:
     with pytest.raises(sl.InputError, match="without tokenizer; expected a token id"):
         probability(Tiny(subject.running), "a")
     for name in ("bert-pooled", "bert-hidden", "classifier"):
-        with pytest.raises(sl.InputError, match=r"no logits over words.*metric=lambda"):
+        with pytest.raises(sl.InputError, match=r"no logits over a vocabulary.*metric=lambda"):
             probability(Tiny(make(ALL[name]), LETTERS), "a")
 
 
@@ -82,5 +87,5 @@ def test_a_metric_must_be_a_number(subject: Tiny) -> None:
     with pytest.raises(sl.InputError, match="position 5; expected 0 to 4"):
         probability(subject, "a", position=5)(torch.randn(5, 29))
     with pytest.raises(sl.InputError, match="a metric of nan; expected a finite number"):
-        measured(lambda _: float("nan"), torch.zeros(1, 1))
-    assert measured(lambda logits: logits.sum(), torch.ones(2, 3)) == 6.0  # pyright: ignore[reportArgumentType]
+        evaluate_metric(lambda _: float("nan"), torch.zeros(1, 1))
+    assert evaluate_metric(lambda logits: logits.sum(), torch.ones(2, 3)) == 6.0  # pyright: ignore[reportArgumentType]

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from sightline.lens.heads.patterns import (
-    Left,
-    Measured,
-    at_offset,
-    broad,
-    duplicates,
-    inductions,
-    monotone,
-    on_pattern,
-    others,
-    without_sink,
+    PatternScore,
+    SinkFreeAttention,
+    duplicate_pattern,
+    induction_pattern,
+    marked_keys_pattern,
+    remove_sink,
+    score_breadth,
+    score_monotone,
+    score_offset,
+    score_pattern,
 )
 
 TIME, HEADS = 13, 3
@@ -56,7 +56,7 @@ def by_loops(
     return found
 
 
-def same(measured: Measured, loops: list[tuple[float, float]]) -> None:
+def same(measured: PatternScore, loops: list[tuple[float, float]]) -> None:
     np.testing.assert_allclose(measured.value.numpy(), [value for value, _ in loops], rtol=1e-6)
     np.testing.assert_allclose(measured.chance.numpy(), [chance for _, chance in loops], rtol=1e-6)
 
@@ -64,29 +64,32 @@ def same(measured: Measured, loops: list[tuple[float, float]]) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 def test_patterns_are_sums_over_rows(causal: bool) -> None:
     weights, visible, sink, asked = scene(causal=causal)
-    left = without_sink(weights, visible, sink, asked)
+    left = remove_sink(weights, visible, sink, asked)
     ids = torch.tensor([1, 5, 6, 7, 5, 6, 8, 7, 5, 5, 6, 9, 2])
     arrays = weights.double().numpy(), visible.numpy(), sink.numpy()
     for by in (-1, 0, -4) if causal else (-1, 0, 1, 3, -4):
         pattern = np.array([[j == i + by for j in range(TIME)] for i in range(TIME)])
-        same(at_offset(left, by), by_loops(*arrays, pattern))
+        same(score_offset(left, by), by_loops(*arrays, pattern))
     pattern = np.array([[i != j and ids[i] == ids[j] for j in range(TIME)] for i in range(TIME)])
-    same(on_pattern(left, duplicates(ids)), by_loops(*arrays, pattern))
+    same(score_pattern(left, duplicate_pattern(ids)), by_loops(*arrays, pattern))
     pattern = np.array(
         [
             [j > 0 and j not in (i, i + 1) and bool(ids[j - 1] == ids[i]) for j in range(TIME)]
             for i in range(TIME)
         ]
     )
-    same(on_pattern(left, inductions(ids)), by_loops(*arrays, pattern))
+    same(score_pattern(left, induction_pattern(ids)), by_loops(*arrays, pattern))
     marked = ids == 6
     pattern = np.array([[bool(marked[j]) and i != j for j in range(TIME)] for i in range(TIME)])
-    same(on_pattern(left, others(marked, queries=TIME, cross=False)), by_loops(*arrays, pattern))
+    same(
+        score_pattern(left, marked_keys_pattern(marked, queries=TIME, cross=False)),
+        by_loops(*arrays, pattern),
+    )
 
 
 def test_sink_and_breadth() -> None:
     weights, visible, sink, asked = scene(causal=False)
-    left = without_sink(weights, visible, sink, asked)
+    left = remove_sink(weights, visible, sink, asked)
     rows = weights[:, 1:-1].double().numpy()
     np.testing.assert_allclose(
         left.sink.value.numpy(), (rows[..., 0] + rows[..., -1]).mean(-1), rtol=1e-6
@@ -94,12 +97,12 @@ def test_sink_and_breadth() -> None:
     assert left.sink.chance.tolist() == pytest.approx([2 / TIME] * HEADS)
     kept = rows[..., 1:-1] / rows[..., 1:-1].sum(-1, keepdims=True)
     share = np.exp(-(kept * np.log(kept)).sum(-1)) / (TIME - 2)
-    np.testing.assert_allclose(broad(left).value.numpy(), share.mean(-1), rtol=1e-6)
+    np.testing.assert_allclose(score_breadth(left).value.numpy(), share.mean(-1), rtol=1e-6)
 
 
 def test_what_a_learned_sink_swallows_is_sink() -> None:
     weights, visible, sink, asked = scene(causal=False)
-    left = without_sink(weights * 0.25, visible, torch.zeros_like(sink), torch.ones_like(asked))
+    left = remove_sink(weights * 0.25, visible, torch.zeros_like(sink), torch.ones_like(asked))
     assert left.sink.value.tolist() == pytest.approx([0.75] * HEADS)
     assert left.weights.sum(-1).flatten().tolist() == pytest.approx([1.0] * HEADS * TIME)
 
@@ -107,26 +110,26 @@ def test_what_a_learned_sink_swallows_is_sink() -> None:
 def test_uniform_attention_scores_as_chance() -> None:
     _, visible, sink, asked = scene(causal=True)
     even = (visible / visible.sum(-1, keepdim=True)).expand(2, -1, -1)
-    left = without_sink(even, visible, sink, asked)
-    for found in (at_offset(left, -1), at_offset(left, 0), left.sink):
+    left = remove_sink(even, visible, sink, asked)
+    for found in (score_offset(left, -1), score_offset(left, 0), left.sink):
         assert found.confidence.tolist() == pytest.approx([0, 0], abs=1e-6)
-    assert broad(left).confidence.tolist() == pytest.approx([1, 1])
+    assert score_breadth(left).confidence.tolist() == pytest.approx([1, 1])
 
 
 def test_a_head_that_only_rests_says_nothing() -> None:
     _, visible, sink, asked = scene(causal=True)
     resting = torch.zeros(1, TIME, TIME)
     resting[..., 0] = 1
-    left = without_sink(resting, visible, sink, asked)
+    left = remove_sink(resting, visible, sink, asked)
     assert not left.rows.any()
-    assert math.isnan(float(at_offset(left, -1).value))
+    assert math.isnan(float(score_offset(left, -1).value))
     assert float(left.sink.value) == 1
 
 
-def cross(weights: torch.Tensor) -> Left:
+def cross(weights: torch.Tensor) -> SinkFreeAttention:
     queries, keys = weights.shape[1:]
     nothing = torch.zeros(keys, dtype=torch.bool)
-    return without_sink(
+    return remove_sink(
         weights,
         torch.ones(queries, keys, dtype=torch.bool),
         nothing,
@@ -138,7 +141,7 @@ def test_monotone_is_rank_correlation_times_reach() -> None:
     drawn = torch.Generator().manual_seed(3)
     weights = (2 * torch.randn(2, 9, 7, generator=drawn)).softmax(-1)
     weights[0] = torch.nn.functional.one_hot(torch.arange(9) * 7 // 9, 7) * 0.8 + 0.2 * weights[0]
-    found = monotone(cross(weights)).value.tolist()
+    found = score_monotone(cross(weights)).value.tolist()
     for head, value in zip(weights.double().numpy(), found, strict=True):
         centres = head @ np.arange(7)
         ranks = [sum(other < centre for other in centres) for centre in centres]
@@ -152,7 +155,7 @@ def test_only_a_walk_ahead_is_monotone() -> None:
     still, even = torch.zeros(10, 10), torch.full((10, 10), 0.1)
     still[:, 4] = 1
     mixed = ahead[torch.randperm(10, generator=torch.Generator().manual_seed(5))]
-    sure = monotone(
+    sure = score_monotone(
         cross(torch.stack([ahead, ahead.flip(0), still, even, mixed]))
     ).confidence.tolist()
     assert sure[0] == pytest.approx(1, abs=1e-6)

@@ -94,7 +94,7 @@ def test_mistakes_say_the_fix() -> None:
         redundancy_of(model, TEXT, cross=True)
     with pytest.raises(InputError, match=r"Fix: threshold=0\.7"):
         redundancy_of(model, TEXT, threshold=1.5)
-    with pytest.raises(InputError, match="cannot read ours"):
+    with pytest.raises(InputError, match="cannot encode the built-in one"):
         redundancy_of(model)
     with pytest.raises(InputError, match=r"head 3\.0"):
         redundancy_of(model, TEXT).like(3, 0)

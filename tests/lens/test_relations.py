@@ -14,8 +14,8 @@ from tokenizers import models, pre_tokenizers
 
 import sightline as sl
 from sightline.errors import InputError
-from sightline.lens.heads.links import Lookup, lookups_in, sentences
-from sightline.lens.heads.relations import best_offset, relations_of, tail
+from sightline.lens.heads.links import TokenLink, sentences, token_links
+from sightline.lens.heads.relations import best_offset, binomial_tail, relations_of
 from sightline.lens.trace.subject import Subject
 from sightline.text.tokenizer import Tokenizer
 from tests.families.oracle import transformers
@@ -102,9 +102,9 @@ def test_the_head_that_knows_is_found_and_no_other(tokenizer: Tokenizer, causal:
     for one in found.relations:
         assert one.skipped == 0
         assert one.top[0].head == 0
-        assert one.top[0].found
+        assert one.top[0].is_significant
         assert one.top[0].rate > 0.85
-        assert not any(head.found for head in one.top[1:])
+        assert not any(head.is_significant for head in one.top[1:])
         for shifted in one.top[1:]:
             if shifted.head in (1, 2):
                 assert shifted.rate <= one.offset_rate + 0.2
@@ -129,9 +129,9 @@ def test_rates_are_those_of_the_strongest_key(tokenizer: Tokenizer) -> None:
     hits, counts, chances = np.zeros((3, 2, 4)), np.zeros(3), np.zeros(3)
     for sentence in sentences("en"):
         trace = model.trace(sentence.text)
-        for one in lookups_in(trace.tokens, sentence.links, causal=True, unknown=tokenizer.unknown)[
-            0
-        ]:
+        for one in token_links(
+            trace.tokens, sentence.links, causal=True, unknown=tokenizer.unknown
+        )[0]:
             kind = ["pronoun", "verb", "adjective"].index(one.relation)
             counts[kind] += 1
             chances[kind] += len(one.targets) / len(one.candidates)
@@ -147,13 +147,13 @@ def test_rates_are_those_of_the_strongest_key(tokenizer: Tokenizer) -> None:
         np.testing.assert_allclose(one.rates.numpy(), hits[kind] / counts[kind], atol=1e-6)
         assert one.mean == pytest.approx(one.rates.mean().item(), abs=1e-6)
         assert one.spread == pytest.approx(float(np.std(one.rates.numpy())), abs=1e-6)
-        assert not any(head.found for head in one.top)
+        assert not any(head.is_significant for head in one.top)
 
 
 def test_the_tail_of_the_binomial() -> None:
     stats = pytest.importorskip("scipy.stats")
     for count, hits, rate in ((20, 7, 0.2), (5, 0, 0.3), (12, 12, 0.5), (9, 4, 0.0), (9, 9, 1.0)):
-        assert tail(count, hits, rate) == pytest.approx(
+        assert binomial_tail(count, hits, rate) == pytest.approx(
             float(stats.binom.sf(hits - 1, count, rate)), abs=1e-12
         )
 
@@ -161,15 +161,19 @@ def test_the_tail_of_the_binomial() -> None:
 def test_p_is_corrected_by_the_number_of_heads(tokenizer: Tokenizer) -> None:
     pronoun = relations_of(planted(tokenizer, causal=True), language="en").relations[0]
     best = pronoun.top[0]
-    assert best.p_chance == pytest.approx(4 * tail(pronoun.links, best.hits, pronoun.chance))
-    assert best.p_offset == pytest.approx(4 * tail(pronoun.links, best.hits, pronoun.offset_rate))
+    assert best.p_chance == pytest.approx(
+        4 * binomial_tail(pronoun.links, best.hits, pronoun.chance)
+    )
+    assert best.p_offset == pytest.approx(
+        4 * binomial_tail(pronoun.links, best.hits, pronoun.offset_rate)
+    )
 
 
 def test_the_best_offset_is_the_most_frequent() -> None:
     lookups = [
-        Lookup("verb", 9, frozenset({7}), (7, 8)),
-        Lookup("verb", 5, frozenset({3, 4}), (3, 4)),
-        Lookup("verb", 5, frozenset({1}), (1,)),
+        TokenLink("verb", 9, frozenset({7}), (7, 8)),
+        TokenLink("verb", 5, frozenset({3, 4}), (3, 4)),
+        TokenLink("verb", 5, frozenset({1}), (1,)),
     ]
     assert best_offset(lookups) == (-2, pytest.approx(2 / 3))
 
@@ -202,7 +206,7 @@ def test_progress_and_json(tokenizer: Tokenizer) -> None:
 
 def test_mistakes_say_the_fix(tokenizer: Tokenizer) -> None:
     model = planted(tokenizer, causal=True)
-    with pytest.raises(InputError, match=r"cannot write the sentences.*Fix: another language"):
+    with pytest.raises(InputError, match=r"cannot encode the sentences.*Fix: another language"):
         relations_of(model, language="ja")
     with pytest.raises(InputError, match="expected en or ja"):
         relations_of(model, language="de")

@@ -8,51 +8,57 @@ import pytest
 import torch
 
 from sightline.lens.heads.roles import (
-    CLEAR,
     MEANING,
+    PATTERN_THRESHOLD,
     PATTERNS,
     ROLES,
-    gathered,
+    choose_role,
+    combine_evidence,
     is_punctuation,
-    label,
+    layer_tokens,
     offsets_within,
-    scene_of,
 )
 from sightline.lens.trace.subject import Token
 
 
 def test_the_surest_pattern_is_the_role() -> None:
-    assert label({"previous": 0.5, "self": 0.7, "sink": 0.9, "broad": 0.8}) == ("self", 0.7)
+    assert choose_role({"previous": 0.5, "self": 0.7, "sink": 0.9, "broad": 0.8}) == ("self", 0.7)
 
 
 def test_sink_and_breadth_come_after_the_patterns() -> None:
-    assert label({"previous": CLEAR - 0.01, "sink": 0.6, "broad": 0.9}) == ("sink", 0.6)
-    assert label({"previous": 0.1, "sink": 0.45, "broad": 0.4}) == ("broad", 0.4)
-    assert label({"previous": 0.1, "sink": 0.45, "broad": 0.2}) == ("unclear", pytest.approx(0.55))
-    assert label({"previous": math.nan}) == ("unclear", 1.0)
+    assert choose_role({"previous": PATTERN_THRESHOLD - 0.01, "sink": 0.6, "broad": 0.9}) == (
+        "sink",
+        0.6,
+    )
+    assert choose_role({"previous": 0.1, "sink": 0.45, "broad": 0.4}) == ("broad", 0.4)
+    assert choose_role({"previous": 0.1, "sink": 0.45, "broad": 0.2}) == (
+        "unclear",
+        pytest.approx(0.55),
+    )
+    assert choose_role({"previous": math.nan}) == ("unclear", 1.0)
 
 
 def test_a_repetition_counts_as_its_worse_probe_and_others_as_their_mean() -> None:
     by_text = {"text": 0.1, "probe": 0.9, "short probe": 0.2}
-    assert gathered("induction", by_text) == 0.2
-    assert gathered("punctuation", by_text) == 0.1
-    assert gathered("previous", by_text) == pytest.approx(0.4)
-    assert gathered("punctuation", {"text": math.nan, "probe": 0.5}) == 0.5
-    assert math.isnan(gathered("self", {"text": math.nan}))
+    assert combine_evidence("induction", by_text) == 0.2
+    assert combine_evidence("punctuation", by_text) == 0.1
+    assert combine_evidence("previous", by_text) == pytest.approx(0.4)
+    assert combine_evidence("punctuation", {"text": math.nan, "probe": 0.5}) == 0.5
+    assert math.isnan(combine_evidence("self", {"text": math.nan}))
 
 
 def test_sinks_of_a_text_and_of_a_source() -> None:
     tokens = [Token(9, "[CLS]"), Token(4, "a"), Token(5, "##,"), Token(8, "[SEP]")]
-    scene = scene_of(tokens, tokens, frozenset({8, 9}), cross=False)
+    scene = layer_tokens(tokens, tokens, frozenset({8, 9}), cross=False)
     assert scene.sink.tolist() == [True, False, False, True]
-    assert scene.asked.tolist() == [False, True, True, False]
+    assert scene.is_query.tolist() == [False, True, True, False]
     assert scene.punctuation.tolist() == [False, False, True, False]
-    assert scene_of(tokens[1:], tokens[1:], frozenset(), cross=False).sink.tolist() == [
+    assert layer_tokens(tokens[1:], tokens[1:], frozenset(), cross=False).sink.tolist() == [
         True,
         False,
         False,
     ]
-    assert scene_of(tokens[1:], tokens[1:], frozenset(), cross=True).sink.tolist() == [
+    assert layer_tokens(tokens[1:], tokens[1:], frozenset(), cross=True).sink.tolist() == [
         False,
         False,
         False,

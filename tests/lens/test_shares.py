@@ -16,11 +16,11 @@ from sightline.lens.geometry.shares import (
     Shares,
     Split,
     band_of,
-    centred,
+    centred_split,
+    concat_splits,
     divergence,
-    joined,
     mean_shares,
-    raw,
+    raw_split,
 )
 from sightline.lens.trace.layer import Look
 from sightline.lens.trace.trace import Trace, trace_of
@@ -39,7 +39,7 @@ def traced(config: sl.ModelConfig) -> Trace:
 
 def whole(look: Look, head: int) -> tuple[Split, Split]:
     band = band_of(look.only(head), slice(0, look.queries))
-    return raw(band), centred(band)
+    return raw_split(band), centred_split(band)
 
 
 def softmax(scores: list[float], sink: float | None) -> list[float]:
@@ -209,7 +209,7 @@ def test_weights_of_centred_keys_are_the_weights(name: str) -> None:
     for look in traced(ALL[name]).looks.values():
         one, kept = look.only(3), look.scoring.softcap is not None or look.scoring.sinks is not None
         band = band_of(one, slice(0, look.queries))
-        split = centred(band)
+        split = centred_split(band)
         products = band.query_length * split.key_length * split.cosine * look.scoring.scale + (
             split.offset[:, None] if kept else 0
         )
@@ -310,10 +310,10 @@ def test_a_row_that_sees_nothing_counts_for_nothing() -> None:
 def test_bands_are_the_whole() -> None:
     look = traced(each_block(ALL["alibi"], softcap=3.0)).look(1)
     one = look.only(2)
-    for part, together in zip((raw, centred), whole(look, 2), strict=True):
-        banded = joined(
+    for part, together in zip((raw_split, centred_split), whole(look, 2), strict=True):
+        banded = concat_splits(
             [part(band_of(one, rows)) for rows in (slice(0, 4), slice(4, 5), slice(5, 11))],
-            one_length=part is raw,
+            one_length=part is raw_split,
         )
         torch.testing.assert_close(banded.cosine, together.cosine)
         torch.testing.assert_close(banded.key_length, together.key_length)

@@ -61,7 +61,7 @@ def test_a_long_run_of_bytes_takes_no_square_of_time(
     decode = by_bytes.decode
     monkeypatch.setattr(by_bytes, "decode", lambda ids: asked.append(len(ids)) or decode(ids))
     assert {token.text for token in read_tokens(by_bytes, [byte] * 500)} == {"\\x8c"}
-    assert max(asked) <= subject.MOST
+    assert max(asked) <= subject.MAX_BYTE_TOKENS
 
 
 def test_special_tokens_are_named_and_stand_nowhere(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_progress_is_told_and_control_c_keeps_what_was_measured() -> None:
     assert not part.complete
     assert torch.equal(part.raw.flatten()[:6], whole.raw.flatten()[:6])
     assert bool(part.raw.flatten()[6:].isnan().all())
-    assert "stopped after 6 cells" in part.summary()[0]
+    assert "interrupted after 6 cells" in part.summary()[0]
     assert all(math.isfinite(value) for _, _, value in part.top(8))
     assert len(part.top(8)) == 6
     assert json.loads(json.dumps(part.to_dict()))["values"][1][3] is None
@@ -231,7 +231,7 @@ def test_mistakes_are_one_line_with_the_fix() -> None:
         ),
         (
             lambda: sweep(subject, "abc", "abc", metric),
-            "for the clean and the corrupted text; expected two numbers",
+            "for the clean and the corrupted text; expected two different numbers",
         ),
         (
             lambda: sweep(subject, "abc", "abd", metric, what="haeds"),

@@ -318,7 +318,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     (
         "rotary",
         lambda m: m.trace(IDS)["mask", 0],
-        r"the mask is no tensor.*Fix: trace\.look\(layer\)\.scoring\.mask",
+        r"the mask is not a tensor.*Fix: trace\.look\(layer\)\.scoring\.mask",
     ),
     ("rotary", lambda m: m.trace(IDS)["tower.residual", 0], r"a stack named 'tower'"),
 ]

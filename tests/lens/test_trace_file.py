@@ -102,7 +102,7 @@ def test_an_edited_pass_with_a_bias_of_its_own(tmp_path: Path) -> None:
         },
     )
     with pytest.raises(
-        sl.InputError, match=r"a bias of kind HeadBias; expected ALiBi's, T5's or a given one"
+        sl.InputError, match=r"a bias of kind HeadBias; expected ALiBi, T5's table or given values"
     ):
         strange.save(tmp_path / "y")
     assert not (tmp_path / "y").exists()
@@ -183,13 +183,13 @@ def folder(file: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
-    "cut": (cut, "is no trace: "),
-    "cut in its head": (cut_in_the_head, "is no trace: "),
-    "empty": (lambda file: file.write_bytes(b"") and None, "is no trace: "),
-    "text": (lambda file: file.write_text("The cat sat on the mat") and None, "is no trace: "),
-    "gone": (lambda file: file.unlink(), "is no file; expected one that trace.save wrote"),
-    "a folder": (folder, "is no file"),
-    "weights": (weights, "is no trace; expected 'sightline trace 2' in its head"),
+    "cut": (cut, "is not a trace: "),
+    "cut in its head": (cut_in_the_head, "is not a trace: "),
+    "empty": (lambda file: file.write_bytes(b"") and None, "is not a trace: "),
+    "text": (lambda file: file.write_text("The cat sat on the mat") and None, "is not a trace: "),
+    "gone": (lambda file: file.unlink(), "is not a file; expected one that trace.save wrote"),
+    "a folder": (folder, "is not a file"),
+    "weights": (weights, "is not a trace; expected 'sightline trace 2' in its metadata"),
     "of a later form": (later, "expected 'sightline trace 2'"),
     "broken JSON": (no_json, "is a damaged trace: JSONDecodeError"),
     "no JSON": (no_head, "is a damaged trace: KeyError: 'trace'"),
@@ -217,7 +217,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
                 {"look.0.key": tensors["look.0.key"][:, :, 1:].clone()}
             ),
         ),
-        "shapes that do not fit",
+        "inconsistent shapes",
     ),
     "another config": (
         lambda file: rewritten(file, lambda said, _: said["config"].update(width=-1)),

@@ -16,7 +16,7 @@ from sightline.generation.decode import Request, TokenEvent, decode
 from sightline.generation.sampling import Sampling
 from sightline.lens.trace.layer import Look
 from sightline.lens.trace.trace import Trace, trace_of
-from sightline.lens.trace.watch import Watch, aligned
+from sightline.lens.trace.watch import Watch, pad_dropped_keys
 from tests.support.tiny import ALL, ENCODER_DECODERS, GENERATORS, make
 
 pytestmark = pytest.mark.usefixtures(
@@ -227,9 +227,9 @@ def test_some_layers_and_more_than_attention() -> None:
 
 def test_columns_that_a_ring_has_forgotten_are_hidden() -> None:
     look = trace_of(model_of("window"), PROMPT).look(0)
-    wide = aligned(look, 10)
+    wide = pad_dropped_keys(look, 10)
     assert wide.weights().shape == (4, 7, 10)
     assert bool((wide.weights()[..., :3] == 0).all())
     assert bool(wide.scores()[..., :3].isneginf().all())
     torch.testing.assert_close(wide.weights()[..., 3:], look.weights())
-    assert aligned(look, 7) is look
+    assert pad_dropped_keys(look, 7) is look

@@ -477,7 +477,7 @@ def test_what_the_engine_cannot_show_or_change_is_refused() -> None:
             twin.hidden(tokens, cache=twin.new_cache(), record=record)
         assert "\n" not in str(refusal.value)
         twin.hidden(tokens, cache=Cache.growing(model.config), record=record)
-    with pytest.raises(sl.InputError, match="residual while the native engine writes"):
+    with pytest.raises(sl.InputError, match="residual while the native engine generates"):
         NativeWatch(twin, what=("query", "residual"))
     few = Recorder({"query"}, layers=[1])
     twin.hidden(tokens, cache=twin.new_cache(), record=few)

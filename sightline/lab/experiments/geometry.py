@@ -75,12 +75,12 @@ def geometry_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
 def measure_real_layers(name: str) -> list[dict[str, float]]:
     """Lengths, angles and shares of each layer of a real model on one text, and the difference
     between |q| |k| cos θ and the score."""
-    from sightline.lens.geometry.decompose import geometry_of, summary
+    from sightline.lens.geometry.decompose import geometry_by_layer, geometry_of
     from sightline.model import load
 
     trace = load(name, engine="torch").trace(TEXT)
     rows: list[dict[str, float]] = []
-    for layer in summary(trace):
+    for layer in geometry_by_layer(trace):
         head = geometry_of(trace, layer.site[1], 0)
         look = trace.look(layer.site[1])
         allowed = head.allowed
@@ -160,7 +160,7 @@ def length_shares(transformer: Transformer, tokens: Tensor) -> dict[str, float]:
     import torch
 
     from sightline.lens.geometry.decompose import layer_geometry
-    from sightline.lens.geometry.shares import mean
+    from sightline.lens.geometry.shares import nan_mean
     from sightline.lens.trace.layer import look_at, sites_of
     from sightline.record import Recorder
 
@@ -169,8 +169,8 @@ def length_shares(transformer: Transformer, tokens: Tensor) -> dict[str, float]:
         transformer.eval().hidden(tokens[None], record=record)
     layers = [layer_geometry(look_at(record, transformer, site)) for site in sites_of(transformer)]
     return {
-        "length": mean(layer.raw.length for layer in layers),
-        "centred length": mean(layer.centred.length for layer in layers),
+        "length": nan_mean(layer.raw.length for layer in layers),
+        "centred length": nan_mean(layer.centred.length for layer in layers),
     }
 
 

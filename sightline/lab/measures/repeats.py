@@ -22,7 +22,7 @@ from sightline.lab.learning import (
     seeded_generator,
     training_steps,
 )
-from sightline.lens.heads.patterns import inductions
+from sightline.lens.heads.patterns import induction_pattern
 from sightline.lens.heads.profile import HeadMap, HeadRole, heads_of
 from sightline.lens.trace.trace import trace_of
 from sightline.record import Edit, Place, Recorder
@@ -174,7 +174,7 @@ def without_links(model: Transformer, tokens: Tensor) -> dict[str, Any]:
     for head in heads.heads:
         if score_of(heads, head, "induction") > HALF:
             chosen.setdefault(head.layer, []).append(head.head)
-    links = torch.stack([inductions(row) for row in tokens[:, :-1]])
+    links = torch.stack([induction_pattern(row) for row in tokens[:, :-1]])
     losses: dict[str, Any] = {"heads": sum(map(len, chosen.values()))}
     for name, cut_off in (("late", links), ("beside", links.roll(-1, dims=2))):
         edits = {

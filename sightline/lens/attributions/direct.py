@@ -1,12 +1,12 @@
-"""Direct logit attribution: the logit of a token, or the difference of two, as a sum of what each
-part of the model wrote.
+"""Direct logit attribution: the logit of a token, or the difference of two, as an exact sum over
+the parts of the model.
 
     logit = embedding + Σ heads + Σ attention biases + Σ feed-forwards + Σ norm biases + output bias
 
-Each part is what it wrote to the residual stream, times the direction that the logit reads, with
-every scale on the way held as it was (see `frozen`). So the parts add up exactly wherever the norms
-stand: pre, parallel, sandwich, output, and also post-LN and nGPT, where a part's share shrinks with
-each norm above it. A soft-capped logit and a masked head's activation are held likewise.
+Each part is its contribution to the residual stream, projected on the direction of the logit, with
+every normalization scale frozen (see `frozen`). So the parts sum exactly for every norm placement:
+pre, parallel, sandwich, output, and also post-LN and nGPT, where a part's share shrinks with each
+norm above it. A soft cap and a masked head's activation are frozen likewise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention, merge_heads
 from sightline.errors import InputError
 from sightline.lens.attributions.frozen import (
-    Pulled,
+    PulledBack,
     Vectors,
     steps_of,
     streams_of,
@@ -34,9 +34,9 @@ from sightline.lens.attributions.frozen import (
     through_linear,
     through_norm,
 )
-from sightline.lens.attributions.logit_lens import vocabulary_of
-from sightline.lens.trace.layer import Rows, checked, checked_rows
-from sightline.lens.trace.prompt import Text, seen
+from sightline.lens.attributions.logit_lens import vocabulary_size
+from sightline.lens.trace.layer import Rows, checked_index, checked_rows
+from sightline.lens.trace.prompt import Text, trace_prompt
 from sightline.lens.trace.subject import Subject, Token, read_tokens
 from sightline.lens.trace.trace import Trace
 
@@ -46,9 +46,9 @@ Parts = dict[tuple[str, int | None], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Parts of the logit of `answers` (minus that of `against`) at each of `positions`, in float64.
-    A layer with fewer heads than others has zeros in the rest; `norm_bias` is other than zero only
-    where norms follow the steps (post-LN)."""
+    """The parts of the logit of `answers` (minus that of `against`) at each of `positions`, in
+    float64. Layers with fewer heads than others are padded with zeros; `norm_bias` is nonzero only
+    where norms follow the residual steps (post-LN)."""
 
     name: str
     tokens: tuple[Token, ...]
@@ -68,6 +68,19 @@ class Attribution:
     by_key: Float[Tensor, "layer head key"] | None = None
     cross_by_key: Float[Tensor, "layer head source"] | None = None
 
+    def __repr__(self) -> str:
+        name = self.name or "a model"
+        against = "" if self.against is None else f" − logit of {self.against.text!r}"
+        answer = f"logit of {self.answers[-1].text!r}{against}"
+        layers, heads, positions = self.heads.shape
+        return f"<Attribution of {name}: {answer}, {layers} × {heads} heads, {positions} positions>"
+
+    def _repr_html_(self) -> str:
+        """The largest parts at the last position, for notebooks."""
+        from sightline.lens.draw.result_table import result_table
+
+        return result_table(repr(self), ("part", "contribution"), self.ranked()[:40])
+
     @property
     def total(self) -> Float[Tensor, " position"]:
         """The sum of all parts."""
@@ -84,19 +97,19 @@ class Attribution:
 
     @property
     def gap(self) -> float:
-        """The largest difference between the sum and the model's logit: rounding alone."""
+        """The largest difference between the sum and the model's logit: rounding error."""
         return float((self.total - self.logit).abs().max())
 
     def ranked(self, position: int = -1) -> list[tuple[str, float]]:
-        """Every part by name, the weightiest first."""
-        column = checked("position", position, len(self.positions))
-        found = [
+        """Every part by name, largest absolute value first."""
+        column = checked_index("position", position, len(self.positions))
+        parts = [
             ("embedding", float(self.embedding[column])),
             ("output bias", float(self.output_bias[column])),
         ]
         for what, part in (("head", self.heads), ("cross head", self.cross_heads)):
             rows = [] if part is None else part[..., column].tolist()
-            found += [
+            parts += [
                 (f"layer {layer} {what} {head}", value)
                 for layer, row in enumerate(rows)
                 for head, value in enumerate(row)
@@ -108,11 +121,11 @@ class Attribution:
         }
         for what, part in (layered | {"feed-forward": self.feed_forward}).items():
             rows = [] if part is None else part[..., column].tolist()
-            found += [(f"layer {layer} {what}", value) for layer, value in enumerate(rows)]
-        return sorted(found, key=lambda part: -abs(part[1]))
+            parts += [(f"layer {layer} {what}", value) for layer, value in enumerate(rows)]
+        return sorted(parts, key=lambda part: -abs(part[1]))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """A JSON-serializable dict."""
         layered = (
             "heads",
             "attention_bias",
@@ -140,7 +153,7 @@ class Attribution:
 @torch.no_grad()
 def attribution(
     subject: Subject,
-    asked: Text | Trace,
+    text: Text | Trace,
     *,
     source: Text | None = None,
     token: int | None = None,
@@ -148,18 +161,18 @@ def attribution(
     positions: Rows = -1,
     by_key: bool = False,
 ) -> Attribution:
-    """The logit of `token` (the model's own answer unless named), minus that of `against`, taken
-    apart at the last position, at others or at all (`positions=None`). `by_key` splits each head
-    further by the token it looked at, for one position."""
+    """Decompose the logit of `token` (by default the model's prediction), minus that of `against`,
+    at the last position, at others or at all (`positions=None`). `by_key` splits each head further
+    by the attended token, for a single position."""
     transformer = subject.running
-    size = vocabulary_of(transformer)
-    crossed = transformer.last_stack.config.block(0).cross_attention is not None
+    size = vocabulary_size(transformer)
+    has_cross = transformer.last_stack.config.block(0).cross_attention is not None
     what = (
         *WRITES,
-        *(("cross_heads", "cross_attention") if crossed else ()),
+        *(("cross_heads", "cross_attention") if has_cross else ()),
         *(("query", "key", "value") if by_key else ()),
     )
-    trace = seen(subject, asked, source=source, what=what)
+    trace = trace_prompt(subject, text, source=source, what=what)
     rows = list(checked_rows(positions, len(trace.tokens)))
     if not rows or (by_key and len(rows) != 1):
         raise InputError(
@@ -171,12 +184,14 @@ def attribution(
     answers = (
         logits.argmax(-1)
         if token is None
-        else torch.full((len(rows),), checked("token", token, size), device=logits.device)
+        else torch.full((len(rows),), checked_index("token", token, size), device=logits.device)
     )
-    other = None if against is None else torch.full_like(answers, checked("token", against, size))
+    other = (
+        None if against is None else torch.full_like(answers, checked_index("token", against, size))
+    )
     logit = logits.gather(-1, answers[:, None])[:, 0].double()
-    walk = Walk(transformer, trace, rows, by_key=by_key)
-    walk.back(answers, other)
+    backpass = LogitBackpass(transformer, trace, rows, by_key=by_key)
+    backpass.back(answers, other)
     return Attribution(
         name=trace.name,
         tokens=trace.tokens,
@@ -185,13 +200,13 @@ def attribution(
         answers=tuple(read_tokens(subject.tokenizer, [id])[0] for id in answers.tolist()),
         against=None if against is None else read_tokens(subject.tokenizer, [against])[0],
         logit=logit if other is None else logit - logits.gather(-1, other[:, None])[:, 0].double(),
-        **walk.found(crossed=crossed),
+        **backpass.collect(has_cross=has_cross),
     )
 
 
-class Walk:
-    """From the logit back to the embedding: each step takes its part, and hands on the
-    direction."""
+class LogitBackpass:
+    """The pass from the logit back to the embedding: each step records its part and pulls the
+    direction back."""
 
     def __init__(
         self, transformer: Transformer, trace: Trace, rows: Sequence[int], *, by_key: bool
@@ -204,12 +219,12 @@ class Walk:
         self.parts: Parts = {}
 
     def back(self, answers: Tensor, against: Tensor | None) -> None:
-        """All of it."""
+        """Run the whole pass."""
         final = self._streams(self.stack.config.layers - 1)[-1]
         pulled = (
-            self._read(answers)
+            self._readout(answers)
             if against is None
-            else _difference(self._read(answers), self._read(against))
+            else _difference(self._readout(answers), self._readout(against))
         )
         normed = through_norm(self.stack.norm, final, pulled.g)
         self.parts["output_bias", None] = pulled.bias + normed.bias
@@ -221,7 +236,7 @@ class Walk:
     def _at(self, name: str, layer: int | None) -> Tensor:
         return self.trace[name, layer][self.rows]
 
-    def _read(self, tokens: Tensor) -> Pulled:
+    def _readout(self, tokens: Tensor) -> PulledBack:
         return through_head(self.transformer, self._at("output", None), tokens)
 
     def _streams(self, layer: int) -> list[Tensor]:
@@ -232,14 +247,14 @@ class Walk:
         block = self.stack[layer]
         if isinstance(block, SphereBlock):
             return self._sphere(layer, block, g)
-        held = torch.zeros_like(g[:, 0])
+        norm_bias = torch.zeros_like(g[:, 0])
         streams = self._streams(layer)
         for (name, residual), x in reversed(list(zip(steps_of(block), streams, strict=False))):
             added = self._at(name, layer)
             if not isinstance(block, ParallelBlock):
                 after = through_norm(residual.after, x + added, g)
                 g = after.g
-                held = held + after.bias
+                norm_bias = norm_bias + after.bias
             if name == "feed_forward":
                 self.parts[name, layer] = (added.double() * g).sum(-1)
                 continue
@@ -247,11 +262,11 @@ class Walk:
             assert module is not None
             inside = through_norm(residual.inside, self._raw(module, layer), g)
             self._heads(module, layer, inside)
-        self.parts["norm_bias", layer] = held
+        self.parts["norm_bias", layer] = norm_bias
         return g
 
     def _sphere(self, layer: int, block: SphereBlock, g: Vectors) -> Vectors:
-        """x ← (x + α (a − x)) / n is ((1 − α) x + α a) / n: what is left of x, and the step towards
+        """x ← (x + α (a − x)) / n is ((1 − α) x + α a) / n: the rest of x, and the step towards
         a."""
         first, second, _ = (x.double() for x in self._streams(layer))
         alpha = block.feed_forward_step().double()
@@ -262,56 +277,57 @@ class Walk:
         alpha = block.attention_step().double()
         g = g / (first + self._at("attention", layer).double()).norm(dim=-1, keepdim=True)
         raw = self._raw(block.attention, layer).double().norm(dim=-1, keepdim=True)
-        self._heads(block.attention, layer, Pulled(alpha * g / raw, torch.zeros_like(g[:, 0])))
+        self._heads(block.attention, layer, PulledBack(alpha * g / raw, torch.zeros_like(g[:, 0])))
         self.parts["norm_bias", layer] = torch.zeros_like(g[:, 0])
         return (1 - alpha) * g
 
     def _raw(self, module: Attention, layer: int) -> Tensor:
-        """What attention gave before a norm of its own."""
+        """The output of attention before its output norm."""
         mixed = self.trace[module.names + "heads", layer][:, self.rows]
         return module.output(merge_heads(mixed[None]))[0]
 
-    def _heads(self, module: Attention, layer: int, pulled: Pulled) -> None:
-        """Each head's part, h_i · (W_Oᵀ g) over its own columns, and the bias."""
+    def _heads(self, module: Attention, layer: int, pulled: PulledBack) -> None:
+        """Each head's part, h_i · (W_Oᵀ g) over the head's columns, and the bias."""
         mixed = self.trace[module.names + "heads", layer][
             :, self.rows
         ].double()  # [heads, position, value_dim]
         heads, _, value_dim = mixed.shape
         output = through_linear(module.output, heads * value_dim, pulled.g)
-        read = output.g.unflatten(-1, (heads, value_dim)).transpose(0, 1)
-        self.parts[module.names + "heads", layer] = (mixed * read).sum(-1)
+        head_directions = output.g.unflatten(-1, (heads, value_dim)).transpose(0, 1)
+        self.parts[module.names + "heads", layer] = (mixed * head_directions).sum(-1)
         self.parts[module.names + "bias", layer] = output.bias + pulled.bias
         if self.by_key:
             look = self.trace.look(layer, cross=bool(module.names))
             value = repeat_kv_heads(look.needed_value(), heads)[0].double()
             self.parts[module.names + "by_key", layer] = (
-                look.weights(rows=self.rows[0]).double() * (value @ read[:, 0, :, None])[..., 0]
+                look.weights(rows=self.rows[0]).double()
+                * (value @ head_directions[:, 0, :, None])[..., 0]
             )
 
-    def found(self, *, crossed: bool) -> dict[str, Any]:
-        """The parts of all layers together."""
+    def collect(self, *, has_cross: bool) -> dict[str, Any]:
+        """The parts of all layers, stacked."""
         names = {
             "heads": "heads",
             "attention_bias": "bias",
             "feed_forward": "feed_forward",
             "norm_bias": "norm_bias",
         }
-        names |= {"cross_heads": "cross_heads", "cross_bias": "cross_bias"} if crossed else {}
+        names |= {"cross_heads": "cross_heads", "cross_bias": "cross_bias"} if has_cross else {}
         names |= {"by_key": "by_key"} if self.by_key else {}
-        names |= {"cross_by_key": "cross_by_key"} if self.by_key and crossed else {}
+        names |= {"cross_by_key": "cross_by_key"} if self.by_key and has_cross else {}
         layered = {
-            ours: _stacked([self.parts[name, n] for n in range(self.stack.config.layers)])
+            ours: _stack_padded([self.parts[name, n] for n in range(self.stack.config.layers)])
             for ours, name in names.items()
         }
         return layered | {name: self.parts[name, None] for name in ("embedding", "output_bias")}
 
 
-def _difference(one: Pulled, other: Pulled) -> Pulled:
-    return Pulled(one.g - other.g, one.bias - other.bias)
+def _difference(one: PulledBack, other: PulledBack) -> PulledBack:
+    return PulledBack(one.g - other.g, one.bias - other.bias)
 
 
-def _stacked(parts: list[Tensor]) -> Tensor:
-    """[layer, …], with zeros where a layer has fewer heads than another."""
+def _stack_padded(parts: list[Tensor]) -> Tensor:
+    """[layer, …], padded with zeros where a layer has fewer heads than another."""
     most = max(len(part) for part in parts)
     return torch.stack(
         [torch.cat((part, part.new_zeros(most - len(part), *part.shape[1:]))) for part in parts]

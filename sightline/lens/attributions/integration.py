@@ -1,14 +1,13 @@
-"""∫ of a gradient along the straight path from a baseline to a text's embeddings, as exactly as is
-asked for.
+"""Adaptive integration of a gradient along the straight path from a baseline to a text's
+embeddings.
 
     ∫ₐᵇ ∂f/∂x (x' + t (x − x')) · (x − x') dt = f(b) − f(a)
 
-That is not hoped for but used: over a stretch of the path the integral must be the difference of f
-at its ends, so the stretch that misses most is cut in two until all of them together miss less than
-the tolerance. A deep model with norms and without biases changes its mind at every scale from zero
-on, however small, so near zero the cuts are even in the logarithm, and what cannot be integrated
-below `NEAREST` is left out: the path then `begins` that close to the baseline, and the sum is f(x)
-− f(there).
+This identity gives the error of every segment of the path: its integral must equal the difference
+of f at its ends. The segment with the largest error is split until the total error is within the
+tolerance. A deep model with norms and without biases varies at every scale near zero, so segments
+near zero are split geometrically, and what cannot be integrated below `SMALLEST_STEP` is left out:
+the path then `begins` that close to the baseline, and the sum is f(x) − f(start of the path).
 """
 
 from __future__ import annotations
@@ -23,17 +22,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Embeddings = dict[
-    str, Tensor
-]  # by stack, [time, width]; a batch of them where several are asked at once
-NODES = 8  # of Gauss and Legendre, in each stretch
-FIRST = (0.0, 1 / 64, 1 / 8, 1.0)  # where the path is cut at first
-NEAREST = 2.0**-14
-AT_ONCE = 512  # tokens whose gradients are in memory at once
+Embeddings = dict[str, Tensor]  # by stack: [time, width], or a batch of these
+NODES = 8  # Gauss–Legendre nodes per segment
+INITIAL_CUTS = (0.0, 1 / 64, 1 / 8, 1.0)  # the first segments' ends
+SMALLEST_STEP = 2.0**-14
+MAX_TOKENS_PER_BATCH = 512  # per batch of gradients
 
 
 class Differentiable(Protocol):
-    """f, with its gradient, for a batch of embeddings; `inputs` are those of the text."""
+    """f and its gradient for a batch of embeddings; `inputs` are the text's embeddings."""
 
     @property
     def inputs(self) -> Embeddings: ...
@@ -44,9 +41,9 @@ class Differentiable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of the path: the integral of the gradient over it, and what its sum misses of f's
-    difference."""
+class Segment:
+    """A segment of the path: the integral of the gradient, and its error against the difference of
+    f."""
 
     start: float
     end: float
@@ -55,54 +52,56 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Path:
-    """The straight line from the baseline to the text's embeddings, cut where that is needed."""
+class IntegrationPath:
+    """The straight line from the baseline to the text's embeddings, in segments that are refined
+    adaptively."""
 
-    aim: Differentiable
+    target: Differentiable
     start: Embeddings
     change: Embeddings = field(init=False)
     values: dict[float, float] = field(
         default_factory=dict[float, float]
-    )  # f at the ends of stretches
-    stretches: list[Stretch] = field(default_factory=list[Stretch])
+    )  # f at the ends of segments
+    segments: list[Segment] = field(default_factory=list[Segment])
     gradients: int = 0
     begins: float = 0.0
 
     def __post_init__(self) -> None:
-        self.change = {stack: x - self.start[stack] for stack, x in self.aim.inputs.items()}
-        self.stretches = [self.stretch(start, end) for start, end in pairwise(FIRST)]
+        self.change = {stack: x - self.start[stack] for stack, x in self.target.inputs.items()}
+        self.segments = [self.segment(start, end) for start, end in pairwise(INITIAL_CUTS)]
 
-    def refine(self, tolerance: float, most: int) -> None:
-        """Cut the worst stretch until all is well, or the gradients are used up."""
-        while self.gradients + 2 * NODES <= most and sum(
-            part.gap for part in self.stretches
+    def refine(self, tolerance: float, max_gradients: int) -> None:
+        """Split the segment with the largest error until the tolerance or `max_gradients` is
+        reached."""
+        while self.gradients + 2 * NODES <= max_gradients and sum(
+            part.gap for part in self.segments
         ) > self.allowed(tolerance):
-            worst = max(self.stretches, key=lambda part: part.gap)
-            self.stretches.remove(worst)
-            if worst.start == 0 and worst.end <= NEAREST:
+            worst = max(self.segments, key=lambda part: part.gap)
+            self.segments.remove(worst)
+            if worst.start == 0 and worst.end <= SMALLEST_STEP:
                 self.begins = worst.end
                 continue
-            middle = cut(worst.start, worst.end)
-            self.stretches += [self.stretch(worst.start, middle), self.stretch(middle, worst.end)]
+            middle = split_point(worst.start, worst.end)
+            self.segments += [self.segment(worst.start, middle), self.segment(middle, worst.end)]
 
-    def stretch(self, start: float, end: float) -> Stretch:
-        """∫ of the gradient from start to end, by Gauss's rule."""
+    def segment(self, start: float, end: float) -> Segment:
+        """The integral from start to end, by Gauss–Legendre quadrature."""
         nodes, weights = np.polynomial.legendre.leggauss(NODES)
         places = [start + (end - start) * (node + 1) / 2 for node in nodes.tolist()]
         integral = {stack: torch.zeros_like(x) for stack, x in self.change.items()}
-        at_once = max(1, AT_ONCE // sum(len(x) for x in self.change.values()))
-        for first in range(0, NODES, at_once):
-            some = places[first : first + at_once]
-            gradients, _ = self.aim.gradients(self.points(some))
-            share = torch.tensor(weights[first : first + at_once] * (end - start) / 2)
+        batch_size = max(1, MAX_TOKENS_PER_BATCH // sum(len(x) for x in self.change.values()))
+        for first in range(0, NODES, batch_size):
+            batch = places[first : first + batch_size]
+            gradients, _ = self.target.gradients(self.points(batch))
+            share = torch.tensor(weights[first : first + batch_size] * (end - start) / 2)
             for stack, gradient in gradients.items():
                 integral[stack] += torch.einsum("n,ntw->tw", share.to(gradient), gradient)
         self.gradients += NODES
-        found = float(sum((integral[stack] * x).double().sum() for stack, x in self.change.items()))
-        return Stretch(start, end, integral, abs(found - (self.value(end) - self.value(start))))
+        total = float(sum((integral[stack] * x).double().sum() for stack, x in self.change.items()))
+        return Segment(start, end, integral, abs(total - (self.value(end) - self.value(start))))
 
     def points(self, places: list[float]) -> Embeddings:
-        """x' + a (x − x') for some a."""
+        """x' + a (x − x') for each a of `places`."""
         return {
             stack: torch.stack([self.start[stack] + place * x for place in places])
             for stack, x in self.change.items()
@@ -110,9 +109,9 @@ class Path:
 
     @torch.no_grad()
     def value(self, place: float) -> float:
-        """f at a place of the path."""
+        """f at a point of the path."""
         if place not in self.values:
-            self.values[place] = float(self.aim(self.points([place])))
+            self.values[place] = float(self.target(self.points([place])))
         return self.values[place]
 
     @property
@@ -123,13 +122,13 @@ class Path:
         return tolerance * max(1.0, abs(self.difference))
 
     def integral(self) -> Embeddings:
-        """Over the whole path."""
-        parts = [part.integral for part in self.stretches]
+        """The integral over the whole path."""
+        parts = [part.integral for part in self.segments]
         return {stack: torch.stack([part[stack] for part in parts]).sum(0) for stack in self.change}
 
 
-def cut(start: float, end: float) -> float:
-    """Where to cut: evenly, but near zero evenly in the logarithm."""
+def split_point(start: float, end: float) -> float:
+    """Where to split a segment: in the middle, near zero at the geometric mean."""
     if start == 0:
         return end / 16
     return math.sqrt(start * end) if end > 4 * start else (start + end) / 2

@@ -1,12 +1,12 @@
-"""The logit lens (nostalgebraist 2020): what the model would say if it stopped after n layers.
+"""The logit lens (nostalgebraist 2020): the predictions of the model if it stopped after n layers.
 
     logits_n = head(final_norm(x_n))      x_n is the residual stream that enters block n;
-                                          the last row is the output itself
-    KL_n     = Σ p log(p / p_n)           p is the final distribution, p_n the lens', in nats
+                                          the last row is the output
+    KL_n     = Σ p log(p / p_n)           p is the final distribution, p_n the lens's, in nats
 
-Where a norm follows every step (post-LN, nGPT), there is no final norm and x_n is normed already:
-the head alone is applied. A masked language model's head is its whole head, transform and norm
-included.
+Where every step ends in a norm (post-LN, nGPT), there is no final norm and x_n is normalized
+already: only the head is applied. For a masked language model that is the whole head, transform and
+norm included.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sightline.core.attention import TILE
 from sightline.core.model import Transformer
 from sightline.core.norms import at_least_float32
 from sightline.errors import InputError
-from sightline.lens.trace.layer import Rows, checked, checked_rows
-from sightline.lens.trace.prompt import Text, seen
+from sightline.lens.trace.layer import Rows, checked_index, checked_rows
+from sightline.lens.trace.prompt import Text, trace_prompt
 from sightline.lens.trace.subject import Subject, Token, read_tokens
 from sightline.lens.trace.trace import Trace
 
@@ -34,11 +34,11 @@ Logits = Float[Tensor, "position vocab_size"]
 
 @dataclass(frozen=True, slots=True)
 class LogitLens:
-    """Row n is the stream that enters block n, the last row the model's own answer; columns are
-    `positions` of the text.
+    """The lens's predictions. Row n is the residual stream that enters block n, the last row the
+    model's output; columns are `positions` of the text.
 
-    `answers` are the tokens in question: the model's own at each position, unless one was named.
-    `rank` counts from 1."""
+    `answers` are the tokens whose rank and probability are given: the model's own prediction at
+    each position, unless a token was given. `rank` counts from 1."""
 
     name: str
     applied: str
@@ -52,10 +52,34 @@ class LogitLens:
     divergence: Float[Tensor, "row position"]
     words: dict[int, str]
 
+    def __repr__(self) -> str:
+        rows, positions, k = self.top.shape
+        return (
+            f"<LogitLens of {self.name or 'a model'}: {rows} rows × {positions} positions, top {k}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The most likely token of each row and position, for notebooks."""
+        from sightline.lens.draw.result_table import result_table
+
+        tokens = [self.tokens[position].text for position in self.positions]
+        last = len(self.top) - 1
+        rows = [
+            (
+                "output" if row == last else f"into {row}",
+                *(
+                    f"{self.words[int(ids[0])]!r} {float(self.top_probability[row, column, 0]):.0%}"
+                    for column, ids in enumerate(self.top[row].tolist())
+                ),
+            )
+            for row in range(len(self.top))
+        ]
+        return result_table(repr(self), ("layer", *(repr(token) for token in tokens)), rows)
+
     def best(self, row: int, position: int = -1) -> list[tuple[str, float]]:
-        """The likeliest tokens of a row and column, with their probabilities."""
-        row = checked("row", row, len(self.top))
-        column = checked("position", position, len(self.positions))
+        """The most likely tokens of a row and column, with their probabilities."""
+        row = checked_index("row", row, len(self.top))
+        column = checked_index("position", position, len(self.positions))
         pairs = zip(
             self.top[row, column].tolist(), self.top_probability[row, column].tolist(), strict=True
         )
@@ -63,13 +87,13 @@ class LogitLens:
 
     @property
     def settled(self) -> tuple[int, ...]:
-        """For each column, the row from which the answer stays the likeliest to the end; one past
-        the last where it never is."""
+        """For each column, the first row from which the answer stays at rank 1; one past the last
+        row if it never does."""
         first = (self.rank == 1).flip(0).int().cumprod(0).sum(0)
         return tuple(len(self.rank) - int(count) for count in first)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """A JSON-serializable dict."""
         return {
             "name": self.name,
             "applied": self.applied,
@@ -87,38 +111,41 @@ class LogitLens:
 @torch.inference_mode()
 def logit_lens(
     subject: Subject,
-    asked: Text | Trace,
+    text: Text | Trace,
     *,
     source: Text | None = None,
     token: int | None = None,
     positions: Rows = None,
     top_k: int = 5,
 ) -> LogitLens:
-    """What the model would say after each layer, at each position (or some). `token` asks for the
-    rank of one token everywhere."""
+    """The model's predictions after each layer, at all or some positions. With `token`, the rank
+    and probability of that token are given instead of those of the model's prediction."""
     transformer = subject.running
-    size = vocabulary_of(transformer)
+    size = vocabulary_size(transformer)
     if not 1 <= top_k <= size:
         raise InputError(
             f"top_k is {top_k}", expected=f"1 to {size}, the size of the vocabulary", fix="top_k=5"
         )
-    wanted = None if token is None else checked("token", token, size)
-    trace = seen(subject, asked, source=source, what=("residual", "output"))
+    token_id = None if token is None else checked_index("token", token, size)
+    trace = trace_prompt(subject, text, source=source, what=("residual", "output"))
     columns = list(checked_rows(positions, len(trace.tokens)))
-    parts = [_columns(transformer, trace, band, wanted, top_k) for band in bands(columns, size)]
+    parts = [
+        _columns(transformer, trace, batch, token_id, top_k)
+        for batch in column_batches(columns, size)
+    ]
     answers, *tables = (
         torch.cat(part, dim=min(n, 1)) for n, part in enumerate(zip(*parts, strict=True))
     )
     top, top_probability, rank, probability, divergence = tables
     ids = sorted({*top.flatten().tolist(), *answers.tolist()})
     words = {token.id: token.text for id in ids for token in read_tokens(subject.tokenizer, [id])}
-    said = tuple(Token(id, words[id]) for id in answers.tolist())
+    answer_tokens = tuple(Token(id, words[id]) for id in answers.tolist())
     return LogitLens(
         trace.name,
-        applied_by(transformer),
+        describe_readout(transformer),
         trace.tokens,
         tuple(columns),
-        said,
+        answer_tokens,
         top,
         top_probability,
         rank,
@@ -128,17 +155,17 @@ def logit_lens(
     )
 
 
-def bands(columns: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Columns whose logits are in memory at once."""
-    most = max(1, TILE // size)
-    for start in range(0, len(columns), most):
-        yield list(columns[start : start + most])
+def column_batches(columns: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Batches of columns whose logits fit into one tile of memory."""
+    batch = max(1, TILE // size)
+    for start in range(0, len(columns), batch):
+        yield list(columns[start : start + batch])
 
 
 def _columns(
     transformer: Transformer, trace: Trace, columns: list[int], token: int | None, top_k: int
 ) -> tuple[Tensor, ...]:
-    """All rows of some columns: answers, the top and its probabilities, rank, probability,
+    """All rows of some columns: answers, top-k tokens and probabilities, rank, probability,
     divergence."""
     final = logits_of_row(
         transformer, trace, transformer.last_stack.config.layers, columns
@@ -150,12 +177,18 @@ def _columns(
     )
     rows: list[tuple[Tensor, ...]] = []
     for layer in range(transformer.last_stack.config.layers + 1):
-        said = logits_of_row(transformer, trace, layer, columns).log_softmax(-1)
-        best = said.topk(top_k)
-        own = said.gather(-1, answers[:, None])
-        divergence = (final.exp() * (final - said)).sum(-1)
+        log_probs = logits_of_row(transformer, trace, layer, columns).log_softmax(-1)
+        best = log_probs.topk(top_k)
+        own = log_probs.gather(-1, answers[:, None])
+        divergence = (final.exp() * (final - log_probs)).sum(-1)
         rows.append(
-            (best.indices, best.values.exp(), 1 + (said > own).sum(-1), own[:, 0].exp(), divergence)
+            (
+                best.indices,
+                best.values.exp(),
+                1 + (log_probs > own).sum(-1),
+                own[:, 0].exp(),
+                divergence,
+            )
         )
     return (answers, *(torch.stack(part) for part in zip(*rows, strict=True)))
 
@@ -164,8 +197,8 @@ def _columns(
 def logits_of_row(
     transformer: Transformer, trace: Trace, row: int, columns: Sequence[int] | slice = slice(None)
 ) -> Logits:
-    """head(final_norm(x_n)) of a trace that kept `residual` and `output`; the row after the last
-    layer is the output's."""
+    """head(final_norm(x_n)) of a trace with `residual` and `output`; the row after the last layer
+    is the output's."""
     stack = transformer.last_stack
     if row == stack.config.layers:
         hidden = trace["output", None][columns]
@@ -174,14 +207,14 @@ def logits_of_row(
     return at_least_float32(transformer.head(hidden[None])[0])
 
 
-def vocabulary_of(transformer: Transformer) -> int:
-    """The size of the vocabulary that the head speaks."""
+def vocabulary_size(transformer: Transformer) -> int:
+    """The vocabulary size of a language or masked head; other heads are refused."""
     head = transformer.config.head
     if not isinstance(head, (LanguageHead, MaskedHead)):
         kind = (
             "no head"
             if isinstance(head, NoHead)
-            else f"a head that gives no tokens ({type(head).__name__})"
+            else f"a head without token logits ({type(head).__name__})"
         )
         raise InputError(
             f"a model with {kind}",
@@ -191,15 +224,15 @@ def vocabulary_of(transformer: Transformer) -> int:
     return transformer.config.last.embedding.vocab_size
 
 
-def applied_by(transformer: Transformer) -> str:
-    """What stands between the stream and the logits, in words."""
+def describe_readout(transformer: Transformer) -> str:
+    """What is applied to the stream to get logits, in words."""
     head = (
         "its masked-token head" if isinstance(transformer.config.head, MaskedHead) else "its head"
     )
     if isinstance(transformer.config.last.final_norm, NoNorm):
         normed = transformer.config.last.block(0).placement in ("post", "sphere")
         why = (
-            "the stream is normed by every block already"
+            "the stream is normalized by every block already"
             if normed
             else "the model has no final norm"
         )

@@ -1,14 +1,14 @@
-"""Attention through all layers at once, and attention weighted by what it carries.
+"""Attention composed over layers (rollout, flow), and value-weighted attention.
 
 rollout    A'_n = r I + (1 − r) mean_h A_n,  R_n = A'_n R_{n−1},  r = ½ (Abnar & Zuidema 2020)
-flow       the most that can flow from a token at the top to one at the bottom, each A'_n a layer of
-           pipes (the same paper)
-weighted   ‖w_ij · v_j W_O‖: how much is handed over, not how often it is looked up (Kobayashi et
-           al. 2020)
+flow       the maximum flow from a token at the top to one at the bottom, with each A'_n as the
+           capacities of one layer (same paper)
+weighted   ‖w_ij · v_j W_O‖: the norm of what is transferred, not only its weight
+           (Kobayashi et al. 2020)
 
-In an encoder–decoder the decoder's stream mixes itself, then the source: x ← r x + (1 − r) (C E),
-with C the cross-attention and E the encoder's own rollout. A row over the target's and the source's
-tokens together sums to 1, unless heads have sinks, which swallow some.
+In an encoder–decoder the decoder's stream mixes target tokens, then source tokens: x ← r x + (1 −
+r) (C E), with C the cross-attention and E the encoder's rollout. A row over target and source
+tokens together sums to 1, unless heads have learned sinks, which absorb a part.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from torch import Tensor
 from sightline.core.attention import repeat_kv_heads
 from sightline.errors import InputError
 from sightline.lens.attributions.frozen import affine
-from sightline.lens.trace.layer import Look, Map, Rows, attention_at, checked, checked_rows
-from sightline.lens.trace.prompt import Text, seen_attention
+from sightline.lens.trace.layer import Look, Map, Rows, attention_at, checked_index, checked_rows
+from sightline.lens.trace.prompt import Text, trace_attention
 from sightline.lens.trace.subject import Subject, Token
 from sightline.lens.trace.trace import Trace
 
-UNITS = 1 << 30  # scipy's pipes hold whole numbers below 2³¹, and no more than 1 leaves the top
+UNITS = 1 << 30  # scipy's capacities are 32-bit integers; at most 1 unit of flow leaves the top
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """`maps[n]`: how much of each token after layer n comes from each token that entered;
-    `source_maps` from each of the source's."""
+    """`maps[n]`: the share of each token after layer n that comes from each input token;
+    `source_maps` likewise from each source token."""
 
     name: str
     stack: str
@@ -45,8 +45,14 @@ class Rollout:
     maps: Float[Tensor, "layer query key"]
     source_maps: Float[Tensor, "layer query source"] | None = None
 
+    def __repr__(self) -> str:
+        name = self.name or "a model"
+        return (
+            f"<Rollout of {name} {self.stack}: {len(self.maps)} layers, {len(self.tokens)} tokens>"
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """A JSON-serializable dict."""
         return {
             "name": self.name,
             "stack": self.stack,
@@ -60,45 +66,49 @@ class Rollout:
 def rollout(
     trace: Trace, *, stack: str | None = None, keep: float = 0.5, last_only: bool = False
 ) -> Rollout:
-    """The rollout up to each layer (with `last_only`: to the top alone). `keep` is what a residual
-    step keeps of the stream."""
+    """The rollout up to each layer (with `last_only`: up to the last layer only). `keep` is the
+    share of the stream that a residual step keeps."""
     name = checked_stack(trace, stack, keep)
     maps = list[Tensor]()
     source_maps = list[Tensor]()
-    below = (
+    encoder_map = (
         rollout(trace, stack="encoder", keep=keep, last_only=True).maps[-1]
-        if crosses(trace, name)
+        if has_cross_attention(trace, name)
         else None
     )
-    own = torch.eye(len(trace.tokens_of(name)), device=trace.look(0, stack=name).query.device)
-    other = None if below is None else own.new_zeros(len(own), len(below))
+    target_map = torch.eye(
+        len(trace.tokens_of(name)), device=trace.look(0, stack=name).query.device
+    )
+    source_map = (
+        None if encoder_map is None else target_map.new_zeros(len(target_map), len(encoder_map))
+    )
     for layer in range(trace.config.stacks[name].layers):
-        step = kept(keep, mean_weights(trace.look(layer, stack=name)))
-        own = step @ own
-        other = None if other is None else step @ other
-        if other is not None:
-            assert below is not None
-            own = keep * own
-            other = (
-                keep * other
-                + (1 - keep) * mean_weights(trace.look(layer, stack=name, cross=True)) @ below
+        step = with_residual(keep, mean_weights(trace.look(layer, stack=name)))
+        target_map = step @ target_map
+        source_map = None if source_map is None else step @ source_map
+        if source_map is not None:
+            assert encoder_map is not None
+            target_map = keep * target_map
+            source_map = (
+                keep * source_map
+                + (1 - keep) * mean_weights(trace.look(layer, stack=name, cross=True)) @ encoder_map
             )
         maps[:], source_maps[:] = ([], []) if last_only else (maps, source_maps)
-        maps.append(own)
-        source_maps += [] if other is None else [other]
-    read = trace.source if source_maps else None
+        maps.append(target_map)
+        source_maps += [] if source_map is None else [source_map]
+    source_tokens = trace.source if source_maps else None
     return Rollout(
         trace.name,
         name,
         trace.tokens_of(name),
-        read,
+        source_tokens,
         torch.stack(maps),
         torch.stack(source_maps) if source_maps else None,
     )
 
 
 def checked_stack(trace: Trace, stack: str | None, keep: float) -> str:
-    """The stack that is meant, if all of its tokens asked."""
+    """The stack's name, if every one of its tokens was traced as a query."""
     name = trace.stack_named(stack)
     if not 0 <= keep <= 1:
         raise InputError(f"keep is {keep}", expected="0 to 1", fix="keep=0.5")
@@ -109,17 +119,17 @@ def checked_stack(trace: Trace, stack: str | None, keep: float) -> str:
     return name
 
 
-def crosses(trace: Trace, stack: str) -> bool:
+def has_cross_attention(trace: Trace, stack: str) -> bool:
     return trace.config.stacks[stack].block(0).cross_attention is not None
 
 
-def kept(keep: float, weights: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
+def with_residual(keep: float, weights: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
     """r I + (1 − r) A"""
     return keep * torch.eye(len(weights), device=weights.device) + (1 - keep) * weights
 
 
 def mean_weights(look: Look) -> Float[Tensor, "query key"]:
-    """The mean over heads, a band of rows at a time."""
+    """The mean over heads, one band of rows at a time."""
     return torch.cat([look.weights(rows=band).mean(0) for band in look.bands(range(look.queries))])
 
 
@@ -128,8 +138,8 @@ def mean_weights(look: Look) -> Float[Tensor, "query key"]:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What can flow from one token after `layer` to each token that entered; each flow for itself,
-    so that they do not add up to 1."""
+    """The maximum flow from one token after `layer` to each input token; each flow is computed
+    alone, so they do not sum to 1."""
 
     name: str
     stack: str
@@ -140,8 +150,13 @@ class Flow:
     flows: Float[Tensor, " key"]
     source_flows: Float[Tensor, " source"] | None = None
 
+    def __repr__(self) -> str:
+        name = self.name or "a model"
+        start = f"layer {self.layer}, position {self.position}"
+        return f"<Flow of {name} {self.stack}: from {start} to {len(self.tokens)} tokens>"
+
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """A JSON-serializable dict."""
         return {
             "name": self.name,
             "stack": self.stack,
@@ -154,9 +169,7 @@ class Flow:
         }
 
 
-Pipes = tuple[
-    int, int, Tensor
-]  # the first upper node, the first lower node, capacities [upper, lower]
+Edges = tuple[int, int, Tensor]  # first upper node, first lower node, capacities [upper, lower]
 
 
 def attention_flow(
@@ -167,72 +180,74 @@ def attention_flow(
     stack: str | None = None,
     keep: float = 0.5,
 ) -> Flow:
-    """The greatest flow from one token down to each token of the text, and of the source."""
+    """The maximum flow from one token down to each token of the text, and of the source."""
     name = checked_stack(trace, stack, keep)
     layers = trace.config.stacks[name].layers
     time = len(trace.tokens_of(name))
-    layer = checked("layer", layer, layers)
-    position = checked("position", position, time)
-    crossed = crosses(trace, name)
-    source = len(trace.source or ()) if crossed else 0
+    layer = checked_index("layer", layer, layers)
+    position = checked_index("position", position, time)
+    has_cross = has_cross_attention(trace, name)
+    source = len(trace.source or ()) if has_cross else 0
     below = (
-        list(_pipes(trace, "encoder", 0, keep, trace.config.stacks["encoder"].layers))
-        if crossed
+        list(_edges(trace, "encoder", 0, keep, trace.config.stacks["encoder"].layers))
+        if has_cross
         else []
     )
-    bottom = source * (len(below) + 1) if crossed else 0
-    pipes = [
+    bottom = source * (len(below) + 1) if has_cross else 0
+    edges = [
         *below,
-        *_pipes(trace, name, bottom, keep, layer + 1, memory=bottom - source if crossed else None),
+        *_edges(
+            trace, name, bottom, keep, layer + 1, encoder_top=bottom - source if has_cross else None
+        ),
     ]
-    top = bottom + time * (layer + 1) * (2 if crossed else 1) + position
-    found = _greatest(pipes, top, [*range(bottom, bottom + time), *range(source)])
-    read = trace.source if crossed else None
+    top = bottom + time * (layer + 1) * (2 if has_cross else 1) + position
+    flows = _maximum_flows(edges, top, [*range(bottom, bottom + time), *range(source)])
+    source_tokens = trace.source if has_cross else None
     return Flow(
         trace.name,
         name,
         layer,
         position,
         trace.tokens_of(name),
-        read,
-        found[:time],
-        found[time:] if crossed else None,
+        source_tokens,
+        flows[:time],
+        flows[time:] if has_cross else None,
     )
 
 
-def _pipes(
-    trace: Trace, stack: str, first: int, keep: float, layers: int, memory: int | None = None
-) -> Iterator[Pipes]:
-    """From each level of a stack to the one below; a cross-attention is a level of its own, with
-    pipes to the encoder's top."""
+def _edges(
+    trace: Trace, stack: str, first: int, keep: float, layers: int, encoder_top: int | None = None
+) -> Iterator[Edges]:
+    """Edges from each level of a stack to the one below; cross-attention is a separate level, with
+    edges to the encoder's top."""
     time = len(trace.tokens_of(stack))
     for layer in range(layers):
-        yield first + time, first, kept(keep, mean_weights(trace.look(layer, stack=stack)))
+        yield first + time, first, with_residual(keep, mean_weights(trace.look(layer, stack=stack)))
         first += time
-        if memory is not None:
+        if encoder_top is not None:
             yield first + time, first, keep * torch.eye(time)
             yield (
                 first + time,
-                memory,
+                encoder_top,
                 (1 - keep) * mean_weights(trace.look(layer, stack=stack, cross=True)),
             )
             first += time
 
 
-def _greatest(pipes: list[Pipes], top: int, bottoms: list[int]) -> Float[Tensor, " bottom"]:
-    """The maximum flow from the top to each of the bottoms (Dinic's algorithm, in scipy)."""
+def _maximum_flows(edges: list[Edges], top: int, bottoms: list[int]) -> Float[Tensor, " bottom"]:
+    """The maximum flow from the top to each bottom node (Dinic's algorithm, in scipy)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import maximum_flow
 
     rows = list[np.ndarray]()
     columns = list[np.ndarray]()
     sizes = list[np.ndarray]()
-    for upper, lower, capacity in pipes:
-        whole = (capacity.double().cpu() * UNITS).round().to(torch.int32).numpy()
-        row, column = whole.nonzero()
+    for upper, lower, capacity in edges:
+        units = (capacity.double().cpu() * UNITS).round().to(torch.int32).numpy()
+        row, column = units.nonzero()
         rows.append(row + upper)
         columns.append(column + lower)
-        sizes.append(whole[row, column])
+        sizes.append(units[row, column])
     nodes = max(top, *(int(row.max()) for row in rows)) + 1
     where = np.concatenate(rows), np.concatenate(columns)
     graph = coo_array((np.concatenate(sizes), where), shape=(nodes, nodes)).tocsr()
@@ -244,7 +259,7 @@ def _greatest(pipes: list[Pipes], top: int, bottoms: list[int]) -> Float[Tensor,
 
 def value_weighted(
     subject: Subject,
-    asked: Text | Trace,
+    text: Text | Trace,
     *,
     layer: int,
     head: int | None = None,
@@ -255,40 +270,39 @@ def value_weighted(
     together: bool = False,
     normalise: bool = False,
 ) -> Map:
-    """‖w_ij v_j W_O‖ of each head, `[heads, query, key]`, of one, `[query, key]`, or of all heads'
-    vectors `together`, ‖Σ_h w_ij v_j W_O‖.
+    """‖w_ij v_j W_O‖ of each head, `[heads, query, key]`, of one head, `[query, key]`, or, with
+    `together`, of the sum over heads, ‖Σ_h w_ij v_j W_O‖.
 
-    A norm after attention (sandwich, output) is left out. With `normalise` each row sums to 1.
+    A norm after attention (sandwich, output) is not applied. With `normalise` each row sums to 1.
     """
-    trace = seen_attention(subject, asked, source=source, value=True)
+    trace = trace_attention(subject, text, source=source, value=True)
     look = trace.look(layer, stack=stack, cross=cross)
     if together and head is not None:
         raise InputError(
             f"head {head} and all of them together", expected="one of the two", fix="leave head out"
         )
-    carried = transformed_values(subject, look)  # [heads, key, width]
-    chosen = list(checked_rows(rows, look.queries))
+    outputs = transformed_values(subject, look)  # [heads, key, width]
+    selected = list(checked_rows(rows, look.queries))
     if together:
-        inner = torch.einsum("hkw,gkw->khg", carried, carried)
-        bands = [_together(look.weights(rows=band), inner) for band in look.bands(chosen)]
-        found = torch.cat(bands) if bands else carried.new_zeros(0, carried.shape[1])
+        inner = torch.einsum("hkw,gkw->khg", outputs, outputs)
+        bands = [_norm_of_sum(look.weights(rows=band), inner) for band in look.bands(selected)]
+        result = torch.cat(bands) if bands else outputs.new_zeros(0, outputs.shape[1])
     else:
-        norms = carried.norm(dim=-1)
-        found = look.weights(head, chosen) * (
-            norms[:, None] if head is None else norms[checked("head", head, look.heads)]
+        norms = outputs.norm(dim=-1)
+        result = look.weights(head, selected) * (
+            norms[:, None] if head is None else norms[checked_index("head", head, look.heads)]
         )
-    found = (
-        found / found.sum(-1, keepdim=True).clamp(min=torch.finfo(found.dtype).tiny)
+    result = (
+        result / result.sum(-1, keepdim=True).clamp(min=torch.finfo(result.dtype).tiny)
         if normalise
-        else found
+        else result
     )
-    return found[..., 0, :] if isinstance(rows, int) else found
+    return result[..., 0, :] if isinstance(rows, int) else result
 
 
 @torch.no_grad()
 def transformed_values(subject: Subject, look: Look) -> Float[Tensor, "heads key width"]:
-    """v_j W_O of each head: what a token adds to the stream of one that gives it all of its
-    attention."""
+    """v_j W_O of each head: the update that a query with weight 1 on token j would receive."""
     value = repeat_kv_heads(look.needed_value(), look.heads)[0].float()
     weight, _ = affine(
         attention_at(subject.running, look.site).output, look.heads * value.shape[-1]
@@ -296,8 +310,8 @@ def transformed_values(subject: Subject, look: Look) -> Float[Tensor, "heads key
     return value @ weight.detach().float().T.unflatten(0, (look.heads, -1))
 
 
-def _together(
+def _norm_of_sum(
     weights: Float[Tensor, "heads query key"], inner: Float[Tensor, "key heads other"]
 ) -> Float[Tensor, "query key"]:
-    """√(Σ_hg w_h w_g u_h·u_g): the length of the sum, without the sum itself."""
+    """√(Σ_hg w_h w_g u_h·u_g): the norm of the sum over heads, without forming the sum."""
     return torch.einsum("hqk,khg,gqk->qk", weights, inner, weights).clamp(min=0).sqrt()

@@ -1,12 +1,12 @@
-"""Which tokens an answer depends on, by gradients at the embeddings.
+"""Token saliency by gradients at the embeddings.
 
     f(x)                      the logit, or the log-probability, of one token at one position
     gradient × input          s_t = ∂f/∂x_t · x_t
     integrated gradients      s_t = (x_t − x'_t) · ∫₀¹ ∂f/∂x_t (x' + a (x − x')) da
                               (Sundararajan et al. 2017)
 
-The second sums to f(x) − f(x'), which `integration` sees to. The embeddings enter as an edit; the
-parameters get no gradient.
+Integrated gradients sum to f(x) − f(x'), which `integration` controls. The embeddings enter as an
+edit; no gradients of parameters are computed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from sightline.config import Classifier
 from sightline.core.model import Transformer
 from sightline.core.norms import at_least_float32
 from sightline.errors import InputError, short_repr
-from sightline.lens.attributions.integration import Embeddings, Path
-from sightline.lens.attributions.logit_lens import vocabulary_of
-from sightline.lens.trace.layer import checked
-from sightline.lens.trace.prompt import Question, Text, ids_for, question_of
+from sightline.lens.attributions.integration import Embeddings, IntegrationPath
+from sightline.lens.attributions.logit_lens import vocabulary_size
+from sightline.lens.trace.layer import checked_index
+from sightline.lens.trace.prompt import Prompt, Text, ids_for, prompt_of
 from sightline.lens.trace.subject import Subject, Token, read_tokens
 from sightline.lens.trace.trace import Trace
 from sightline.record import Place, Recorder
@@ -36,10 +36,11 @@ Of = Literal["logit", "log-probability"]
 
 @dataclass(frozen=True, slots=True)
 class Saliency:
-    """A score for each token (and of the source, where there is one). `gap` is |Σ scores − (value −
-    baseline_value)|, and should be within `allowed`; both are None for gradient × input, which
-    promises no sum. `gradients` were computed. The path begins at the share `begins` of the way
-    from the baseline: 0, unless f is too wild there."""
+    """A score per token (and per source token, if there is a source). `gap` is |Σ scores − (value −
+    baseline_value)|, and should be within `allowed`; both are None for gradient × input, whose
+    scores need not sum to anything. `gradients` is the number of gradients computed. The path
+    starts at the fraction `begins` of the way from the baseline: 0, unless f could not be
+    integrated closer to it."""
 
     name: str
     method: str
@@ -57,14 +58,33 @@ class Saliency:
     allowed: float | None = None
     begins: float = 0.0
 
+    def __repr__(self) -> str:
+        name = self.name or "a model"
+        target = f"{self.of} of {self.answer.text!r} at {self.position}"
+        return f"<Saliency of {name}: {self.method}, {target}, {len(self.tokens)} tokens>"
+
+    def _repr_html_(self) -> str:
+        """The score of each token, for notebooks."""
+        from sightline.lens.draw.result_table import result_table
+
+        scored = [("target" if self.source else "text", self.tokens, self.scores)]
+        if self.source is not None and self.source_scores is not None:
+            scored.insert(0, ("source", self.source, self.source_scores))
+        rows = [
+            (part, repr(token.text), score)
+            for part, tokens, scores in scored
+            for token, score in zip(tokens, scores.tolist(), strict=True)
+        ]
+        return result_table(repr(self), ("part", "token", "score"), rows)
+
     @property
     def complete(self) -> bool:
-        """Whether the scores add up, within what was allowed."""
+        """Whether the scores sum to value − baseline_value, within `allowed`."""
         return self.gap is not None and self.allowed is not None and self.gap <= self.allowed
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        plain = (
+        """A JSON-serializable dict."""
+        scalars = (
             "name",
             "method",
             "of",
@@ -77,7 +97,7 @@ class Saliency:
             "begins",
             "complete",
         )
-        return {name: getattr(self, name) for name in plain} | {
+        return {name: getattr(self, name) for name in scalars} | {
             "tokens": [token.text for token in self.tokens],
             "source": None if self.source is None else [token.text for token in self.source],
             "answer": self.answer.text,
@@ -88,25 +108,27 @@ class Saliency:
 
 def gradient_input(
     subject: Subject,
-    asked: Text | Trace,
+    text: Text | Trace,
     *,
     source: Text | None = None,
     token: int | None = None,
     position: int = -1,
     of: Of = "logit",
 ) -> Saliency:
-    """Gradient × input for one token at one position: the model's own answer at the last, unless
-    said otherwise. A classifier's `token` is the number of a label."""
+    """Gradient × input of one token at one position: by default the model's prediction at the last.
+    For a classifier, `token` is the index of a label."""
     with torch.inference_mode(False):
-        aim = aim_at(subject, question_of(subject, asked, source), token, position, of)
-        gradients, value = aim.gradients({stack: x[None] for stack, x in aim.inputs.items()})
-        scores = {stack: (x * gradients[stack][0]).sum(-1) for stack, x in aim.inputs.items()}
-        return aim.saliency(subject, "gradient × input", scores, value=float(value[0]), gradients=1)
+        target = target_for(subject, prompt_of(subject, text, source), token, position, of)
+        gradients, value = target.gradients({stack: x[None] for stack, x in target.inputs.items()})
+        scores = {stack: (x * gradients[stack][0]).sum(-1) for stack, x in target.inputs.items()}
+        return target.saliency(
+            subject, "gradient × input", scores, value=float(value[0]), gradients=1
+        )
 
 
 def integrated_gradients(
     subject: Subject,
-    asked: Text | Trace,
+    text: Text | Trace,
     *,
     source: Text | None = None,
     token: int | None = None,
@@ -116,21 +138,21 @@ def integrated_gradients(
     tolerance: float = 0.05,
     most: int = 640,
 ) -> Saliency:
-    """Integrated gradients from a baseline: zeros, or the embeddings of one token at every place.
+    """Integrated gradients from a baseline: zeros, or the embedding of one token at every position.
 
-    The sum may miss f(x) − f(x') by `tolerance` times the larger of 1 and that difference; `most`
-    gradients are spent on it.
+    The sum may differ from f(x) − f(x') by `tolerance` times the larger of 1 and that difference;
+    at most `most` gradients are computed.
     """
     with torch.inference_mode(False):
-        aim = aim_at(subject, question_of(subject, asked, source), token, position, of)
-        path = Path(aim, start=baseline_of(subject, aim, baseline))
+        target = target_for(subject, prompt_of(subject, text, source), token, position, of)
+        path = IntegrationPath(target, start=baseline_of(subject, target, baseline))
         path.refine(tolerance, most)
         scores = {
             stack: (gradient * path.change[stack]).sum(-1)
             for stack, gradient in path.integral().items()
         }
         total = float(sum(x.double().sum() for x in scores.values()))
-        return aim.saliency(
+        return target.saliency(
             subject,
             "integrated gradients",
             scores,
@@ -144,11 +166,11 @@ def integrated_gradients(
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
-    """f as a function of the embeddings, and the embeddings that the text has."""
+class SaliencyTarget:
+    """f as a function of the embeddings, and the text's embeddings."""
 
     transformer: Transformer
-    question: Question
+    prompt: Prompt
     position: int
     token: int
     of: Of
@@ -157,33 +179,33 @@ class Aim:
     def __call__(
         self, embeddings: Mapping[str, Float[Tensor, "batch time width"]]
     ) -> Float[Tensor, " batch"]:
-        answers = outputs_at(self.transformer, self.question, self.position, embeddings)
+        answers = outputs_at(self.transformer, self.prompt, self.position, embeddings)
         return (answers if self.of == "logit" else answers.log_softmax(-1))[:, self.token]
 
     def gradients(self, embeddings: Embeddings) -> tuple[Embeddings, Float[Tensor, " batch"]]:
-        """∂f/∂x of each of a batch, and f."""
+        """∂f/∂x for each item of a batch, and f."""
         with torch.enable_grad():
             leaves = {stack: x.detach().requires_grad_() for stack, x in embeddings.items()}
             values = self(leaves)
-            found = torch.autograd.grad(values.sum(), list(leaves.values()))
-        return dict(zip(leaves, found, strict=True)), values.detach()
+            gradients = torch.autograd.grad(values.sum(), list(leaves.values()))
+        return dict(zip(leaves, gradients, strict=True)), values.detach()
 
     def saliency(
         self, subject: Subject, method: str, scores: Embeddings, **numbers: Any
     ) -> Saliency:
-        """The answer."""
-        question = self.question
+        """The result object, from scores and numbers."""
+        prompt = self.prompt
         stack = self.transformer.last_stack.name
         classes = isinstance(self.transformer.config.head, Classifier)
         return Saliency(
             name=subject.name,
             method=method,
             of=self.of,
-            tokens=read_tokens(subject.tokenizer, question.ids, question.text or None),
+            tokens=read_tokens(subject.tokenizer, prompt.ids, prompt.text or None),
             source=(
                 None
-                if question.source is None
-                else read_tokens(subject.tokenizer, question.source, question.source_text or None)
+                if prompt.source is None
+                else read_tokens(subject.tokenizer, prompt.source, prompt.source_text or None)
             ),
             position=self.position,
             answer=(
@@ -192,54 +214,56 @@ class Aim:
                 else read_tokens(subject.tokenizer, [self.token])[0]
             ),
             scores=scores[stack],
-            source_scores=None if question.source is None else scores["encoder"],
+            source_scores=None if prompt.source is None else scores["encoder"],
             **numbers,
         )
 
 
-def aim_at(subject: Subject, question: Question, token: int | None, position: int, of: Of) -> Aim:
-    """What is asked for, checked; the model's own answer where no token is named."""
+def target_for(
+    subject: Subject, prompt: Prompt, token: int | None, position: int, of: Of
+) -> SaliencyTarget:
+    """The target, checked; the model's prediction where no token is given."""
     transformer = subject.running
     head = subject.running.config.head
     if of not in ("logit", "log-probability"):
         raise InputError(
             f"of is {short_repr(of)}", expected="logit or log-probability", fix='of="logit"'
         )
-    size = head.labels if isinstance(head, Classifier) else vocabulary_of(transformer)
-    position = checked("position", position, len(question.ids))
-    inputs = embeddings_of(transformer, question)
+    size = head.labels if isinstance(head, Classifier) else vocabulary_size(transformer)
+    position = checked_index("position", position, len(prompt.ids))
+    inputs = embeddings_of(transformer, prompt)
     with torch.no_grad():
-        said = outputs_at(
-            transformer, question, position, {stack: x[None] for stack, x in inputs.items()}
+        outputs = outputs_at(
+            transformer, prompt, position, {stack: x[None] for stack, x in inputs.items()}
         )[0]
     answer = (
-        int(said.argmax())
+        int(outputs.argmax())
         if token is None
-        else checked("label" if isinstance(head, Classifier) else "token", token, size)
+        else checked_index("label" if isinstance(head, Classifier) else "token", token, size)
     )
-    return Aim(transformer, question, position, answer, of, inputs)
+    return SaliencyTarget(transformer, prompt, position, answer, of, inputs)
 
 
 @torch.no_grad()
-def embeddings_of(transformer: Transformer, question: Question) -> Embeddings:
-    """The sums of token, position and type embeddings that enter each stack."""
-    seen = Recorder({"embedding"})
-    hidden_of(transformer, question, 1, seen)
-    return {stack: seen[stack, None, "embedding"][0] for stack in transformer.config.stacks}
+def embeddings_of(transformer: Transformer, prompt: Prompt) -> Embeddings:
+    """The sum of token, position and type embeddings that enters each stack."""
+    recorder = Recorder({"embedding"})
+    hidden_states(transformer, prompt, 1, recorder)
+    return {stack: recorder[stack, None, "embedding"][0] for stack in transformer.config.stacks}
 
 
 def outputs_at(
     transformer: Transformer,
-    question: Question,
+    prompt: Prompt,
     position: int,
     embeddings: Mapping[str, Float[Tensor, "batch time width"]],
 ) -> Float[Tensor, "batch answers"]:
-    """The head's answers at one position, with these embeddings in the place of the text's own."""
+    """The head's outputs at one position, with these embeddings instead of the text's."""
     edits: dict[Place, Any] = {
-        (stack, None, "embedding"): _instead(x) for stack, x in embeddings.items()
+        (stack, None, "embedding"): _constant_edit(x) for stack, x in embeddings.items()
     }
     recorder = Recorder(edits=edits)
-    hidden = hidden_of(transformer, question, len(next(iter(embeddings.values()))), recorder)
+    hidden = hidden_states(transformer, prompt, len(next(iter(embeddings.values()))), recorder)
     recorder.finish()
     head = transformer.config.head
     if isinstance(head, Classifier) and head.pool != "tokens":
@@ -247,35 +271,35 @@ def outputs_at(
     return at_least_float32(transformer.head(hidden[:, position : position + 1])[:, 0])
 
 
-def _instead(x: Tensor) -> Any:
+def _constant_edit(x: Tensor) -> Any:
     return lambda _: x
 
 
-def hidden_of(
-    transformer: Transformer, question: Question, batch: int, recorder: Recorder
+def hidden_states(
+    transformer: Transformer, prompt: Prompt, batch: int, recorder: Recorder
 ) -> Float[Tensor, "batch time width"]:
-    """The last hidden states of the text, repeated."""
+    """The last hidden states of a batch of copies of the text."""
 
-    def repeated(ids: list[int]) -> Tensor:
+    def batch_of(ids: list[int]) -> Tensor:
         return torch.tensor([ids], device=transformer.device).expand(batch, -1)
 
-    read = None if question.source is None else repeated(question.source)
-    return transformer.hidden(repeated(question.ids), source=read, record=recorder)
+    source_ids = None if prompt.source is None else batch_of(prompt.source)
+    return transformer.hidden(batch_of(prompt.ids), source=source_ids, record=recorder)
 
 
-def baseline_of(subject: Subject, aim: Aim, baseline: int | None) -> Embeddings:
-    """Where the path begins."""
+def baseline_of(subject: Subject, target: SaliencyTarget, baseline: int | None) -> Embeddings:
+    """The embeddings that the path starts from."""
     if baseline is None:
-        if aim.transformer.last_stack.config.on_sphere:
+        if target.transformer.last_stack.config.on_sphere:
             raise InputError(
                 "a baseline of zeros for an nGPT",
                 expected="a point on the sphere",
                 fix="baseline=0, a token's id",
             )
-        return {stack: torch.zeros_like(x) for stack, x in aim.inputs.items()}
+        return {stack: torch.zeros_like(x) for stack, x in target.inputs.items()}
     (token,) = ids_for(subject, [baseline])
-    source = aim.question.source
-    other = Question(
-        [token] * len(aim.question.ids), None if source is None else [token] * len(source)
+    source = target.prompt.source
+    other = Prompt(
+        [token] * len(target.prompt.ids), None if source is None else [token] * len(source)
     )
-    return embeddings_of(aim.transformer, other)
+    return embeddings_of(target.transformer, other)

@@ -1,5 +1,5 @@
-"""Which fonts a figure is written in: those that are installed, and a word where a letter has
-none."""
+"""The fonts of a figure: those that are installed, with a note about characters that none of them
+has."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FONTS = (
     "Yu Gothic",
     "MS Gothic",
 )
-_told: set[str] = set()  # so that a missing font is said once
+_warned: set[str] = set()  # so that a missing font is reported once
 
 
-def settings(text: str) -> dict[str, Any]:
-    """Text stays text, identifiers do not change, and the fonts are those that are there."""
+def font_settings(text: str) -> dict[str, Any]:
+    """Matplotlib settings: text stays text, ids are deterministic, installed fonts only."""
     return {
         "svg.fonttype": "none",
         "svg.hashsalt": "sightline",
@@ -30,49 +30,51 @@ def settings(text: str) -> dict[str, Any]:
 
 
 def fonts_for(text: str) -> list[str]:
-    """The installed ones of FONTS. Where the text has letters that none of them draws, that is said
-    once, with the fix."""
+    """The installed ones of FONTS. Characters of the text that none of them has are reported once,
+    with the fix."""
     from matplotlib.font_manager import fontManager
 
-    missing = undrawn(text)
+    missing = missing_glyphs(text)
     if missing:
-        for file in new_fonts():
+        for file in unlisted_fonts():
             fontManager.addfont(file)
-        missing = undrawn(text)
-    if missing and "fonts" not in _told:
-        _told.add("fonts")
-        shown = "".join(missing[:8])
+        missing = missing_glyphs(text)
+    if missing and "fonts" not in _warned:
+        _warned.add("fonts")
+        characters = "".join(missing[:8])
         print(  # noqa: T201
-            f"note: no font here draws {shown}: boxes stand for it. Fix: install Noto Sans CJK JP"
-            " (fonts-noto-cjk)",
+            f"note: no installed font has {characters}: boxes are drawn instead. Fix: install"
+            " Noto Sans CJK JP (fonts-noto-cjk)",
             file=sys.stderr,
         )
-    return [name for name in FONTS if name in installed()]
+    return [name for name in FONTS if name in installed_fonts()]
 
 
-def installed() -> dict[str, str]:
+def installed_fonts() -> dict[str, str]:
     """Those of FONTS that Matplotlib knows, with their files."""
     from matplotlib.font_manager import fontManager
 
     return {entry.name: entry.fname for entry in fontManager.ttflist if entry.name in FONTS}
 
 
-def undrawn(text: str) -> list[str]:
-    """The letters that no font has."""
+def missing_glyphs(text: str) -> list[str]:
+    """The characters that no installed font has."""
     from matplotlib.ft2font import FT2Font
 
-    known = {code for file in installed().values() for code in FT2Font(file).get_charmap()}
-    return sorted({sign for sign in text if ord(sign) not in known and not sign.isspace()})
+    known = {code for file in installed_fonts().values() for code in FT2Font(file).get_charmap()}
+    return sorted(
+        {character for character in text if ord(character) not in known and not character.isspace()}
+    )
 
 
-def new_fonts() -> list[str]:
-    """Files of FONTS that were installed after Matplotlib made its list."""
+def unlisted_fonts() -> list[str]:
+    """Files of FONTS that were installed after Matplotlib built its font list."""
     from matplotlib.font_manager import findSystemFonts
 
-    named = tuple(name.replace(" JP", "").replace(" ", "").lower() for name in FONTS)
-    known = set(installed().values())
+    prefixes = tuple(name.replace(" JP", "").replace(" ", "").lower() for name in FONTS)
+    known = set(installed_fonts().values())
     return [
         file
         for file in sorted(findSystemFonts())
-        if file not in known and Path(file).stem.lower().replace(" ", "").startswith(named)
+        if file not in known and Path(file).stem.lower().replace(" ", "").startswith(prefixes)
     ]

@@ -1,10 +1,10 @@
-"""One HTML file that needs nothing but a browser: attention to walk through, and words, figures,
-tables and prose around it.
+"""Self-contained HTML pages: interactive attention, and tokens, figures, tables and prose around
+it.
 
 write_page(trace, "trace.html", view="map", layer=5, head=1)
-page_of([TokensSection(…), TraceSection(trace), FigureSection(…)], title="What the model sees")
+page_of([TokensSection(…), TraceSection(trace), FigureSection(…)], title="Attention of a model")
 
-The file holds q and k, not the maps (see page_data); nothing in it asks the network for anything.
+The file holds q and k, not the maps (see page_data), and makes no network requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sightline.lens.trace.trace import Trace
 SCRIPTS = (
     "attention",
     "shares",
-    "sky",
+    "sphere_points",
     "paint",
     "strips",
     "map",
@@ -41,13 +41,13 @@ SCRIPTS = (
     "viewer",
     "page",
 )
-SHOWN_TEXT = 300  # characters of a text under its title
+MAX_TEXT = 300  # characters of a text below the title
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSection:
-    """A trace to walk through, and where it opens: view ("alignment" is the map of
-    cross-attention), layer, head, and row (a query)."""
+    """An interactive trace, and its initial view ("alignment" is the map of cross-attention),
+    layer, head, and row (query)."""
 
     trace: Trace
     title: str = ""
@@ -60,7 +60,7 @@ class TraceSection:
 
 @dataclass(frozen=True, slots=True)
 class TokensSection:
-    """Words coloured by their probability: (text, probability, [(alternative, its probability),
+    """Tokens coloured by their probability: (text, probability, [(alternative, its probability),
     …])."""
 
     title: str
@@ -70,7 +70,7 @@ class TokensSection:
 
 @dataclass(frozen=True, slots=True)
 class FigureSection:
-    """An SVG picture. It is shown as an image, so that its names cannot meet those of another."""
+    """An SVG figure, shown as an image, so that ids of several figures cannot clash."""
 
     title: str
     caption: str
@@ -103,7 +103,7 @@ def write_page(
     head: int | None = None,
     title: str | None = None,
 ) -> Path:
-    """A trace as a page that fills the window."""
+    """Write a trace as a page that fills the window."""
     section = TraceSection(trace, view=view, layer=layer, head=head, caption=shown_text(trace))
     return save_page(
         [section], Path(file), title=title or f"Attention of {trace.name or 'a model'}"
@@ -111,12 +111,12 @@ def write_page(
 
 
 def save_page(sections: Sequence[Section], file: Path, *, title: str) -> Path:
-    """Several sections as one page. The file is there whole or not at all."""
+    """Write several sections as one page, atomically."""
     return save_text(file, page_of(sections, title=title))
 
 
 def save_text(file: Path, text: str) -> Path:
-    """A page or another text as a file, which is there whole or not at all."""
+    """Write a text file atomically."""
     try:
         write_text(file, text)
     except OSError as error:
@@ -128,10 +128,11 @@ def save_text(file: Path, text: str) -> Path:
 
 
 def page_of(sections: Sequence[Section], *, title: str) -> str:
-    """The page as text. A trace that is all there is gets the whole window."""
+    """The page as HTML. A single trace gets the whole window."""
     traces = sum(isinstance(section, TraceSection) for section in sections)
-    made = [
-        _html(section, f"trace-{n}", BUDGET // max(1, traces)) for n, section in enumerate(sections)
+    rendered = [
+        _section_html(section, f"trace-{n}", BUDGET // max(1, traces))
+        for n, section in enumerate(sections)
     ]
     style = "\n" + asset("page.css")
     script = "\n" + "\n".join(asset(f"{name}.js") for name in SCRIPTS)
@@ -140,16 +141,16 @@ def page_of(sections: Sequence[Section], *, title: str) -> str:
         "kind": "alone" if traces == len(sections) == 1 else "several",
         "style": style,
         "style_hash": policy_hash(style),
-        "sections": "\n".join(html for html, _ in made),
-        "piles": "\n".join(pile for _, pile in made if pile),
+        "sections": "\n".join(html for html, _ in rendered),
+        "data": "\n".join(scripts for _, scripts in rendered if scripts),
         "script": script,
         "script_hash": policy_hash(script),
     }
-    return re.sub(r"\{(\w+)\}", lambda found: parts[found[1]], asset("page.html"))
+    return re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], asset("page.html"))
 
 
 def policy_hash(text: str) -> str:
-    """How a Content Security Policy names the one inline script, or style, that may run."""
+    """The hash by which a Content Security Policy allows an inline script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -158,44 +159,44 @@ def asset(name: str) -> str:
 
 
 def shown_text(trace: Trace) -> str:
-    """What was traced, the source first, cut where it is long."""
+    """The traced texts, source first, shortened."""
     texts = [text for text in (trace.source_text, trace.text) if text]
     return " → ".join(
-        text if len(text) <= SHOWN_TEXT else text[: SHOWN_TEXT - 1] + "…" for text in texts
+        text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…" for text in texts
     )
 
 
 # --------------------------------------------------------------------------------------- sections
 
 
-def _html(section: Section, name: str, budget: int) -> tuple[str, str]:
-    """A section, and the data it needs."""
+def _section_html(section: Section, name: str, budget: int) -> tuple[str, str]:
+    """The HTML of a section, and its data elements."""
     match section:
         case TraceSection():
-            return _trace(section, name, budget)
+            return _trace_html(section, name, budget)
         case TokensSection():
-            words = "".join(_word(*token) for token in section.tokens)
-            tongue = language("".join(text for text, _, _ in section.tokens))
+            words = "".join(_token_html(*token) for token in section.tokens)
+            lang = language("".join(text for text, _, _ in section.tokens))
             return (
-                _section(
-                    section.title, section.caption, f'<p class="told" lang="{tongue}">{words}</p>'
+                _wrap_section(
+                    section.title, section.caption, f'<p class="tokens" lang="{lang}">{words}</p>'
                 ),
                 "",
             )
         case FigureSection():
             image = base64.b64encode(section.svg.encode()).decode()
-            said = escape(f"{section.title}. {section.caption}")
+            alt = escape(f"{section.title}. {section.caption}")
             return (
-                _section(
+                _wrap_section(
                     section.title,
                     section.caption,
-                    f'<figure><img alt="{said}" src="data:image/svg+xml;base64,{image}"></figure>',
+                    f'<figure><img alt="{alt}" src="data:image/svg+xml;base64,{image}"></figure>',
                 ),
                 "",
             )
         case ProseSection():
             return (
-                _section(
+                _wrap_section(
                     section.title,
                     "",
                     "".join(f"<p>{escape(text)}</p>" for text in section.paragraphs),
@@ -205,46 +206,48 @@ def _html(section: Section, name: str, budget: int) -> tuple[str, str]:
             )
         case TableSection():
             return (
-                _section(
-                    section.title, section.caption, _table(section.head, section.rows), kind="plain"
+                _wrap_section(
+                    section.title,
+                    section.caption,
+                    _table_html(section.head, section.rows),
+                    kind="plain",
                 ),
                 "",
             )
 
 
-def _section(title: str, caption: str, body: str, kind: str = "") -> str:
-    tongue = language(title + caption + body)
+def _wrap_section(title: str, caption: str, body: str, kind: str = "") -> str:
+    lang = language(title + caption + body)
     heading = f"<h2>{escape(title)}</h2>" if title else ""
     below = f'<p class="caption">{escape(caption)}</p>' if caption else ""
-    return f'<section class="{kind}" lang="{tongue}">{heading}{below}{body}</section>'
+    return f'<section class="{kind}" lang="{lang}">{heading}{below}{body}</section>'
 
 
-def _trace(section: TraceSection, name: str, budget: int) -> tuple[str, str]:
-    """A place for the viewer, and the trace in script elements that no browser runs: one for each
-    array."""
-    pile: list[str] = []
+def _trace_html(section: TraceSection, name: str, budget: int) -> tuple[str, str]:
+    """The element for the viewer, and the trace as data in script elements: one per array."""
+    arrays: list[str] = []
     data = trace_data(
         section.trace,
-        pile,
+        arrays,
         view=section.view,
         layer=section.layer,
         head=section.head,
         row=section.row,
         budget=budget,
     )
-    held = [f'<script type="application/json" id="{name}-data">{script_json(data)}</script>']
-    held += [
+    scripts = [f'<script type="application/json" id="{name}-data">{script_json(data)}</script>']
+    scripts += [
         f'<script type="text/plain" id="{name}-{n}">{array}</script>'
-        for n, array in enumerate(pile)
+        for n, array in enumerate(arrays)
     ]
-    return _section(section.title, section.caption, f'<div data-trace="{name}"></div>'), "\n".join(
-        held
-    )
+    return _wrap_section(
+        section.title, section.caption, f'<div data-trace="{name}"></div>'
+    ), "\n".join(scripts)
 
 
-def _word(text: str, probability: float, alternatives: Sequence[tuple[str, float]]) -> str:
-    """A token, more strongly coloured the surer the model was."""
-    said = escape(
+def _token_html(text: str, probability: float, alternatives: Sequence[tuple[str, float]]) -> str:
+    """A token, coloured by its probability."""
+    alternatives_json = escape(
         json.dumps(
             [list(pair) for pair in alternatives] or [[text, probability]], ensure_ascii=False
         )
@@ -253,11 +256,11 @@ def _word(text: str, probability: float, alternatives: Sequence[tuple[str, float
     part = f"{60 * min(1.0, max(0.0, probability)):.1f}"
     return (
         f'<span tabindex="0" aria-label="{spoken}" data-part="{part}"'
-        f' data-alternatives="{said}">{escape(text)}</span>'
+        f' data-alternatives="{alternatives_json}">{escape(text)}</span>'
     )
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str | int | float]]) -> str:
+def _table_html(head: Sequence[str], rows: Sequence[Sequence[str | int | float]]) -> str:
     titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
     lines = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in rows)
     return (
@@ -277,7 +280,7 @@ def _cell(value: str | int | float) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that can stand in a script element: nothing in it can end the element, or a line."""
+    """JSON for a script element: escaped so that it cannot end the element or a line."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

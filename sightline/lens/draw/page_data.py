@@ -1,8 +1,8 @@
-"""A trace as a page carries it: q and k, all that stands between them and the softmax, and a small
-picture of every head.
+"""The data of a trace in a page: q and k, everything between them and the softmax, and a thumbnail
+of every head.
 
-The maps are not in it. The page makes any row or tile of them when it is looked at
-(assets/attention.js), as `Look` does here:
+The maps are not included. The page computes rows and tiles on demand (assets/attention.js), as
+`Look` does here:
 
     scores  = cap(q kᵀ · scale) + bias
     weights = softmax(scores)
@@ -27,77 +27,76 @@ from sightline.core.attention import attention_weights
 from sightline.core.positions import ALiBiBias, Bias, RelativeTable
 from sightline.errors import InputError
 from sightline.lens.draw.default_head import alignment_layer
-from sightline.lens.trace.layer import Look, Site, checked
+from sightline.lens.trace.layer import Look, Site, checked_index
 from sightline.lens.trace.subject import Token
 from sightline.lens.trace.trace import Trace
 
 BUDGET = 40 << 20  # bytes of q and k in one page, as base64
-EXACT = 4 << 20  # up to here they stay float32
-THUMB = 64  # the small pictures have so many rows and columns
-THUMB_ROWS = (
-    8  # rows of the map that one row of a small picture looks at: all of them up to 512 tokens,
-)
-THUMB_SAMPLE = 3  # and so many of a longer text
-BIAS = 1 << 23  # numbers of a bias that has no formula
+FLOAT32_LIMIT = 4 << 20  # smaller data is stored as float32, larger as int16
+THUMBNAIL = 64  # rows and columns of a thumbnail
+THUMBNAIL_ROWS = 8  # rows of the map per thumbnail row, all of them up to 512 tokens,
+THUMBNAIL_SAMPLE = 3  # and this many of a longer text
+MAX_BIAS = 1 << 23  # values of a bias without a formula
 VIEWS = ("map", "heads", "lines", "geometry", "sphere", "text")
 
-Plain = dict[str, Any]
-# Arrays as base64, each in a script element of its own, so that it is decoded only when needed.
-Pile = list[str]
+Json = dict[str, Any]
+# base64, each in a separate script element, decoded only when needed
+Arrays = list[str]
 
 
 def trace_data(
     trace: Trace,
-    pile: Pile,
+    arrays: Arrays,
     *,
     view: str,
     layer: int | None,
     head: int | None,
     row: int | None = None,
     budget: int = BUDGET,
-) -> Plain:
-    """What the page has to know of a trace. Arrays go on the pile and are named by their place in
-    it. Without a row it opens on the last, or on the first of a translation."""
-    asked = asked_site(trace, view, layer)
+) -> Json:
+    """The JSON data of a trace. Arrays are appended to `arrays` and referred to by index. The
+    default row is the last, or the first of a translation."""
+    initial = initial_site(trace, view, layer)
     if head is not None:
-        head = checked("head", head, trace.looks[asked].heads)
+        head = checked_index("head", head, trace.looks[initial].heads)
     if row is not None:
-        row = checked("row", row, trace.looks[asked].queries)
+        row = checked_index("row", row, trace.looks[initial].queries)
     elif view == "alignment":
-        row = 0  # the last row is the token that was not produced any more
-    inside = layers_that_fit(trace, asked, budget)
+        row = 0  # the last row is the token after the text
+    included = layers_that_fit(trace, initial, budget)
     form = (
         "float32"
-        if sum(4 * numbers_in(look) * 4 // 3 for look in trace.looks.values()) < EXACT
+        if sum(4 * query_key_numbers(look) * 4 // 3 for look in trace.looks.values())
+        < FLOAT32_LIMIT
         else "int16"
     )
     kinds = sorted(
         {(site[0], site[2]) for site in trace.looks},
-        key=lambda kind: (kind != (asked[0], asked[2]), kind),
+        key=lambda kind: (kind != (initial[0], initial[2]), kind),
     )
     return {
         "model": trace.name,
-        "tokens": tokens_out(trace.tokens),
-        "source": None if trace.source is None else tokens_out(trace.source),
-        "produced": None if trace.source is None else tokens_out(trace.produced),
+        "tokens": tokens_json(trace.tokens),
+        "source": None if trace.source is None else tokens_json(trace.source),
+        "produced": None if trace.source is None else tokens_json(trace.produced),
         "language": language(
             trace.text + trace.source_text or "".join(token.text for token in trace.tokens)
         ),
         "start": {
             "view": "map" if view == "alignment" else view,
-            "layer": asked[1],
+            "layer": initial[1],
             "head": head or 0,
             "row": row,
         },
         "attentions": [
-            attention_out(trace, stack, cross, pile, inside=inside, form=form)
+            attention_json(trace, stack, cross, arrays, included=included, form=form)
             for stack, cross in kinds
         ],
     }
 
 
-def asked_site(trace: Trace, view: str, layer: int | None) -> Site:
-    """The attention layer that the page opens on: the one named, or the middle one; of
+def initial_site(trace: Trace, view: str, layer: int | None) -> Site:
+    """The attention layer that the page opens with: the given one, or the middle one; for
     cross-attention the one that aligns best."""
     if view not in (*VIEWS, "alignment"):
         raise InputError(
@@ -116,39 +115,40 @@ def asked_site(trace: Trace, view: str, layer: int | None) -> Site:
     ):
         return trace.look(
             0 if layer is None else layer, cross=cross
-        ).site  # raises where there is none
+        ).site  # raises if there is none
     if cross:
         return stack, alignment_layer(trace), cross
     there = sorted(place[1] for place in trace.looks if (place[0], place[2]) == (stack, cross))
     return stack, there[len(there) // 2], cross
 
 
-def layers_that_fit(trace: Trace, asked: Site, budget: int) -> set[Site]:
-    """The layers whose q and k are in the page: the asked one, and those nearest to it that fit the
-    budget beside it."""
-    nearest = sorted(trace.looks, key=lambda site: (abs(site[1] - asked[1]), site != asked, site))
-    inside = set[Site]()
+def layers_that_fit(trace: Trace, initial: Site, budget: int) -> set[Site]:
+    """The layers whose q and k are in the page: the initial one, and the nearest that fit the
+    budget."""
+    nearest = sorted(
+        trace.looks, key=lambda site: (abs(site[1] - initial[1]), site != initial, site)
+    )
+    included = set[Site]()
     used = 0
     for site in nearest:
-        used += 2 * numbers_in(trace.looks[site]) * 4 // 3
-        if inside and used > budget:
+        used += 2 * query_key_numbers(trace.looks[site]) * 4 // 3
+        if included and used > budget:
             break
-        inside.add(site)
-    return inside
+        included.add(site)
+    return included
 
 
-def numbers_in(look: Look) -> int:
+def query_key_numbers(look: Look) -> int:
     return look.query.numel() + look.key.numel()
 
 
 # ---------------------------------------------------------------------------------- one attention
 
 
-def attention_out(
-    trace: Trace, stack: str, cross: bool, pile: Pile, *, inside: set[Site], form: str
-) -> Plain:
-    """All layers of one kind of attention: the encoder's, the decoder's, or the decoder's to the
-    encoder."""
+def attention_json(
+    trace: Trace, stack: str, cross: bool, arrays: Arrays, *, included: set[Site], form: str
+) -> Json:
+    """All layers of one kind of attention: encoder, decoder, or cross."""
     layers = sorted(site[1] for site in trace.looks if (site[0], site[2]) == (stack, cross))
     looks = {layer: trace.looks[stack, layer, cross] for layer in layers}
     source = trace.source is not None and (stack == "encoder" or cross)
@@ -159,14 +159,14 @@ def attention_out(
         "queries": "produced" if cross else "source" if source else "tokens",
         "keys": "source" if source else "tokens",
         "looks": {
-            n: look_out(look, pile, form) for n, look in looks.items() if look.site in inside
+            n: layer_json(look, arrays, form) for n, look in looks.items() if look.site in included
         },
-        "thumbs": {n: thumbs_out(look, pile) for n, look in looks.items()},
+        "thumbs": {n: thumbnails_json(look, arrays) for n, look in looks.items()},
     }
 
 
-def look_out(look: Look, pile: Pile, form: str) -> Plain:
-    """q and k of one layer, and its scoring."""
+def layer_json(look: Look, arrays: Arrays, form: str) -> Json:
+    """q, k and scoring of one layer."""
     scoring = look.scoring
     mask = look.scoring.mask
     finite = bool(look.query.isfinite().all() and look.key.isfinite().all())
@@ -178,43 +178,43 @@ def look_out(look: Look, pile: Pile, form: str) -> Plain:
         "keys": look.key.shape[2],
         "dim": look.query.shape[3],
         "form": form,
-        "query": vectors_out(look.query[0], pile, form),
-        "key": vectors_out(look.key[0], pile, form),
+        "query": vectors_json(look.query[0], arrays, form),
+        "key": vectors_json(look.key[0], arrays, form),
         "scale": float(scoring.scale),
         "softcap": scoring.softcap,
         "sinks": None if scoring.sinks is None else scoring.sinks.detach().float().tolist(),
         "causal": mask.causal,
         "window": mask.window,
-        "queryAt": positions_out(mask.query_at),
-        "keyAt": positions_out(mask.key_at),
+        "queryAt": positions_json(mask.query_at),
+        "keyAt": positions_json(mask.key_at),
         "queryIn": None if mask.query_document is None else mask.query_document[0].tolist(),
         "keyIn": None if mask.key_document is None else mask.key_document[0].tolist(),
-        "bias": bias_out(look, scoring.bias, pile),
+        "bias": bias_json(look, scoring.bias, arrays),
     }
 
 
-def vectors_out(vectors: Tensor, pile: Pile, form: str) -> int | list[int]:
-    """`[heads, time, dim]` as float32; or as int16 with one float32 step per vector, five times as
-    exact as float16 and as small."""
+def vectors_json(vectors: Tensor, arrays: Arrays, form: str) -> int | list[int]:
+    """`[heads, time, dim]` as float32; or as int16 with one float32 step per vector, as small as
+    float16 and five times as precise."""
     values = vectors.detach().float().cpu().numpy()
     if form == "float32":
-        return put(pile, values)
+        return add_array(arrays, values)
     steps = np.maximum(
         np.abs(values).max(-1, keepdims=True) / 32767, np.finfo(np.float32).tiny
     ).astype(np.float32)
-    return [put(pile, np.rint(values / steps).astype(np.int16)), put(pile, steps)]
+    return [add_array(arrays, np.rint(values / steps).astype(np.int16)), add_array(arrays, steps)]
 
 
-def positions_out(at: Tensor) -> int | list[int]:
-    """Where the tokens stand: their first position if they stand in a row."""
+def positions_json(at: Tensor) -> int | list[int]:
+    """Positions: the first one if they are consecutive, else a list."""
     places = at[0].tolist()
     first = places[0] if places else 0
     return first if places == list(range(first, first + len(places))) else places
 
 
-def bias_out(look: Look, bias: Bias | None, pile: Pile) -> Plain | None:
-    """ALiBi's slopes; T5's numbers by distance, which past `max_distance` no longer change; the
-    values of any other."""
+def bias_json(look: Look, bias: Bias | None, arrays: Arrays) -> Json | None:
+    """ALiBi's slopes; T5's values by distance, constant beyond `max_distance`; the values of any
+    other bias."""
     if bias is None:
         return None
     mask = look.scoring.mask
@@ -229,13 +229,13 @@ def bias_out(look: Look, bias: Bias | None, pile: Pile) -> Plain | None:
         return {
             "kind": "distance",
             "most": most,
-            "values": put(pile, by_distance[0, :, 0].detach().float().cpu().numpy()),
+            "values": add_array(arrays, by_distance[0, :, 0].detach().float().cpu().numpy()),
         }
     values = bias(mask.query_at, mask.key_at)
-    if values.numel() > BIAS:
+    if values.numel() > MAX_BIAS:
         raise InputError(
             f"a bias of {values.numel():,} numbers",
-            expected=f"at most {BIAS:,} in a page",
+            expected=f"at most {MAX_BIAS:,} in a page",
             fix="trace a shorter text",
         )
     heads = look.heads if values.shape[1] > 1 else 1
@@ -243,27 +243,26 @@ def bias_out(look: Look, bias: Bias | None, pile: Pile) -> Plain | None:
     return {
         "kind": "given",
         "heads": heads,
-        "values": put(pile, whole.detach().float().cpu().numpy()),
+        "values": add_array(arrays, whole.detach().float().cpu().numpy()),
     }
 
 
-def thumbs_out(look: Look, pile: Pile) -> Plain:
-    """Every head's map in small, √weight as a byte; a cell shows the largest weight that falls into
-    it."""
-    columns = min(THUMB, look.key.shape[2])
-    step = math.ceil(look.queries / THUMB)
+def thumbnails_json(look: Look, arrays: Arrays) -> Json:
+    """Thumbnails of every head's map, √weight as a byte; a cell is the maximum of its weights."""
+    columns = min(THUMBNAIL, look.key.shape[2])
+    step = math.ceil(look.queries / THUMBNAIL)
     rows = math.ceil(look.queries / max(1, step))
-    found = torch.zeros(look.heads, rows, columns)
-    looked_at = THUMB_ROWS if step <= THUMB_ROWS else THUMB_SAMPLE
-    for first in sorted({step * n // looked_at for n in range(looked_at)}):
+    pixels = torch.zeros(look.heads, rows, columns)
+    sampled_rows = THUMBNAIL_ROWS if step <= THUMBNAIL_ROWS else THUMBNAIL_SAMPLE
+    for first in sorted({step * n // sampled_rows for n in range(sampled_rows)}):
         every = slice(first, None, step)
         scoring = look.scoring.tile(every, slice(0, look.key.shape[2]))
         weights = F.adaptive_max_pool2d(
             attention_weights(look.query[:, :, every], look.key, scoring)[0].float(),
             (len(range(look.queries)[every]), columns),
         )
-        found[:, : weights.shape[1]] = torch.maximum(found[:, : weights.shape[1]], weights)
-    small = (found.nan_to_num(0).clamp(0, 1).sqrt() * 255).round().to(torch.uint8)
+        pixels[:, : weights.shape[1]] = torch.maximum(pixels[:, : weights.shape[1]], weights)
+    bytes_ = (pixels.nan_to_num(0).clamp(0, 1).sqrt() * 255).round().to(torch.uint8)
     sizes = {
         "heads": look.heads,
         "queries": look.queries,
@@ -271,38 +270,38 @@ def thumbs_out(look: Look, pile: Pile) -> Plain:
         "rows": rows,
         "columns": columns,
     }
-    return sizes | {"pixels": put(pile, small.numpy())}
+    return sizes | {"pixels": add_array(arrays, bytes_.numpy())}
 
 
-# ------------------------------------------------------------------------------------------- text
+# ----------------------------------------------------------------------------------- arrays, text
 
 
-def put(pile: Pile, array: NDArray[Any]) -> int:
-    """An array on the pile, in the byte order that browsers use."""
-    pile.append(
+def add_array(arrays: Arrays, array: NDArray[Any]) -> int:
+    """Append an array, little-endian as browsers expect; returns its index."""
+    arrays.append(
         base64.b64encode(
             np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).tobytes()
         ).decode()
     )
-    return len(pile) - 1
+    return len(arrays) - 1
 
 
-def tokens_out(tokens: Sequence[Token]) -> Plain:
-    """Texts, and which of them repeat the token before: parts of one character, each shown
-    whole."""
-    same = [
+def tokens_json(tokens: Sequence[Token]) -> Json:
+    """Texts, and the indices of tokens that repeat the previous one: parts of one split
+    character."""
+    repeats_previous = [
         a.text == b.text and a.start is not None and a.start == b.start and a.end == b.end
         for a, b in pairwise(tokens)
     ]
     return {
         "texts": [token.text for token in tokens],
-        "repeats": [n + 1 for n, part in enumerate(same) if part],
+        "repeats": [n + 1 for n, repeats in enumerate(repeats_previous) if repeats],
     }
 
 
 def language(text: str) -> str:
-    """For the choice of fonts only: Chinese characters look different in Japanese, and kana give
-    Japanese away."""
+    """A language tag for the choice of fonts: Han characters differ in Japanese, which kana
+    identify."""
     if re.search("[\u3040-\u30ff]", text):
         return "ja"
     if re.search("[\uac00-\ud7af]", text):

@@ -1,6 +1,6 @@
-"""A trace where it is wanted: in a notebook, in a terminal, or in a file whose ending says how.
+"""Showing a trace in a notebook, in a terminal, or in a file, whose suffix selects the format.
 
-.html            a page to walk through (logit-lens and rollout: the figure on a page)
+.html            an interactive page (logit-lens and rollout: a figure on a page)
 .svg .png .pdf   a figure
 .json            the tokens and numbers of the view
 .safetensors     the trace itself
@@ -27,13 +27,13 @@ from sightline.lens.trace.subject import Subject
 from sightline.lens.trace.trace import Trace
 
 ENDINGS = (".html", ".svg", ".png", ".pdf", ".json", ".safetensors")
-FIGURES_ONLY = ("logit-lens", "rollout")  # views that the page shows as figures
-HEIGHT = 760  # pixels of a page in a notebook
-NUMBERS = {"geometry": "cosine", "logit-lens": "probability", "rollout": "share"}
-MOST = 20_000_000  # numbers in one JSON file
+FIGURES_ONLY = ("logit-lens", "rollout")  # views that a page shows as a static figure
+HEIGHT = 760  # pixels of the frame in a notebook
+VALUE_KEYS = {"geometry": "cosine", "logit-lens": "probability", "rollout": "share"}
+MAX_JSON_NUMBERS = 20_000_000  # per JSON file
 
 
-def show(
+def show_trace(
     trace: Trace,
     view: str = "map",
     *,
@@ -41,21 +41,21 @@ def show(
     head: int | None = None,
     file: str | Path | None = None,
 ) -> None:
-    """In a file if one is named, else in the notebook, else in the terminal."""
+    """Write to `file` if given, else display in the notebook, else print to the terminal."""
     if file is not None:
-        write(trace, file, view=view, layer=layer, head=head)
+        write_view(trace, file, view=view, layer=layer, head=head)
     elif in_notebook():
         from IPython.display import display  # pyright: ignore[reportMissingImports]
 
-        page = frame(page_text(trace, view, layer=layer, head=head))
+        page = sandboxed_iframe(page_text(trace, view, layer=layer, head=head))
         display(
             {"text/html": page, "text/plain": repr(trace)}, raw=True
-        )  # IPython's HTML(…) warns of every <iframe>
+        )  # IPython's HTML(…) warns about every <iframe>
     else:
         print_view(view_of(trace, view, layer=layer, head=head))
 
 
-def write(
+def write_view(
     trace: Trace,
     file: str | Path,
     *,
@@ -65,22 +65,24 @@ def write(
     stack: str | None = None,
     subject: Subject | None = None,
 ) -> Path:
-    """A view in a file."""
-    file = checked_file(file)
-    seen = checked_view(view)
+    """Write a view to a file; its suffix selects the format."""
+    file = checked_view_file(file)
+    view_name = checked_view(view)
 
     def make(**more: Any) -> View:
-        return view_of(trace, seen, layer=layer, head=head, stack=stack, subject=subject, **more)
+        return view_of(
+            trace, view_name, layer=layer, head=head, stack=stack, subject=subject, **more
+        )
 
     match file.suffix.lower():
-        case ".html" if seen not in FIGURES_ONLY:
-            layer, head = place_on_page(trace, seen, layer, head, stack)
-            return write_page(trace, file, view=seen, layer=layer, head=head)
+        case ".html" if view_name not in FIGURES_ONLY:
+            layer, head = initial_head(trace, view_name, layer, head, stack)
+            return write_page(trace, file, view=view_name, layer=layer, head=head)
         case ".html":
             return save_text(file, figure_page(make()))
         case ".json":
             return save_text(
-                file, json.dumps(plain(trace, make(most=None)), ensure_ascii=False) + "\n"
+                file, json.dumps(view_json(trace, make(max_size=None)), ensure_ascii=False) + "\n"
             )
         case ".safetensors":
             return trace.save(file)
@@ -88,12 +90,12 @@ def write(
             return write_figure(make(), file)
 
 
-def checked_file(file: str | Path) -> Path:
-    """A file whose ending is known."""
+def checked_view_file(file: str | Path) -> Path:
+    """The path, if its suffix is supported."""
     file = Path(file)
     if file.suffix.lower() not in ENDINGS:
-        seen = f"{file} ends in {file.suffix!r}" if file.suffix else f"{file} has no ending"
-        raise InputError(seen, expected=", ".join(ENDINGS), fix=f"{file.stem}.html")
+        ending = f"{file} ends in {file.suffix!r}" if file.suffix else f"{file} has no suffix"
+        raise InputError(ending, expected=", ".join(ENDINGS), fix=f"{file.stem}.html")
     return file
 
 
@@ -103,28 +105,28 @@ def checked_view(view: str) -> str:
     return view
 
 
-def place_on_page(
+def initial_head(
     trace: Trace, view: str, layer: int | None, head: int | None, stack: str | None
 ) -> tuple[int | None, int | None]:
-    """Where a page opens: where the other pictures do. Another stack than the last can be chosen on
-    the page itself."""
+    """The layer and head that a page opens with: those of the other views. The stack is chosen on
+    the page."""
     if view in ("heads", "alignment") or trace.stack_named(stack) != trace.stack_named(None):
         return layer, head
-    about = view_of(trace, "map", layer=layer, head=head, most=8).about
+    about = view_of(trace, "map", layer=layer, head=head, max_size=8).about
     return about["layer"], about["head"]
 
 
 def page_text(trace: Trace, view: str, *, layer: int | None = None, head: int | None = None) -> str:
-    """The page of a view, as text."""
+    """The HTML page of a view."""
     if checked_view(view) in FIGURES_ONLY:
         return figure_page(view_of(trace, view, layer=layer, head=head))
-    layer, head = place_on_page(trace, view, layer, head, None)
+    layer, head = initial_head(trace, view, layer, head, None)
     section = TraceSection(trace, view=view, layer=layer, head=head)
     return page_of([section], title=f"Attention of {trace.name or 'a model'}")
 
 
 def figure_page(view: View) -> str:
-    """A figure on a page of its own."""
+    """An HTML page with one figure."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
@@ -132,8 +134,8 @@ def figure_page(view: View) -> str:
     return page_of([FigureSection("", view.caption, svg)], title=view.title)
 
 
-def frame(page: str) -> str:
-    """A page inside another, of which it can neither read nor change anything."""
+def sandboxed_iframe(page: str) -> str:
+    """A page in a sandboxed iframe, without access to the surrounding document."""
     style = f"width:100%;height:{HEIGHT}px;border:0"
     return (
         f'<iframe sandbox="allow-scripts" srcdoc="{escape(page)}" style="{style}"'
@@ -142,18 +144,18 @@ def frame(page: str) -> str:
 
 
 def in_notebook() -> bool:
-    """Whether someone looks at this through a browser."""
+    """Whether the code runs in a Jupyter kernel."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
 
 
-def plain(trace: Trace, view: View) -> dict[str, Any]:
-    """A view as JSON can hold it: null where a token may not look."""
-    if view.values.size > MOST:
+def view_json(trace: Trace, view: View) -> dict[str, Any]:
+    """A view as a JSON-serializable dict; null where masked."""
+    if view.values.size > MAX_JSON_NUMBERS:
         raise InputError(
             f"{view.values.size:,} numbers as JSON",
-            expected=f"at most {MOST:,}",
+            expected=f"at most {MAX_JSON_NUMBERS:,}",
             fix="one --layer and --head, or .safetensors",
         )
     return {
@@ -163,28 +165,28 @@ def plain(trace: Trace, view: View) -> dict[str, Any]:
         "source_text": trace.source_text or None,
         "tokens": [token.text for token in trace.tokens],
         "source_tokens": None if trace.source is None else [token.text for token in trace.source],
-        **{name: finite(value) for name, value in view.about.items()},
+        **{name: json_finite(value) for name, value in view.about.items()},
         "rows": list(view.rows),
         "columns": list(view.columns),
-        NUMBERS.get(view.kind, "weights"): numbers(view.values),
+        VALUE_KEYS.get(view.kind, "weights"): json_numbers(view.values),
         **({"words": [list(row) for row in view.cells]} if view.cells else {}),
         **{
-            f"{name}_{'length' if view.kind == 'geometry' else 'point'}": numbers(value)
+            f"{name}_{'length' if view.kind == 'geometry' else 'point'}": json_numbers(value)
             for name, value in view.extra.items()
         },
         "notes": list(view.notes),
     }
 
 
-def numbers(values: np.ndarray) -> Any:
-    """Six digits after the point."""
-    return finite(np.round(values.astype(np.float64), 6).tolist())
+def json_numbers(values: np.ndarray) -> Any:
+    """An array as nested lists, rounded to six decimals."""
+    return json_finite(np.round(values.astype(np.float64), 6).tolist())
 
 
-def finite(value: Any) -> Any:
-    """The same, with None for what JSON has no number for."""
+def json_finite(value: Any) -> Any:
+    """The value with None instead of NaN and infinities."""
     if isinstance(value, dict):
-        return {name: finite(part) for name, part in value.items()}
+        return {name: json_finite(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [finite(part) for part in value]
+        return [json_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,8 +1,7 @@
-"""A view in a terminal: blocks of colour, or shades where there are none, as wide as there is room.
+"""Views in a terminal: coloured blocks, or shades without colours, fitted to the width.
 
-A map that is too large is drawn smaller: tokens share a column or a row, and a line says so. Two
-rows share a line where there are colours (▀, with a colour above and one below), when one line each
-would be too long a picture.
+A map that is too large is binned: tokens share a column or a row, with a note. With colours, a tall
+map has two rows per line (▀, with a foreground and a background colour).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from rich.console import Console as RichConsole  # noqa: TID251
 from rich.text import Text
 
 from sightline.escapes import escape_controls
-from sightline.lens.draw.view import View, pooled
+from sightline.lens.draw.view import View, bin_values
 from sightline.terminal.console import Console
 from sightline.terminal.ink import (
     bar,
@@ -31,84 +30,81 @@ from sightline.terminal.ink import (
     widest,
 )
 
-MARGIN, TALL, HEADING = (
-    16,
-    48,
-    10,
-)  # the most cells of a row's label, lines of a map, letters of a column's label
-TOP = 4  # of `lines`: keys of a token, and the cells of a key's name and bar
-KEY = 10
-BAR = 8
-WORD = 9  # cells of a word in the logit lens
+MARGIN = 16  # most cells of a row label
+TALL = 48  # most lines of a map
+HEADING = 10  # most letters of a column label
+TOP = 4  # keys per token in `lines`
+KEY = 10  # cells of a key's label
+BAR = 8  # cells of its bar
+WORD = 9  # cells of a token in the logit lens
 
 
 def print_view(view: View, console: RichConsole | None = None) -> None:
-    """The view on a console; on stdout unless another is given."""
+    """Print a view to a console, by default stdout."""
     console = console or Console()
-    for line in drawn(view, width=console.width, colours=colour_count(console)):
+    for line in render_view(view, width=console.width, colours=colour_count(console)):
         console.print(line, no_wrap=True, overflow="ignore", crop=False, highlight=False)
 
 
-def drawn(view: View, *, width: int, colours: int) -> Iterator[Text]:
-    """Title, picture, legend, caption, notes."""
-    yield from folded(Text(escape_controls(view.title), style="bold"), width)
-    body, more = DRAWN[view.kind](view, width, colours)
+def render_view(view: View, *, width: int, colours: int) -> Iterator[Text]:
+    """The lines of a view: title, picture, legend, caption, notes."""
+    yield from wrap_lines(Text(escape_controls(view.title), style="bold"), width)
+    body, more = RENDERERS[view.kind](view, width, colours)
     yield from body
     for text in (view.caption, *view.notes, *more):
-        yield from folded(Text(escape_controls(text), style="dim"), width)
+        yield from wrap_lines(Text(escape_controls(text), style="dim"), width)
 
 
-def folded(text: Text, width: int) -> list[Text]:
-    """Lines of so many cells."""
+def wrap_lines(text: Text, width: int) -> list[Text]:
+    """The text wrapped to `width` cells."""
     return list(text.wrap(Console(width=width), width))
 
 
-Drawing = tuple[list[Text], list[str]]  # the lines, and what has to be said of them
+Rendering = tuple[list[Text], list[str]]  # the lines, and notes about them
 
 
-def draw_map(view: View, width: int, colours: int, tall: int = TALL) -> Drawing:
-    """Rows are the tokens that look."""
-    small, half = resized(view, width, colours, tall)
+def map_text(view: View, width: int, colours: int, tall: int = TALL) -> Rendering:
+    """The map; rows are queries."""
+    small, half = fit_to_terminal(view, width, colours, tall)
     margin = row_margin(small)
     cell = 2 if 2 * small.values.shape[1] + margin + 1 <= width and not half else 1
     lines = [*column_labels(small, margin, cell)]
     lines += half_rows(small, margin, colours) if half else whole_rows(small, margin, cell, colours)
-    lines += [Text(), *folded(legend(small, colours=colours), width)]
+    lines += [Text(), *wrap_lines(legend(small, colours=colours), width)]
     across = small.across
-    said = (
+    note = (
         ""
         if across == view.across
         else f"to fit the terminal, {across[0]} tokens share a row and {across[1]} a column"
     )
-    return lines, [said] if said else []
+    return lines, [note] if note else []
 
 
-def resized(view: View, width: int, colours: int, tall: int = TALL) -> tuple[View, bool]:
-    """The view in as many rows and columns as there is room for, and whether two rows share a
-    line."""
+def fit_to_terminal(view: View, width: int, colours: int, tall: int = TALL) -> tuple[View, bool]:
+    """The view, binned to fit, and whether two rows share a line."""
     rows, columns = view.values.shape
     room = max(4, width - MARGIN - 2)
     along = -(-columns // room)
     half = bool(colours) and rows > tall
     down = -(-rows // (2 * tall if half else tall))
     if half and columns * 2 <= room and rows <= 2 * tall:
-        half = False  # few columns: rows are a line each, and cells stay square
+        half = False  # few columns: one line per row keeps cells square
         down = 1
     if down == along == 1:
         return view, half
-    values = pooled(view.values, (down, along), add=not view.signed)
+    values = bin_values(view.values, (down, along), add=not view.signed)
     smaller = replace(view, values=values, rows=view.rows[::down], columns=view.columns[::along])
     return replace(smaller, across=(view.across[0] * down, view.across[1] * along)), half
 
 
-def numbered(view: View) -> bool:
-    """Whether labels have numbers: where columns are too many to have names."""
+def has_numbered_labels(view: View) -> bool:
+    """Whether row labels have numbers: if there are too many columns for names."""
     return view.values.shape[1] > 40 or view.across != (1, 1)
 
 
 def row_label(view: View, row: int) -> str:
     name = view.rows[row]
-    return f"{row * view.across[0]} {name}" if numbered(view) else name
+    return f"{row * view.across[0]} {name}" if has_numbered_labels(view) else name
 
 
 def row_margin(view: View) -> int:
@@ -116,7 +112,7 @@ def row_margin(view: View) -> int:
 
 
 def column_labels(view: View, margin: int, cell: int) -> Iterator[Text]:
-    """Names from top to bottom where a column has two cells, else a ruler of numbers."""
+    """Vertical names where a column has two cells, else a ruler of numbers."""
     if cell == 2:
         names = [
             fitted(name, HEADING).rstrip() if cell_len(name) > HEADING else name
@@ -139,7 +135,7 @@ def column_labels(view: View, margin: int, cell: int) -> Iterator[Text]:
 
 
 def whole_rows(view: View, margin: int, cell: int, colours: int) -> Iterator[Text]:
-    """A line for each row."""
+    """One line per row."""
     for row, values in enumerate(view.values.tolist()):
         line = Text(right(row_label(view, row), margin) + " ")
         for value in values:
@@ -151,7 +147,7 @@ def whole_rows(view: View, margin: int, cell: int, colours: int) -> Iterator[Tex
 
 
 def half_rows(view: View, margin: int, colours: int) -> Iterator[Text]:
-    """Two rows in a line: the upper half of a cell is the first."""
+    """Two rows per line: the upper half of a cell is the first."""
     values = view.values.tolist()
     for row in range(0, len(values), 2):
         line = Text(right(row_label(view, row), margin) + " ")
@@ -170,8 +166,8 @@ def half_rows(view: View, margin: int, colours: int) -> Iterator[Text]:
         yield line
 
 
-def draw_lines(view: View, width: int, colours: int) -> Drawing:
-    """For each token the keys it looks at most, with bars."""
+def lines_text(view: View, width: int, colours: int) -> Rendering:
+    """For each query the keys with the largest weights, with bars."""
     margin = widest(view.rows, MARGIN)
     count = max(1, min(TOP, view.values.shape[1], (width - margin - 3) // (KEY + BAR + 8)))
     lines = list[Text]()
@@ -185,25 +181,25 @@ def draw_lines(view: View, width: int, colours: int) -> Drawing:
             line.append(bar(weight, BAR), style=colour(view, weight, colours) if colours else "")
             line.append(f"{weight:>5.0%} ", style="dim")
         lines.append(line)
-    return lines, [f"the {count} keys that each token looks at most"]
+    return lines, [f"the {count} keys with the largest weights per query"]
 
 
-def draw_heads(view: View, width: int, colours: int) -> Drawing:
-    """A row of small maps for each layer."""
+def heads_text(view: View, width: int, colours: int) -> Rendering:
+    """One row of thumbnails per layer."""
     layers, heads = view.values.shape[:2]
     size = min(16, max(6, (width - 4) // min(heads, 12) - 1) // 2 * 2, view.values.shape[2])
-    together = max(1, (width - 4) // (size + 1))
+    per_line = max(1, (width - 4) // (size + 1))
     lines = list[Text]()
-    for first in range(0, heads, together):
-        shown = range(first, min(heads, first + together))
+    for first in range(0, heads, per_line):
+        columns_shown = range(first, min(heads, first + per_line))
         lines.append(
             Text(
-                "    " + " ".join(fitted(view.columns[n], size) for n in shown).rstrip(),
+                "    " + " ".join(fitted(view.columns[n], size) for n in columns_shown).rstrip(),
                 style="dim",
             )
         )
         for layer in range(layers):
-            small = [list(tile(view, layer, head, size, colours)) for head in shown]
+            small = [list(head_tile(view, layer, head, size, colours)) for head in columns_shown]
             for number, parts in enumerate(zip(*small, strict=True)):
                 lines.append(
                     Text(f"{view.rows[layer] if number == 0 else '':>3} ").append_text(
@@ -211,7 +207,7 @@ def draw_heads(view: View, width: int, colours: int) -> Drawing:
                     )
                 )
             lines.append(Text())
-    return [*lines, *folded(legend(view, colours=colours), width)], [
+    return [*lines, *wrap_lines(legend(view, colours=colours), width)], [
         (
             f"each small map has {size} columns at most"
             if view.values.shape[3] > size
@@ -220,34 +216,34 @@ def draw_heads(view: View, width: int, colours: int) -> Drawing:
     ]
 
 
-def tile(view: View, layer: int, head: int, size: int, colours: int) -> Iterator[Text]:
-    """One head in so many cells across and half as many lines: a half of a cell is a square."""
+def head_tile(view: View, layer: int, head: int, size: int, colours: int) -> Iterator[Text]:
+    """One head as a thumbnail of `size` cells and half as many lines: half a cell is square."""
     values = view.values[layer, head]
     step = -(-values.shape[0] // size), -(-values.shape[1] // size)
-    one = replace(view, values=pooled(values, step if colours else (2 * step[0], step[1])))
+    one = replace(view, values=bin_values(values, step if colours else (2 * step[0], step[1])))
     limits = replace(view, values=view.values)
     rows = (
-        half_rows(_like(limits, one), 0, colours)
+        half_rows(_with_limits_of(limits, one), 0, colours)
         if colours
-        else whole_rows(_like(limits, one), 0, 1, 0)
+        else whole_rows(_with_limits_of(limits, one), 0, 1, 0)
     )
     for line in rows:
-        shown = line[1:]
-        shown.pad_right(max(0, size - shown.cell_len))
-        yield shown
+        cells = line[1:]
+        cells.pad_right(max(0, size - cells.cell_len))
+        yield cells
 
 
-def _like(whole: View, part: View) -> View:
-    """A part whose colours mean what the whole's do."""
+def _with_limits_of(whole: View, part: View) -> View:
+    """`part` with the colour limits of `whole`."""
     blank = tuple("" for _ in part.values)
     return replace(part, rows=blank, columns=(), across=(1, 1), high=whole.limits[1])
 
 
-def draw_geometry(view: View, width: int, colours: int) -> Drawing:
-    """The lengths as bars, then the map of cosines."""
+def geometry_text(view: View, width: int, colours: int) -> Rendering:
+    """Lengths as bars, then the map of cosines."""
     query = view.extra["query"]
     key = view.extra["key"]
-    lines = folded(Text(f"|q| {spread(query)}    |k| {spread(key)}"), width)
+    lines = wrap_lines(Text(f"|q| {range_and_mean(query)}    |k| {range_and_mean(key)}"), width)
     if view.rows == view.columns and len(view.rows) <= TALL and width >= MARGIN + 32:
         margin = widest(view.rows, MARGIN)
         cells = max(4, min(24, (width - MARGIN - 24) // 2))
@@ -261,33 +257,33 @@ def draw_geometry(view: View, width: int, colours: int) -> Drawing:
                     bar(k / float(key.max()), cells), style="#e0a84a" if colours else ""
                 ).append(f" {k:.3g}")
             )
-    body, more = draw_map(view, width, colours)
+    body, more = map_text(view, width, colours)
     return [*lines, Text(), *body], more
 
 
-def spread(lengths: Sequence[float] | np.ndarray) -> str:
-    """Least, mean and greatest."""
+def range_and_mean(lengths: Sequence[float] | np.ndarray) -> str:
+    """Minimum, maximum and mean, in words."""
     return f"{np.min(lengths):.3g} to {np.max(lengths):.3g}, mean {np.mean(lengths):.3g}"
 
 
-def draw_logit_lens(view: View, width: int, colours: int) -> Drawing:
-    """The likeliest token after each layer; columns that do not fit go on below."""
+def logit_lens_text(view: View, width: int, colours: int) -> Rendering:
+    """The most likely token after each layer; columns that do not fit continue below."""
     margin = widest(view.rows, MARGIN)
     cell = WORD if colours else WORD + 4
-    together = max(1, (width - margin - 1) // (cell + 1))
+    per_line = max(1, (width - margin - 1) // (cell + 1))
     lines = list[Text]()
-    for first in range(0, len(view.columns), together):
-        shown = range(first, min(len(view.columns), first + together))
+    for first in range(0, len(view.columns), per_line):
+        columns_shown = range(first, min(len(view.columns), first + per_line))
         lines.append(
             Text(
                 " " * (margin + 1)
-                + " ".join(fitted(view.columns[n], cell) for n in shown).rstrip(),
+                + " ".join(fitted(view.columns[n], cell) for n in columns_shown).rstrip(),
                 style="bold",
             )
         )
         for row, name in enumerate(view.rows):
             line = Text(right(name, margin))
-            for column in shown:
+            for column in columns_shown:
                 value = float(view.values[row, column])
                 word = view.cells[row][column]
                 line.append(" ")
@@ -300,26 +296,26 @@ def draw_logit_lens(view: View, width: int, colours: int) -> Drawing:
                 )
             lines.append(line)
         lines.append(Text())
-    return [*lines, *(folded(legend(view, colours=colours), width) if colours else [])], [
-        "bold: the token that was read; below it, what would be said next"
+    return [*lines, *(wrap_lines(legend(view, colours=colours), width) if colours else [])], [
+        "bold: the input token; below it, the most likely next token after each layer"
     ]
 
 
-def draw_sphere(view: View, width: int, colours: int) -> Drawing:
-    from sightline.lens.draw.night_sky import night_sky
+def sphere_text(view: View, width: int, colours: int) -> Rendering:
+    from sightline.lens.draw.sphere_terminal import sphere_lines
 
-    return night_sky(view, width=width, colours=bool(colours)), (
+    return sphere_lines(view, width=width, colours=bool(colours)), (
         [] if colours else ["✦ key, ○ query, dots: attention of 10 % and more"]
     )
 
 
-DRAWN: dict[str, Callable[[View, int, int], Drawing]] = {
-    "map": draw_map,
-    "alignment": draw_map,
-    "rollout": draw_map,
-    "lines": draw_lines,
-    "heads": draw_heads,
-    "geometry": draw_geometry,
-    "sphere": draw_sphere,
-    "logit-lens": draw_logit_lens,
+RENDERERS: dict[str, Callable[[View, int, int], Rendering]] = {
+    "map": map_text,
+    "alignment": map_text,
+    "rollout": map_text,
+    "lines": lines_text,
+    "heads": heads_text,
+    "geometry": geometry_text,
+    "sphere": sphere_text,
+    "logit-lens": logit_lens_text,
 }

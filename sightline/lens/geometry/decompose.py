@@ -1,18 +1,18 @@
-"""A score taken apart: how much of attention is direction, how much is length.
+"""Decomposition of attention scores into direction and length.
 
     score_ij = |q_i| · |k_j| · cos θ_ij · scale      then soft-cap and bias, where a model has them
 
-Which key a row prefers is decided by |k_j| and cos θ_ij; |q_i| multiplies a whole row, so it
-sharpens or blurs, and never chooses.
+Which key a row prefers is decided by |k_j| and cos θ_ij; |q_i| multiplies the whole row, so it
+changes the sharpness and never the ranking.
 
-How the shares are defined, raw and centred, is in `shares`.
+The definitions of the shares, raw and centred, are in `shares`.
 
-Which to read: the centred ones, since the raw ones say as much about the vector that all keys
-share. Where a model looks at its first token to look at nothing, that token's key is short and
-stands apart from the others, and raw length and direction cancel. Cosine attention has |k_j| = 1:
-there the raw version is the one to read, and its length share is 0. So it is in nGPT as long as
-s_qk, which starts as all ones, has equal sizes; training moves them apart and gives length as much
-of a say as they differ: in a small model that learned to copy, at most 2% of the variance.
+Prefer the centred shares, since the raw ones also depend on the vector that all keys share. Where
+the first token is an attention sink, its key is short and far from the others, and raw length and
+direction cancel. Cosine attention has |k_j| = 1: there the raw version applies, and its length
+share is 0. The same holds for nGPT as long as the entries of s_qk, which start as ones, are equal;
+training makes them differ, which gives length a share: in a small model that learned to copy, at
+most 2% of the variance.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from sightline.lens.geometry.shares import (
     Shares,
     Split,
     band_of,
-    centred,
-    joined,
-    mean,
+    centred_split,
+    concat_splits,
     mean_shares,
-    raw,
+    nan_mean,
+    raw_split,
 )
-from sightline.lens.trace.layer import Look, Site, checked
+from sightline.lens.trace.layer import Look, Site, checked_index
 from sightline.lens.trace.trace import Trace
 
-BAND = 1 << 18  # pairs that are measured at once: some 40 MiB
-ONE_LENGTH = 1e-5  # lengths that differ by less than this part are one length
+PAIRS_PER_BAND = 1 << 18  # (query, key) pairs per band: about 40 MiB
+EQUAL_LENGTH = 1e-5  # relative difference below which lengths count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """One head's q and k as lengths and angles, and what each contributes. Tokens as in the trace:
-    a query is a row."""
+    """One head's q and k as lengths and angles, and the shares of each. Rows are queries, columns
+    keys."""
 
     site: Site
     head: int
@@ -58,9 +58,26 @@ class Geometry:
     allowed: Bool[Tensor, "query key"]
     raw: Split
     centred: Split
-    of_several: bool = (
+    multiple_stacks: bool = (
         False  # the model has an encoder and a decoder, so that a layer's number is not enough
     )
+
+    def __repr__(self) -> str:
+        queries, keys = self.allowed.shape
+        place = site_name(self.site, multiple_stacks=self.multiple_stacks)
+        shares = f"direction {self.direction:.0%}, length {self.length:.0%}"
+        return f"<Geometry of {place}, head {self.head}: {shares}, {queries} queries × {keys} keys>"
+
+    def _repr_html_(self) -> str:
+        """The shares as a table, for notebooks."""
+        from sightline.lens.draw.result_table import result_table
+
+        rows = [
+            (name, shares.direction, shares.length, shares.norms_equalised, shares.angles_flattened)
+            for name, shares in (("raw", self.raw.shares), ("centred", self.centred.shares))
+        ]
+        header = ("keys", "direction", "length", "KL, norms equalised", "KL, angles flattened")
+        return result_table(self.line(), header, rows)
 
     @property
     def key_length(self) -> Float[Tensor, " key"]:
@@ -68,23 +85,23 @@ class Geometry:
 
     @property
     def cosine(self) -> PerPair:
-        """cos θ of each pair, hidden ones too; 0 where q or k is zero."""
+        """cos θ of each pair, masked ones included; 0 where q or k is zero."""
         return self.raw.cosine
 
     @property
     def on_sphere(self) -> bool:
-        """Whether all keys have one length, as in cosine attention."""
-        return float(self.key_length.max() - self.key_length.min()) <= ONE_LENGTH * float(
+        """Whether all keys have the same length, as in cosine attention."""
+        return float(self.key_length.max() - self.key_length.min()) <= EQUAL_LENGTH * float(
             self.key_length.max()
         )
 
     @property
     def shares(self) -> Shares:
-        """The ones to read: centred, or raw where all keys have one length."""
+        """The preferred shares: centred, or raw where all keys have the same length."""
         return (self.raw if self.on_sphere else self.centred).shares
 
     def products(self, *, centred: bool = False) -> PerPair:
-        """|q| · |k| · cos θ · scale (+ offset, if centred): q·k · scale, multiplied back."""
+        """|q| · |k| · cos θ · scale (+ offset, if centred): q·k · scale, recomposed."""
         split = self.centred if centred else self.raw
         return (
             self.query_length[:, None] * split.key_length * split.cosine * self.scale
@@ -92,7 +109,7 @@ class Geometry:
         )
 
     def scores(self, *, centred: bool = False) -> PerPair:
-        """The scores that go into the softmax, from the parts; −∞ where a token may not look."""
+        """The scores before the softmax, recomposed from the parts; −∞ where masked."""
         scores = self.products(centred=centred)
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
@@ -109,11 +126,11 @@ class Geometry:
         return self.shares.length
 
     def line(self) -> str:
-        """One sentence: "In layer 5, head 1, 83% of what tells keys apart is direction, 17%
-        length."."""
+        """One sentence: "In layer 5, head 1, direction explains 83% of the score variance, length
+        17%."."""
         return (
-            f"In {named(self.site, of_several=self.of_several)}, head {self.head},"
-            f" {sentence(self.shares)}."
+            f"In {site_name(self.site, multiple_stacks=self.multiple_stacks)}, head {self.head},"
+            f" {shares_sentence(self.shares)}."
         )
 
 
@@ -124,80 +141,86 @@ class LayerGeometry:
     site: Site
     query_length: float
     key_length: float
-    cosine: float  # over the pairs that may be seen
+    cosine: float  # over visible pairs
     centred_key_length: float  # these two over the same pairs
     centred_cosine: float
     raw: Shares
     centred: Shares
-    shares: Shares  # the ones to read: centred, or raw where all keys have one length
+    shares: Shares  # preferred: centred, or raw where all keys have the same length
 
 
 def geometry_of(
     trace: Trace, layer: int, head: int, *, stack: str | None = None, cross: bool = False
 ) -> Geometry:
-    """One head of a trace, measured."""
+    """The geometry of one head of a trace."""
     look = trace.look(layer, stack=stack, cross=cross)
-    return measured(
-        look, checked("head", head, look.heads), of_several=len(trace.config.stacks) > 1
+    return measure_head(
+        look, checked_index("head", head, look.heads), multiple_stacks=len(trace.config.stacks) > 1
     )
 
 
-def summary(trace: Trace) -> list[LayerGeometry]:
-    """Every attention layer that was traced, one head in memory at a time."""
+def geometry_by_layer(trace: Trace) -> list[LayerGeometry]:
+    """The geometry of every traced attention layer, one head in memory at a time."""
     return [layer_geometry(look) for look in trace.looks.values()]
 
 
 def layer_geometry(look: Look) -> LayerGeometry:
-    """The means over the heads of one layer; a head with nothing to tell apart is left out of the
+    """The means over the heads of one layer; heads whose keys do not differ are left out of the
     shares."""
     numbers, shares = zip(
-        *(_in_short(measured(look, head)) for head in range(look.heads)), strict=True
+        *(_head_means(measure_head(look, head)) for head in range(look.heads)), strict=True
     )
     query, key, cosine, centred_key, centred_cosine = (
-        mean(column) for column in zip(*numbers, strict=True)
+        nan_mean(column) for column in zip(*numbers, strict=True)
     )
-    raw, centred, read = (mean_shares(column) for column in zip(*shares, strict=True))
+    raw, centred, preferred = (mean_shares(column) for column in zip(*shares, strict=True))
     return LayerGeometry(
-        look.site, query, key, cosine, centred_key, centred_cosine, raw, centred, read
+        look.site, query, key, cosine, centred_key, centred_cosine, raw, centred, preferred
     )
 
 
-def _in_short(head: Geometry) -> tuple[list[float], tuple[Shares, Shares, Shares]]:
-    """A head without its maps."""
-    seen = head.allowed
+def _head_means(head: Geometry) -> tuple[list[float], tuple[Shares, Shares, Shares]]:
+    """A head's mean lengths and cosines, and its shares."""
+    visible = head.allowed
     pairs = (head.raw.cosine, head.centred.key_length, head.centred.cosine)
     means = [
         float(x.mean())
-        for x in (head.query_length, head.key_length[seen.any(0)], *(x[seen] for x in pairs))
+        for x in (head.query_length, head.key_length[visible.any(0)], *(x[visible] for x in pairs))
     ]
     return means, (head.raw.shares, head.centred.shares, head.shares)
 
 
 @torch.no_grad()
-def measured(look: Look, head: int, *, of_several: bool = False) -> Geometry:
-    """One head, a band of rows at a time in float64, kept in float32."""
+def measure_head(look: Look, head: int, *, multiple_stacks: bool = False) -> Geometry:
+    """The geometry of one head, computed in float64 by bands of rows, stored in float32."""
     one = look.only(head)
-    parts = list[Part]()
-    most = max(1, BAND // max(1, one.key.shape[2]))
-    for start in range(0, one.queries, most):
-        band = band_of(one, slice(start, min(start + most, one.queries)))
+    parts = list[GeometryRows]()
+    band_rows = max(1, PAIRS_PER_BAND // max(1, one.key.shape[2]))
+    for start in range(0, one.queries, band_rows):
+        band = band_of(one, slice(start, min(start + band_rows, one.queries)))
         bias = None if band.bias is None else band.bias.float()
         parts.append(
-            Part(band.query_length[:, 0].float(), bias, band.allowed, raw(band), centred(band))
+            GeometryRows(
+                band.query_length[:, 0].float(),
+                bias,
+                band.allowed,
+                raw_split(band),
+                centred_split(band),
+            )
         )
     lengths, biases, allowed, raws, centreds = zip(*parts, strict=True)
     bias = None if one.scoring.bias is None else torch.cat(biases)
     scale = look.scoring.scale
     softcap = look.scoring.softcap
     length = torch.cat(lengths)
-    splits = joined(raws, one_length=True), joined(centreds)
+    splits = concat_splits(raws, one_length=True), concat_splits(centreds)
     return Geometry(
-        look.site, head, scale, softcap, length, bias, torch.cat(allowed), *splits, of_several
+        look.site, head, scale, softcap, length, bias, torch.cat(allowed), *splits, multiple_stacks
     )
 
 
-class Part(NamedTuple):
-    """Some rows of a geometry."""
+class GeometryRows(NamedTuple):
+    """The geometry of some rows."""
 
     query_length: PerRow
     bias: PerPair | None
@@ -209,26 +232,26 @@ class Part(NamedTuple):
 # --------------------------------------------------------------------------------------- in words
 
 
-def named(site: Site, *, of_several: bool) -> str:
-    """A site as a reader would call it."""
+def site_name(site: Site, *, multiple_stacks: bool) -> str:
+    """A site in words."""
     stack, layer, cross = site
     return (
         f"the {stack}'s layer {layer}{', cross-attention' if cross else ''}"
-        if of_several
+        if multiple_stacks
         else f"layer {layer}"
     )
 
 
-def sentence(shares: Shares) -> str:
-    """What tells keys apart."""
+def shares_sentence(shares: Shares) -> str:
+    """The shares of direction and length in words."""
     if math.isnan(shares.direction):
-        return "no token sees two keys that differ, so there is nothing to tell apart"
+        return "no query sees two keys that differ, so there is nothing to decompose"
     direction = round(100 * shares.direction)
     if 0 <= direction <= 100:
-        return f"{direction}% of what tells keys apart is direction, {100 - direction}% length"
-    works, against = ("direction", "length") if direction > 100 else ("length", "direction")
-    more = max(direction, 100 - direction)
+        return f"direction explains {direction}% of the score variance, length {100 - direction}%"
+    dominant, opposing = ("direction", "length") if direction > 100 else ("length", "direction")
+    percent = max(direction, 100 - direction)
     return (
-        f"what tells keys apart is {works} ({more}%), and {against} works against it"
-        f" (−{more - 100}%)"
+        f"{dominant} explains {percent}% of the score variance, and {opposing} opposes it"
+        f" (−{percent - 100}%)"
     )

@@ -1,23 +1,23 @@
-"""RoPE taken apart: every score is a sum over frequency pairs, each content × rotation.
+"""RoPE decomposed: every score as a sum over frequency pairs, each content × rotation.
 
     q_m · k_n · scale  =  Σ_p amplitude_p · cos(phase_p + (m − n) ω_p)  +  rest
 
-Pair p of a head is (x_p, x_{p + pairs}), a point in a plane. Before it is rotated, a query's has a
+Pair p of a head is (x_p, x_{p + pairs}), a point in a plane. Before rotation, a query's has a
 length |q_p| and an angle, a key's too:
-    amplitude_p = |q_p| |k_p| · scale            what the two tokens say, wherever they stand
+    amplitude_p = |q_p| |k_p| · scale            content: independent of position
     phase_p     = angle of q_p − angle of k_p
-    (m − n) ω_p                                  where they stand, whatever they say; a whole turn
-                                                 every 2π / ω_p tokens
-`rest` is the part past the rotated numbers of a head (GPT-NeoX), which no position touches.
+    (m − n) ω_p                                  rotation: independent of content; a full turn every
+                                                 2π / ω_p tokens
+`rest` is the part of a head that is not rotated (GPT-NeoX), independent of position.
 Soft-cap and mask come afterwards.
 
-A pair's share of the scores is the covariance of its part with the whole, over the keys that a row
-may see, summed over rows and divided by the variance of the whole; all pairs and the rest sum to 1.
-A share below 0 says that the pair flattens what the others tell apart.
+A pair's share of the scores is the covariance of its part with the score, over the keys that a row
+may see, summed over rows and divided by the variance of the score; all pairs and the rest sum to 1.
+A pair with a negative share opposes the others.
 
-Angles are taken back from the q and k that the kernel got. nGPT puts its learned s_qk on after the
-rotation: there the sum is as exact, but once s_qk differs within a pair, a token's amplitude and
-angle depend a little on where it stands.
+Angles are recovered from the q and k that the kernel received. nGPT applies its learned s_qk after
+the rotation: the sum is still exact, but where s_qk differs within a pair, a token's amplitude and
+angle depend slightly on its position.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch import Tensor
 from sightline.config import Rotary
 from sightline.core.positions import rotary_frequencies
 from sightline.errors import InputError
-from sightline.lens.trace.layer import Look, Site, checked
+from sightline.lens.trace.layer import Look, Site, checked_index
 from sightline.lens.trace.trace import Trace
 
 PerPair = Float[Tensor, "query key"]
@@ -40,8 +40,8 @@ PerPair = Float[Tensor, "query key"]
 
 @dataclass(frozen=True, slots=True)
 class RotaryParts:
-    """One head's q and k as points in the planes that RoPE turns. Frequency pairs count from 0, the
-    fastest."""
+    """One head's q and k as points in the planes that RoPE rotates. Frequency pairs count from 0,
+    the fastest."""
 
     site: Site
     head: int
@@ -58,51 +58,55 @@ class RotaryParts:
     shares: Float[Tensor, " pairs"]
     rest_share: float
 
+    def __repr__(self) -> str:
+        queries, keys = self.allowed.shape
+        place = f"{self.site[0]} layer {self.site[1]}, head {self.head}"
+        return f"<RotaryParts of {place}: {self.pairs} frequency pairs, {queries} × {keys} tokens>"
+
     @property
     def pairs(self) -> int:
         return len(self.frequencies)
 
     @property
     def wavelengths(self) -> Float[Tensor, " pairs"]:
-        """Tokens to a whole turn: 2π / ω_p."""
+        """Tokens per full turn: 2π / ω_p."""
         return 2 * math.pi / self.frequencies
 
     @property
     def distance(self) -> Int[Tensor, "query key"]:
-        """m − n: how far before the query a key stands."""
+        """m − n: the distance from the key to the query."""
         return self.query_at[:, None] - self.key_at
 
     def amplitude(self, pair: int) -> PerPair:
-        """|q_p| |k_p| · scale: the most that this pair can add to a score."""
-        pair = checked("pair", pair, self.pairs)
+        """|q_p| |k_p| · scale: the largest contribution of this pair to a score."""
+        pair = checked_index("pair", pair, self.pairs)
         return self.query_amplitude[:, None, pair] * self.key_amplitude[:, pair] * self.scale
 
     def phase(self, pair: int) -> PerPair:
         """The angle from k_p to q_p before rotation."""
-        pair = checked("pair", pair, self.pairs)
+        pair = checked_index("pair", pair, self.pairs)
         return self.query_phase[:, None, pair] - self.key_phase[:, pair]
 
     def turn(self, pair: int) -> PerPair:
         """(m − n) ω_p"""
-        return self.distance * self.frequencies[checked("pair", pair, self.pairs)]
+        return self.distance * self.frequencies[checked_index("pair", pair, self.pairs)]
 
     def scores_of(self, pair: int, *, turned: bool = True) -> PerPair:
-        """What a pair adds to the scores; without its turn, what it would add if both tokens stood
-        in one place."""
+        """The contribution of a pair to the scores; with `turned=False`, at distance 0."""
         angle = self.phase(pair) + self.turn(pair) if turned else self.phase(pair)
         return self.amplitude(pair) * angle.cos()
 
     def scores(self, *, turned: bool = True) -> PerPair:
-        """All pairs and the rest: q·k · scale, before soft-cap and mask; without the turns, content
-        alone."""
-        found = self.rest.clone()
+        """The sum of all pairs and the rest: q·k · scale, before soft-cap and mask; with
+        `turned=False`, the content part only."""
+        scores = self.rest.clone()
         for pair in range(self.pairs):
-            found += self.scores_of(pair, turned=turned)
-        return found
+            scores += self.scores_of(pair, turned=turned)
+        return scores
 
 
 def rotation_of(trace: Trace, layer: int, head: int, *, stack: str | None = None) -> RotaryParts:
-    """One head of a trace, pair by pair."""
+    """One head of a trace, decomposed into frequency pairs."""
     look = trace.look(layer, stack=stack)
     name, layer, _ = look.site
     attention = trace.config.stacks[name].block(layer).attention
@@ -116,12 +120,12 @@ def rotation_of(trace: Trace, layer: int, head: int, *, stack: str | None = None
     frequencies, _ = rotary_frequencies(
         attention.positions, attention.positions.dim or attention.head_dim, look.query.device
     )
-    return taken_apart(look, checked("head", head, look.heads), frequencies.double())
+    return decompose_rotary(look, checked_index("head", head, look.heads), frequencies.double())
 
 
 @torch.no_grad()
-def taken_apart(look: Look, head: int, frequencies: Float[Tensor, " pairs"]) -> RotaryParts:
-    """One head, in float64."""
+def decompose_rotary(look: Look, head: int, frequencies: Float[Tensor, " pairs"]) -> RotaryParts:
+    """The decomposition of one head, in float64."""
     one = look.only(head)
     mask = look.scoring.mask
     pairs = len(frequencies)
@@ -133,8 +137,8 @@ def taken_apart(look: Look, head: int, frequencies: Float[Tensor, " pairs"]) -> 
     allowed = mask.allowed()[0, 0]
     shares = covariances(query, key, allowed) if allowed.any() else query.new_zeros(query.shape[1])
     shares = shares / shares.sum()
-    query_amplitude, query_phase = unturned(query, query_at, frequencies)
-    key_amplitude, key_phase = unturned(key, key_at, frequencies)
+    query_amplitude, query_phase = unrotate(query, query_at, frequencies)
+    key_amplitude, key_phase = unrotate(key, key_at, frequencies)
     return RotaryParts(
         look.site,
         head,
@@ -153,12 +157,12 @@ def taken_apart(look: Look, head: int, frequencies: Float[Tensor, " pairs"]) -> 
     )
 
 
-def unturned(
+def unrotate(
     x: Float[Tensor, "time head_dim"],
     at: Int[Tensor, " time"],
     frequencies: Float[Tensor, " pairs"],
 ) -> tuple[Float[Tensor, "time pairs"], Float[Tensor, "time pairs"]]:
-    """Length and angle of each pair, its rotation taken back."""
+    """Length and angle of each pair before rotation."""
     pairs = len(frequencies)
     a = x[:, :pairs]
     b = x[:, pairs : 2 * pairs]
@@ -172,7 +176,7 @@ def covariances(
     allowed: Bool[Tensor, "query key"],
 ) -> Float[Tensor, " head_dim"]:
     """Σ_i cov_j(q_id k_jd, q_i · k_j) of each number d, over the keys that row i may see: q_id Σ_j
-    w_ij k_jd, w the centred scores."""
+    w_ij k_jd, with w the centred scores."""
     count = allowed.sum(-1, keepdim=True).clamp(min=1)
     scores = (query @ key.T).masked_fill(~allowed, 0.0)
     centred = (scores - scores.sum(-1, keepdim=True) / count).masked_fill(~allowed, 0.0) / count

@@ -1,36 +1,36 @@
-"""Rows of one head as length × direction, and what each tells apart.
+"""Scores of one head as length × direction, and the share of each in the score variance and the
+attention.
 
 **Share of the scores.** Within row i, over the keys that it may see, let
     v    = variance of |q_i| |k_j| cos θ_ij · scale
-    v_D  = the same with every |k_j| replaced by their mean         only direction tells keys apart
-    v_L  = the same with every cos θ_ij replaced by their mean      only length does
-and give each its Shapley value, the mean of what it adds when it comes first and when it comes
-second:
+    v_D  = the same with every |k_j| replaced by their mean         only direction varies
+    v_L  = the same with every cos θ_ij replaced by their mean      only length varies
+and give each its Shapley value, the mean of its marginal contributions in both orders:
     direction = (v_D + v − v_L) / 2       length = (v_L + v − v_D) / 2       direction + length = v
-A head's shares are the sums over its rows, divided by Σ v: a row counts by its variance, and that
-is all that |q_i| does here. A share is below 0 where its part works against the other: long keys
-that point away. Soft-cap and bias are left out: they have no length.
+A head's shares are the sums over its rows, divided by Σ v: rows are weighted by their variance, and
+|q_i| has no other effect. A share is negative where it opposes the other: long keys that point
+away. Soft-cap and bias are left out, since they have no length.
 
 **Share of the attention.** KL(weights ‖ weights with key norms equalised) and KL(weights ‖ weights
-with angles flattened), by the same means, with soft-cap, bias and sink as they are; in nats, the
-mean over the rows that see two keys or more. With KL(weights ‖ neither) as the whole, the same
+with angles flattened), by the same replacements, with soft-cap, bias and sink unchanged; in nats,
+averaged over the rows that see two or more keys. With KL(weights ‖ neither) as the whole, the same
 two-player Shapley value gives shares that sum to 1.
 
-**Centred.** Adding one vector to all keys that a row sees adds one number to all of its scores,
-which softmax does not see; lengths and angles do change. So there is a second version in which each
-row's keys have their mean over *the keys that this row may see* taken off (under a causal mask, a
-running mean: a row does not depend on what comes after it). Then |k_j − μ_i| is a number per pair,
-and
+**Centred.** Adding one vector to all keys of a row adds a constant to its scores, to which softmax
+is invariant; lengths and angles do change. So there is a second version in which the mean of *the
+keys that a row may see* is subtracted (under a causal mask, a running mean: no row depends on later
+tokens). Then |k_j − μ_i| is a number per pair, and
     score_ij = |q_i| · |k_j − μ_i| · cos θ'_ij · scale + offset_i,      offset_i = q_i · μ_i · scale
-Weights do not depend on offset_i, be there a position bias or not; with a soft-cap or a sink they
-do, and it is kept. Keys are centred as the kernel gets them, after RoPE: one vector added *before*
-RoPE (the bias of the key's projection) is turned differently at each place, and is seen.
+Weights do not depend on offset_i, with or without a position bias; with a soft-cap or a sink they
+do, and it is kept. Keys are centred as the kernel receives them, after RoPE: a vector added
+*before* RoPE (the bias of the key projection) is rotated differently at each position, and has an
+effect.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -43,13 +43,13 @@ from sightline.lens.trace.layer import Look
 
 PerPair = Float[Tensor, "query key"]
 PerRow = Float[Tensor, " query"]
-ROUNDING = 1e-12  # below this share of its operands, a squared difference is float32 rounding
+ROUNDING = 1e-12  # squared differences below this share of their operands are float32 rounding
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What is direction and what is length: of a head, or the mean over a layer's heads. NaN where
-    no row has two keys to tell apart."""
+    """The shares of direction and length: of a head, or the mean over a layer's heads. NaN where no
+    row has two keys that differ."""
 
     direction: float  # of the variance of the scores; these two sum to 1
     length: float
@@ -60,7 +60,7 @@ class Shares:
 
 
 class RowShares(NamedTuple):
-    """The same for each row, before the sums: parts of a variance, and divergences."""
+    """The quantities of each row, before summation: parts of the variance, and divergences."""
 
     variance: PerRow
     direction: PerRow
@@ -68,41 +68,47 @@ class RowShares(NamedTuple):
     norms_equalised: PerRow
     angles_flattened: PerRow
     neither: PerRow  # KL(weights ‖ weights of bias and sink alone)
-    keys: Int[Tensor, " query"]  # how many it may see
+    keys: Int[Tensor, " query"]  # number of visible keys
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One way to write a head's scores as length × direction: |q_i| · key_length · cosine · scale +
-    offset_i."""
+    """A head's scores as length × direction: |q_i| · key_length · cosine · scale + offset_i."""
 
-    key_length: Float[Tensor, "#query key"]  # one row for all queries where keys are raw
+    key_length: Float[Tensor, "#query key"]  # one row for all queries if keys are not centred
     cosine: PerPair
     offset: PerRow
     rows: RowShares
 
+    def __repr__(self) -> str:
+        queries, keys = self.cosine.shape
+        shares = self.shares
+        parts = f"direction {shares.direction:.0%}, length {shares.length:.0%}"
+        return f"<Split: {parts}, {queries} queries × {keys} keys>"
+
     @property
     def shares(self) -> Shares:
         row = self.rows
-        told = row.keys >= 2
+        has_choice = row.keys >= 2
         equalised, flattened, whole = (
-            float(x[told].sum()) for x in (row.norms_equalised, row.angles_flattened, row.neither)
+            float(x[has_choice].sum())
+            for x in (row.norms_equalised, row.angles_flattened, row.neither)
         )
         variance = float(row.variance.sum())
-        several = int(told.sum())
+        rows_with_choice = int(has_choice.sum())
         return Shares(
-            direction=_part(float(row.direction.sum()), variance),
-            length=_part(float(row.length.sum()), variance),
-            attention_direction=_part((whole + flattened - equalised) / 2, whole),
-            attention_length=_part((whole + equalised - flattened) / 2, whole),
-            norms_equalised=_part(equalised, several),
-            angles_flattened=_part(flattened, several),
+            direction=_fraction(float(row.direction.sum()), variance),
+            length=_fraction(float(row.length.sum()), variance),
+            attention_direction=_fraction((whole + flattened - equalised) / 2, whole),
+            attention_length=_fraction((whole + equalised - flattened) / 2, whole),
+            norms_equalised=_fraction(equalised, rows_with_choice),
+            angles_flattened=_fraction(flattened, rows_with_choice),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Some rows of a head: q and k, and what stands between q·k and the softmax."""
+    """Some rows of a head: q and k, and everything between q·k and the softmax."""
 
     query: Float[Tensor, "query head_dim"]
     key: Float[Tensor, "key head_dim"]
@@ -114,14 +120,14 @@ class Band:
     scoring: Scoring
 
     def mean(self, x: Float[Tensor, "#query key"]) -> Float[Tensor, "query 1"]:
-        """Over the keys that a row may see."""
+        """The mean over the keys that a row may see."""
         return (self.average * x).sum(-1, keepdim=True)
 
     def variance(self, x: PerPair) -> PerRow:
         return self.mean((x - self.mean(x)).square())[:, 0]
 
     def log_weights(self, products: PerPair) -> Float[Tensor, "query outcome"]:
-        """log softmax of these q·k · scale; a sink is one outcome more."""
+        """log softmax of the scores made of q·k · scale; a learned sink is one more outcome."""
         cap = self.scoring.softcap
         sinks = self.scoring.sinks
         scores = products if cap is None else cap * torch.tanh(products / cap)
@@ -134,7 +140,7 @@ class Band:
 
 
 def band_of(one: Look, rows: slice) -> Band:
-    """Rows of a look with one head. A bias of −∞ hides a key as a mask does."""
+    """Rows of a layer with one head. A bias of −∞ masks a key."""
     query = one.query[0, 0, rows].double()
     key = one.key[0, 0].double()
     scoring = one.scoring.tile(rows, slice(0, len(key)))
@@ -153,10 +159,10 @@ def band_of(one: Look, rows: slice) -> Band:
     )
 
 
-def raw(band: Band) -> Split:
-    """Lengths and angles of q and k as they are."""
+def raw_split(band: Band) -> Split:
+    """Lengths and angles of q and k, not centred."""
     length = band.key.norm(dim=-1)[None]
-    return _split(
+    return _make_split(
         band,
         length,
         _ratio(band.dots, band.query_length * length),
@@ -164,14 +170,14 @@ def raw(band: Band) -> Split:
     )
 
 
-def centred(band: Band) -> Split:
-    """Lengths and angles after each row's mean key is taken off: |k − μ|² = |k|² − 2 k·μ + |μ|²."""
+def centred_split(band: Band) -> Split:
+    """Lengths and angles after subtracting each row's mean key: |k − μ|² = |k|² − 2 k·μ + |μ|²."""
     mean = band.average @ band.key
     offset = (band.query * mean).sum(-1, keepdim=True)
     whole = band.key.square().sum(-1) + mean.square().sum(-1, keepdim=True)
     squared = whole - 2 * mean @ band.key.T
     length = torch.where(squared > ROUNDING * whole, squared, 0.0).sqrt()
-    return _split(
+    return _make_split(
         band,
         length,
         _ratio(band.dots - offset, band.query_length * length),
@@ -179,26 +185,26 @@ def centred(band: Band) -> Split:
     )
 
 
-def _split(
+def _make_split(
     band: Band,
     length: Float[Tensor, "#query key"],
     cosine: PerPair,
     offset: Float[Tensor, "query 1"],
 ) -> Split:
-    """What a row makes of lengths and angles, of each alone, and of neither."""
-    force = band.query_length * band.scoring.scale
+    """The row quantities with lengths and angles, with each alone, and with neither."""
+    query_scale = band.query_length * band.scoring.scale
     one_length = band.mean(length)
     one_cosine = band.mean(cosine)
 
     def product(length: Tensor, cosine: Tensor) -> Tensor:
-        return force * length * cosine + offset
+        return query_scale * length * cosine + offset
 
     whole = product(length, cosine)
     direction = product(one_length, cosine)
     by_length = product(length, one_cosine)
     neither = product(one_length, one_cosine).expand_as(cosine)
     v, v_direction, v_length = (band.variance(x) for x in (whole, direction, by_length))
-    told = v > ROUNDING * (force[:, 0] * band.key.norm(dim=-1).max()).square()
+    has_variance = v > ROUNDING * (query_scale[:, 0] * band.key.norm(dim=-1).max()).square()
     weights = band.log_weights(whole)
     rows = (
         v,
@@ -212,41 +218,48 @@ def _split(
         length.float(),
         cosine.float(),
         offset[:, 0].float(),
-        RowShares(*(x * told for x in rows), keys=band.allowed.sum(-1)),
+        RowShares(*(x * has_variance for x in rows), keys=band.allowed.sum(-1)),
     )
 
 
 def divergence(
     log_p: Float[Tensor, "query outcome"], log_q: Float[Tensor, "query outcome"]
 ) -> PerRow:
-    """KL(p ‖ q) = Σ p (log p − log q), over what p can be; 0 for a row that sees nothing."""
+    """KL(p ‖ q) = Σ p (log p − log q), over the support of p; 0 for a row without visible keys."""
     p = log_p.exp()
     return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1).clamp(min=0)
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """A vector of no length has no direction: 0."""
+    """above / below, clamped to −1 … 1; 0 where `below` is 0."""
     return torch.where(below > 0, above / below, 0.0).clamp(-1, 1)
 
 
-def joined(bands: Sequence[Split], *, one_length: bool = False) -> Split:
-    """Bands as one."""
-    join: Callable[[Iterable[Tensor]], Tensor] = lambda parts: torch.cat(list(parts))  # noqa: E731
-    length = bands[0].key_length if one_length else join(band.key_length for band in bands)
-    rows = RowShares(*(join(parts) for parts in zip(*(band.rows for band in bands), strict=True)))
+def concat_splits(bands: Sequence[Split], *, one_length: bool = False) -> Split:
+    """Bands concatenated over rows."""
+
+    length = bands[0].key_length if one_length else torch.cat([band.key_length for band in bands])
+    rows = RowShares(
+        *(torch.cat(parts) for parts in zip(*(band.rows for band in bands), strict=True))
+    )
     return Split(
-        length, join(band.cosine for band in bands), join(band.offset for band in bands), rows
+        length,
+        torch.cat([band.cosine for band in bands]),
+        torch.cat([band.offset for band in bands]),
+        rows,
     )
 
 
-def _part(part: float, whole: float) -> float:
+def _fraction(part: float, whole: float) -> float:
     return part / whole if whole > 0 else math.nan
 
 
-def mean(numbers: Iterable[float]) -> float:
-    known = [x for x in numbers if not math.isnan(x)]
-    return sum(known) / len(known) if known else math.nan
+def nan_mean(numbers: Iterable[float]) -> float:
+    finite = [x for x in numbers if not math.isnan(x)]
+    return sum(finite) / len(finite) if finite else math.nan
 
 
 def mean_shares(shares: Sequence[Shares]) -> Shares:
-    return Shares(*(mean(getattr(one, field.name) for one in shares) for field in fields(Shares)))
+    return Shares(
+        *(nan_mean(getattr(one, field.name) for one in shares) for field in fields(Shares))
+    )

@@ -1,5 +1,4 @@
-"""The built-in sentences with known links, and where these links are among the tokens of a
-model."""
+"""The built-in sentences with annotated links, and the links as token positions of a model."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """`source` is the word that should look, `target` the one that it should find: characters of
-    the sentence."""
+    """A link of a sentence, as character spans: `source` is the querying word, `target` the word it
+    should attend to."""
 
     relation: str
     source: Span
@@ -35,7 +34,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence with its links."""
+    """A sentence with its annotated links."""
 
     language: str
     text: str
@@ -43,9 +42,9 @@ class Sentence:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
-    """A link among tokens: in row `query`, of the keys in `candidates`, those in `targets` are
-    right."""
+class TokenLink:
+    """A link as token positions: in row `query`, the keys `targets` among `candidates` are
+    correct."""
 
     relation: str
     query: int
@@ -54,49 +53,49 @@ class Lookup:
 
     @property
     def chance(self) -> float:
-        """The rate of a head that picks any candidate alike."""
+        """The hit rate of a uniformly random candidate."""
         return len(self.targets) / len(self.candidates)
 
 
 @cache
 def sentences(language: str | None = None) -> tuple[Sentence, ...]:
-    """All sentences, or those of a language."""
+    """All sentences, or those of one language."""
     if language is not None and language not in LANGUAGES:
         raise InputError(
             f"the language {language!r}",
             expected=" or ".join(LANGUAGES),
             fix=f"language={next(iter(LANGUAGES))!r}",
         )
-    read = tomllib.loads(
+    entries = tomllib.loads(
         files("sightline.lens.heads").joinpath("relations.toml").read_text(encoding="utf-8")
     )["sentence"]
     return tuple(
         Sentence(entry["language"], entry["text"], links_of(entry))
-        for entry in read
+        for entry in entries
         if language is None or entry["language"] == language
     )
 
 
 def links_of(entry: dict[str, object]) -> tuple[Link, ...]:
     text = str(entry["text"])
-    found = list[Link]()
+    links = list[Link]()
     for relation in RELATIONS:
         pairs = entry.get(relation, [])
         assert isinstance(pairs, list)
-        found += [
+        links += [
             Link(relation, span_of(text, source), span_of(text, target)) for source, target in pairs
         ]
-    return tuple(found)
+    return tuple(links)
 
 
 def span_of(text: str, word: str) -> Span:
-    """Where a word stands. It must stand there once, unless it says which: "it#2"."""
+    """The character span of a word that occurs once, or of its n-th occurrence: "it#2"."""
     word, _, which = word.partition("#")
     bound = r"\b" if word.isascii() else ""
-    places = [found.span() for found in re.finditer(f"{bound}{re.escape(word)}{bound}", text)]
+    places = [match.span() for match in re.finditer(f"{bound}{re.escape(word)}{bound}", text)]
     if not places or (len(places) > 1 and not which):
         raise InputError(
-            f"{word!r} stands {len(places)} times in {text!r}",
+            f"{word!r} occurs {len(places)} times in {text!r}",
             expected="once",
             fix=f'"{word}#1" is the first',
         )
@@ -104,7 +103,7 @@ def span_of(text: str, word: str) -> Span:
 
 
 def tokens_in(tokens: Sequence[Token], span: Span) -> list[int]:
-    """The tokens that hold some of these characters."""
+    """The tokens that overlap a span of characters."""
     return [
         place
         for place, token in enumerate(tokens)
@@ -115,48 +114,52 @@ def tokens_in(tokens: Sequence[Token], span: Span) -> list[int]:
     ]
 
 
-def lookups_in(
+def token_links(
     tokens: Sequence[Token], links: Sequence[Link], *, causal: bool, unknown: int | None
-) -> tuple[list[Lookup], list[Link]]:
-    """The links among tokens, and those that cannot be shown. A noun that looks back for its
-    adjective may find any one it has."""
-    found = dict[tuple[str, int], Lookup]()
+) -> tuple[list[TokenLink], list[Link]]:
+    """The links as token positions, and those that cannot be expressed. A noun with several
+    adjectives may attend to any of them."""
+    links_by_row = dict[tuple[str, int], TokenLink]()
     skipped = list[Link]()
     for link in links:
-        one = lookup(tokens, link, causal=causal, unknown=unknown)
-        if one is None:
+        link_tokens = token_link(tokens, link, causal=causal, unknown=unknown)
+        if link_tokens is None:
             skipped.append(link)
             continue
-        before = found.get((one.relation, one.query))
-        found[one.relation, one.query] = (
-            one if before is None else replace(one, targets=one.targets | before.targets)
+        before = links_by_row.get((link_tokens.relation, link_tokens.query))
+        links_by_row[link_tokens.relation, link_tokens.query] = (
+            link_tokens
+            if before is None
+            else replace(link_tokens, targets=link_tokens.targets | before.targets)
         )
-    return list(found.values()), skipped
+    return list(links_by_row.values()), skipped
 
 
-def lookup(
+def token_link(
     tokens: Sequence[Token], link: Link, *, causal: bool, unknown: int | None
-) -> Lookup | None:
-    """A link as rows and keys: the last token of one word looks, among the words it can see except
-    itself and a text's first token.
+) -> TokenLink | None:
+    """A link as a row and keys: the last token of one word queries the words it can see, except
+    itself and the first token.
 
-    In a causal model a link that points ahead is turned around. None where the tokenizer cannot
-    write one of the words, or cuts the text so that both are in one token.
+    In a causal model a link that points ahead is reversed. None where the tokenizer has no tokens
+    for one of the words, or both words share a token.
     """
-    turned = causal and link.target > link.source
-    asking, wanted = (link.target, link.source) if turned else (link.source, link.target)
-    own = tokens_in(tokens, asking)
-    targets = set(tokens_in(tokens, wanted))
+    reversed_link = causal and link.target > link.source
+    query_span, target_span = (
+        (link.target, link.source) if reversed_link else (link.source, link.target)
+    )
+    own = tokens_in(tokens, query_span)
+    targets = set(tokens_in(tokens, target_span))
     if not own or not targets or any(tokens[place].id == unknown for place in (*own, *targets)):
         return None
-    seen = range(1, own[-1] if causal else len(tokens))
+    visible = range(1, own[-1] if causal else len(tokens))
     words = [
         place
-        for place in seen
+        for place in visible
         if tokens[place].start is not None and not is_punctuation(tokens[place].text)
     ]
     candidates = tuple(place for place in words if place not in own)
-    right = targets & set(candidates)
-    if not right or targets & set(own):
+    correct = targets & set(candidates)
+    if not correct or targets & set(own):
         return None
-    return Lookup(link.relation, own[-1], frozenset(right), candidates)
+    return TokenLink(link.relation, own[-1], frozenset(correct), candidates)

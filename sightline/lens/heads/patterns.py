@@ -1,13 +1,12 @@
-"""How much of a head's attention lies where a pattern says, beside what evenly spread attention
-would put there.
+"""How much of a head's attention falls on a pattern, compared with uniform attention.
 
-    left   = weights without the sink, each row made to sum to 1 again
-    value  = mean over rows of  Σ_{j in pattern} left_ij
-    chance = mean over rows of  |pattern_i| / |visible_i|     as uniform attention would give
+   w      = weights without the sink, each row renormalized to sum to 1
+    value  = mean over rows of  Σ_{j in pattern} w_ij
+    chance = mean over rows of  |pattern_i| / |visible_i|     the value of uniform attention
     confidence = (value − chance) / (1 − chance), at least 0
 
-Every function takes the weights of one layer, `[heads, query, key]`, and gives a number for each
-head; NaN where too few rows can say.
+Every function takes the attention of one layer, `[heads, query, key]`, and returns one number per
+head; NaN where too few rows qualify.
 """
 
 from __future__ import annotations
@@ -23,101 +22,104 @@ Weights = Float[Tensor, "heads query key"]
 Pattern = Bool[Tensor, "query key"]
 PerHead = Float[Tensor, " heads"]
 
-LEFT = 0.01  # a row with less of its mass beside the sink says nothing
-SPEAKING = 0.25  # a head that speaks in fewer of its rows is judged by its sink alone
-ROWS = 3  # the fewest rows that make a score
-SHUFFLES = 32  # of the rows, for the order that chance would find
+MIN_MASS = 0.01  # rows with less of their mass outside the sink are ignored
+MIN_ACTIVE_ROWS = 0.25  # a head with a smaller share of active rows is scored by its sink only
+MIN_ROWS = 3  # fewer rows give no score (NaN)
+SHUFFLES = 32  # random row orders that estimate the chance level of `score_monotone`
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A score for each head and what uniform attention would have scored."""
+class PatternScore:
+    """A score per head, and the score of uniform attention."""
 
     value: PerHead
     chance: PerHead
 
     @property
     def confidence(self) -> PerHead:
-        """The part of the way from chance to certainty, 0 to 1."""
+        """(value − chance) / (1 − chance), clamped to 0 … 1."""
         return ((self.value - self.chance) / (1 - self.chance).clamp(min=1e-6)).clamp(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """Attention without its sink. `rows` are the queries that each head can be judged by, `sink`
-    the mass that was taken out."""
+class SinkFreeAttention:
+    """Attention with the sink removed. `rows` marks the queries that each head is scored on, `sink`
+    is the mass that was removed."""
 
     weights: Weights
     visible: Pattern
     rows: Bool[Tensor, "heads query"]
-    sink: Measured
+    sink: PatternScore
 
 
-def without_sink(
-    weights: Weights, visible: Pattern, sink: Bool[Tensor, " key"], asked: Bool[Tensor, " query"]
-) -> Left:
-    """Take the sink's columns out. What a learned sink swallowed, and no key got, is sink as
-    well."""
-    kept = visible & ~sink
-    choice = asked & (kept.sum(-1) >= 2)
-    masked = weights.double() * kept
-    mass = masked.sum(-1)  # [heads, query]
-    rows = choice & (mass >= LEFT)
-    rows = rows & (rows.sum(-1, keepdim=True) >= SPEAKING * choice.sum())
+def remove_sink(
+    weights: Weights, visible: Pattern, sink: Bool[Tensor, " key"], is_query: Bool[Tensor, " query"]
+) -> SinkFreeAttention:
+    """Remove the sink's columns. The share of a learned sink, which no key receives, counts as sink
+    too."""
+    remaining = visible & ~sink
+    has_choice = is_query & (remaining.sum(-1) >= 2)
+    weights_left = weights.double() * remaining
+    mass = weights_left.sum(-1)  # [heads, query]
+    rows = has_choice & (mass >= MIN_MASS)
+    rows = rows & (rows.sum(-1, keepdim=True) >= MIN_ACTIVE_ROWS * has_choice.sum())
     share = (visible & sink).sum(-1) / visible.sum(-1).clamp(min=1)
-    taken = Measured(
-        averaged(1 - mass, choice.expand_as(mass)),
-        averaged(share.expand_as(mass).double(), choice.expand_as(mass)),
+    sink_score = PatternScore(
+        mean_over_rows(1 - mass, has_choice.expand_as(mass)),
+        mean_over_rows(share.expand_as(mass).double(), has_choice.expand_as(mass)),
     )
-    return Left(masked / mass[..., None].clamp(min=1e-12), kept, rows, taken)
+    return SinkFreeAttention(
+        weights_left / mass[..., None].clamp(min=1e-12), remaining, rows, sink_score
+    )
 
 
-def averaged(values: Float[Tensor, "heads query"], rows: Bool[Tensor, "heads query"]) -> PerHead:
-    """The mean over the rows, NaN where there are too few."""
+def mean_over_rows(
+    values: Float[Tensor, "heads query"], rows: Bool[Tensor, "heads query"]
+) -> PerHead:
+    """The mean over the selected rows; NaN where there are fewer than MIN_ROWS."""
     count = rows.sum(-1)
     mean = torch.where(rows, values, 0).sum(-1) / count
-    return torch.where(count >= ROWS, mean, math.nan)
+    return torch.where(count >= MIN_ROWS, mean, math.nan)
 
 
-def judged(
-    left: Left, mass: Float[Tensor, "heads query"], share: Float[Tensor, " query"]
-) -> Measured:
-    """The mean mass over the rows where a head has a choice: where the pattern is neither nothing
-    nor everything."""
-    rows = left.rows & (share > 0) & (share < 1)
-    return Measured(averaged(mass, rows), averaged(share.expand_as(mass), rows))
+def score_mass(
+    attention: SinkFreeAttention, mass: Float[Tensor, "heads query"], share: Float[Tensor, " query"]
+) -> PatternScore:
+    """The mean mass over the rows in which the pattern covers some but not all visible keys."""
+    rows = attention.rows & (share > 0) & (share < 1)
+    return PatternScore(mean_over_rows(mass, rows), mean_over_rows(share.expand_as(mass), rows))
 
 
-def on_pattern(left: Left, pattern: Pattern) -> Measured:
-    """Mass on the keys of a pattern."""
-    pattern = pattern & left.visible
-    share = pattern.sum(-1).double() / left.visible.sum(-1).clamp(min=1)
-    return judged(left, (left.weights * pattern).sum(-1), share)
+def score_pattern(attention: SinkFreeAttention, pattern: Pattern) -> PatternScore:
+    """The mean attention mass on the keys of a pattern."""
+    pattern = pattern & attention.visible
+    share = pattern.sum(-1).double() / attention.visible.sum(-1).clamp(min=1)
+    return score_mass(attention, (attention.weights * pattern).sum(-1), share)
 
 
 # ----------------------------------------------------------------------------------- the patterns
 
 
-def at_offset(left: Left, offset: int) -> Measured:
+def score_offset(attention: SinkFreeAttention, offset: int) -> PatternScore:
     """j = i + offset: the previous token at −1, the next at 1, the token itself at 0. Only this
-    diagonal is read."""
-    queries, keys = left.visible.shape
+    diagonal is read, not the whole map."""
+    queries, keys = attention.visible.shape
     first = max(0, -offset)
     last = min(queries, keys - offset)
-    mass = torch.zeros_like(left.rows, dtype=torch.double)
-    seen = torch.zeros(queries, dtype=torch.double)
+    mass = torch.zeros_like(attention.rows, dtype=torch.double)
+    visible = torch.zeros(queries, dtype=torch.double)
     if first < last:
-        mass[:, first:last] = left.weights.diagonal(offset, 1, 2)
-        seen[first:last] = left.visible.diagonal(offset).double()
-    return judged(left, mass, seen / left.visible.sum(-1).clamp(min=1))
+        mass[:, first:last] = attention.weights.diagonal(offset, 1, 2)
+        visible[first:last] = attention.visible.diagonal(offset).double()
+    return score_mass(attention, mass, visible / attention.visible.sum(-1).clamp(min=1))
 
 
-def duplicates(ids: Int[Tensor, " time"]) -> Pattern:
+def duplicate_pattern(ids: Int[Tensor, " time"]) -> Pattern:
     """j with token_j = token_i, j ≠ i."""
     return (ids[:, None] == ids) & ~torch.eye(len(ids), dtype=torch.bool)
 
 
-def inductions(ids: Int[Tensor, " time"]) -> Pattern:
+def induction_pattern(ids: Int[Tensor, " time"]) -> Pattern:
     """j with token_{j−1} = token_i, but neither i itself nor the token after it."""
     after = torch.zeros(len(ids), len(ids), dtype=torch.bool)
     after[:, 1:] = ids[:, None] == ids[:-1]
@@ -125,46 +127,47 @@ def inductions(ids: Int[Tensor, " time"]) -> Pattern:
     return after & ~itself & ~itself.roll(1, dims=1)
 
 
-def others(columns: Bool[Tensor, " key"], *, queries: int, cross: bool) -> Pattern:
-    """The marked keys, but a token itself is none of them."""
+def marked_keys_pattern(columns: Bool[Tensor, " key"], *, queries: int, cross: bool) -> Pattern:
+    """The marked keys, excluding the query's own position in self-attention."""
     pattern = columns.expand(queries, -1)
     return pattern if cross else pattern & ~torch.eye(queries, dtype=torch.bool)
 
 
-def broad(left: Left) -> Measured:
-    """exp(entropy) / visible keys: the share of the keys that is really looked at; 1 when all are
-    alike, and half is no breadth."""
-    count = left.visible.sum(-1)
-    entropy = -torch.special.xlogy(left.weights, left.weights).sum(-1)
-    value = averaged(entropy.exp() / count.clamp(min=1), left.rows & (count >= 4))
-    return Measured(value, torch.full_like(value, 0.5))
+def score_breadth(attention: SinkFreeAttention) -> PatternScore:
+    """exp(entropy) / visible keys: the effective share of keys attended to; 1 for uniform
+    attention. 0.5 is taken as the chance level."""
+    count = attention.visible.sum(-1)
+    entropy = -torch.special.xlogy(attention.weights, attention.weights).sum(-1)
+    value = mean_over_rows(entropy.exp() / count.clamp(min=1), attention.rows & (count >= 4))
+    return PatternScore(value, torch.full_like(value, 0.5))
 
 
-def monotone(left: Left) -> Measured:
-    """How far a head walks through the source in the order of the text,  max(0, ρ) · min(1, σ /
-    σ_even).
+def score_monotone(attention: SinkFreeAttention) -> PatternScore:
+    """How monotonically a head moves through the source: max(0, ρ) · min(1, σ / σ_even).
 
-    c_i = Σ_j left_ij j is where row i looks on average, ρ the rank correlation of c_i with i, σ the
-    spread of c, and σ_even that of a steady walk from the first visible key to the last. Chance is
-    the mean of the same over rows in random order.
+    c_i = Σ_j w_ij j is the mean key position of row i, ρ the rank correlation of c_i with i, σ the
+    standard deviation of c, and σ_even that of a uniform walk from the first visible key to the
+    last. Chance is the mean of the same quantity over random row orders.
     """
-    found = torch.full((2, left.rows.shape[0]), math.nan).double()
-    drawn = torch.Generator().manual_seed(0)
-    keys = torch.arange(left.visible.shape[1]).double()
-    for head, rows in enumerate(left.rows):
-        if int(rows.sum()) >= ROWS:
-            seen = keys[left.visible[rows].any(0)]
-            centres = left.weights[head, rows] @ keys
-            length = float(seen[-1] - seen[0])
+    scores = torch.full((2, attention.rows.shape[0]), math.nan).double()
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.arange(attention.visible.shape[1]).double()
+    for head, rows in enumerate(attention.rows):
+        if int(rows.sum()) >= MIN_ROWS:
+            visible = keys[attention.visible[rows].any(0)]
+            centres = attention.weights[head, rows] @ keys
+            length = float(visible[-1] - visible[0])
             shuffled = [
-                walk(centres[torch.randperm(len(centres), generator=drawn)], length)
+                monotonicity(centres[torch.randperm(len(centres), generator=generator)], length)
                 for _ in range(SHUFFLES)
             ]
-            found[:, head] = torch.tensor([walk(centres, length), sum(shuffled) / SHUFFLES])
-    return Measured(found[0], found[1])
+            scores[:, head] = torch.tensor(
+                [monotonicity(centres, length), sum(shuffled) / SHUFFLES]
+            )
+    return PatternScore(scores[0], scores[1])
 
 
-def walk(centres: Float[Tensor, " query"], length: float) -> float:
+def monotonicity(centres: Float[Tensor, " query"], length: float) -> float:
     """max(0, ρ) · min(1, σ / σ_even)"""
     steady = torch.linspace(0, length, len(centres)).double()
     ranks = centres.argsort(stable=True).argsort(stable=True).double()

@@ -1,11 +1,10 @@
-"""Random tokens, repeated once: a text in which only a head that knows repetition can know what
-comes next.
+"""Probes of random tokens, repeated once: the second half can be predicted from the first alone.
 
     A B C D … A B C D …      at the second C, a duplicate-token head looks at the first C,
                              an induction head at the D after it
 
-Two lengths are used, so that a head of a fixed offset, which would pass for both at one length,
-fails at the other.
+Two lengths are used, so that a head with a fixed offset, which could look like either at one
+length, fails at the other.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from sightline.errors import InputError
 from sightline.lens.trace.subject import Subject
 
 PERIODS = {"probe": 40, "short probe": 29}
-LEAST = 3  # tokens that make a period
+MIN_PERIOD = 3  # tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """`ids` with what the model wants around them; `source` is the encoder's where there are two
-    stacks."""
+    """`ids` with the model's special tokens; `source` is the encoder's input of an
+    encoder–decoder."""
 
     ids: list[int]
     period: int
@@ -33,51 +32,51 @@ class Probe:
 
 
 def probes_for(subject: Subject, *, seed: int = 0, start: int = 0) -> dict[str, Probe]:
-    """A long and a short probe; an encoder–decoder reads the tokens, and is shown writing the same
-    ones after `start`."""
-    before, after = around(subject)
-    known = usable_tokens(subject)
-    room = room_of(subject.running) - len(before) - len(after)
-    longest = min(PERIODS["probe"], len(known), room // 2)
-    if longest <= LEAST:
-        seen = f"{len(known)} tokens that are text, and room for {room}"
+    """A long and a short probe. An encoder–decoder gets the tokens as source, and the same tokens
+    after `start` as target."""
+    before, after = special_tokens_around(subject)
+    vocabulary = usable_tokens(subject)
+    capacity = token_capacity(subject.running) - len(before) - len(after)
+    longest = min(PERIODS["probe"], len(vocabulary), capacity // 2)
+    if longest <= MIN_PERIOD:
+        text = f"{len(vocabulary)} tokens that are text, and room for {capacity}"
         raise InputError(
-            f"a model with {seen}",
-            expected=f"{LEAST + 1} and room for {2 * LEAST + 2}",
+            f"a model with {text}",
+            expected=f"{MIN_PERIOD + 1} and room for {2 * MIN_PERIOD + 2}",
             fix="take a larger model",
         )
-    drawn = torch.Generator().manual_seed(seed)
-    found: dict[str, Probe] = {}
+    generator = torch.Generator().manual_seed(seed)
+    probes: dict[str, Probe] = {}
     for name, period in PERIODS.items():
-        size = max(LEAST, longest * period // PERIODS["probe"])
-        order = torch.randperm(len(known), generator=drawn)[:size].tolist()
-        twice = [known[place] for place in order] * 2
+        size = max(MIN_PERIOD, longest * period // PERIODS["probe"])
+        order = torch.randperm(len(vocabulary), generator=generator)[:size].tolist()
+        twice = [vocabulary[place] for place in order] * 2
         two_stacks = len(subject.running.config.stacks) == 2
         wrapped = [*before, *twice, *after]
-        found[name] = Probe([start, *twice], size, wrapped) if two_stacks else Probe(wrapped, size)
-    return found
+        probes[name] = Probe([start, *twice], size, wrapped) if two_stacks else Probe(wrapped, size)
+    return probes
 
 
-def around(subject: Subject) -> tuple[list[int], list[int]]:
-    """What the tokenizer puts before and after a text."""
+def special_tokens_around(subject: Subject) -> tuple[list[int], list[int]]:
+    """The special tokens that the tokenizer adds before and after a text."""
     if subject.tokenizer is None:
         return [], []
     inner = subject.tokenizer.encode("a")
-    whole = subject.tokenizer.encode("a", special=True)
-    first = next(n for n in range(len(whole)) if whole[n : n + len(inner)] == inner)
-    return whole[:first], whole[first + len(inner) :]
+    encoded = subject.tokenizer.encode("a", special=True)
+    first = next(n for n in range(len(encoded)) if encoded[n : n + len(inner)] == inner)
+    return encoded[:first], encoded[first + len(inner) :]
 
 
 def usable_tokens(subject: Subject) -> list[int]:
-    """Ids that are text: neither special nor unknown, and within all vocabularies."""
+    """Ids of ordinary text: neither special nor unknown, and within every stack's vocabulary."""
     size = min(stack.embedding.vocab_size for stack in subject.running.config.stacks.values())
     tokenizer = subject.tokenizer
     if tokenizer is None:
         return list(range(size))
-    steering = tokenizer.special_ids | {tokenizer.unknown}
-    return [id for id in range(min(size, tokenizer.vocab_size)) if id not in steering]
+    excluded = tokenizer.special_ids | {tokenizer.unknown}
+    return [id for id in range(min(size, tokenizer.vocab_size)) if id not in excluded]
 
 
-def room_of(transformer: Transformer) -> int:
-    """How many tokens every stack can read, one kept for the decoder's start."""
+def token_capacity(transformer: Transformer) -> int:
+    """The tokens that fit into every stack, one reserved for the decoder's start token."""
     return min(stack.max_positions for stack in transformer.config.stacks.values()) - 1

@@ -1,15 +1,15 @@
-"""What every head does: scores on a text and on random repeated tokens, and from these a role with
-its confidence.
+"""The role of every head, with its confidence: from scores on a text and on random repeated tokens.
 
 heads = heads_of(model, "The cat sat on the mat, and the cat slept.")
-heads.top("induction", 3)                   the three heads that do it most
+heads.top("induction", 3)                   the three strongest induction heads
 heads.grid("decoder")                       roles by layer and head
-heads.to_dict()                             all of it as JSON has it
+heads.to_dict()                             a JSON-serializable dict
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -19,34 +19,34 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.errors import InputError, nearest
-from sightline.lens.heads.patterns import Measured
+from sightline.lens.heads.patterns import PatternScore
 from sightline.lens.heads.probes import Probe, probes_for
 from sightline.lens.heads.roles import (
     ROLES,
-    gathered,
-    label,
-    left_of,
-    measure,
+    attention_without_sink,
+    choose_role,
+    combine_evidence,
+    layer_tokens,
     offsets_within,
-    scene_of,
+    role_scores,
 )
 from sightline.lens.trace.layer import Site, sites_of
 from sightline.lens.trace.subject import Subject, Token
 from sightline.lens.trace.trace import Trace, trace_of
 
-TEXT = (
+BUILT_IN_TEXT = (
     "The old lighthouse stood on a cliff above the sea, and its keeper, a quiet man, lit the lamp"
     " every night. When the storm came, the ships saw the lamp; when the storm left, the ships were"
     " safe, and the keeper slept."
 )
-MOST = 1024  # tokens: more make no head clearer, and the maps grow with the square
-FEW = 8  # words of our text
-SCORED = ROLES[:-1]
+MAX_TOKENS = 1024  # longer texts add no information, and the maps grow quadratically
+MIN_WORDS = 8  # of the built-in text
+SCORED_ROLES = ROLES[:-1]
 
 
 @runtime_checkable
-class Reader(Protocol):
-    """A subject that reads a text by itself, as a `Model` does: an encoder–decoder translates it
+class TracingSubject(Protocol):
+    """A subject with its own `trace`, as a `Model` has: an encoder–decoder generates the target
     first."""
 
     def trace(self, text: str | Sequence[int]) -> Trace: ...
@@ -54,8 +54,8 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeadRole:
-    """One head. `sink` is the share of its attention on the first and special tokens; `offset` the
-    fixed offset that suits it best."""
+    """One head. `sink` is the share of its attention on the first and special tokens, `offset` the
+    best-fitting fixed offset."""
 
     stack: str
     layer: int
@@ -76,8 +76,8 @@ class HeadRole:
 
 @dataclass(frozen=True, slots=True)
 class HeadMap:
-    """All heads. `scores[head, role, text]` and `confidences[head, role]` in the order of `heads`,
-    `roles` and `texts`; NaN where a role makes no sense or a text could not show it."""
+    """The roles of all heads. `scores[head, role, text]` and `confidences[head, role]` in the order
+    of `heads`, `roles` and `texts`; NaN where a role does not apply or a text gives no evidence."""
 
     name: str
     heads: tuple[HeadRole, ...]
@@ -85,21 +85,33 @@ class HeadMap:
     confidences: Float[Tensor, "heads roles"]
     texts: dict[str, str]
     seed: int = 0
-    roles: tuple[str, ...] = SCORED
+    roles: tuple[str, ...] = SCORED_ROLES
+
+    def __repr__(self) -> str:
+        counts = Counter(head.role for head in self.heads)
+        roles = ", ".join(f"{count} {role}" for role, count in counts.most_common())
+        return f"<HeadMap of {self.name or 'a model'}: {len(self.heads)} heads ({roles})>"
+
+    def _repr_html_(self) -> str:
+        """Every head with its role, for notebooks."""
+        from sightline.lens.draw.result_table import result_table
+
+        rows = [(str(head), head.role, head.confidence, head.sink) for head in self.heads]
+        return result_table(repr(self), ("head", "role", "confidence", "sink"), rows)
 
     def top(self, role: str, count: int = 3) -> list[HeadRole]:
-        """The heads that do this most surely, also if they do something else more."""
+        """The heads with the highest confidence for a role, whatever their own role is."""
         column = self.confidences[:, self.column(role)].nan_to_num(-1)
         order = column.argsort(descending=True, stable=True)[:count].tolist()
         return [self.heads[place] for place in order if column[place] > 0]
 
     def score(self, head: HeadRole, role: str) -> float:
-        """A head's score for a role, of the texts that are evidence for it."""
+        """A head's score for a role, over the texts that are evidence for it."""
         row = self.scores[self.heads.index(head), self.column(role)].tolist()
-        return gathered(role, dict(zip(self.texts, row, strict=True)))
+        return combine_evidence(role, dict(zip(self.texts, row, strict=True)))
 
     def confidence(self, head: HeadRole, role: str) -> float:
-        """How sure a role is for a head, whatever its label is."""
+        """The confidence of a role for a head, whatever the head's own role is."""
         return float(self.confidences[self.heads.index(head), self.column(role)])
 
     def column(self, role: str) -> int:
@@ -112,7 +124,7 @@ class HeadMap:
         return self.roles.index(role)
 
     def grid(self, stack: str, *, cross: bool = False) -> list[list[HeadRole]]:
-        """The heads of a stack, a row for each layer."""
+        """The heads of a stack, one row per layer."""
         rows: dict[int, list[HeadRole]] = {}
         for head in self.heads:
             if (head.stack, head.cross) == (stack, cross):
@@ -128,11 +140,11 @@ class HeadMap:
 
     @property
     def parts(self) -> list[tuple[str, bool]]:
-        """The stacks, and whether it is their cross-attention."""
+        """(stack, is cross-attention), for every kind of attention of the model."""
         return list(dict.fromkeys((head.stack, head.cross) for head in self.heads))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: NaN is null."""
+        """A JSON-serializable dict; NaN is null."""
         rows = zip(self.heads, self.scores.tolist(), self.confidences.tolist(), strict=True)
         return {
             "model": self.name,
@@ -141,88 +153,96 @@ class HeadMap:
             "heads": [
                 {
                     **asdict(head),
-                    "confidence": plain(head.confidence),
-                    "sink": plain(head.sink),
+                    "confidence": json_number(head.confidence),
+                    "sink": json_number(head.sink),
                     "scores": {
-                        role: dict(zip(self.texts, map(plain, row), strict=True))
-                        for role, row in zip(self.roles, of_head, strict=True)
+                        role: dict(zip(self.texts, map(json_number, row), strict=True))
+                        for role, row in zip(self.roles, head_scores, strict=True)
                     },
-                    "confidences": dict(zip(self.roles, map(plain, sure), strict=True)),
+                    "confidences": dict(
+                        zip(self.roles, map(json_number, confidences), strict=True)
+                    ),
                 }
-                for head, of_head, sure in rows
+                for head, head_scores, confidences in rows
             ],
         }
 
 
-def plain(value: float) -> float | None:
+def json_number(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 6)
 
 
 def heads_of(
     subject: Subject, text: str | Sequence[int] | Trace | None = None, *, seed: int = 0
 ) -> HeadMap:
-    """The role of every head, from a text (of ours if none is given; a trace of one will do) and
-    two probes of random repeated tokens."""
-    traces = texts_of(subject, text, seed)
+    """The role of every head, from a text (or its trace; a built-in text by default) and two probes
+    of random repeated tokens."""
+    traces = evidence_traces(subject, text, seed)
     names = list(traces)
     heads = list[HeadRole]()
     scores = list[Tensor]()
-    sure = list[Tensor]()
+    confidences = list[Tensor]()
     for site in sites_of(subject.running):
-        by_text = measured(subject, traces, site)
-        for number in range(next(iter(traces.values())).looks[site].heads):
-            head, of_head, confident = judge(site, number, by_text)
+        scores_by_text = layer_scores(subject, traces, site)
+        for head_index in range(next(iter(traces.values())).looks[site].heads):
+            head, head_scores, head_confidences = classify_head(site, head_index, scores_by_text)
             heads.append(head)
             scores.append(
-                torch.tensor([[of_head[role][name] for name in names] for role in SCORED])
+                torch.tensor([[head_scores[role][name] for name in names] for role in SCORED_ROLES])
             )
-            sure.append(torch.tensor([confident[role] for role in SCORED]))
-    shown = {
+            confidences.append(torch.tensor([head_confidences[role] for role in SCORED_ROLES]))
+    descriptions = {
         name: trace.source_text or trace.text or f"{len(trace.tokens)} tokens"
         for name, trace in traces.items()
     }
-    return HeadMap(subject.name, tuple(heads), torch.stack(scores), torch.stack(sure), shown, seed)
+    return HeadMap(
+        subject.name,
+        tuple(heads),
+        torch.stack(scores),
+        torch.stack(confidences),
+        descriptions,
+        seed,
+    )
 
 
-def texts_of(
+def evidence_traces(
     subject: Subject, text: str | Sequence[int] | Trace | None, seed: int
 ) -> dict[str, Trace]:
-    """The traces to judge by: the text's, and those of the probes. A model that is given no text
-    and cannot read ours has only these."""
+    """The traces that are evidence: the text's and the probes'. Only the probes' if no text is
+    given and the tokenizer cannot encode the built-in one."""
     if not sites_of(subject.running):
         raise InputError(
             "a model without attention",
             expected="at least one layer",
             fix="take a model that has layers",
         )
-    text = own_text(subject) if text is None else text
-    given = None if text is None else trace_for(subject, text)
-    start = 0 if given is None else given.tokens[0].id
+    text = built_in_text(subject) if text is None else text
+    trace = None if text is None else trace_text(subject, text)
+    start = 0 if trace is None else trace.tokens[0].id
     probes = {
         name: trace_probe(subject, probe)
         for name, probe in probes_for(subject, seed=seed, start=start).items()
     }
-    return probes if given is None else {"text": given, **probes}
+    return probes if trace is None else {"text": trace, **probes}
 
 
-def own_text(subject: Subject) -> str | None:
-    """As much of our text as the model can read and has room for; nothing if that is too little to
-    judge by."""
+def built_in_text(subject: Subject) -> str | None:
+    """As much of the built-in text as the model can encode and has positions for; None if that is
+    too little."""
     tokenizer = subject.tokenizer
-    words = TEXT.split()
-    while tokenizer is not None and len(words) >= FEW:
+    words = BUILT_IN_TEXT.split()
+    while tokenizer is not None and len(words) >= MIN_WORDS:
         ids = tokenizer.encode(" ".join(words), special=True)
-        if len(ids) <= most_tokens(subject) and tokenizer.unknown not in ids:
+        if len(ids) <= max_text_tokens(subject) and tokenizer.unknown not in ids:
             return " ".join(words)
         words.pop()
     return None
 
 
-def trace_for(subject: Subject, text: str | Sequence[int] | Trace) -> Trace:
-    """A trace of a text, as the subject reads it. One that is too long is said before it is
-    read."""
+def trace_text(subject: Subject, text: str | Sequence[int] | Trace) -> Trace:
+    """A trace of a text. The length is checked before the pass."""
     if isinstance(text, Trace):
-        return whole(subject, text)
+        return check_complete(subject, text)
     if isinstance(text, str) and subject.tokenizer is None:
         raise InputError(
             "a text, for a model without tokenizer",
@@ -238,8 +258,8 @@ def trace_for(subject: Subject, text: str | Sequence[int] | Trace) -> Trace:
         raise InputError(
             "an empty text", expected="some words", fix="leave the text out, or give a sentence"
         )
-    checked_length(len(ids), most_tokens(subject))
-    if isinstance(subject, Reader):
+    check_text_length(len(ids), max_text_tokens(subject))
+    if isinstance(subject, TracingSubject):
         return subject.trace(text)
     if len(subject.running.config.stacks) == 2:
         raise InputError(
@@ -250,9 +270,9 @@ def trace_for(subject: Subject, text: str | Sequence[int] | Trace) -> Trace:
     return trace_of(subject, ids, text=text if isinstance(text, str) else "")
 
 
-def whole(subject: Subject, trace: Trace) -> Trace:
-    """A trace that has every layer and every row, and whose maps have memory."""
-    checked_length(max(len(trace.tokens), len(trace.source or ())), MOST)
+def check_complete(subject: Subject, trace: Trace) -> Trace:
+    """The trace, if it has every layer and every row and is not too long."""
+    check_text_length(max(len(trace.tokens), len(trace.source or ())), MAX_TOKENS)
     if len(trace.rows) != len(trace.tokens) or any(
         site not in trace.looks for site in sites_of(subject.running)
     ):
@@ -264,12 +284,14 @@ def whole(subject: Subject, trace: Trace) -> Trace:
     return trace
 
 
-def most_tokens(subject: Subject) -> int:
-    """What every stack has room for, and maps have memory for."""
-    return min(MOST, *(stack.max_positions for stack in subject.running.config.stacks.values()))
+def max_text_tokens(subject: Subject) -> int:
+    """The tokens that fit into every stack, at most MAX_TOKENS."""
+    return min(
+        MAX_TOKENS, *(stack.max_positions for stack in subject.running.config.stacks.values())
+    )
 
 
-def checked_length(length: int, most: int) -> None:
+def check_text_length(length: int, most: int) -> None:
     if length > most:
         raise InputError(
             f"a text of {length:,} tokens",
@@ -282,18 +304,20 @@ def trace_probe(subject: Subject, probe: Probe) -> Trace:
     return trace_of(subject, probe.ids, source=probe.source, what=("query", "key"))
 
 
-def measured(
+def layer_scores(
     subject: Subject, traces: Mapping[str, Trace], site: Site
-) -> dict[str, dict[str, Measured]]:
+) -> dict[str, dict[str, PatternScore]]:
     """The scores of one layer's heads, by text and role."""
     special = special_ids(subject)
     offsets = [] if site[2] else offsets_in(traces, site)
-    found: dict[str, dict[str, Measured]] = {}
+    scores: dict[str, dict[str, PatternScore]] = {}
     for name, trace in traces.items():
         queries, keys = tokens_at(trace, site)
-        scene = scene_of(queries, keys, special, cross=site[2])
-        found[name] = measure(left_of(trace.looks[site], scene), scene, offsets)
-    return found
+        tokens = layer_tokens(queries, keys, special, cross=site[2])
+        scores[name] = role_scores(
+            attention_without_sink(trace.looks[site], tokens), tokens, offsets
+        )
+    return scores
 
 
 def special_ids(subject: Subject) -> frozenset[int]:
@@ -301,7 +325,7 @@ def special_ids(subject: Subject) -> frozenset[int]:
 
 
 def tokens_at(trace: Trace, site: Site) -> tuple[Sequence[Token], Sequence[Token]]:
-    """Who asks and who is looked at in an attention layer."""
+    """The queries and the keys of an attention layer, as tokens."""
     stack, _, cross = site
     queries = trace.tokens_of(stack)
     return queries, (trace.source or ()) if cross else queries
@@ -314,35 +338,40 @@ def offsets_in(traces: Mapping[str, Trace], site: Site) -> list[int]:
     )
 
 
-def judge(
-    site: Site, number: int, by_text: Mapping[str, Mapping[str, Measured]]
+def classify_head(
+    site: Site, head_index: int, scores_by_text: Mapping[str, Mapping[str, PatternScore]]
 ) -> tuple[HeadRole, dict[str, dict[str, float]], dict[str, float]]:
-    """One head: its role, its scores by role and text, its confidence by role."""
-    names = {name for found in by_text.values() for name in found}
+    """One head: its role, its scores by role and text, its confidences by role."""
+    names = {name for scores_of_text in scores_by_text.values() for name in scores_of_text}
 
-    def of(name: str, what: str) -> dict[str, float]:
+    def values(name: str, what: str) -> dict[str, float]:
         return {
-            text: float(getattr(found[name], what)[number]) if name in found else math.nan
-            for text, found in by_text.items()
+            text: float(getattr(scores_of_text[name], what)[head_index])
+            if name in scores_of_text
+            else math.nan
+            for text, scores_of_text in scores_by_text.items()
         }
 
-    sure = {name: gathered(name, of(name, "confidence")) for name in names}
+    confidence_by_name = {
+        name: combine_evidence(name, values(name, "confidence")) for name in names
+    }
     offset = max(
-        (name for name in names if name not in ROLES and not math.isnan(sure[name])),
-        key=sure.__getitem__,
+        (name for name in names if name not in ROLES and not math.isnan(confidence_by_name[name])),
+        key=confidence_by_name.__getitem__,
         default=None,
     )
-    source = {role: offset if role == "offset" else role for role in SCORED}
+    score_names = {role: offset if role == "offset" else role for role in SCORED_ROLES}
     confidences = {
-        role: sure.get(name, math.nan) if name else math.nan for role, name in source.items()
+        role: confidence_by_name.get(name, math.nan) if name else math.nan
+        for role, name in score_names.items()
     }
-    scores = {role: of(name or "", "value") for role, name in source.items()}
-    role, confidence = label(confidences)
-    sink = gathered("sink", scores["sink"])
+    scores = {role: values(name or "", "value") for role, name in score_names.items()}
+    role, confidence = choose_role(confidences)
+    sink = combine_evidence("sink", scores["sink"])
     return (
         HeadRole(
             *site[:2],
-            number,
+            head_index,
             site[2],
             role,
             confidence,

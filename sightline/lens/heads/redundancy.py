@@ -1,8 +1,8 @@
-"""Which heads see the same: how alike their maps are, sinks taken out, and the groups of heads that
-could stand for each other.
+"""Redundant heads: the pairwise similarity of attention maps without their sinks, and clusters of
+similar heads.
 
 JS(p, q)   = H((p + q)/2) − (H(p) + H(q))/2        in bits, 0 … 1
-similarity = 1 − mean over rows of √JS(p_i, q_i)     1: the same map, 0: never the same key
+similarity = 1 − mean over rows of √JS(p_i, q_i)     1: the same map, 0: disjoint keys
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sightline.errors import InputError
-from sightline.lens.heads.profile import Site, own_text, special_ids, tokens_at, trace_for
-from sightline.lens.heads.roles import left_of, scene_of
+from sightline.lens.heads.profile import Site, built_in_text, special_ids, tokens_at, trace_text
+from sightline.lens.heads.roles import attention_without_sink, layer_tokens
 from sightline.lens.trace.layer import sites_of
 from sightline.lens.trace.subject import Subject
 from sightline.lens.trace.trace import Trace
 
 Place = tuple[int, int]  # layer and head
-ALIKE = 0.7
+THRESHOLD = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Redundancy:
-    """How alike the heads of a stack are: `similarity[a, b]`, in the order of `places` (layer,
-    head), and groups of two and more."""
+    """The similarity of a stack's heads: `similarity[a, b]`, in the order of `places` (layer,
+    head), and clusters of two or more."""
 
     name: str
     stack: str
@@ -41,8 +41,13 @@ class Redundancy:
     clusters: tuple[tuple[Place, ...], ...]
     text: str = ""
 
+    def __repr__(self) -> str:
+        name = self.name or "a model"
+        sizes = f"{len(self.places)} heads, {len(self.clusters)} clusters"
+        return f"<Redundancy of {name} {self.stack}: {sizes} at {self.threshold:g}>"
+
     def like(self, layer: int, head: int, count: int = 5) -> list[tuple[Place, float]]:
-        """The heads that see most nearly the same as this one."""
+        """The heads most similar to this one, with their similarities."""
         if (layer, head) not in self.places:
             raise InputError(
                 f"head {layer}.{head}",
@@ -58,7 +63,7 @@ class Redundancy:
         return [(self.places[n], float(row[n])) for n in order[:count]]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """A JSON-serializable dict."""
         return {
             "model": self.name,
             "stack": self.stack,
@@ -77,21 +82,21 @@ def redundancy_of(
     *,
     stack: str | None = None,
     cross: bool = False,
-    threshold: float = ALIKE,
+    threshold: float = THRESHOLD,
 ) -> Redundancy:
-    """All pairs of heads of a stack, on one text (of ours if none is given)."""
+    """The similarity of all pairs of heads of a stack, on one text (a built-in one by default)."""
     if not 0 < threshold <= 1:
         raise InputError(
-            f"a threshold of {threshold}", expected="above 0, up to 1", fix=f"threshold={ALIKE}"
+            f"a threshold of {threshold}", expected="above 0, up to 1", fix=f"threshold={THRESHOLD}"
         )
-    text = own_text(subject) if text is None else text
+    text = built_in_text(subject) if text is None else text
     if text is None:
         raise InputError(
-            "no text, and a model that cannot read ours",
+            "no text, and a tokenizer that cannot encode the built-in one",
             expected="a text or token ids",
             fix="redundancy_of(model, [5, 17, 3, 8])",
         )
-    trace = trace_for(subject, text)
+    trace = trace_text(subject, text)
     name = trace.stack_named(stack)
     sites = [site for site in sites_of(subject.running) if (site[0], site[2]) == (name, cross)]
     if not sites:
@@ -100,10 +105,10 @@ def redundancy_of(
             expected="an encoder–decoder",
             fix="cross=False for its self-attention",
         )
-    maps, rows = stacked(subject, trace, sites)
+    maps, rows = stack_maps(subject, trace, sites)
     similarity = similarities(maps, rows)
     places = tuple((site[1], head) for site in sites for head in range(trace.looks[site].heads))
-    groups = tuple(tuple(places[n] for n in group) for group in clusters(similarity, threshold))
+    grouped = tuple(tuple(places[n] for n in group) for group in clusters(similarity, threshold))
     return Redundancy(
         subject.name,
         name,
@@ -111,42 +116,44 @@ def redundancy_of(
         places,
         similarity,
         threshold,
-        groups,
+        grouped,
         trace.source_text or trace.text,
     )
 
 
-def stacked(
+def stack_maps(
     subject: Subject, trace: Trace, sites: Sequence[Site]
 ) -> tuple[Float[Tensor, "heads query key"], Bool[Tensor, "heads query"]]:
-    """The maps of all layers without their sinks, and the rows in which each says something."""
-    lefts = [
-        left_of(
+    """The maps of all layers without their sinks, and the active rows of each."""
+    attentions = [
+        attention_without_sink(
             trace.looks[site],
-            scene_of(*tokens_at(trace, site), special_ids(subject), cross=site[2]),
+            layer_tokens(*tokens_at(trace, site), special_ids(subject), cross=site[2]),
         )
         for site in sites
     ]
-    return torch.cat([left.weights.float() for left in lefts]), torch.cat(
-        [left.rows for left in lefts]
+    return torch.cat([attention.weights.float() for attention in attentions]), torch.cat(
+        [attention.rows for attention in attentions]
     )
 
 
 def similarities(
     maps: Float[Tensor, "heads query key"], rows: Bool[Tensor, "heads query"]
 ) -> Float[Tensor, "heads heads"]:
-    """Every pair, over the rows in which both say something. Heads that say nothing beside their
-    sink are alike, and like no other."""
+    """1 − mean √JS of every pair, over the rows in which both are active. Heads that are nothing
+    but sink are similar to each other and to no other head."""
     own = entropy(maps)
-    found = torch.eye(len(maps))
+    similarity = torch.eye(len(maps))
     for head in range(len(maps) - 1):
         rest = slice(head + 1, None)
         divergence = entropy((maps[head] + maps[rest]) / 2) - (own[head] + own[rest]) / 2
         both = rows[head] & rows[rest]
         distance = torch.where(both, divergence.clamp(0, 1).sqrt(), 0).sum(-1) / both.sum(-1)
-        silent = (~rows[head].any() & ~rows[rest].any(-1)).float()
-        found[head, rest] = found[rest, head] = torch.where(both.any(-1), 1 - distance, silent)
-    return found
+        both_silent = (~rows[head].any() & ~rows[rest].any(-1)).float()
+        similarity[head, rest] = similarity[rest, head] = torch.where(
+            both.any(-1), 1 - distance, both_silent
+        )
+    return similarity
 
 
 def entropy(maps: Float[Tensor, "*heads query key"]) -> Float[Tensor, "*heads query"]:
@@ -155,19 +162,19 @@ def entropy(maps: Float[Tensor, "*heads query key"]) -> Float[Tensor, "*heads qu
 
 
 def clusters(similarity: Float[Tensor, "heads heads"], threshold: float) -> list[list[int]]:
-    """Groups in which every pair is at least so alike: the two most alike groups are joined as long
-    as that holds (complete linkage)."""
-    alike = similarity.double().numpy().copy()
-    np.fill_diagonal(alike, -1)
-    groups = {n: [n] for n in range(len(alike))}
+    """Clusters in which every pair reaches the threshold (complete linkage): the two most similar
+    clusters are merged as long as that holds."""
+    scores = similarity.double().numpy().copy()
+    np.fill_diagonal(scores, -1)
+    groups = {n: [n] for n in range(len(scores))}
     while groups:
-        a, b = divmod(int(alike.argmax()), len(alike))
-        if alike[a, b] < threshold:
+        a, b = divmod(int(scores.argmax()), len(scores))
+        if scores[a, b] < threshold:
             break
         groups[a] += groups.pop(b)
-        alike[a] = alike[:, a] = np.minimum(alike[a], alike[b])
-        alike[a, a] = -1
-        alike[b] = alike[:, b] = -1
+        scores[a] = scores[:, a] = np.minimum(scores[a], scores[b])
+        scores[a, a] = -1
+        scores[b] = scores[:, b] = -1
     return sorted(
         (sorted(group) for group in groups.values() if len(group) > 1),
         key=lambda group: (-len(group), group),

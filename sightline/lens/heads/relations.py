@@ -1,15 +1,15 @@
-"""Which heads find which relation: pronoun → referent, verb → subject, adjective → noun, in
-sentences whose links are known.
+"""Which heads follow which relation: pronoun → referent, verb → subject, adjective → noun, in
+sentences with annotated links.
 
-    rate     how often the strongest of the words that a token can see is the right one (sinks,
-             punctuation and the word itself excluded)
-    chance   the rate of a head that picks among these words blindly
-    offset   the rate of the best head that always looks a fixed number of tokens away
-    p        P(Binomial(links, chance) ≥ hits) · heads, at most 1: Bonferroni's correction, since
-             the best of many heads can be good by luck alone
+    rate     how often the word with the largest weight is the correct one (sinks, punctuation and
+             the word itself excluded)
+    chance   the rate of a uniformly random choice among these words
+    offset   the rate of the best fixed offset
+    p        P(Binomial(links, chance) ≥ hits) · heads, at most 1: Bonferroni's correction for the
+             number of heads
 
-A head has found a relation if it beats both. A causal model cannot look ahead: there adjective →
-noun becomes noun → adjective.
+A head is significant for a relation if it beats chance and the best offset. In a causal model,
+which cannot attend ahead, adjective → noun becomes noun → adjective.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from sightline.lens.heads.links import (
     LANGUAGES,
     RELATIONS,
     Link,
-    Lookup,
     Sentence,
-    lookups_in,
+    TokenLink,
     sentences,
+    token_links,
 )
-from sightline.lens.heads.probes import room_of
+from sightline.lens.heads.probes import token_capacity
 from sightline.lens.trace.layer import Site, sites_of
 from sightline.lens.trace.subject import Subject
 from sightline.lens.trace.trace import Trace, trace_of
 
 Progress = Callable[[int, int], None]
-SURE = 0.05
+SIGNIFICANCE = 0.05
 TOP = 5
-FARTHEST = 40
+MAX_OFFSET = 40
 
 
 @dataclass(frozen=True, slots=True)
 class RelationHead:
-    """One head's rate, and how likely so many hits would be for the best of all heads by chance, or
-    by the best fixed offset."""
+    """One head's hit rate, and its p-values against chance and against the best fixed offset,
+    corrected for the number of heads."""
 
     stack: str
     layer: int
@@ -58,14 +58,14 @@ class RelationHead:
     p_offset: float
 
     @property
-    def found(self) -> bool:
-        return max(self.p_chance, self.p_offset) < SURE
+    def is_significant(self) -> bool:
+        return max(self.p_chance, self.p_offset) < SIGNIFICANCE
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One relation in one language. `mean` and `spread` are of the rates of all heads; `skipped`
-    links the tokenizer cannot show."""
+    """One relation in one language. `mean` and `spread` (standard deviation) are of the rates of
+    all heads; `skipped` counts links that the tokenizer cannot express."""
 
     relation: str
     language: str
@@ -81,6 +81,11 @@ class Relation:
     top: tuple[RelationHead, ...]
     rates: Float[Tensor, "layers heads"]
 
+    def __repr__(self) -> str:
+        best = self.top[0]
+        head = f"layer {best.layer}, head {best.head} {best.rate:.0%}"
+        return f"<Relation {self.title}: best {head}, chance {self.chance:.0%}>"
+
     @property
     def title(self) -> str:
         return f"{self.looks} → {self.finds}, {LANGUAGES[self.language]}"
@@ -88,20 +93,42 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Relations:
-    """All relations; `stack` is the one that was looked at, the encoder if there are two."""
+    """All relations of one stack, the encoder if there are two."""
 
     name: str
     stack: str
     causal: bool
     relations: tuple[Relation, ...]
 
+    def __repr__(self) -> str:
+        titles = "; ".join(relation.title for relation in self.relations)
+        return f"<Relations of {self.name or 'a model'} {self.stack}: {titles}>"
+
+    def _repr_html_(self) -> str:
+        """The best head of every relation, for notebooks."""
+        from sightline.lens.draw.result_table import result_table
+
+        rows = [
+            (
+                one.title,
+                f"layer {one.top[0].layer}, head {one.top[0].head}",
+                one.top[0].rate,
+                one.chance,
+                one.offset_rate,
+                "yes" if one.top[0].is_significant else "no",
+            )
+            for one in self.relations
+        ]
+        header = ("relation", "best head", "rate", "chance", "best offset", "significant")
+        return result_table(repr(self), header, rows)
+
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """A JSON-serializable dict."""
         rows = [
             {
                 **asdict(one),
                 "rates": one.rates.tolist(),
-                "top": [{**asdict(head), "found": head.found} for head in one.top],
+                "top": [{**asdict(head), "found": head.is_significant} for head in one.top],
             }
             for one in self.relations
         ]
@@ -110,9 +137,9 @@ class Relations:
 
 @dataclass(slots=True)
 class Tally:
-    """The lookups of one relation in one language, and the hits of every head of every layer."""
+    """The token links of one relation in one language, and the hits of every head."""
 
-    lookups: list[Lookup]
+    token_links: list[TokenLink]
     skipped: int
     hits: Float[Tensor, "layers heads"]
 
@@ -120,50 +147,50 @@ class Tally:
 def relations_of(
     subject: Subject, *, language: str | None = None, progress: Progress | None = None
 ) -> Relations:
-    """The heads of one stack against all sentences, of one language or of all."""
+    """Test the heads of one stack on the built-in sentences, of one language or of all."""
     if subject.tokenizer is None:
         raise InputError(
             "a model without tokenizer",
             expected="one that reads text",
             fix="add the tokenizer's files to the folder",
         )
-    stack, sites = searched(subject)
+    stack, sites = source_stack(subject)
     chosen = sentences(language)
     causal = subject.running.config.stacks[stack].causal
     tallies: dict[tuple[str, str], Tally] = {}
     for done, sentence in enumerate(chosen):
-        trace = read(subject, sentence.text, stack)
-        lookups, skipped = lookups_in(
+        trace = trace_sentence(subject, sentence.text, stack)
+        links, skipped = token_links(
             trace.tokens_of(stack), sentence.links, causal=causal, unknown=subject.tokenizer.unknown
         )
-        count(tallies, sentence, lookups, skipped, trace, sites)
+        add_hits(tallies, sentence, links, skipped, trace, sites)
         if progress is not None:
             progress(done + 1, len(chosen))
-    found = [
-        summary(kind, tongue, tally, sites, causal=causal)
-        for (tongue, kind), tally in tallies.items()
-        if tally.lookups
+    relations = [
+        summarize_relation(kind, sentence_language, tally, sites, causal=causal)
+        for (sentence_language, kind), tally in tallies.items()
+        if tally.token_links
     ]
-    if not found:
+    if not relations:
         raise InputError(
-            "a tokenizer that cannot write the sentences",
+            "a tokenizer that cannot encode the sentences",
             expected=" or ".join(LANGUAGES.values()),
             fix="another language=, or another model",
         )
-    return Relations(subject.name, stack, causal, tuple(found))
+    return Relations(subject.name, stack, causal, tuple(relations))
 
 
-def searched(subject: Subject) -> tuple[str, list[Site]]:
-    """The stack that reads the sentence, and its layers of self-attention."""
+def source_stack(subject: Subject) -> tuple[str, list[Site]]:
+    """The stack that reads the sentence, and its self-attention layers."""
     stack = next(iter(subject.running.config.stacks))
     return stack, [site for site in sites_of(subject.running) if site[0] == stack and not site[2]]
 
 
-def read(subject: Subject, text: str, stack: str) -> Trace:
-    """One sentence; the decoder of two stacks is shown its first token only."""
+def trace_sentence(subject: Subject, text: str, stack: str) -> Trace:
+    """The trace of one sentence; the decoder of an encoder–decoder gets its start token only."""
     assert subject.tokenizer is not None
     ids = subject.tokenizer.encode(text, special=True)
-    room = room_of(subject.running) + 1
+    room = token_capacity(subject.running) + 1
     if len(ids) > room:
         raise InputError(
             f"a sentence of {len(ids)} tokens for a model of {room}",
@@ -181,33 +208,33 @@ def read(subject: Subject, text: str, stack: str) -> Trace:
     return trace_of(subject, ids, text=text, what=("query", "key"))
 
 
-def count(
+def add_hits(
     tallies: dict[tuple[str, str], Tally],
     sentence: Sentence,
-    lookups: Sequence[Lookup],
+    links: Sequence[TokenLink],
     skipped: Sequence[Link],
     trace: Trace,
     sites: Sequence[Site],
 ) -> None:
-    """Add a sentence to the tallies."""
-    hits = torch.stack([hits_of(trace, site, lookups) for site in sites])  # [layers, heads, links]
+    """Add the hits of one sentence to the tallies."""
+    hits = torch.stack([hits_of(trace, site, links) for site in sites])  # [layers, heads, links]
     for relation in RELATIONS:
         tally = tallies.setdefault(
             (sentence.language, relation), Tally([], 0, torch.zeros(hits.shape[:2]))
         )
         tally.skipped += sum(link.relation == relation for link in skipped)
-        for place, one in enumerate(lookups):
+        for place, one in enumerate(links):
             if one.relation == relation:
-                tally.lookups.append(one)
+                tally.token_links.append(one)
                 tally.hits += hits[..., place]
 
 
-def hits_of(trace: Trace, site: Site, seen: Sequence[Lookup]) -> Float[Tensor, "heads links"]:
-    """1 where the strongest candidate of a link is right."""
+def hits_of(trace: Trace, site: Site, links: Sequence[TokenLink]) -> Float[Tensor, "heads links"]:
+    """1 where the candidate with the largest weight is correct."""
     look = trace.looks[site]
-    hits = torch.zeros(look.heads, len(seen))
-    rows = look.weights()[:, [one.query for one in seen]]
-    for place, one in enumerate(seen):
+    hits = torch.zeros(look.heads, len(links))
+    rows = look.weights()[:, [one.query for one in links]]
+    for place, one in enumerate(links):
         strongest = rows[:, place, list(one.candidates)].argmax(-1).tolist()
         hits[:, place] = torch.tensor(
             [float(one.candidates[key] in one.targets) for key in strongest]
@@ -215,18 +242,19 @@ def hits_of(trace: Trace, site: Site, seen: Sequence[Lookup]) -> Float[Tensor, "
     return hits
 
 
-def summary(
+def summarize_relation(
     kind: str, language: str, tally: Tally, sites: Sequence[Site], *, causal: bool
 ) -> Relation:
-    """The best heads of a relation, beside what chance and the best fixed offset reach."""
-    links = len(tally.lookups)
+    """The best heads of a relation, with the rates of chance and of the best fixed offset."""
+    links = len(tally.token_links)
     rates = tally.hits / links
-    chance = sum(one.chance for one in tally.lookups) / links
-    offset, offset_rate = best_offset(tally.lookups)
+    chance = sum(one.chance for one in tally.token_links) / links
+    offset, offset_rate = best_offset(tally.token_links)
     looks, finds = RELATIONS[kind][::-1] if causal and kind == "adjective" else RELATIONS[kind]
     best = rates.flatten().argsort(descending=True, stable=True)[:TOP].tolist()
     top = [
-        judged(sites, tally, divmod(place, rates.shape[1]), chance, offset_rate) for place in best
+        relation_head(sites, tally, divmod(place, rates.shape[1]), chance, offset_rate)
+        for place in best
     ]
     spread = float(rates.std(correction=0))
     return Relation(
@@ -246,32 +274,33 @@ def summary(
     )
 
 
-def judged(
+def relation_head(
     sites: Sequence[Site], tally: Tally, place: tuple[int, int], chance: float, offset_rate: float
 ) -> RelationHead:
-    """One head's hits, and how likely so many are for the best of all heads."""
+    """One head's hits with their corrected p-values."""
     layer, head = place
-    links = len(tally.lookups)
+    links = len(tally.token_links)
     hits = int(tally.hits[layer, head])
     p_chance, p_offset = (
-        min(1.0, tally.hits.numel() * tail(links, hits, rate)) for rate in (chance, offset_rate)
+        min(1.0, tally.hits.numel() * binomial_tail(links, hits, rate))
+        for rate in (chance, offset_rate)
     )
     return RelationHead(
         sites[layer][0], sites[layer][1], head, hits, hits / links, p_chance, p_offset
     )
 
 
-def best_offset(lookups: Sequence[Lookup]) -> tuple[int, float]:
-    """The fixed offset that is right most often, and how often that is."""
+def best_offset(links: Sequence[TokenLink]) -> tuple[int, float]:
+    """The fixed offset with the highest hit rate, and that rate."""
     offsets: Mapping[int, float] = {
-        by: sum(one.query + by in one.targets for one in lookups) / len(lookups)
-        for by in range(-FARTHEST, FARTHEST + 1)
+        by: sum(one.query + by in one.targets for one in links) / len(links)
+        for by in range(-MAX_OFFSET, MAX_OFFSET + 1)
     }
     best = max(offsets, key=lambda by: (offsets[by], -abs(by)))
     return best, offsets[best]
 
 
-def tail(count: int, hits: int, rate: float) -> float:
+def binomial_tail(count: int, hits: int, rate: float) -> float:
     """P(X ≥ hits) for X ~ Binomial(count, rate)."""
     return min(
         1.0,

@@ -1,13 +1,12 @@
-"""Interventions: functions that change a quantity on its way through the model, made here and
-applied by the recorder.
+"""Interventions: edits of quantities during a forward pass, applied by the recorder.
 
-    quiet = ablate(5, 1) | ablate(5, 2)                        two heads of layer 5 say nothing
+    quiet = ablate(5, 1) | ablate(5, 2)                        two heads of layer 5 set to zero
     logits_with(model, "The cat sat", quiet)                   [time, vocab_size]
-    trace_of(model, ids, edits=steer(8, vector, scale=4.0))    the same run, watched
+    trace_of(model, ids, edits=steer(8, vector, scale=4.0))    the same run, traced
     patch(("decoder", 3, "residual"), other["residual", 3])    another run's stream from layer 3 on
 
-A layer counts from 0; heads and positions from 0, or from the end when negative. An edit whose
-place the model never computes raises when the run is over, so none is silently without effect.
+A layer counts from 0; heads and positions from 0, or from the end when negative. An edit of a place
+that the model never computes raises at the end of the run, so no edit is silently ignored.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ import torch
 from torch import Tensor
 
 from sightline.errors import InputError, RecordError, nearest, short_repr
-from sightline.lens.trace.layer import checked
-from sightline.lens.trace.prompt import Question, Text, question_of
+from sightline.lens.trace.layer import checked_index
+from sightline.lens.trace.prompt import Prompt, Text, prompt_of
 from sightline.lens.trace.subject import Subject
 from sightline.lens.trace.trace import Trace
 from sightline.record import QUANTITIES, Edit, Place, Recorder
 
 Positions = int | Sequence[int] | None
-NO_TENSORS = frozenset({"mask", "bias", "cross_mask", "cross_bias"})
-ROUNDING = 1e-5  # a row of weights that lacks less than this to 1 has no sink
+NOT_TENSORS = frozenset({"mask", "bias", "cross_mask", "cross_bias"})
+ROUNDING = 1e-5  # rows of weights that sum to 1 within this have no learned sink
 
 
 @dataclass(frozen=True, slots=True)
 class Edits(Mapping[Place, Edit]):
-    """Edits by place. `first | then` holds both, and where they meet, `then` changes what `first`
-    left."""
+    """Edits by place. `first | then` holds both; where both edit one place, `then` is applied after
+    `first`."""
 
     at: Mapping[Place, Edit] = field(default_factory=dict[Place, Edit])
 
@@ -50,11 +49,11 @@ class Edits(Mapping[Place, Edit]):
     def __or__(self, then: Mapping[Place, Edit]) -> Edits:
         both = dict(self.at)
         for place, edit in then.items():
-            both[place] = in_order(both[place], edit) if place in both else edit
+            both[place] = compose(both[place], edit) if place in both else edit
         return Edits(both)
 
 
-def in_order(first: Edit, then: Edit) -> Edit:
+def compose(first: Edit, then: Edit) -> Edit:
     """then(first(x))"""
     return lambda value: then(first(value))
 
@@ -70,33 +69,35 @@ def ablate(
     cross: bool = False,
     by: Literal["zero", "mean"] = "zero",
 ) -> Edits:
-    """The head says nothing (`zero`), or at every position what it says on average over this text
-    (`mean`): which hides where it looked but lets later tokens speak through the average."""
+    """Set the head's output to zero (`zero`), or at every position to its mean over this text
+    (`mean`). The mean removes the attention pattern but leaks information from later tokens."""
     if by not in ("zero", "mean"):
         raise InputError(
             f"by={short_repr(by)}", expected="zero or mean", fix='ablate(layer, head, by="zero")'
         )
-    change = torch.zeros_like if by == "zero" else averaged
-    return Edits({heads_at(stack, layer, cross=cross): on_head(head, change)})
+    change = torch.zeros_like if by == "zero" else mean_over_queries
+    return Edits({heads_place(stack, layer, cross=cross): edit_head(head, change)})
 
 
-def averaged(mixed: Tensor) -> Tensor:
-    """The mean over the queries, at each of them; batch rows are texts of their own."""
+def mean_over_queries(mixed: Tensor) -> Tensor:
+    """The mean over queries, broadcast to each of them; batch rows are separate texts."""
     return mixed.mean(-2, keepdim=True).expand_as(mixed)
 
 
 def scale(
     layer: int, head: int, factor: float, *, stack: str = "decoder", cross: bool = False
 ) -> Edits:
-    """factor · what the head says."""
-    return Edits({heads_at(stack, layer, cross=cross): on_head(head, lambda mixed: mixed * factor)})
+    """factor · the head's output."""
+    return Edits(
+        {heads_place(stack, layer, cross=cross): edit_head(head, lambda mixed: mixed * factor)}
+    )
 
 
 def replace(
     layer: int, head: int, tensor: Tensor, *, stack: str = "decoder", cross: bool = False
 ) -> Edits:
-    """What the head says, as given: `[query, value_dim]`, or one vector `[value_dim]` for all
-    queries; before the output projection."""
+    """Replace the head's output before the output projection: `[query, value_dim]`, or one vector
+    `[value_dim]` for all queries."""
     if tensor.dim() not in (1, 2):
         raise InputError(
             f"a tensor of shape {list(tensor.shape)}",
@@ -106,52 +107,56 @@ def replace(
 
     def change(mixed: Tensor) -> Tensor:
         wanted = mixed.shape[-2:] if tensor.dim() == 2 else mixed.shape[-1:]
-        refuse_unless(tensor.shape == wanted, tensor, wanted, "what the head says")
+        check_shape(tensor.shape == wanted, tensor, wanted, "the head's output")
         return tensor.to(mixed).expand_as(mixed)
 
-    return Edits({heads_at(stack, layer, cross=cross): on_head(head, change)})
+    return Edits({heads_place(stack, layer, cross=cross): edit_head(head, change)})
 
 
 def mask_cell(
     layer: int, head: int, query: int, key: int, *, stack: str = "decoder", cross: bool = False
 ) -> Edits:
-    """The query may not look at that key: w_key ← 0 and the rest of its row divided by 1 − w_key,
-    as if the score had been −∞.
+    """Mask one key for one query: w_key ← 0 and the rest of the row divided by 1 − w_key, as if the
+    score had been −∞.
 
-    A row with nothing left is all zeros. This edits `weights`, so the layer leaves the fused kernel
-    for the equation's (`Recorder.equation_layers` says so), and numbers may differ in their last
-    bits even where the cell was invisible before.
+    A row with no key left is all zeros. This edits `weights`, so the layer runs the equation
+    instead of the fused kernel (listed in `Recorder.equation_layers`), and results may differ in
+    the last bits even if the cell was masked before.
     """
 
     def change(weights: Tensor) -> Tensor:
-        row = checked("query", query, weights.shape[-2])
-        column = checked("key", key, weights.shape[-1])
+        row = checked_index("query", query, weights.shape[-2])
+        column = checked_index("key", key, weights.shape[-1])
         weights = weights.clone()
-        weights[..., row, :] = without(weights[..., row, :], column)
+        weights[..., row, :] = renormalized_without(weights[..., row, :], column)
         return weights
 
     return Edits(
-        {(stack, counted(layer), "cross_weights" if cross else "weights"): on_head(head, change)}
+        {
+            (stack, checked_layer(layer), "cross_weights" if cross else "weights"): edit_head(
+                head, change
+            )
+        }
     )
 
 
-def without(row: Tensor, column: int) -> Tensor:
-    """A row of weights without one of them, renormalised; what a learned sink takes (1 − Σ w) stays
-    the sink's."""
+def renormalized_without(row: Tensor, column: int) -> Tensor:
+    """A row of weights without one of them, renormalized; the share of a learned sink (1 − Σ w) is
+    kept."""
     if not bool(row[..., column].any()):
         return row
     sink = 1 - row.sum(-1, keepdim=True)
-    left = row.clone()
-    left[..., column] = 0
-    total = left.sum(-1, keepdim=True) + sink.where(sink > ROUNDING, torch.zeros_like(sink))
-    return torch.where(total > 0, left / total, left)
+    rest = row.clone()
+    rest[..., column] = 0
+    total = rest.sum(-1, keepdim=True) + sink.where(sink > ROUNDING, torch.zeros_like(sink))
+    return torch.where(total > 0, rest / total, rest)
 
 
-def on_head(head: int, change: Callable[[Tensor], Tensor]) -> Edit:
-    """The change for one head of `[batch, heads, …]`."""
+def edit_head(head: int, change: Callable[[Tensor], Tensor]) -> Edit:
+    """An edit of one head of `[batch, heads, …]`."""
 
     def edit(value: Tensor) -> Tensor:
-        number = checked("head", head, value.shape[1])
+        number = checked_index("head", head, value.shape[1])
         value = value.clone()
         value[:, number] = change(value[:, number])
         return value
@@ -159,9 +164,9 @@ def on_head(head: int, change: Callable[[Tensor], Tensor]) -> Edit:
     return edit
 
 
-def heads_at(stack: str, layer: int, *, cross: bool) -> Place:
-    """Where a layer's heads speak, before the output projection."""
-    return stack, counted(layer), "cross_heads" if cross else "heads"
+def heads_place(stack: str, layer: int, *, cross: bool) -> Place:
+    """The place of a layer's head outputs, before the output projection."""
+    return stack, checked_layer(layer), "cross_heads" if cross else "heads"
 
 
 # -------------------------------------------------------------------------------- the whole layer
@@ -170,16 +175,16 @@ def heads_at(stack: str, layer: int, *, cross: bool) -> Place:
 def patch(
     place: Place, recorded_value: Tensor, *, positions: Positions = None, head: int | None = None
 ) -> Edits:
-    """The value of another run, at all positions or at some (each counted in its own run), of all
-    heads or of one.
+    """Patch in the value of another run, at all or some positions (counted in each run separately),
+    for all heads or one.
 
-    It may have its batch of one, as a `Recorder` keeps it, or not, as a `Trace` does. Without
+    The value may have a batch axis of one, as in a `Recorder`, or none, as in a `Trace`. Without
     `positions` the lengths must be equal.
     """
     stack, layer, name = place
     axes = axes_of(name)
-    given = recorded_value if recorded_value.dim() == len(axes) else recorded_value[None]
-    if given.dim() != len(axes) or given.shape[0] != 1:
+    patched = recorded_value if recorded_value.dim() == len(axes) else recorded_value[None]
+    if patched.dim() != len(axes) or patched.shape[0] != 1:
         raise InputError(
             f"a value of shape {list(recorded_value.shape)}",
             expected=f"[{', '.join(axes[1:])}]",
@@ -193,22 +198,24 @@ def patch(
         )
 
     def edit(value: Tensor) -> Tensor:
-        lengths = (
+        compared = (
             slice(None) if positions is None else slice(-1, None)
-        )  # elsewhere than at all positions, the lengths may differ
-        fits = (*given.shape[1:-2], *given.shape[-2:][lengths]) == (
+        )  # with `positions`, the lengths may differ
+        fits = (*patched.shape[1:-2], *patched.shape[-2:][compared]) == (
             *value.shape[1:-2],
-            *value.shape[-2:][lengths],
+            *value.shape[-2:][compared],
         )
-        refuse_unless(fits, given[0], value.shape[1:], name)
-        ours = value.clone()
-        theirs = given.to(value)
-        heads = slice(None) if head is None else checked("head", head, value.shape[1])
+        check_shape(fits, patched[0], value.shape[1:], name)
+        result = value.clone()
+        donor = patched.to(value)
+        heads = slice(None) if head is None else checked_index("head", head, value.shape[1])
         where = (slice(None), heads) if len(axes) == 4 else (slice(None),)
-        ours[*where, rows_of(positions, ours)] = theirs[*where, rows_of(positions, theirs)]
-        return ours
+        result[*where, position_indices(positions, result)] = donor[
+            *where, position_indices(positions, donor)
+        ]
+        return result
 
-    return Edits({(stack, None if layer is None else counted(layer), name): edit})
+    return Edits({(stack, None if layer is None else checked_layer(layer), name): edit})
 
 
 def steer(
@@ -219,7 +226,7 @@ def steer(
     positions: Positions = None,
     stack: str = "decoder",
 ) -> Edits:
-    """x ← x + scale · vector where the stream enters the layer: one vector `[width]` for all
+    """x ← x + scale · vector on the stream that enters the layer: one vector `[width]` for all
     positions, or `[time, width]`."""
     if vector.dim() not in (1, 2):
         raise InputError(
@@ -230,21 +237,21 @@ def steer(
 
     def edit(stream: Tensor) -> Tensor:
         wanted = stream.shape[-2:] if vector.dim() == 2 else stream.shape[-1:]
-        refuse_unless(vector.shape == wanted, vector, wanted, "the residual stream")
+        check_shape(vector.shape == wanted, vector, wanted, "the residual stream")
         added = (scale * vector).to(stream).expand_as(stream)
-        rows = rows_of(positions, stream)
+        rows = position_indices(positions, stream)
         stream = stream.clone()
         stream[:, rows] += added[:, rows]
         return stream
 
-    return Edits({(stack, counted(layer), "residual"): edit})
+    return Edits({(stack, checked_layer(layer), "residual"): edit})
 
 
 def axes_of(name: str) -> list[str]:
     """The axes of a quantity that is a tensor."""
     if name not in QUANTITIES:
         raise RecordError(f"nothing named {name!r} can be patched", fix=nearest(name, QUANTITIES))
-    if name in NO_TENSORS:
+    if name in NOT_TENSORS:
         raise InputError(
             f"{name!r}, which is a function of positions and no tensor",
             expected="'weights'",
@@ -253,19 +260,19 @@ def axes_of(name: str) -> list[str]:
     return QUANTITIES[name].axes.split()
 
 
-def rows_of(positions: Positions, value: Tensor) -> list[int]:
-    """The positions that are meant; they stand on the last axis but one of every quantity."""
+def position_indices(positions: Positions, value: Tensor) -> list[int]:
+    """The selected positions, on the second-to-last axis of the value."""
     count = value.shape[-2]
     if positions is None:
         return list(range(count))
     return [
-        checked("position", position, count)
+        checked_index("position", position, count)
         for position in ([positions] if isinstance(positions, int) else positions)
     ]
 
 
-def counted(layer: int) -> int:
-    """A layer, from 0: an edit does not know how many the model has."""
+def checked_layer(layer: int) -> int:
+    """The layer, counted from 0: an edit does not know the model's depth."""
     if isinstance(layer, bool) or not isinstance(layer, int) or layer < 0:
         raise InputError(
             f"layer {short_repr(layer)} of an edit",
@@ -275,16 +282,18 @@ def counted(layer: int) -> int:
     return layer
 
 
-def refuse_unless(fits: bool, given: Tensor, wanted: Sequence[int], name: str) -> None:
-    """Both shapes, if they are not one."""
+def check_shape(fits: bool, tensor: Tensor, expected: Sequence[int], name: str) -> None:
+    """Raise with both shapes if they do not match."""
     if not fits:
         fix = (
             "use the same number of tokens, or positions=…"
-            if given.shape[-1] == wanted[-1]
+            if tensor.shape[-1] == expected[-1]
             else "take it from the same model and place"
         )
         raise InputError(
-            f"a tensor of shape {list(given.shape)} for {name}", expected=f"{list(wanted)}", fix=fix
+            f"a tensor of shape {list(tensor.shape)} for {name}",
+            expected=f"{list(expected)}",
+            fix=fix,
         )
 
 
@@ -293,26 +302,28 @@ def refuse_unless(fits: bool, given: Tensor, wanted: Sequence[int], name: str) -
 
 def logits_with(
     subject: Subject,
-    asked: Text | Trace,
+    text: Text | Trace,
     edits: Mapping[Place, Edit],
     *,
     source: Text | None = None,
 ) -> Tensor:
-    """The logits of one text, `[time, vocab_size]`, with the edits in force; the model itself is
-    not changed."""
-    return run(subject, question_of(subject, asked, source), Recorder(edits=edits))[0]
+    """The logits of one text, `[time, vocab_size]`, with the edits applied; the model's weights do
+    not change."""
+    return run_with_edits(subject, prompt_of(subject, text, source), Recorder(edits=edits))[0]
 
 
 @torch.no_grad()
-def run(subject: Subject, question: Question, recorder: Recorder, *, rows: int = 1) -> Tensor:
-    """The logits `[rows, time, vocab_size]` of one text in so many equal rows, which the recorder's
-    edits may tell apart."""
+def run_with_edits(
+    subject: Subject, prompt: Prompt, recorder: Recorder, *, rows: int = 1
+) -> Tensor:
+    """The logits `[rows, time, vocab_size]` of a batch of equal rows, which the recorder's edits
+    may change separately."""
     transformer = subject.running
-    tokens = torch.tensor([question.ids] * rows, device=transformer.device)
+    tokens = torch.tensor([prompt.ids] * rows, device=transformer.device)
     source = (
         None
-        if question.source is None
-        else torch.tensor([question.source] * rows, device=transformer.device)
+        if prompt.source is None
+        else torch.tensor([prompt.source] * rows, device=transformer.device)
     )
     logits = transformer(tokens, source=source, record=recorder)
     recorder.finish()

@@ -1,5 +1,5 @@
-"""Metrics: one number of what a model says, for a sweep. Any function of the logits `[time,
-vocab_size]` will do.
+"""Metrics for sweeps: one number from the logits. Any function of the logits `[time, vocab_size]`
+is a metric.
 
 logit_difference(model, " Paris", " Rome")          logit(Paris) − logit(Rome) at the last position
 probability(model, " Paris", position=4)            softmax(logits)[Paris]
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sightline.config import LanguageHead, MaskedHead
 from sightline.errors import InputError, short_repr
-from sightline.lens.trace.layer import checked
+from sightline.lens.trace.layer import checked_index
 from sightline.lens.trace.subject import Subject
 
 Metric = Callable[[Tensor], float]
@@ -25,20 +25,22 @@ Metric = Callable[[Tensor], float]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A number read off the logits `[time, vocab_size]` at one position."""
+    """A metric of the logits at one position."""
 
-    says: str
+    description: str
     position: int
     read: Callable[[Float[Tensor, " vocab_size"]], Tensor]
 
     def __call__(self, logits: Float[Tensor, "time vocab_size"]) -> float:
-        return float(self.read(logits[checked("position", self.position, logits.shape[0])].float()))
+        return float(
+            self.read(logits[checked_index("position", self.position, logits.shape[0])].float())
+        )
 
 
 def logit_difference(
     subject: Subject, right: str | int, wrong: str | int, *, position: int = -1
 ) -> Reading:
-    """logit(right) − logit(wrong) at a position: by how many nats the model prefers the one."""
+    """logit(right) − logit(wrong) at a position: the log-odds of the two, in nats."""
     first = one_token(subject, right)
     second = one_token(subject, wrong)
     return Reading(
@@ -59,18 +61,18 @@ def probability(subject: Subject, word: str | int, *, position: int = -1) -> Rea
 
 
 def one_token(subject: Subject, word: str | int) -> int:
-    """The id of a word that is one token, in a model that has logits over words."""
+    """The id of a word that is a single token, for a model with logits over a vocabulary."""
     config = subject.running.config
     tokenizer = subject.tokenizer
     if not isinstance(config.head, (LanguageHead, MaskedHead)):
-        expected = "a language model, or a metric of your own: a function of what the model gives"
+        expected = "a language model, or a custom metric: a function of the model's output"
         raise InputError(
-            f"{subject.name or 'a model'}, which gives no logits over words",
+            f"{subject.name or 'a model'}, which has no logits over a vocabulary",
             expected=expected,
             fix="metric=lambda output: …",
         )
     if isinstance(word, int):
-        return checked("token", word, config.last.embedding.vocab_size)
+        return checked_index("token", word, config.last.embedding.vocab_size)
     if tokenizer is None:
         raise InputError(
             f"the word {short_repr(word)}, for a model without tokenizer",
@@ -95,18 +97,18 @@ def one_token(subject: Subject, word: str | int) -> int:
     return ids[0]
 
 
-def measured(metric: Metric, logits: Tensor) -> float:
-    """The metric, which must be a number."""
-    found = float(metric(logits))
-    if not math.isfinite(found):
+def evaluate_metric(metric: Metric, logits: Tensor) -> float:
+    """The metric of the logits; must be finite."""
+    value = float(metric(logits))
+    if not math.isfinite(value):
         raise InputError(
-            f"a metric of {found}",
+            f"a metric of {value}",
             expected="a finite number",
-            fix="look at the metric: it is handed logits [time, vocab_size]",
+            fix="check the metric: its argument is the logits [time, vocab_size]",
         )
-    return found
+    return value
 
 
-def named(metric: Metric) -> str:
-    """What a metric says it is."""
-    return str(getattr(metric, "says", getattr(metric, "__name__", "metric")))
+def metric_name(metric: Metric) -> str:
+    """The description of a metric, or the function's name."""
+    return str(getattr(metric, "description", getattr(metric, "__name__", "metric")))

@@ -1,14 +1,13 @@
-"""Sweeps: change one thing at a time and see what a number does. Which activation of the clean run
-brings the clean answer back?
+"""Sweeps: activation patching and ablation, one cell (layer × head or position) at a time.
 
-    metric = logit_difference(model, " Paris", " Rome")   (lens.metrics, or any function of logits)
-    found = sweep(model, "The capital of France is", "The capital of Italy is", metric)
-    found.values                     [layers, heads]: 0 is the corrupted run, 1 the clean one
-    found.top(3)                     the cells that matter most
+    metric = logit_difference(model, " Paris", " Rome")   (or any function of logits)
+    result = sweep(model, "The capital of France is", "The capital of Italy is", metric)
+    result.values                     [layers, heads]: 0 is the corrupted run, 1 the clean one
+    result.top(3)                    the cells with the largest effect
 
     value = (patched − corrupted) / (clean − corrupted)
 
-Several cells are rows of one batch, each with its own patch, so that a map costs few passes.
+Cells are batched, each row with its own patch, so that a map costs few passes.
 """
 
 from __future__ import annotations
@@ -23,15 +22,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sightline.errors import InputError, short_repr
-from sightline.lens.interventions.edits import Edits, Positions, ablate, patch, rows_of, run
+from sightline.lens.interventions.edits import (
+    Edits,
+    Positions,
+    ablate,
+    patch,
+    position_indices,
+    run_with_edits,
+)
 from sightline.lens.interventions.metrics import (
     Metric,
+    evaluate_metric,
     logit_difference,
-    measured,
-    named,
+    metric_name,
     probability,
 )
-from sightline.lens.trace.prompt import Question, Text, question_of
+from sightline.lens.trace.prompt import Prompt, Text, prompt_of
 from sightline.lens.trace.subject import Subject, Token, read_tokens
 from sightline.lens.trace.trace import Trace
 from sightline.record import Edit, Place, Recorder
@@ -43,14 +49,14 @@ Progress = Callable[[int, int], None]  # cells done, cells in all
 Cell = tuple[int, int]  # layer, and head or position
 HEADS = ("heads", "cross_heads")
 STREAM = ("residual", "attention", "cross_attention", "feed_forward")
-TOKENS = 512  # of one pass, over all its rows
+MAX_TOKENS_PER_PASS = 512  # over all rows of a batch
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A number for each layer and head, or layer and position. `clean` and `corrupted` are the
-    metric of the two runs, `raw` that of each changed run; where a sweep was stopped (not
-    `complete`), what is missing is NaN. `tokens` are the ones that were changed."""
+    """One number per layer and head, or per layer and position. `clean` and `corrupted` are the
+    metrics of the two runs, `raw` that of each patched run; cells that an interrupted sweep (not
+    `complete`) did not reach are NaN. `tokens` are those of the patched run."""
 
     name: str
     what: str
@@ -58,21 +64,34 @@ class Sweep:
     metric: str
     raw: Float[Tensor, "layers columns"]
     clean: float
-    corrupted: float | None  # None where a run was not patched but ablated
+    corrupted: float | None  # None for an ablation
     columns: tuple[int, ...]
     tokens: tuple[Token, ...]
     complete: bool
 
     @property
     def values(self) -> Float[Tensor, "layers columns"]:
-        """Patched: 0 is the corrupted run, 1 the clean one. Ablated: by how much the metric
-        changed."""
+        """Patching: 0 is the corrupted run, 1 the clean one. Ablation: the change of the metric."""
         if self.corrupted is None:
             return self.raw - self.clean
         return (self.raw - self.corrupted) / (self.clean - self.corrupted)
 
+    def __repr__(self) -> str:
+        layers, columns = self.raw.shape
+        unit = "heads" if self.what in HEADS else "positions"
+        state = "" if self.complete else ", interrupted"
+        sizes = f"{layers} layers × {columns} {unit}"
+        return f"<Sweep of {self.name or 'a model'} {self.stack} {self.what}: {sizes}{state}>"
+
+    def _repr_html_(self) -> str:
+        """The cells with the largest effect, for notebooks."""
+        from sightline.lens.draw.result_table import result_table
+
+        rows = [(layer, self.label(column), value) for layer, column, value in self.top(20)]
+        return result_table(self.summary(0)[0], ("layer", "cell", "value"), rows)
+
     def top(self, count: int = 5) -> list[tuple[int, int, float]]:
-        """The cells that matter most, as (layer, head or position, value)."""
+        """The cells with the largest absolute values, as (layer, head or position, value)."""
         values = self.values
         known = values.isfinite().nonzero().tolist()
         cells = [
@@ -89,14 +108,14 @@ class Sweep:
         )
 
     def summary(self, count: int = 5) -> list[str]:
-        """What was done, and the cells that matter most, a line each."""
+        """The runs, and the cells with the largest effect, one line each."""
         done = int(self.raw.isfinite().sum())
         runs = (
             f"intact {self.clean:+.3f}"
             if self.corrupted is None
             else f"corrupted {self.corrupted:+.3f} → 0, clean {self.clean:+.3f} → 1"
         )
-        stopped = "" if self.complete else f"; stopped after {done} cells"
+        stopped = "" if self.complete else f"; interrupted after {done} cells"
         first = f"{self.name} {self.stack} {self.what}: {self.metric}, {runs}{stopped}"
         return [
             first,
@@ -107,12 +126,12 @@ class Sweep:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON has it; what was not measured is null."""
+        """A JSON-serializable dict; cells that were not measured are null."""
         facts = {
             name: getattr(self, name)
             for name in ("name", "what", "stack", "metric", "clean", "corrupted", "complete")
         }
-        tables = {"values": _listed(self.values), "raw": _listed(self.raw)}
+        tables = {"values": _nan_to_none(self.values), "raw": _nan_to_none(self.raw)}
         return (
             facts
             | tables
@@ -123,7 +142,7 @@ class Sweep:
         )
 
 
-def _listed(table: Tensor) -> list[list[float | None]]:
+def _nan_to_none(table: Tensor) -> list[list[float | None]]:
     return [[None if math.isnan(value) else value for value in row] for row in table.tolist()]
 
 
@@ -143,50 +162,60 @@ def sweep(
     batch: int | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Activation patching: the corrupted text once for each cell, with that one activation of the
-    clean text in its place.
+    """Activation patching: run the corrupted text once per cell, with that activation replaced by
+    the clean run's.
 
-    Heads are patched at all positions, or at those given; the stream and what a layer adds to it at
-    one position each, which may be all of them or those given. An encoder–decoder takes traces, or
-    ids and the `sources` of both. `batch` rows share a pass (as many as fit if not said). Ctrl-C
-    ends the sweep and keeps what was measured.
+    Heads are patched at all positions, or at `positions`; the stream and the layers' updates at one
+    position per cell, over all positions or `positions`. An encoder–decoder takes traces, or ids
+    and the `sources` of both. `batch` is the number of cells per pass (by default as many as fit).
+    Ctrl-C ends the sweep and keeps the measured cells.
     """
-    ground = ground_for(subject, what, stack)
-    good, bad = (
-        question_of(subject, text, source)
+    target = sweep_target(subject, what, stack)
+    clean_prompt, corrupted_prompt = (
+        prompt_of(subject, text, source)
         for text, source in zip((clean, corrupted), sources or (None, None), strict=True)
     )
-    refuse_other_length(ground.tokens(subject, good), ground.tokens(subject, bad))
-    seen = Recorder({what})
-    goal = measured(metric, run(subject, good, seen)[0])
-    start = measured(metric, run(subject, bad, Recorder())[0])
-    if math.isclose(goal, start, rel_tol=1e-6, abs_tol=1e-7):
-        seen_both = f"a metric of {goal:.6g} for the clean and the corrupted text"
-        fix = "choose texts that the metric tells apart"
-        raise InputError(seen_both, expected="two numbers", fix=fix)
-    columns = ground.heads if what in HEADS else tuple(rows_of(positions, seen[ground.place(0)]))
+    check_same_length(
+        target.tokens(subject, clean_prompt), target.tokens(subject, corrupted_prompt)
+    )
+    recorder = Recorder({what})
+    clean_value = evaluate_metric(metric, run_with_edits(subject, clean_prompt, recorder)[0])
+    corrupted_value = evaluate_metric(
+        metric, run_with_edits(subject, corrupted_prompt, Recorder())[0]
+    )
+    if math.isclose(clean_value, corrupted_value, rel_tol=1e-6, abs_tol=1e-7):
+        values = f"a metric of {clean_value:.6g} for the clean and the corrupted text"
+        fix = "choose texts for which the metric differs"
+        raise InputError(values, expected="two different numbers", fix=fix)
+    columns = (
+        target.heads
+        if what in HEADS
+        else tuple(position_indices(positions, recorder[target.place(0)]))
+    )
 
-    def lent(layer: int, column: int) -> Edits:
-        place = ground.place(layer)
+    def patch_cell(layer: int, column: int) -> Edits:
+        place = target.place(layer)
         return (
-            patch(place, seen[place], head=column, positions=positions)
+            patch(place, recorder[place], head=column, positions=positions)
             if what in HEADS
-            else patch(place, seen[place], positions=column)
+            else patch(place, recorder[place], positions=column)
         )
 
-    cells = {cell: lent(*cell) for cell in ground.cells(columns)}
-    raw, complete = run_cells(subject, bad, metric, cells, batch=batch, progress=progress)
-    table = ground.table(raw, columns)
+    cells = {cell: patch_cell(*cell) for cell in target.cells(columns)}
+    raw, complete = run_cells(
+        subject, corrupted_prompt, metric, cells, batch=batch, progress=progress
+    )
+    table = target.table(raw, columns)
     return Sweep(
         subject.name,
         what,
-        ground.stack,
-        named(metric),
+        target.stack,
+        metric_name(metric),
         table,
-        goal,
-        start,
+        clean_value,
+        corrupted_value,
         columns,
-        ground.tokens(subject, bad),
+        target.tokens(subject, corrupted_prompt),
         complete,
     )
 
@@ -203,30 +232,30 @@ def ablation_sweep(
     batch: int | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """The text once for each head, without that head: by how much does the metric change?"""
+    """Run the text once per head with that head ablated, and measure the change of the metric."""
     if what not in HEADS:
         raise InputError(
             f"what={short_repr(what)}",
             expected="heads or cross_heads",
             fix='ablation_sweep(…, what="heads")',
         )
-    question = question_of(subject, text, source)
-    ground = ground_for(subject, what, stack)
-    intact = measured(metric, run(subject, question, Recorder())[0])
+    prompt = prompt_of(subject, text, source)
+    target = sweep_target(subject, what, stack)
+    intact = evaluate_metric(metric, run_with_edits(subject, prompt, Recorder())[0])
     cross = what == "cross_heads"
-    columns = ground.heads
+    columns = target.heads
     cells = {
-        cell: ablate(*cell, stack=ground.stack, cross=cross, by=by)
-        for cell in ground.cells(columns)
+        cell: ablate(*cell, stack=target.stack, cross=cross, by=by)
+        for cell in target.cells(columns)
     }
-    raw, complete = run_cells(subject, question, metric, cells, batch=batch, progress=progress)
-    table = ground.table(raw, columns)
-    tokens = ground.tokens(subject, question)
+    raw, complete = run_cells(subject, prompt, metric, cells, batch=batch, progress=progress)
+    table = target.table(raw, columns)
+    tokens = target.tokens(subject, prompt)
     return Sweep(
         subject.name,
         what,
-        ground.stack,
-        named(metric),
+        target.stack,
+        metric_name(metric),
         table,
         intact,
         None,
@@ -238,34 +267,34 @@ def ablation_sweep(
 
 def run_cells(
     subject: Subject,
-    question: Question,
+    prompt: Prompt,
     metric: Metric,
     cells: Mapping[Cell, Edits],
     *,
     batch: int | None,
     progress: Progress | None,
 ) -> tuple[dict[Cell, float], bool]:
-    """The metric with each cell's edits, several cells a pass; and whether all were measured."""
-    found = dict[Cell, float]()
-    every = list(cells)
-    rows = batch or max(1, TOKENS // (len(question.ids) + len(question.source or ())))
+    """The metric with each cell's edits, several cells per pass; and whether all were measured."""
+    values = dict[Cell, float]()
+    all_cells = list(cells)
+    rows = batch or max(1, MAX_TOKENS_PER_PASS // (len(prompt.ids) + len(prompt.source or ())))
     try:
-        for first in range(0, len(every), rows):
-            group = every[first : first + rows]
+        for first in range(0, len(all_cells), rows):
+            group = all_cells[first : first + rows]
             edits = Edits()
             for row, cell in enumerate(group):
-                edits = edits | {place: in_row(row, edit) for place, edit in cells[cell].items()}
-            logits = run(subject, question, Recorder(edits=edits), rows=len(group))
-            found |= {cell: measured(metric, logits[row]) for row, cell in enumerate(group)}
+                edits = edits | {place: edit_row(row, edit) for place, edit in cells[cell].items()}
+            logits = run_with_edits(subject, prompt, Recorder(edits=edits), rows=len(group))
+            values |= {cell: evaluate_metric(metric, logits[row]) for row, cell in enumerate(group)}
             if progress is not None:
-                progress(len(found), len(every))
+                progress(len(values), len(all_cells))
     except KeyboardInterrupt:
-        return found, len(found) == len(every)
-    return found, True
+        return values, len(values) == len(all_cells)
+    return values, True
 
 
-def in_row(row: int, edit: Edit) -> Edit:
-    """The edit for one row of the batch."""
+def edit_row(row: int, edit: Edit) -> Edit:
+    """The edit, applied to one row of the batch."""
 
     def change(value: Tensor) -> Tensor:
         value = value.clone()
@@ -275,65 +304,71 @@ def in_row(row: int, edit: Edit) -> Edit:
     return change
 
 
-def refuse_other_length(clean: Sequence[Token], corrupted: Sequence[Token]) -> None:
-    """An activation has a place in the other text only if both have the same places."""
+def check_same_length(clean: Sequence[Token], corrupted: Sequence[Token]) -> None:
+    """Patching needs the same positions in both texts."""
     if len(clean) != len(corrupted):
-        shown = [" ".join(repr(token.text) for token in tokens) for tokens in (clean, corrupted)]
-        seen = f"{len(clean)} clean tokens ({shown[0]}) and {len(corrupted)} corrupted ({shown[1]})"
-        raise InputError(seen, expected="the same number", fix="choose words of as many tokens")
+        texts = [" ".join(repr(token.text) for token in tokens) for tokens in (clean, corrupted)]
+        counts = (
+            f"{len(clean)} clean tokens ({texts[0]}) and {len(corrupted)} corrupted ({texts[1]})"
+        )
+        raise InputError(
+            counts, expected="the same number", fix="choose words with the same number of tokens"
+        )
 
 
-# ------------------------------------------------------------------------------- where it is done
+# ----------------------------------------------------------------------------------------- target
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """The layers of one stack, and the quantity that is changed in them."""
+class SweepTarget:
+    """The layers of one stack, and the quantity that is edited in them."""
 
     what: str
     stack: str
-    heads_of: tuple[int, ...]  # of each layer
+    heads_per_layer: tuple[int, ...]
 
     @property
     def heads(self) -> tuple[int, ...]:
-        return tuple(range(max(self.heads_of)))
+        return tuple(range(max(self.heads_per_layer)))
 
     def place(self, layer: int) -> Place:
         return self.stack, layer, self.what
 
     def cells(self, columns: Sequence[int]) -> list[Cell]:
-        """Every layer with every head that it has, or with every position."""
-        every = [(layer, column) for layer in range(len(self.heads_of)) for column in columns]
+        """Every (layer, head) that exists, or every (layer, position)."""
+        every = [
+            (layer, column) for layer in range(len(self.heads_per_layer)) for column in columns
+        ]
         return [
             (layer, column)
             for layer, column in every
-            if self.what not in HEADS or column < self.heads_of[layer]
+            if self.what not in HEADS or column < self.heads_per_layer[layer]
         ]
 
-    def tokens(self, subject: Subject, question: Question) -> tuple[Token, ...]:
-        """What the stack reads."""
-        if self.stack == "encoder" and question.source is not None:
+    def tokens(self, subject: Subject, prompt: Prompt) -> tuple[Token, ...]:
+        """The tokens that the stack reads."""
+        if self.stack == "encoder" and prompt.source is not None:
             return read_tokens(
-                subject.tokenizer, question.source, question.source_text or None, source=True
+                subject.tokenizer, prompt.source, prompt.source_text or None, source=True
             )
         return read_tokens(
-            subject.tokenizer, question.ids, question.text or None, source=question.source is None
+            subject.tokenizer, prompt.ids, prompt.text or None, source=prompt.source is None
         )
 
     def table(
-        self, found: Mapping[Cell, float], columns: Sequence[int]
+        self, values: Mapping[Cell, float], columns: Sequence[int]
     ) -> Float[Tensor, "layers columns"]:
-        """What was found, by layer and column."""
+        """The values as a table; NaN where missing."""
         return torch.tensor(
             [
-                [found.get((layer, column), math.nan) for column in columns]
-                for layer in range(len(self.heads_of))
+                [values.get((layer, column), math.nan) for column in columns]
+                for layer in range(len(self.heads_per_layer))
             ]
         )
 
 
-def ground_for(subject: Subject, what: str, stack: str | None) -> Ground:
-    """The stack that is meant (the last, unless one is named), if it has such a part."""
+def sweep_target(subject: Subject, what: str, stack: str | None) -> SweepTarget:
+    """The named stack (the last by default), if it has the quantity."""
     stacks = subject.running.config.stacks
     if what not in (*HEADS, *STREAM):
         raise InputError(
@@ -358,4 +393,4 @@ def ground_for(subject: Subject, what: str, stack: str | None) -> Ground:
             expected="an encoder–decoder",
             fix=f"what={what[6:]!r}",
         )
-    return Ground(what, stack, heads)
+    return SweepTarget(what, stack, heads)

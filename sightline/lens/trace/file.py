@@ -1,9 +1,9 @@
-"""A trace as one file: tensors as safetensors, the rest as JSON in the file's head. Reading it
-needs neither the model nor pickle.
+"""A trace as one safetensors file, with everything else as JSON in its metadata. Reading needs
+neither the model nor pickle.
 
-The head has a SHA-256 of the JSON and of every tensor: a file in which anything was changed is
-refused. What it says is checked all the same, for files of earlier versions have no sum, and
-strangers can write one that fits.
+The metadata has a SHA-256 of the JSON and of every tensor: a file with any change is refused. The
+content is validated all the same, since files of earlier versions have no digest, and an untrusted
+file can have a valid one.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ from sightline.lens.trace.subject import Token
 from sightline.lens.trace.trace import Trace
 from sightline.record import Place
 
-FORM = "sightline trace 2"
-WITHOUT_SUM = "sightline trace 1"  # as earlier versions wrote it
-AGAIN = "model.trace(text).save(file)"
+FORMAT = "sightline trace 2"
+FORMAT_WITHOUT_DIGEST = "sightline trace 1"  # written by earlier versions
+FIX = "model.trace(text).save(file)"
 Tensors = dict[str, Tensor]
 
 
 def save_trace(trace: Trace, file: Path) -> Path:
-    """Written beside its place first, then moved there, so that a file is whole or not there."""
+    """Write a trace atomically: to a temporary file that is then renamed."""
     tensors: Tensors = {"logits": trace.logits}
-    looks = [_look_out(f"look.{n}", look, tensors) for n, look in enumerate(trace.looks.values())]
-    kept = [
+    layers = [
+        _layer_to_json(f"look.{n}", look, tensors) for n, look in enumerate(trace.looks.values())
+    ]
+    recorded = [
         {"place": list(place), "tensor": _put(tensors, f"kept.{n}", value)}
         for n, (place, value) in enumerate(trace.kept.items())
     ]
-    said = {
+    data = {
         "name": trace.name,
         "config": to_plain(trace.config),
         "text": trace.text,
@@ -54,41 +56,44 @@ def save_trace(trace: Trace, file: Path) -> Path:
         "tokens": [asdict(token) for token in trace.tokens],
         "source": None if trace.source is None else [asdict(token) for token in trace.source],
         "rows": [trace.rows.start, trace.rows.stop],
-        "looks": looks,
-        "kept": kept,
+        "looks": layers,
+        "kept": recorded,
         "notes": list(trace.notes),
     }
-    whole = {
+    contiguous = {
         name: value.detach().clone(memory_format=torch.contiguous_format)
         for name, value in tensors.items()
     }
     try:
-        text = json.dumps(said)
+        text = json.dumps(data)
         with atomic_write(file) as part:
             save_file(
-                whole, part.name, {"form": FORM, "trace": text, "sha256": digest(FORM, text, whole)}
+                contiguous,
+                part.name,
+                {"form": FORMAT, "trace": text, "sha256": trace_digest(FORMAT, text, contiguous)},
             )
     except (OSError, SafetensorError) as error:
         raise InputError(
-            f"{file} cannot be written: {_short(error)}", fix="give a place that can be written to"
+            f"{file} cannot be written: {_one_line(error)}",
+            fix="give a place that can be written to",
         ) from None
     return file
 
 
 def open_trace(file: Path) -> Trace:
-    """What `save_trace` wrote; anything else is refused."""
-    head, tensors = _opened(file)
+    """Read a file of `save_trace`; anything else is refused."""
+    head, tensors = _read_file(file)
     form = head.get("form")
-    if form not in (FORM, WITHOUT_SUM):
-        raise InputError(f"{file} is no trace", expected=f"{FORM!r} in its head", fix=AGAIN)
+    if form not in (FORMAT, FORMAT_WITHOUT_DIGEST):
+        raise InputError(f"{file} is not a trace", expected=f"{FORMAT!r} in its metadata", fix=FIX)
     try:
         text = head["trace"]
-        if form == FORM or "sha256" in head:
+        if form == FORMAT or "sha256" in head:
             _require(
-                head.get("sha256") == digest(form, text, tensors),
-                "its content is not what its SHA-256 says",
+                head.get("sha256") == trace_digest(form, text, tensors),
+                "its content does not match its SHA-256",
             )
-        return _trace_in(json.loads(text), tensors)
+        return _trace_from_json(json.loads(text), tensors)
     except (
         SightlineError,
         ArithmeticError,
@@ -99,19 +104,19 @@ def open_trace(file: Path) -> Trace:
         ValueError,
     ) as error:
         raise InputError(
-            f"{file} is a damaged trace: {_short(error)}",
-            expected="all that trace.save wrote",
-            fix=AGAIN,
+            f"{file} is a damaged trace: {_one_line(error)}",
+            expected="a complete file of trace.save",
+            fix=FIX,
         ) from None
 
 
-def digest(form: str, text: str, tensors: Tensors) -> str:
-    """SHA-256 of all that a trace's file says."""
-    found = hashlib.sha256(json.dumps([form, text]).encode())
+def trace_digest(form: str, text: str, tensors: Tensors) -> str:
+    """SHA-256 of the format, the JSON and every tensor."""
+    digest = hashlib.sha256(json.dumps([form, text]).encode())
     for name, tensor in sorted(tensors.items()):
-        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        found.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -119,26 +124,26 @@ def _require(holds: bool, otherwise: str) -> None:
         raise InputError(otherwise)
 
 
-def _opened(file: Path) -> tuple[dict[str, str], Tensors]:
-    """The file's head and its tensors."""
+def _read_file(file: Path) -> tuple[dict[str, str], Tensors]:
+    """The file's metadata and its tensors."""
     if not file.is_file():
-        raise InputError(f"{file} is no file", expected="one that trace.save wrote", fix=AGAIN)
+        raise InputError(f"{file} is not a file", expected="one that trace.save wrote", fix=FIX)
     try:
         with safe_open(file, framework="pt") as opened:
             names = opened.keys()
             return opened.metadata() or {}, {
                 name: opened.get_tensor(name).clone() for name in names
-            }  # aligned, for the same bits
+            }  # clones are aligned, so that kernels give the same bits
     except (OSError, SafetensorError) as error:
         raise InputError(
-            f"{file} is no trace: {_short(error)}",
+            f"{file} is not a trace: {_one_line(error)}",
             expected="a file that trace.save wrote",
-            fix=AGAIN,
+            fix=FIX,
         ) from None
 
 
-def _short(error: BaseException) -> str:
-    """An error's words, in one line."""
+def _one_line(error: BaseException) -> str:
+    """The message of an error, in one line."""
     words = (
         error.seen
         if isinstance(error, SightlineError)
@@ -147,40 +152,42 @@ def _short(error: BaseException) -> str:
     return " ".join(words.split())[:200]
 
 
-def _trace_in(said: dict[str, Any], tensors: Tensors) -> Trace:
-    """The trace that a head describes."""
-    looks = [_look_in(look, tensors) for look in said["looks"]]
+def _trace_from_json(data: dict[str, Any], tensors: Tensors) -> Trace:
+    """The trace that the JSON describes."""
+    layers = [_layer_from_json(look, tensors) for look in data["looks"]]
     logits = _take(tensors, "logits")
-    _require(logits.is_floating_point(), "the logits are no floating-point numbers")
+    _require(logits.is_floating_point(), "the logits are not floating-point numbers")
     for name in ("name", "text", "source_text"):
-        _require(isinstance(said[name], str), f"its {name} is no text")
-    notes = tuple(said.get("notes", ()))  # files of earlier versions have none
-    _require(all(isinstance(note, str) for note in notes), "its notes are no text")
-    found = Trace(
-        name=said["name"],
-        config=from_plain(ModelConfig, said["config"]),
-        tokens=_tokens(said["tokens"]),
+        _require(isinstance(data[name], str), f"its {name} is not a string")
+    notes = tuple(data.get("notes", ()))  # files of earlier versions have none
+    _require(all(isinstance(note, str) for note in notes), "its notes are not strings")
+    trace = Trace(
+        name=data["name"],
+        config=from_plain(ModelConfig, data["config"]),
+        tokens=_parse_tokens(data["tokens"]),
         answer=lambda: logits,
-        looks={look.site: look for look in looks},
-        text=said["text"],
-        source=None if said["source"] is None else _tokens(said["source"]),
-        source_text=said["source_text"],
-        rows=range(*said["rows"]),
-        kept={_place(entry["place"]): _take(tensors, entry["tensor"]) for entry in said["kept"]},
+        looks={look.site: look for look in layers},
+        text=data["text"],
+        source=None if data["source"] is None else _parse_tokens(data["source"]),
+        source_text=data["source_text"],
+        rows=range(*data["rows"]),
+        kept={
+            _parse_place(entry["place"]): _take(tensors, entry["tensor"]) for entry in data["kept"]
+        },
         notes=notes,
     )
-    _check_trace(found)
-    return found
+    _check_trace(trace)
+    return trace
 
 
 def _check_trace(trace: Trace) -> None:
-    """Rows are tokens, and every layer is one of the model's and looks at the tokens that it can
-    look at."""
+    """Check that rows are tokens, and that every layer exists in the model and has one key per
+    token."""
     rows = trace.rows
     stacks = trace.config.stacks
     _require(
         0 <= rows.start <= rows.stop <= len(trace.tokens) and rows.step == 1,
-        "its rows are not among its tokens",
+        "its rows are not a range of its tokens",
     )
     for (stack, layer, cross), look in trace.looks.items():
         _require(
@@ -188,41 +195,42 @@ def _check_trace(trace: Trace) -> None:
             f"the model has no layer {layer} in its {stack}",
         )
         block = stacks[stack].block(layer)
-        form = block.cross_attention if cross else block.attention
+        attention = block.cross_attention if cross else block.attention
         _require(
-            form is not None and (form.heads, form.kv_heads) == (look.heads, look.key.shape[1]),
-            "its heads are not the model's",
+            attention is not None
+            and (attention.heads, attention.kv_heads) == (look.heads, look.key.shape[1]),
+            "its number of heads is not the model's",
         )
-        queried = trace.tokens_of(stack)
-        seen = trace.source if cross else trace.tokens_of(stack)
+        query_tokens = trace.tokens_of(stack)
+        key_tokens = trace.source if cross else trace.tokens_of(stack)
         _require(
-            seen is not None and look.key.shape[2] == len(seen),
-            f"{stack} layer {layer} has other keys than tokens",
+            key_tokens is not None and look.key.shape[2] == len(key_tokens),
+            f"{stack} layer {layer} does not have one key per token",
         )
-        asking = len(queried) if queried is not trace.tokens else len(rows)
-        _require(look.queries == asking, f"{stack} layer {layer} has other queries than rows")
+        queries = len(query_tokens) if query_tokens is not trace.tokens else len(rows)
+        _require(look.queries == queries, f"{stack} layer {layer} does not have one query per row")
 
 
-def _place(said: list[Any]) -> Place:
-    stack, layer, name = said
+def _parse_place(data: list[Any]) -> Place:
+    stack, layer, name = data
     _require(
         isinstance(stack, str) and isinstance(name, str) and (layer is None or type(layer) is int),
-        "a recorded place is none",
+        "a recorded place is malformed",
     )
     return stack, layer, name
 
 
-def _tokens(said: list[dict[str, Any]]) -> tuple[Token, ...]:
-    found = tuple(Token(**token) for token in said)
-    for token in found:
+def _parse_tokens(data: list[dict[str, Any]]) -> tuple[Token, ...]:
+    tokens = tuple(Token(**token) for token in data)
+    for token in tokens:
         _require(
             type(token.id) is int and isinstance(token.text, str), "a token has no id or no text"
         )
         _require(
             all(place is None or type(place) is int for place in (token.start, token.end)),
-            "a token stands nowhere",
+            "a token's span is malformed",
         )
-    return found
+    return tokens
 
 
 def _take(tensors: Tensors, name: str) -> Tensor:
@@ -236,8 +244,8 @@ def _put(tensors: Tensors, name: str, value: Tensor) -> str:
     return name
 
 
-def _look_out(name: str, look: Look, tensors: Tensors) -> dict[str, Any]:
-    """One layer: tensors into the pile, the rest as JSON."""
+def _layer_to_json(name: str, look: Look, tensors: Tensors) -> dict[str, Any]:
+    """One layer as JSON; its tensors are added to `tensors`."""
     scoring = look.scoring
     mask = look.scoring.mask
     parts = {
@@ -265,67 +273,65 @@ def _look_out(name: str, look: Look, tensors: Tensors) -> dict[str, Any]:
         "causal": mask.causal,
         "window": mask.window,
         "offset": mask.offset,
-        "bias": _bias_out(f"{name}.bias", scoring.bias, tensors),
+        "bias": _bias_to_json(f"{name}.bias", scoring.bias, tensors),
     }
 
 
-def _look_in(said: dict[str, Any], tensors: Tensors) -> Look:
-    parts = {part: _take(tensors, name) for part, name in said["tensors"].items()}
+def _layer_from_json(data: dict[str, Any], tensors: Tensors) -> Look:
+    parts = {part: _take(tensors, name) for part, name in data["tensors"].items()}
     query, key, query_at, key_at = (parts[name] for name in ("query", "key", "query_at", "key_at"))
-    _check_parts(str(said["site"]), parts)
+    _check_parts(str(data["site"]), parts)
     for name in ("window", "offset"):
-        _require(said[name] is None or type(said[name]) is int, f"its {name} is no number")
-    _require(type(said["causal"]) is bool, "a mask is neither causal nor not")
+        _require(data[name] is None or type(data[name]) is int, f"its {name} is not an integer")
+    _require(type(data["causal"]) is bool, "causal is not a boolean")
     _require(
-        _is_finite(said["scale"]) and (said["softcap"] is None or _is_finite(said["softcap"])),
-        "a score is scaled by no number",
+        _is_finite(data["scale"]) and (data["softcap"] is None or _is_finite(data["softcap"])),
+        "a scale or soft-cap is not a finite number",
     )
     mask = Mask(
         query_at,
         key_at,
-        said["causal"],
-        said["window"],
-        said["offset"],
+        data["causal"],
+        data["window"],
+        data["offset"],
         parts.get("query_in"),
         parts.get("key_in"),
     )
-    bias = _bias_in(said["bias"], tensors)
+    bias = _bias_from_json(data["bias"], tensors)
     _check_bias(bias, (1, query.shape[1], query.shape[2], key.shape[2]))
-    scoring = Scoring(mask, said["scale"], bias, said["softcap"], parts.get("sinks"))
-    stack, layer, cross = said["site"]
+    scoring = Scoring(mask, data["scale"], bias, data["softcap"], parts.get("sinks"))
+    stack, layer, cross = data["site"]
     _require(
         isinstance(stack, str) and type(layer) is int and type(cross) is bool,
-        "a layer stands nowhere",
+        "a layer's site is malformed",
     )
     return Look((stack, layer, cross), query, key, parts.get("value"), scoring, parts.get("given"))
 
 
 def _check_parts(site: str, parts: Tensors) -> None:
-    """Shapes that fit each other, and kinds of numbers that can be computed with."""
+    """Check that shapes and dtypes are consistent."""
     query = parts["query"]
     key = parts["key"]
-    _require(
-        query.ndim == key.ndim == 4, f"{site} has tensors of shapes that do not fit each other"
-    )
+    _require(query.ndim == key.ndim == 4, f"{site} has tensors of inconsistent shapes")
     (batch, heads, queries, dim), (kv_heads, keys) = query.shape, key.shape[1:3]
     value_dim = parts["value"].shape[-1:] if "value" in parts else ()
-    wanted = {
+    shapes = {
         "query": (1, heads, queries, dim),
         "key": (1, kv_heads, keys, dim),
         "value": (1, kv_heads, keys, *value_dim),
     }
-    wanted |= {
+    shapes |= {
         "given": (1, heads, queries, keys),
         "sinks": (heads,),
         "query_at": (1, queries),
         "key_at": (1, keys),
     }
-    wanted |= {"query_in": (1, queries), "key_in": (1, keys)}
-    _require(parts.keys() <= wanted.keys(), f"{site} has a tensor that no layer has")
-    fits = all(tuple(tensor.shape) == wanted[name] for name, tensor in parts.items())
+    shapes |= {"query_in": (1, queries), "key_in": (1, keys)}
+    _require(parts.keys() <= shapes.keys(), f"{site} has an unknown tensor")
+    fits = all(tuple(tensor.shape) == shapes[name] for name, tensor in parts.items())
     _require(
         fits and batch == 1 and kv_heads > 0 and heads % kv_heads == 0,
-        f"{site} has tensors of shapes that do not fit each other",
+        f"{site} has tensors of inconsistent shapes",
     )
     for name, tensor in parts.items():
         at = name.endswith(("_at", "_in"))
@@ -342,12 +348,12 @@ def _is_finite(value: Any) -> bool:
 
 
 def _check_bias(bias: Bias | None, shape: tuple[int, int, int, int]) -> None:
-    """`shape` is what the scores have."""
+    """Check a bias against the `shape` of the scores."""
     heads = shape[1]
     if isinstance(bias, ALiBiBias):
         _require(
             len(bias.slopes) == heads and all(map(_is_finite, bias.slopes)),
-            "ALiBi's slopes are not one for each head",
+            "ALiBi does not have one slope per head",
         )
     elif isinstance(bias, TableBias):
         fits = (
@@ -361,18 +367,20 @@ def _check_bias(bias: Bias | None, shape: tuple[int, int, int, int]) -> None:
             and type(bias.max_distance) is int
             and bias.max_distance > 0
             and type(bias.causal) is bool,
-            "T5's bias is none",
+            "T5's bias is malformed",
         )
     elif isinstance(bias, TensorBias):
         values = bias.values
         fits = values.ndim == 4 and all(
-            size in (1, wanted) for size, wanted in zip(values.shape, shape, strict=True)
+            size in (1, expected) for size, expected in zip(values.shape, shape, strict=True)
         )
-        _require(fits and values.is_floating_point(), "a bias has another shape than the scores")
+        _require(
+            fits and values.is_floating_point(), "a bias does not have the shape of the scores"
+        )
 
 
-def _bias_out(name: str, bias: Bias | None, tensors: Tensors) -> dict[str, Any] | None:
-    """A bias is a function of positions; what makes it is written, not its values."""
+def _bias_to_json(name: str, bias: Bias | None, tensors: Tensors) -> dict[str, Any] | None:
+    """A bias as JSON: its parameters, not its values, where it is a function of positions."""
     if bias is None:
         return None
     if isinstance(bias, ALiBiBias):
@@ -389,17 +397,17 @@ def _bias_out(name: str, bias: Bias | None, tensors: Tensors) -> dict[str, Any] 
         return {"kind": "given", "values": _put(tensors, name, bias.values)}
     raise InputError(
         f"a bias of kind {type(bias).__name__}",
-        expected="ALiBi's, T5's or a given one",
+        expected="ALiBi, T5's table or given values",
         fix="trace without the edit",
     )
 
 
-def _bias_in(said: dict[str, Any] | None, tensors: Tensors) -> Bias | None:
-    if said is None:
+def _bias_from_json(data: dict[str, Any] | None, tensors: Tensors) -> Bias | None:
+    if data is None:
         return None
-    if said["kind"] == "alibi":
-        return ALiBiBias(tuple(said["slopes"]))
-    if said["kind"] == "given":
-        return TensorBias(_take(tensors, said["values"]))
-    _require(said["kind"] == "relative", "a bias is of an unknown kind")
-    return TableBias(_take(tensors, said["table"]), said["max_distance"], said["causal"])
+    if data["kind"] == "alibi":
+        return ALiBiBias(tuple(data["slopes"]))
+    if data["kind"] == "given":
+        return TensorBias(_take(tensors, data["values"]))
+    _require(data["kind"] == "relative", "a bias is of an unknown kind")
+    return TableBias(_take(tensors, data["table"]), data["max_distance"], data["causal"])

@@ -1,10 +1,10 @@
-"""One attention layer as a pass of the fused kernel left it: q and k, and all that stands between
-q·k and the softmax.
+"""One attention layer of a pass of the fused kernel: q and k, and everything between q·k and the
+softmax.
 
-    scores  = q kᵀ · scale + bias            any row, head or tile of it, made when asked for
+    scores  = q kᵀ · scale + bias            any row, head or tile, computed on demand
     weights = softmax(scores)
 
-Memory is O(time): the maps themselves are never kept.
+Memory is O(time): the maps are never stored.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Rows = SupportsIndex | slice | Sequence[SupportsIndex] | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Look:
-    """q, k and v (as the kernel got them) of one attention layer, and its scoring. The batch is one
-    text (`of` takes it out of many)."""
+    """q, k and v (as the kernel received them) of one attention layer, and its scoring. The batch
+    is one text (`of` selects one of many)."""
 
     site: Site
     query: Float[Tensor, "1 heads query head_dim"]
@@ -47,8 +47,14 @@ class Look:
     value: Float[Tensor, "1 kv_heads key value_dim"] | None
     scoring: Scoring
     given: Float[Tensor, "1 heads query key"] | None = (
-        None  # weights that an edit has made: q and k do not give them
+        None  # weights set by an edit, which q and k do not reproduce
     )
+
+    def __repr__(self) -> str:
+        stack, layer, cross = self.site
+        kind = " cross-attention" if cross else ""
+        sizes = f"{self.heads} heads, {self.queries} queries × {self.key.shape[2]} keys"
+        return f"<Look {stack} layer {layer}{kind}: {sizes}>"
 
     @property
     def heads(self) -> int:
@@ -64,33 +70,33 @@ class Look:
         return repeat_kv_heads(self.key, self.heads)
 
     def weights(self, head: int | None = None, rows: Rows = None) -> Map:
-        """softmax(q kᵀ · scale + bias): `[heads, query, key]`, or `[query, key]` of one head; some
-        rows of it if asked."""
+        """softmax(q kᵀ · scale + bias): `[heads, query, key]`, or `[query, key]` of one head; or
+        some rows of these."""
         if self.given is not None:
-            found = self.only(head).given[0][:, list(checked_rows(rows, self.queries))]  # pyright: ignore[reportOptionalSubscript]
-            return shaped(found, head, rows)
+            weights = self.only(head).given[0][:, list(checked_rows(rows, self.queries))]  # pyright: ignore[reportOptionalSubscript]
+            return squeeze_selection(weights, head, rows)
         return self._rebuilt(attention_weights, head, rows)
 
     def scores(self, head: int | None = None, rows: Rows = None) -> Map:
-        """q kᵀ · scale + bias, and −∞ where a token may not look."""
+        """q kᵀ · scale + bias; −∞ where masked."""
         return self._rebuilt(_masked_scores, head, rows)
 
     @torch.no_grad()
     def mixed(self, head: int | None = None) -> Float[Tensor, "*heads query value_dim"]:
-        """Σ_j w_ij v_j: each head's answer, before the output projection."""
+        """Σ_j w_ij v_j: each head's output, before the output projection."""
         look = self.only(head)
-        answers = [
+        bands = [
             mix(look.weights(rows=band)[None], look.needed_value())[0]
             for band in look.bands(range(look.queries))
         ]
-        found = torch.cat(answers, dim=1)
-        return found if head is None else found[0]
+        mixed = torch.cat(bands, dim=1)
+        return mixed if head is None else mixed[0]
 
     def only(self, head: int | None) -> Look:
-        """The same with one head; with all of them if none is named."""
+        """The layer with one head only; unchanged if `head` is None."""
         if head is None:
             return self
-        head = checked("head", head, self.heads)
+        head = checked_index("head", head, self.heads)
         shared = head * self.key.shape[1] // self.heads
         value = None if self.value is None else self.value[:, shared : shared + 1]
         bias = None if self.scoring.bias is None else bias_of_head(self.scoring.bias, head)
@@ -102,8 +108,8 @@ class Look:
         return replace(self, query=query, key=key, value=value, scoring=scoring, given=given)
 
     def of(self, text: int) -> Look:
-        """The same with one text of a batch, padding and all."""
-        text = checked("text", text, self.query.shape[0])
+        """The layer with one text of a batch, padding included."""
+        text = checked_index("text", text, self.query.shape[0])
         pick: Callable[[Tensor], Tensor] = lambda x: x if x.shape[0] == 1 else x[text : text + 1]  # noqa: E731
         mask = self.scoring.mask
         bias = self.scoring.bias
@@ -129,7 +135,7 @@ class Look:
         )
 
     def needed_value(self) -> Float[Tensor, "1 kv_heads key value_dim"]:
-        """v, if it was kept."""
+        """v, if it was recorded."""
         if self.value is None:
             raise InputError(
                 "a trace without values",
@@ -139,57 +145,61 @@ class Look:
         return self.value
 
     def bands(self, rows: Sequence[int]) -> list[slice]:
-        """Runs of neighbouring rows, each no larger than a tile."""
-        most = max(1, TILE // max(1, self.heads * self.key.shape[2]))
-        found = list[slice]()
+        """Runs of consecutive rows, each within one tile of memory."""
+        max_rows = max(1, TILE // max(1, self.heads * self.key.shape[2]))
+        bands = list[slice]()
         for row in rows:
-            if found and row == found[-1].stop and row - found[-1].start < most:
-                found[-1] = slice(found[-1].start, row + 1)
+            if bands and row == bands[-1].stop and row - bands[-1].start < max_rows:
+                bands[-1] = slice(bands[-1].start, row + 1)
             else:
-                found.append(slice(row, row + 1))
-        return found
+                bands.append(slice(row, row + 1))
+        return bands
 
     @torch.no_grad()
     def _rebuilt(
         self, formula: Callable[[Tensor, Tensor, Scoring], Tensor], head: int | None, rows: Rows
     ) -> Map:
-        """The formula for these rows, a band at a time, in float32 at least."""
+        """The formula for these rows, by bands, in at least float32."""
         look = self.only(head)
-        chosen = checked_rows(rows, self.queries)
+        selected = checked_rows(rows, self.queries)
         key, everything = (
             look.key.contiguous(),
             slice(0, self.key.shape[2]),
-        )  # one layout, so that a saved trace gives the same bits
+        )  # contiguous, so that a saved trace gives the same bits
         dtype = torch.promote_types(self.query.dtype, torch.float32)
-        found = torch.empty(
-            look.heads, len(chosen), self.key.shape[2], device=self.query.device, dtype=dtype
+        result = torch.empty(
+            look.heads, len(selected), self.key.shape[2], device=self.query.device, dtype=dtype
         )
         done = 0
-        for band in look.bands(chosen):
+        for band in look.bands(selected):
             count = band.stop - band.start
-            found[:, done : done + count] = formula(
+            result[:, done : done + count] = formula(
                 look.query[:, :, band].contiguous(), key, look.scoring.tile(band, everything)
             )[0]
             done += count
-        return shaped(found, head, rows)
+        return squeeze_selection(result, head, rows)
 
 
-def shaped(found: Float[Tensor, "heads query key"], head: int | None, rows: Rows) -> Map:
-    """Without the axis of a single head, or of a single row."""
-    found = found if head is None else found[0]
-    return found[..., 0, :] if isinstance(rows, SupportsIndex) and not are_many(rows) else found
+def squeeze_selection(
+    values: Float[Tensor, "heads query key"], head: int | None, rows: Rows
+) -> Map:
+    """The map without the axis of a single head, or of a single row."""
+    values = values if head is None else values[0]
+    return (
+        values[..., 0, :] if isinstance(rows, SupportsIndex) and not is_row_list(rows) else values
+    )
 
 
 def _masked_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     return attention_scores(query, key, scoring).masked_fill(~scoring.mask.allowed(), -torch.inf)
 
 
-# --------------------------------------------------------------------------- biases, as they were
+# ----------------------------------------------------------------------------------------- biases
 
 
 @dataclass(frozen=True)
 class HeadBias:
-    """One head's part of a bias of another kind."""
+    """One head of a bias of another kind."""
 
     bias: Bias
     head: int
@@ -205,7 +215,7 @@ class HeadBias:
 
 
 def bias_of_head(bias: Bias, head: int) -> Bias:
-    """One head's part of a bias, without making the others' where that can be helped."""
+    """One head of a bias, without computing the other heads where possible."""
     if isinstance(bias, ALiBiBias):
         return ALiBiBias(bias.slopes[head : head + 1])
     if isinstance(bias, TableBias):
@@ -213,8 +223,8 @@ def bias_of_head(bias: Bias, head: int) -> Bias:
     return HeadBias(bias, head)
 
 
-def frozen(scoring: Scoring) -> Scoring:
-    """The same, with copies of what a later training step would change."""
+def copy_scoring(scoring: Scoring) -> Scoring:
+    """The scoring with copies of its parameters, so that later training does not change it."""
     bias = scoring.bias
     sinks = scoring.sinks
     if isinstance(bias, RelativeTable):
@@ -222,26 +232,26 @@ def frozen(scoring: Scoring) -> Scoring:
     return replace(scoring, bias=bias, sinks=None if sinks is None else sinks.detach().clone())
 
 
-# ------------------------------------------------------------------------------- numbers that fit
+# ---------------------------------------------------------------------------------------- indices
 
 
-def checked(what: str, number: SupportsIndex, count: int) -> int:
-    """One of `count`, counted from 0, or from the end when negative."""
+def checked_index(what: str, number: SupportsIndex, count: int) -> int:
+    """An index below `count`, from the end when negative; as a number from 0."""
     try:
-        found = count if isinstance(number, bool) else operator.index(number)
+        index = count if isinstance(number, bool) else operator.index(number)
     except TypeError:
-        found = count
-    if not -count <= found < count:
+        index = count
+    if not -count <= index < count:
         raise InputError(
             f"{what} {short_repr(number)}",
             expected=f"0 to {count - 1}",
             fix=f"{what}={count - 1} is the last",
         )
-    return found % count
+    return index % count
 
 
 def checked_rows(rows: Rows, count: int) -> Sequence[int]:
-    """Rows that there are."""
+    """The selected rows, checked."""
     if rows is None:
         return range(count)
     if isinstance(rows, slice):
@@ -249,9 +259,7 @@ def checked_rows(rows: Rows, count: int) -> Sequence[int]:
             return range(count)[rows]
         except (TypeError, ValueError):
             raise InputError(
-                f"rows {short_repr(rows)}",
-                expected="a slice of whole numbers",
-                fix="rows=slice(0, 5)",
+                f"rows {short_repr(rows)}", expected="a slice of integers", fix="rows=slice(0, 5)"
             ) from None
     if isinstance(rows, str) or not isinstance(rows, SupportsIndex | Iterable):
         raise InputError(
@@ -260,22 +268,23 @@ def checked_rows(rows: Rows, count: int) -> Sequence[int]:
             fix="rows=-1 is the last",
         )
     return [
-        checked("row", row, count)
-        for row in (rows if are_many(rows) else [cast(SupportsIndex, rows)])
+        checked_index("row", row, count)
+        for row in (rows if is_row_list(rows) else [cast(SupportsIndex, rows)])
     ]
 
 
-def are_many(rows: SupportsIndex | Iterable[SupportsIndex]) -> TypeGuard[Iterable[SupportsIndex]]:
-    """Whether these are several rows; a tensor or array says so by its axes."""
+def is_row_list(
+    rows: SupportsIndex | Iterable[SupportsIndex],
+) -> TypeGuard[Iterable[SupportsIndex]]:
+    """Whether these are several rows; tensors and arrays by their number of axes."""
     return bool(getattr(rows, "ndim", isinstance(rows, Iterable)))
 
 
-# ---------------------------------------------------------------------------------- what was kept
+# --------------------------------------------------------------------------------------- recorder
 
 
 def look_at(recorder: Recorder, transformer: Transformer, site: Site) -> Look:
-    """What a recorder kept of one attention layer: it must have been asked for query, key, mask and
-    bias."""
+    """One attention layer from a recorder that has its query, key, mask and bias."""
     stack, layer, cross = site
     prefix = "cross_" if cross else ""
     query, key, mask, bias = (
@@ -285,7 +294,12 @@ def look_at(recorder: Recorder, transformer: Transformer, site: Site) -> Look:
         recorder.kept.get((stack, layer, prefix + name)) for name in ("value", "weights")
     )
     return Look(
-        site, query, key, value, frozen(attention_at(transformer, site).scoring(mask, bias)), given
+        site,
+        query,
+        key,
+        value,
+        copy_scoring(attention_at(transformer, site).scoring(mask, bias)),
+        given,
     )
 
 
@@ -298,11 +312,11 @@ def attention_at(transformer: Transformer, site: Site) -> Attention:
 
 def sites_of(transformer: Transformer) -> list[Site]:
     """Every attention layer of a model, encoder first."""
-    found: list[Site] = []
+    sites: list[Site] = []
     for stack in (transformer.encoder, transformer.decoder):
         for layer in range(0 if stack is None else stack.config.layers):
             assert stack is not None
-            found.append((stack.name, layer, False))
+            sites.append((stack.name, layer, False))
             if stack.config.block(layer).cross_attention is not None:
-                found.append((stack.name, layer, True))
-    return found
+                sites.append((stack.name, layer, True))
+    return sites

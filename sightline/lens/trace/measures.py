@@ -1,13 +1,13 @@
-"""Plain numbers about attention and the residual stream, by layer and head.
+"""Summary statistics of attention and the residual stream, by layer and head.
 
-    entropy   H_i = −Σ_j w_ij ln w_ij    in nats; exp(H_i) is the effective number of keys that a
-                                         query looks at
-    span      Σ_j w_ij |i − j|           how far it looks, in tokens
-    first     w_i0                       what goes to the first token, the usual sink
+    entropy   H_i = −Σ_j w_ij ln w_ij    in nats; exp(H_i) is the effective number of keys of a
+                                         query
+    span      Σ_j w_ij |i − j|           mean attention distance, in tokens
+    first     w_i0                       weight on the first token, the usual sink
     norm      ‖x_n‖                      of the stream that enters block n
 
-Each is a mean over queries. Where heads have learned sinks, the weights on real keys are made to
-sum to 1 first.
+Each is a mean over queries. With learned sinks, the weights on real keys are renormalized to sum to
+1 first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from sightline.errors import InputError
 from sightline.lens.attributions.frozen import streams_of
 from sightline.lens.trace.layer import Look
-from sightline.lens.trace.prompt import Text, seen
+from sightline.lens.trace.prompt import Text, trace_prompt
 from sightline.lens.trace.subject import Subject, Token
 from sightline.lens.trace.trace import Trace
 
@@ -32,11 +32,11 @@ Table = Float[Tensor, "layer head"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionMeasures:
-    """One number per layer and head; NaN where a layer has fewer heads than another. `layers` says
-    which layers the rows are.
+    """One number per layer and head; NaN where a layer has fewer heads than another. `layers` are
+    the layers of the rows.
 
-    `keys` is the mean of exp(H_i). `first` leaves out queries that have no choice (the first token
-    of a causal text). `span` is None for cross-attention: two texts have no common distance."""
+    `keys` is the mean of exp(H_i). `first` leaves out queries with a single visible key (the first
+    token of a causal model). `span` is None for cross-attention, where distances are undefined."""
 
     name: str
     stack: str
@@ -47,16 +47,21 @@ class AttentionMeasures:
     first: Table
     span: Table | None
 
+    def __repr__(self) -> str:
+        kind = " cross-attention" if self.cross else ""
+        layers, heads = self.entropy.shape
+        name = self.name or "a model"
+        return f"<AttentionMeasures of {name} {self.stack}{kind}: {layers} layers × {heads} heads>"
+
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return _plain(self)
+        """A JSON-serializable dict."""
+        return _json_fields(self)
 
 
 def attention_measures(
     trace: Trace, *, stack: str | None = None, cross: bool = False
 ) -> AttentionMeasures:
-    """Entropy, effective number of keys, span and share of the first token, for every head that was
-    traced."""
+    """Entropy, effective number of keys, span and first-token weight of every traced head."""
     name = trace.stack_named(stack)
     if cross:
         trace.look(0, stack=name, cross=True)
@@ -67,8 +72,8 @@ def attention_measures(
             expected="query and key in it",
             fix="trace(text, what=('query', 'key'))",
         )
-    rows = [_of_layer(trace.look(layer, stack=name, cross=cross)) for layer in layers]
-    entropy, keys, first, span = (_table([row[n] for row in rows]) for n in range(4))
+    rows = [_layer_means(trace.look(layer, stack=name, cross=cross)) for layer in layers]
+    entropy, keys, first, span = (_padded_table([row[n] for row in rows]) for n in range(4))
     return AttentionMeasures(
         trace.name, name, cross, tuple(layers), entropy, keys, first, None if cross else span
     )
@@ -80,64 +85,64 @@ def attention_entropy(trace: Trace, *, stack: str | None = None, cross: bool = F
 
 
 def effective_keys(trace: Trace, *, stack: str | None = None, cross: bool = False) -> Table:
-    """How many keys each head looks at, exp(H): `[layers, heads]`."""
+    """The effective number of keys of each head, exp(H): `[layers, heads]`."""
     return attention_measures(trace, stack=stack, cross=cross).keys
 
 
 def attention_span(trace: Trace, *, stack: str | None = None) -> Table:
-    """How far each head looks, in tokens: `[layers, heads]`."""
+    """The mean attention distance of each head, in tokens: `[layers, heads]`."""
     span = attention_measures(trace, stack=stack).span
     assert span is not None
     return span
 
 
 def first_token_share(trace: Trace, *, stack: str | None = None, cross: bool = False) -> Table:
-    """What each head gives to the first token: `[layers, heads]`."""
+    """The weight of each head on the first token: `[layers, heads]`."""
     return attention_measures(trace, stack=stack, cross=cross).first
 
 
-def _of_layer(look: Look) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The four means of one layer, each `[heads]`; its map is rebuilt a band at a time."""
+def _layer_means(look: Look) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four means of one layer, each `[heads]`; the map is rebuilt by bands of rows."""
     mask = look.scoring.mask
     sums = torch.zeros(4, look.heads, dtype=torch.float64)
-    chosen = 0
+    rows_with_choice = 0
     for band in look.bands(range(look.queries)):
         weights = look.weights(rows=band).double().cpu()
         weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
         tile = mask.tile(band, slice(0, mask.keys))
-        choice = (tile.allowed()[0, 0].sum(-1) > 1).cpu()
+        has_choice = (tile.allowed()[0, 0].sum(-1) > 1).cpu()
         distance = (tile.query_at[0, :, None] - tile.key_at[0, None]).abs().cpu()
         entropy = -torch.xlogy(weights, weights).sum(-1)
         sums += torch.stack(
             (
                 entropy.sum(-1),
                 entropy.exp().sum(-1),
-                weights[:, choice, 0].sum(-1),
+                weights[:, has_choice, 0].sum(-1),
                 (weights * distance).sum((-2, -1)),
             )
         )
-        chosen += int(choice.sum())
+        rows_with_choice += int(has_choice.sum())
     entropy, keys, first, span = sums
     return (
         entropy / look.queries,
         keys / look.queries,
-        first / chosen if chosen else torch.ones_like(first),
+        first / rows_with_choice if rows_with_choice else torch.ones_like(first),
         span / look.queries,
     )
 
 
-def _table(rows: Sequence[Tensor]) -> Table:
-    """[layer, head]"""
-    most = max(len(row) for row in rows)
+def _padded_table(rows: Sequence[Tensor]) -> Table:
+    """[layer, head], padded with NaN."""
+    width = max(len(row) for row in rows)
     return torch.stack(
-        [torch.cat((row, row.new_full((most - len(row),), torch.nan))) for row in rows]
+        [torch.cat((row, row.new_full((width - len(row),), torch.nan))) for row in rows]
     ).float()
 
 
 @dataclass(frozen=True, slots=True)
 class NormGrowth:
-    """‖x‖ of the stream that enters each block, and of what leaves the last one, before the final
-    norm (`stream[-1]`); and of what each step adds. Columns are tokens."""
+    """‖x‖ of the stream that enters each block and leaves the last one before the final norm
+    (`stream[-1]`), and of the update of each residual step. Columns are tokens."""
 
     name: str
     stack: str
@@ -147,6 +152,12 @@ class NormGrowth:
     feed_forward: Float[Tensor, "layer time"]
     cross_attention: Float[Tensor, "layer time"] | None = None
 
+    def __repr__(self) -> str:
+        name = self.name or "a model"
+        sizes = f"{len(self.attention)} layers, {len(self.tokens)} tokens"
+        ends = f"mean norm {float(self.mean[0]):.3g} → {float(self.mean[-1]):.3g}"
+        return f"<NormGrowth of {name} {self.stack}: {sizes}, {ends}>"
+
     @property
     def mean(self) -> Float[Tensor, " row"]:
         """The mean over tokens."""
@@ -154,39 +165,39 @@ class NormGrowth:
 
     @property
     def growth(self) -> Float[Tensor, " layer"]:
-        """How much longer the stream leaves each block than it came: the ratio of the means."""
+        """The ratio of the mean norms after and before each block."""
         return self.mean[1:] / self.mean[:-1]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return _plain(self) | {"mean": self.mean.tolist(), "growth": self.growth.tolist()}
+        """A JSON-serializable dict."""
+        return _json_fields(self) | {"mean": self.mean.tolist(), "growth": self.growth.tolist()}
 
 
 def norm_growth(
-    subject: Subject, asked: Text | Trace, *, source: Text | None = None, stack: str | None = None
+    subject: Subject, text: Text | Trace, *, source: Text | None = None, stack: str | None = None
 ) -> NormGrowth:
-    """How long the residual stream is, layer by layer and token by token."""
-    trace = seen(subject, asked, source=source, what=_steps(subject))
+    """The norm of the residual stream, by layer and token."""
+    trace = trace_prompt(subject, text, source=source, what=_residual_steps(subject))
     name = trace.stack_named(stack)
     layers = trace.config.stacks[name].layers
-    crossed = trace.config.stacks[name].block(0).cross_attention is not None
+    has_cross = trace.config.stacks[name].block(0).cross_attention is not None
 
     def norms(what: str) -> Tensor:
         return torch.stack(
             [trace.kept[name, layer, what].float().norm(dim=-1) for layer in range(layers)]
         )
 
-    owner = subject.running.decoder if name == "decoder" else subject.running.encoder
-    assert owner is not None
-    block = owner[layers - 1]
+    module = subject.running.decoder if name == "decoder" else subject.running.encoder
+    assert module is not None
+    block = module[layers - 1]
     with torch.no_grad():
-        last = (
+        last_norms = (
             streams_of(block, lambda what: trace.kept[name, layers - 1, what])[-1]
             .float()
             .norm(dim=-1)
         )
-    cross = norms("cross_attention") if crossed else None
-    stream = torch.cat((norms("residual"), last[None]))
+    cross = norms("cross_attention") if has_cross else None
+    stream = torch.cat((norms("residual"), last_norms[None]))
     return NormGrowth(
         trace.name,
         name,
@@ -198,15 +209,15 @@ def norm_growth(
     )
 
 
-def _steps(subject: Subject) -> tuple[str, ...]:
+def _residual_steps(subject: Subject) -> tuple[str, ...]:
     config = subject.running.config
-    crossed = config.encoder is not None and config.decoder is not None
-    return ("residual", "attention", "feed_forward", *(("cross_attention",) if crossed else ()))
+    has_cross = config.encoder is not None and config.decoder is not None
+    return ("residual", "attention", "feed_forward", *(("cross_attention",) if has_cross else ()))
 
 
-def _plain(measured: AttentionMeasures | NormGrowth) -> dict[str, Any]:
-    """Tensors as lists with None for NaN, tokens as their texts."""
-    found: dict[str, Any] = {}
+def _json_fields(measured: AttentionMeasures | NormGrowth) -> dict[str, Any]:
+    """The fields as JSON values: tensors as lists with None for NaN, tokens as their texts."""
+    result: dict[str, Any] = {}
     for name in (field.name for field in fields(measured)):
         value = getattr(measured, name)
         if isinstance(value, Tensor):
@@ -215,5 +226,5 @@ def _plain(measured: AttentionMeasures | NormGrowth) -> dict[str, Any]:
             ]
         elif name == "tokens":
             value = [token.text for token in value]
-        found[name] = list(value) if isinstance(value, tuple) else value
-    return found
+        result[name] = list(value) if isinstance(value, tuple) else value
+    return result

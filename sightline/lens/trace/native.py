@@ -1,4 +1,4 @@
-"""Traces of the native engine: while it writes, or of one text.
+"""Traces of the native engine: while generating, or of one text.
 
 watch = NativeWatch(runner, tokenizer, name)
 for event in decode(runner, request, watch=watch): …
@@ -21,7 +21,7 @@ from sightline.engine.recording import RECORDABLE, Form, Pass, describe_precisio
 from sightline.engine.runner import NativeRunner
 from sightline.errors import InputError
 from sightline.lens.trace.layer import Look
-from sightline.lens.trace.rebuild import Made
+from sightline.lens.trace.rebuild import LazyLayers
 from sightline.lens.trace.subject import Subject
 from sightline.lens.trace.trace import Trace, checked_layers, trace_of
 from sightline.lens.trace.watch import Watch
@@ -31,7 +31,7 @@ BY_TORCH = "computed by torch, with the weights as they were before packing for 
 CHUNK = 512  # tokens per pass; scratch memory grows with it, results do not depend on it
 
 
-class CachedLayers(Made):
+class CachedLayers(LazyLayers):
     """Attention layers rebuilt from recorded queries and the keys in the engine's cache."""
 
     def __init__(self, forms: Mapping[Site, Form], passes: Sequence[Pass]) -> None:
@@ -65,17 +65,17 @@ class CachedLayers(Made):
         """Queries, and the part of the cache that keys and values take."""
         if not self.passes:
             return 0
-        asked = sum(4 * form.heads * form.dim for form in self.forms.values())
+        query_bytes = sum(4 * form.heads * form.dim for form in self.forms.values())
         last = self.passes[-1]
-        number = 2 if last.held is not None and last.held.engine.half_cache else 4
-        return asked * self.queries + number * last.stop * sum(
+        cache_bytes = 2 if last.held is not None and last.held.engine.half_cache else 4
+        return query_bytes * self.queries + cache_bytes * last.stop * sum(
             2 * form.kv_heads * form.dim for form in self.forms.values()
         )
 
 
 @dataclass(slots=True)
 class NativeWatch(Watch):
-    """The same for a decoder on the native engine."""
+    """A `Watch` for a decoder on the native engine."""
 
     runner: NativeRunner  # pyright: ignore[reportIncompatibleVariableOverride]
     forms: dict[Site, Form] = field(init=False, default_factory=dict[Site, Form])
@@ -85,7 +85,7 @@ class NativeWatch(Watch):
         others = sorted(set(self.what) - set(ATTENTION))
         if others:
             raise InputError(
-                f"{others[0]} while the native engine writes",
+                f"{others[0]} while the native engine generates",
                 expected=", ".join(ATTENTION),
                 fix="engine='torch'",
             )
@@ -104,7 +104,7 @@ class NativeWatch(Watch):
         return self.recorder
 
     def step(self, ids: Sequence[int], *, source: Sequence[int] | None = None) -> Trace:
-        return self._seen(self.passes[-1:], ids)
+        return self._trace_passes(self.passes[-1:], ids)
 
     def trace(
         self,
@@ -114,19 +114,19 @@ class NativeWatch(Watch):
         text: str = "",
         source_text: str = "",
     ) -> Trace:
-        return self._seen(self.passes, ids, text=text)
+        return self._trace_passes(self.passes, ids, text=text)
 
-    def _seen(self, passes: Sequence[Pass], ids: Sequence[int], *, text: str = "") -> Trace:
-        done = [
-            one for one in passes if one.held is not None
-        ]  # one that was interrupted left nothing
-        if any(after.start != one.stop for one, after in pairwise(done)):
+    def _trace_passes(self, passes: Sequence[Pass], ids: Sequence[int], *, text: str = "") -> Trace:
+        completed = [
+            earlier for earlier in passes if earlier.held is not None
+        ]  # an interrupted pass has no cache
+        if any(later.start != earlier.stop for earlier, later in pairwise(completed)):
             raise InputError(
                 "passes that do not follow each other",
-                expected="one text, written on",
+                expected="consecutive passes over one text",
                 fix="a new watch for each text",
             )
-        looks = CachedLayers(self.forms, done)
+        looks = CachedLayers(self.forms, completed)
         return self._trace(looks, ids, None, rows=looks.queries, text=text)
 
 
@@ -140,8 +140,8 @@ def native_trace(
     layers: Iterable[int] | None = None,
     what: Iterable[str] = ATTENTION,
 ) -> Trace:
-    """One pass of the engine, watched. What it does not hand over is recorded by torch, in a pass
-    of its own, and noted."""
+    """Trace one pass of the engine. Quantities that it does not expose are recorded in a second
+    pass by torch, and noted."""
     what = (what,) if isinstance(what, str) else tuple(what)
     layers = None if layers is None else list(layers)
     watch = NativeWatch(runner, subject.tokenizer, subject.name, layers=layers)
@@ -150,31 +150,30 @@ def native_trace(
     hidden = torch.cat(
         [runner.hidden(piece, cache=cache, record=watch()) for piece in pieces], dim=1
     )
-    found = replace(
+    trace = replace(
         watch.trace(ids, text=text), answer=torch.no_grad()(lambda: runner.head(hidden)[0])
     )
-    found.kept.update(own_part(found, what, hidden))
+    trace.kept.update(derived_tensors(trace, what, hidden))
     rest = tuple(name for name in what if name not in (*RECORDABLE, "weights", "heads"))
     if not rest:
-        return found
+        return trace
     kept = trace_of(subject, ids, layers=layers, what=rest).kept
-    named = ", ".join(dict.fromkeys(place[2] for place in kept))
+    names = ", ".join(dict.fromkeys(place[2] for place in kept))
     return replace(
-        found,
-        kept=found.kept | kept,
-        notes=(*found.notes, f"{named}: recorded by torch, with the weights before packing"),
+        trace,
+        kept=trace.kept | kept,
+        notes=(*trace.notes, f"{names}: recorded by torch, with the weights before packing"),
     )
 
 
-def own_part(trace: Trace, what: Sequence[str], hidden: Tensor) -> dict[Place, Tensor]:
-    """What was asked for besides q, k and v, and follows from them or from the last hidden
-    states."""
-    found = dict[Place, Tensor]()
+def derived_tensors(trace: Trace, what: Sequence[str], hidden: Tensor) -> dict[Place, Tensor]:
+    """The requested quantities that follow from q, k and v or from the last hidden states."""
+    tensors = dict[Place, Tensor]()
     for name, make in (("weights", Look.weights), ("heads", Look.mixed)):
         if name in what:
-            found |= {(site[0], site[1], name): make(look) for site, look in trace.looks.items()}
+            tensors |= {(site[0], site[1], name): make(look) for site, look in trace.looks.items()}
     if "output" in what:
-        found["decoder", None, "output"] = hidden[0]
+        tensors["decoder", None, "output"] = hidden[0]
     if "logits" in what:
-        found["model", None, "logits"] = trace.logits
-    return found
+        tensors["model", None, "logits"] = trace.logits
+    return tensors

@@ -1,7 +1,7 @@
-"""What is asked about: a text, token ids or a trace of them, as the ids that a model reads.
+"""Prompts for analyses: a text, token ids or a trace, converted to ids and checked.
 
-An encoder–decoder reads `source` and is shown writing ids that begin with its start token; a trace
-has both already.
+For an encoder–decoder, `source` is the encoder's text and the target ids begin with the start
+token; a trace has both.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ Text = str | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One text as ids, and the source of an encoder–decoder; the texts themselves where they are
-    known."""
+class Prompt:
+    """A text as ids, and the source of an encoder–decoder; with their strings where known."""
 
     ids: list[int]
     source: list[int] | None = None
@@ -29,8 +28,8 @@ class Question:
 
 
 def ids_for(subject: Subject, text_or_ids: Text) -> list[int]:
-    """A text as tokens, with what the model expects around it; ids as they are. At least one, and
-    only such as the model has."""
+    """The ids of a text, with special tokens; given ids unchanged. At least one, and all within the
+    vocabulary."""
     if isinstance(text_or_ids, str):
         if subject.tokenizer is None:
             raise InputError(
@@ -47,74 +46,78 @@ def ids_for(subject: Subject, text_or_ids: Text) -> list[int]:
         raise InputError(
             "an empty text", expected="at least one token", fix='"The cat sat on the mat"'
         )
-    wrong = next((id for id in ids if not 0 <= id < size), None)
-    if wrong is not None:
+    unknown = next((id for id in ids if not 0 <= id < size), None)
+    if unknown is not None:
         raise InputError(
-            f"token {wrong}", expected=f"0 to {size - 1}", fix="use ids of this model's tokenizer"
+            f"token {unknown}", expected=f"0 to {size - 1}", fix="use ids of this model's tokenizer"
         )
     return ids
 
 
-def question_of(subject: Subject, asked: Text | Trace, source: Text | None = None) -> Question:
-    """The ids of a text, or those that a trace is of."""
-    if isinstance(asked, Trace):
-        read = None if asked.source is None else [token.id for token in asked.source]
-        return Question([token.id for token in asked.tokens], read, asked.text, asked.source_text)
+def prompt_of(subject: Subject, text: Text | Trace, source: Text | None = None) -> Prompt:
+    """The ids of a text, of given ids, or of a trace."""
+    if isinstance(text, Trace):
+        source_ids = None if text.source is None else [token.id for token in text.source]
+        return Prompt([token.id for token in text.tokens], source_ids, text.text, text.source_text)
     config = subject.running.config
-    both = config.encoder is not None and config.decoder is not None
-    if both and (source is None or isinstance(asked, str)):
+    two_stacks = config.encoder is not None and config.decoder is not None
+    if two_stacks and (source is None or isinstance(text, str)):
         fix = "give model.trace(text, source=…) instead of the text"
         raise InputError(
-            f"{short_repr(asked)} for an encoder–decoder",
+            f"{short_repr(text)} for an encoder–decoder",
             expected="target ids that begin with its start token, and source=",
             fix=fix,
         )
-    if source is not None and not both:
+    if source is not None and not two_stacks:
         raise InputError(
             "a source for a model with one stack",
             expected="an encoder–decoder",
             fix="leave source out",
         )
-    read = None if source is None else ids_for(subject, source)
-    return Question(
-        ids_for(subject, asked), read, written(asked), "" if source is None else written(source)
+    source_ids = None if source is None else ids_for(subject, source)
+    return Prompt(
+        ids_for(subject, text),
+        source_ids,
+        text_or_empty(text),
+        "" if source is None else text_or_empty(source),
     )
 
 
-def written(text: Text) -> str:
-    """A text, or nothing for token ids."""
+def text_or_empty(text: Text) -> str:
+    """The text, or an empty string for token ids."""
     return text if isinstance(text, str) else ""
 
 
-def seen(
-    subject: Subject, asked: Text | Trace, *, source: Text | None = None, what: Iterable[str]
+def trace_prompt(
+    subject: Subject, text: Text | Trace, *, source: Text | None = None, what: Iterable[str]
 ) -> Trace:
-    """A pass that keeps `what`."""
-    question = question_of(subject, asked, source)
+    """Run one pass that records `what`."""
+    prompt = prompt_of(subject, text, source)
     return trace_of(
         subject,
-        question.ids,
-        source=question.source,
-        text=question.text,
-        source_text=question.source_text,
+        prompt.ids,
+        source=prompt.source,
+        text=prompt.text,
+        source_text=prompt.source_text,
         what=tuple(what),
     )
 
 
-def seen_attention(
-    subject: Subject, asked: Text | Trace, *, source: Text | None = None, value: bool = False
+def trace_attention(
+    subject: Subject, text: Text | Trace, *, source: Text | None = None, value: bool = False
 ) -> Trace:
-    """A trace in which every attention map can be rebuilt: the one that was given, if it will
-    do."""
-    if isinstance(asked, Trace) and is_whole(asked, len(sites_of(subject.running)), value=value):
-        return asked
-    return seen(
-        subject, asked, source=source, what=("query", "key", "value") if value else ("query", "key")
+    """A trace with every attention map: the given one, if it is complete."""
+    if isinstance(text, Trace) and has_all_attention(
+        text, len(sites_of(subject.running)), value=value
+    ):
+        return text
+    return trace_prompt(
+        subject, text, source=source, what=("query", "key", "value") if value else ("query", "key")
     )
 
 
-def is_whole(trace: Trace, sites: int, *, value: bool) -> bool:
-    """Whether all tokens of all layers asked, and all that is needed was kept."""
+def has_all_attention(trace: Trace, sites: int, *, value: bool) -> bool:
+    """Whether a trace has the queries of all tokens in all layers, and the values if needed."""
     looks = trace.looks.values()
     same = all(look.queries == len(trace.tokens_of(look.site[0])) for look in looks)
     return (

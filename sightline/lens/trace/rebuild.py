@@ -1,11 +1,10 @@
-"""q, k and v need not be kept either: what attention read is enough to make them again, bit for
-bit, when somebody looks.
+"""Recompute q, k and v on demand, bit for bit, from the input of attention.
 
-    query, key, value = x W_Q, x W_K, x W_V      x: the stream as it entered the layer, a third of
-                                                 their size
+    query, key, value = x W_Q, x W_K, x W_V      x: the input of the layer, a third of
+                                                 the size of q, k and v
 
-The layers that were looked at last stay at hand. The weights must be those of the pass: if they
-have changed since, it says so.
+The most recently used layers are cached. If the weights have changed since the pass, an error is
+raised.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from sightline.core.model import Transformer
 from sightline.core.multi_head import split_heads
 from sightline.core.positions import Bias
 from sightline.errors import InputError
-from sightline.lens.trace.layer import Look, Site, attention_at, frozen, sites_of
+from sightline.lens.trace.layer import Look, Site, attention_at, copy_scoring, sites_of
 from sightline.record import Recorder
 
 State = tuple[tuple[int, int], ...]
-AT_HAND = 2  # layers whose q, k and v are in memory
+CACHED_LAYERS = 2  # layers whose q, k and v are cached
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What one attention layer read, and who could see whom."""
+class AttentionInput:
+    """The input of one attention layer, and its mask and bias."""
 
     x: Float[Tensor, "1 query width"]
     context: Float[Tensor, "1 key context"] | None
@@ -42,8 +41,8 @@ class Read:
     bias: Bias | None
 
 
-class Made(Mapping[Site, Look]):
-    """The layers of a pass, each made when it is asked for, of what `parts` keeps."""
+class LazyLayers(Mapping[Site, Look]):
+    """The layers of a pass, each computed on demand from `parts`."""
 
     def __init__(self, parts: Mapping[Site, Any]) -> None:
         self.parts = parts
@@ -54,7 +53,7 @@ class Made(Mapping[Site, Look]):
 
     @property
     def bytes(self) -> int:
-        """What is kept, apart from the layers at hand."""
+        """The bytes stored, without the cached layers."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Site]:
@@ -71,24 +70,24 @@ class Made(Mapping[Site, Look]):
             raise KeyError(site)
         if site not in self.made:
             self.made[site] = self.make(site)
-            while len(self.made) > AT_HAND:
+            while len(self.made) > CACHED_LAYERS:
                 self.made.popitem(last=False)
         self.made.move_to_end(site)
         return self.made[site]
 
 
-class Rebuilt(Made):
-    """Made of what each layer read."""
+class RecomputedLayers(LazyLayers):
+    """Layers recomputed from their inputs."""
 
-    def __init__(self, transformer: Transformer, reads: dict[Site, Read]) -> None:
+    def __init__(self, transformer: Transformer, reads: dict[Site, AttentionInput]) -> None:
         super().__init__(reads)
         self.transformer = transformer
         self.reads = reads
-        self.states = {site: state_of(attention_at(transformer, site)) for site in reads}
+        self.states = {site: weights_state(attention_at(transformer, site)) for site in reads}
 
     def make(self, site: Site) -> Look:
-        check_state(attention_at(self.transformer, site), self.states[site])
-        return look_again(self.transformer, site, self.reads[site])
+        check_weights(attention_at(self.transformer, site), self.states[site])
+        return recompute_layer(self.transformer, site, self.reads[site])
 
     @property
     def bytes(self) -> int:
@@ -101,14 +100,14 @@ class Rebuilt(Made):
         return sum(kept.values())
 
 
-def state_of(part: nn.Module) -> State:
-    """Which weights these are: where they lie, and how often they were written to."""
+def weights_state(part: nn.Module) -> State:
+    """A fingerprint of the weights: their addresses and version counters."""
     return tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in part.parameters())
 
 
-def check_state(part: nn.Module, state: State) -> None:
-    """What is made again must be made of the same weights."""
-    if state_of(part) != state:
+def check_weights(part: nn.Module, state: State) -> None:
+    """Raise if the weights have changed since `state`."""
+    if weights_state(part) != state:
         fix = "trace again, or trace.save(file) before the model changes"
         raise InputError(
             "the model's weights have changed since this trace",
@@ -118,17 +117,17 @@ def check_state(part: nn.Module, state: State) -> None:
 
 
 @torch.no_grad()
-def look_again(transformer: Transformer, site: Site, read: Read) -> Look:
-    """q, k and v, by the very products of the pass."""
+def recompute_layer(transformer: Transformer, site: Site, read: AttentionInput) -> Look:
+    """q, k and v, by the same matrix products as in the pass."""
     attention = attention_at(transformer, site)
     mask = read.mask
-    form = attention.config
+    config = attention.config
     place = Place(mask.query_at, None, causal=False)
     if not site[2]:
         place = place_for(
-            form.positions,
-            form.head_dim,
-            form.heads,
+            config.positions,
+            config.head_dim,
+            config.heads,
             mask.query_at,
             mask.offset,
             causal=mask.causal,
@@ -138,14 +137,14 @@ def look_again(transformer: Transformer, site: Site, read: Read) -> Look:
         site,
         attention.as_queries(query, place),
         attention.as_keys(key, place),
-        split_heads(value, form.kv_heads),
-        frozen(attention.scoring(mask, read.bias)),
+        split_heads(value, config.kv_heads),
+        copy_scoring(attention.scoring(mask, read.bias)),
     )
 
 
-def rebuilt_from(recorder: Recorder, transformer: Transformer) -> Rebuilt:
-    """The layers of which a recorder kept input, mask and bias."""
-    found: dict[Site, Read] = {}
+def recomputed_layers(recorder: Recorder, transformer: Transformer) -> RecomputedLayers:
+    """The layers whose input, mask and bias a recorder has."""
+    inputs: dict[Site, AttentionInput] = {}
     for site in sites_of(transformer):
         stack, layer, cross = site
         prefix = "cross_" if cross else ""
@@ -153,7 +152,7 @@ def rebuilt_from(recorder: Recorder, transformer: Transformer) -> Rebuilt:
             x, mask, bias = (
                 recorder[stack, layer, prefix + name] for name in ("input", "mask", "bias")
             )
-            found[site] = Read(
+            inputs[site] = AttentionInput(
                 x, recorder["encoder", None, "output"] if cross else None, mask, bias
             )
-    return Rebuilt(transformer, found)
+    return RecomputedLayers(transformer, inputs)

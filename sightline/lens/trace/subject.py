@@ -1,5 +1,5 @@
-"""What is looked at: a model with its tokenizer, and a text as tokens that a reader can find again
-in it."""
+"""The subject of an analysis: a model with its tokenizer; and tokens with their text and character
+spans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sightline.text.tokenizer import Tokenizer
 
 
 class Subject(Protocol):
-    """A `Model`, or anything that has these."""
+    """A `Model`, or anything with these attributes."""
 
     @property
     def running(self) -> Transformer: ...
@@ -24,8 +24,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token: its id, how a reader would write it, and where its characters stand in the text
-    (None for those that have none)."""
+    """One token: its id, its text, and its character span in the text (None if it has none)."""
 
     id: int
     text: str
@@ -33,7 +32,7 @@ class Token:
     end: int | None = None
 
 
-MOST = 16  # tokens that are tried as the bytes of one character and its neighbours
+MAX_BYTE_TOKENS = 16  # tokens that are decoded together to complete a character
 
 
 def read_tokens(
@@ -43,40 +42,44 @@ def read_tokens(
     *,
     source: bool = False,
 ) -> tuple[Token, ...]:
-    """Ids as tokens, with their place in the text if they came from one. A character that is split
-    over several tokens is shown whole by each of them. `source` are ids that the model reads, which
-    the rare tokenizer spells in other letters than those it writes."""
+    """Ids as tokens, with their character spans if `text` is given. A character that is split over
+    several tokens is shown whole by each of them. `source` marks ids of the source language, which
+    some tokenizers (Marian) decode with another vocabulary."""
     if tokenizer is None:
         return tuple(Token(id, f"<{id}>") for id in ids)
-    own = tokenizer.encode(text) if text else []
-    first = (
-        next(
-            (n for n in range(len(ids) - len(own) + 1) if list(ids[n : n + len(own)]) == own), None
-        )
-        if own
-        else None
-    )
+    text_ids = tokenizer.encode(text) if text else []
+    first = _find(text_ids, ids) if text_ids else None
     spans = (
         dict(enumerate(tokenizer.offsets(text), start=first)) if text and first is not None else {}
     )
-    spelt = [tokenizer.token(id, source=source) for id in ids]
-    found: list[Token] = []
-    for place, (id, shown) in enumerate(zip(ids, _whole(tokenizer, ids, spelt), strict=True)):
-        found.append(Token(id, shown, *spans.get(place, (None, None))))
-    return tuple(found)
+    pieces = [tokenizer.token(id, source=source) for id in ids]
+    tokens: list[Token] = []
+    for position, (id, piece) in enumerate(
+        zip(ids, _join_split_characters(tokenizer, ids, pieces), strict=True)
+    ):
+        tokens.append(Token(id, piece, *spans.get(position, (None, None))))
+    return tuple(tokens)
 
 
-def _whole(tokenizer: Tokenizer, ids: Sequence[int], spelt: list[str]) -> list[str]:
-    """Bytes that are a character only together, as that character."""
-    shown = list(spelt)
+def _find(part: Sequence[int], ids: Sequence[int]) -> int | None:
+    """The first position at which `ids` contains `part`."""
+    starts = range(len(ids) - len(part) + 1)
+    return next((n for n in starts if list(ids[n : n + len(part)]) == list(part)), None)
+
+
+def _join_split_characters(
+    tokenizer: Tokenizer, ids: Sequence[int], pieces: list[str]
+) -> list[str]:
+    """Tokens that are single bytes of a character, each shown as the whole character."""
+    shown = list(pieces)
     start = 0
-    for place, text in enumerate(spelt):
+    for position, text in enumerate(pieces):
         if "\\x" not in text:
-            start = place + 1
+            start = position + 1
             continue
-        start = max(start, place + 1 - MOST)
-        together = tokenizer.decode(ids[start : place + 1])
-        if together and "\ufffd" not in together:
-            shown[start : place + 1] = [together] * (place + 1 - start)
-            start = place + 1
+        start = max(start, position + 1 - MAX_BYTE_TOKENS)
+        character = tokenizer.decode(ids[start : position + 1])
+        if character and "\ufffd" not in character:
+            shown[start : position + 1] = [character] * (position + 1 - start)
+            start = position + 1
     return shown

@@ -1,10 +1,10 @@
-"""A trace: one ordinary pass of the fused kernel, of which enough was kept to rebuild every map
-exactly.
+"""A trace: one ordinary pass of the fused kernel, with enough recorded to rebuild every attention
+map exactly.
 
 trace = trace_of(model, "The cat sat")
-trace.logits                                [time, vocab_size], the very bits of an unwatched pass
+trace.logits                                [time, vocab_size], bit-identical to an untraced pass
 trace.weights(layer=5, head=1)              [query, key]
-trace.weights(layer=5, rows=-1)             [heads, key]: where the last token looks
+trace.weights(layer=5, rows=-1)             [heads, key]: the row of the last token
 trace.cross_weights(layer=2)                [heads, query, source]; row t produced trace.produced[t]
 """
 
@@ -23,12 +23,14 @@ from torch import Tensor
 from sightline.config import ModelConfig
 from sightline.core.model import Transformer
 from sightline.errors import InputError, RecordError, nearest, short_repr
-from sightline.lens.trace.layer import Look, Map, Rows, checked, look_at, sites_of
-from sightline.lens.trace.rebuild import Made, check_state, rebuilt_from, state_of
+from sightline.lens.trace.layer import Look, Map, Rows, checked_index, look_at, sites_of
+from sightline.lens.trace.rebuild import LazyLayers, check_weights, recomputed_layers, weights_state
 from sightline.lens.trace.subject import Subject, Token, read_tokens
 from sightline.record import ATTENTION, QUANTITIES, Edit, Place, Recorder, Site
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from sightline.lens.geometry.decompose import Geometry
 
 CROSS = tuple("cross_" + name for name in ATTENTION)
@@ -37,10 +39,10 @@ NEEDED = ("query", "key", "mask", "bias")  # without these no map can be rebuilt
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """What was seen of one text. `tokens` are what can be looked at, `rows` says which of them
-    asked (all, but while generating: the new ones); `source` is the encoder's text where there is
-    one, `notes` say by whom it was read where that was not torch alone. Layers and heads count from
-    0, or from the end when negative."""
+    """The recorded pass of one text. `tokens` are the keys, `rows` is the range of tokens that were
+    queries (all, except while generating: the new ones); `source` is the encoder's text if there is
+    one, `notes` name the engine where it was not torch alone. Layers and heads count from 0, or
+    from the end when negative."""
 
     name: str
     config: ModelConfig
@@ -56,8 +58,8 @@ class Trace:
 
     @cached_property
     def logits(self) -> Float[Tensor, ...]:
-        """The very bits of an unwatched pass, `[time, vocab_size]`, made when first asked for;
-        empty where a text was watched while it was written."""
+        """`[time, vocab_size]`, bit-identical to an untraced pass, computed on first use; empty for
+        traces made while generating."""
         return torch.empty(0) if self.answer is None else self.answer()
 
     def weights(
@@ -70,18 +72,17 @@ class Trace:
     def scores(
         self, layer: int, head: int | None = None, rows: Rows = None, *, stack: str | None = None
     ) -> Map:
-        """The scores before the softmax; −∞ where a token may not look."""
+        """The scores before the softmax; −∞ where masked."""
         return self.look(layer, stack=stack).scores(head, rows)
 
     def cross_weights(self, layer: int, head: int | None = None, rows: Rows = None) -> Map:
-        """Where the decoder looks in the source while it produces each token: row t belongs to
-        `produced[t]`."""
+        """Cross-attention of the decoder over the source: row t belongs to `produced[t]`."""
         return self.look(layer, cross=True).weights(head, rows)
 
     def look(self, layer: int, *, stack: str | None = None, cross: bool = False) -> Look:
-        """One attention layer; the decoder's, if there is one, unless a stack is named."""
+        """One attention layer; by default the decoder's, if there is one."""
         name = self.stack_named(stack)
-        site = name, checked("layer", layer, self.config.stacks[name].layers), cross
+        site = name, checked_index("layer", layer, self.config.stacks[name].layers), cross
         if site in self.looks:
             return self.looks[site]
         if cross and self.config.stacks[name].block(site[1]).cross_attention is None:
@@ -104,7 +105,7 @@ class Trace:
         )
 
     def stack_named(self, stack: str | None) -> str:
-        """The stack that is meant: the one whose states reach the head, unless another is named."""
+        """The name of a stack, by default the one whose states reach the head."""
         stacks = self.config.stacks
         if stack is None:
             return "decoder" if "decoder" in stacks else "encoder"
@@ -117,7 +118,7 @@ class Trace:
         return stack
 
     def tokens_of(self, stack: str | None) -> tuple[Token, ...]:
-        """The tokens that a stack reads: the source for the encoder of an encoder–decoder."""
+        """The tokens of a stack: the source for the encoder of an encoder–decoder."""
         return (
             self.source
             if self.stack_named(stack) == "encoder" and self.source is not None
@@ -126,13 +127,13 @@ class Trace:
 
     @property
     def produced(self) -> tuple[Token, ...]:
-        """What the decoder wrote at each position, which names the rows of cross-attention: the
-        token after the one that it read there."""
+        """The token that the decoder produced at each position (the one after its input), which
+        labels the rows of cross-attention."""
         return (*self.tokens[1:], Token(-1, "(next)"))
 
     def __getitem__(self, place: tuple[str, int | None]) -> Tensor:
-        """Anything else that was recorded, without its batch: `trace["residual", 3]`; the encoder's
-        as `trace["encoder.residual", 3]`."""
+        """Any other recorded quantity, without its batch axis: `trace["residual", 3]`; the
+        encoder's as `trace["encoder.residual", 3]`."""
         if not isinstance(place, tuple) or len(place) != 2:
             raise RecordError(
                 f"{short_repr(place)} names no place",
@@ -150,7 +151,7 @@ class Trace:
         layer = (
             None
             if place[1] is None
-            else checked("layer", place[1], self.config.stacks[name].layers)
+            else checked_index("layer", place[1], self.config.stacks[name].layers)
         )
         if part in (*ATTENTION, "mask", "bias") and layer is not None:
             return self._of_look(self.look(layer, stack=name, cross=part != quantity), part)
@@ -164,10 +165,10 @@ class Trace:
 
     @staticmethod
     def _of_look(look: Look, part: str) -> Tensor:
-        """q, k or v of one layer; a mask and a bias are no tensors, but functions of positions."""
+        """q, k or v of one layer; a mask and a bias are functions of positions, not tensors."""
         if part in ("mask", "bias"):
             raise RecordError(
-                f"the {part} is no tensor",
+                f"the {part} is not a tensor",
                 expected="query, key or value",
                 fix=f"trace.look(layer).scoring.{part}",
             )
@@ -183,7 +184,7 @@ class Trace:
     def geometry(
         self, layer: int, head: int, *, stack: str | None = None, cross: bool = False
     ) -> Geometry:
-        """|q|, |k|, cos θ, and how much of this head's attention is direction, how much length."""
+        """|q|, |k|, cos θ of a head, and the shares of direction and length."""
         from sightline.lens.geometry.decompose import geometry_of
 
         return geometry_of(self, layer, head, stack=stack, cross=cross)
@@ -196,37 +197,44 @@ class Trace:
         *,
         file: str | Path | None = None,
     ) -> None:
-        """A picture: in a notebook, in the terminal, or in a file (.html, .svg, .png, .json). Views
-        are those of `sightline trace`; without layer and head, the head that has most to show. A
-        logit lens needs its model: `view_of(trace, "logit-lens", subject=model)`."""
-        from sightline.lens.draw.show import show
+        """Show a view in a notebook, in the terminal, or in a file (.html, .svg, .png, .json).
+        Views are those of `sightline trace`; by default the head with most structure. A logit lens
+        needs its model: `view_of(trace, "logit-lens", subject=model)`."""
+        from sightline.lens.draw.show import show_trace
 
-        show(self, view, layer=layer, head=head, file=file)
+        show_trace(self, view, layer=layer, head=head, file=file)
+
+    def plot(self, view: str = "map", layer: int | None = None, head: int | None = None) -> Figure:
+        """A view as a Matplotlib figure; the arguments of `show`."""
+        from sightline.lens.draw.figure import view_figure
+        from sightline.lens.draw.views import view_of
+
+        return view_figure(view_of(self, view, layer=layer, head=head))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of a trace that stands alone in a cell."""
-        from sightline.lens.draw.show import frame, page_text
+        """The interactive page in an iframe, for notebooks."""
+        from sightline.lens.draw.show import page_text, sandboxed_iframe
 
-        return frame(page_text(self, "map"))
+        return sandboxed_iframe(page_text(self, "map"))
 
     def save(self, file: str | Path) -> Path:
-        """One safetensors file, with what is no tensor as JSON in its head."""
+        """Write one safetensors file, with everything else as JSON in its metadata."""
         from sightline.lens.trace.file import save_trace
 
         return save_trace(self, Path(file))
 
     @staticmethod
     def open(file: str | Path) -> Trace:
-        """What `save` wrote."""
+        """Open a file written by `save`."""
         from sightline.lens.trace.file import open_trace
 
         return open_trace(Path(file))
 
     @property
     def bytes(self) -> int:
-        """The memory that the trace holds, logits apart."""
+        """The memory of the trace in bytes, without the logits."""
         kept = sum(x.numel() * x.element_size() for x in self.kept.values())
-        if isinstance(self.looks, Made):
+        if isinstance(self.looks, LazyLayers):
             return kept + self.looks.bytes
         tensors = [
             x
@@ -248,20 +256,28 @@ def trace_of(
     what: Iterable[str] = ATTENTION,
     edits: Mapping[Place, Edit] | None = None,
 ) -> Trace:
-    """One pass of the model as it is, watched. `edits` change quantities on their way (see
-    `edits`)."""
+    """Trace one pass of the model. `edits` change quantities during the pass (see
+    `interventions.edits`)."""
     transformer = subject.running
     what = (what,) if isinstance(what, str) else tuple(what)
     layers = checked_layers(transformer.config, layers)
-    kept = recorded(transformer, what, layers) if edits else read_by(transformer, what, layers)
+    kept = (
+        names_to_record(transformer, what, layers)
+        if edits
+        else names_to_recompute(transformer, what, layers)
+    )
     recorder = Recorder(kept, layers=layers, edits=edits)
-    answer = watched(transformer, ids, source, recorder, at_once=bool(edits) or "logits" in what)
+    answer = run_recorded(
+        transformer, ids, source, recorder, at_once=bool(edits) or "logits" in what
+    )
     recorder.finish()
     return Trace(
         name=subject.name,
         config=transformer.config,
         tokens=read_tokens(subject.tokenizer, ids, text or None, source=source is None),
-        looks=looks_in(recorder, transformer) if edits else rebuilt_from(recorder, transformer),
+        looks=recorded_layers(recorder, transformer)
+        if edits
+        else recomputed_layers(recorder, transformer),
         answer=answer,
         text=text,
         source=(
@@ -271,12 +287,12 @@ def trace_of(
         ),
         source_text=source_text,
         rows=range(len(ids)),
-        kept=others_in(recorder, what),
+        kept=other_tensors(recorder, what),
     )
 
 
 @torch.no_grad()
-def watched(
+def run_recorded(
     transformer: Transformer,
     ids: Sequence[int],
     source: Sequence[int] | None,
@@ -284,46 +300,50 @@ def watched(
     *,
     at_once: bool,
 ) -> Callable[[], Tensor]:
-    """One text through the model while the recorder looks; its logits, `[time, vocab_size]`, at
-    once or when they are asked for."""
+    """Run one text with a recorder; returns a function for its logits, `[time, vocab_size]`,
+    computed now or on the first call."""
     tokens = torch.tensor([list(ids)], device=transformer.device)
     read = None if source is None else torch.tensor([list(source)], device=transformer.device)
     hidden = transformer.hidden(tokens, source=read, record=recorder)
     if at_once:
         logits = transformer.head(hidden, record=recorder)[0]
         return lambda: logits
-    state = state_of(transformer)
+    state = weights_state(transformer)
 
     @torch.no_grad()
     def answer() -> Tensor:
-        check_state(transformer, state)
+        check_weights(transformer, state)
         return transformer.head(hidden)[0]
 
     return answer
 
 
-def read_by(transformer: Transformer, what: Sequence[str], layers: Set[int] | None) -> set[str]:
-    """The names to record where q, k and v are made again when asked for: what attention reads, and
-    what was asked for besides."""
-    inner, others, crossed = sorted_out(transformer, what, layers)
+def names_to_recompute(
+    transformer: Transformer, what: Sequence[str], layers: Set[int] | None
+) -> set[str]:
+    """The names to record where q, k and v are recomputed on demand: the inputs of attention, and
+    other requested quantities."""
+    inner, others, crossed = split_names(transformer, what, layers)
     names = {"input", "mask", "bias"} if inner else set[str]()
     across = {"cross_" + name for name in names} | {"output"} if crossed and inner else set[str]()
     return names | across | others
 
 
-def recorded(transformer: Transformer, what: Sequence[str], layers: Set[int] | None) -> set[str]:
-    """The names to record: what was asked for, and what a map needs; each for cross-attention as
-    well, where there is some."""
-    inner, others, crossed = sorted_out(transformer, what, layers)
+def names_to_record(
+    transformer: Transformer, what: Sequence[str], layers: Set[int] | None
+) -> set[str]:
+    """The names to record: the requested quantities, and those that a map needs; for
+    cross-attention too, if there is any."""
+    inner, others, crossed = split_names(transformer, what, layers)
     names = {*NEEDED, *inner} if inner else set[str]()
     return names | ({"cross_" + name for name in names} if crossed else set()) | others
 
 
-def sorted_out(
+def split_names(
     transformer: Transformer, what: Sequence[str], layers: Set[int] | None
 ) -> tuple[set[str], set[str], bool]:
-    """Which of q, k and v were asked for, what else, and whether there is cross-attention in these
-    layers."""
+    """The requested ones of q, k and v, other requested names, and whether these layers have
+    cross-attention."""
     crossed = any(
         cross and (layers is None or layer in layers) for _, layer, cross in sites_of(transformer)
     )
@@ -332,7 +352,7 @@ def sorted_out(
 
 
 def checked_layers(config: ModelConfig, layers: Iterable[int] | None) -> set[int] | None:
-    """Layers that there are in one of the stacks; −1 is the last of each."""
+    """The layers as indices from 0, valid in at least one stack; −1 is the last of each."""
     if layers is None:
         return None
     if not isinstance(layers, Iterable):
@@ -342,32 +362,32 @@ def checked_layers(config: ModelConfig, layers: Iterable[int] | None) -> set[int
             fix=f"layers=[{short_repr(layers)}]",
         )
     depths = [stack.layers for stack in config.stacks.values()]
-    found = set[int]()
+    indices = set[int]()
     for layer in layers:
-        checked("layer", layer, max(depths))
-        found |= {layer % depth for depth in depths if -depth <= layer < depth}
-    if not found:
+        checked_index("layer", layer, max(depths))
+        indices |= {layer % depth for depth in depths if -depth <= layer < depth}
+    if not indices:
         raise InputError(
             "no layers to look at", expected="one at least", fix="layers=None for all of them"
         )
-    return found
+    return indices
 
 
-def looks_in(recorder: Recorder, transformer: Transformer) -> dict[Site, Look]:
-    """All attention layers that were watched."""
-    found = {
+def recorded_layers(recorder: Recorder, transformer: Transformer) -> dict[Site, Look]:
+    """All recorded attention layers."""
+    query_places = {
         site: (site[0], site[1], ("cross_" if site[2] else "") + "query")
         for site in sites_of(transformer)
     }
     return {
         site: look_at(recorder, transformer, site)
-        for site, place in found.items()
+        for site, place in query_places.items()
         if place in recorder.kept
     }
 
 
-def others_in(recorder: Recorder, what: Sequence[str]) -> dict[Place, Tensor]:
-    """What was asked for besides q, k and v, without its batch."""
+def other_tensors(recorder: Recorder, what: Sequence[str]) -> dict[Place, Tensor]:
+    """The other requested tensors, without their batch axis."""
     wanted = set(what) - {*ATTENTION, *CROSS}
     return {
         place: value[0]

@@ -1,9 +1,8 @@
-"""Looking while a text is written: each new token's attention as it is made, and one trace of
-everything at the end.
+"""Traces while generating: the attention of each step, and one trace of the whole text at the end.
 
 watch = Watch(runner, tokenizer, name)
 for event in decode(runner, request, watch=watch):
-    watch.step(…).weights(layer=5)     [heads, 1, key]: where the pass that made this token looked
+    watch.step(…).weights(layer=5)     [heads, 1, key]: attention of the pass that made this token
 watch.trace(…)                         as if the whole text had been traced at once
 """
 
@@ -25,9 +24,9 @@ from sightline.lens.trace.subject import Token, read_tokens
 from sightline.lens.trace.trace import (
     Trace,
     checked_layers,
-    looks_in,
-    others_in,
-    recorded,
+    names_to_record,
+    other_tensors,
+    recorded_layers,
 )
 from sightline.record import ATTENTION, Place, Recorder, Site
 from sightline.text.tokenizer import Tokenizer
@@ -37,8 +36,8 @@ Looks = dict[Site, Look]
 
 @dataclass(slots=True)
 class Watch:
-    """Hands a recorder to every pass. Keys and values of earlier passes are in those of the next,
-    so of each pass only its queries stay, and what the next has forgotten (in a ring)."""
+    """Gives every pass a recorder. Keys and values of earlier passes are in the cache of the next,
+    so only the queries of each pass are kept, and the keys that a ring cache drops."""
 
     runner: TorchRunner
     tokenizer: Tokenizer | None = None
@@ -59,32 +58,36 @@ class Watch:
         """A recorder for the next pass."""
         self._close()
         self.recorder = Recorder(
-            recorded(self.runner.transformer, self.what, self.chosen), layers=self.chosen
+            names_to_record(self.runner.transformer, self.what, self.chosen), layers=self.chosen
         )
         return self.recorder
 
     def _close(self) -> None:
-        """The pass is over: the one before it may be forgotten, as far as this one remembers it."""
+        """End the current pass, and drop what it shares with the one before."""
         if self.recorder is None:
             return
-        looks = looks_in(self.recorder, self.runner.transformer)
+        looks = recorded_layers(self.recorder, self.runner.transformer)
         for site, look in looks.items():
             if site in self.last:
-                self.passed.setdefault(site, []).append(shortened(self.last[site], look))
+                self.passed.setdefault(site, []).append(without_shared_keys(self.last[site], look))
             self.last[site] = look
         self.recorder = None
 
     def step(self, ids: Sequence[int], *, source: Sequence[int] | None = None) -> Trace:
-        """The last pass alone: its queries are the rows, and all tokens so far (`ids`) can be
-        looked at."""
+        """A trace of the last pass: its queries are the rows, all tokens so far (`ids`) the
+        keys."""
         assert self.recorder is not None
-        looks = looks_in(self.recorder, self.runner.transformer)
+        looks = recorded_layers(self.recorder, self.runner.transformer)
         looks = {
-            site: look if site[0] == "encoder" or site[2] else aligned(look, len(ids))
+            site: look if site[0] == "encoder" or site[2] else pad_dropped_keys(look, len(ids))
             for site, look in looks.items()
         }
         return self._trace(
-            looks, ids, source, rows=decoded(looks), kept=others_in(self.recorder, self.what)
+            looks,
+            ids,
+            source,
+            rows=decoder_queries(looks),
+            kept=other_tensors(self.recorder, self.what),
         )
 
     def trace(
@@ -95,14 +98,15 @@ class Watch:
         text: str = "",
         source_text: str = "",
     ) -> Trace:
-        """All passes as one. `ids` are those that went through the model: the prompt, and all new
-        tokens but the last."""
+        """A trace of all passes. `ids` are the tokens that went through the model: the prompt, and
+        all new tokens but the last."""
         self._close()
         looks = {
-            site: joined([*self.passed.get(site, []), look]) for site, look in self.last.items()
+            site: concat_passes([*self.passed.get(site, []), look])
+            for site, look in self.last.items()
         }
         return self._trace(
-            looks, ids, source, rows=decoded(looks), text=text, source_text=source_text
+            looks, ids, source, rows=decoder_queries(looks), text=text, source_text=source_text
         )
 
     def _trace(
@@ -138,8 +142,7 @@ class Watch:
         )
 
     def _read(self, ids: Sequence[int], *, source: bool) -> tuple[Token, ...]:
-        """Ids as tokens. Those that were read before are read once, unless bytes of a character are
-        still to come."""
+        """Ids as tokens. Known ones are reused, unless the last is an incomplete character."""
         known = self.known
         count = len(self.known)
         if (
@@ -155,21 +158,21 @@ class Watch:
 
 def with_traces(pieces: Iterable[Piece], watch: Watch, request: Request) -> Iterator[Piece]:
     """The same pieces, each with the trace of the pass that made its token."""
-    read = list(request.prompt)
+    ids = list(request.prompt)
     for piece in pieces:
-        yield replace(piece, trace=watch.step(read, source=request.source))
+        yield replace(piece, trace=watch.step(ids, source=request.source))
         if piece.event is not None:
-            read.append(piece.event.token)
+            ids.append(piece.event.token)
 
 
-def decoded(looks: Looks) -> int:
-    """How many tokens of the decoder asked."""
+def decoder_queries(looks: Looks) -> int:
+    """The number of decoder queries."""
     return max((look.queries for site, look in looks.items() if site[0] == "decoder"), default=0)
 
 
-def shortened(look: Look, following: Look) -> Look:
-    """A pass that is over: its queries, and the keys that the following pass has not. A ring
-    forgets those that stand first."""
+def without_shared_keys(look: Look, following: Look) -> Look:
+    """A finished pass: its queries, and the keys that the following pass does not have. A ring
+    cache drops the oldest."""
     mask = look.scoring.mask
     after = following.scoring.mask
     forgets = after.offset is None and not look.site[2]
@@ -186,9 +189,9 @@ def shortened(look: Look, following: Look) -> Look:
     )
 
 
-def joined(looks: Sequence[Look]) -> Look:
-    """The queries of all passes against the keys of the last and those that were forgotten on the
-    way, in memory of its own."""
+def concat_passes(looks: Sequence[Look]) -> Look:
+    """The queries of all passes, with the keys of the last pass and those dropped earlier,
+    copied."""
     last = looks[-1]
     masks = [look.scoring.mask for look in looks]
     query_at, key_at = (
@@ -210,8 +213,8 @@ def joined(looks: Sequence[Look]) -> Look:
     )
 
 
-def aligned(look: Look, tokens: int) -> Look:
-    """The same with a column for every token: those that a ring has forgotten cannot be seen."""
+def pad_dropped_keys(look: Look, tokens: int) -> Look:
+    """The layer with a column for every token; those that a ring cache has dropped are masked."""
     gone = tokens - look.key.shape[2]
     if gone <= 0:
         return look

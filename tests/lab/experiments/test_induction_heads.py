@@ -93,9 +93,9 @@ def test_cut_links_are_gone_and_rows_still_sum_to_one() -> None:
 
 def test_links_that_are_cut_are_those_behind_the_same_token() -> None:
     """At the second A of A B C A, the key that is cut is B's; beside it is the first A's."""
-    from sightline.lens.heads.patterns import inductions
+    from sightline.lens.heads.patterns import induction_pattern
 
-    links = inductions(torch.tensor([7, 8, 9, 7]))
+    links = induction_pattern(torch.tensor([7, 8, 9, 7]))
     assert links.nonzero().tolist() == [[3, 1]]
     assert links.roll(-1, dims=1).nonzero().tolist() == [[3, 0]]
 

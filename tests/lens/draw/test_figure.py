@@ -16,9 +16,9 @@ import pytest
 
 from sightline.errors import InputError
 from sightline.lens.draw import fonts
-from sightline.lens.draw.figure import figure_of, needed, text_of, write_figure
-from sightline.lens.draw.fonts import settings
-from sightline.lens.draw.planetarium import arc
+from sightline.lens.draw.figure import figure_of, import_matplotlib, text_of, write_figure
+from sightline.lens.draw.fonts import font_settings
+from sightline.lens.draw.sphere_figure import arc
 from sightline.lens.draw.view import View
 from sightline.lens.draw.views import VIEWS, view_of
 from tests.support.drawn_trace import traced
@@ -54,7 +54,7 @@ def test_a_png_is_a_png_and_the_same_again(tmp_path: Path) -> None:
 
 def test_the_image_is_the_values() -> None:
     view = small()
-    with needed().rc_context(settings(text_of(view))):
+    with import_matplotlib().rc_context(font_settings(text_of(view))):
         (axes, bar) = figure_of(view).axes
     np.testing.assert_array_equal(axes.images[0].get_array().filled(np.nan), view.values)
     assert [label.get_text() for label in axes.get_yticklabels()] == list(view.rows)
@@ -64,7 +64,7 @@ def test_the_image_is_the_values() -> None:
 
 def test_all_heads_stand_at_their_place() -> None:
     view = small("heads")
-    with needed().rc_context(settings("")):
+    with import_matplotlib().rc_context(font_settings("")):
         whole = figure_of(view).axes[0].images[0].get_array().filled(np.nan)
     rows, columns = view.values.shape[2:]
     np.testing.assert_array_equal(whole[-rows:, -columns:], view.values[-1, -1])
@@ -75,7 +75,7 @@ def test_many_tokens_have_fewer_labels() -> None:
     values = np.eye(200, dtype=np.float32)
     names = tuple(f"t{n}" for n in range(200))
     view = View("map", "Title", "caption", names, names, "query", "key", values)
-    with needed().rc_context(settings("")):
+    with import_matplotlib().rc_context(font_settings("")):
         shown = [label.get_text() for label in figure_of(view).axes[0].get_yticklabels()]
     assert shown[:3] == ["0 t0", "3 t3", "6 t6"]
 
@@ -93,7 +93,7 @@ def test_letters_without_a_font_are_said_once_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fonts, "FONTS", ("DejaVu Sans",))
-    monkeypatch.setattr(fonts, "_told", set[str]())
+    monkeypatch.setattr(fonts, "_warned", set[str]())
     view = replace(small(), title="吾輩は猫である")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -101,7 +101,7 @@ def test_letters_without_a_font_are_said_once_in_one_line(
         write_figure(view, tmp_path / "b.png")
     said = capsys.readouterr().err
     assert re.fullmatch(
-        r"note: no font here draws \S+: boxes stand for it\. Fix: install Noto Sans CJK JP \(fonts-noto-cjk\)\n",
+        r"note: no installed font has \S+: boxes are drawn instead\. Fix: install Noto Sans CJK JP \(fonts-noto-cjk\)\n",
         said,
     )
 
@@ -109,7 +109,7 @@ def test_letters_without_a_font_are_said_once_in_one_line(
 def test_japanese_is_drawn_where_a_font_is_installed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not set(settings("猫")["font.family"]) - {"DejaVu Sans"}:
+    if not set(font_settings("猫")["font.family"]) - {"DejaVu Sans"}:
         pytest.skip("no CJK font")
     capsys.readouterr()
     write_figure(replace(small(), title="吾輩は猫である"), tmp_path / "a.png")

@@ -25,13 +25,13 @@ from sightline.lens.draw.page import (
     write_page,
 )
 from sightline.lens.draw.page_data import (
-    asked_site,
+    initial_site,
     language,
     layers_that_fit,
-    numbers_in,
+    query_key_numbers,
     trace_data,
 )
-from sightline.lens.draw.views import projected, unit, view_of
+from sightline.lens.draw.views import normalize, project_to_sphere, view_of
 from sightline.lens.trace.layer import look_at
 from sightline.lens.trace.trace import NEEDED, Trace
 from tests.support.page_elements import NASTY, Elements, everything, traced
@@ -135,7 +135,7 @@ def test_the_page_rebuilds_the_weights_of_encoders_and_of_cross_attention(name: 
     "name", ["rotary", "alibi", "relative", "soft-cap", "sinks", "window-alternating"]
 )
 def test_sixteen_bits_are_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_data, "EXACT", 0)
+    monkeypatch.setattr(page_data, "FLOAT32_LIMIT", 0)
     trace = traced(DECODERS[name], time=40)
     data = trace_data(trace, [], view="map", layer=None, head=None)
     assert {look["form"] for look in data["attentions"][0]["looks"].values()} == {"int16"}
@@ -147,7 +147,7 @@ def test_sixteen_bits_with_steps_are_more_exact_than_float16(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Large scores are where it tells: q and k ten times as long."""
-    monkeypatch.setattr(page_data, "EXACT", 0)
+    monkeypatch.setattr(page_data, "FLOAT32_LIMIT", 0)
     trace = traced(DECODERS["rotary"], time=40)
     longer = {
         site: replace(look, query=look.query * 10, key=look.key * 10)
@@ -247,7 +247,7 @@ def test_thumbs_show_the_largest_weight_of_each_cell() -> None:
 
 def test_a_long_trace_keeps_the_layers_around_the_asked_one_and_says_so() -> None:
     trace = traced(sl.llama(**(SIZE | {"layers": 6})))
-    one = 2 * numbers_in(trace.look(0)) * 4 // 3
+    one = 2 * query_key_numbers(trace.look(0)) * 4 // 3
     assert {site[1] for site in layers_that_fit(trace, ("decoder", 4, False), 3 * one)} == {3, 4, 5}
     assert {site[1] for site in layers_that_fit(trace, ("decoder", 0, False), 1)} == {0}
     data = trace_data(trace, [], view="map", layer=4, head=1, budget=3 * one)
@@ -259,9 +259,9 @@ def test_a_long_trace_keeps_the_layers_around_the_asked_one_and_says_so() -> Non
 
 def test_the_asked_layer_is_the_middle_one_unless_named() -> None:
     trace = traced(sl.llama(**(SIZE | {"layers": 5})))
-    assert asked_site(trace, "map", None) == ("decoder", 2, False)
-    assert asked_site(trace, "map", -1) == ("decoder", 4, False)
-    assert asked_site(traced(ENCODER_DECODERS["t5"]), "alignment", 1) == ("decoder", 1, True)
+    assert initial_site(trace, "map", None) == ("decoder", 2, False)
+    assert initial_site(trace, "map", -1) == ("decoder", 4, False)
+    assert initial_site(traced(ENCODER_DECODERS["t5"]), "alignment", 1) == ("decoder", 1, True)
 
 
 def test_every_attention_of_an_encoder_decoder_can_be_chosen() -> None:
@@ -317,8 +317,8 @@ def test_the_page_and_the_figure_put_queries_and_keys_at_the_same_points(
         "query": query.flatten().tolist(),
         "key": key.flatten().tolist(),
     }
-    code = "".join(asset(f"{name}.js") for name in ("paint", "sky"))
-    code += f"const sky = skyOf({json.dumps(head)}); console.log(JSON.stringify([[...sky.queries], [...sky.keys]]));"
+    code = "".join(asset(f"{name}.js") for name in ("paint", "sphere_points"))
+    code += f"const points = spherePoints({json.dumps(head)}); console.log(JSON.stringify([[...points.queries], [...points.keys]]));"
     assert NODE is not None
     done = subprocess.run([NODE, "-"], input=code, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -326,7 +326,7 @@ def test_the_page_and_the_figure_put_queries_and_keys_at_the_same_points(
         torch.tensor(points, dtype=torch.float32).view(-1, 4)[:, :3]
         for points in json.loads(done.stdout)
     ]
-    *in_figure, _ = projected(unit(query), unit(key - key.mean(0)))
+    *in_figure, _ = project_to_sphere(normalize(query), normalize(key - key.mean(0)))
     for ours, theirs in zip(on_page, in_figure, strict=True):
         assert torch.allclose(ours, torch.from_numpy(theirs), atol=2e-5)
 

@@ -15,7 +15,7 @@ import torch
 
 from sightline.lens.draw.page import policy_hash, write_page
 from sightline.lens.draw.page_data import VIEWS
-from sightline.lens.draw.show import frame
+from sightline.lens.draw.show import sandboxed_iframe
 from tests.support.page_elements import NASTY, Elements, everything, renamed, traced
 from tests.support.tiny import DECODERS
 
@@ -199,7 +199,9 @@ def test_all_views_obey_the_policy_and_ask_for_nothing_also_in_a_notebooks_sandb
     text = driven(everything([f"w{n}" for n in range(11)]), WALK)
     page = tmp_path / "page.html"
     page.write_text(
-        text if where == "file" else f"<!doctype html><body>{LISTEN}{frame(text)}</body>",
+        text
+        if where == "file"
+        else f"<!doctype html><body>{LISTEN}{sandboxed_iframe(text)}</body>",
         encoding="utf-8",
     )
     assert said_by(page, tmp_path) == {

@@ -14,7 +14,7 @@ import pytest
 import sightline as sl
 from sightline.errors import InputError
 from sightline.lens.draw import show as showing
-from sightline.lens.draw.show import plain, write
+from sightline.lens.draw.show import view_json, write_view
 from sightline.lens.draw.views import VIEWS, view_of
 from tests.support.drawn_trace import traced
 
@@ -22,7 +22,7 @@ from tests.support.drawn_trace import traced
 def test_in_a_terminal_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
     _, trace = traced("decoder")
     assert trace.show(layer=1, head=2) is None
-    assert "Where each token looks: layer 1, head 2" in capsys.readouterr().out
+    assert "Attention weights: layer 1, head 2" in capsys.readouterr().out
     trace.show("lines", 0)
     assert "layer 0, mean of all heads" in capsys.readouterr().out
 
@@ -50,14 +50,14 @@ def test_in_a_notebook_it_is_a_page_in_a_sandbox_and_nothing_is_warned_of(
 def test_every_view_becomes_every_file(kind: str, tmp_path: Path) -> None:
     model, trace = traced("both")
     for ending, begins in ((".html", b"<!"), (".svg", b"<?xml"), (".json", b"{")):
-        written = write(trace, tmp_path / f"x{ending}", view=kind, subject=model)
+        written = write_view(trace, tmp_path / f"x{ending}", view=kind, subject=model)
         assert written.read_bytes().lower().startswith(begins)
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_saved_trace_is_the_trace(tmp_path: Path) -> None:
     _, trace = traced("decoder")
-    again = sl.Trace.open(write(trace, tmp_path / "x.safetensors"))
+    again = sl.Trace.open(write_view(trace, tmp_path / "x.safetensors"))
     np.testing.assert_array_equal(again.weights(1, 2), trace.weights(1, 2))
 
 
@@ -79,7 +79,7 @@ def test_json_has_tokens_and_weights(tmp_path: Path) -> None:
 
 def test_json_of_the_other_views() -> None:
     model, trace = traced("both")
-    found = {kind: plain(trace, view_of(trace, kind, subject=model)) for kind in VIEWS}
+    found = {kind: view_json(trace, view_of(trace, kind, subject=model)) for kind in VIEWS}
     json.dumps(found, allow_nan=False)
     assert np.shape(found["heads"]["weights"]) == (2, 4, 9, 9)
     assert np.shape(found["geometry"]["query_length"]) == (9,)
@@ -96,7 +96,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.M
     _, trace = traced("decoder")
     for name, said in (
         ("x.gif", "ends in '.gif'"),
-        ("x", "has no ending"),
+        ("x", "has no suffix"),
         ("nowhere/x.json", "cannot be written"),
         ("nowhere/x.html", "cannot be"),
     ):
@@ -104,6 +104,6 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.M
             trace.show(file=tmp_path / name)
     with pytest.raises(InputError, match="did you mean 'lines'"):
         trace.show("line", file=tmp_path / "x.html")
-    monkeypatch.setattr(showing, "MOST", 10)
+    monkeypatch.setattr(showing, "MAX_JSON_NUMBERS", 10)
     with pytest.raises(InputError, match="81 numbers as JSON"):
         trace.show(file=tmp_path / "x.json")

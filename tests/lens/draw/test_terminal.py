@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from sightline.lens.draw.terminal import drawn, print_view
+from sightline.lens.draw.terminal import print_view, render_view
 from sightline.lens.draw.view import View
 from sightline.lens.draw.views import VIEWS, view_of
 from sightline.terminal.ink import bar, colour, colour_count, fitted, legend, right, shade
@@ -31,7 +31,7 @@ def planted(count: int = 5, names: tuple[str, ...] = WORDS) -> View:
 
 
 def written(view: View, width: int = 80, *, colours: bool = False) -> list[str]:
-    return [line.plain for line in drawn(view, width=width, colours=colours)]
+    return [line.plain for line in render_view(view, width=width, colours=colours)]
 
 
 def test_a_map_without_colours_cell_by_cell() -> None:
@@ -52,7 +52,7 @@ def test_a_map_without_colours_cell_by_cell() -> None:
 
 def test_colours_are_where_the_weights_are() -> None:
     view = planted()
-    row = list(drawn(view, width=80, colours=True))[7]
+    row = list(render_view(view, width=80, colours=True))[7]
     assert row.plain.startswith("  の ")
     spans = {(span.start, span.end): str(span.style) for span in row.spans}
     assert spans[4, 6] == f"on {colour(view, 0.0)}" == "on #440154"

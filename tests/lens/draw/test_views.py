@@ -11,8 +11,8 @@ import torch
 
 from sightline.errors import InputError
 from sightline.lens.draw.default_head import most_structured, structure
-from sightline.lens.draw.view import label, pooled
-from sightline.lens.draw.views import VIEWS, projected, view_of
+from sightline.lens.draw.view import bin_values, token_label
+from sightline.lens.draw.views import VIEWS, project_to_sphere, view_of
 from sightline.lens.trace.trace import Trace
 from tests.support.drawn_trace import KINDS, traced
 
@@ -59,7 +59,7 @@ def test_what_a_trace_notes_stands_under_every_picture() -> None:
 
 def test_a_smaller_map_keeps_every_row_a_distribution() -> None:
     _, trace = traced("decoder", time=21)
-    view = view_of(trace, "map", layer=0, head=1, most=6)
+    view = view_of(trace, "map", layer=0, head=1, max_size=6)
     whole = attention_by_hand(trace, 0, 1)
     assert view.across == (4, 4)
     assert view.values.shape == (6, 6)
@@ -71,8 +71,10 @@ def test_a_smaller_map_keeps_every_row_a_distribution() -> None:
 
 def test_pooled_means_what_it_says() -> None:
     values = np.array([[1, 2, 3], [np.nan, 4, np.nan], [np.nan, np.nan, np.nan]], dtype=np.float32)
-    np.testing.assert_allclose(pooled(values, (2, 2)), [[3.5, 1.5], [np.nan, np.nan]])
-    np.testing.assert_allclose(pooled(values, (2, 2), add=False), [[7 / 3, 3], [np.nan, np.nan]])
+    np.testing.assert_allclose(bin_values(values, (2, 2)), [[3.5, 1.5], [np.nan, np.nan]])
+    np.testing.assert_allclose(
+        bin_values(values, (2, 2), add=False), [[7 / 3, 3], [np.nan, np.nan]]
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -127,7 +129,7 @@ def test_directions_that_fit_three_axes_keep_their_angles() -> None:
     generator = torch.Generator().manual_seed(3)
     flat = torch.nn.functional.normalize(torch.randn(12, 3, generator=generator), dim=-1)
     axes = torch.linalg.qr(torch.randn(10, 3, generator=generator)).Q
-    *points, kept = projected(flat[:5] @ axes.T, flat[5:] @ axes.T)
+    *points, kept = project_to_sphere(flat[:5] @ axes.T, flat[5:] @ axes.T)
     points = np.concatenate(points)
     assert kept == pytest.approx(1)
     np.testing.assert_allclose(points @ points.T, (flat @ flat.T).numpy(), atol=1e-5)
@@ -150,7 +152,7 @@ def test_the_alignment_names_the_token_that_was_produced() -> None:
     np.testing.assert_allclose(view.values, trace.cross_weights(0).mean(0).numpy(), atol=1e-6)
     assert view.about["layer"] == 0  # the last but one of two
     assert view.rows == (*(f"<{token.id}>" for token in trace.tokens[1:]), "(next)")
-    assert view.row_axis == "target: the token that was produced"
+    assert view.row_axis == "target token produced"
     assert view.columns == tuple(f"<{token.id}>" for token in trace.source or ())
     np.testing.assert_allclose(
         view_of(trace, "alignment", layer=1, head=2).values,
@@ -240,7 +242,7 @@ def test_one_token_is_enough(kind: str) -> None:
 
 
 def test_labels_show_what_cannot_be_seen() -> None:
-    assert [label(text) for text in (" the", "  ", "", "\n", "a\x1b[0m", "吾", "▁the")] == [
+    assert [token_label(text) for text in (" the", "  ", "", "\n", "a\x1b[0m", "吾", "▁the")] == [
         "the",
         "␣",
         "∅",

@@ -82,7 +82,7 @@ def show_tour(model: Model, file: Path, screen: Console) -> None:
     )
     story = write_story(model, tour.STORY, screen)
     heading(screen, "2. Where it looks")
-    seen = tour.look(model)
+    seen = tour.analyze_sentence(model)
     best = seen.links[0]
     print_view(view_of(seen.trace, "map", layer=best.layer, head=best.head), screen)
     screen.print(
@@ -99,7 +99,7 @@ def show_tour(model: Model, file: Path, screen: Console) -> None:
         "score = |q| · |k| · cos θ / √d: a key can stand out by where it points or by how long"
         " it is."
     )
-    screen.print(f"{seen.geometry.line()}\n{tour.about_direction(seen)}")
+    screen.print(f"{seen.geometry.line()}\n{tour.direction_sentence(seen)}")
     translation = show_translation(screen)
     page = tour.write_tour(file, model, story, seen, translation)
     heading(screen, "All of it to walk through")
@@ -166,9 +166,9 @@ def show_lesson(steps: int, screen: Console) -> None:
     for line in example.render_three_words():
         screen.print(line)
     heading(screen, "2. A Transformer learns to repeat what it read")
-    model = lesson.pupil()
+    model = lesson.small_model()
     count = sum(parameter.numel() for parameter in model.parameters())
-    text = lesson.examine(model).text
+    text = lesson.evaluate_copying(model).text
     screen.print(
         f"{count:,} parameters, two layers of four heads; texts such as {text}: the second half"
         " repeats the first."
@@ -186,13 +186,13 @@ def show_lesson(steps: int, screen: Console) -> None:
             first = step.loss if step.number == 1 else first
             last = step.loss
             bar.update(task, advance=1, loss=step.loss)
-    found = lesson.examine(model)
+    found = lesson.evaluate_copying(model)
     guess = f"guessing costs {math.log(26):.3f} nats a letter"
     screen.print(
         f"loss on the second half: {first:.3f} at first, {last:.3f} after {steps} steps ({guess})"
     )
     screen.print(
-        f"a text it never saw:  {found.text}\nwhat it says next:    {found.said}  "
+        f"a text it never saw:  {found.text}\nwhat it says next:    {found.predicted}  "
         f" {found.right:.0%} of the second half right\n"
     )
     where = f"Layer {found.layer}, head {found.head}, as rows of attention"

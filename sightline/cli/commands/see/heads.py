@@ -236,6 +236,6 @@ def relation_lines(relation: Relation) -> Iterator[Text]:
 
 
 def relation_verdict(head: RelationHead) -> str:
-    if head.found:
+    if head.is_significant:
         return "found"
     return "may be chance" if head.p_chance >= 0.05 else "may be a fixed offset"

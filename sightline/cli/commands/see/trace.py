@@ -84,9 +84,9 @@ def trace(
     output.json
         Write JSON: the tokens and the numbers of the view.
     """
-    from sightline.lens.draw.show import checked_file, checked_view
+    from sightline.lens.draw.show import checked_view, checked_view_file
 
-    out = None if output.out is None else checked_file(output.out)
+    out = None if output.out is None else checked_view_file(output.out)
     view = None if drawing.view is None else checked_view(drawing.view)
     layers = parse_layers(drawing.layers)
     content = input.read_prompt(text, fix=EXAMPLE)
@@ -116,7 +116,7 @@ class Place:
 
 def write_file(recording: Trace, loaded: Model, place: Place, out: Path, *, json: bool) -> None:
     """Draw into a file; its name goes to stdout, or to stderr if stdout has the JSON."""
-    from sightline.lens.draw.show import write as write_drawing
+    from sightline.lens.draw.show import write_view as write_drawing
 
     write_drawing(
         recording,
@@ -135,11 +135,11 @@ def write_file(recording: Trace, loaded: Model, place: Place, out: Path, *, json
 
 def show_view(recording: Trace, loaded: Model, place: Place, *, json: bool) -> None:
     """The view in the terminal, or its numbers as JSON."""
-    from sightline.lens.draw.show import plain
+    from sightline.lens.draw.show import view_json
     from sightline.lens.draw.terminal import print_view
     from sightline.lens.draw.views import view_of
 
-    unlimited = {"most": None} if json else {}
+    unlimited = {"max_size": None} if json else {}
     drawing = view_of(
         recording,
         place.view,
@@ -150,7 +150,7 @@ def show_view(recording: Trace, loaded: Model, place: Place, *, json: bool) -> N
         **unlimited,
     )
     if json:
-        write_json(plain(recording, drawing), indent=None)
+        write_json(view_json(recording, drawing), indent=None)
     else:
         print_view(drawing)
 
@@ -179,7 +179,7 @@ def refuse_source(loaded: Model, source: str | None) -> None:
 
 def check_choice(loaded: Model, view: str, drawing: ViewOptions, layers: list[int] | None) -> None:
     """Refuse a stack, view, layer or head that the model does not have, before it runs."""
-    from sightline.lens.trace.layer import checked
+    from sightline.lens.trace.layer import checked_index
 
     stacks = loaded.config.stacks
     stack = drawing.stack or ("decoder" if "decoder" in stacks else "encoder")
@@ -194,12 +194,12 @@ def check_choice(loaded: Model, view: str, drawing: ViewOptions, layers: list[in
             fix="--view map",
         )
     config = stacks[stack]
-    layer = None if drawing.layer is None else checked("layer", drawing.layer, config.layers)
+    layer = None if drawing.layer is None else checked_index("layer", drawing.layer, config.layers)
     if drawing.head is not None:
-        checked("head", drawing.head, config.block(layer or 0).attention.heads)
+        checked_index("head", drawing.head, config.block(layer or 0).attention.heads)
     if layers is None or layer is None:
         return
-    if layer not in {checked("layer", one, config.layers) for one in layers}:
+    if layer not in {checked_index("layer", one, config.layers) for one in layers}:
         raise InputError(
             f"--layer {drawing.layer}, which is not among --layers",
             expected="one of these",

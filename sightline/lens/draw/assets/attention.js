@@ -1,6 +1,6 @@
-// Attention, rebuilt from q and k as sightline/lens/look.py does it:
+// Attention, rebuilt from q and k as sightline/lens/trace/layer.py does:
 //
-//     score(i, j)  = cap(q_i · k_j · scale) + bias(i, j)        −∞ where i may not look at j
+//     score(i, j)  = cap(q_i · k_j · scale) + bias(i, j)        −∞ where masked
 //     weight(i, j) = exp(score(i, j)) / Σ_j exp(score(i, j))     plus exp(sink) in the sum where the head has a sink
 //
 // Nothing in this file touches the document.
@@ -15,13 +15,13 @@ function bytesOf(base64) {
   return bytes;
 }
 
-/** One layer as page_data.look_out wrote it; `read(n)` gives the bytes of array n. */
+/** One layer as page_data.layer_json writes it; `read(n)` returns the bytes of array n. */
 class Look {
-  constructor(said, read) {
-    this.said = said;
+  constructor(data, read) {
+    this.data = data;
     this.read = read;
-    this.queryAt = placesOf(said.queryAt, said.queries);
-    this.keyAt = placesOf(said.keyAt, said.keys);
+    this.queryAt = positionsOf(data.queryAt, data.queries);
+    this.keyAt = positionsOf(data.keyAt, data.keys);
     this.arrays = new Map();
     this.heads = new Map();
   }
@@ -41,47 +41,47 @@ class Look {
 
   /** The vectors of one head, `time × dim`. */
   vectors(where, head, time) {
-    const dim = this.said.dim, start = head * time * dim;
-    if (this.said.form === "float32") return this.array(where, Float32Array).subarray(start, start + time * dim);
+    const dim = this.data.dim, start = head * time * dim;
+    if (this.data.form === "float32") return this.array(where, Float32Array).subarray(start, start + time * dim);
     const whole = this.array(where[0], Int16Array), steps = this.array(where[1], Float32Array);
-    const found = new Float32Array(time * dim);
+    const result = new Float32Array(time * dim);
     for (let n = 0; n < time; n++) {
       const step = steps[head * time + n];
-      for (let i = n * dim; i < (n + 1) * dim; i++) found[i] = whole[start + i] * step;
+      for (let i = n * dim; i < (n + 1) * dim; i++) result[i] = whole[start + i] * step;
     }
-    return found;
+    return result;
   }
 }
 
-function placesOf(said, count) {
-  return Int32Array.from({ length: count }, (_, n) => (typeof said === "number" ? said + n : said[n]));
+function positionsOf(data, count) {
+  return Int32Array.from({ length: count }, (_, n) => (typeof data === "number" ? data + n : data[n]));
 }
 
-/** One head: its rows are made when they are asked for; the last ones are kept. */
+/** One head: its rows are computed on demand; the most recent are cached. */
 class Head {
   constructor(look, number) {
-    const said = look.said;
+    const data = look.data;
     this.look = look;
     this.number = number;
-    this.said = said;
-    this.dim = said.dim;
-    this.queries = said.queries;
-    this.keys = said.keys;
-    this.query = look.vectors(said.query, number, said.queries);
-    this.key = look.vectors(said.key, Math.floor((number * said.kvHeads) / said.heads), said.keys);
-    this.queryLength = lengths(this.query, said.queries, said.dim);
-    this.keyLength = lengths(this.key, said.keys, said.dim);
-    this.sink = said.sinks === null ? -Infinity : said.sinks[number];
+    this.data = data;
+    this.dim = data.dim;
+    this.queries = data.queries;
+    this.keys = data.keys;
+    this.query = look.vectors(data.query, number, data.queries);
+    this.key = look.vectors(data.key, Math.floor((number * data.kvHeads) / data.heads), data.keys);
+    this.queryLength = lengths(this.query, data.queries, data.dim);
+    this.keyLength = lengths(this.key, data.keys, data.dim);
+    this.sink = data.sinks === null ? -Infinity : data.sinks[number];
     this.bias = biasOf(look, number);
-    this.scale = said.scale;
-    this.cap = said.softcap;
-    this.open = typeof said.keyAt === "number" && said.queryIn === null; // `reach` says it all
-    this.kept = new Map();
-    this.most = Math.max(64, Math.floor((8 << 20) / Math.max(1, said.keys)));
+    this.scale = data.scale;
+    this.cap = data.softcap;
+    this.open = typeof data.keyAt === "number" && data.queryIn === null; // `reach` alone decides
+    this.cache = new Map();
+    this.cacheSize = Math.max(64, Math.floor((8 << 20) / Math.max(1, data.keys)));
   }
 
   allowed(row, column) {
-    const { causal, window, queryIn, keyIn } = this.said;
+    const { causal, window, queryIn, keyIn } = this.data;
     const at = this.look.queryAt[row], to = this.look.keyAt[column];
     if (to < 0 || (causal && to > at)) return false;
     if (window !== null && Math.abs(at - to) >= window) return false;
@@ -101,42 +101,42 @@ class Head {
     return one + two + three + four;
   }
 
-  /** The columns outside of which a row may not look, as far as that is known without asking each. */
+  /** The range of columns outside of which a row is masked, as far as known without testing each. */
   reach(row) {
-    const { causal, window, keyAt, keys } = this.said, at = this.look.queryAt[row] - keyAt;
+    const { causal, window, keyAt, keys } = this.data, at = this.look.queryAt[row] - keyAt;
     if (typeof keyAt !== "number") return [0, keys];
     const first = window === null ? 0 : Math.max(0, at - window + 1), last = causal ? at + 1 : window === null ? keys : at + window;
     return [Math.min(first, keys), Math.max(0, Math.min(last, keys))];
   }
 
   /** q·k, scaled, soft-capped, plus bias. */
-  finished(row, column, product) {
+  finish(row, column, product) {
     const score = this.cap === null ? product * this.scale : this.cap * Math.tanh((product * this.scale) / this.cap);
     return this.bias === null ? score : score + this.bias(row, column);
   }
 
   score(row, column) {
-    return this.allowed(row, column) ? this.finished(row, column, this.product(row, column)) : -Infinity;
+    return this.allowed(row, column) ? this.finish(row, column, this.product(row, column)) : -Infinity;
   }
 
   scores(row) {
-    const found = new Float32Array(this.keys).fill(-Infinity), [first, last] = this.reach(row);
+    const result = new Float32Array(this.keys).fill(-Infinity), [first, last] = this.reach(row);
     for (let column = first; column < last; column++)
-      if (this.open || this.allowed(row, column)) found[column] = this.finished(row, column, this.product(row, column));
-    return found;
+      if (this.open || this.allowed(row, column)) result[column] = this.finish(row, column, this.product(row, column));
+    return result;
   }
 
   weights(row) {
-    let found = this.kept.get(row);
-    if (found === undefined) {
-      found = softmax(this.scores(row), this.sink);
-      if (this.kept.size >= this.most) this.kept.delete(this.kept.keys().next().value);
-      this.kept.set(row, found);
+    let result = this.cache.get(row);
+    if (result === undefined) {
+      result = softmax(this.scores(row), this.sink);
+      if (this.cache.size >= this.cacheSize) this.cache.delete(this.cache.keys().next().value);
+      this.cache.set(row, result);
     }
-    return found;
+    return result;
   }
 
-  /** The angle between q and k, as its cosine. */
+  /** cos of the angle between q and k. */
   cosine(row, column) {
     const length = this.queryLength[row] * this.keyLength[column];
     return length > 0 ? this.product(row, column) / length : 0;
@@ -144,30 +144,30 @@ class Head {
 
   /** The `count` keys with the largest weights. */
   top(row, count) {
-    const weights = this.weights(row), found = [];
+    const weights = this.weights(row), result = [];
     for (let column = 0; column < weights.length; column++) {
-      if (weights[column] <= 0 || (found.length === count && weights[column] <= weights[found[count - 1]])) continue;
-      let place = found.length;
-      while (place > 0 && weights[found[place - 1]] < weights[column]) place--;
-      found.splice(place, 0, column);
-      if (found.length > count) found.pop();
+      if (weights[column] <= 0 || (result.length === count && weights[column] <= weights[result[count - 1]])) continue;
+      let place = result.length;
+      while (place > 0 && weights[result[place - 1]] < weights[column]) place--;
+      result.splice(place, 0, column);
+      if (result.length > count) result.pop();
     }
-    return found;
+    return result;
   }
 }
 
 function lengths(vectors, count, dim) {
-  const found = new Float32Array(count);
+  const result = new Float32Array(count);
   for (let n = 0; n < count; n++) {
     let sum = 0;
     for (let i = n * dim; i < (n + 1) * dim; i++) sum += vectors[i] * vectors[i];
-    found[n] = Math.sqrt(sum);
+    result[n] = Math.sqrt(sum);
   }
-  return found;
+  return result;
 }
 
 function biasOf(look, head) {
-  const bias = look.said.bias, at = look.queryAt, to = look.keyAt;
+  const bias = look.data.bias, at = look.queryAt, to = look.keyAt;
   if (bias === null) return null;
   if (bias.kind === "alibi") return (row, column) => -bias.slopes[head] * Math.abs(at[row] - to[column]);
   const values = look.array(bias.values, Float32Array);
@@ -175,11 +175,11 @@ function biasOf(look, head) {
     const most = bias.most, start = head * (2 * most + 1) + most;
     return (row, column) => values[start + Math.max(-most, Math.min(most, to[column] - at[row]))];
   }
-  const start = bias.heads === 1 ? 0 : head * look.said.queries * look.said.keys;
-  return (row, column) => values[start + row * look.said.keys + column];
+  const start = bias.heads === 1 ? 0 : head * look.data.queries * look.data.keys;
+  return (row, column) => values[start + row * look.data.keys + column];
 }
 
-/** In place; a row that may look nowhere is all zeros. */
+/** In place; a fully masked row is all zeros. */
 function softmax(scores, sink = -Infinity) {
   const count = scores.length;
   let largest = sink, sum = 0;

@@ -1,5 +1,5 @@
-// A score taken apart: |q| · |k| · cos θ · scale. Left, the keys of one row with their length, angle, score and weight; right, all of them as
-// points, and how much of what tells keys apart is direction and how much is length.
+// Scores as |q| · |k| · cos θ · scale. Left, the keys of one row with their length, angle, score and weight; right, all of them as points,
+// and the shares of direction and length in the variance of the scores.
 
 "use strict";
 
@@ -7,7 +7,7 @@ class GeometryView {
   constructor(viewer) {
     this.viewer = viewer;
     this.scroll = 0;
-    this.found = new Map();
+    this.sums = new Map();
   }
 
   layout() {
@@ -38,7 +38,7 @@ class GeometryView {
     context.textAlign = "left";
     context.fillStyle = paint.colours.ink;
     context.font = font(13, 600);
-    context.fillText(`${label(token)}  asks with  |q| = ${number(length, 2)}`, 12, 18);
+    context.fillText(`${label(token)}  as query, |q| = ${number(length, 2)}`, 12, 18);
     context.fillStyle = paint.colours.soft;
     context.font = font(12);
     for (const [n, title] of ["|k|  length", "cos θ  direction", "score", "weight"].entries()) context.fillText(title, box.bars[n], 42);
@@ -130,16 +130,16 @@ class GeometryView {
       context.fillStyle = paint.colours.second;
       context.fillRect(left + 74, y - 7, room * between(0, part, 1), 14);
       context.fillStyle = paint.colours.soft;
-      const told = shares.rows && shares.rows < this.viewer.rows.length ? `, from ${shares.rows} rows` : "";
-      context.fillText(inWords(part) + told, left + 74, y + 17, room);
+      const sampled = shares.rows && shares.rows < this.viewer.rows.length ? `, from ${shares.rows} rows` : "";
+      context.fillText(sharesSentence(part) + sampled, left + 74, y + 17, room);
     }
   }
 
   /** The head's shares so far: sums over its rows, at most 512 of them, a few milliseconds at a time. */
   shares() {
     const { state } = this.viewer, name = [state.attention, state.layer, state.head].join("/");
-    if (!this.found.has(name)) this.found.set(name, { rows: 0, next: 0, variance: 0, direction: 0, length: 0 });
-    return this.found.get(name);
+    if (!this.sums.has(name)) this.sums.set(name, { rows: 0, next: 0, variance: 0, direction: 0, length: 0 });
+    return this.sums.get(name);
   }
 
   gather(head) {
@@ -179,22 +179,22 @@ class GeometryView {
   }
 }
 
-/** As sightline/lens/geometry.py says it. */
-function inWords(part) {
+/** As shares_sentence of sightline/lens/geometry/decompose.py. */
+function sharesSentence(part) {
   const direction = Math.round(100 * part);
-  if (direction >= 0 && direction <= 100) return `${direction} % of what tells keys apart is direction, ${100 - direction} % length`;
+  if (direction >= 0 && direction <= 100) return `direction explains ${direction} % of the score variance, length ${100 - direction} %`;
   const [works, against] = direction > 100 ? ["direction", "length"] : ["length", "direction"];
   const more = Math.max(direction, 100 - direction);
-  return `what tells keys apart is ${works} (${more} %); ${against} works against it`;
+  return `${works} explains ${more} % of the score variance; ${against} opposes it`;
 }
 
-/** Tenths around all of these numbers and 0. */
+/** The range of these numbers and 0, rounded outwards to tenths. */
 function niceRange(numbers) {
   const low = Math.floor(10 * Math.min(0, ...numbers) - 0.2) / 10, high = Math.ceil(10 * Math.max(0, ...numbers) + 0.2) / 10;
   return [Math.max(-1, low), Math.min(1, high)];
 }
 
-/** At most some thousands of many numbers, for their largest. */
+/** A sample of at most 16384 numbers, for their maximum. */
 function sample(numbers) {
   const step = Math.ceil(numbers.length / 16384);
   return Array.from(numbers).filter((_, n) => n % step === 0);

@@ -1,4 +1,4 @@
-// All heads in small: a row per layer, a column per head. A click opens the map.
+// Thumbnails of all heads: a row per layer, a column per head. A click opens the map.
 
 "use strict";
 

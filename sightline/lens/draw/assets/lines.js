@@ -1,10 +1,10 @@
-// Tokens in two columns and a line for every weight: queries left, keys right. Only the tokens in sight are worked on.
+// Tokens in two columns and a line for every weight: queries left, keys right. Only visible tokens are drawn.
 
 "use strict";
 
 const PITCH = 23; // pixels between the lines of a list
-const FEW = 24; // lines of one token
-const LEAST = 0.004; // the smallest weight that gets a line
+const FEW = 24; // lines per token
+const LEAST = 0.004; // smaller weights get no line
 
 class LinesView {
   constructor(viewer) {
@@ -12,7 +12,7 @@ class LinesView {
     this.scroll = 0;
   }
 
-  /** Where the two columns stand; a short text is set wider. */
+  /** The positions of the two columns; a short text gets wider spacing. */
   layout() {
     const { width, height, rows, columns } = this.viewer, top = 40, room = height - top;
     const most = Math.max(rows.length, columns.length);
@@ -26,7 +26,7 @@ class LinesView {
     return this.box.top + (n + 0.5) * this.pitch - this.scroll;
   }
 
-  seen(tokens) {
+  visible(tokens) {
     const { height } = this.viewer, first = Math.max(0, Math.floor(this.scroll / this.pitch) - 1);
     return upTo(first, Math.min(tokens.length, first + Math.ceil((height - this.box.top) / this.pitch) + 2));
   }
@@ -37,7 +37,7 @@ class LinesView {
     if (head === null) return viewer.drawAbsence(context);
     context.lineCap = "round";
     const only = hover?.row ?? null, into = hover && hover.row === null ? hover.column : null;
-    for (const row of this.seen(rows)) if (only === null || only === row) this.drawRow(context, row, { bold: only === row, into });
+    for (const row of this.visible(rows)) if (only === null || only === row) this.drawRow(context, row, { bold: only === row, into });
     if (only === null && into === null) this.drawRow(context, viewer.state.row, { bold: true, into: null });
     this.drawWords(context, rows, "right", box.left, only ?? viewer.state.row, into === null ? null : (row) => head.weights(row)[into]);
     const shown = head.weights(only ?? viewer.state.row);
@@ -46,8 +46,8 @@ class LinesView {
     context.fillRect(0, 0, width, box.top - 8);
     context.fillStyle = paint.colours.soft;
     context.font = font(12);
-    context.textAlign = "right", context.fillText("looks from", box.left, 16);
-    context.textAlign = "left", context.fillText("at", box.right, 16);
+    context.textAlign = "right", context.fillText("query", box.left, 16);
+    context.textAlign = "left", context.fillText("key", box.right, 16);
   }
 
   drawRow(context, row, { bold, into }) {
@@ -68,7 +68,7 @@ class LinesView {
   drawWords(context, tokens, align, x, chosen, weightOf) {
     const side = align === "right" ? -1 : 1;
     context.textBaseline = "middle";
-    for (const n of this.seen(tokens)) {
+    for (const n of this.visible(tokens)) {
       const weight = weightOf ? weightOf(n) : 0, text = label(tokens[n], 24);
       context.textAlign = align;
       context.font = font(14, n === chosen ? 700 : 400);

@@ -1,4 +1,4 @@
-// The map of one head: rows are queries, columns are keys. It is made strip by strip, only where it is seen, over its small picture.
+// The map of one head: rows are queries, columns are keys. It is drawn in strips, only where visible, over its thumbnail.
 
 "use strict";
 
@@ -6,8 +6,8 @@ class MapView {
   constructor(viewer) {
     this.viewer = viewer;
     this.strips = new Strips(viewer);
-    this.wanted = 0; // pixels per token that were asked for; 0: as large as fits
-    this.cell = 1; // pixels per token as they are
+    this.wanted = 0; // requested pixels per token; 0: fit to the window
+    this.cell = 1; // actual pixels per token
     this.x = this.y = 0; // the token at the upper left
   }
 
@@ -15,7 +15,7 @@ class MapView {
     this.strips.clear();
   }
 
-  /** Where things are: margins, and the size of a cell. */
+  /** Margins and the size of a cell. */
   layout() {
     const { width, height, rows, columns } = this.viewer;
     const left = between(70, width * 0.11, 130), top = 92;
@@ -60,11 +60,11 @@ class MapView {
     context.strokeStyle = paint.colours.ground;
     context.lineWidth = 1;
     context.beginPath();
-    for (const n of this.seenColumns()) {
+    for (const n of this.visibleColumns()) {
       const at = Math.round(this.left(n)) + 0.5;
       context.moveTo(at, box.top), context.lineTo(at, box.top + box.h);
     }
-    for (const n of this.seenRows()) {
+    for (const n of this.visibleRows()) {
       const at = Math.round(this.top(n)) + 0.5;
       context.moveTo(box.left, at), context.lineTo(box.left + box.w, at);
     }
@@ -73,9 +73,9 @@ class MapView {
     context.font = font(between(9, this.cell * 0.3, 12));
     context.textAlign = "center";
     context.textBaseline = "middle";
-    for (const row of this.seenRows()) {
+    for (const row of this.visibleRows()) {
       const weights = head.weights(row);
-      for (const column of this.seenColumns()) {
+      for (const column of this.visibleColumns()) {
         if (weights[column] < 0.005) continue;
         context.fillStyle = paint.inkOn(weights[column]);
         context.fillText(Math.round(100 * weights[column]), this.left(column) + this.cell / 2, this.top(row) + this.cell / 2);
@@ -83,12 +83,12 @@ class MapView {
     }
   }
 
-  /** The rows, or the columns, that are in sight. */
-  seenRows() {
+  /** The visible rows, or columns. */
+  visibleRows() {
     return upTo(Math.floor(this.y), Math.min(this.viewer.rows.length, Math.ceil(this.y + this.box.h / this.cell)));
   }
 
-  seenColumns() {
+  visibleColumns() {
     return upTo(Math.floor(this.x), Math.min(this.viewer.columns.length, Math.ceil(this.x + this.box.w / this.cell)));
   }
 
@@ -125,14 +125,14 @@ class MapView {
       return [...seen.filter((n) => n % every === 0 && free(n)).map((n) => [n, false]), ...chosen.map((n) => [n, true])];
     };
     const text = (tokens, n) => label(tokens[n], every > 1 ? 9 : 16) + (every > 1 ? ` ${n}` : "");
-    for (const [row, chosen] of shown(this.seenRows(), "row")) {
+    for (const [row, chosen] of shown(this.visibleRows(), "row")) {
       context.save();
       context.translate(box.left - 7, this.top(row) + this.cell / 2);
       context.textAlign = "right";
       write(text(rows, row), chosen);
       context.restore();
     }
-    for (const [column, chosen] of shown(this.seenColumns(), "column")) {
+    for (const [column, chosen] of shown(this.visibleColumns(), "column")) {
       context.save();
       context.translate(this.left(column) + this.cell / 2, box.top - 8);
       context.rotate(-Math.PI / 3.2);
@@ -142,7 +142,7 @@ class MapView {
     }
   }
 
-  /** The whole map in a corner, with a frame around what is seen; the corner that a causal map leaves empty. */
+  /** The whole map in a corner, with a frame around the visible part; in the corner that a causal map leaves empty. */
   drawOverview(context, box) {
     const { rows, columns, width, state } = this.viewer, side = 132;
     const w = side * Math.min(1, columns.length / rows.length), h = side * Math.min(1, rows.length / columns.length);
@@ -226,7 +226,7 @@ class MapView {
     return true;
   }
 
-  /** Scrolls so that what is selected can be seen. */
+  /** Scrolls the selection into view. */
   reveal() {
     const { state } = this.viewer, { box } = this;
     if (!box) return;

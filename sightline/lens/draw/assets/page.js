@@ -1,4 +1,4 @@
-// The page: its traces, the keyboard, the theme, the address, and the words that were coloured by probability.
+// The page: its traces, the keyboard, the theme, the URL, and tokens coloured by probability.
 
 "use strict";
 
@@ -23,15 +23,15 @@ function start() {
   readHash();
   for (const viewer of viewers) viewer.changed = writeHash;
   addEventListener("hashchange", readHash);
-  addEventListener("keydown", pressed);
-  document.getElementById("theme").addEventListener("click", turnTheme);
+  addEventListener("keydown", onKey);
+  document.getElementById("theme").addEventListener("click", toggleTheme);
   for (const name of ["help-button", "help-close"]) document.getElementById(name).addEventListener("click", help);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", retheme);
   document.addEventListener("pointerover", showAlternatives);
   document.addEventListener("focusin", showAlternatives);
 }
 
-// ------------------------------------------------------------------------------------------------------------- the address
+// ------------------------------------------------------------------------------------------------------------- the URL
 
 function readHash() {
   const states = decodeURIComponent(location.hash.slice(1)).split(";");
@@ -39,14 +39,14 @@ function readHash() {
 }
 
 function writeHash() {
-  if (location.protocol === "about:") return; // a page inside a notebook has no address of its own
+  if (location.protocol === "about:") return; // a page inside a notebook has no URL
   const chosen = document.documentElement.dataset.theme;
   history.replaceState(null, "", `#${viewers.map((viewer) => viewer.hash).join(";")}${chosen ? `,${chosen}` : ""}`);
 }
 
 // --------------------------------------------------------------------------------------------------------------- the theme
 
-function turnTheme() {
+function toggleTheme() {
   theme.set(theme.now() === "dark" ? "light" : "dark");
   retheme();
   if (viewers.length) writeHash();
@@ -64,11 +64,11 @@ function help() {
   dialog.open ? dialog.close() : dialog.showModal();
 }
 
-function pressed(event) {
+function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const { key, target } = event, typing = /^(SELECT|INPUT|TEXTAREA)$/.test(target.tagName);
   if (key === "?") return help();
-  if (key === "t") return turnTheme();
+  if (key === "t") return toggleTheme();
   if (!active || typing || document.getElementById("help").open) return undefined;
   if (/^[1-6]$/.test(key)) return active.change({ view: NAMES[key - 1] });
   if (key in STEPS) return active.step(...STEPS[key]);
@@ -80,9 +80,9 @@ function pressed(event) {
   return undefined;
 }
 
-// --------------------------------------------------------------------------------------------------- words by probability
+// --------------------------------------------------------------------------------------------------- tokens by probability
 
-/** The alternatives of the word under the pointer or the focus. */
+/** Shows the alternatives of the token under the pointer or the focus. */
 function showAlternatives(event) {
   const word = event.target.closest?.("[data-alternatives]"), old = document.querySelector(".alternatives");
   if (!word) return old?.remove();

@@ -1,4 +1,4 @@
-// Colours, labels and other small things that every view draws with.
+// Colours, labels and other drawing helpers.
 
 "use strict";
 
@@ -11,7 +11,7 @@ const paint = {
   colours: {},
   ramp: [],
 
-  /** Reads the theme of the page; to be called when it changes. */
+  /** Reads the theme of the page; call after it changes. */
   refresh() {
     const style = getComputedStyle(document.documentElement);
     for (const name of ["ground", "panel", "ink", "soft", "faint", "accent", "second", "third"])
@@ -19,7 +19,7 @@ const paint = {
     this.ramp = rampOf(RAMPS[theme.now()]);
   },
 
-  /** The colour of a weight, by its root, so that 1 % can still be seen. */
+  /** The colour of a weight, by its square root, so that 1 % is visible. */
   weight(weight) {
     return this.ramp[Math.round(255 * Math.sqrt(Math.max(0, Math.min(1, weight))))];
   },
@@ -29,7 +29,7 @@ const paint = {
     return `rgb(${r} ${g} ${b})`;
   },
 
-  /** Ink that can be read on the colour of a weight. */
+  /** A readable text colour on the colour of a weight. */
   inkOn(weight) {
     const [r, g, b] = this.weight(weight);
     return 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#10141c" : "#ffffff";
@@ -56,7 +56,7 @@ function rampOf(stops) {
 const FONT = '"Noto Sans CJK JP", "Noto Sans JP", "Hiragino Sans", "Yu Gothic", Meiryo, sans-serif';
 const font = (size, weight = 400) => `${weight} ${size}px system-ui, "Segoe UI", "Helvetica Neue", Arial, ${FONT}`;
 
-/** A token as a label: no space before it, and marks for what cannot be seen. */
+/** A token as a label: without its leading space, and with marks for invisible characters. */
 function label(text, most = 18) {
   const shown = text.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ (?=.)/, "").replace(/^ +$/, "␣") || "∅";
   const letters = [...shown];
@@ -70,7 +70,7 @@ const percent = (value) => `${(100 * value).toFixed(value >= 0.0995 ? 0 : value 
 /** first, first + 1, …, last − 1 */
 const upTo = (first, last) => Array.from({ length: Math.max(0, last - first) }, (_, n) => first + n);
 
-/** An element with attributes and children; text is always text. `style` is an object: the page's policy forbids style attributes. */
+/** An element with attributes and children; strings are inserted as text. `style` is an object: the page's policy forbids style attributes. */
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -82,7 +82,7 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** A head's small picture as a canvas. */
+/** A head's thumbnail as a canvas. */
 function thumbCanvas(thumbs, pixels, head) {
   const { rows, columns } = thumbs, canvas = element("canvas", { width: columns, height: rows });
   const context = canvas.getContext("2d"), image = context.createImageData(columns, rows), start = head * rows * columns;

@@ -1,4 +1,4 @@
-// What stands around a picture: tabs, menus, the numbers of one pair, and the table that says the same without a pointer.
+// The controls around a view: tabs, menus, the numbers of one pair, and a table with the same numbers for use without a pointer.
 
 "use strict";
 
@@ -23,21 +23,21 @@ class Panel {
   }
 
   menus() {
-    const { data } = this.viewer, found = [];
+    const { data } = this.viewer, menus = [];
     this.which = this.menu("attention", "attention", (value) => this.viewer.change({ attention: value }));
-    if (data.attentions.length > 1) found.push(this.which.label);
+    if (data.attentions.length > 1) menus.push(this.which.label);
     this.which.fill(data.attentions.map((one, n) => [n, one.name]));
     this.layer = this.menu("layer", "layer", (value) => this.viewer.change({ layer: value }));
     this.head = this.menu("head", "head", (value) => this.viewer.change({ head: value }));
-    return [...found, this.layer.label, this.head.label];
+    return [...menus, this.layer.label, this.head.label];
   }
 
-  /** A labelled menu with a button before and behind it. */
+  /** A labelled menu with previous and next buttons. */
   menu(name, what, change) {
     const select = element("select", { "aria-label": name, onchange: () => change(Number(select.value)) });
     const button = (by, sign, key) => {
-      const said = `${by < 0 ? "previous" : "next"} ${name} (key ${key})`;
-      return element("button", { type: "button", title: said, "aria-label": said, onclick: () => this.viewer.step(what, by) }, sign);
+      const text = `${by < 0 ? "previous" : "next"} ${name} (key ${key})`;
+      return element("button", { type: "button", title: text, "aria-label": text, onclick: () => this.viewer.step(what, by) }, sign);
     };
     const keys = { layer: ["[", "]"], head: [",", "."] }[name];
     const parts = keys ? [button(-1, "‹", keys[0]), select, button(1, "›", keys[1])] : [select];
@@ -46,11 +46,11 @@ class Panel {
     return { label, select, fill };
   }
 
-  /** Everything again, after a change. */
+  /** Redraws everything after a change. */
   update() {
     const { viewer } = this, { state, attention, sizes } = viewer, shown = `${state.attention}/${state.layer}`;
     if (this.shown !== shown) {
-      this.layer.fill(attention.layers.map((layer) => [layer, layer in attention.looks ? layer : `${layer} (small only)`]));
+      this.layer.fill(attention.layers.map((layer) => [layer, layer in attention.looks ? layer : `${layer} (thumbnail only)`]));
       this.head.fill(upTo(0, sizes.heads).map((head) => [head, head]));
       this.shown = shown;
     }
@@ -64,37 +64,37 @@ class Panel {
     this.canvas.setAttribute("aria-label", `${what}. The table beside it has the numbers.`);
     this.pair = element("dl", { class: "pair", "aria-live": "polite" });
     this.side.replaceChildren(this.pair, ...this.table(), this.legend(), this.notes());
-    this.tell();
+    this.updatePair();
   }
 
   /** The numbers of the pair under the pointer, or of the selected one. */
-  tell() {
+  updatePair() {
     const { viewer } = this, { hover, state, head } = viewer, over = hover?.head !== undefined;
     this.tip.hidden = hover === null || viewer.state.view === "text";
-    if (over) return this.say(this.tip, [["layer", hover.layer], ["head", hover.head]]);
+    if (over) return this.write(this.tip, [["layer", hover.layer], ["head", hover.head]]);
     const row = hover?.row ?? state.row, column = hover?.column ?? state.column ?? head?.top(row, 1)[0];
     if (head === null || column === undefined) return this.pair.replaceChildren();
-    const found = pairNumbers(viewer, head, row, column);
-    this.say(this.pair, found);
-    if (hover && hover.row !== null && hover.column !== null) this.say(this.tip, found);
-    else if (hover) this.say(this.tip, [hover.row === null ? ["key", viewer.columns[hover.column]] : ["query", viewer.rows[hover.row]]]);
+    const numbers = pairNumbers(viewer, head, row, column);
+    this.write(this.pair, numbers);
+    if (hover && hover.row !== null && hover.column !== null) this.write(this.tip, numbers);
+    else if (hover) this.write(this.tip, [hover.row === null ? ["key", viewer.columns[hover.column]] : ["query", viewer.rows[hover.row]]]);
     return undefined;
   }
 
-  say(place, found) {
-    place.replaceChildren(...found.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
+  write(place, rows) {
+    place.replaceChildren(...rows.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
   }
 
-  carry(x, y) {
+  moveTip(x, y) {
     const { width, height } = this.viewer, { tip } = this;
     tip.style.transform = `translate(${x + 200 > width ? x - 178 : x + 16}px, ${y + 170 > height ? y - 160 : y + 16}px)`;
   }
 
-  /** The ten keys that the selected token looks at most. */
+  /** The ten keys with the largest weights of the selected query. */
   table() {
     const { viewer } = this, { state, head, rows, columns } = viewer;
     if (head === null) return [element("p", {}, `Layer ${state.layer} is not in this page.`)];
-    const title = element("caption", {}, element("b", {}, label(rows[state.row])), ` (${state.row + viewer.offset}) looks at`);
+    const title = element("caption", {}, element("b", {}, label(rows[state.row])), ` (${state.row + viewer.offset}) attends to`);
     const weights = head.weights(state.row), scores = head.scores(state.row);
     const line = (column) => {
       const button = element("button", { type: "button", onclick: () => viewer.select({ column }) }, label(columns[column], 14));
@@ -119,10 +119,10 @@ class Panel {
 
   notes() {
     const { data, attention, sizes, state } = this.viewer, look = attention.looks[state.layer], inside = Object.keys(attention.looks).map(Number);
-    const said = [`${data.model}, ${attention.name}: ${counted(attention.layers.length, "layer")}, ${counted(sizes.heads, "head")}, ${sizes.queries} × ${sizes.keys} tokens.`];
-    if (inside.length < attention.layers.length) said.push(`Of the others only small pictures are in this page: ${listed(inside)} can be opened.`);
-    if (look) said.push(look.form === "float32" ? "Rebuilt here from q and k (float32)." : "Rebuilt here from q and k (16 bits).");
-    return element("p", { class: "notes" }, said.join(" "));
+    const text = [`${data.model}, ${attention.name}: ${counted(attention.layers.length, "layer")}, ${counted(sizes.heads, "head")}, ${sizes.queries} × ${sizes.keys} tokens.`];
+    if (inside.length < attention.layers.length) text.push(`Only thumbnails of the other layers are in this page: ${listed(inside)} can be opened.`);
+    if (look) text.push(look.form === "float32" ? "Rebuilt here from q and k (float32)." : "Rebuilt here from q and k (16 bits).");
+    return element("p", { class: "notes" }, text.join(" "));
   }
 }
 

@@ -1,21 +1,21 @@
-// What tells the keys of a row apart, as sightline/lens/shares.py defines it: of the variance of |q| |k| cos θ · scale, before soft-cap and
-// bias, the part that is direction and the part that is length. Each row's mean key is taken off first, since no weight depends on it;
-// but not where all keys have one length, as in cosine attention. Nothing in this file touches the document.
+// The shares of direction and length in the variance of a row's |q| |k| cos θ · scale, before soft-cap and bias, as defined in
+// sightline/lens/geometry/shares.py. Each row's mean key is subtracted first, since no weight depends on it, except where all keys have
+// the same length, as in cosine attention. Nothing in this file touches the document.
 
 "use strict";
 
 function sharesOf(head, row) {
-  const seen = [];
-  for (let column = 0; column < head.keys; column++) if (head.score(row, column) > -Infinity) seen.push(column);
-  const middle = onSphere(head) ? new Float64Array(head.dim) : meanKey(head, seen), offset = along(head.query, row, middle);
-  const length = seen.map((column) => Math.sqrt(Math.max(0, distance(head.key, column, middle))));
-  const force = head.queryLength[row] * head.scale;
-  const cosine = seen.map((column, n) => {
+  const visible = [];
+  for (let column = 0; column < head.keys; column++) if (head.score(row, column) > -Infinity) visible.push(column);
+  const middle = onSphere(head) ? new Float64Array(head.dim) : meanKey(head, visible), offset = along(head.query, row, middle);
+  const length = visible.map((column) => Math.sqrt(Math.max(0, distance(head.key, column, middle))));
+  const queryScale = head.queryLength[row] * head.scale;
+  const cosine = visible.map((column, n) => {
     const whole = head.queryLength[row] * length[n];
     return whole > 0 ? between(-1, (head.product(row, column) - offset) / whole, 1) : 0;
   });
-  const whole = force ** 2 * variance(length.map((one, n) => one * cosine[n]));
-  const byDirection = (force * mean(length)) ** 2 * variance(cosine), byLength = (force * mean(cosine)) ** 2 * variance(length);
+  const whole = queryScale ** 2 * variance(length.map((one, n) => one * cosine[n]));
+  const byDirection = (queryScale * mean(length)) ** 2 * variance(cosine), byLength = (queryScale * mean(cosine)) ** 2 * variance(length);
   return { variance: whole, direction: (byDirection + whole - byLength) / 2, length: (byLength + whole - byDirection) / 2 };
 }
 
@@ -26,9 +26,9 @@ function onSphere(head) {
 }
 
 function meanKey(head, columns) {
-  const { key, dim } = head, found = new Float64Array(dim);
-  for (const column of columns) for (let i = 0; i < dim; i++) found[i] += key[column * dim + i] / columns.length;
-  return found;
+  const { key, dim } = head, result = new Float64Array(dim);
+  for (const column of columns) for (let i = 0; i < dim; i++) result[i] += key[column * dim + i] / columns.length;
+  return result;
 }
 
 function along(vectors, n, direction) {

@@ -1,4 +1,4 @@
-// The planetarium: keys are stars, queries are rings, attention is light between them. Drag turns the sky.
+// The sphere view: keys are stars, queries are rings, attention is lines between them. Drag rotates it.
 
 "use strict";
 
@@ -6,16 +6,16 @@ class SphereView {
   constructor(viewer) {
     this.viewer = viewer;
     this.turn = this.tilt = 0; // as in the figures: x to the right, y up
-    this.skies = new Map();
+    this.cache = new Map();
   }
 
-  sky() {
+  points() {
     const { state, head } = this.viewer, name = [state.attention, state.layer, state.head].join("/");
-    if (!this.skies.has(name)) {
-      if (this.skies.size > 8) this.skies.clear();
-      this.skies.set(name, skyOf(head));
+    if (!this.cache.has(name)) {
+      if (this.cache.size > 8) this.cache.clear();
+      this.cache.set(name, spherePoints(head));
     }
-    return this.skies.get(name);
+    return this.cache.get(name);
   }
 
   /** Where point n is on the screen, and how near it is (−1 … 1). */
@@ -31,21 +31,21 @@ class SphereView {
     const { viewer } = this, { width, height, head, state } = viewer;
     if (head === null) return viewer.drawAbsence(context);
     this.box = { x: width / 2, y: height / 2, r: Math.min(width, height) / 2 - 46 };
-    const sky = this.sky();
+    const points = this.points();
     this.drawGlobe(context);
     const from = upTo(Math.max(0, state.row - 64), Math.min(head.queries, state.row + 65));
     const only = viewer.hover?.row ?? null;
-    for (const row of from) if (row !== state.row) this.drawLight(context, sky, row, only === null ? 0.22 : 0.05);
-    this.drawStars(context, sky);
-    this.drawLight(context, sky, only ?? state.row, 1);
-    this.drawNames(context, sky, only ?? state.row);
+    for (const row of from) if (row !== state.row) this.drawAttention(context, points, row, only === null ? 0.22 : 0.05);
+    this.drawStars(context, points);
+    this.drawAttention(context, points, only ?? state.row, 1);
+    this.drawNames(context, points, only ?? state.row);
     context.fillStyle = paint.colours.soft;
     context.font = font(12);
     context.textAlign = "left";
     context.textBaseline = "alphabetic";
-    const share = (points) => percent(mean(upTo(0, points.length / 4).map((n) => points[4 * n + 3] ** 2)));
-    context.fillText(`✦ keys, mean taken off   ○ queries   — attention`, 14, height - 32);
-    context.fillText(`these three axes hold ${share(sky.keys)} of the keys' directions, ${share(sky.queries)} of the queries'`, 14, height - 14);
+    const share = (some) => percent(mean(upTo(0, some.length / 4).map((n) => some[4 * n + 3] ** 2)));
+    context.fillText(`✦ keys, centred   ○ queries   — attention`, 14, height - 32);
+    context.fillText(`these three axes hold ${share(points.keys)} of the variance of key directions, ${share(points.queries)} of the queries'`, 14, height - 14);
   }
 
   drawGlobe(context) {
@@ -69,13 +69,13 @@ class SphereView {
     context.globalAlpha = 1;
   }
 
-  /** The strongest lines of one query, bent over the sphere's inside. */
-  drawLight(context, sky, row, strength) {
-    const { head } = this.viewer, weights = head.weights(row), start = this.place(sky.queries, row), { x, y } = this.box;
+  /** The largest weights of one query, as curves inside the sphere. */
+  drawAttention(context, points, row, strength) {
+    const { head } = this.viewer, weights = head.weights(row), start = this.place(points.queries, row), { x, y } = this.box;
     context.strokeStyle = strength === 1 ? paint.colours.second : paint.colours.accent;
     for (const column of head.top(row, strength === 1 ? 24 : 4)) {
       if (weights[column] < 0.01) continue;
-      const end = this.place(sky.keys, column);
+      const end = this.place(points.keys, column);
       context.globalAlpha = Math.sqrt(weights[column]) * strength;
       context.lineWidth = strength === 1 ? 1 + 4 * weights[column] : 1;
       context.beginPath();
@@ -86,10 +86,10 @@ class SphereView {
     context.globalAlpha = 1;
   }
 
-  drawStars(context, sky) {
+  drawStars(context, points) {
     const { head, state, hover } = this.viewer, longest = Math.max(1e-9, ...sample(head.keyLength));
     for (let n = 0; n < head.keys; n++) {
-      const { x, y, near } = this.place(sky.keys, n), size = 1.6 + 3.4 * (head.keyLength[n] / longest) + (near > 0 ? 0.6 : 0);
+      const { x, y, near } = this.place(points.keys, n), size = 1.6 + 3.4 * (head.keyLength[n] / longest) + (near > 0 ? 0.6 : 0);
       context.globalAlpha = 0.35 + 0.6 * ((near + 1) / 2);
       context.fillStyle = n === (hover?.column ?? state.column) ? paint.colours.second : paint.colours.third;
       star(context, x, y, head.keys > 2000 ? size * 0.6 : size);
@@ -97,19 +97,19 @@ class SphereView {
     const step = Math.max(1, Math.ceil(head.queries / 600));
     context.lineWidth = 1.3;
     for (let n = 0; n < head.queries; n += step) {
-      const { x, y, near } = this.place(sky.queries, n);
+      const { x, y, near } = this.place(points.queries, n);
       context.globalAlpha = 0.3 + 0.6 * ((near + 1) / 2);
       context.strokeStyle = paint.colours.accent;
       context.beginPath(), context.arc(x, y, 3.6, 0, 7), context.stroke();
     }
-    const { x, y } = this.place(sky.queries, hover?.row ?? state.row);
+    const { x, y } = this.place(points.queries, hover?.row ?? state.row);
     context.globalAlpha = 1;
     context.lineWidth = 2.5;
     context.strokeStyle = paint.colours.second;
     context.beginPath(), context.arc(x, y, 6.5, 0, 7), context.stroke();
   }
 
-  drawNames(context, sky, row) {
+  drawNames(context, points, row) {
     const { head, rows, columns, hover } = this.viewer, taken = [];
     const write = (text, at, colour, weight) => {
       context.font = font(13, weight);
@@ -123,18 +123,18 @@ class SphereView {
     context.textAlign = "left";
     context.textBaseline = "middle";
     context.lineJoin = "round";
-    write(label(rows[row]), this.place(sky.queries, row), paint.colours.second, 700);
-    if (hover && hover.column !== null) write(label(columns[hover.column]), this.place(sky.keys, hover.column), paint.colours.ink, 600);
-    for (const column of head.top(row, 10)) write(`${label(columns[column])} ${percent(head.weights(row)[column])}`, this.place(sky.keys, column), paint.colours.ink, 500);
+    write(label(rows[row]), this.place(points.queries, row), paint.colours.second, 700);
+    if (hover && hover.column !== null) write(label(columns[hover.column]), this.place(points.keys, hover.column), paint.colours.ink, 600);
+    for (const column of head.top(row, 10)) write(`${label(columns[column])} ${percent(head.weights(row)[column])}`, this.place(points.keys, column), paint.colours.ink, 500);
     if (head.keys > 60) return;
-    for (let n = 0; n < head.keys; n++) if (this.place(sky.keys, n).near > -0.2) write(label(columns[n], 12), this.place(sky.keys, n), paint.colours.soft, 400);
+    for (let n = 0; n < head.keys; n++) if (this.place(points.keys, n).near > -0.2) write(label(columns[n], 12), this.place(points.keys, n), paint.colours.soft, 400);
   }
 
-  /** The nearest star or ring under the pointer. */
+  /** The nearest star or ring to the pointer. */
   nearest(x, y) {
-    const { head } = this.viewer, sky = this.sky();
+    const { head } = this.viewer, points = this.points();
     let best = { far: 14, at: null };
-    for (const [points, name, step] of [[sky.keys, "column", 1], [sky.queries, "row", Math.max(1, Math.ceil(head.queries / 600))]])
+    for (const [points, name, step] of [[points.keys, "column", 1], [points.queries, "row", Math.max(1, Math.ceil(head.queries / 600))]])
       for (let n = 0; n < points.length / 4; n += step) {
         const place = this.place(points, n), far = Math.hypot(place.x - x, place.y - y) - place.near;
         if (far < best.far) best = { far, at: { row: null, column: null, [name]: n } };
@@ -161,7 +161,7 @@ class SphereView {
   }
 }
 
-/** A point of the globe's own circles, which stand a little askew: seen along an axis they would be lines. */
+/** A point of the globe's circles, tilted: seen along an axis they would be lines. */
 function tilted([x, y, z]) {
   const [cosine, sine] = [Math.cos(0.31), Math.sin(0.31)], depth = sine * y + cosine * z;
   return Float32Array.from([cosine * x + sine * depth, cosine * y - sine * z, cosine * depth - sine * x, 1]);

@@ -1,10 +1,10 @@
-// The pixels of a map, in strips of rows. Each is made when it is first seen, a few milliseconds at a time, and kept.
+// The pixels of a map, in strips of rows. Each is computed when first visible, a few milliseconds at a time, and cached.
 
 "use strict";
 
 const STRIP = 32; // rows of pixels in one strip
-const STRIPS = 24 << 20; // pixels of all strips that are kept
-const PATIENCE = 14; // milliseconds of work in one frame
+const STRIPS = 24 << 20; // pixels of all cached strips
+const PATIENCE = 14; // milliseconds of work per frame
 
 class Strips {
   constructor(viewer) {
@@ -13,11 +13,11 @@ class Strips {
   }
 
   clear() {
-    this.kept = new Map();
+    this.cache = new Map();
     this.pixels = 0;
   }
 
-  /** Draws the strips that are there and works on those that are not; true if there is more to do. */
+  /** Draws finished strips and computes others; true if there is more to do. */
   draw(context, box, { x, y, cell }) {
     const { rows, columns, ratio } = this.viewer, until = performance.now() + PATIENCE;
     const step = 2 ** Math.max(0, Math.ceil(Math.log2(Math.max(1 / (cell * ratio), columns.length / 16384)) - 0.01));
@@ -34,16 +34,16 @@ class Strips {
     return seen.some((strip) => !strip.done);
   }
 
-  /** A pixel of it stands for `step` × `step` tokens. */
+  /** The strip n at a scale of `step` × `step` tokens per pixel. */
   strip(step, n) {
     const { state } = this.viewer, name = [state.attention, state.layer, state.head, step, n].join("/");
-    const strip = this.kept.get(name) ?? this.empty(step, n * step * STRIP);
-    this.kept.delete(name);
-    this.kept.set(name, strip); // at the end: used last
-    for (const [old, other] of this.kept) {
+    const strip = this.cache.get(name) ?? this.empty(step, n * step * STRIP);
+    this.cache.delete(name);
+    this.cache.set(name, strip); // at the end: most recently used
+    for (const [old, other] of this.cache) {
       if (this.pixels <= STRIPS || other === strip) break;
       this.pixels -= other.canvas.width * other.canvas.height;
-      this.kept.delete(old);
+      this.cache.delete(old);
     }
     return strip;
   }
@@ -55,7 +55,7 @@ class Strips {
     return { step, start, end, row: start, canvas, context: canvas.getContext("2d"), rough: true, done: false };
   }
 
-  /** Rows of a strip, as many as there is time for: roughly at first, one row of tokens for a row of pixels, then all of them. */
+  /** Computes rows of a strip until time is up: first a rough pass, one row of tokens per row of pixels, then all of them. */
   work(strip, until) {
     const { step, canvas, context } = strip;
     while (strip.row < strip.end && performance.now() < until) {
@@ -75,7 +75,7 @@ class Strips {
     if (!strip.done) strip.row = strip.start;
   }
 
-  /** One row of pixels: the largest weight that falls into each; −1 where nothing may be looked at. */
+  /** One row of pixels: the maximum weight of each; −1 where masked. */
   line(start, end, step, width) {
     const { head } = this.viewer, line = new Float32Array(width).fill(-1);
     for (let row = start; row < end; row++) {

@@ -1,4 +1,4 @@
-// The text itself, each token coloured by how much the selected one looks at it. A click selects.
+// The text itself, each token coloured by its weight for the selected query. A click selects.
 
 "use strict";
 
@@ -12,13 +12,13 @@ class TextView {
     this.made = null;
   }
 
-  /** The tokens as elements; again only when another text is looked at. */
+  /** Creates the tokens as elements, again only for another text. */
   make() {
     const { viewer } = this, { attention, data } = viewer, apart = attention.queries !== attention.keys;
     const keys = this.words(data[attention.keys], (n) => (apart ? { column: n - viewer.keyOffset } : { row: n - viewer.offset }));
     const queries = apart ? this.words(data[attention.queries], (n) => ({ row: n - viewer.offset })) : keys;
     const title = (text) => element("h3", {}, text);
-    const parts = apart ? [title("what is written, looking at"), queries.block, title("what was read"), keys.block] : [keys.block];
+    const parts = apart ? [title("target (queries)"), queries.block, title("source (keys)"), keys.block] : [keys.block];
     viewer.words.replaceChildren(...parts);
     this.made = { attention, keys: keys.spans, queries: queries.spans, levels: new Int16Array(keys.spans.length).fill(-1) };
   }

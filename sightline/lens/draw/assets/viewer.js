@@ -1,4 +1,4 @@
-// One trace on the page: what is looked at, the views of it, and the numbers beside them.
+// One trace on the page: its state, its views, and the numbers beside them.
 
 "use strict";
 
@@ -25,7 +25,7 @@ class Viewer {
     this.change({});
   }
 
-  // ------------------------------------------------------------------------------------------------------- what is seen
+  // ------------------------------------------------------------------------------------------------------- the state
 
   get view() {
     return this.views[this.state.view];
@@ -35,12 +35,12 @@ class Viewer {
     return this.data.attentions[this.state.attention];
   }
 
-  /** The sizes of the layer, whether or not its q and k are in the page. */
+  /** The sizes of the layer, also if its q and k are not in the page. */
   get sizes() {
     return this.attention.thumbs[this.state.layer];
   }
 
-  /** The texts of the tokens that look, and of those that are looked at; the last ones where a cache holds no more. */
+  /** The texts of the queries and keys; only the last ones if a cache has dropped the others. */
   get rows() {
     return this.data[this.attention.queries].texts.slice(this.offset);
   }
@@ -57,18 +57,18 @@ class Viewer {
     return this.data[this.attention.keys].texts.length - this.sizes.keys;
   }
 
-  /** The head, ready to give weights; null where its layer is not in the page. */
+  /** The head that computes weights; null if its layer is not in the page. */
   get head() {
-    const { layer, head, attention } = this.state, said = this.attention.looks[layer], name = `${attention}/${layer}`;
-    if (said === undefined) return null;
+    const { layer, head, attention } = this.state, data = this.attention.looks[layer], name = `${attention}/${layer}`;
+    if (data === undefined) return null;
     if (!this.looks.has(name)) {
       if (this.looks.size >= 6) this.looks.delete(this.looks.keys().next().value);
-      this.looks.set(name, new Look(said, this.read));
+      this.looks.set(name, new Look(data, this.read));
     }
     return this.looks.get(name).head(head);
   }
 
-  /** The key whose numbers are shown: the selected one, or the one with the largest weight. */
+  /** The key whose numbers are shown: the selected one, or that with the largest weight. */
   get column() {
     return this.state.column ?? this.head?.top(this.state.row, 1)[0] ?? 0;
   }
@@ -82,9 +82,9 @@ class Viewer {
     return this.thumbs.get(name);
   }
 
-  // ------------------------------------------------------------------------------------------------------- what changes
+  // ------------------------------------------------------------------------------------------------------- changes
 
-  /** Another view, attention, layer, head or token; whatever is out of range goes to the nearest that there is. */
+  /** Another view, attention, layer, head or token; values out of range are clamped. */
   change(wanted) {
     const before = this.state, state = (this.state = { ...before, ...wanted });
     state.attention = between(0, state.attention, this.data.attentions.length - 1);
@@ -97,7 +97,7 @@ class Viewer {
     if (state.attention !== before.attention) this.views.map.wanted = 0;
     this.hover = null;
     this.panel.update();
-    this.unseen = true;
+    this.needsReveal = true;
     this.redraw();
     this.changed?.();
   }
@@ -118,11 +118,11 @@ class Viewer {
     return by !== undefined;
   }
 
-  /** What the pointer is over. */
+  /** Sets what the pointer is over. */
   point(at) {
     if (JSON.stringify(at) === JSON.stringify(this.hover)) return;
     this.hover = at;
-    this.panel.tell();
+    this.panel.updatePair();
     this.redraw();
   }
 
@@ -145,10 +145,10 @@ class Viewer {
   }
 
   redraw() {
-    if (this.asked || !this.width) return;
-    this.asked = true;
+    if (this.scheduled || !this.width) return;
+    this.scheduled = true;
     requestAnimationFrame(() => {
-      this.asked = false;
+      this.scheduled = false;
       this.draw();
     });
   }
@@ -158,19 +158,19 @@ class Viewer {
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.globalAlpha = 1;
     context.clearRect(0, 0, this.width, this.height);
-    if (this.unseen) this.reveal(context);
+    if (this.needsReveal) this.reveal(context);
     if (this.view.draw(context)) this.redraw();
     else this.place.dataset.ready = Object.values(this.state).join(" ");
   }
 
-  /** Scrolls to what is selected; a view that was never drawn does not know yet where that is. */
+  /** Scrolls to the selection; a view must have been drawn once to know where that is. */
   reveal(context) {
-    this.unseen = false;
+    this.needsReveal = false;
     if (!this.view.box) this.view.draw(context), context.clearRect(0, 0, this.width, this.height);
     this.view.reveal?.();
   }
 
-  /** Said where a layer's numbers were left out. */
+  /** A message for a layer that was left out. */
   drawAbsence(context) {
     context.font = font(14);
     context.textAlign = "center";
@@ -178,8 +178,8 @@ class Viewer {
     context.fillStyle = paint.colours.panel;
     context.fillRect(this.width / 2 - 230, this.height - 58, 460, 56);
     context.fillStyle = paint.colours.ink;
-    context.fillText(`Layer ${this.state.layer} is not in this page: only its small picture is.`, this.width / 2, this.height - 40);
-    context.fillText(`In it: ${listed(Object.keys(this.attention.looks).map(Number))}.`, this.width / 2, this.height - 18);
+    context.fillText(`Layer ${this.state.layer} is not in this page, only its thumbnail.`, this.width / 2, this.height - 40);
+    context.fillText(`Included: ${listed(Object.keys(this.attention.looks).map(Number))}.`, this.width / 2, this.height - 18);
   }
 
   // ------------------------------------------------------------------------------------------------------------ pointer
@@ -194,7 +194,7 @@ class Viewer {
     canvas.addEventListener("pointermove", (event) => {
       const [x, y] = at(event);
       if (!this.view.box) return undefined; // not drawn yet
-      this.panel.carry(x, y);
+      this.panel.moveTip(x, y);
       if (!from) return this.view.move?.(x, y);
       from.far += Math.hypot(x - from.x, y - from.y);
       if (from.far > 4) this.view.drag?.(x - from.x, y - from.y, x, y), this.redraw();
