@@ -222,7 +222,7 @@ def test_undo_reset_and_another_system_message(model: sl.Model) -> None:
     conversation.system = None
     assert said(conversation, "the cat") == first
     conversation.undo()
-    with pytest.raises(sl.InputError, match="nothing to take back"):
+    with pytest.raises(sl.InputError, match="nothing to undo"):
         conversation.undo()
 
 

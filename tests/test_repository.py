@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -39,6 +40,17 @@ def test_the_readmes_python_runs() -> None:
 def test_the_tree_in_the_docs_is_the_disks() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert pages.tree() in page, "run `make pages`"
+
+
+def test_every_hop_of_the_walks_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    hops = re.findall(r"`([\w/]+\.py): ([\w.]+)`", page)
+    assert len(hops) > 20
+    for file, function in hops:
+        module = importlib.import_module("sightline." + file.removesuffix(".py").replace("/", "."))
+        place: object = module
+        for name in function.split("."):
+            place = getattr(place, name)
 
 
 def test_importing_sightline_does_not_import_torch() -> None:

@@ -131,10 +131,11 @@ class NativeRunner(EngineRunner):
         record: Record = NOTHING,
         **others: Any,
     ) -> Tensor:
-        """Logits after the last tokens: one call of the engine."""
-        if not isinstance(cache, NativeCache) or not (
-            record is NOTHING or isinstance(record, Pass)
-        ):
+        """Logits after the last tokens: one call of the engine. With another kind of cache torch
+        runs all of it, the head too."""
+        if not isinstance(cache, NativeCache):
+            return self.transformer.last_logits(tokens, count, cache=cache, record=record, **others)
+        if record is not NOTHING and not isinstance(record, Pass):
             return super().last_logits(tokens, count, cache=cache, record=record, **others)
         self._refuse(others)
         if not is_next(tokens, cache, self.config):

@@ -17,7 +17,7 @@ from sightline.files.checkpoint_files import open_checkpoint_file, printable_nam
 
 MAX_BYTES = 10_000_000
 MAX_SEPARATORS = 2_000_000  # bounds the memory of the parsed objects; 200,000 tensors have fewer
-MAX_DIGITS = 20
+MAX_DIGITS = 40  # transformers writes model_max_length as int(1e30)
 MAX_DEPTH = 64
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -53,7 +53,7 @@ def read_json(path: Path, *, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
 
 
 def parse_json(data: bytes, where: str, *, max_separators: int = MAX_SEPARATORS) -> Any:
-    """The value of UTF-8 JSON: no key twice, no NaN or infinity, no integer of over 20 digits,
+    """The value of UTF-8 JSON: no key twice, no NaN or infinity, no integer of over 40 digits,
     no nesting deeper than 64, no half of a surrogate pair."""
     try:
         if sum(data.count(separator) for separator in (b",", b"[", b"{", b":")) > max_separators:

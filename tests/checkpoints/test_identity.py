@@ -240,7 +240,7 @@ def test_save_writes_gguf_by_the_suffix_or_the_format(tmp_path) -> None:
     model = sl.load(tmp_path / "model")
     for path in (
         model.save(tmp_path / "one.gguf", dtype="float32"),
-        model.save(tmp_path / "two", dtype="float32", format="gguf"),
+        model.save(tmp_path / "two.bin.gguf", dtype="float32", format="gguf"),
     ):
         again = sl.load(path)
         assert again.source is not None

@@ -254,7 +254,7 @@ def test_a_form_is_kept_to_by_every_way_of_decoding(model: sl.Model) -> None:
 BAD = [
     ({"temprature": 1.0}, "no option is called 'temprature'. Fix: did you mean 'temperature'"),
     ({"truncate": "right"}, "truncate is 'right'; expected left"),
-    ({"stop": "END"}, "the stop strings are no list"),
+    ({"stop": "END"}, "the stop strings are not a list"),
     ({"constraint": "a+"}, "the constraint is 'a\\+'; expected a Constraint"),
     ({"beams": 2, "stop": ["x"]}, "2 beams with stop strings"),
     ({"beams": 2, "temperature": 1.0}, "a beam search at temperature 1.0"),

@@ -365,7 +365,7 @@ def test_wrong_shapes_are_refused_when_the_edit_fires() -> None:
         (ablate(0, 4), "head 4; expected 0 to 3"),
         (
             replace(0, 0, torch.zeros(5)),
-            r"shape \[5\] for what the head says; expected \[6\]. Fix: take it",
+            r"shape \[5\] for the head's output; expected \[6\]. Fix: take it",
         ),
         (
             replace(0, 0, torch.zeros(9, 6)),

@@ -185,7 +185,9 @@ def test_one_head_at_a_time_is_in_memory() -> None:
 
 def test_long_texts_are_measured_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = traced(ALL["alibi-grouped"]).geometry(1, 5)
-    monkeypatch.setattr("sightline.lens.geometry.decompose.BAND", 40)  # three rows of eleven keys
+    monkeypatch.setattr(
+        "sightline.lens.geometry.decompose.PAIRS_PER_BAND", 40
+    )  # three rows of eleven keys
     banded = traced(ALL["alibi-grouped"]).geometry(1, 5)
     torch.testing.assert_close(banded.scores(), at_once.scores())
     assert banded.bias is not None

@@ -91,7 +91,7 @@ def test_it_says_what_was_applied() -> None:
     assert (
         said["layer-post"]
         == said["ngpt"]
-        == "its head alone: the stream is normed by every block already"
+        == "its head alone: the stream is normalized by every block already"
     )
     assert said["no-norm"] == "its head alone: the model has no final norm"
     assert "masked-token head alone" in said["bert"]

@@ -428,7 +428,7 @@ def test_other_precisions(dtype: torch.dtype, wide: torch.dtype) -> None:
         (lambda look: look.weights(rows="all"), r"rows 'all'; expected a number"),
         (
             lambda look: look.weights(rows=slice(0, 1.5)),
-            r"rows slice\(0, 1\.5, None\); expected a slice of whole numbers",
+            r"rows slice\(0, 1\.5, None\); expected a slice of integers",
         ),
         (
             lambda look: look.weights(rows=slice(0, 5, 0)),

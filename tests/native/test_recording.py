@@ -433,7 +433,7 @@ def test_a_recorder_is_given_what_core_gives_it(name: str) -> None:
     for part in tokens.split(5, dim=1):
         ours, theirs = Recorder(names), Recorder(names)
         for transformer, cache, record in ((twin, caches[0], ours), (model, caches[1], theirs)):
-            transformer(part, cache=cache, record=record)
+            transformer.head(transformer.hidden(part, cache=cache, record=record), record=record)
         assert ours.kept.keys() == theirs.kept.keys()
         for place, value in theirs.kept.items():
             if isinstance(value, torch.Tensor):

@@ -18,24 +18,24 @@ from sightline.training.distributed.process_group import (
 
 
 def test_one_process_alone_agrees_with_itself() -> None:
-    assert SINGLE_PROCESS.leads
+    assert SINGLE_PROCESS.is_main
     assert SINGLE_PROCESS.device == torch.device("cpu")
-    assert [SINGLE_PROCESS.agree(flag) for flag in (True, False)] == [True, False]
-    assert SINGLE_PROCESS.total(2.5) == SINGLE_PROCESS.first(2.5) == 2.5
-    assert SINGLE_PROCESS.same(7)
+    assert [SINGLE_PROCESS.any(flag) for flag in (True, False)] == [True, False]
+    assert SINGLE_PROCESS.sum(2.5) == SINGLE_PROCESS.broadcast(2.5) == 2.5
+    assert SINGLE_PROCESS.all_equal(7)
     tensors = {"a": torch.ones(2)}
-    assert SINGLE_PROCESS.full(tensors) == tensors
-    SINGLE_PROCESS.meet()
+    assert SINGLE_PROCESS.gather(tensors) == tensors
+    SINGLE_PROCESS.barrier()
 
 
 def test_only_the_first_leads() -> None:
-    assert [ProcessGroup(rank, 3).leads for rank in range(3)] == [True, False, False]
+    assert [ProcessGroup(rank, 3).is_main for rank in range(3)] == [True, False, False]
 
 
 def test_the_objective_goes_to_the_crews_device() -> None:
     module = nn.Linear(2, 3)
     assert SINGLE_PROCESS.wrap(module) is module
-    with SINGLE_PROCESS.syncing(module, last=False):
+    with SINGLE_PROCESS.gradient_sync(module, last=False):
         pass
     assert ProcessGroup(device=torch.device("meta")).wrap(module).weight.device.type == "meta"
 

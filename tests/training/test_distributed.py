@@ -371,7 +371,7 @@ def test_a_process_with_other_weights_is_noticed_before_they_are_saved(
     said = together(changed_weight, tmp_path, rank)
     assert all(
         s.startswith(
-            "CrewError: the processes no longer have the same weights at step 4; nothing was saved"
+            "ProcessGroupError: the processes no longer have the same weights at step 4; nothing was saved"
         )
         for s in said
     )
@@ -398,7 +398,8 @@ def test_a_folder_that_is_not_shared_is_noticed_on_resuming(tmp_path: Path) -> N
         stretch(SINGLE_PROCESS, tmp_path / str(rank), last)
     said = together(from_two_folders, tmp_path)
     assert [s.split(";")[0] for s in said] == [
-        f"CrewError: process {n} is at step {at}, others are not" for n, at in enumerate((4, 2))
+        f"ProcessGroupError: process {n} is at step {at}, others are not"
+        for n, at in enumerate((4, 2))
     ]
 
 
@@ -432,7 +433,9 @@ def test_nobody_waits_for_ever(how: str, strategy: str) -> None:
         dying, how, strategy=strategy, timeout=patience, need=[0] if how == "hangs" else [0, 1]
     )
     gone = f"another process of this run ended, or has not answered for {patience} seconds"
-    assert first.startswith(f"CrewError: {gone}; expected all of them, until the end. Fix: ")
+    assert first.startswith(
+        f"ProcessGroupError: {gone}; expected all of them, until the end. Fix: "
+    )
     assert first.endswith("--resume auto")
     assert second == (None if how != "fails" else "ValueError: out of everything")
 

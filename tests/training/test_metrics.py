@@ -51,7 +51,7 @@ def test_a_line_that_does_not_fit_leaves_no_half_of_it(tmp_path: Path) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with watching(before):
-        assert "cannot be written (No space left on device); training goes on" in metrics.write(
+        assert "cannot be written (No space left on device); training continues" in metrics.write(
             "step", Event(2)
         )
         assert metrics.write("step", Event(3)) == ""

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import sightline as sl
-from sightline.cli.commands.train.compare import compare
+from sightline.cli.commands.train.compare import CurveOutputOptions, compare
 from sightline.cli.ui.runs import read_run
 from sightline.config.values import to_plain
 from sightline.training.state import checkpoint as state
@@ -62,5 +62,5 @@ def check(case: Path, sample: Path) -> None:
     assert found.config is None or found.config.head is not None
     with contextlib.redirect_stdout(io.StringIO()):
         compare(case)
-        compare(case, json=True, of="training")
+        compare(case, output=CurveOutputOptions(json=True), of="training")
     found.settings()
