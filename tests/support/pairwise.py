@@ -33,7 +33,7 @@ def all_pairs(axes: Mapping[str, Collection[Any]]) -> list[Choice]:
     rows: list[Choice] = []
     while missing:
         row: Choice = dict(next(iter(missing)))
-        rest = [axis for axis in axes if axis not in row]  # not a set: its order is random
+        rest = [axis for axis in reversed(axes) if axis not in row]  # not a set: in a fixed order
         for axis in sorted(rest, key=lambda axis: -len(axes[axis])):
             row[axis] = max(axes[axis], key=lambda value: new_pairs(axis, value, row, missing))
         row = {axis: row[axis] for axis in axes}
