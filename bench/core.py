@@ -3,8 +3,8 @@
 block        forward + backward of one GPT block (width 384, 6 heads, batch 12 × 256) against the
              same block built from torch.nn and SDPA
 multi-head   sl.MultiHeadAttention against torch.nn.MultiheadAttention(need_weights=False)
-memory       peak of one attention call from 1k to 16k tokens: the fused kernel grows linearly, the
-             equation quadratically
+memory       peak memory of one attention call from 1k to 16k tokens: linear for the fused kernel,
+             quadratic for the equation
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ TIME = 256
 
 
 class PlainBlock(nn.Module):
-    """A GPT-2 block as one would write it by hand: joined q, k, v, SDPA, GELU."""
+    """A typical hand-written GPT-2 block: one projection for q, k and v, SDPA, GELU."""
 
     def __init__(self) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(WIDTH)
         self.norm2 = nn.LayerNorm(WIDTH)
-        self.joined = nn.Linear(WIDTH, 3 * WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
         self.output = nn.Linear(WIDTH, WIDTH)
         self.up = nn.Linear(WIDTH, 4 * WIDTH)
         self.down = nn.Linear(4 * WIDTH, WIDTH)
@@ -40,7 +40,7 @@ class PlainBlock(nn.Module):
         batch, time, width = x.shape
         q, k, v = (
             y.view(batch, time, HEADS, -1).transpose(1, 2)
-            for y in self.joined(self.norm1(x)).split(width, dim=2)
+            for y in self.qkv(self.norm1(x)).split(width, dim=2)
         )
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.output(mixed.transpose(1, 2).reshape(batch, time, width))
@@ -98,15 +98,15 @@ def multi_head_race(*, backward: bool, causal: bool) -> Ratio:
 
 
 def memory_curve() -> dict[str, dict[int, float]]:
-    """Peak MiB of causal attention, one head of 64, by kernel and length; and with a window, whose
+    """Peak MiB of causal attention, one head of 64, by kernel and length; also with a window, whose
     mask is built in tiles."""
-    found: dict[str, dict[int, float]] = {}
+    peaks: dict[str, dict[int, float]] = {}
     for name, options in (
         ("fused", ""),
         ("fused, window 512", ", window=512"),
         ("equation", ", kernel='equation'"),
     ):
-        found[name] = {}
+        peaks[name] = {}
         for time in (1024, 2048, 4096, 8192, 16384):
             code = f"""
 import sightline as sl
@@ -114,8 +114,8 @@ small = torch.randn(3, 1, 1, 64, 64); sl.attention(*small, causal=True{options})
 q, k, v = torch.randn(3, 1, 1, {time}, 64)
 def run(): sl.attention(q, k, v, causal=True{options})
 """
-            found[name][time] = round(peak_memory(code), 1)
-    return found
+            peaks[name][time] = round(peak_memory(code), 1)
+    return peaks
 
 
 def draw(curve: dict[str, dict[int, float]]) -> str:
@@ -147,10 +147,10 @@ def draw(curve: dict[str, dict[int, float]]) -> str:
         linestyle=":",
         label="O(N²)",
     )
-    foot = max(curve["fused"][lengths[-1]], 0.1)
+    fused_top = max(curve["fused"][lengths[-1]], 0.1)
     axes.plot(
         lengths,
-        [foot * n / lengths[-1] for n in lengths],
+        [fused_top * n / lengths[-1] for n in lengths],
         color="0.7",
         linestyle="--",
         label="O(N)",
@@ -180,7 +180,7 @@ def main() -> None:
         multi_head_race(backward=True, causal=False),
         multi_head_race(backward=True, causal=True),
     ]
-    print(f"{'':44}{'ours':>9}{'torch.nn':>10}{'ratio':>8}   middle half")
+    print(f"{'':44}{'ours':>9}{'torch.nn':>10}{'ratio':>8}   interquartile range")
     for r in ratios:
         print(
             f"{r.name:44}{r.ours_ms:7.1f}ms{r.theirs_ms:8.1f}ms{r.ratio:7.2f}×  "

@@ -1,14 +1,14 @@
 """Generation against transformers and sentence-transformers: `python -m bench.generation`. Two
-threads, float32, in turns.
+threads, float32, alternating.
 
 gpt-2        the shape of GPT-2 small, 128 prompt + 128 new tokens, greedy, against transformers'
              generate with sdpa
 marian       the shape of Opus-MT, 20 source + 32 target tokens: one sentence and eight, greedy and
              four beams, against transformers
-minilm       500 sentences to vectors, against sentence-transformers (the catalogue's real model)
-cache        512 tokens after 128 with the cache, against a whole pass for each token
-flat         time for one token at position 64 … 2048
-batch        16 requests in one batch, against one after the other
+minilm       embeddings of 500 sentences, against sentence-transformers (the catalogue's model)
+cache        512 tokens after 128 with the cache, against a full forward pass per token
+flat         time per token at positions 64 … 2048
+batch        16 requests in one batch, against sequential decoding
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def gpt2_race() -> Ratio:
         assert len(list(decode(ours, Request(prompt=prompt[0].tolist(), max_tokens=NEW)))) == NEW
 
     def run_theirs() -> None:
-        made = theirs.generate(
+        output = theirs.generate(
             prompt, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=0
         )
-        assert made.shape[1] == PROMPT + NEW
+        assert output.shape[1] == PROMPT + NEW
 
     return race(
         f"GPT-2 small shape, {PROMPT} + {NEW} tokens, greedy", run_ours, run_theirs, rounds=5
@@ -67,7 +67,7 @@ def gpt2_race() -> Ratio:
 
 
 def marian_races() -> list[Ratio]:
-    """The same random weights in both, and the same tokens out of both."""
+    """Both models have the same random weights and must generate the same tokens."""
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
@@ -119,16 +119,16 @@ def marian_race(ours: sl.Transformer, theirs: object, sentences: int, beams: int
                 ]
             ]
         batch = Batch(ours)
-        order = {
+        outputs = {
             batch.submit(Request(prompt=[58100], max_tokens=TARGET, source=row)): []
             for row in source.tolist()
         }
         for sequence, event in batch.run():
-            order[sequence].append(event.token)  # pyright: ignore
-        return list(order.values())
+            outputs[sequence].append(event.token)  # pyright: ignore
+        return list(outputs.values())
 
     def run_theirs() -> list[list[int]]:
-        made = theirs.generate(  # pyright: ignore
+        output = theirs.generate(  # pyright: ignore
             source,
             max_new_tokens=TARGET,
             min_new_tokens=TARGET,
@@ -136,10 +136,10 @@ def marian_race(ours: sl.Transformer, theirs: object, sentences: int, beams: int
             num_beams=beams,
             bad_words_ids=None,
         )
-        return made[:, 1:].tolist()
+        return output[:, 1:].tolist()
 
     if beams == 1:
-        assert run_ours() == run_theirs(), "the two must write the same tokens"
+        assert run_ours() == run_theirs(), "both must generate the same tokens"
     name = (
         f"Marian-base shape, {sentences} sentence{'s' * (sentences > 1)},"
         f" {'greedy' if beams == 1 else f'{beams} beams'}"
@@ -148,7 +148,7 @@ def marian_race(ours: sl.Transformer, theirs: object, sentences: int, beams: int
 
 
 def sentences(count: int) -> list[str]:
-    """Texts of 4 to 60 words, as long as sentences are: most of them short."""
+    """Texts of 4 to 60 words with the lengths of natural sentences: most are short."""
     words = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").split()
     words = [word for word in words if word.isalpha()]
     draw = random.Random(0)
@@ -165,8 +165,8 @@ def minilm_race() -> Ratio:
     texts = sentences(500)
     assert model.source is not None
     theirs = SentenceTransformer(str(model.source.where), device="cpu")
-    near = (torch.from_numpy(theirs.encode(texts)) - model.embed(texts)).abs().max()
-    assert near < 1e-5, f"the vectors differ by {near}"
+    difference = (torch.from_numpy(theirs.encode(texts)) - model.embed(texts)).abs().max()
+    assert difference < 1e-5, f"the embeddings differ by {difference}"
     return race(
         "MiniLM, 500 sentences", lambda: model.embed(texts), lambda: theirs.encode(texts), rounds=5
     )
@@ -180,32 +180,32 @@ def seconds(run: Callable[[], object]) -> float:
 
 @torch.inference_mode()
 def cache_ratio(model: sl.Transformer, new: int = 512, every: int = 32) -> dict[str, float]:
-    """With the cache: all tokens. Without: a pass over everything for each token, timed at each
-    32nd length and summed by trapezoids; once with the logits of every token (the plain loop), once
-    with those of the last alone (what is frugal without a cache)."""
+    """With the cache: all tokens. Without: a full forward pass per token, timed at every 32nd
+    length and integrated by the trapezoidal rule; once with the logits of every token (the plain
+    loop), once with only those of the last token (the cheapest loop without a cache)."""
     prompt = torch.randint(0, 50257, (1, PROMPT + new))
     cached = seconds(
         lambda: list(decode(model, Request(prompt=prompt[0, :PROMPT].tolist(), max_tokens=new)))
     )
     lengths = range(PROMPT, PROMPT + new + 1, every)
-    whole = [seconds(lambda n=n: model(prompt[:, :n])) for n in lengths]
+    full = [seconds(lambda n=n: model(prompt[:, :n])) for n in lengths]
     last = [seconds(lambda n=n: model.head(model.hidden(prompt[:, :n])[:, -1:])) for n in lengths]
-    without, frugal = (
-        sum((a + b) / 2 * every for a, b in itertools.pairwise(times)) for times in (whole, last)
+    all_logits, last_logits_only = (
+        sum((a + b) / 2 * every for a, b in itertools.pairwise(times)) for times in (full, last)
     )
     return {
         "with_s": cached,
-        "without_s": without,
-        "ratio": without / cached,
-        "last_s": frugal,
-        "last_ratio": frugal / cached,
+        "without_s": all_logits,
+        "ratio": all_logits / cached,
+        "last_s": last_logits_only,
+        "last_ratio": last_logits_only / cached,
     }
 
 
 @torch.inference_mode()
-def flat(model: sl.Transformer) -> dict[int, float]:
-    """Milliseconds for one token at each position, the median of 15."""
-    found: dict[int, float] = {}
+def times_by_position(model: sl.Transformer) -> dict[int, float]:
+    """Milliseconds per token at each position, the median of 15."""
+    milliseconds: dict[int, float] = {}
     for position in (64, 128, 256, 512, 1024, 2048):
         request = Request(prompt=torch.randint(0, 50257, (position,)).tolist(), max_tokens=1)
         cache = Cache.growing(model.config)
@@ -214,8 +214,8 @@ def flat(model: sl.Transformer) -> dict[int, float]:
             seconds(lambda cache=cache: last_logits(model, torch.tensor([[7]]), cache))
             for _ in range(16)
         ]
-        found[position] = 1e3 * statistics.median(steps[1:])
-    return found
+        milliseconds[position] = 1e3 * statistics.median(steps[1:])
+    return milliseconds
 
 
 def batch_ratio(model: sl.Transformer, count: int = 16) -> dict[str, float]:
@@ -224,20 +224,20 @@ def batch_ratio(model: sl.Transformer, count: int = 16) -> dict[str, float]:
         Request(prompt=torch.randint(0, 50257, (32,)).tolist(), max_tokens=32) for _ in range(count)
     ]
 
-    def together() -> None:
+    def run_batch() -> None:
         batch = Batch(model)
         for request in requests:
             batch.submit(request)
         for _ in batch.run():
             pass
 
-    alone = seconds(lambda: [list(decode(model, request)) for request in requests])
-    batched = seconds(together)
-    return {"alone_s": alone, "together_s": batched, "ratio": alone / batched}
+    sequential = seconds(lambda: [list(decode(model, request)) for request in requests])
+    batched = seconds(run_batch)
+    return {"alone_s": sequential, "together_s": batched, "ratio": sequential / batched}
 
 
 def draw(curve: dict[int, float]) -> str:
-    """Time for one token against its position."""
+    """Time per token against its position."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -248,7 +248,7 @@ def draw(curve: dict[int, float]) -> str:
     axes.set(
         xscale="log",
         xlabel="position",
-        ylabel="ms for one token",
+        ylabel="ms per token",
         title="GPT-2 small's shape, with the cache, float32, two threads",
     )
     axes.set_xticks(list(curve), [str(n) for n in curve])
@@ -262,7 +262,7 @@ def draw(curve: dict[int, float]) -> str:
 def main() -> None:
     torch.set_num_threads(2)
     ratios = [gpt2_race(), *marian_races(), minilm_race()]
-    print(f"{'':52}{'ours':>10}{'peer':>10}{'ratio':>8}   middle half")
+    print(f"{'':52}{'ours':>10}{'peer':>10}{'ratio':>8}   interquartile range")
     for r in ratios:
         print(
             f"{r.name:52}{r.ours_ms:8.0f}ms{r.theirs_ms:8.0f}ms{r.ratio:7.2f}×  "
@@ -270,17 +270,17 @@ def main() -> None:
         )
     model = pack(gpt2(4096))
     cache = cache_ratio(model)
-    curve = flat(model)
+    curve = times_by_position(model)
     batch = batch_ratio(model)
     print(
         f"\n512 tokens with the cache {cache['with_s']:.1f} s, without {cache['without_s']:.1f} s:"
         f" {cache['ratio']:.1f}×",
         end="; ",
     )
-    print(f"without, and with the last token's logits alone: {cache['last_ratio']:.1f}×")
-    print("ms for one token, by position:", ", ".join(f"{n}: {ms:.1f}" for n, ms in curve.items()))
+    print(f"without, but only the last token's logits: {cache['last_ratio']:.1f}×")
+    print("ms per token, by position:", ", ".join(f"{n}: {ms:.1f}" for n, ms in curve.items()))
     print(
-        f"16 requests alone {batch['alone_s']:.1f} s, together {batch['together_s']:.1f} s:"
+        f"16 requests: sequential {batch['alone_s']:.1f} s, batched {batch['together_s']:.1f} s:"
         f" {batch['ratio']:.2f}×"
     )
     more = {"cache": cache, "ms_by_position": curve, "batch": batch}

@@ -1,5 +1,5 @@
-"""Fair timing on a noisy machine: competitors take turns, and only their ratio in one run
-counts."""
+"""Timing on a noisy machine: competitors alternate, and only their ratios within one run are
+reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent / "results"
 @dataclass(frozen=True)
 class Ratio:
     """How many times faster `ours` is than `theirs`: the median of the rounds' ratios, and their
-    middle half."""
+    interquartile range."""
 
     name: str
     ours_ms: float
@@ -34,14 +34,14 @@ class Ratio:
     @property
     def verdict(self) -> str:
         if self.low <= 1.0 <= self.high:
-            return "even: the noise is larger than the difference"
+            return "even: the difference is within the noise"
         return "faster" if self.ratio > 1 else "slower"
 
 
 def race(
     name: str, ours: Callable[[], object], theirs: Callable[[], object], *, rounds: int = 30
 ) -> Ratio:
-    """Run both in turns, the order reversed each round."""
+    """Run both alternately; the order is reversed in every round."""
     for run in (ours, theirs, ours, theirs):
         run()
     times: dict[int, list[float]] = {0: [], 1: []}
@@ -65,15 +65,14 @@ def race(
 
 
 def peak_memory(code: str) -> float:
-    """MiB that a piece of Python takes at its peak above what it had before, in a process of its
-    own. The code sets `run`."""
+    """Peak MiB of a Python snippet's `run`, above the memory before the call, in a new process."""
     script = f"""
 import pathlib, torch
 torch.set_num_threads(2)
 {code}
 def kib(name):
     return int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1])
-pathlib.Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
 before = kib("VmRSS")
 run()
 print((kib("VmHWM") - before) / 1024)
@@ -85,7 +84,7 @@ print((kib("VmHWM") - before) / 1024)
 
 
 def machine() -> dict[str, object]:
-    """What the figures were measured on."""
+    """The software and hardware of the measurement."""
     return {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
@@ -95,7 +94,7 @@ def machine() -> dict[str, object]:
 
 
 def save(name: str, ratios: list[Ratio], more: dict[str, object]) -> Path:
-    """Write the figures down."""
+    """Write the results as JSON."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(

@@ -1,8 +1,8 @@
-"""The peers, in an environment of their own (`build/peers`): `python -m bench.peers` installs what
-can be installed here, in the versions that bench/constraints.txt pins.
+"""Installs the peers in their own environment (`build/peers`): `python -m bench.peers`, in the
+versions that bench/constraints.txt pins.
 
-Each that could not be is left out of the tables by name, with the reason. llama.cpp is compiled for
-this very processor: some ten minutes.
+A peer that cannot be installed is listed as missing, with the reason. llama.cpp is compiled for the
+local processor, which takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tools.environment import InstallError, create, pins, python_of
 from tools.environment import install as install_packages
 
 ROOT = Path(__file__).parents[1]
-PLACE = ROOT / "build" / "peers"
-STATE = PLACE / "peers.json"
+ENVIRONMENT = ROOT / "build" / "peers"
+STATE = ENVIRONMENT / "peers.json"
 CONSTRAINTS = ROOT / "bench" / "constraints.txt"
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What pip installs, what Python then imports, and what the installing needs around it."""
+    """A peer's pip packages, its module, and the environment variables of its installation."""
 
     packages: tuple[str, ...]
     module: str
@@ -43,12 +43,12 @@ PEERS = {
 
 
 def python() -> Path:
-    return python_of(PLACE)
+    return python_of(ENVIRONMENT)
 
 
 def install(names: tuple[str, ...] = tuple(PEERS)) -> dict[str, str]:
-    """Install those that are not there yet in the pinned version; for each its version, or the
-    reason why it is missing."""
+    """Install peers that are not yet installed in the pinned version. Return each peer's version,
+    or why it is missing."""
     pinned = {package: number for package, number, _ in pins(CONSTRAINTS)}
     for name in names:
         if version(name) != pinned[PEERS[name].packages[0]]:
@@ -57,17 +57,17 @@ def install(names: tuple[str, ...] = tuple(PEERS)) -> dict[str, str]:
                 file=sys.stderr,
                 flush=True,
             )
-            note(name, add(PEERS[name]))
+            save_failure(name, install_peer(PEERS[name]))
     version.cache_clear()
-    return {name: version(name) or missing(name) for name in PEERS}
+    return {name: version(name) or missing_reason(name) for name in PEERS}
 
 
-def add(peer: Peer) -> str:
-    """Install a peer; why it could not be, or nothing. Compiling is done at the lowest priority."""
+def install_peer(peer: Peer) -> str:
+    """Install a peer and return the error, or an empty string. Compiles at the lowest priority."""
     try:
-        create(PLACE, CONSTRAINTS)
+        create(ENVIRONMENT, CONSTRAINTS)
         install_packages(
-            PLACE,
+            ENVIRONMENT,
             list(peer.packages),
             constraints=CONSTRAINTS,
             environment=peer.environment,
@@ -82,7 +82,7 @@ def add(peer: Peer) -> str:
 
 @functools.cache
 def version(name: str) -> str:
-    """Of what is installed, if it can be imported."""
+    """The installed version of a peer, if it can be imported."""
     if not python().is_file():
         return ""
     peer = PEERS[name]
@@ -91,22 +91,22 @@ def version(name: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def note(name: str, reason: str) -> None:
-    """Remember why one is missing."""
-    STATE.write_text(json.dumps({**noted(), name: reason}, indent=1) + "\n")
+def save_failure(name: str, reason: str) -> None:
+    """Save why a peer could not be installed."""
+    STATE.write_text(json.dumps({**load_failures(), name: reason}, indent=1) + "\n")
 
 
-def noted() -> dict[str, str]:
+def load_failures() -> dict[str, str]:
     return json.loads(STATE.read_text()) if STATE.is_file() else {}
 
 
-def missing(name: str) -> str:
-    """Why a peer cannot take part, or nothing."""
+def missing_reason(name: str) -> str:
+    """Why a peer is missing, or an empty string."""
     if version(name):
         return ""
-    return noted().get(name) or "not installed (python -m bench.peers)"
+    return load_failures().get(name) or "not installed (python -m bench.peers)"
 
 
 if __name__ == "__main__":
-    for peer, what in install(tuple(sys.argv[1:]) or tuple(PEERS)).items():
-        print(f"{peer:12} {what}")
+    for peer, status in install(tuple(sys.argv[1:]) or tuple(PEERS)).items():
+        print(f"{peer:12} {status}")

@@ -1,6 +1,6 @@
-"""A plain GPT and its loop, as people write them in one file: learned positions, LayerNorm, GELU,
-fused q, k, v, torch's attention, fused AdamW with decay on matrices, warm-up and cosine, clipping
-at 1. The peer of our training."""
+"""A plain single-file GPT and its training loop, the baseline of our benchmarks: learned positions,
+LayerNorm, GELU, fused q, k, v, torch's SDPA, fused AdamW with weight decay on matrices, warmup and
+cosine decay, gradient clipping at 1."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class PlainGPT(nn.Module):
         self.norm = nn.LayerNorm(config.width, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
-                shrink = (
+                divisor = (
                     math.sqrt(2 * config.layers)
                     if name.endswith(("out.weight", "down.weight"))
                     else 1.0
                 )
-                nn.init.normal_(parameter, std=0.02 / shrink)
+                nn.init.normal_(parameter, std=0.02 / divisor)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
@@ -80,17 +80,18 @@ def optimizer(model: nn.Module, lr: float) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.99), fused=True)
 
 
-def rate(done: float, warmup: float = 0.05) -> float:
-    """Of the peak: warm-up over a twentieth of the steps, then a cosine down to a tenth."""
-    return min(1.0, (done + 1e-3) / warmup) * (
-        0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, done)))
+def rate(progress: float, warmup: float = 0.05) -> float:
+    """The learning rate as a fraction of its peak: warmup over 5% of the steps, then a cosine
+    decay to 10%."""
+    return min(1.0, (progress + 1e-3) / warmup) * (
+        0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, progress)))
     )
 
 
 def update(
     model: nn.Module, adam: torch.optim.AdamW, tokens: Tensor, targets: Tensor, lr: float
 ) -> float:
-    """One step; the loss before it."""
+    """One optimizer step; returns the loss before it."""
     for group in adam.param_groups:
         group["lr"] = lr
     loss = model(tokens, targets)

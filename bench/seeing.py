@@ -1,15 +1,15 @@
-"""What looking costs: `python -m bench.seeing`. GPT-2-small shape, 512 tokens, two threads,
-float32; all run with logits at every position.
+"""The cost of tracing: `python -m bench.seeing`. GPT-2-small shape, 512 tokens, two threads,
+float32; all compute logits at every position.
 
 time      a trace of everything against our own plain forward; our plain forward against
           transformers' sdpa; our trace against transformers with output_attentions and
           TransformerLens' run_with_cache
-memory    the peak of each above the peak of the same library's plain forward, each in its own
+memory    the peak memory of each above that of the same library's plain forward, each in its own
           process
-long      a trace of 4,096 tokens, and what 12 layers of eager maps would need
+long      a trace of 4,096 tokens, and the memory that 12 layers of eager maps would need
 
-TransformerLens (before 4.0) is measured if it can be imported; it is not in any extra, because it
-needs other versions of our dependencies.
+TransformerLens (before 4.0) is measured if it is installed; no extra contains it, because it
+requires other versions of our dependencies.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ids = torch.randint(0, 50257, (1, {tokens}))
 kept = []
 def run():
     with torch.inference_mode():
-        kept.append(model(ids, use_cache=False, output_attentions={seen}))
+        kept.append(model(ids, use_cache=False, output_attentions={attentions}))
 """
 LENS = """
 import warnings; warnings.filterwarnings("ignore")
@@ -69,15 +69,15 @@ def run():
     with torch.inference_mode():
         kept.append(model{call}(ids))
 """
-WARM = """
-whole = ids
+WARMUP = """
+all_ids = ids
 ids = ids[..., :64] if hasattr(ids, "shape") else ids[:64]
-run(); kept.clear(); ids = whole
-"""  # the first pass takes memory for workspaces that every later one has
+run(); kept.clear(); ids = all_ids
+"""  # the first pass allocates workspaces that later passes reuse
 
 
-def made(code: str) -> Callable[[], object]:
-    """The `run` of a piece of code; what it gave is dropped when the next begins."""
+def compile_run(code: str) -> Callable[[], object]:
+    """The `run` function of a snippet; each call first releases the previous result."""
     space: dict[str, object] = {}
     exec("import torch\n" + code, space)
     run = space["run"]
@@ -85,45 +85,45 @@ def made(code: str) -> Callable[[], object]:
     assert callable(run)
     assert isinstance(kept, list)
 
-    def again() -> None:
+    def rerun() -> None:
         kept.clear()
         run()
 
-    return again
+    return rerun
 
 
-def codes() -> dict[str, str]:
-    """Everyone, as code that sets `run`."""
+def snippets() -> dict[str, str]:
+    """Every competitor, as code that defines `run`."""
     ours = OURS.format(positions=1024, tokens=TOKENS)
-    found = {
+    code = {
         "ours, plain": ours + PLAIN,
         "ours, traced": ours + TRACE,
         "ours, traced, logits not asked for": ours + LAZY,
-        "transformers, sdpa": THEIRS.format(kernel="sdpa", tokens=TOKENS, seen=False),
-        "transformers, output_attentions": THEIRS.format(kernel="eager", tokens=TOKENS, seen=True),
+        "transformers, sdpa": THEIRS.format(kernel="sdpa", tokens=TOKENS, attentions=False),
+        "transformers, output_attentions": THEIRS.format(
+            kernel="eager", tokens=TOKENS, attentions=True
+        ),
     }
     if importlib.util.find_spec("transformer_lens"):
-        found["TransformerLens, plain"] = LENS.format(tokens=TOKENS, call="")
-        found["TransformerLens, run_with_cache"] = LENS.format(
-            tokens=TOKENS, call=".run_with_cache"
-        )
-    return found
+        code["TransformerLens, plain"] = LENS.format(tokens=TOKENS, call="")
+        code["TransformerLens, run_with_cache"] = LENS.format(tokens=TOKENS, call=".run_with_cache")
+    return code
 
 
-def times(code: dict[str, str]) -> list[Ratio]:
-    """Ratios of times, in turns."""
-    traced = made(code["ours, traced"])
-    found = [
+def time_ratios(code: dict[str, str]) -> list[Ratio]:
+    """Ratios of alternating runs."""
+    traced = compile_run(code["ours, traced"])
+    ratios = [
         race(
             "a trace of everything, against our plain forward",
             traced,
-            made(code["ours, plain"]),
+            compile_run(code["ours, plain"]),
             rounds=15,
         ),
         race(
             "our plain forward, against transformers' sdpa",
-            made(code["ours, plain"]),
-            made(code["transformers, sdpa"]),
+            compile_run(code["ours, plain"]),
+            compile_run(code["transformers, sdpa"]),
             rounds=15,
         ),
     ]
@@ -132,23 +132,23 @@ def times(code: dict[str, str]) -> list[Ratio]:
         for peer in ("transformers, output_attentions", "TransformerLens, run_with_cache")
         if peer in code
     ]
-    found += [
-        race(f"a trace of everything, against {peer}", traced, made(code[peer]), rounds=8)
+    ratios += [
+        race(f"a trace of everything, against {peer}", traced, compile_run(code[peer]), rounds=8)
         for peer in peers
     ]
-    return found
+    return ratios
 
 
-def memory(code: dict[str, str]) -> dict[str, float]:
-    """MiB at the peak, each after a short first pass."""
-    return {name: peak_memory(one + WARM) for name, one in code.items()}
+def peak_memories(code: dict[str, str]) -> dict[str, float]:
+    """Peak MiB of each snippet, after a short warm-up pass."""
+    return {name: peak_memory(snippet + WARMUP) for name, snippet in code.items()}
 
 
 def main() -> None:
     torch.set_num_threads(2)
     warnings.filterwarnings("ignore")
-    code = codes()
-    peaks = memory(code)
+    code = snippets()
+    peaks = peak_memories(code)
     extra = {"ours": peaks["ours, traced"] - peaks["ours, plain"]}
     extra["transformers"] = peaks["transformers, output_attentions"] - peaks["transformers, sdpa"]
     if "TransformerLens, plain" in peaks:
@@ -158,15 +158,15 @@ def main() -> None:
     for name, mib in peaks.items():
         print(f"{name:34} {mib:8.0f} MiB")
     for name, mib in extra.items():
-        print(f"to see, {name} needs {mib:.0f} MiB more ({mib / extra['ours']:.1f}× ours)")
+        print(f"to trace, {name} needs {mib:.0f} MiB more ({mib / extra['ours']:.1f}× ours)")
     long = OURS.format(positions=LONG, tokens=LONG)
-    long_peak, long_plain = (peak_memory(long + code + WARM) for code in (TRACE, PLAIN))
+    long_peak, long_plain = (peak_memory(long + run + WARMUP) for run in (TRACE, PLAIN))
     maps = 12 * 12 * LONG * LONG * 4 / 2**30
     print(
         f"{LONG} tokens: {long_peak:.0f} MiB traced, {long_plain:.0f} plain:"
         f" {long_peak - long_plain:.0f} more; its maps are {maps:.1f} GiB"
     )
-    ratios = times(code)
+    ratios = time_ratios(code)
     for ratio in ratios:
         print(
             f"{ratio.name:60} {ratio.ours_ms:7.0f} ms {ratio.theirs_ms:7.0f} ms  {ratio.ratio:.2f}×"

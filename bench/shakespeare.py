@@ -1,13 +1,13 @@
-"""Shakespeare by the minute: `python -m bench.shakespeare 3 20`. Our recipe against a plain GPT
-loop given the same minutes.
+"""Shakespeare in a fixed time: `python -m bench.shakespeare 3 20`. Our recipe against a plain GPT
+loop, both trained for the same number of minutes.
 
-Both have the same size, read the same characters (held-out plays apart), and are measured on the
-same windows of the held-out plays. First the time of a step is measured, in turns, on two threads
-of a machine that does nothing else; the minutes then are so many steps, so that the long part may
-run two curves side by side, one thread each. The plain loop has its best of three learning rates,
-each with a run of its own. Curves that are done are kept: what was interrupted goes on where it
-was; `--time` measures the steps anew, and makes only those curves again whose number of steps grew
-or shrank by more than a hundredth.
+Both have the same size, train on the same characters (without the held-out plays), and are
+evaluated on the same windows of the held-out plays. First the step time of both is measured,
+alternating, on two threads of an idle machine. The minutes are then converted to steps, so that two
+curves can be trained concurrently with one thread each. The plain loop uses the best of three
+learning rates, each a separate run. Finished curves are saved, so an interrupted benchmark resumes;
+`--time` measures the step times again, and retrains only the curves whose number of steps changed
+by more than 1%.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from sightline.training.loop import make_train_state
 from sightline.training.state.export import export_model
 
 RATES = (5e-4, 1e-3, 2e-3)
-POINTS = 12  # evaluations in a run
-ROUNDS = 5  # the time of a step: so many rounds of so many steps each
-TURN = 4
-Curve = list[tuple[float, float]]  # the share of the steps, the validation loss
+POINTS = 12  # evaluations per run
+ROUNDS = 5  # rounds of the step timing
+STEPS_PER_ROUND = 4
+Curve = list[tuple[float, float]]  # (fraction of the steps, validation loss)
 
 
 class Plain:
-    """The plain loop, with the recipe's size."""
+    """The plain loop, with the size of the recipe's model."""
 
     def __init__(self, count: int, lr: float) -> None:
         recipe = Shakespeare()
@@ -61,66 +61,66 @@ class Plain:
 
     def step(self) -> None:
         batch = self.task.batch(self.done)
-        share = self.done / self.count
-        update(self.model, self.adam, batch.tokens, batch.targets, self.lr * rate(share))
+        progress = self.done / self.count
+        update(self.model, self.adam, batch.tokens, batch.targets, self.lr * rate(progress))
         self.done += 1
 
 
 def step_seconds() -> dict[str, float]:
-    """The median time of a step of either, in turns."""
+    """The median step time of both loops, measured alternately."""
     job = Shakespeare(steps=10**6).job()
-    learner = make_train_state(job.make(), job.config)
+    state = make_train_state(job.make(), job.config)
     plain = Plain(10**6, RATES[0])
-    mine = learner.steps(job.task)
+    steps = state.steps(job.task)
     times: dict[str, list[float]] = {"ours": [], "plain": []}
     for _ in range(ROUNDS + 1):
-        for name, step in (("ours", lambda: next(mine)), ("plain", plain.step)):
+        for name, step in (("ours", lambda: next(steps)), ("plain", plain.step)):
             start = time.perf_counter()
-            for _ in range(TURN):
+            for _ in range(STEPS_PER_ROUND):
                 step()
-            times[name].append((time.perf_counter() - start) / TURN)
-    return {name: statistics.median(found[1:]) for name, found in times.items()}
+            times[name].append((time.perf_counter() - start) / STEPS_PER_ROUND)
+    return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
 
 
 def ours(count: int) -> Curve:
-    """The recipe as it is, for so many steps; the model is kept."""
+    """Train the unmodified recipe for `count` steps, and export the model."""
     job = Shakespeare(steps=count).job()
     torch.manual_seed(0)
-    learner = make_train_state(job.make(), job.config)
+    state = make_train_state(job.make(), job.config)
     curve = [
-        (n / count, validate(learner, job.task))
-        for n, _ in enumerate(learner.steps(job.task), start=1)
-        if n in marks(count)
+        (n / count, validate(state, job.task))
+        for n, _ in enumerate(state.steps(job.task), start=1)
+        if n in evaluation_steps(count)
     ]
-    export_model(learner, job.export, Path("runs") / f"bench-shakespeare-{count}")
+    export_model(state, job.export, Path("runs") / f"bench-shakespeare-{count}")
     return curve
 
 
 def plain(count: int, lr: float) -> Curve:
-    """The same of the plain loop."""
+    """Train the plain loop for `count` steps."""
     run = Plain(count, lr)
     curve = Curve()
     for n in range(1, count + 1):
         run.step()
-        if n in marks(count):
+        if n in evaluation_steps(count):
             curve.append((n / count, evaluate(run.model, run.task)))
     return curve
 
 
-def marks(count: int) -> set[int]:
-    """The steps after which a run is measured; the last is one."""
+def evaluation_steps(count: int) -> set[int]:
+    """The steps after which a run is evaluated, including the last."""
     return {round(count * n / POINTS) for n in range(1, POINTS + 1)}
 
 
 @torch.no_grad()
 def evaluate(model: PlainGPT, task: PackedText) -> float:
     model.eval()
-    found = [
+    losses = [
         (float(model(batch.tokens, batch.targets)) * batch.count, batch.count)
         for batch in task.validation()
     ]
     model.train()
-    return sum(loss for loss, _ in found) / sum(count for _, count in found)
+    return sum(loss for loss, _ in losses) / sum(count for _, count in losses)
 
 
 def draw(results: dict[str, dict[str, Curve]]) -> str:
@@ -134,7 +134,7 @@ def draw(results: dict[str, dict[str, Curve]]) -> str:
             *zip((f"plain, lr {lr:g}" for lr in RATES), (":", "--", "-"), strict=True),
         ):
             shares, losses = zip(*curves[name], strict=True)
-            look = (
+            line = (
                 {"color": "C0", "linewidth": 2}
                 if name == "ours"
                 else {"color": "0.5", "linewidth": 1}
@@ -144,11 +144,11 @@ def draw(results: dict[str, dict[str, Curve]]) -> str:
                 losses,
                 label=name,
                 linestyle=style,
-                **look,
+                **line,
             )
         axes.set(
             xlabel="minutes of training",
-            ylabel="nats for a character, held-out plays",
+            ylabel="nats per character, held-out plays",
             title=f"{minutes} minutes on two cores",
         )
         axes.legend(frameon=False)
@@ -159,8 +159,8 @@ def draw(results: dict[str, dict[str, Curve]]) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """One curve."""
+class CurveSpec:
+    """A curve to train."""
 
     minutes: str
     name: str
@@ -172,48 +172,48 @@ class Wanted:
         return ours(self.count) if self.name == "ours" else plain(self.count, self.lr)
 
 
-def wanted(minutes: str, seconds: dict[str, float]) -> list[Wanted]:
-    count = {name: round(60 * float(minutes) / took) for name, took in seconds.items()}
-    others = [Wanted(minutes, f"plain, lr {lr:g}", count["plain"], lr) for lr in RATES]
-    return [Wanted(minutes, "ours", count["ours"]), *others]
+def curve_specs(minutes: str, seconds: dict[str, float]) -> list[CurveSpec]:
+    count = {name: round(60 * float(minutes) / step) for name, step in seconds.items()}
+    others = [CurveSpec(minutes, f"plain, lr {lr:g}", count["plain"], lr) for lr in RATES]
+    return [CurveSpec(minutes, "ours", count["ours"]), *others]
 
 
-def drawn(one: Wanted) -> tuple[Wanted, Curve]:
-    return one, one.curve()
+def train_curve(spec: CurveSpec) -> tuple[CurveSpec, Curve]:
+    return spec, spec.curve()
 
 
 def main() -> None:
     path = RESULTS / "shakespeare.json"
-    timed = [word for word in sys.argv[1:] if word != "--time"] or ["3", "20"]
-    said: dict[str, Any] = (
+    durations = [word for word in sys.argv[1:] if word != "--time"] or ["3", "20"]
+    results: dict[str, Any] = (
         json.loads(path.read_text())
         if path.exists()
         else {"machine": machine(), "results": {}, "steps": {}}
     )
-    if "step_seconds" not in said or "--time" in sys.argv:
+    if "step_seconds" not in results or "--time" in sys.argv:
         torch.set_num_threads(2)
-        said["step_seconds"] = step_seconds()
-        path.write_text(json.dumps(said, indent=1) + "\n")
+        results["step_seconds"] = step_seconds()
+        path.write_text(json.dumps(results, indent=1) + "\n")
     print(
-        {name: f"{1e3 * seconds:.0f} ms a step" for name, seconds in said["step_seconds"].items()},
+        {name: f"{1e3 * time:.0f} ms per step" for name, time in results["step_seconds"].items()},
         flush=True,
     )
     todo = [
-        one
-        for minutes in timed
-        for one in wanted(minutes, said["step_seconds"])
-        if not is_done(said, one)
+        spec
+        for minutes in durations
+        for spec in curve_specs(minutes, results["step_seconds"])
+        if not is_done(results, spec)
     ]
     with get_context("spawn").Pool(2) as pool:
-        for one, curve in pool.imap_unordered(drawn, todo):
-            said["results"].setdefault(one.minutes, {})[one.name] = curve
-            said["steps"].setdefault(one.minutes, {})[one.name] = one.count
-            path.write_text(json.dumps(said, indent=1) + "\n")
+        for spec, curve in pool.imap_unordered(train_curve, todo):
+            results["results"].setdefault(spec.minutes, {})[spec.name] = curve
+            results["steps"].setdefault(spec.minutes, {})[spec.name] = spec.count
+            path.write_text(json.dumps(results, indent=1) + "\n")
             print(
-                f"{one.minutes} minutes, {one.name}, {one.count} steps: {curve[-1][1]:.4f} nats",
+                f"{spec.minutes} minutes, {spec.name}, {spec.count} steps: {curve[-1][1]:.4f} nats",
                 flush=True,
             )
-    for minutes, curves in said["results"].items():
+    for minutes, curves in results["results"].items():
         best = min(
             (name for name in curves if name != "ours"), key=lambda name: curves[name][-1][1]
         )
@@ -221,12 +221,12 @@ def main() -> None:
             f"{minutes} minutes: ours {curves['ours'][-1][1]:.4f}, best plain"
             f" {curves[best][-1][1]:.4f} ({best})"
         )
-    print("written:", path, draw(said["results"]))
+    print("written:", path, draw(results["results"]))
 
 
-def is_done(said: dict[str, Any], one: Wanted) -> bool:
-    """Whether the curve is there, for as many steps within a hundredth."""
-    return abs(said["steps"].get(one.minutes, {}).get(one.name, 0) / one.count - 1) <= 0.01
+def is_done(results: dict[str, Any], spec: CurveSpec) -> bool:
+    """Whether the curve exists with the same number of steps, within 1%."""
+    return abs(results["steps"].get(spec.minutes, {}).get(spec.name, 0) / spec.count - 1) <= 0.01
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Training speed against peers: `python -m bench.training`. 6 layers, width 384, context 256, batch
 12, float32, two threads.
 
-Each competitor trains in its own process, as its users would run it; they take turns, and the
-ratios within each round count.
+Each competitor trains in its own process, as its users would run it. They alternate, and the
+ratios are computed within each round.
 
-ours             sightline's loop on a GPT of exactly the plain one's form (learned positions,
-                 LayerNorm, GELU, tied head)
+ours             sightline's loop on a GPT with the same architecture as the plain one (learned
+                 positions, LayerNorm, GELU, tied head)
 plain            bench/plain_gpt.py, eager and compiled
 transformers     GPT2LMHeadModel with fused AdamW
 x-transformers   Decoder with flash attention and fused AdamW
@@ -32,11 +32,11 @@ CONTEXT = 256
 ROWS = 12
 VOCAB = 96
 STEPS = 6
-WARM = 2
-WHO = ("ours", "plain", "compiled", "transformers", "x-transformers")
+WARMUP_STEPS = 2
+COMPETITORS = ("ours", "plain", "compiled", "transformers", "x-transformers")
 FLOPS = (
     6 * (12 * LAYERS * WIDTH**2 + VOCAB * WIDTH) + 12 * LAYERS * WIDTH * CONTEXT // 2
-)  # for each token, causal
+)  # per token, causal
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,7 +63,7 @@ def ours() -> Callable[[], object]:
         feed_forward="gelu",
     )
 
-    class Same:
+    class ConstantTask:
         fingerprint = "one batch"
 
         def batch(self, step: int) -> Batch:
@@ -72,12 +72,10 @@ def ours() -> Callable[[], object]:
         def validation(self):
             return iter(())
 
-    loop = steps(
-        make_train_state(
-            sl.build(config), TrainingConfig(steps=10_000, optimizer=AdamW(betas=(0.9, 0.99)))
-        ),
-        Same(),
+    state = make_train_state(
+        sl.build(config), TrainingConfig(steps=10_000, optimizer=AdamW(betas=(0.9, 0.99)))
     )
+    loop = state.steps(ConstantTask())
     return lambda: next(loop)
 
 
@@ -145,7 +143,7 @@ def peer(
 
 
 def peak() -> float:
-    """GFLOP/s of the best of some large products."""
+    """GFLOP/s of the fastest of ten large products."""
     x = torch.randn(3072, 1536)
     w = torch.randn(1536, 1536)
     best = 0.0
@@ -156,7 +154,7 @@ def peak() -> float:
     return best
 
 
-MAKERS: dict[str, Callable[[], Callable[[], object]]] = {
+BUILDERS: dict[str, Callable[[], Callable[[], object]]] = {
     "ours": ours,
     "plain": plain,
     "compiled": lambda: plain(compiled=True),
@@ -166,11 +164,11 @@ MAKERS: dict[str, Callable[[], Callable[[], object]]] = {
 
 
 def serve(who: str) -> None:
-    """A competitor: for each line on stdin, train some steps and answer with tokens per second."""
+    """Run one competitor: for each line on stdin, train and print the tokens per second."""
     torch.set_num_threads(2)
     torch.manual_seed(0)
-    run = MAKERS[who]()
-    for _ in range(WARM):
+    run = BUILDERS[who]()
+    for _ in range(WARMUP_STEPS):
         run()
     print("ready", flush=True)
     for _ in sys.stdin:
@@ -189,15 +187,15 @@ def start(who: str) -> subprocess.Popen[str]:
 
 def main(rounds: int = 5) -> None:
     torch.set_num_threads(2)
-    pipes = {who: start(who) for who in WHO}
+    pipes = {who: start(who) for who in COMPETITORS}
     for who, pipe in pipes.items():
         assert pipe.stdout is not None
         assert pipe.stdout.readline().strip() == "ready", f"{who} did not start"
-    speeds: dict[str, list[float]] = {who: [] for who in WHO}
+    speeds: dict[str, list[float]] = {who: [] for who in COMPETITORS}
     peaks: list[float] = []
     for n in range(rounds):
         peaks.append(peak())
-        for who in WHO if n % 2 == 0 else reversed(WHO):
+        for who in COMPETITORS if n % 2 == 0 else reversed(COMPETITORS):
             pipe = pipes[who]
             assert pipe.stdin is not None
             assert pipe.stdout is not None
@@ -211,11 +209,11 @@ def main(rounds: int = 5) -> None:
 
 def report(speeds: dict[str, list[float]], best: float) -> None:
     print(
-        f"{'':16}{'tokens/s':>10}{'% of peak':>11}{'ours is':>10}   middle half of the rounds    "
+        f"{'':16}{'tokens/s':>10}{'% of peak':>11}{'ours is':>10}   interquartile range    "
         f" (peak: {best:.0f} GFLOP/s)"
     )
     ratios: list[Ratio] = []
-    for who in WHO:
+    for who in COMPETITORS:
         speed = statistics.median(speeds[who])
         each = sorted(a / b for a, b in zip(speeds["ours"], speeds[who], strict=True))
         quarter = len(each) // 4
@@ -234,7 +232,7 @@ def report(speeds: dict[str, list[float]], best: float) -> None:
             f"{who:16}{speed:10.0f}{100 * speed * FLOPS / best / 1e9:10.0f}%{ratio.ratio:9.2f}×  "
             f" {ratio.low:.2f}–{ratio.high:.2f}"
         )
-    said = {
+    results = {
         "machine": machine(),
         "peak_gflops": best,
         "tokens_per_second": {who: statistics.median(s) for who, s in speeds.items()},
@@ -242,7 +240,9 @@ def report(speeds: dict[str, list[float]], best: float) -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / "training.json"
     path.write_text(
-        json.dumps({**said, "ratios": {r.name: [r.low, r.ratio, r.high] for r in ratios}}, indent=1)
+        json.dumps(
+            {**results, "ratios": {r.name: [r.low, r.ratio, r.high] for r in ratios}}, indent=1
+        )
         + "\n"
     )
     print("written:", path)

@@ -1,4 +1,4 @@
-// The activations of feed-forward layers, with one numbering for the training kernels, the engine and Python.
+// The activations of feed-forward layers, shared by the training kernels, the engine and Python.
 #pragma once
 
 namespace sightline {

@@ -29,7 +29,7 @@ static Tables make_tables() {
     return tables;
 }
 
-// Eight bytes at a time by tables ("slicing by 8"). `crc` is inverted before and after by the caller.
+// Slicing-by-8: eight bytes at a time, by tables. The caller inverts `crc` before and after.
 static uint32_t crc_by_tables(const uint8_t* data, size_t count, uint32_t crc) {
     static const Tables tables = make_tables();
     for (; count >= 8; data += 8, count -= 8) {
@@ -43,8 +43,8 @@ static uint32_t crc_by_tables(const uint8_t* data, size_t count, uint32_t crc) {
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-// Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Intel, 2009): four vectors are folded at a time, then
-// one, then reduced to 32 bits by Barrett. `count` is a multiple of 16, at least 64.
+// Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Intel, 2009): folds four vectors at a time, then
+// one, then reduces to 32 bits (Barrett). `count` is a multiple of 16, at least 64.
 __attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_clmul(const uint8_t* data, size_t count, uint32_t crc) {
     auto load = [](const uint8_t* p) __attribute__((target("pclmul,sse4.1"))) { return _mm_loadu_si128((const __m128i*)p); };
     auto fold = [](__m128i x, __m128i by, __m128i next) __attribute__((target("pclmul,sse4.1"))) {
@@ -92,13 +92,13 @@ ReadResult read_verified(int descriptor, long start, uint8_t* memory, long count
         uint8_t* to = memory + number * block;
         const long size = std::min(block, count - number * block);
         for (long filled = 0; filled < size;) {
-            const ssize_t got = pread(descriptor, to + filled, size - filled, start + number * block + filled);
-            if (got < 0 && errno == EINTR) continue;
-            if (got < 0) return (void)(error = errno);
-            if (got == 0) return (void)(too_short = true);
-            filled += got;
+            const ssize_t bytes_read = pread(descriptor, to + filled, size - filled, start + number * block + filled);
+            if (bytes_read < 0 && errno == EINTR) continue;
+            if (bytes_read < 0) return (void)(error = errno);
+            if (bytes_read == 0) return (void)(too_short = true);
+            filled += bytes_read;
         }
-        if (crc32(to, size) == sums[number]) return;  // while the block is still in the processor's cache
+        if (crc32(to, size) == sums[number]) return;  // while the block is still in the CPU cache
         for (long first = damaged; number < first && !damaged.compare_exchange_weak(first, number);) {
         }
     });

@@ -1,4 +1,4 @@
-// CRC-32 (zlib's polynomial), and files read into memory and verified block by block.
+// CRC-32 (zlib's polynomial), and a parallel file read that verifies each block.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,8 @@ namespace sightline {
 uint32_t crc32(const uint8_t* data, size_t count);
 
 struct ReadResult {
-    long damaged_block = -1;  // the first whose checksum differs; −1: none
-    bool too_short = false;   // the file ended before the memory was full
+    long damaged_block = -1;  // the first block whose checksum differs; −1: none
+    bool too_short = false;   // the file ended before `memory` was filled
     int error = 0;            // errno of a read that failed
 };
 

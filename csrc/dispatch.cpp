@@ -21,7 +21,7 @@ SIGHTLINE_KERNELS(neon)
 namespace sightline {
 
 #if defined(SIGHTLINE_HAS_AVXVNNI)
-static bool has_avx_vnni() {  // leaf 7, subleaf 1, bit 4 of eax; __builtin_cpu_supports knows it only since 2022
+static bool has_avx_vnni() {  // leaf 7, subleaf 1, bit 4 of eax; older compilers lack it in __builtin_cpu_supports
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
 }

@@ -1,5 +1,5 @@
-// Runtime dispatch: the kernels were compiled for several instruction sets, and the best that this processor has is selected when the
-// module is loaded.
+// Runtime dispatch: the kernels are compiled for several instruction sets, and the best one that the processor supports is selected when
+// the module is loaded.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,11 +9,11 @@
 
 namespace sightline {
 
-std::vector<std::string> instruction_sets();  // that this processor can run, best first
+std::vector<std::string> instruction_sets();  // supported by this processor, best first
 std::string instruction_set();                // the selected one
 bool select_instruction_set(const std::string& name);
 const TrainingKernels* training_kernels();
 const EngineKernels* engine_kernels();
-bool is_amd();  // the processor
+bool is_amd();  // whether the processor is from AMD
 
 }  // namespace sightline

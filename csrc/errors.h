@@ -1,4 +1,4 @@
-// What Python raises as sightline.errors.InputError: what was seen, what was expected, what to do.
+// Raised in Python as sightline.errors.InputError: what was seen, what was expected, and the fix.
 #pragma once
 #include <stdexcept>
 #include <string>

@@ -1,4 +1,4 @@
-// All kernels for one instruction set. This file is compiled once for each, with its own flags and namespace.
+// All kernels for one instruction set. This file is compiled once per instruction set, with its own flags and namespace.
 #include "engine/run.h"
 #include "training/activate.h"
 #include "training/attention.h"

@@ -1,4 +1,4 @@
-// The Python module `_native`: threads, instruction sets, and the parts of python/.
+// The Python module `_native`: threads, instruction sets, and the bindings in python/.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -12,7 +12,7 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using namespace sightline;
 
-// InputError of C++ is raised as the package's own InputError.
+// Raise a C++ InputError as sightline.errors.InputError.
 static void translate_errors() {
     nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
         try {
@@ -29,11 +29,11 @@ NB_MODULE(_native, m) {
     select_instruction_set(instruction_sets().front());
     translate_errors();
     m.attr("INTERFACE") = 2;  // compared by sightline/kernels/library.py, which refuses a module built from other sources
-    m.def("instruction_sets", &instruction_sets, "The instruction sets that this processor can run, best first.");
-    m.def("instruction_set", &instruction_set, "The one whose kernels run.");
+    m.def("instruction_sets", &instruction_sets, "The instruction sets that this processor supports, best first.");
+    m.def("instruction_set", &instruction_set, "The selected instruction set.");
     m.def("select_instruction_set", &select_instruction_set, "name"_a);
-    m.def("is_amd", &is_amd, "Whether the processor is made by AMD.");
-    m.def("set_threads", &set_threads, "count"_a, "The number of threads for calls from this thread.");
+    m.def("is_amd", &is_amd, "Whether the processor is from AMD.");
+    m.def("set_threads", &set_threads, "count"_a, "Set the number of threads for calls from this thread.");
     m.def("threads", &threads);
     m.def(
         "use_openmp",

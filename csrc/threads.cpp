@@ -35,14 +35,14 @@ namespace {
 
 using Work = void (*)(void*, Worker);
 
-// The workers of one thread. They wait for work spinning at first, then sleeping.
+// The workers of one calling thread. An idle worker spins first, then sleeps.
 class Pool {
    public:
     explicit Pool(int requested_threads) : requested(requested_threads) {
         workers.reserve(requested_threads - 1);
         try {
             for (int n = 1; n < requested_threads; n++) workers.emplace_back([this, n] { work_loop(n); });
-        } catch (const std::system_error&) {  // the system gives no more threads: run with fewer
+        } catch (const std::system_error&) {  // the system is out of threads: run with fewer
         }
         worker_count = (int)workers.size() + 1;
     }
@@ -107,7 +107,7 @@ std::atomic<const OpenMP*> openmp{nullptr};
 thread_local int requested_threads = 1;
 thread_local std::unique_ptr<Pool> pool;
 
-// A child of fork does not inherit the threads: it drops the pool, and makes its own when it needs one.
+// A forked child does not inherit the threads: it drops the pool, and creates its own on demand.
 void drop_threads() {
     (void)pool.release();  // leaked on purpose: its threads do not exist here and cannot be joined
     openmp = nullptr;      // libgomp cannot be used in a child once its parent has used it
@@ -137,7 +137,7 @@ struct TaskQueue {
 void set_threads(int count) { requested_threads = count < 1 ? 1 : count; }
 int threads() { return requested_threads; }
 void use_openmp(void* parallel, void* thread_number, void* thread_count) {
-    // never freed: another thread may be about to use the previous one
+    // never freed: another thread may still be using the previous one
     openmp = new OpenMP{reinterpret_cast<decltype(OpenMP::parallel)>(parallel), reinterpret_cast<decltype(OpenMP::number)>(thread_number),
                         reinterpret_cast<decltype(OpenMP::size)>(thread_count)};
 }

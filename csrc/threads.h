@@ -1,9 +1,9 @@
-// Persistent worker threads: a step of a model gives them one matrix after the other, microseconds apart.
+// Persistent worker threads: the matrices of a step follow each other within microseconds.
 //
-//     parallel_for(tasks, work)     work(task) for every task; tasks are taken one by one, so a busy core does not hold the others back
+//     parallel_for(tasks, work)     work(task) for every task; threads take tasks one by one, so a busy core does not delay the others
 //     parallel(count, work)         work(worker) once on each of at most `count` threads, which may synchronize at a `Barrier`
 //
-// Threads that call share nothing: each has its own thread count and its own workers, as in OpenMP.
+// Calling threads share nothing: each has its own thread count and its own workers, as in OpenMP.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -26,7 +26,7 @@ inline void parallel(int count, const Body& body) {
     parallel_raw(count, [](void* state, Worker worker) { (*static_cast<const Body*>(state))(worker); }, const_cast<Body*>(&body));
 }
 
-// The number of threads of the calling thread. It belongs to that thread alone, so it cannot change during a call.
+// The thread count of the calling thread. It is thread-local, so it cannot change during a call.
 void set_threads(int count);
 int threads();
 

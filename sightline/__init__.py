@@ -67,7 +67,8 @@ if TYPE_CHECKING:
         SightlineError,
     )
     from sightline.lens.trace.trace import Trace
-    from sightline.model import Model, load
+    from sightline.loading import load
+    from sightline.model import Model
     from sightline.record import NOTHING, QUANTITIES, Recorder
 
 __version__ = "0.1.0"
@@ -126,7 +127,8 @@ _NAMES_BY_MODULE = {
         "SightlineError",
     ),
     "sightline.lens.trace.trace": ("Trace",),
-    "sightline.model": ("Model", "load"),
+    "sightline.loading": ("load",),
+    "sightline.model": ("Model",),
     "sightline.record": (
         "NOTHING",
         "QUANTITIES",

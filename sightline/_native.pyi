@@ -6,17 +6,17 @@ import torch
 INTERFACE: int = 2
 
 def instruction_sets() -> list[str]:
-    """The instruction sets that this processor can run, best first."""
+    """The instruction sets that this processor supports, best first."""
 
 def instruction_set() -> str:
-    """The one whose kernels run."""
+    """The selected instruction set."""
 
 def select_instruction_set(name: str) -> bool: ...
 def is_amd() -> bool:
-    """Whether the processor is made by AMD."""
+    """Whether the processor is from AMD."""
 
 def set_threads(count: int) -> None:
-    """The number of threads for calls from this thread."""
+    """Set the number of threads for calls from this thread."""
 
 def threads() -> int: ...
 def use_openmp(parallel: int, thread_number: int, thread_count: int) -> None:
@@ -78,7 +78,7 @@ def attention(
     lse: torch.Tensor,
 ) -> None:
     """
-    out = softmax(q kᵀ · scale) v; query i sees keys first[i] … end[i] − 1; lse = log Σ exp.
+    out = softmax(q kᵀ · scale) v; query i attends to keys first[i] … end[i] − 1; lse = log Σ exp.
     """
 
 def attention_backward(
@@ -115,7 +115,7 @@ def rotate(
     x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, direction: float, y: torch.Tensor
 ) -> None:
     """
-    RoPE: pairs (x_i, x_{i + pairs}) rotated by their angles, backwards where direction is −1.
+    RoPE: pairs (x_i, x_{i + pairs}) rotated by their angles, backwards if direction is −1.
     """
 
 def rms_norm(
@@ -162,7 +162,7 @@ class Embed:
     ) -> None: ...
 
 class Normalize:
-    """The norm of `width` numbers of each row, from number `offset` on."""
+    """The norm of elements offset … offset + width − 1 of each row."""
 
     def __init__(
         self, *, input: int, output: int, norm: Norm, width: int, offset: int = 0
@@ -180,7 +180,7 @@ class Add:
 
 class Linear:
     """
-    column_scale ⊙ act(W norm(scale · input) + bias); gated where gated_width > 0.
+    column_scale ⊙ act(W norm(scale · input) + bias); gated if gated_width > 0.
     """
 
     def __init__(
@@ -202,9 +202,7 @@ class Linear:
     ) -> None: ...
 
 class HeadTransform:
-    """
-    What is done with q and k before their product: norms, RoPE, the unit sphere.
-    """
+    """Applied to q and k before their product: norms, RoPE, the unit sphere."""
 
     def __init__(
         self,
@@ -244,7 +242,9 @@ class Attend:
     ) -> None: ...
 
 class StoreKeyValue:
-    """k and v of a source go to the cache, for a decoder's cross-attention."""
+    """
+    Write k and v of a source to the cache, for a decoder's cross-attention.
+    """
 
     def __init__(
         self, *, input: int, layer: int, kv_heads: int, head_dim: int, transform: HeadTransform
@@ -273,16 +273,16 @@ class Engine:
         data: torch.Tensor,
         scales: torch.Tensor,
     ) -> int:
-        """Returns its number."""
+        """Returns the index of the matrix."""
 
     def add_operation(
         self, operation: Embed | Normalize | Linear | Attend | StoreKeyValue | Blend | Add
     ) -> None: ...
     def pack(self, matrix: int, weights: torch.Tensor) -> tuple[int, int]:
-        """Returns how many rows this destroyed, and the first of them."""
+        """Returns the number of destroyed rows, and the first of them."""
 
     def unpack(self, matrix: int, first: int, out: torch.Tensor) -> None:
-        """Rows from `first` on as they are after packing."""
+        """Unpack rows to float32, starting at row `first`."""
 
     def run(
         self,
@@ -299,12 +299,12 @@ class Engine:
         first: int = 0,
     ) -> None: ...
     def next(self, sequence: int, token: int, logits: torch.Tensor) -> None:
-        """One more token of one sequence, and the logits after it."""
+        """Append one token to one sequence and write its logits."""
 
     def read_cache(
         self, sequence: int, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> None: ...
-    def look_at(self, encoder: Engine) -> None: ...
+    def set_encoder(self, encoder: Engine) -> None: ...
     def new_sequence(self) -> int: ...
     def copy_sequence(self, sequence: int) -> int: ...
     def free_sequence(self, sequence: int) -> None: ...
@@ -313,21 +313,19 @@ class Engine:
     def cache_bytes(self) -> int: ...
 
 def tile_bytes(precision: Precision, depth: int) -> int:
-    """Bytes of a tile of 8 rows."""
+    """Size of a tile of 8 rows, in bytes."""
 
 def scale_bytes(precision: Precision, depth: int) -> int:
-    """Bytes of the scales of a tile."""
+    """Size of the scales of a tile, in bytes."""
 
 def use_huge_pages(memory: torch.Tensor) -> bool:
-    """
-    Advise the system to back memory with large pages; whether it took the advice.
-    """
+    """Request huge pages for memory; returns whether the request succeeded."""
 
 def read_verified(
     descriptor: int, start: int, memory: torch.Tensor, sums: Sequence[int], block: int
 ) -> int:
     """
-    Fill memory from a file and compare the CRC-32 of each block: the first that differs, or -1.
+    Fill memory from a file and verify each CRC-32; returns the first damaged block, or -1.
     """
 
 def crc32(data: torch.Tensor) -> int: ...

@@ -31,7 +31,8 @@ from sightline.generation.decode import Request, TokenEvent
 from sightline.generation.randomness import whole
 from sightline.generation.sampling import Sampling
 from sightline.generation.text import Piece, stream
-from sightline.model import Model, load
+from sightline.loading import load
+from sightline.model import Model
 from sightline.tasks.request import SAMPLING, Options
 from sightline.text.chat import chat_ids, turn_end
 from sightline.text.streaming import check_stops

@@ -24,7 +24,8 @@ from torch import Tensor
 from sightline.checkpoints.save import class_name_for
 from sightline.core.cache.kv_cache import Cache
 from sightline.families import FAMILIES
-from sightline.model import Model, load
+from sightline.loading import load
+from sightline.model import Model
 
 BATCH = 3
 TIME = 24

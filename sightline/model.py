@@ -1,6 +1,6 @@
-"""A Transformer with its tokenizer and what is known of where it came from: the one meeting place.
+"""A Transformer with its tokenizer, its generation defaults and the engine that runs it.
 
-model = load("smollm2-135m-instruct")    a folder, a .gguf file, a hub id, or a catalogue name
+model = sl.load("smollm2-135m-instruct") a folder, a .gguf file, a hub id, or a catalogue name
 model.config, model.transformer, model.tokenizer, model.family
 model.generate(…), model.stream(…), model.chat(…), model.translate(…)
 model.fill(…), model.classify(…), model.embed(…), model.score(…)
@@ -19,26 +19,21 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from sightline.checkpoints.defaults import Defaults, read_defaults
-from sightline.checkpoints.engine_choice import Engine, dtype_named, precision_for
+from sightline.checkpoints.defaults import Defaults
+from sightline.checkpoints.engine_choice import dtype_named
 from sightline.checkpoints.formats.writing import save_folder
-from sightline.checkpoints.load import Progress, load_weights
-from sightline.checkpoints.open import open_source
-from sightline.checkpoints.packed_cache import load_packed
-from sightline.checkpoints.pooling import Pooling, read_pooling
+from sightline.checkpoints.pooling import Pooling
 from sightline.checkpoints.save import keys_for, save_gguf, tensors_of
 from sightline.checkpoints.source import Source
-from sightline.checkpoints.sources.reference import resolve
-from sightline.checkpoints.tokenizer_files import tokenizer_files, tokenizer_of
+from sightline.checkpoints.tokenizer_files import tokenizer_files
 from sightline.config import Classifier, ModelConfig
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.lazy import LazyTransformer
 from sightline.core.model import Transformer
 from sightline.core.packed_weights import can_pack
 from sightline.core.runner import PackedRunner, TorchRunner, in_eval_mode
-from sightline.engine import gguf
 from sightline.engine.cache import NativeCache
-from sightline.engine.encoder_runners import AnyNativeRunner, check_known, runner_for
+from sightline.engine.encoder_runners import AnyNativeRunner, runner_for
 from sightline.engine.engine import NativeEngine
 from sightline.engine.matrices import Precision
 from sightline.engine.runner import NativeRunner
@@ -514,18 +509,6 @@ class Model:
         return path
 
 
-def can_run(transformer: Transformer, engine: Engine) -> bool:
-    """Whether the native engine knows every operation of this model. If not, `"native"` is refused
-    and `"auto"` falls back to torch."""
-    try:
-        check_known(transformer)
-    except InputError:
-        if engine == "native":
-            raise
-        return False
-    return True
-
-
 def torch_device(device: str | torch.device) -> torch.device:
     """A device that this machine has."""
     try:
@@ -562,99 +545,3 @@ def refuse_beams(options: Options) -> None:
             expected="generate",
             fix="model.generate(…, beams=4)",
         )
-
-
-def load(
-    reference: str | Path,
-    *,
-    dtype: str = "float32",
-    engine: Engine = "auto",
-    strict: bool = False,
-    verify: bool = False,
-    from_pickle: bool = False,
-    ignore_tensors: Sequence[str] = (),
-    progress: Progress | None = None,
-) -> Model:
-    """Find, open, understand and fill a model.
-
-    `strict` refuses NaN weights and keys of config.json that nobody knows, which are noted
-    otherwise. `verify` checks the folder's checksums, `from_pickle` allows an old
-    `pytorch_model.bin`, which is then converted in a limited process of its own. Tensors whose
-    names match a glob of `ignore_tensors`, such as `"v_head.*"`, are left out. `progress(name,
-    numbers)` is told of every tensor that was filled.
-
-    `engine="auto"` generates with the native engine where that can run the model in the same dtype,
-    and with torch otherwise; `model.runner.name` says which. Its weights are packed at the first
-    use. `"native"` insists on the engine, in `dtype` float32, float16, int8, int8_groups, int4 or
-    int4_min, and keeps the packed weights on disk: the next load reads only those, and
-    `transformer` when it is first used. `"torch"` runs the core as it is written.
-    """
-    if isinstance(ignore_tensors, str):
-        raise InputError(
-            f"ignore_tensors {ignore_tensors!r}",
-            expected="a list of globs",
-            fix=f"ignore_tensors=[{ignore_tensors!r}]",
-        )
-    source = open_source(
-        resolve(reference),
-        verify=verify,
-        allow_pickle_weights=from_pickle,
-        ignore_tensors=ignore_tensors,
-    )
-    return load_opened(
-        source, dtype=dtype, engine=engine, strict=strict, progress=progress, name=called(reference)
-    )
-
-
-def called(reference: str | Path) -> str:
-    """A model's name in captions: a folder's or file's own, else what was asked for."""
-    return Path(reference).name if Path(reference).exists() else str(reference)
-
-
-def load_opened(
-    source: Source,
-    *,
-    dtype: str = "float32",
-    engine: Engine = "auto",
-    strict: bool = False,
-    progress: Progress | None = None,
-    name: str = "",
-) -> Model:
-    """A source that is open already."""
-    precision = precision_for(source, engine, dtype)
-    packed_engine = None
-    if precision is None:
-        loaded = load_weights(source, dtype=dtype_named(dtype), strict=strict, progress=progress)
-        weights = LazyTransformer.of(loaded.transformer)
-    else:
-        # an automatic choice writes nothing to disk
-        loaded = load_packed(
-            source, precision, strict=strict, progress=progress, write=engine == "native"
-        )
-        weights = loaded.weights
-        packed_engine = loaded.engine
-        if packed_engine is None and not can_run(weights.get(), engine):
-            precision = None
-        if precision is not None:
-            kinds = {entry.name: entry.kind for entry in source.tensors.values()}
-            source.notes += gguf.notes(kinds, precision)
-    defaults = read_defaults(source, weights.config.last.embedding.vocab_size)
-    pooling = read_pooling(source.where) if source.where.is_dir() else None
-    tokenizer = tokenizer_of(source)
-    model = Model(
-        weights,
-        tokenizer,
-        loaded.family.name,
-        loaded.head,
-        source.keys,
-        source,
-        defaults,
-        pooling,
-        name,
-        precision,
-    )
-    if packed_engine is not None:
-        return model.with_engine(packed_engine)
-    if precision not in (None, "float32"):
-        _ = model.runner  # packed now: notes on what does not fit the precision belong to the load
-    return model

@@ -15,7 +15,7 @@ from bench.native import report
 from bench.native.contests import LARGE, PROMPT, SMALL, contests
 from bench.native.figure import draw
 from bench.native.limits import Bandwidth
-from bench.native.models import prepared
+from bench.native.models import prepare_model
 from bench.native.quality import agreement, perplexities
 from bench.native.verdict import Row, Spread
 from bench.native.works import drawn, measure
@@ -44,8 +44,8 @@ def main(words: Sequence[str] | None = None) -> None:
     if "quality" in works:
         said |= quality(given, absent)
     said |= {"absent": absent, "seconds": round(time.time() - began)}
-    place = report.place(given.rounds)
-    whole = report.merged(report.stored(place.with_suffix(".json")), said, works)
+    place = report.results_path(given.rounds)
+    whole = report.merge(report.load(place.with_suffix(".json")), said, works)
     show(rows, said)
     print(
         "\nwritten:",
@@ -105,13 +105,13 @@ def quality(given: argparse.Namespace, absent: dict[str, str]) -> dict[str, Any]
     """Whether all run the same models, and what precisions cost."""
     agree = {}
     for name in [name for name in given.models if name in (*SMALL, LARGE)] or (*SMALL, "trained"):
-        model = prepared(name)
+        model = prepare_model(name)
         agree[name] = agreement(
             model, [drawn(model, PROMPT, seed) for seed in range(3)], threads=given.threads
         )
     tables = {}
     for name in REAL:
-        model = prepared(name)
+        model = prepare_model(name)
         found, away = perplexities(model, given.tokens, threads=given.threads)
         absent |= {f"{who}, perplexity of {name}": why for who, why in away.items()}
         tables[model.title] = [one.plain() for one in found]
@@ -134,7 +134,7 @@ def show(rows: Sequence[Row], said: dict[str, Any]) -> None:
     for model, found in said.get("perplexity", {}).get("found", {}).items():
         print(f"\n{model}\n" + report.quality_table(found))
     if said["absent"]:
-        print("\n" + report.absent_lines(said["absent"]))
+        print("\n" + report.missing_lines(said["absent"]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// How fast this machine reads memory: `bandwidth THREADS` reads 1 GiB in large pages for each line on stdin and answers with GB/s.
+// Memory read bandwidth: for each line on stdin, `bandwidth THREADS` reads 1 GiB in large pages and prints GB/s.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@
 enum { PIECE = 1 << 20, LANES = 32 };
 static const size_t BYTES = (size_t)1 << 30;
 static uint64_t *memory;
-static size_t next;  // the piece that is read next: a disturbed core does not hold the other back
+static size_t next;  // the next piece to read: dynamic scheduling, so that a slow core does not delay the others
 static uint64_t kept;
 
 static void *read_pieces(void *unused) {
@@ -32,7 +32,7 @@ static double seconds(void) {
   return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 
-static double once(int threads) {
+static double measure(int threads) {
   pthread_t team[64];
   next = 0;
   double start = seconds();
@@ -49,12 +49,12 @@ int main(int count, char **words) {
   madvise(memory, BYTES, MADV_HUGEPAGE);
 #endif
   for (size_t n = 0; n < BYTES / sizeof *memory; n++) memory[n] = n;
-  for (int asked; (asked = getchar()) != EOF;) {
-    if (asked != '\n') continue;
+  for (int character; (character = getchar()) != EOF;) {
+    if (character != '\n') continue;
     double best = 0;
     for (int n = 0; n < 3; n++) {
-      double found = once(threads);
-      if (found > best) best = found;
+      double speed = measure(threads);
+      if (speed > best) best = speed;
     }
     printf("%.3f\n", best);
     fflush(stdout);

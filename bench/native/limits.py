@@ -1,4 +1,4 @@
-"""What the machine allows, measured between the contestants' turns: reading memory, and torch's
+"""The machine's limits, measured between the contestants' turns: memory bandwidth, and torch's
 float32 matrix product."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ PROGRAM = ROOT / "build" / "peers-models" / "bandwidth"
 
 
 class Bandwidth:
-    """GB/s by so many threads from large pages. Without a C compiler it is not known, and shares of
-    it are left out."""
+    """Read bandwidth in GB/s of `threads` threads, from large pages. Unknown without a C compiler;
+    shares of it are then omitted."""
 
     def __init__(self, threads: int) -> None:
         self.process: subprocess.Popen[str] | None = None
@@ -49,6 +49,6 @@ class Bandwidth:
 
 
 def gemm_peak(threads: int) -> float:
-    """GFLOP/s of the best of some large products."""
+    """GFLOP/s of the fastest of ten large products."""
     torch.set_num_threads(threads)
     return peak()

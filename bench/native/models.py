@@ -127,7 +127,7 @@ MAKERS: dict[str, tuple[str, bool, Callable[[Path], None]]] = {
 }
 
 
-def prepared(name: str) -> Prepared:
+def prepare_model(name: str) -> Prepared:
     """A model by its name, made if it is not there."""
     title, real, make = MAKERS[name]
     folder = PLACE / name

@@ -21,18 +21,18 @@ from sightline.generation.decode import Request
 from sightline.generation.decode import decode as events
 from sightline.generation.speculative import decode_lookup
 
-held: dict[str, Any] = {}
+state: dict[str, Any] = {}
 
 
 def load(question: dict[str, Any]) -> dict[str, Any]:
     """Pack a folder's weights in a precision. The last model goes first: two would not always
     fit."""
-    held.clear()
+    state.clear()
     engine = NativeEngine.of(
         sl.load(question["path"]).transformer, check_precision(question["kind"])
     )
     store.release(engine)
-    held.update(engine=engine, path=question["path"])
+    state.update(engine=engine, path=question["path"])
     return {"bytes": read_for_a_token(engine)}
 
 
@@ -49,7 +49,7 @@ def read_for_a_token(engine: NativeEngine) -> int:
 
 def decode(question: dict[str, Any]) -> dict[str, Any]:
     """Greedy tokens after a prompt; the prompt itself is not timed."""
-    engine: NativeEngine = held["engine"]
+    engine: NativeEngine = state["engine"]
     sequence = engine.begin()
     token = int(engine.run([Rows(sequence, question["prompt"])])[0].argmax())
     tokens = [token]
@@ -63,7 +63,7 @@ def decode(question: dict[str, Any]) -> dict[str, Any]:
 
 def streams(question: dict[str, Any]) -> dict[str, Any]:
     """Greedy tokens after many prompts, one step for all; the prompts themselves are not timed."""
-    engine: NativeEngine = held["engine"]
+    engine: NativeEngine = state["engine"]
     sequences = [engine.begin() for _ in question["prompts"]]
     logits = engine.run(
         [
@@ -87,15 +87,15 @@ def streams(question: dict[str, Any]) -> dict[str, Any]:
 def lookup(question: dict[str, Any]) -> dict[str, Any]:
     """The tokens of `decode`, several in one pass where the text has said them before. They must be
     the same."""
-    if "twin" not in held:
-        held["twin"] = NativeRunner(
-            LazyTransformer.of(sl.load(held["path"]).transformer), held["engine"]
+    if "twin" not in state:
+        state["twin"] = NativeRunner(
+            LazyTransformer.of(sl.load(state["path"]).transformer), state["engine"]
         )
     prompt = torch.tensor([question["prompt"]])
     times = list[float]()
     for count in (1, 1 + question["count"]):
         start = time.perf_counter()
-        found = decode_lookup(held["twin"], prompt, max_tokens=count)
+        found = decode_lookup(state["twin"], prompt, max_tokens=count)
         times.append(time.perf_counter() - start)
     if list(found.tokens) != decode(question)["tokens"]:
         raise ValueError("guessing changed the text")
@@ -104,7 +104,7 @@ def lookup(question: dict[str, Any]) -> dict[str, Any]:
 
 def prefill(question: dict[str, Any]) -> dict[str, Any]:
     """A prompt, up to the logits after its last token."""
-    engine: NativeEngine = held["engine"]
+    engine: NativeEngine = state["engine"]
     sequence = engine.begin()
     start = time.perf_counter()
     engine.run([Rows(sequence, question["prompt"])])
@@ -115,7 +115,7 @@ def prefill(question: dict[str, Any]) -> dict[str, Any]:
 
 def surprise(question: dict[str, Any]) -> dict[str, Any]:
     """−Σ log p of a window's tokens after the first."""
-    engine: NativeEngine = held["engine"]
+    engine: NativeEngine = state["engine"]
     tokens: list[int] = question["tokens"]
     sequence = engine.begin()
     logits = engine.run([Rows(sequence, tokens[:-1], logits=len(tokens) - 1)])
@@ -129,13 +129,13 @@ def surprise(question: dict[str, Any]) -> dict[str, Any]:
 
 def load_model(question: dict[str, Any]) -> dict[str, Any]:
     """A whole model with its tasks, for encoders and encoder–decoders."""
-    held.clear()
-    held["model"] = sl.load(question["path"], engine="native", dtype=question["kind"])
+    state.clear()
+    state["model"] = sl.load(question["path"], engine="native", dtype=question["kind"])
     return {}
 
 
 def encode(question: dict[str, Any]) -> dict[str, Any]:
-    model = held["model"]
+    model = state["model"]
     start = time.perf_counter()
     vectors = model.embed(question["texts"])
     return {"seconds": time.perf_counter() - start, "first": vectors[0].tolist()}
@@ -143,7 +143,7 @@ def encode(question: dict[str, Any]) -> dict[str, Any]:
 
 def translate(question: dict[str, Any]) -> dict[str, Any]:
     """So many tokens for each source, greedy or by beams."""
-    runner = held["model"].runner
+    runner = state["model"].runner
     sources = question["sources"]
     first = question["start"]
     count = question["count"]

@@ -1,5 +1,5 @@
-"""CTranslate2 as a contestant. Its words are the ids themselves, so that no tokenizer takes
-part."""
+"""CTranslate2 as a contestant. Its vocabulary consists of the token ids, so that no tokenizer is
+involved."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ctranslate2.converters import TransformersConverter  # pyright: ignore[repo
 from bench.native.channel import serve
 
 THREADS = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-held: dict[str, Any] = {}
+state: dict[str, Any] = {}
 
 
-class ByNumber(TransformersConverter):  # pyright: ignore[reportUntypedBaseClass]
-    """Takes a folder of Hugging Face's; the vocabulary is "0", "1", …, and the last id ends a text.
-    Marian's last is its padding, which CTranslate2 takes away; its first ends a text."""
+class TokenIdConverter(TransformersConverter):  # pyright: ignore[reportUntypedBaseClass]
+    """Converts a Hugging Face folder; the vocabulary is "0", "1", …, and the last id is the end
+    token. Marian's last id is padding, which CTranslate2 removes; its end token is the first."""
 
     def load_tokenizer(self, tokenizer_class: Any, model_name_or_path: str, **kwargs: Any) -> Any:
         keys = json.loads((Path(model_name_or_path) / "config.json").read_text())
@@ -36,53 +36,54 @@ class ByNumber(TransformersConverter):  # pyright: ignore[reportUntypedBaseClass
         )
 
 
-def converted(path: str, kind: str) -> Path:
-    """The model in CTranslate2's form, made once."""
-    place = Path(path).with_name(f"{Path(path).name}-ctranslate2-{kind}")
-    if not (place / "model.bin").is_file():
-        ByNumber(path).convert(str(place), quantization=kind, force=True)
-    return place
+def convert(path: str, kind: str) -> Path:
+    """The model in CTranslate2's format, converted once."""
+    folder = Path(path).with_name(f"{Path(path).name}-ctranslate2-{kind}")
+    if not (folder / "model.bin").is_file():
+        TokenIdConverter(path).convert(str(folder), quantization=kind, force=True)
+    return folder
 
 
 def load(question: dict[str, Any]) -> dict[str, Any]:
-    held.clear()
-    place = converted(question["path"], question["kind"])
+    state.clear()
+    folder = convert(question["path"], question["kind"])
     kind = question["kind"]
-    form = {
+    forms = {
         "language": ctranslate2.Generator,
         "encoder": ctranslate2.Encoder,
         "translator": ctranslate2.Translator,
     }
-    made = form[question.get("form", "language")](
-        str(place), compute_type=kind, inter_threads=1, intra_threads=THREADS
+    state["model"] = forms[question.get("form", "language")](
+        str(folder), compute_type=kind, inter_threads=1, intra_threads=THREADS
     )
-    held["model"] = made
-    return {"bytes": (place / "model.bin").stat().st_size - question.get("unread", 0)}
+    return {"bytes": (folder / "model.bin").stat().st_size - question.get("unread", 0)}
 
 
 def generate(prompt: list[int], count: int) -> tuple[list[int], list[float]]:
-    """Greedy tokens, and when each was there."""
+    """Greedy tokens, and the time at which each was generated."""
     times: list[float] = []
-    said = {
+    options = {
         "max_length": count,
         "min_length": count,
         "include_prompt_in_result": False,
         "beam_size": 1,
     }
-    found = held["model"].generate_batch(
-        [[str(n) for n in prompt]], callback=lambda step: times.append(time.perf_counter()), **said
+    results = state["model"].generate_batch(
+        [[str(n) for n in prompt]],
+        callback=lambda step: times.append(time.perf_counter()),
+        **options,
     )
-    return found[0].sequences_ids[0], times
+    return results[0].sequences_ids[0], times
 
 
 def decode(question: dict[str, Any]) -> dict[str, Any]:
-    """From the first token to the last: the prompt is not timed."""
+    """Time from the first token to the last, without prefill."""
     tokens, times = generate(question["prompt"], question["count"] + 1)
     return {"seconds": times[-1] - times[0], "tokens": tokens}
 
 
 def prefill(question: dict[str, Any]) -> dict[str, Any]:
-    """A prompt, up to the one token after it: the logits of the others are not computed."""
+    """Prefill and the first token; the logits of the other positions are not computed."""
     start = time.perf_counter()
     generate(question["prompt"], 1)
     return {"seconds": time.perf_counter() - start}
@@ -91,7 +92,7 @@ def prefill(question: dict[str, Any]) -> dict[str, Any]:
 def surprise(question: dict[str, Any]) -> dict[str, Any]:
     tokens: list[int] = question["tokens"]
     logs = np.array(
-        held["model"]
+        state["model"]
         .forward_batch([tokens[:-1]], return_log_probs=True)
         .to_device(ctranslate2.Device.cpu)
     )
@@ -101,16 +102,16 @@ def surprise(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode(question: dict[str, Any]) -> dict[str, Any]:
-    """The mean of each text's states, the longest texts first, in batches of like lengths."""
+    """Mean-pooled embeddings; the texts are batched by length, longest first."""
     rows: list[list[int]] = question["ids"]
     start = time.perf_counter()
     vectors = [np.empty(0)] * len(rows)
     order = sorted(range(len(rows)), key=lambda n: -len(rows[n]))
     for first in range(0, len(order), 32):
         part = order[first : first + 32]
-        states = np.array(held["model"].forward_batch([rows[n] for n in part]).last_hidden_state)
-        for n, state in zip(part, states, strict=True):
-            vectors[n] = state[: len(rows[n])].mean(axis=0)
+        states = np.array(state["model"].forward_batch([rows[n] for n in part]).last_hidden_state)
+        for n, hidden in zip(part, states, strict=True):
+            vectors[n] = hidden[: len(rows[n])].mean(axis=0)
     return {"seconds": time.perf_counter() - start, "first": vectors[0].tolist()}
 
 
@@ -118,16 +119,16 @@ def translate(question: dict[str, Any]) -> dict[str, Any]:
     count = question["count"]
     start = time.perf_counter()
     sources = [[str(n) for n in row] for row in question["sources"]]
-    said = {
+    options = {
         "beam_size": question["beams"],
         "max_decoding_length": count,
         "min_decoding_length": count,
     }
-    found = held["model"].translate_batch(sources, max_input_length=0, **said)
+    results = state["model"].translate_batch(sources, max_input_length=0, **options)
     seconds = time.perf_counter() - start
     return {
         "seconds": seconds,
-        "tokens": [[int(word) for word in one.hypotheses[0]] for one in found],
+        "tokens": [[int(word) for word in result.hypotheses[0]] for result in results],
     }
 
 

@@ -23,7 +23,7 @@ FILE_TYPES = {
     "q4_0": llama.LLAMA_FTYPE_MOSTLY_Q4_0,
     "q4_1": llama.LLAMA_FTYPE_MOSTLY_Q4_1,
 }
-held: dict[str, Any] = {}
+state: dict[str, Any] = {}
 
 
 def converted(path: str, kind: str) -> Path:
@@ -45,10 +45,10 @@ def converted(path: str, kind: str) -> Path:
 
 def load(question: dict[str, Any]) -> dict[str, Any]:
     """With `exact`, keys and values are kept in float32."""
-    if held:
-        llama.llama_free(held["context"])
-        llama.llama_model_free(held["model"])
-        held.clear()
+    if state:
+        llama.llama_free(state["context"])
+        llama.llama_model_free(state["model"])
+        state.clear()
     place = converted(question["path"], question["kind"])
     model = llama.llama_model_load_from_file(
         str(place).encode(), llama.llama_model_default_params()
@@ -57,7 +57,7 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"llama.cpp could not read {place.name}")
     context = context_of(model, exact=question.get("exact", False))
     vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
-    held.update(model=model, context=context, vocabulary=vocabulary)
+    state.update(model=model, context=context, vocabulary=vocabulary)
     return {"bytes": place.stat().st_size - question.get("unread", 0)}
 
 
@@ -75,25 +75,25 @@ def context_of(model: Any, *, exact: bool = False, streams: int = 1) -> Any:
 def run(tokens: list[int], *, everywhere: bool = False) -> None:
     """One step; logits of the last token, or of each."""
     count = len(tokens)
-    start = llama.llama_memory_seq_pos_max(llama.llama_get_memory(held["context"]), 0) + 1
+    start = llama.llama_memory_seq_pos_max(llama.llama_get_memory(state["context"]), 0) + 1
     batch = llama.llama_batch_init(count, 0, 1)
     batch.n_tokens = count
     for n, token in enumerate(tokens):
         batch.token[n], batch.pos[n], batch.n_seq_id[n], batch.seq_id[n][0] = token, start + n, 1, 0
         batch.logits[n] = everywhere or n == count - 1
-    failed = llama.llama_decode(held["context"], batch)
+    failed = llama.llama_decode(state["context"], batch)
     llama.llama_batch_free(batch)
     if failed:
         raise ValueError(f"llama_decode gave {failed}")
 
 
 def logits(row: int = -1) -> np.ndarray[Any, Any]:
-    found = llama.llama_get_logits_ith(held["context"], row)
-    return np.ctypeslib.as_array(ctypes.cast(found, FLOATS), shape=(held["vocabulary"],))
+    found = llama.llama_get_logits_ith(state["context"], row)
+    return np.ctypeslib.as_array(ctypes.cast(found, FLOATS), shape=(state["vocabulary"],))
 
 
 def forget() -> None:
-    llama.llama_memory_clear(llama.llama_get_memory(held["context"]), True)
+    llama.llama_memory_clear(llama.llama_get_memory(state["context"]), True)
 
 
 def decode(question: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def step(context: Any, rows: list[list[int]], start: int) -> list[int]:
         raise ValueError(f"llama_decode gave {failed}")
     found = [llama.llama_get_logits_ith(context, end) for end in ends]
     return [
-        int(np.ctypeslib.as_array(ctypes.cast(row, FLOATS), shape=(held["vocabulary"],)).argmax())
+        int(np.ctypeslib.as_array(ctypes.cast(row, FLOATS), shape=(state["vocabulary"],)).argmax())
         for row in found
     ]
 
@@ -140,7 +140,7 @@ def streams(question: dict[str, Any]) -> dict[str, Any]:
     """Greedy tokens after many prompts of one length, one step for all; the prompts themselves are
     not timed."""
     prompts: list[list[int]] = question["prompts"]
-    context = context_of(held["model"], streams=len(prompts))
+    context = context_of(state["model"], streams=len(prompts))
     try:
         tokens = [step(context, prompts, 0)]
         length = len(prompts[0])

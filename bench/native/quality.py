@@ -11,7 +11,7 @@ from bench import peers
 from bench.native.channel import Contestant, ContestantError
 from bench.native.contests import CT2, DECODERS, LLAMA, OURS, Entry
 from bench.native.models import Prepared
-from bench.native.race import loading, start
+from bench.native.race import load_arguments, start
 
 WINDOW, SAME = 512, 24  # tokens of a window; tokens that must be the same
 
@@ -46,7 +46,7 @@ def perplexity(tokens: list[int], model: Prepared, entry: Entry, *, threads: int
     each is given, not scored."""
     member = start(entry.who, threads)
     try:
-        read = member.ask("load", **loading(model, entry))["bytes"]
+        read = member.ask("load", **load_arguments(model, entry))["bytes"]
         size = min(WINDOW, model.context or WINDOW)
         windows = [tokens[first : first + size] for first in range(0, len(tokens) - size + 1, size)]
         nats = sum(member.ask("surprise", tokens=window)["nats"] for window in windows)
@@ -68,7 +68,7 @@ def perplexities(
         for entry in entries
         if entry.who in (OURS, LLAMA, CT2)
     ):
-        missing = "" if entry.who == OURS else peers.missing(entry.who)
+        missing = "" if entry.who == OURS else peers.missing_reason(entry.who)
         try:
             if missing:
                 raise ContestantError(missing)
@@ -84,7 +84,7 @@ def agreement(model: Prepared, prompts: list[list[int]], *, threads: int) -> dic
     ours = greedy(Entry(OURS, "float32"), model, prompts, threads)
     found = dict[str, str]()
     for entry in (Entry(LLAMA, "as it is"), Entry(CT2, "float32")):
-        if peers.missing(entry.who):
+        if peers.missing_reason(entry.who):
             continue
         try:
             theirs = greedy(entry, model, prompts, threads)
@@ -101,7 +101,7 @@ def greedy(
 ) -> list[list[int]]:
     member: Contestant = start(entry.who, threads)
     try:
-        member.ask("load", **loading(model, entry), exact=True)
+        member.ask("load", **load_arguments(model, entry), exact=True)
         return [member.ask("decode", prompt=prompt, count=SAME - 1)["tokens"] for prompt in prompts]
     finally:
         member.close()

@@ -1,5 +1,5 @@
-"""Contestants take turns, in the order reversed each round; the machine's limits are measured at
-the beginning of each."""
+"""Contestants alternate, with the order reversed in every round; the machine's limits are measured
+at the start of each round."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from bench import peers
 from bench.native.channel import Contestant, ContestantError
 from bench.native.contests import LLAMA, MODULES, OPENVINO, OURS, WEIGHT_BYTES, Contest, Entry
 from bench.native.limits import Bandwidth, gemm_peak
-from bench.native.models import Prepared, prepared, with_gguf
+from bench.native.models import Prepared, prepare_model, with_gguf
 from sightline.errors import InputError
 
-PAUSE = (
-    0.3  # seconds between turns: OpenMP's threads may spin for a fifth of a second after their work
-)
+PAUSE = 0.3  # seconds between turns: OpenMP threads may spin for 0.2 s after their work
 
 
 @dataclass(slots=True)
 class Team:
-    """The processes of one contest, ready; those that could not be, with the reason; bytes that a
-    token reads, by entry; the numbers that a peer computes in, where they are shorter than float32.
-    """
+    """The processes of one contest with their models loaded; the entries that failed, with the
+    reason; the bytes read per token, by entry; and the data type of a peer's arithmetic where it is
+    narrower than float32."""
 
     model: Prepared
     members: dict[Entry, Contestant] = field(default_factory=dict[Entry, Contestant])
@@ -36,9 +34,9 @@ class Team:
 
 
 @contextmanager
-def gathered(contest: Contest, threads: int, *, form: str = "language") -> Generator[Team]:
-    """Every entry in a process of its own, loaded."""
-    team = Team(prepared(contest.model))
+def start_team(contest: Contest, threads: int, *, form: str = "language") -> Generator[Team]:
+    """Start every entry in its own process and load the model."""
+    team = Team(prepare_model(contest.model))
     try:
         for entry in contest.entries:
             try:
@@ -52,15 +50,15 @@ def gathered(contest: Contest, threads: int, *, form: str = "language") -> Gener
 
 
 def join(team: Team, entry: Entry, threads: int, form: str) -> None:
-    """Start one and have it load the model. A process that cannot is closed at once."""
-    missing = "" if entry.who == OURS else peers.missing(entry.who)
+    """Start a contestant and load the model in it; if that fails, close the process."""
+    missing = "" if entry.who == OURS else peers.missing_reason(entry.who)
     if missing:
         raise ContestantError(missing)
     member = start(entry.who, threads)
     try:
         answer = member.ask(
             "load_model" if entry.who == OURS and form != "language" else "load",
-            **loading(team.model, entry, form),
+            **load_arguments(team.model, entry, form),
         )
     except ContestantError:
         member.close()
@@ -75,18 +73,18 @@ def start(who: str, threads: int) -> Contestant:
     return Contestant(who, MODULES[who], python=python, threads=threads)
 
 
-def loading(model: Prepared, entry: Entry, form: str = "language") -> dict[str, Any]:
-    """What a contestant is told."""
+def load_arguments(model: Prepared, entry: Entry, form: str = "language") -> dict[str, Any]:
+    """The arguments of a contestant's `load`."""
     path = with_gguf(model).gguf if entry.who in (LLAMA, OPENVINO) else model.folder
     try:
         words = (
-            str(with_gguf(prepared("smollm2")).gguf)
+            str(with_gguf(prepare_model("smollm2")).gguf)
             if entry.who == OPENVINO and not model.real
             else ""
         )
     except (InputError, OSError) as error:
         raise ContestantError(
-            f"it wants words, and SmolLM2's are not to be had: {error}"
+            f"it needs a tokenizer, and SmolLM2's is not available: {error}"
         ) from error
     unread = int(model.unread * WEIGHT_BYTES.get(entry.kind, 0))
     return {"path": str(path), "kind": entry.kind, "form": form, "words": words, "unread": unread}
@@ -94,7 +92,7 @@ def loading(model: Prepared, entry: Entry, form: str = "language") -> dict[str, 
 
 @dataclass(slots=True)
 class Rounds:
-    """Every round's figures: work done in a second by entry, GB/s, GFLOP/s."""
+    """The measurements of every round: work per second by entry, GB/s, GFLOP/s."""
 
     speeds: dict[Entry, list[float]]
     bandwidth: list[float] = field(default_factory=list[float])
@@ -115,46 +113,47 @@ def race(
     threads: int,
     bandwidth: Bandwidth,
 ) -> Rounds:
-    """`amount` is what one turn makes; speeds are in that for a second. Everyone has one turn that
-    does not count."""
-    found = Rounds({entry: [] for entry in team.members})
+    """Run all rounds. `amount` is the work of one turn; speeds are per second. The first turn of
+    every contestant is a warm-up."""
+    results = Rounds({entry: [] for entry in team.members})
     for number in range(rounds + 1):
         if number:
-            measure_limits(found, bandwidth, threads)
-        order = [entry for entry in team.members if entry.label not in found.failed]
+            measure_limits(results, bandwidth, threads)
+        order = [entry for entry in team.members if entry.label not in results.failed]
         for entry in order if number % 2 else reversed(order):
             time.sleep(PAUSE)
+            request = question_for(entry, rotate_prompt(question, number))
             try:
-                seconds = team.members[entry].ask(**asked(turned(question, number), entry))[
-                    "seconds"
-                ]
+                seconds = team.members[entry].ask(**request)["seconds"]
             except ContestantError as error:
-                found.failed[entry.label] = str(error)
+                results.failed[entry.label] = str(error)
                 continue
             if number:
-                found.speeds[entry].append(amount / seconds)
-    found.speeds = {
-        entry: speeds for entry, speeds in found.speeds.items() if entry.label not in found.failed
+                results.speeds[entry].append(amount / seconds)
+    results.speeds = {
+        entry: speeds
+        for entry, speeds in results.speeds.items()
+        if entry.label not in results.failed
     }
-    return found
+    return results
 
 
-def turned(question: dict[str, Any], number: int) -> dict[str, Any]:
-    """Another prompt each round, as much work as the last: nobody shall remember it."""
+def rotate_prompt(question: dict[str, Any], number: int) -> dict[str, Any]:
+    """A different prompt of the same length for each round, so that no prefix cache can hit."""
     prompt = question.get("prompt")
     return (
         question if prompt is None else {**question, "prompt": [*prompt[number:], *prompt[:number]]}
     )
 
 
-def asked(question: dict[str, Any], entry: Entry) -> dict[str, Any]:
-    """A question as one contestant takes it: texts for us, ids for the peers."""
-    left_out = ("ids",) if entry.who == OURS else ("texts",)
-    return {name: value for name, value in question.items() if name not in left_out}
+def question_for(entry: Entry, question: dict[str, Any]) -> dict[str, Any]:
+    """The question in a contestant's form: texts for ours, token ids for the peers."""
+    omitted = "ids" if entry.who == OURS else "texts"
+    return {name: value for name, value in question.items() if name != omitted}
 
 
-def measure_limits(found: Rounds, bandwidth: Bandwidth, threads: int) -> None:
+def measure_limits(results: Rounds, bandwidth: Bandwidth, threads: int) -> None:
     time.sleep(PAUSE)
-    read = bandwidth.measure()
-    found.bandwidth += [] if read is None else [read]
-    found.peak.append(gemm_peak(threads))
+    gigabytes = bandwidth.measure()
+    results.bandwidth += [] if gigabytes is None else [gigabytes]
+    results.peak.append(gemm_peak(threads))

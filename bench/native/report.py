@@ -1,5 +1,5 @@
-"""The table of goals, on the screen and as `bench/results/native.json`. Works that were not run
-this time keep their last lines."""
+"""The table of results and goals, printed and saved as `bench/results/native.json`. Workloads that
+were not run keep their previous rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.measure import RESULTS
 from bench.native.models import PLACE
 from bench.native.verdict import Row, Spread
 
-ENOUGH = 5  # rounds; fewer are a try, which is not kept among the results
+MIN_ROUNDS = 5  # shorter runs are trials, saved outside bench/results
 UNITS = {
     "decode": "tokens/s",
     "prefill": "tokens/s",
@@ -33,7 +33,7 @@ def spread(x: Spread | None, form: str = ".0f") -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Columns as wide as what is in them."""
+    """The rows as text, with columns as wide as their content."""
     head = (
         "work",
         "model",
@@ -55,7 +55,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def cells_of(row: Row) -> tuple[str, ...]:
-    """One line, in words and figures."""
+    """The cells of one row."""
     unit = UNITS[row.work.split(",")[0]]
     ratio = (
         "–"
@@ -83,35 +83,35 @@ def cells_of(row: Row) -> tuple[str, ...]:
     )
 
 
-def quality_table(found: Sequence[Mapping[str, Any]]) -> str:
-    """Perplexity by precision, the loss against ours in float32, and the size."""
-    exact = next((one["perplexity"] for one in found if one["who"] == "ours float32"), None)
+def quality_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Perplexity by precision, the increase over ours in float32, and the size."""
+    exact = next((row["perplexity"] for row in results if row["who"] == "ours float32"), None)
     lines = [f"{'':24}{'perplexity':>11}{'loss':>9}{'MB read':>9}"]
-    for one in found:
-        lost = "" if exact is None else f"{one['perplexity'] / exact - 1:+.2%}"
-        lines.append(f"{one['who']:24}{one['perplexity']:11.3f}{lost:>9}{one['bytes'] / 1e6:9.1f}")
+    for row in results:
+        loss = "" if exact is None else f"{row['perplexity'] / exact - 1:+.2%}"
+        lines.append(f"{row['who']:24}{row['perplexity']:11.3f}{loss:>9}{row['bytes'] / 1e6:9.1f}")
     return "\n".join(lines)
 
 
-def absent_lines(absent: Mapping[str, str]) -> str:
-    """Who is left out, by name, with the reason."""
-    return "\n".join(f"left out: {name}: {reason}" for name, reason in absent.items())
+def missing_lines(absent: Mapping[str, str]) -> str:
+    """The contestants that did not run, with the reasons."""
+    return "\n".join(f"not measured: {name}: {reason}" for name, reason in absent.items())
 
 
-def place(rounds: int) -> Path:
-    """Where results go, without their ending."""
-    return (RESULTS if rounds >= ENOUGH else PLACE) / "native"
+def results_path(rounds: int) -> Path:
+    """The path of the results, without its suffix."""
+    return (RESULTS if rounds >= MIN_ROUNDS else PLACE) / "native"
 
 
-def stored(path: Path) -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def merged(
+def merge(
     before: Mapping[str, Any], now: Mapping[str, Any], works: Sequence[str]
 ) -> dict[str, Any]:
-    """What was measured now in place of the same works' old lines; the rest stays, judged by the
-    rules of now."""
+    """Replace the old rows of the measured workloads; the other rows stay, with verdicts by the
+    current rules."""
     old = [
         row for row in before.get("rows", []) if row["work"].split(",")[0].split()[-1] not in works
     ]
@@ -126,7 +126,7 @@ def merged(
     }
 
 
-def save(said: Mapping[str, Any], path: Path) -> Path:
+def save(results: Mapping[str, Any], path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path

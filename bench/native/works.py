@@ -10,9 +10,9 @@ from typing import Any
 
 from bench.native.contests import LONG, NEW, OURS, PROMPT, Contest, Entry, goal_of
 from bench.native.limits import Bandwidth
-from bench.native.models import Prepared, prepared
+from bench.native.models import Prepared, prepare_model
 from bench.native.quality import held_out
-from bench.native.race import Rounds, Team, gathered, race
+from bench.native.race import Rounds, Team, race, start_team
 from bench.native.verdict import Row, row_of
 
 FORMS = {
@@ -90,9 +90,9 @@ def measure(
     """All lines of one contest, every round's figures, and who could not take part."""
     rows = list[Row]()
     also = dict[str, Any]()
-    with gathered(contest, threads, form=FORMS[contest.works[0]]) as team:
+    with start_team(contest, threads, form=FORMS[contest.works[0]]) as team:
         for work in contest.works:
-            for name, question, amount in turns(work, prepared(contest.model)):
+            for name, question, amount in turns(work, prepare_model(contest.model)):
                 found = race(
                     team, question, amount, rounds=rounds, threads=threads, bandwidth=bandwidth
                 )

@@ -15,8 +15,8 @@ constexpr long PAGE = 1 << 21, SLAB = 1 << 23, SMALL = 1 << 14;
 
 void Cache::Free::operator()(uint8_t* slab) const { std::free(slab); }
 
-// Memory for more blocks. A layer's part of a block is smaller than a page: with small pages every part that is read would cost a walk
-// through the page tables, which takes longer than reading it.
+// Allocates memory for more blocks, in huge pages: a layer's part of a block is so small that with normal pages each read would cost a
+// TLB miss, which takes longer than the read itself.
 static void add_slab(Cache& cache) {
     const long bytes = (cache.bytes_of_block() + 63) / 64 * 64;
     const long size = bytes < SMALL ? 16 * bytes : (std::max(bytes, SLAB) + PAGE - 1) / PAGE * PAGE;
@@ -26,7 +26,7 @@ static void add_slab(Cache& cache) {
 #if defined(__linux__)
     if (bytes >= SMALL) madvise(slab, size, MADV_HUGEPAGE);
 #endif
-    for (long at = size / bytes - 1; at >= 0; at--) {  // the first is taken first
+    for (long at = size / bytes - 1; at >= 0; at--) {  // so that the first block is used first
         cache.free_blocks.push_back((int)cache.blocks.size());
         cache.blocks.push_back(slab + at * bytes);
         cache.shared_by.push_back(0);
@@ -69,9 +69,9 @@ static std::string describe(Handle handle) {
 
 int slot_of(const Cache& cache, Handle handle) {
     const Handle slot = handle & 0xffffffff;
-    if (handle < 0 || slot >= (Handle)cache.lengths.size()) throw InputError(describe(handle), "one that begin() or copy() gave", "begin()");
+    if (handle < 0 || slot >= (Handle)cache.lengths.size()) throw InputError(describe(handle), "a handle from begin() or copy()", "begin()");
     if (cache.lengths[slot] < 0 || cache.generations[slot] != handle >> 32)
-        throw InputError(describe(handle) + ", which was forgotten", "one that is still there", "begin()");
+        throw InputError(describe(handle) + ", which was freed", "a live sequence", "begin()");
     return (int)slot;
 }
 
@@ -84,7 +84,7 @@ static void truncate_slot(Cache& cache, int slot, long length) {
 
 void truncate_sequence(Cache& cache, Handle handle, long length) {
     const int slot = slot_of(cache, handle);
-    if (length < 0) throw InputError("a sequence cut to " + std::to_string(length) + " tokens", "0 or more");
+    if (length < 0) throw InputError("a sequence truncated to " + std::to_string(length) + " tokens", "0 or more");
     truncate_slot(cache, slot, length);
 }
 
@@ -95,7 +95,7 @@ void free_sequence(Cache& cache, Handle handle) {
     cache.generations[slot]++;
 }
 
-static void own_last(Cache& cache, std::vector<int>& table) {
+static void unshare_last_block(Cache& cache, std::vector<int>& table) {
     const int old = table.back();
     if (cache.shared_by[old] == 1) return;
     table.back() = take_block(cache);
@@ -105,18 +105,18 @@ static void own_last(Cache& cache, std::vector<int>& table) {
 
 Handle copy_sequence(Cache& cache, Handle from) {
     const int old = slot_of(cache, from);
-    const Handle made = new_sequence(cache);
-    const int slot = slot_of(cache, made);
+    const Handle copy = new_sequence(cache);
+    const int slot = slot_of(cache, copy);
     cache.tables[slot] = cache.tables[old];
     cache.lengths[slot] = cache.lengths[old];
     for (int block : cache.tables[slot]) cache.shared_by[block]++;
-    return made;
+    return copy;
 }
 
-// Blocks for positions up to `length`; a block that is going to be written belongs to one sequence alone.
+// Allocates blocks for positions up to `length`; a block that will be written must not be shared (copy on write).
 void make_room(Cache& cache, int slot, long length) {
     auto& table = cache.tables[slot];
-    if (cache.lengths[slot] % BLOCK_POSITIONS && !table.empty()) own_last(cache, table);
+    if (cache.lengths[slot] % BLOCK_POSITIONS && !table.empty()) unshare_last_block(cache, table);
     while ((long)table.size() * BLOCK_POSITIONS < length) table.push_back(take_block(cache));
 }
 

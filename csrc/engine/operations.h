@@ -1,5 +1,5 @@
-// The operations of a program, one struct for each kind. `input` and `output` are numbers of the engine's buffers, `matrix` is the number
-// of a packed matrix. Python has a class for each of them with the same fields.
+// The operations of a program, one struct per kind. `input` and `output` are indices of the engine's buffers, `matrix` is the index of a
+// packed matrix. Python has a class for each with the same fields.
 #pragma once
 #include <memory>
 #include <variant>
@@ -8,7 +8,7 @@
 
 namespace sightline {
 
-// Numbers that live outside of the engine; `owner` keeps them alive.
+// Floats owned by Python; `owner` keeps them alive.
 struct FloatArray {
     const float* data = nullptr;
     long count = 0;
@@ -35,13 +35,13 @@ struct Embed {
     Norm norm;
 };
 
-// The norm of `width` numbers of each row, from number `offset` on.
+// The norm of elements offset … offset + width − 1 of each row.
 struct Normalize {
     int input = 0, output = 0, offset = 0, width = 0;
     Norm norm;
 };
 
-// column_scale ⊙ act(W norm(scale · x) + bias), then the soft cap. A gated matrix has alternating tiles of gate and up rows, and gives
+// column_scale ⊙ act(W norm(scale · x) + bias), then the soft cap. A gated matrix has alternating tiles of gate and up rows, and computes
 // act(gate_scale ⊙ gate) ⊙ (up_scale ⊙ up), `gated_width` wide.
 struct Linear {
     int input = 0, output = 0, matrix = 0;
@@ -54,21 +54,21 @@ struct Linear {
     FloatArray column_scale;
     float softcap = 0;
     bool accumulate = false;              // add to the output instead of overwriting it
-    bool logits = false;                  // the result is the logits of the requested rows, not a buffer
+    bool logits = false;                  // writes the logits of the requested rows, not a buffer
 };
 
-// What is done with q and k before their product: a norm for each head, RoPE, the unit sphere with a scale.
+// Applied to q and k before their product: a norm per head, RoPE, projection to the unit sphere with a scale.
 struct HeadTransform {
     Norm query_norm, key_norm;
-    FloatArray frequencies;               // of RoPE, one for each pair
+    FloatArray frequencies;               // of RoPE, one per pair
     float amplitude = 1;                  // YaRN's
     bool unit = false;                    // cosine attention, nGPT
     FloatArray query_scale, key_scale;    // [heads · head_dim], [kv_heads · head_dim], after `unit`
-    int angles = 0;                       // which of the engine's tables has the angles
+    int angles = 0;                       // index into Engine::angles
     int pairs() const { return (int)frequencies.count; }
 };
 
-// softmax(cap(q kᵀ · scale) + bias) v over the KV cache. Reads q, k and v, writes k and v to the cache; with `cross`, reads q alone and
+// softmax(cap(q kᵀ · scale) + bias) v over the KV cache. Reads q, k and v, writes k and v to the cache; with `cross`, reads only q and
 // attends to the encoder's cache.
 struct Attend {
     int input = 0, output = 0, layer = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -81,7 +81,7 @@ struct Attend {
     FloatArray sinks;                     // [heads]
 };
 
-// k and v of a source go to the cache, for the cross-attention of a decoder.
+// Writes k and v of a source to the cache, for the cross-attention of a decoder.
 struct StoreKeyValue {
     int input = 0, layer = 0, kv_heads = 0, head_dim = 0;
     HeadTransform transform;
@@ -100,7 +100,7 @@ struct Add {
 
 using Operation = std::variant<Embed, Normalize, Linear, Attend, StoreKeyValue, Blend, Add>;
 
-inline bool gives_logits(const Operation& op) {
+inline bool is_logits(const Operation& op) {
     auto* linear = std::get_if<Linear>(&op);
     return linear && linear->logits;
 }

@@ -1,4 +1,4 @@
-// A step: every thread runs the whole program; the threads share the tasks of each operation and synchronize after it.
+// Runs a step: every thread executes the whole program; the threads share the tasks of each operation and synchronize after it.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -24,13 +24,13 @@ struct Run {
     Engine& engine;
     const Step& step;
     Barrier& barrier;
-    Counter* counters;  // for each phase, one for each thread
+    Counter* counters;  // one per phase and thread
     Worker worker;
     int phases = 0;
     const Packed* next_matrix = nullptr;
 
-    // The tasks of one phase: each thread works through a contiguous range of its own, so that it reads memory in order, then helps the
-    // others; then all synchronize.
+    // The tasks of one phase: each thread first works through its own contiguous range, so that it reads memory in order, then steals
+    // tasks of the others; then all synchronize.
     template <class Body>
     void phase(long tasks, const Body& body) {
         Counter* next = counters + (long)phases++ * worker.count;
@@ -44,7 +44,7 @@ struct Run {
         if (step.rows == 1) prefetch_next();
         barrier.wait(worker.count);
     }
-    // While a single row waits for other threads, the beginning of the next matrix is prefetched.
+    // With a single row, a thread that waits for the others prefetches the beginning of the next matrix.
     void prefetch_next() const {
         if (!next_matrix) return;
         const long bytes = next_matrix->tiles * next_matrix->tile_bytes();
@@ -77,22 +77,22 @@ inline void normalize(Run& run, const Normalize& op) {
     });
 }
 
-// The input of a linear operation in the form that its matrix needs. A single row is prepared by every thread for itself: that is faster
-// than one more synchronization.
+// The input of a linear operation in the format that its matrix needs. Every thread prepares a single row for itself: that is faster than
+// another synchronization.
 inline Inputs prepare_inputs(Run& run, const Linear& op, const Packed& w, long rows, const int32_t* row_numbers) {
     Engine& e = run.engine;
-    const bool alone = rows == 1, quantizes = quantizes_activations(w.precision);
+    const bool single_row = rows == 1, quantizes = quantizes_activations(w.precision);
     const bool unchanged = op.norm.kind == NormKind::none && op.scale == 1.0f;
     const ActivationRange range = ActivationRange::of(w.precision);
     const long groups = w.depth / GROUP, in_width = e.widths[op.input];
     if (unchanged && !row_numbers && !quantizes) return {e.buffers[op.input], in_width, nullptr, nullptr, nullptr};
-    std::vector<float>& scratch = e.thread_scratch[run.worker.index];  // of one row, so that it stays in the nearest cache
+    std::vector<float>& scratch = e.thread_scratch[run.worker.index];  // for one row, so that it stays in the L1 cache
     const long size = w.depth + 2 * groups + w.depth / 4 + 16;
     if ((long)scratch.size() < size) scratch.resize(size);
-    float* floats = alone || quantizes ? scratch.data() : e.normed.data();
-    float* scales = alone ? floats + w.depth : e.scales.data();
-    float* sums = alone ? scales + groups : e.sums.data();
-    int8_t* bytes = alone ? (int8_t*)(sums + groups) : e.bytes.data();
+    float* floats = single_row || quantizes ? scratch.data() : e.normed.data();
+    float* scales = single_row ? floats + w.depth : e.scales.data();
+    float* sums = single_row ? scales + groups : e.sums.data();
+    int8_t* bytes = single_row ? (int8_t*)(sums + groups) : e.bytes.data();
     auto prepare_row = [&](long row) {
         const float* from = run.buffer(op.input, row_numbers ? row_numbers[row] : row);
         float* x = quantizes ? floats : floats + row * w.depth;
@@ -102,21 +102,21 @@ inline Inputs prepare_inputs(Run& run, const Linear& op, const Packed& w, long r
         if (quantizes)
             quantize_row(range, in_place ? from : x, w.inputs, w.depth, bytes + row * w.depth, scales + row * groups, sums + row * groups);
     };
-    if (alone)
+    if (single_row)
         prepare_row(0);
     else
         run.phase(rows, prepare_row);
     return {floats, w.depth, bytes, scales, sums};
 }
 
-// What is done with the sums of a linear operation, and where the results go.
+// Processes the sums of a linear operation and stores the results.
 template <class Body>
 struct Epilogue {
     const Body& body;
     float* out;
-    long stride, narrower;  // a gated result is half as wide as its tiles
+    long stride, divisor;  // a gated result is half as wide as its tiles
     void operator()(long row, long tile, const Floats* sums) const { body(row, tile, sums); }
-    void prefetch_output(long row, long tile) const { prefetch(out + row * stride + tile * TILE / narrower); }
+    void prefetch_output(long row, long tile) const { prefetch(out + row * stride + tile * TILE / divisor); }
 };
 
 inline void linear(Run& run, const Linear& op) {
@@ -136,7 +136,7 @@ inline void linear(Run& run, const Linear& op) {
     };
     auto general = [&](long row, long tile, const Floats* sums) {
         float* y = out + row * stride;
-        if (gated) {  // a tile of the gate, then the tile of up that it multiplies
+        if (gated) {  // a gate tile, then the matching up tile
             const long column = tile / 2 * TILE;
             const int n = (int)std::max(0L, std::min(TILE, width - column));
             Floats gate = sums[0], up = sums[1];
@@ -165,7 +165,7 @@ inline void linear(Run& run, const Linear& op) {
         });
     };
     if (op.column_scale || op.gate_scale || op.softcap > 0 || width % (2 * TILE)) return multiply_with(general);
-    multiply_with([&](long row, long tile, const Floats* sums) {  // most matrices: whole tiles, a bias, an activation, nothing else
+    multiply_with([&](long row, long tile, const Floats* sums) {  // the common case: full tiles, at most a bias and an activation
         auto put = [&](float* y, Floats value) { store(y, op.accumulate ? load(y) + value : value); };
         auto biased = [&](int t, long column) { return op.bias ? sums[t] + load(op.bias + column) : sums[t]; };
         float* y = out + row * stride;
@@ -178,7 +178,7 @@ inline void linear(Run& run, const Linear& op) {
     });
 }
 
-template <class Number>
+template <class Element>
 inline void attend(Run& run, const Attend& op, int number) {
     Engine& e = run.engine;
     const Step& step = run.step;
@@ -197,39 +197,39 @@ inline void attend(Run& run, const Attend& op, int number) {
             transform_head(transform, transform.query_norm, scale, dim, cosines, x + h * dim);
         }
         if (!op.cross)
-            store_head<Number>(e.cache, op, step.sequences[row], step.positions[row], kv_head, cosines, x + q_width + kv_head * dim, k_width);
+            store_head<Element>(e.cache, op, step.sequences[row], step.positions[row], kv_head, cosines, x + q_width + kv_head * dim, k_width);
         if (step.queries && step.queries[number])
             std::copy_n(x + kv_head * group * dim, group * dim, step.queries[number] + row * q_width + kv_head * group * dim);
     };
-    auto attend_some = [&](long row, long many, int kv_head) {
-        attend_rows<Number>(cache, op, sequences[row], kv_head, step.positions, row, many, e.buffers[op.input], in_width,
+    auto attend_from = [&](long row, long rows, int kv_head) {
+        attend_rows<Element>(cache, op, sequences[row], kv_head, step.positions, row, rows, e.buffers[op.input], in_width,
                             e.buffers[op.output], e.widths[op.output], scratch);
     };
     if (step.rows == 1)
-        return run.phase(op.kv_heads, [&](long kv_head) { prepare(0, (int)kv_head), attend_some(0, 1, (int)kv_head); });
+        return run.phase(op.kv_heads, [&](long kv_head) { prepare(0, (int)kv_head), attend_from(0, 1, (int)kv_head); });
     run.phase(step.rows, [&](long row) {
         for (int kv_head = 0; kv_head < op.kv_heads; kv_head++) prepare(row, kv_head);
     });
-    // Consecutive rows of one sequence share reads of the cache, as many as make their queries a multiple of QUERIES_AT_ONCE; fewer where
+    // Consecutive rows of one sequence share reads of the cache: enough rows to make their queries a multiple of QUERIES_AT_ONCE, fewer if
     // threads would be idle.
-    const long whole = QUERIES_AT_ONCE / std::gcd((long)QUERIES_AT_ONCE, group), enough = 4 * run.worker.count;
-    const long rows_per_task = step.rows / whole * op.kv_heads >= enough ? whole : std::max(1L, QUERIES_AT_ONCE / group);
+    const long full = QUERIES_AT_ONCE / std::gcd((long)QUERIES_AT_ONCE, group), enough = 4 * run.worker.count;
+    const long rows_per_task = step.rows / full * op.kv_heads >= enough ? full : std::max(1L, QUERIES_AT_ONCE / group);
     run.phase((step.rows + rows_per_task - 1) / rows_per_task * op.kv_heads, [&](long task) {
         const long top = task / op.kv_heads * rows_per_task, end = std::min(step.rows, top + rows_per_task);
         for (long row = top, next; row < end; row = next) {
             next = row + 1;
             while (next < end && sequences[next] == sequences[row] && (op.cross || step.positions[next] > step.positions[next - 1])) next++;
-            attend_some(row, next - row, (int)(task % op.kv_heads));
+            attend_from(row, next - row, (int)(task % op.kv_heads));
         }
     });
 }
 
-template <class Number>
+template <class Element>
 inline void store_key_value(Run& run, const StoreKeyValue& op) {
     const long k_width = (long)op.kv_heads * op.head_dim;
     run.phase(run.step.rows, [&](long row) {
         for (int kv_head = 0; kv_head < op.kv_heads; kv_head++)
-            store_head<Number>(run.engine.cache, op, run.step.sequences[row], run.step.positions[row], kv_head, nullptr,
+            store_head<Element>(run.engine.cache, op, run.step.sequences[row], run.step.positions[row], kv_head, nullptr,
                                run.buffer(op.input, row) + kv_head * op.head_dim, k_width);
     });
 }
@@ -275,7 +275,7 @@ inline void prepare_step(Engine& e, const Step& step) {
         e.normed.resize(all_inputs), e.bytes.resize(all_inputs), e.scales.resize(all_inputs / GROUP), e.sums.resize(all_inputs / GROUP);
     for (Angles& angles : e.angles) compute_angles(angles, step);
     if (step.start) std::copy_n(step.start, e.widths[0] * step.rows, e.buffers[0]);
-    if (gives_logits(e.program[step.first])) return;  // no sequence is involved
+    if (is_logits(e.program[step.first])) return;  // needs no sequences
     for (long row = 0; row < step.rows; row++) {
         const int slot = step.sequences[row];
         make_room(e.cache, slot, step.positions[row] + 1);
@@ -289,18 +289,18 @@ inline const Packed* matrix_after(const Engine& e, size_t operation) {
     return nullptr;
 }
 
-// Runs any operation; overloaded on its type.
+// Visitor that runs an operation.
 struct Execute {
     Run& run;
-    int attended = 0;
+    int attention_index = 0;
     void operator()(const Embed& op) { embed(run, op); }
     void operator()(const Normalize& op) { normalize(run, op); }
     void operator()(const Linear& op) { linear(run, op); }
     void operator()(const Attend& op) {
         const Engine& e = run.engine;
         const bool half = (op.cross ? *e.encoder_cache : e.cache).half;
-        half ? attend<uint16_t>(run, op, attended) : attend<float>(run, op, attended);
-        attended++;
+        half ? attend<uint16_t>(run, op, attention_index) : attend<float>(run, op, attention_index);
+        attention_index++;
     }
     void operator()(const StoreKeyValue& op) { run.engine.cache.half ? store_key_value<uint16_t>(run, op) : store_key_value<float>(run, op); }
     void operator()(const Blend& op) { blend(run, op); }
@@ -328,15 +328,15 @@ inline void read_cache(const Cache& cache, int slot, int layer, int kv_head, lon
     StoreKeyValue op;
     op.layer = layer, op.head_dim = cache.dims[layer];
     auto read = [&](auto kind) {
-        using Number = decltype(kind);
-        auto to_float = [](Number x) {
-            if constexpr (sizeof(Number) == 2)
+        using Element = decltype(kind);
+        auto to_float = [](Element x) {
+            if constexpr (sizeof(Element) == 2)
                 return from_float16(x);
             else
                 return (float)x;
         };
         for (long p = 0; p < positions; p++) {
-            const Number* from = cache_block<Number>(cache, op, slot, p, kv_head);
+            const Element* from = cache_block<Element>(cache, op, slot, p, kv_head);
             const long at = p % BLOCK_POSITIONS;
             for (long d = 0; d < op.head_dim; d++) {
                 keys[p * op.head_dim + d] = to_float(from[at / TILE * op.head_dim * TILE + d * TILE + at % TILE]);

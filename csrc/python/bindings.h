@@ -1,4 +1,4 @@
-// The parts of the Python module.
+// The bindings of the Python module, one function per subject.
 #pragma once
 #include <nanobind/nanobind.h>
 

@@ -1,4 +1,4 @@
-// The engine as a Python class, and what reading and packing weights needs.
+// Bindings of the engine, and of the functions that read and pack weights.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
@@ -22,16 +22,16 @@ namespace sightline {
 using namespace nb::literals;
 using OptionalTensor = std::optional<Tensor>;
 
-// ------------------------------------------------------------------------------------------------------------- building one
+// ------------------------------------------------------------------------------------------------------------- construction
 
 static Cache make_cache(const std::vector<int>& kv_heads, const std::vector<int>& dims, bool half) {
     if (kv_heads.size() != dims.size())
-        throw InputError(std::to_string(kv_heads.size()) + " numbers of kv heads and " + std::to_string(dims.size()) + " head sizes", "one of each per layer");
+        throw InputError(std::to_string(kv_heads.size()) + " kv head counts and " + std::to_string(dims.size()) + " head sizes", "one of each per layer");
     for (size_t n = 0; n < dims.size(); n++)
         if (kv_heads[n] < 1 || dims[n] < 1) throw InputError("a layer with " + std::to_string(kv_heads[n]) + " kv heads of " + std::to_string(dims[n]), "at least 1");
     Cache cache;
     cache.kv_heads = kv_heads, cache.dims = dims, cache.half = half;
-    for (size_t n = 0; n < dims.size(); n++) cache.offset.push_back(cache.numbers), cache.numbers += 2L * BLOCK_POSITIONS * kv_heads[n] * dims[n];
+    for (size_t n = 0; n < dims.size(); n++) cache.offset.push_back(cache.elements), cache.elements += 2L * BLOCK_POSITIONS * kv_heads[n] * dims[n];
     return cache;
 }
 
@@ -46,17 +46,16 @@ static void construct(Engine* e, const std::vector<long>& widths, const std::vec
     e->max_positions = std::min<long>(max_positions, INT32_MAX);
 }
 
-static long bytes_in(const Tensor& x, const char* name, long needed) {
+static void check_bytes(const Tensor& x, const char* name, long needed) {
     x.data<uint8_t>(name, {ANY});
     if (x.count() < needed) throw InputError(std::string(name) + ": " + x.describe(), "at least " + std::to_string(needed) + " bytes");
-    return x.count();
 }
 
 static int add_matrix(Engine& e, Precision precision, long rows, long inputs, const Tensor& data, const Tensor& scales) {
     if (rows < 1 || inputs < 1) throw InputError("a matrix of " + std::to_string(rows) + " by " + std::to_string(inputs), "at least 1 by 1");
     const long tiles = (rows + 2 * TILE - 1) / (2 * TILE) * 2, depth = (inputs + GROUP - 1) / GROUP * GROUP;
-    bytes_in(data, "data", tiles * Packed::bytes_of(precision, depth));
-    bytes_in(scales, "scales", tiles * Packed::scale_bytes_of(precision, depth));
+    check_bytes(data, "data", tiles * Packed::bytes_of(precision, depth));
+    check_bytes(scales, "scales", tiles * Packed::scale_bytes_of(precision, depth));
     e.matrices.push_back({precision, rows, inputs, tiles, depth, data.data<uint8_t>("data", {ANY}), scales.data<uint8_t>("scales", {ANY})});
     e.owners.push_back(reference_to(data));
     e.owners.push_back(reference_to(scales));
@@ -69,8 +68,8 @@ static void share_angles(Engine& e, HeadTransform& transform) {
     if (!transform.pairs()) return;
     const int pairs = transform.pairs();
     while (transform.angles < (int)e.angles.size()) {
-        const Angles& known = e.angles[transform.angles];
-        if (known.pairs == pairs && known.amplitude == transform.amplitude && !std::memcmp(known.frequencies, transform.frequencies.data, pairs * 4)) return;
+        const Angles& table = e.angles[transform.angles];
+        if (table.pairs == pairs && table.amplitude == transform.amplitude && !std::memcmp(table.frequencies, transform.frequencies.data, pairs * 4)) return;
         transform.angles++;
     }
     e.angles.push_back({pairs, transform.frequencies.data, transform.amplitude, {}});
@@ -78,7 +77,7 @@ static void share_angles(Engine& e, HeadTransform& transform) {
 
 static void add_operation(Engine& e, Operation op) {
     check_operation(e, op);
-    if (!e.program.empty() && gives_logits(e.program.back())) throw InputError("an operation after the logits", "the logits last");
+    if (!e.program.empty() && is_logits(e.program.back())) throw InputError("an operation after the logits", "the logits last");
     if (auto* attend = std::get_if<Attend>(&op)) {
         share_angles(e, attend->transform);
         e.query_widths.push_back((long)attend->heads * attend->head_dim);
@@ -87,7 +86,7 @@ static void add_operation(Engine& e, Operation op) {
     e.program.push_back(std::move(op));
 }
 
-static void look_at(Engine& e, Engine& encoder) {
+static void set_encoder(Engine& e, Engine& encoder) {
     for (const Operation& op : e.program)
         if (auto* attend = std::get_if<Attend>(&op); attend && attend->cross) {
             const Cache& cache = encoder.cache;
@@ -156,7 +155,7 @@ static void run(Engine& e, const Tensor& positions, const OptionalTensor& tokens
     const int32_t* ids = optional_data<int32_t>(tokens, "tokens", {rows});
     const Handle* handles = optional_data<Handle>(sequences, "sequences", {rows});
     const Handle* source_handles = optional_data<Handle>(sources, "sources", {rows});
-    const int32_t* wanted = optional_data<int32_t>(logit_rows, "logit_rows", {ANY});
+    const int32_t* rows_with_logits = optional_data<int32_t>(logit_rows, "logit_rows", {ANY});
     const long count = logit_rows ? logit_rows->size(0) : 0;
     float* to = optional_data<float>(logits, "logits", {count, vocabulary_of(e)});
     const std::vector<float*> to_queries = query_outputs(e, queries, rows);
@@ -165,10 +164,10 @@ static void run(Engine& e, const Tensor& positions, const OptionalTensor& tokens
     nb::gil_scoped_release release;
     const int32_t* slots = find_slots(e.cache, handles, rows, e.slots);
     const int32_t* source_slots = e.encoder_cache ? find_slots(*e.encoder_cache, source_handles, rows, e.source_slots) : nullptr;
-    check_and_run(e, {rows, ids, slots, at, source_slots, wanted, count, to, to_queries.empty() ? nullptr : to_queries.data(), to_hidden, from, first});
+    check_and_run(e, {rows, ids, slots, at, source_slots, rows_with_logits, count, to, to_queries.empty() ? nullptr : to_queries.data(), to_hidden, from, first});
 }
 
-// One more token of one sequence, and the logits after it: what decoding does most.
+// Appends one token to one sequence and computes its logits: the fast path of decoding.
 static void next(Engine& e, Handle sequence, int32_t token, const Tensor& logits) {
     float* to = logits.data<float>("logits", {1, vocabulary_of(e)});
     nb::gil_scoped_release release;
@@ -199,11 +198,11 @@ static bool use_huge_pages(const Tensor& memory) {
 #endif
 }
 
-// The first damaged block, or −1.
+// Returns the first damaged block, or −1.
 static long read_file(int descriptor, long start, const Tensor& memory, const std::vector<uint32_t>& sums, long block) {
     uint8_t* to = memory.data<uint8_t>("memory", {ANY});
     if (block < 1 || (long)sums.size() != (memory.count() + block - 1) / block)
-        throw InputError(std::to_string(sums.size()) + " checksums of blocks of " + std::to_string(block) + " bytes", "one for each block of " + memory.describe());
+        throw InputError(std::to_string(sums.size()) + " checksums of blocks of " + std::to_string(block) + " bytes", "one per block of " + memory.describe());
     ReadResult result;
     {
         nb::gil_scoped_release release;
@@ -214,34 +213,34 @@ static long read_file(int descriptor, long start, const Tensor& memory, const st
         PyErr_SetFromErrno(PyExc_OSError);
         throw nb::python_error();
     }
-    if (result.too_short) throw nb::value_error("it became shorter while it was read");
+    if (result.too_short) throw nb::value_error("the file was truncated while it was read");
     return result.damaged_block;
 }
 
 void bind_engine(nb::module_& m) {
     nb::class_<Engine>(m, "Engine", "Packed matrices, a program over them, and the KV cache of its sequences.")
         .def("__init__", &construct, nb::kw_only(), "widths"_a, "kv_heads"_a, "head_dims"_a, "half_cache"_a, "max_positions"_a = (long)INT32_MAX)
-        .def("add_matrix", &add_matrix, nb::kw_only(), "precision"_a, "rows"_a, "inputs"_a, "data"_a, "scales"_a, "Returns its number.")
+        .def("add_matrix", &add_matrix, nb::kw_only(), "precision"_a, "rows"_a, "inputs"_a, "data"_a, "scales"_a, "Returns the index of the matrix.")
         .def("add_operation", &add_operation, "operation"_a)
-        .def("pack", &pack, "matrix"_a, "weights"_a, "Returns how many rows this destroyed, and the first of them.")
-        .def("unpack", &unpack, "matrix"_a, "first"_a, "out"_a, "Rows from `first` on as they are after packing.")
+        .def("pack", &pack, "matrix"_a, "weights"_a, "Returns the number of destroyed rows, and the first of them.")
+        .def("unpack", &unpack, "matrix"_a, "first"_a, "out"_a, "Unpack rows to float32, starting at row `first`.")
         .def("run", &run, nb::kw_only(), "positions"_a, "tokens"_a = nb::none(), "sequences"_a = nb::none(), "sources"_a = nb::none(),
              "logit_rows"_a = nb::none(), "logits"_a = nb::none(), "queries"_a = std::vector<OptionalTensor>(), "hidden"_a = nb::none(),
              "start"_a = nb::none(), "first"_a = 0)
-        .def("next", &next, "sequence"_a, "token"_a, "logits"_a, "One more token of one sequence, and the logits after it.")
+        .def("next", &next, "sequence"_a, "token"_a, "logits"_a, "Append one token to one sequence and write its logits.")
         .def("read_cache", &read_cache, "sequence"_a, "layer"_a, "keys"_a, "values"_a)
-        .def("look_at", &look_at, "encoder"_a, nb::keep_alive<1, 2>())
+        .def("set_encoder", &set_encoder, "encoder"_a, nb::keep_alive<1, 2>())
         .def("new_sequence", [](Engine& e) { return new_sequence(e.cache); })
         .def("copy_sequence", [](Engine& e, Handle sequence) { return copy_sequence(e.cache, sequence); }, "sequence"_a)
         .def("free_sequence", [](Engine& e, Handle sequence) { free_sequence(e.cache, sequence); }, "sequence"_a)
         .def("truncate_sequence", [](Engine& e, Handle sequence, long length) { truncate_sequence(e.cache, sequence, length); }, "sequence"_a, "length"_a)
         .def("length", [](const Engine& e, Handle sequence) { return e.cache.lengths[slot_of(e.cache, sequence)]; }, "sequence"_a)
         .def("cache_bytes", [](const Engine& e) { return (long)(e.cache.blocks.size() - e.cache.free_blocks.size()) * e.cache.bytes_of_block(); });
-    m.def("tile_bytes", &Packed::bytes_of, "precision"_a, "depth"_a, "Bytes of a tile of 8 rows.");
-    m.def("scale_bytes", &Packed::scale_bytes_of, "precision"_a, "depth"_a, "Bytes of the scales of a tile.");
-    m.def("use_huge_pages", &use_huge_pages, "memory"_a, "Advise the system to back memory with large pages; whether it took the advice.");
+    m.def("tile_bytes", &Packed::bytes_of, "precision"_a, "depth"_a, "Size of a tile of 8 rows, in bytes.");
+    m.def("scale_bytes", &Packed::scale_bytes_of, "precision"_a, "depth"_a, "Size of the scales of a tile, in bytes.");
+    m.def("use_huge_pages", &use_huge_pages, "memory"_a, "Request huge pages for memory; returns whether the request succeeded.");
     m.def("read_verified", &read_file, "descriptor"_a, "start"_a, "memory"_a, "sums"_a, "block"_a,
-          "Fill memory from a file and compare the CRC-32 of each block: the first that differs, or -1.");
+          "Fill memory from a file and verify each CRC-32; returns the first damaged block, or -1.");
     m.def("crc32", [](const Tensor& data) { return crc32(data.data<uint8_t>("data", {ANY}), data.count()); }, "data"_a);
 }
 

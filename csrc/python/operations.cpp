@@ -1,5 +1,5 @@
-// A Python class for each operation: keyword arguments with the names of the fields of engine/operations.h. An unknown name is a TypeError,
-// and tensors are kept alive by the operation.
+// A Python class for each operation, with the fields of engine/operations.h as keyword arguments. An unknown keyword is a TypeError. An
+// operation keeps its tensors alive.
 #include <nanobind/stl/optional.h>
 
 #include "python/bindings.h"
@@ -32,7 +32,7 @@ static void bind_rows(nb::module_& m) {
                 new (self) Embed{output, matrix, scale, keep_floats(positions, "positions"), keep_floats(types, "types"), norm_or_none(norm)};
             },
             nb::kw_only(), "output"_a, "matrix"_a, "scale"_a = 1.0f, "positions"_a = nb::none(), "types"_a = nb::none(), "norm"_a = nb::none());
-    nb::class_<Normalize>(m, "Normalize", "The norm of `width` numbers of each row, from number `offset` on.")
+    nb::class_<Normalize>(m, "Normalize", "The norm of elements offset … offset + width − 1 of each row.")
         .def(
             "__init__",
             [](Normalize* self, int input, int output, const Norm& norm, int width, int offset) {
@@ -48,7 +48,7 @@ static void bind_rows(nb::module_& m) {
 }
 
 static void bind_linear(nb::module_& m) {
-    nb::class_<Linear>(m, "Linear", "column_scale ⊙ act(W norm(scale · input) + bias); gated where gated_width > 0.")
+    nb::class_<Linear>(m, "Linear", "column_scale ⊙ act(W norm(scale · input) + bias); gated if gated_width > 0.")
         .def(
             "__init__",
             [](Linear* self, int input, int matrix, int output, const OptionalNorm& norm, float scale, const OptionalTensor& bias,
@@ -65,7 +65,7 @@ static void bind_linear(nb::module_& m) {
 }
 
 static void bind_attention(nb::module_& m) {
-    nb::class_<HeadTransform>(m, "HeadTransform", "What is done with q and k before their product: norms, RoPE, the unit sphere.")
+    nb::class_<HeadTransform>(m, "HeadTransform", "Applied to q and k before their product: norms, RoPE, the unit sphere.")
         .def(
             "__init__",
             [](HeadTransform* self, const OptionalNorm& query_norm, const OptionalNorm& key_norm, const OptionalTensor& frequencies,
@@ -88,7 +88,7 @@ static void bind_attention(nb::module_& m) {
             nb::kw_only(), "input"_a, "output"_a, "layer"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "transform"_a, "scale"_a = 1.0f,
             "softcap"_a = 0.0f, "window"_a = 0, "causal"_a = true, "cross"_a = false, "distance_bias"_a = nb::none(), "max_distance"_a = 0,
             "sinks"_a = nb::none());
-    nb::class_<StoreKeyValue>(m, "StoreKeyValue", "k and v of a source go to the cache, for a decoder's cross-attention.")
+    nb::class_<StoreKeyValue>(m, "StoreKeyValue", "Write k and v of a source to the cache, for a decoder's cross-attention.")
         .def(
             "__init__",
             [](StoreKeyValue* self, int input, int layer, int kv_heads, int head_dim, const HeadTransform& transform) {

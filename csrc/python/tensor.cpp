@@ -14,15 +14,15 @@ static const ExchangeAPI* find_exchange_api(PyTypeObject* type) {
     return api && api->version.major == 1 ? api : nullptr;
 }
 
-// Types are few (torch.Tensor, Parameter) and are kept alive, so that their address stays theirs.
+// There are few types (torch.Tensor, Parameter); they are kept alive so that their addresses stay valid keys.
 const ExchangeAPI* exchange_api(PyTypeObject* type) {
-    static std::vector<std::pair<PyTypeObject*, const ExchangeAPI*>> known;  // guarded by the GIL
-    for (const auto& [known_type, api] : known)
-        if (known_type == type) return api;
+    static std::vector<std::pair<PyTypeObject*, const ExchangeAPI*>> cached;  // guarded by the GIL
+    for (const auto& [cached_type, api] : cached)
+        if (cached_type == type) return api;
     const ExchangeAPI* api = find_exchange_api(type);
-    if (api && known.size() < 16) {
+    if (api && cached.size() < 16) {
         Py_INCREF(type);
-        known.emplace_back(type, api);
+        cached.emplace_back(type, api);
     }
     return api;
 }
@@ -46,7 +46,7 @@ bool Tensor::is_contiguous() const {
     return true;
 }
 
-static std::string listed(const long* sizes, long count) {
+static std::string format_sizes(const long* sizes, long count) {
     std::string text = "[";
     for (long n = 0; n < count; n++) text += (n ? ", " : "") + (sizes[n] == ANY ? "…" : std::to_string(sizes[n]));
     return text + "]";
@@ -56,7 +56,7 @@ std::string Tensor::describe() const {
     const nb::object dtype = object.attr("dtype"), text = nb::steal(PyObject_Str(dtype.ptr()));
     const std::string name = PyUnicode_AsUTF8(text.ptr());
     const std::vector<long> sizes(view.shape, view.shape + view.dimensions);
-    return name + " " + listed(sizes.data(), (long)sizes.size()) + (is_contiguous() ? "" : ", not contiguous");
+    return name + " " + format_sizes(sizes.data(), (long)sizes.size()) + (is_contiguous() ? "" : ", not contiguous");
 }
 
 void Tensor::check(const char* name, uint8_t type, uint8_t bits, const char* dtype, const std::vector<long>& shape, bool contiguous) const {
@@ -64,7 +64,7 @@ void Tensor::check(const char* name, uint8_t type, uint8_t bits, const char* dty
     fits = fits && view.dimensions == (int)shape.size() && (!contiguous || is_contiguous());
     for (int n = 0; fits && n < view.dimensions; n++) fits = shape[n] == ANY || view.shape[n] == shape[n];
     if (fits) return;
-    const std::string expected = std::string("torch.") + dtype + " " + listed(shape.data(), (long)shape.size());
+    const std::string expected = std::string("torch.") + dtype + " " + format_sizes(shape.data(), (long)shape.size());
     throw InputError(std::string(name) + ": " + describe(), expected + (contiguous ? ", contiguous, on the CPU" : ", on the CPU"));
 }
 

@@ -1,7 +1,7 @@
-// torch tensors as arguments: dtype, shape and contiguity are checked here, once, with the argument's name in the error.
+// torch tensors as arguments: checks dtype, shape and contiguity in one place, with the argument's name in the error.
 //
-// A tensor is read through DLPack's C exchange API, which torch has on its type: the `__dlpack__` method that nb::ndarray calls
-// is a Python call per tensor, which a step of a small model would notice.
+// Tensors are read through DLPack's C exchange API, an attribute of torch's type: nb::ndarray calls the `__dlpack__` method, a Python
+// call per tensor that slows down the steps of small models.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -17,7 +17,7 @@ namespace sightline {
 
 namespace nb = nanobind;
 
-// dlpack.h, as far as it is needed (version 1, whose layout is fixed)
+// The part of dlpack.h that is needed here (version 1, whose layout is fixed).
 namespace dlpack {
 enum DeviceType : int32_t { cpu = 1 };
 enum TypeCode : uint8_t { signed_integer = 0, unsigned_integer = 1, floating = 2 };
@@ -39,7 +39,7 @@ struct ExchangeAPI {
     int (*tensor_from_object)(void* object, Tensor* out);
     void* current_stream;
 };
-const ExchangeAPI* exchange_api(PyTypeObject* type);  // null where the type has none
+const ExchangeAPI* exchange_api(PyTypeObject* type);  // null if the type has none
 }  // namespace dlpack
 
 template <class T>
@@ -67,7 +67,7 @@ struct DataType<uint8_t> {
 
 constexpr long ANY = -1;  // a size that is not checked
 
-// A tensor during a call. It does not own the memory: Python holds the argument.
+// A tensor argument, valid during the call. It does not own the memory: Python holds the argument.
 class Tensor {
    public:
     nb::handle object;
@@ -79,7 +79,7 @@ class Tensor {
     bool is_contiguous() const;
     std::string describe() const;  // "torch.float32 [3, 4]"
 
-    // The address, after a check of dtype and shape; `contiguous` is checked too unless strides are used.
+    // Checks dtype, shape and, by default, contiguity; returns the address.
     template <class T>
     T* data(const char* name, const std::vector<long>& shape, bool contiguous = true) const {
         check(name, DataType<T>::type, DataType<T>::bits, DataType<T>::name, shape, contiguous);
@@ -90,7 +90,7 @@ class Tensor {
     void check(const char* name, uint8_t type, uint8_t bits, const char* dtype, const std::vector<long>& shape, bool contiguous) const;
 };
 
-// Of an argument that may be None.
+// For an argument that may be None.
 template <class T>
 T* optional_data(const std::optional<Tensor>& x, const char* name, const std::vector<long>& shape) {
     return x ? x->data<T>(name, shape) : nullptr;
@@ -98,7 +98,7 @@ T* optional_data(const std::optional<Tensor>& x, const char* name, const std::ve
 
 std::shared_ptr<const void> reference_to(const Tensor& x);  // keeps the tensor alive
 
-// float32 numbers that an operation keeps.
+// A float32 tensor that an operation keeps alive.
 FloatArray keep_floats(const std::optional<Tensor>& x, const char* name);
 
 }  // namespace sightline

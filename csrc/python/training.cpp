@@ -1,4 +1,4 @@
-// The training kernels: torch tensors in, results written into tensors that the caller allocates.
+// Bindings of the training kernels: they read torch tensors and write to tensors that the caller allocates.
 #include <nanobind/stl/optional.h>
 
 #include "dispatch.h"
@@ -10,7 +10,7 @@ namespace sightline {
 using namespace nb::literals;
 using OptionalTensor = std::optional<Tensor>;
 
-// [batch, heads, time, dim] with any strides, except that the numbers of a head are contiguous.
+// [batch, heads, time, dim] with any strides, except that dim is contiguous.
 static Heads heads_of(const Tensor& x, const char* name, const std::vector<long>& shape) {
     float* data = x.data<float>(name, shape, false);
     if (x.stride(3) != 1 && x.size(3) > 1) throw InputError(std::string(name) + ": " + x.describe(), "stride 1 in the last dimension");
@@ -72,10 +72,9 @@ static void matmul(const Tensor& a, const Tensor& b, const OptionalTensor& bias,
     training_kernels()->matmul(product, left, right);
 }
 
-static Activation differentiable(Activation activation) {
-    const bool known = activation == Activation::relu || activation == Activation::gelu || activation == Activation::gelu_tanh || activation == Activation::silu;
-    if (!known) throw InputError("an activation without a training kernel", "relu, gelu, gelu_tanh or silu", "torch's own function");
-    return activation;
+static void check_differentiable(Activation activation) {
+    const bool supported = activation == Activation::relu || activation == Activation::gelu || activation == Activation::gelu_tanh || activation == Activation::silu;
+    if (!supported) throw InputError("an activation without a training kernel", "relu, gelu, gelu_tanh or silu", "use torch's function");
 }
 
 static std::vector<long> shape_of(const Tensor& x) { return {x.view.shape, x.view.shape + x.view.dimensions}; }
@@ -84,7 +83,7 @@ static void activate(Activation activation, const Tensor& x, const OptionalTenso
     const std::vector<long> shape = shape_of(x);
     const float *input = x.data<float>("x", shape), *gate = optional_data<float>(up, "up", shape);
     float* output = y.data<float>("y", shape);
-    differentiable(activation);
+    check_differentiable(activation);
     nb::gil_scoped_release release;
     training_kernels()->activate(activation, x.count(), input, gate, output);
 }
@@ -95,8 +94,8 @@ static void activate_backward(Activation activation, const Tensor& x, const Opti
     const float *input = x.data<float>("x", shape), *gate = optional_data<float>(up, "up", shape);
     const float* upstream = gradient.data<float>("gradient", shape);
     float *to_x = dx.data<float>("dx", shape), *to_up = optional_data<float>(dup, "dup", shape);
-    if (up.has_value() != dup.has_value()) throw InputError("one of up and dup alone", "both or none");
-    differentiable(activation);
+    if (up.has_value() != dup.has_value()) throw InputError("only one of up and dup", "both or neither");
+    check_differentiable(activation);
     nb::gil_scoped_release release;
     training_kernels()->activate_backward(activation, x.count(), input, gate, upstream, to_x, to_up);
 }
@@ -139,7 +138,7 @@ static void rms_norm_backward(const Tensor& x, const OptionalTensor& gain, const
     const float *inverses = inverse.data<float>("inverse", {rows.count}), *upstream = gradient.data<float>("gradient", rows.shape);
     float *to_x = dx.data<float>("dx", rows.shape), *to_gain = optional_data<float>(dgain, "dgain", {rows.width});
     float* memory = optional_data<float>(scratch, "scratch", {(rows.count + RMS_ROWS_PER_TASK - 1) / RMS_ROWS_PER_TASK, rows.width});
-    if (to_gain && !memory) throw InputError("dgain without scratch memory", "scratch, a row for each " + std::to_string(RMS_ROWS_PER_TASK) + " rows of x");
+    if (to_gain && !memory) throw InputError("dgain without scratch memory", "scratch, one row per " + std::to_string(RMS_ROWS_PER_TASK) + " rows of x");
     nb::gil_scoped_release release;
     training_kernels()->rms_norm_backward(rows.count, rows.width, input, gains, inverses, upstream, to_x, to_gain, memory);
 }
@@ -169,14 +168,14 @@ void bind_enums(nb::module_& m) {
 
 void bind_training(nb::module_& m) {
     m.def("attention", &attention, "q"_a, "k"_a, "v"_a, "scale"_a, "first"_a.none(), "end"_a.none(), "out"_a, "lse"_a,
-          "out = softmax(q kᵀ · scale) v; query i sees keys first[i] … end[i] − 1; lse = log Σ exp.");
+          "out = softmax(q kᵀ · scale) v; query i attends to keys first[i] … end[i] − 1; lse = log Σ exp.");
     m.def("attention_backward", &attention_backward, "q"_a, "k"_a, "v"_a, "scale"_a, "first"_a.none(), "end"_a.none(), "out"_a, "lse"_a,
           "gradient"_a, "dq"_a, "dk"_a, "dv"_a);
     m.def("matmul", &matmul, "a"_a, "b"_a, "bias"_a.none(), "out"_a, "out = a b + bias");
     m.def("activate", &activate, "activation"_a, "x"_a, "up"_a.none(), "y"_a, "y = act(x), or act(x) ⊙ up");
     m.def("activate_backward", &activate_backward, "activation"_a, "x"_a, "up"_a.none(), "gradient"_a, "dx"_a, "dup"_a.none());
     m.def("rotate", &rotate, "x"_a, "cosines"_a, "sines"_a, "direction"_a, "y"_a,
-          "RoPE: pairs (x_i, x_{i + pairs}) rotated by their angles, backwards where direction is −1.");
+          "RoPE: pairs (x_i, x_{i + pairs}) rotated by their angles, backwards if direction is −1.");
     m.def("rms_norm", &rms_norm, "x"_a, "gain"_a.none(), "epsilon"_a, "y"_a, "inverse"_a, "y = x · inverse · gain, inverse = 1 / √(mean x² + ε)");
     m.def("rms_norm_backward", &rms_norm_backward, "x"_a, "gain"_a.none(), "inverse"_a, "gradient"_a, "dx"_a, "dgain"_a.none(), "scratch"_a.none());
 }

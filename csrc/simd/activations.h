@@ -1,4 +1,4 @@
-// act(x) and act′(x) of a vector.
+// act(x) and act′(x) for a vector.
 //
 //     gelu  x Φ(x)      silu  x / (1 + e⁻ˣ)      gelu_tanh  x σ(2 √(2/π) (x + 0.044715 x³))
 #pragma once
@@ -39,7 +39,7 @@ inline ValueAndGradient gelu_tanh(Floats x) {
 inline ValueAndGradient relu(Floats x) { return {max(x, zero()), select_less(zero(), x, broadcast(1.0f), zero())}; }
 inline Floats tanh(Floats x) { return broadcast(1.0f) - broadcast(2.0f) / (exponential(x + x) + broadcast(1.0f)); }
 
-// act(x) alone, for every activation.
+// act(x) without the gradient, for every activation.
 inline Floats activate(Activation activation, Floats x) {
     switch (activation) {
         case Activation::none: return x;

@@ -1,10 +1,10 @@
-// C (+)= A B for matrices that lie in the caches: B in rows of a multiple of 16 numbers, A with any strides (so that Aᵀ is as good).
+// C (+)= A B for matrices that fit the caches: rows of B are padded to a multiple of 16 floats, A has any strides (so Aᵀ works too).
 #pragma once
 #include "simd/wide.h"
 
 namespace SIGHTLINE_ISA {
 
-inline long rounded(long n, long to) { return (n + to - 1) / to * to; }
+inline long round_up(long n, long to) { return (n + to - 1) / to * to; }
 
 template <int ROWS, int VECTORS>
 inline void product_tile(long depth, const float* a, long row, long column, const float* b, long b_stride, float* c, long c_stride, bool accumulates) {
@@ -30,20 +30,20 @@ struct Matrix {  // a[i, j] = data[i · row + j · column]
 
 inline void product(long rows, long columns, long depth, Matrix a, const float* b, long b_stride, float* c, long c_stride, bool accumulates) {
     long j = 0;
-    auto across = [&](auto most, auto vectors) {
+    auto across = [&](auto max_rows, auto vectors) {
         for (; j + WIDE * vectors <= columns; j += WIDE * vectors) {
             long i = 0;
-            auto down = [&](auto some) {
-                for (; i + some <= rows; i += some)
-                    product_tile<some, vectors>(depth, a.data + i * a.row, a.row, a.column, b + j, b_stride, c + i * c_stride + j, c_stride, accumulates);
+            auto down = [&](auto tile_rows) {
+                for (; i + tile_rows <= rows; i += tile_rows)
+                    product_tile<tile_rows, vectors>(depth, a.data + i * a.row, a.row, a.column, b + j, b_stride, c + i * c_stride + j, c_stride, accumulates);
             };
-            down(most);
+            down(max_rows);
             down(Count<2>());
             down(Count<1>());
         }
     };
     across(Count<FloatBlock::rows>(), Count<FloatBlock::vectors>());
-    if constexpr (WIDE == 16) {  // what is left is narrower than four vectors: as many sums, of more rows
+    if constexpr (WIDE == 16) {  // the rest is narrower than four vectors: use more rows for the same number of accumulators
         across(Count<2 * FloatBlock::rows>(), Count<2>());
         across(Count<2 * FloatBlock::rows>(), Count<1>());
     }

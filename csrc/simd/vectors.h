@@ -1,7 +1,7 @@
-// Eight numbers at a time, on whatever the processor has: AVX2 (with or without VNNI), NEON, or plain C++ that compilers unroll.
+// Vectors of eight floats on AVX2 (with or without VNNI), NEON, or portable C++ that compilers unroll.
 //
-// A lane never depends on its neighbours: what a kernel computes for one output is the same wherever the output stands in a vector.
-// That is why results do not depend on batches, chunks or threads.
+// Lanes are independent: a kernel computes the same value for an output in any lane, so results do not depend on the batch, the chunking
+// or the number of threads.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -35,12 +35,12 @@ inline Floats max(Floats a, Floats b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline Floats min(Floats a, Floats b) { return {_mm256_min_ps(a.v, b.v)}; }
 inline Floats round_nearest(Floats a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 inline Floats absolute(Floats a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
-// Where the sign of `sign` is negative: −a, else a.
+// −a where `sign` is negative, else a.
 inline Floats with_sign(Floats a, Floats sign) { return {_mm256_xor_ps(a.v, _mm256_and_ps(sign.v, _mm256_set1_ps(-0.0f)))}; }
 inline Floats select_less(Floats a, Floats b, Floats yes, Floats no) {
     return {_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
 }
-// 2^n for whole n within the range of normal floats
+// 2^n for integer n within the range of normal floats
 inline Floats power_of_two(Floats n) {
     __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127)), 23);
     return {_mm256_castsi256_ps(bits)};
@@ -140,7 +140,6 @@ inline void store_half(uint16_t* p, Floats a) {
 
 #endif
 
-// Rows become columns.
 inline void transpose(const Floats in[LANES], Floats out[LANES]) {
 #if defined(__AVX2__)
     __m256 pairs[8], fours[8];
@@ -164,7 +163,7 @@ inline void transpose(const Floats in[LANES], Floats out[LANES]) {
 #endif
 }
 
-inline float sum(Floats a) {  // in one order on every processor
+inline float sum(Floats a) {  // in the same order on every processor
 #if defined(__AVX2__)
     const __m128 fours = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1)), twos = _mm_add_ps(fours, _mm_movehl_ps(fours, fours));
     return _mm_cvtss_f32(_mm_add_ss(twos, _mm_movehdup_ps(twos)));
@@ -179,15 +178,15 @@ inline float horizontal_max(Floats a) {
     const __m128 fours = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1)), twos = _mm_max_ps(fours, _mm_movehl_ps(fours, fours));
     return _mm_cvtss_f32(_mm_max_ss(twos, _mm_movehdup_ps(twos)));
 #else
-    float v[LANES], found;
+    float v[LANES], top;
     store(v, a);
-    found = v[0];
-    for (int i = 1; i < LANES; i++) found = v[i] > found ? v[i] : found;
-    return found;
+    top = v[0];
+    for (int i = 1; i < LANES; i++) top = v[i] > top ? v[i] : top;
+    return top;
 #endif
 }
 
-// e^x = 2^n e^r, |r| ≤ ln 2 / 2; about one unit in the last place. Below −87 it is 0 or as good as.
+// e^x = 2^n e^r, |r| ≤ ln 2 / 2; error about 1 ulp. Clamped below −87, where it is practically 0.
 template <class V, V (*every)(float)>
 inline V exponential_of(V x) {
     x = max(min(x, every(88.0f)), every(-87.0f));
@@ -205,31 +204,31 @@ inline V exponential_of(V x) {
 }
 inline Floats exponential(Floats x) { return exponential_of<Floats, broadcast>(x); }
 
-// Numbers of an array whose length is no multiple of 8: the rest is read into, and written from, a vector of its own.
+// Arrays whose length is not a multiple of 8: the last elements are loaded into, and stored from, a partial vector.
 template <class Body>
 inline void for_each_vector(long count, Body body) {
     long i = 0;
     for (; i + LANES <= count; i += LANES) body(i, LANES);
     if (i < count) body(i, (int)(count - i));
 }
-inline Floats load(const float* p, int many, float rest = 0.0f) {
-    if (many == LANES) return load(p);
+inline Floats load(const float* p, int count, float rest = 0.0f) {
+    if (count == LANES) return load(p);
     float v[LANES];
-    for (int i = 0; i < LANES; i++) v[i] = i < many ? p[i] : rest;
+    for (int i = 0; i < LANES; i++) v[i] = i < count ? p[i] : rest;
     return load(v);
 }
-inline void store(float* p, Floats a, int many) {
-    if (many == LANES) return store(p, a);
+inline void store(float* p, Floats a, int count) {
+    if (count == LANES) return store(p, a);
     float v[LANES];
     store(v, a);
-    std::memcpy(p, v, (many & (LANES - 1)) * sizeof(float));
+    std::memcpy(p, v, (count & (LANES - 1)) * sizeof(float));
 }
 
 }  // namespace SIGHTLINE_ISA
 
-// ------------------------------------------------------------------------------------------------------------------ whole numbers
+// ------------------------------------------------------------------------------------------------------------------ integers
 //
-// Dot products of four: lane r of the sum gets Σ_{i<4} w[r][i] · a[i], with 32 weights in a vector and 4 activations for all rows.
+// Dot products of four: lane r accumulates Σ_{i<4} w[r][i] · a[i], with 32 weights in a vector and the same 4 activations for all rows.
 
 namespace SIGHTLINE_ISA {
 
@@ -244,7 +243,7 @@ struct Bytes {  // 32 weights
     __m256i v;
 };
 inline Bytes load_bytes(const uint8_t* p) { return {_mm256_loadu_si256((const __m256i*)p)}; }
-struct Four {  // 4 activations, for every row; their sizes beside them
+struct Four {  // 4 activations, broadcast to every row, and their absolute values
     __m256i value, size;
 };
 inline Four four(const int8_t* a) {
@@ -253,17 +252,17 @@ inline Four four(const int8_t* a) {
     __m256i value = _mm256_set1_epi32(word);
     return {value, _mm256_abs_epi8(value)};
 }
-// A sum that is kept where it is: else compilers collect all products of a loop first, in memory, and add them at its end.
-inline __m256i kept(__m256i sum) {
+// Keeps an accumulator in its register: otherwise compilers spill all products of a loop to memory and add them at the end.
+inline __m256i keep_in_register(__m256i sum) {
     asm("" : "+x"(sum));
     return sum;
 }
-// Σ over four of unsigned a and signed w; a, |w| ≤ 127, so that a pair's sum fits 16 bits
+// Σ over four of unsigned a and signed w; a, |w| ≤ 127, so the sum of a pair fits 16 bits
 inline __m256i add_products(__m256i sum, __m256i a, __m256i w) {
 #if defined(__AVXVNNI__)
     return _mm256_dpbusd_avx_epi32(sum, a, w);
 #else
-    return kept(_mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w), _mm256_set1_epi16(1))));
+    return keep_in_register(_mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, w), _mm256_set1_epi16(1))));
 #endif
 }
 inline Ints dot_four(Ints sum, Bytes w, Four a) { return {add_products(sum.v, a.size, _mm256_sign_epi8(w.v, a.value))}; }
@@ -279,20 +278,20 @@ inline Four four_minus(const int8_t* a, char shift) {
     return {value, _mm256_abs_epi8(value)};
 }
 inline Ints load_times_64(const int16_t* p) { return {_mm256_slli_epi32(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i*)p)), 6)}; }
-// 32 whole numbers between −128 and 127
+// 32 integers from −128 to 127
 inline void store_bytes(int8_t* p, Floats a, Floats b, Floats c, Floats d) {
     __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v), _mm256_cvtps_epi32(b.v));
     __m256i high = _mm256_packs_epi32(_mm256_cvtps_epi32(c.v), _mm256_cvtps_epi32(d.v));
-    __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing works within halves
+    __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packs_* work within 128-bit halves
     _mm256_storeu_si256((__m256i*)p, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
 }
-struct Shorts {  // pairs' sums of nibbles: at most 8 · 2 · 15 · 127 < 2¹⁵ in a group of 32
+struct Shorts {  // sums of pairs of nibble products: at most 8 · 2 · 15 · 127 < 2¹⁵ in a group of 32
     __m256i v;
 };
 inline Shorts zero_shorts() { return {_mm256_setzero_si256()}; }
 inline Bytes low_nibbles(Bytes w) { return {_mm256_and_si256(w.v, _mm256_set1_epi8(15))}; }
 inline Bytes high_nibbles(Bytes w) { return {_mm256_and_si256(_mm256_srli_epi16(w.v, 4), _mm256_set1_epi8(15))}; }
-inline Shorts dot_pairs(Shorts sum, Bytes nibbles, Four a) { return {kept(_mm256_add_epi16(sum.v, _mm256_maddubs_epi16(nibbles.v, a.value)))}; }
+inline Shorts dot_pairs(Shorts sum, Bytes nibbles, Four a) { return {keep_in_register(_mm256_add_epi16(sum.v, _mm256_maddubs_epi16(nibbles.v, a.value)))}; }
 inline Ints fours(Shorts sum) { return {_mm256_madd_epi16(sum.v, _mm256_set1_epi16(1))}; }
 inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 inline void prefetch_far(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T1); }

@@ -1,12 +1,12 @@
-// The widest vectors that the processor has: of sixteen numbers with AVX-512, else the eight of simd.h. A lane is an output here too, so
-// all kinds of processor give the same sums.
+// The widest vectors of the processor: sixteen floats with AVX-512, otherwise the eight of vectors.h. A lane is an output here too, so
+// every processor gives the same sums.
 #pragma once
 #include <type_traits>
 #include <utility>
 
 #include "simd/vectors.h"
 
-// Kernels are compiled by themselves: what is done with their sums must not take their registers.
+// Kernels are not inlined: the code that uses their sums must not take their registers.
 #if defined(__GNUC__)
 #define SIGHTLINE_NOINLINE __attribute__((noinline))
 #else
@@ -18,17 +18,17 @@ namespace SIGHTLINE_ISA {
 template <int N>
 using Count = std::integral_constant<int, N>;
 
-// body(0) … body(N − 1), each written out: sums whose numbers are known can stay in registers, those of a loop would live in memory.
+// body(0) … body(N − 1), unrolled: accumulators with constant indices stay in registers; in a loop they would live in memory.
 template <class Body, int... I>
-__attribute__((always_inline)) inline void unrolled(const Body& body, std::integer_sequence<int, I...>) {
+__attribute__((always_inline)) inline void unroll(const Body& body, std::integer_sequence<int, I...>) {
     (body(Count<I>()), ...);
 }
 template <int N, class Body>
-__attribute__((always_inline)) inline void unrolled(const Body& body) {
-    unrolled(body, std::make_integer_sequence<int, N>());
+__attribute__((always_inline)) inline void unroll(const Body& body) {
+    unroll(body, std::make_integer_sequence<int, N>());
 }
 
-// A kernel keeps the sums of so many rows, each in so many vectors, in registers: what is read for them is as little as may be.
+// The register tile of a kernel: accumulators for ROWS rows of VECTORS vectors, chosen to minimize loads.
 template <int ROWS, int VECTORS>
 struct Block {
     static constexpr int rows = ROWS, vectors = VECTORS;
@@ -51,7 +51,7 @@ inline Wide operator+(Wide a, Wide b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Wide operator-(Wide a, Wide b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Wide operator*(Wide a, Wide b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Wide fma(Wide a, Wide b, Wide c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// a b + sum, with the sum where it is: compilers keep the sums of a large kernel in memory, though there are registers for them.
+// a b + sum, in place: compilers spill the accumulators of a large kernel although there are enough registers.
 inline Wide add_product(Wide sum, Wide a, Wide b) {
     asm("vfmadd231ps %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
     return sum;
@@ -98,11 +98,11 @@ inline void halves(const Wide* from, Floats to[2]) { to[0] = from[0], to[1] = fr
 
 #endif
 
-// ------------------------------------------------------------------------------------------------------------------ whole numbers
+// ------------------------------------------------------------------------------------------------------------------ integers
 //
-// Dot products of four: lane r of the sum gets Σ_{i<4} w[r][i] · a[i]. Activations are signed, signed with a shift that is taken away, or
-// counted from 0 to 127; weights are signed, or nibbles from 0 to 15. `start` is what a sum of signed activations begins with, whose own
-// sum is `of`, for weights that went through `shift_to_unsigned`.
+// Dot products of four: lane r accumulates Σ_{i<4} w[r][i] · a[i]. Activations are signed, stored with a shift that is subtracted, or
+// unsigned (0 to 127); weights are signed, or nibbles from 0 to 15. `start(total)` is the initial accumulator for weights passed through
+// `shift_to_unsigned`, where `total` is the sum of the signed activations.
 
 #if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
 
@@ -125,7 +125,7 @@ inline __m512i four_of_all(const int8_t* a) {
 
 #if defined(__AVX512VNNI__)
 
-// Σ over four of unsigned u and signed s, with the sum where it is: compilers move the sums of their own form to and fro.
+// Σ over four of unsigned u and signed s, in place: with the intrinsic, compilers copy the accumulators back and forth.
 inline WideInts add_fours(WideInts sum, __m512i u, __m512i s) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(u), "v"(s));
     return sum;
@@ -134,19 +134,19 @@ inline WideInts add_fours(WideInts sum, __m512i u, const int8_t* s) {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum.v) : "v"(u), "m"(*(const int8_t(*)[4])s));
     return sum;
 }
-// w + 128 is unsigned, and Σ (w + 128) a − 128 Σ a = Σ w a. Weights are moved once for all rows.
+// w + 128 is unsigned, and Σ (w + 128) a − 128 Σ a = Σ w a. Weights are shifted once for all rows.
 inline WideBytes shift_to_unsigned(WideBytes w) { return {_mm512_xor_si512(w.v, _mm512_set1_epi8((char)0x80))}; }
-inline WideInts start(float of) { return {_mm512_set1_epi32(-128 * (int)of)}; }
-inline WideInts dot_signed(WideInts sum, WideBytes moved, __m512i a) { return add_fours(sum, moved.v, a); }
-inline WideInts dot_signed(WideInts sum, WideBytes moved, const int8_t* a) { return add_fours(sum, moved.v, a); }
+inline WideInts start(float total) { return {_mm512_set1_epi32(-128 * (int)total)}; }
+inline WideInts dot_signed(WideInts sum, WideBytes shifted, __m512i a) { return add_fours(sum, shifted.v, a); }
+inline WideInts dot_signed(WideInts sum, WideBytes shifted, const int8_t* a) { return add_fours(sum, shifted.v, a); }
 
 #else
 
-// |u · s| of a pair must fit 16 bits
+// the sum of a pair u · s must fit 16 bits
 inline WideInts add_fours(WideInts sum, __m512i u, __m512i s) {
-    __m512i found = _mm512_add_epi32(sum.v, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)));
-    asm("" : "+v"(found));
-    return {found};
+    __m512i result = _mm512_add_epi32(sum.v, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)));
+    asm("" : "+v"(result));
+    return {result};
 }
 inline WideInts add_fours(WideInts sum, __m512i u, const int8_t* s) { return add_fours(sum, u, four_of_all(s)); }
 inline WideBytes shift_to_unsigned(WideBytes w) { return w; }
@@ -158,8 +158,8 @@ inline WideInts dot_signed(WideInts sum, WideBytes w, const int8_t* a) { return 
 
 #endif
 
-inline WideInts dot_signed_minus(WideInts sum, WideBytes moved, const int8_t* a, char shift) {
-    return dot_signed(sum, moved, _mm512_sub_epi8(four_of_all(a), _mm512_set1_epi8(shift)));
+inline WideInts dot_signed_minus(WideInts sum, WideBytes shifted, const int8_t* a, char shift) {
+    return dot_signed(sum, shifted, _mm512_sub_epi8(four_of_all(a), _mm512_set1_epi8(shift)));
 }
 inline WideInts dot_unsigned(WideInts sum, WideBytes w, const int8_t* a) { return add_fours(sum, four_of_all(a), w.v); }
 

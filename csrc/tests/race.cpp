@@ -1,4 +1,4 @@
-// Engines and kernels in several threads of one process, each with a changing number of workers: every result must be what it is alone.
+// Engines and kernels in several threads of one process, each with a varying number of workers: results must equal the single-threaded ones.
 // For ThreadSanitizer (`make native-tsan`), without Python and without libgomp, whose synchronization it cannot see.
 //
 //     race SECONDS
@@ -19,8 +19,8 @@
 using namespace sightline;
 using Numbers = std::vector<float>;
 
-constexpr long WIDTH = 48, HEADS = 4, KV_HEADS = 2, DIM = 12, HIDDEN = 64, WORDS = 97, LAYERS = 2;
-constexpr long JOINED = (HEADS + 2 * KV_HEADS) * DIM, MOST = 200;
+constexpr long WIDTH = 48, HEADS = 4, KV_HEADS = 2, DIM = 12, HIDDEN = 64, VOCABULARY = 97, LAYERS = 2;
+constexpr long QKV_WIDTH = (HEADS + 2 * KV_HEADS) * DIM, MAX_POSITIONS = 200;
 
 static Numbers random_numbers(long count, unsigned seed) {
     std::mt19937 random(seed);
@@ -30,7 +30,7 @@ static Numbers random_numbers(long count, unsigned seed) {
     return numbers;
 }
 
-// ------------------------------------------------------------------------------------------------------------- an engine
+// ------------------------------------------------------------------------------------------------------------- engine
 
 struct Model {
     Engine engine;
@@ -40,12 +40,12 @@ struct Model {
 
     int matrix(Precision precision, long rows, long inputs, unsigned seed) {
         const long depth = (inputs + GROUP - 1) / GROUP * GROUP, tiles = (rows + 2 * TILE - 1) / (2 * TILE) * 2;
-        auto room = [&](long bytes) {
+        auto allocate = [&](long bytes) {
             memory.emplace_back(new uint8_t[bytes + 4096]());
             return (uint8_t*)(((uintptr_t)memory.back().get() + 63) & ~(uintptr_t)63);
         };
-        uint8_t* data = room(tiles * Packed::bytes_of(precision, depth));
-        uint8_t* scales = room(tiles * Packed::scale_bytes_of(precision, depth));
+        uint8_t* data = allocate(tiles * Packed::bytes_of(precision, depth));
+        uint8_t* scales = allocate(tiles * Packed::scale_bytes_of(precision, depth));
         engine.matrices.push_back({precision, rows, inputs, tiles, depth, data, scales});
         engine.max_inputs = std::max(engine.max_inputs, depth);
         const Numbers weights = random_numbers(rows * inputs, seed);
@@ -63,7 +63,7 @@ struct Model {
         add(op);
     }
     void add_layer(Precision precision, int layer) {
-        add_linear(0, 1, matrix(precision, JOINED, WIDTH, 10 + layer), [](Linear& op) { op.norm.kind = NormKind::rms; });
+        add_linear(0, 1, matrix(precision, QKV_WIDTH, WIDTH, 10 + layer), [](Linear& op) { op.norm.kind = NormKind::rms; });
         Attend attend;
         attend.input = 1, attend.output = 2, attend.layer = layer;
         attend.heads = HEADS, attend.kv_heads = KV_HEADS, attend.head_dim = DIM;
@@ -78,20 +78,20 @@ struct Model {
         add_linear(3, 0, matrix(precision, WIDTH, HIDDEN, 40 + layer), [](Linear& op) { op.accumulate = true; });
     }
     explicit Model(Precision precision) {
-        engine.widths = {WIDTH, JOINED, HEADS * DIM, HIDDEN};
-        engine.max_positions = MOST;
+        engine.widths = {WIDTH, QKV_WIDTH, HEADS * DIM, HIDDEN};
+        engine.max_positions = MAX_POSITIONS;
         Cache& cache = engine.cache;
         cache.half = precision != Precision::float32;
         for (int layer = 0; layer < LAYERS; layer++) {
             cache.kv_heads.push_back(KV_HEADS);
             cache.dims.push_back(DIM);
-            cache.offset.push_back(cache.numbers);
-            cache.numbers += 2L * BLOCK_POSITIONS * KV_HEADS * DIM;
+            cache.offset.push_back(cache.elements);
+            cache.elements += 2L * BLOCK_POSITIONS * KV_HEADS * DIM;
             engine.query_widths.push_back(HEADS * DIM);
         }
         engine.angles.push_back({(int)DIM / 2, frequencies.data(), 1.0f, {}});
         Embed embed;
-        embed.matrix = matrix(precision, WORDS, WIDTH, 5);
+        embed.matrix = matrix(precision, VOCABULARY, WIDTH, 5);
         add(embed);
         for (int layer = 0; layer < LAYERS; layer++) add_layer(precision, layer);
         add_linear(0, 0, 0, [](Linear& op) { op.logits = true; });
@@ -102,9 +102,9 @@ struct Model {
         const int slot = slot_of(engine.cache, sequence);
         std::vector<int32_t> slots(count, slot), positions(count);
         for (long n = 0; n < count; n++) positions[n] = (int32_t)(engine.cache.lengths[slot] + n);
-        const int32_t wanted = (int32_t)count - 1;
-        logits.resize(WORDS);
-        const Step step{count,         tokens,  slots.data(), positions.data(), nullptr, &wanted, 1,
+        const int32_t last_row = (int32_t)count - 1;
+        logits.resize(VOCABULARY);
+        const Step step{count,         tokens,  slots.data(), positions.data(), nullptr, &last_row, 1,
                         logits.data(), nullptr, nullptr,      nullptr,          0};
         check_step(engine, step);
         engine_kernels()->run(engine, step);
@@ -146,7 +146,7 @@ struct Model {
     }
 };
 
-// ------------------------------------------------------------------------------------------------------ kernels for training
+// ------------------------------------------------------------------------------------------------------ training kernels
 
 static Heads heads_of(Numbers& x, long heads, long time, long dim) { return {x.data(), heads * time * dim, time * dim, dim}; }
 
@@ -156,9 +156,9 @@ static Numbers train() {
     Numbers q = random_numbers(count, 1), k = random_numbers(count, 2), v = random_numbers(count, 3), gradient = random_numbers(count, 4);
     Numbers o(count), lse(batch * heads * time), dq(count), dk(count), dv(count), y(count), inverse(rows), dx(count), dgain(width), scratch(count);
     auto strided = [&](Numbers& x) { return heads_of(x, heads, time, dim); };
-    const AttentionShape attending{batch, heads, heads, time, time, dim, 0.25f, nullptr, nullptr};
-    kernels.attention(attending, strided(q), strided(k), strided(v), strided(o), lse.data());
-    kernels.attention_backward(attending, strided(q), strided(k), strided(v), strided(o), lse.data(), strided(gradient), strided(dq), strided(dk),
+    const AttentionShape shape{batch, heads, heads, time, time, dim, 0.25f, nullptr, nullptr};
+    kernels.attention(shape, strided(q), strided(k), strided(v), strided(o), lse.data());
+    kernels.attention_backward(shape, strided(q), strided(k), strided(v), strided(o), lse.data(), strided(gradient), strided(dq), strided(dk),
                            strided(dv));
     kernels.rms_norm(rows, width, o.data(), nullptr, 1e-5f, y.data(), inverse.data());
     kernels.rms_norm_backward(rows, width, o.data(), y.data(), inverse.data(), gradient.data(), dx.data(), dgain.data(), scratch.data());
@@ -166,15 +166,15 @@ static Numbers train() {
     kernels.activate_backward(Activation::silu, count, q.data(), v.data(), gradient.data(), dq.data(), dv.data());
     const Numbers angles = random_numbers(time * dim / 2, 5);
     kernels.rotate({batch, heads, time, dim, dim / 2, angles.data(), angles.data(), 0, 1.0f}, strided(k), strided(k));
-    Numbers straight(rows * rows), turned(width * width);
-    kernels.matmul({rows, rows, width, width, 1, 1, width, nullptr, straight.data(), rows}, q.data(), k.data());
-    kernels.matmul({width, width, rows, 1, width, width, 1, nullptr, turned.data(), width}, q.data(), k.data());
+    Numbers outer(rows * rows), inner(width * width);
+    kernels.matmul({rows, rows, width, width, 1, 1, width, nullptr, outer.data(), rows}, q.data(), k.data());
+    kernels.matmul({width, width, rows, 1, width, width, 1, nullptr, inner.data(), width}, q.data(), k.data());
     Numbers numbers;
-    for (const Numbers* part : {&o, &dq, &dk, &dv, &y, &dx, &dgain, &straight, &turned}) numbers.insert(numbers.end(), part->begin(), part->end());
+    for (const Numbers* part : {&o, &dq, &dk, &dv, &y, &dx, &dgain, &outer, &inner}) numbers.insert(numbers.end(), part->begin(), part->end());
     return numbers;
 }
 
-// --------------------------------------------------------------------------------------------- an OpenMP of new threads
+// --------------------------------------------------------------------------------------------- a minimal OpenMP
 
 thread_local int thread_number = 0, thread_count = 1;
 
@@ -189,17 +189,17 @@ static void openmp_parallel(void (*work)(void*), void* state, unsigned count, un
     thread_count = (int)count;
     work(state);
     thread_count = 1;
-    for (auto& one : workers) one.join();
+    for (auto& worker : workers) worker.join();
 }
 static int openmp_number() { return thread_number; }
 static int openmp_size() { return thread_count; }
 
-// ---------------------------------------------------------------------------------------------------------------- the race
+// ---------------------------------------------------------------------------------------------------------------- main
 
 struct Runner {
     const char* name;
     std::function<Numbers()> work;
-    std::vector<int> counts;  // of threads, one after the other
+    std::vector<int> counts;  // thread counts, used in turn
 };
 
 int main(int count, char** arguments) {
@@ -211,33 +211,33 @@ int main(int count, char** arguments) {
         {"int8", [&] { return bytes.generate(); }, {4}},
         {"int4", [&] { return nibbles.generate(); }, {1, 2, 3}},
         {"shared", [&] { return shared.generate(); }, {2}},
-        {"shared too", [&] { return shared.generate(); }, {3, 1}},
+        {"shared, second thread", [&] { return shared.generate(); }, {3, 1}},
         {"training", train, {1, 4}},
-        {"training too", train, {3}},
+        {"training, second thread", train, {3}},
     };
-    std::vector<Numbers> wanted;
-    for (const Runner& one : runners) wanted.push_back(one.work());
+    std::vector<Numbers> expected;
+    for (const Runner& runner : runners) expected.push_back(runner.work());
     using Clock = std::chrono::steady_clock;
     const Clock::time_point start = Clock::now();
-    auto passed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+    auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
     std::atomic<bool> wrong{false};
     std::vector<std::atomic<long>> done(runners.size());
     std::vector<std::thread> workers;
     for (size_t n = 0; n < runners.size(); n++)
         workers.emplace_back([&, n] {
-            const Runner& one = runners[n];
-            for (size_t turn = 0; passed() < seconds && !wrong; turn++) {
-                set_threads(one.counts[turn % one.counts.size()]);
-                if (one.work() != wanted[n]) {
-                    std::fprintf(stderr, "%s: wrong numbers\n", one.name);
+            const Runner& runner = runners[n];
+            for (size_t turn = 0; elapsed() < seconds && !wrong; turn++) {
+                set_threads(runner.counts[turn % runner.counts.size()]);
+                if (runner.work() != expected[n]) {
+                    std::fprintf(stderr, "%s: wrong result\n", runner.name);
                     wrong = true;
                 }
                 done[n]++;
             }
         });
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds / 2));  // the second half on OpenMP's threads
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds / 2));  // the second half runs on OpenMP threads
     use_openmp((void*)openmp_parallel, (void*)openmp_number, (void*)openmp_size);
-    for (auto& one : workers) one.join();
+    for (auto& worker : workers) worker.join();
     for (size_t n = 0; n < runners.size(); n++) std::printf("%s: %ld\n", runners[n].name, done[n].load());
     return wrong;
 }

@@ -1,4 +1,4 @@
-// y = act(x), or the gate y = act(x) ⊙ up, and its gradient, over whole tensors.
+// y = act(x), or gated y = act(x) ⊙ up, and the gradient, elementwise over whole tensors.
 #pragma once
 #include "simd/activations.h"
 #include "threads.h"
@@ -7,7 +7,7 @@
 namespace SIGHTLINE_ISA {
 using namespace sightline;
 
-// Those that have a gradient here: relu, gelu, gelu_tanh, silu. The Python border refuses the others.
+// Only activations with a gradient: relu, gelu, gelu_tanh, silu. The Python binding rejects the others.
 template <class Body>
 inline void with_activation(Activation activation, Body body) {
     if (activation == Activation::gelu) return body([](Floats x) { return gelu(x); });
@@ -16,12 +16,12 @@ inline void with_activation(Activation activation, Body body) {
     body([](Floats x) { return relu(x); });
 }
 
-constexpr long NUMBERS_PER_TASK = 1 << 14;
+constexpr long ELEMENTS_PER_TASK = 1 << 14;
 template <class Body>
 inline void parallel_for_vectors(long count, Body body) {
-    parallel_for((count + NUMBERS_PER_TASK - 1) / NUMBERS_PER_TASK, [&](long task) {
-        long start = task * NUMBERS_PER_TASK, many = count - start < NUMBERS_PER_TASK ? count - start : NUMBERS_PER_TASK;
-        for_each_vector(many, [&](long i, int n) { body(start + i, n); });
+    parallel_for((count + ELEMENTS_PER_TASK - 1) / ELEMENTS_PER_TASK, [&](long task) {
+        long start = task * ELEMENTS_PER_TASK, size = count - start < ELEMENTS_PER_TASK ? count - start : ELEMENTS_PER_TASK;
+        for_each_vector(size, [&](long i, int n) { body(start + i, n); });
     });
 }
 
@@ -37,10 +37,10 @@ inline void activate(Activation activation, long count, const float* x, const fl
 inline void activate_backward(Activation activation, long count, const float* x, const float* up, const float* gradient, float* dx, float* dup) {
     with_activation(activation, [&](auto act) {
         parallel_for_vectors(count, [&](long i, int n) {
-            ValueAndGradient here = act(load(x + i, n));
+            ValueAndGradient result = act(load(x + i, n));
             Floats dy = load(gradient + i, n);
-            if (up) store(dup + i, dy * here.value, n);
-            store(dx + i, (up ? dy * load(up + i, n) : dy) * here.gradient, n);
+            if (up) store(dup + i, dy * result.value, n);
+            store(dx + i, (up ? dy * load(up + i, n) : dy) * result.gradient, n);
         });
     });
 }

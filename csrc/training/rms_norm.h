@@ -10,7 +10,6 @@
 namespace SIGHTLINE_ISA {
 using namespace sightline;
 
-
 inline void rms_norm(long rows, long width, const float* x, const float* gain, float epsilon, float* y, float* inverse) {
     parallel_for((rows + RMS_ROWS_PER_TASK - 1) / RMS_ROWS_PER_TASK, [&](long task) {
         for (long row = task * RMS_ROWS_PER_TASK; row < rows && row < (task + 1) * RMS_ROWS_PER_TASK; row++) {
@@ -26,24 +25,24 @@ inline void rms_norm(long rows, long width, const float* x, const float* gain, f
     });
 }
 
-// `scratch` has room for one gain of each task; they are added in order, so the sum does not depend on the threads.
+// `scratch` holds one gain gradient per task; they are added in order, so the sum does not depend on the threads.
 inline void rms_norm_backward(long rows, long width, const float* x, const float* gain, const float* inverse, const float* gradient, float* dx,
                           float* dgain, float* scratch) {
     const long tasks = (rows + RMS_ROWS_PER_TASK - 1) / RMS_ROWS_PER_TASK;
     parallel_for(tasks, [&](long task) {
-        float* own = dgain ? scratch + task * width : nullptr;
-        if (own) std::memset(own, 0, width * sizeof(float));
+        float* task_dgain = dgain ? scratch + task * width : nullptr;
+        if (task_dgain) std::memset(task_dgain, 0, width * sizeof(float));
         for (long row = task * RMS_ROWS_PER_TASK; row < rows && row < (task + 1) * RMS_ROWS_PER_TASK; row++) {
-            const float *from = x + row * width, *down = gradient + row * width;
+            const float *from = x + row * width, *dy = gradient + row * width;
             const float r = inverse[row];
             Floats dots = zero();
-            auto wanted = [&](long i, int n) { return gain ? load(down + i, n) * load(gain + i, n) : load(down + i, n); };
-            for_each_vector(width, [&](long i, int n) { dots = fma(wanted(i, n), load(from + i, n), dots); });
+            auto scaled = [&](long i, int n) { return gain ? load(dy + i, n) * load(gain + i, n) : load(dy + i, n); };
+            for_each_vector(width, [&](long i, int n) { dots = fma(scaled(i, n), load(from + i, n), dots); });
             const float shrink = sum(dots) / width * r * r;
             for_each_vector(width, [&](long i, int n) {
-                Floats here = load(from + i, n);
-                store(dx + row * width + i, broadcast(r) * (wanted(i, n) - here * broadcast(shrink)), n);
-                if (own) store(own + i, fma(load(down + i, n) * here, broadcast(r), load(own + i, n)), n);
+                Floats value = load(from + i, n);
+                store(dx + row * width + i, broadcast(r) * (scaled(i, n) - value * broadcast(shrink)), n);
+                if (task_dgain) store(task_dgain + i, fma(load(dy + i, n) * value, broadcast(r), load(task_dgain + i, n)), n);
             });
         }
     });

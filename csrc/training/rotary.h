@@ -1,4 +1,4 @@
-// RoPE: each pair is rotated by its angle; numbers beyond the rotated ones are copied. The gradient is the rotation by −angle.
+// RoPE: each pair is rotated by its angle; elements past the rotated ones are copied. The gradient is the rotation by −angle.
 #pragma once
 #include "simd/vectors.h"
 #include "threads.h"
@@ -15,9 +15,9 @@ inline void rotate(const Rotation& by, Heads x, Heads y) {
             const float* from = x.at(b, h, t);
             float* to = y.at(b, h, t);
             for_each_vector(by.pairs, [&](long i, int n) {
-                Floats one = load(from + i, n), other = load(from + by.pairs + i, n), cosine = load(c + i, n), sine = load(s + i, n) * broadcast(by.direction);
-                store(to + i, one * cosine - other * sine, n);
-                store(to + by.pairs + i, other * cosine + one * sine, n);
+                Floats left = load(from + i, n), right = load(from + by.pairs + i, n), cosine = load(c + i, n), sine = load(s + i, n) * broadcast(by.direction);
+                store(to + i, left * cosine - right * sine, n);
+                store(to + by.pairs + i, right * cosine + left * sine, n);
             });
             for (long i = 2 * by.pairs; i < by.dim; i++) to[i] = from[i];
         }

@@ -220,5 +220,5 @@ def pair_runner(transformer: Transformer, precision: Precision = "float32") -> P
     """An encoder–decoder, packed for the engine."""
     native = NativeEncoder.of(transformer, precision)
     engine = NativeEngine.packing(decoder_program(transformer), precision)
-    engine.look_at(native.engine)
+    engine.set_encoder(native.engine)
     return PairRunner(LazyTransformer.of(transformer), native, engine)

@@ -131,9 +131,9 @@ class NativeEngine:
             engine.notes += matrices.damage_notes(one.name, packed[number], *damage)
         return engine
 
-    def look_at(self, encoder: NativeEngine) -> None:
+    def set_encoder(self, encoder: NativeEngine) -> None:
         """Let cross-attention read the encoder's cache. Both engines share one lock from now on."""
-        self.engine.look_at(encoder.engine)
+        self.engine.set_encoder(encoder.engine)
         self.lock = encoder.lock
 
     @property

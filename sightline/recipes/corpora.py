@@ -12,10 +12,16 @@ from sightline.files.checkpoint_files import printable_name
 from sightline.recipes.plays import works
 from sightline.terminal.progress import Report, reporting
 from sightline.text.training.words import tokenizer_config
-from sightline.training.data.chunk_encoders import FILES, Encoder, of_bpe, of_characters, of_model
+from sightline.training.data.chunk_encoders import (
+    FILES,
+    Encoder,
+    bpe_encoder,
+    character_encoder,
+    model_encoder,
+)
 from sightline.training.data.documents import documents, examine
 from sightline.training.data.packed import SHEET, TRAIN, VALIDATION, Tokens, read_sheet
-from sightline.training.data.prepare import Plan, cached, sources, wrong
+from sightline.training.data.prepare import Plan, cached, find_damage, sources
 
 __all__ = [
     "Prepared",
@@ -84,11 +90,11 @@ def encoder_for(plan: Plan, tokenizer: str, *, vocab: int = 8000, progress: Repo
             for part in documents(source, plan.separator)
             if part is not None
         )
-        return of_characters(found)
+        return character_encoder(found)
     return (
-        of_bpe([source.path for source in plan.files], vocab, progress)
+        bpe_encoder([source.path for source in plan.files], vocab, progress)
         if tokenizer == "bpe"
-        else of_model(tokenizer)
+        else model_encoder(tokenizer)
     )
 
 
@@ -102,14 +108,14 @@ def prepared_folder(folder: Path) -> Prepared:
             expected="one of sightline data prepare",
             fix=AGAIN,
         )
-    if fault := wrong(folder):
+    if fault := find_damage(folder):
         raise InputError(
             f"{printable_name(folder)}: {fault}", expected="the files as they were made", fix=AGAIN
         )
     names = [name for name in (TRAIN, VALIDATION) if name in sheet["sha256"]]
     tokens = {
         name: Tokens.open(
-            folder / name, dtype=sheet["dtype"], vocab_size=sheet["vocab_size"], least=2
+            folder / name, dtype=sheet["dtype"], vocab_size=sheet["vocab_size"], min_tokens=2
         )
         for name in names
     }

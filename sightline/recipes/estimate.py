@@ -83,7 +83,7 @@ def estimate(job: Job, *, timed: int = TIMED) -> Estimate:
         source=None
         if batches[0].source is None
         else mean([batch.source.shape[1] for batch in batches if batch.source is not None]),
-        tokens=mean([batch.read for batch in batches]),
+        tokens=mean([batch.input_tokens for batch in batches]),
         step_seconds=step_seconds,
         evaluations=count // config.eval_every + bool(count % config.eval_every),
         evaluation_seconds=evaluation,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sightline.checkpoints.sources.catalogue import CatalogueEntry, File, Package
 from sightline.checkpoints.sources.directories import home
-from sightline.checkpoints.sources.fetch import install, intact, locked
+from sightline.checkpoints.sources.fetch import install, is_intact, locked
 from sightline.terminal.progress import Report, reporting
 
 HELD_OUT = ("macbeth", "tempest", "twelfth_night", "john")
@@ -177,9 +177,9 @@ ENTRY = CatalogueEntry(
 def works(progress: Report | None = None) -> tuple[list[Path], list[Path]]:
     """The files to learn from and those held out; fetched once, each with its sha256."""
     place = home() / "texts" / ENTRY.name
-    if not intact(ENTRY, place):
+    if not is_intact(ENTRY, place):
         with reporting(progress) as report, locked(ENTRY, report):
-            if not intact(ENTRY, place):
+            if not is_intact(ENTRY, place):
                 install(ENTRY, place, report)
     names = [name for name, _, _ in WORKS if name not in HELD_OUT]
     return [place / f"{name}.txt" for name in names], [place / f"{name}.txt" for name in HELD_OUT]

@@ -39,7 +39,7 @@ def validate(state: TrainState, task: Task, *, stop: Callable[[], bool] = lambda
         for batch in held_out_batches(state, task):
             if state.group.any(stop()):
                 return math.nan
-            own_rows = batch.share(state.group.rank, state.group.world_size).to(
+            own_rows = batch.shard(state.group.rank, state.group.world_size).to(
                 state.transformer.device
             )
             _, nll = state.objective(own_rows)

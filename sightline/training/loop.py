@@ -124,7 +124,7 @@ class TrainState:
                 loss_and_norm[0],
                 lr,
                 loss_and_norm[1],
-                batch.read / took,
+                batch.input_tokens / took,
                 self._seconds_left(),
                 mfu,
                 not is_finite,
@@ -160,9 +160,9 @@ class TrainState:
         group = self.group
         total = torch.zeros((), dtype=torch.float64)
         count = max(1, batch.count)
-        own_rows = batch.share(group.rank, group.world_size).to(self.transformer.device)
+        own_rows = batch.shard(group.rank, group.world_size).to(self.transformer.device)
         parts = list(
-            own_rows.parts(min(config.accumulate, max(1, batch.rows // group.world_size)))
+            own_rows.microbatches(min(config.accumulate, max(1, batch.rows // group.world_size)))
         )  # the same number on every process
         for n, part in enumerate(parts):
             if n and group.world_size == 1 and stop():

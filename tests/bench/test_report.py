@@ -63,7 +63,7 @@ def test_works_that_were_not_run_keep_their_lines() -> None:
         "rounds": 3,
     }
     now = {"rows": [{"work": "decode", "n": 4}], "rounds": 9, "measured": {"gpt2 int8, decode": 5}}
-    found = report.merged(before, now, ("decode", "translate", "streams"))
+    found = report.merge(before, now, ("decode", "translate", "streams"))
     assert found["measured"] == {"gpt2 int8, prefill": 1, "gpt2 int8, decode": 5}
     assert found["rows"] == [ROW.plain() | {"work": "prefill"}, {"work": "decode", "n": 4}]
     assert found["rounds"] == 9
@@ -89,7 +89,7 @@ def test_the_results_and_the_figure_are_written(tmp_path) -> None:
 
 
 def test_a_try_of_few_rounds_is_not_kept_among_the_results() -> None:
-    assert report.place(4).parent != report.place(5).parent == report.RESULTS
+    assert report.results_path(4).parent != report.results_path(5).parent == report.RESULTS
 
 
 def test_goals_are_those_that_were_promised() -> None:

@@ -32,7 +32,7 @@ def test_a_cached_model_needs_no_network(place: Path) -> None:
     assert resolve(f"owner/name@{COMMIT}").path == folder
     fails(
         "owner/other",
-        "owner/other is not in the cache of the hub and HF_HUB_OFFLINE forbids the network",
+        "owner/other is not in the hub cache and HF_HUB_OFFLINE disables the network",
         "copy the model's folder",
     )
 
@@ -40,7 +40,7 @@ def test_a_cached_model_needs_no_network(place: Path) -> None:
 def test_a_cached_revision(place: Path) -> None:
     folder = cache(place, ref="refs/pr/1", commit="f" * 40)
     assert resolve("owner/name@refs/pr/1") == Resolved("folder", folder, "owner/name@refs/pr/1")
-    fails("owner/name", "is not in the cache")
+    fails("owner/name", "is not in the hub cache")
 
 
 def test_a_cached_model_with_a_shard_missing_is_not_used(place: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_cached_model_with_a_shard_missing_is_not_used(place: Path) -> None:
         "tokenizer.json": b"{}",
     }
     folder = cache(place, files=files)
-    fails("owner/name", "is not in the cache")
+    fails("owner/name", "is not in the hub cache")
     (folder / "model-2.safetensors").write_bytes(b"x")
     assert resolve("owner/name").path == folder
 
@@ -62,12 +62,12 @@ def test_a_cached_model_with_a_shard_missing_is_not_used(place: Path) -> None:
 @pytest.mark.parametrize("index", [b"", b"[]", b'{"weight_map": 3}', b"[" * 100_000])
 def test_an_index_of_rubbish(place: Path, index: bytes) -> None:
     cache(place, files={**FILES, "model.safetensors.index.json": index})
-    fails("owner/name", "is not in the cache")
+    fails("owner/name", "is not in the hub cache")
 
 
 def test_a_ref_that_leads_elsewhere_is_not_followed(place: Path) -> None:
     cache(place, commit="../../../mine")
-    fails("owner/name", "is not in the cache")
+    fails("owner/name", "is not in the hub cache")
 
 
 def test_hf_home_is_honoured_by_a_real_process(place: Path) -> None:

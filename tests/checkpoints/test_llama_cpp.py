@@ -30,7 +30,7 @@ ENCODERS = ("bert", "roberta", "distilbert", "modernbert", "t5encoder")
 COMPARED = [name for name in MODELS if name != "phi3 window"]  # a window that llama.cpp leaves out
 
 pytestmark = pytest.mark.skipif(
-    not peers.version("llama.cpp"), reason=f"llama.cpp: {peers.missing('llama.cpp')}"
+    not peers.version("llama.cpp"), reason=f"llama.cpp: {peers.missing_reason('llama.cpp')}"
 )
 
 

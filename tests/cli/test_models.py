@@ -156,14 +156,14 @@ MISTAKES = {
     "models nonsense": "sightline models has no command 'nonsense'. Fix: use one of get, remove, where",
     "models get": 'Command "models get" parameter NAME requires an argument. Fix: see sightline models get --help',
     "models get wheel wheel": "too many arguments: wheel. Fix: see sightline models get --help",
-    "models get whel": "no model of the catalogue is called 'whel'. Fix: did you mean 'wheel'?",
+    "models get whel": "no model in the catalogue is called 'whel'. Fix: did you mean 'wheel'?",
     "models get wheel --pickles": "--pickles for a model of the catalogue; expected OWNER/NAME of the hub. Fix: leave --pickles out",
     "models get ../x": "'../x' is not a hub id; expected OWNER/NAME or OWNER/NAME@REVISION. Fix: check the spelling",
     "models where wheel": "wheel is not on this disk. Fix: sightline models get wheel",
     "models where owner/name": "owner/name is not on this disk. Fix: sightline models get owner/name",
     "models remove wheel": "wheel is not on this disk. Fix: sightline models shows what is",
     "models remove owner/name": "owner/name lies in the cache of the hub. Fix: hf cache rm model/owner/name",
-    "models get owner/name": "owner/name is not in the cache of the hub and SIGHTLINE_OFFLINE forbids the network."
+    "models get owner/name": "owner/name is not in the hub cache and SIGHTLINE_OFFLINE disables the network."
     " Fix: unset SIGHTLINE_OFFLINE, or copy the model's folder to this machine and give its path",
     "models --jsn": "Unknown option: --jsn. Fix: did you mean --json?",
 }

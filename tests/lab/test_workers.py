@@ -39,7 +39,7 @@ def test_a_run_that_lacks_its_data_offline_ends_in_one_line_and_keeps_what_was_m
     line = capsys.readouterr().err.strip()
     assert "\n" not in line
     assert line.startswith("error: softmax-saturation, part trained-16.scaled.steps-60.seed-")
-    assert "HF_HUB_OFFLINE forbids the network. Fix: unset HF_HUB_OFFLINE" in line
+    assert "HF_HUB_OFFLINE disables the network. Fix: unset HF_HUB_OFFLINE" in line
     assert read_result(path).parts == before
 
 

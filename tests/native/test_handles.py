@@ -53,13 +53,13 @@ def test_a_forgotten_sequence_is_refused_though_its_place_is_taken(engine) -> No
     engine.run([Rows(old, PROMPT)])
     engine.forget(old)
     for use in uses(engine, old):
-        with pytest.raises(InputError, match="forgotten"):
+        with pytest.raises(InputError, match="freed"):
             use()
     new = engine.begin()
     assert new != old
     before = engine.run([Rows(new, PROMPT, len(PROMPT))])
     for use in uses(engine, old):
-        with pytest.raises(InputError, match="forgotten"):
+        with pytest.raises(InputError, match="freed"):
             use()
     assert engine.length(new) == len(PROMPT)
     engine.truncate(new, 0)
@@ -117,7 +117,7 @@ def test_positions_beyond_a_table_are_refused(name) -> None:
 def test_lengths_layers_and_room_that_do_not_fit_are_refused(engine) -> None:
     sequence = engine.begin()
     engine.run([Rows(sequence, PROMPT)])
-    with pytest.raises(InputError, match="cut to -1"):
+    with pytest.raises(InputError, match="truncated to -1"):
         engine.truncate(sequence, -1)
     with pytest.raises(InputError, match="layer 9"):
         engine.engine.read_cache(sequence, 9, torch.empty(4, 1, 6), torch.empty(4, 1, 6))
@@ -185,7 +185,7 @@ def test_a_decoder_refuses_sources_that_are_not_there() -> None:
     cache.close()
     with pytest.raises(InputError, match="closed"):
         twin.hidden(given["tokens"], cache=cache)
-    with pytest.raises(InputError, match="forgotten"):
+    with pytest.raises(InputError, match="freed"):
         twin.engine.hidden([twin.engine.begin()], token, sources=[source])
     assert twin.native.engine.cache_bytes == 0
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import sightline as sl
+from sightline.cli.main import main
+from sightline.errors import ConfigError
 from sightline.recipes.bert_tiny import MASK, BertTiny
 from sightline.training.data.batch import IGNORED
 from sightline.training.data.masked import MaskedText
@@ -126,6 +128,40 @@ class Bigrams:
         right = row[at + 1] if at + 1 < len(row) else self.mask
         score = self.log_alone if left == self.mask else self.log_next[left]
         return int(np.argmax(score if right == self.mask else score + self.log_next[:, right]))
+
+
+def test_prepared_data_with_a_tokenizer_of_its_own(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer, data = str(tmp_path / "tokenizer"), str(tmp_path / "data")
+    assert (
+        main(["tokenizer", "train", str(text), "--vocab", "300", "--uncased", "--out", tokenizer])
+        == 0
+    )
+    assert (
+        main(
+            [
+                "data",
+                "prepare",
+                str(text),
+                "--out",
+                data,
+                "--tokenizer",
+                tokenizer,
+                "--document-separator",
+                r"\n",
+            ]
+        )
+        == 0
+    )
+    capsys.readouterr()
+    tiny = {"width": 16, "layers": 1, "heads": 2, "context": 16, "batch": 2, "steps": 2}
+    run(BertTiny(data=Path(data), **tiny), tmp_path / "run")
+    filler = sl.load(tmp_path / "run" / "model")
+    upper = filler.fill("The CAT sat on ___")
+    assert upper[0].candidates == filler.fill("the cat sat on [MASK]")[0].candidates
+    with pytest.raises(ConfigError, match="both text and data"):
+        BertTiny(data=Path(data), text=text, **tiny).job()
 
 
 def test_the_filler_by_hand() -> None:

@@ -132,7 +132,7 @@ def test_a_folder_that_was_changed(folder: Path) -> None:
     tokens.tofile(folder / "train.tokens")
     with pytest.raises(
         InputError,
-        match=r"train.tokens was changed or cut short; expected the files as they were made. Fix: prepare it",
+        match=r"train.tokens was changed or truncated; expected the files as they were made. Fix: prepare it",
     ):
         prepared_folder(folder)
     (folder / "train.tokens").unlink()
@@ -198,7 +198,7 @@ def test_pairs_of_either_kind() -> None:
         ("", r"pairs.tsv: is empty"),
         (b"a\tb\0\n", r"pairs.tsv: byte 3 is zero"),
         ("a\tb\n".encode("utf-16"), r"pairs.tsv: is UTF-16"),
-        (b"na\xefve\tx\n", r"pairs.tsv: byte 2 is no UTF-8"),
+        (b"na\xefve\tx\n", r"pairs.tsv: byte 2 is not UTF-8"),
     ],
 )
 def test_bad_pairs(data: str | bytes, said: str) -> None:

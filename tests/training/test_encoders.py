@@ -1,4 +1,4 @@
-"""Encoders: a text in parts is the text as a whole."""
+"""Encoders: a text encoded in chunks has the tokens of the whole text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.training.subwords import save_tokenizer, train_tokenizer
 from sightline.text.training.words import character_tokenizer
-from sightline.training.data.chunk_encoders import Encoder, cut, of_bpe, of_characters, of_model
+from sightline.training.data.chunk_encoders import (
+    Encoder,
+    bpe_encoder,
+    character_encoder,
+    cut,
+    model_encoder,
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +40,18 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def metaspace(book: Path, folder: Path) -> Path:
-    """A tokenizer that puts a space before each text, as Llama 2's does."""
-    made = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    """A tokenizer that prepends a space to each text, like Llama 2's."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>"], show_progress=False)
-    made.train([str(book)], trainer)
+    tokenizer.train([str(book)], trainer)
     folder.mkdir()
-    made.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
 def unigram(book: Path, folder: Path) -> Path:
-    """SentencePiece's own."""
+    """A SentencePiece unigram model."""
     folder.mkdir()
     sentencepiece.SentencePieceTrainer.train(
         input=str(book),
@@ -60,10 +66,10 @@ def unigram(book: Path, folder: Path) -> Path:
 @pytest.fixture(scope="module", params=["bpe", "metaspace", "sentencepiece"])
 def encoder(book: Path, request: pytest.FixtureRequest) -> Encoder:
     if request.param == "bpe":
-        return of_model(
+        return model_encoder(
             str(save_tokenizer(train_tokenizer([book], vocab_size=400), book.parent / "bpe"))
         )
-    return of_model(
+    return model_encoder(
         str(
             {"metaspace": metaspace, "sentencepiece": unigram}[request.param](
                 book, book.parent / request.param
@@ -73,17 +79,17 @@ def encoder(book: Path, request: pytest.FixtureRequest) -> Encoder:
 
 
 @pytest.mark.parametrize("size", [50, 700])
-def test_parts_are_the_whole(book: Path, encoder: Encoder, size: int) -> None:
-    """encode(a ++ b) = encode(a) ++ encode(b), wherever a text with words in it is cut."""
+def test_chunks_encode_like_the_whole_text(book: Path, encoder: Encoder, size: int) -> None:
+    """encode(a ++ b) = encode(a) ++ encode(b), wherever `cut` cuts a text of words."""
     text = book.read_text(encoding="utf-8")[:8000]
-    found: list[int] = []
+    ids: list[int] = []
     rest, first = "", True
     for at in range(0, len(text), size):
         part, rest = cut(rest + text[at : at + size])
-        found += [int(id) for id in encoder.part(part, first=first)]
+        ids += [int(id) for id in encoder.encode_chunk(part, first=first)]
         first = False
-    found += [int(id) for id in encoder.part(rest, first=first)]
-    assert found == list(encoder.part(text, first=True))
+    ids += [int(id) for id in encoder.encode_chunk(rest, first=first)]
+    assert ids == list(encoder.encode_chunk(text, first=True))
 
 
 @given(text=st.text(max_size=80), keep=st.integers(0, 10))
@@ -93,7 +99,7 @@ def test_a_cut_loses_nothing(text: str, keep: int) -> None:
     assert len(rest) >= min(keep, len(text))
 
 
-def test_where_a_cut_is() -> None:
+def test_cuts_are_before_spaces() -> None:
     assert cut("one two, three") == ("one", " two, three")
     assert cut("one two three.  ") == ("one two", " three.  ")
     assert cut("one\ntwo.") == ("one", "\ntwo.")
@@ -103,16 +109,21 @@ def test_where_a_cut_is() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(learned=st.text(min_size=1, max_size=40), text=st.text(max_size=40))
-def test_characters_are_the_librarys(learned: str, text: str) -> None:
-    """The table gives what the tokenizer beside the data gives, also for characters that it never
-    saw."""
-    ours, theirs = of_characters([learned]), character_tokenizer([learned])
-    assert list(ours.part(text, first=True)) == theirs.encode(text, add_special_tokens=False).ids
+def test_the_character_table_matches_the_tokenizers_library(learned: str, text: str) -> None:
+    """Also for characters outside the vocabulary."""
+    ours, theirs = character_encoder([learned]), character_tokenizer([learned])
+    assert (
+        list(ours.encode_chunk(text, first=True))
+        == theirs.encode(text, add_special_tokens=False).ids
+    )
     assert ours.vocab_size == theirs.get_vocab_size()
 
 
-def test_what_a_learned_one_writes(book: Path, tmp_path: Path) -> None:
-    for encoder in (of_bpe([book], 400), of_characters([book.read_text(encoding="utf-8")])):
+def test_trained_encoders_write_tokenizer_files(book: Path, tmp_path: Path) -> None:
+    for encoder in (
+        bpe_encoder([book], 400),
+        character_encoder([book.read_text(encoding="utf-8")]),
+    ):
         folder = tmp_path / encoder.kind
         folder.mkdir()
         for name, data in encoder.files.items():
@@ -121,13 +132,13 @@ def test_what_a_learned_one_writes(book: Path, tmp_path: Path) -> None:
         assert opened is not None
         assert (opened.eos, opened.vocab_size) == (encoder.end, encoder.vocab_size)
         text = "the cat 猫 <|endoftext|>"
-        assert opened.encode(text) == [int(id) for id in encoder.part(text, first=True)]
+        assert opened.encode(text) == [int(id) for id in encoder.encode_chunk(text, first=True)]
         assert encoder.end not in opened.encode(text)
-    assert of_bpe([book], 400).sha256 != of_bpe([book], 401).sha256
+    assert bpe_encoder([book], 400).sha256 != bpe_encoder([book], 401).sha256
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"has no tokenizer; expected characters, bpe, or a folder"
     ):
-        of_model(str(tmp_path))
+        model_encoder(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Texts and labels: read, refused by line, and made into batches."""
+"""Labelled texts: reading, errors by line, and batches."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from sightline.errors import InputError
 from sightline.training.data.labelled import Examples, Labelled, read_labelled
 
 
-def written(place: Path, name: str, text: str) -> Path:
+def write(place: Path, name: str, text: str) -> Path:
     (place / name).write_text(text, encoding="utf-8", newline="")
     return place / name
 
 
-def test_both_formats_say_the_same(tmp_path: Path) -> None:
-    table = written(
+def test_csv_and_jsonl_give_the_same_examples(tmp_path: Path) -> None:
+    table = write(
         tmp_path,
         "a.csv",
         '\ufefftext,label,id\r\n"What, a ""film""!\nTruly.",good,1\r\nToo long.,bad,2\r\nWell.,good,3\r\n',
     )
-    lines = written(
+    lines = write(
         tmp_path,
         "a.jsonl",
         '{"text": "What, a \\"film\\"!\\nTruly.", "label": "good"}\n\n{"label": "bad", "text": "Too long."}\n{"text": "Well.", "label": "good"}\n',
     )
-    for found in (read_labelled(table), read_labelled(lines)):
-        assert found.texts == ['What, a "film"!\nTruly.', "Too long.", "Well."]
-        assert found.labels == ["good", "bad", "good"]
-        assert found.names == ["bad", "good"]
+    for examples in (read_labelled(table), read_labelled(lines)):
+        assert examples.texts == ['What, a "film"!\nTruly.', "Too long.", "Well."]
+        assert examples.labels == ["good", "bad", "good"]
+        assert examples.names == ["bad", "good"]
 
 
-def test_labels_are_sorted_as_people_would() -> None:
+def test_numeric_labels_are_sorted_by_value() -> None:
     assert Examples(["x"] * 4, ["10", "9", "b", "a"]).names == ["9", "10", "a", "b"]
 
 
@@ -63,12 +63,12 @@ def test_labels_are_sorted_as_people_would() -> None:
         ("a.txt", "text,label\n", "expected a .csv or .jsonl file"),
     ],
 )
-def test_bad_rows_are_named(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_errors_name_the_line(name: str, text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
-        read_labelled(written(tmp_path, name, text))
+        read_labelled(write(tmp_path, name, text))
 
 
-def test_files_that_are_no_text(tmp_path: Path) -> None:
+def test_files_that_are_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("text,label\nä,b\n".encode("latin-1"))
     with pytest.raises(InputError, match="not UTF-8"):
         read_labelled(tmp_path / "a.csv")
@@ -83,9 +83,9 @@ def task(seed: int = 0) -> Labelled:
 
 
 def test_batches_hold_rows_with_their_labels() -> None:
-    made, seen = task(), list[int]()
-    for step in range(made.epoch_batches):
-        batch = made.batch(step)
+    labelled, seen = task(), list[int]()
+    for step in range(labelled.epoch_batches):
+        batch = labelled.batch(step)
         assert batch.tokens.numel() <= 64
         assert batch.count == len(batch.targets) == batch.rows
         for row, label in zip(batch.tokens, batch.targets, strict=True):
@@ -109,11 +109,11 @@ def test_a_step_is_a_function_of_the_seed() -> None:
 
 def test_every_tenth_is_held_out() -> None:
     examples = Examples([str(n) for n in range(25)], ["a"] * 25)
-    train, held = examples.parted(10)
+    train, held = examples.hold_out(10)
     assert held.texts == ["9", "19"]
     assert len(train) == 23
 
 
-def test_nothing_to_learn() -> None:
+def test_empty_rows_are_refused() -> None:
     with pytest.raises(InputError, match="no text with any tokens"):
         Labelled([[], []], [0, 1], 0, 64, 0)

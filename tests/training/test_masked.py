@@ -1,4 +1,4 @@
-"""What is hidden: how much, by which unit, and the same again."""
+"""Masking: the shares, the units, and reproducible draws."""
 
 from __future__ import annotations
 
@@ -31,66 +31,66 @@ def tokens(count: int = 2000, seed: int = 0, *, below: int = MASK) -> Tokens:
 def task(
     unit: str = "token", *, seed: int = 3, share: float = 0.15, context: int = 50
 ) -> MaskedText:
-    begins = np.arange(VOCAB) % 3 != 0  # every third token goes on with the word before it
+    begins = np.arange(VOCAB) % 3 != 0  # every third token continues a word
     text = PackedText(tokens(), tokens(500, 1), context, 4, seed)
     return MaskedText(text, MASK, VOCAB, special=SPECIAL, unit=unit, begins=begins, share=share)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("unit", ["token", "word", "span"])
 def test_fifteen_percent_and_eighty_ten_ten(unit: str) -> None:
-    made = task(unit)
+    masked = task(unit)
     seen, hidden, same, other = 0, 0, 0, 0
     for step in range(200):
-        plain, batch = made.text.batch(step), made.batch(step)
-        asked = batch.targets != IGNORED
-        assert torch.equal(batch.targets[asked], plain.tokens[asked])
-        assert torch.equal(batch.tokens[~asked], plain.tokens[~asked])
-        assert batch.count == int(asked.sum())
+        plain, batch = masked.text.batch(step), masked.batch(step)
+        selected = batch.targets != IGNORED
+        assert torch.equal(batch.targets[selected], plain.tokens[selected])
+        assert torch.equal(batch.tokens[~selected], plain.tokens[~selected])
+        assert batch.count == int(selected.sum())
         assert not np.isin(batch.targets.numpy(), [*SPECIAL, MASK]).any()
         free = ~torch.isin(plain.tokens, torch.tensor(sorted(SPECIAL)))
         budget = (0.15 * free.sum(1)).round()
-        assert bool((asked.sum(1) <= budget).all())
-        assert unit != "token" or bool((asked.sum(1) == budget).all())
-        replaced = batch.tokens[asked]
+        assert bool((selected.sum(1) <= budget).all())
+        assert unit != "token" or bool((selected.sum(1) == budget).all())
+        replaced = batch.tokens[selected]
         seen += int(free.sum())
         hidden += int((replaced == MASK).sum())
-        same += int((replaced == batch.targets[asked]).sum())
-        new = replaced[(replaced != MASK) & (replaced != batch.targets[asked])]
+        same += int((replaced == batch.targets[selected]).sum())
+        new = replaced[(replaced != MASK) & (replaced != batch.targets[selected])]
         other += len(new)
         assert not np.isin(new.numpy(), sorted(SPECIAL)).any()
-    asked_for = hidden + same + other
-    assert asked_for / seen == pytest.approx(0.15, abs=0.02)
-    assert hidden / asked_for == pytest.approx(0.8, abs=0.03)
-    assert other / asked_for == pytest.approx(0.1, abs=0.03)
+    targets = hidden + same + other
+    assert targets / seen == pytest.approx(0.15, abs=0.02)
+    assert hidden / targets == pytest.approx(0.8, abs=0.03)
+    assert other / targets == pytest.approx(0.1, abs=0.03)
 
 
 def test_whole_words() -> None:
-    """A token that goes on with a word is asked for if and only if the token before it is."""
-    made = task("word")
+    """A token that goes on with a word is selected for if and only if the token before it is."""
+    masked = task("word")
     for step in range(30):
-        plain, asked = (
-            made.text.batch(step).tokens.numpy(),
-            made.batch(step).targets.numpy() != IGNORED,
+        plain, selected = (
+            masked.text.batch(step).tokens.numpy(),
+            masked.batch(step).targets.numpy() != IGNORED,
         )
         special = np.isin(plain, sorted(SPECIAL))
-        goes_on = (plain[:, 1:] % 3 == 0) & ~special[:, 1:] & ~special[:, :-1]
-        assert (asked[:, 1:] == asked[:, :-1])[goes_on].all()
+        continues = (plain[:, 1:] % 3 == 0) & ~special[:, 1:] & ~special[:, :-1]
+        assert (selected[:, 1:] == selected[:, :-1])[continues].all()
 
 
 def test_spans_are_longer_than_chance_and_not_too_long() -> None:
     runs: dict[str, list[int]] = {"token": [], "span": []}
-    for unit, found in runs.items():
-        made = task(unit, context=200)
+    for unit, lengths in runs.items():
+        masked = task(unit, context=200)
         for step in range(30):
-            for row in made.batch(step).targets.numpy() != IGNORED:
+            for row in masked.batch(step).targets.numpy() != IGNORED:
                 edges = np.flatnonzero(np.diff(np.concatenate(([0], row.astype(int), [0]))))
-                found += list(edges[1::2] - edges[::2])
+                lengths += list(edges[1::2] - edges[::2])
     assert np.mean(runs["span"]) > 2 * np.mean(runs["token"])
-    assert max(runs["span"]) <= 3 * LONGEST_SPAN  # neighbours may both be chosen
+    assert max(runs["span"]) <= 3 * LONGEST_SPAN  # adjacent spans may both be selected
 
 
 @pytest.mark.parametrize("unit", ["token", "word", "span"])
-def test_draws_belong_to_seed_and_sample(unit: str) -> None:
+def test_draws_depend_on_the_seed_and_the_sample_only(unit: str) -> None:
     one, again, other = task(unit), task(unit), task(unit, seed=4)
     for step in (17, 3, 17):
         a, b = one.batch(step), again.batch(step)
@@ -99,34 +99,34 @@ def test_draws_belong_to_seed_and_sample(unit: str) -> None:
     assert not torch.equal(one.batch(3).targets, other.batch(3).targets)
     epochs = one.text.epoch_batches
     rows = {tuple(row) for step in range(3 * epochs) for row in one.batch(step).tokens.tolist()}
-    assert len(rows) > 2.5 * epochs * one.text.rows  # another epoch hides other tokens
+    assert len(rows) > 2.5 * epochs * one.text.rows  # each epoch masks other tokens
     first, second = ([batch.tokens for batch in one.validation()] for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert sum(len(x) for x in first) == 9
 
 
-def test_fingerprints_tell() -> None:
-    marks = {
+def test_fingerprints_differ_by_setting() -> None:
+    fingerprints = {
         task().fingerprint,
         task("word").fingerprint,
         task("span").fingerprint,
         task(seed=9).fingerprint,
         task(share=0.3).fingerprint,
     }
-    assert len(marks) == 5
+    assert len(fingerprints) == 5
 
 
-def test_rows_of_special_tokens_are_left_alone() -> None:
-    made = MaskedText(
+def test_rows_of_special_tokens_are_not_masked() -> None:
+    masked = MaskedText(
         PackedText(tokens(300, below=1), None, 10, 2, 0), MASK, VOCAB, special=SPECIAL
     )
-    batch = made.batch(0)
+    batch = masked.batch(0)
     assert not batch.tokens.any()
     assert bool((batch.targets == IGNORED).all())
     assert batch.count == 1
 
 
-def test_where_words_begin(tmp_path: Path) -> None:
+def test_word_beginnings(tmp_path: Path) -> None:
     for place, make in (("w", word_pieces), ("b", byte_pieces)):
         make(tmp_path / place)
     words, pieces = (Tokenizer.from_folder(tmp_path / place) for place in ("w", "b"))
@@ -144,7 +144,7 @@ def test_where_words_begin(tmp_path: Path) -> None:
     assert found == {"Ġcat": True, "cat": False, "he": False, ".": True, "<mask>": True}
 
 
-def test_held_out_text_is_asked_for_the_same_tokens_whatever_the_share() -> None:
+def test_held_out_masking_does_not_depend_on_the_share() -> None:
     some, many = task(share=0.15), task(share=0.4)
     for a, b in zip(some.validation(), many.validation(), strict=True):
         assert torch.equal(a.tokens, b.tokens)
@@ -152,7 +152,7 @@ def test_held_out_text_is_asked_for_the_same_tokens_whatever_the_share() -> None
     assert many.batch(0).count > 2 * some.batch(0).count
 
 
-def test_refusals() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'token'"):
         task("tokens")
     with pytest.raises(ConfigError, match="between 0 and 1"):

@@ -81,7 +81,7 @@ def test_a_part_that_was_changed_is_refused(tmp_path: Path) -> None:
     saved(SINGLE_PROCESS, tmp_path / "a", AdamW())
     (part,) = (tmp_path / "a").glob("*.safetensors")
     part.write_bytes(part.read_bytes()[:-1] + b"?")
-    with pytest.raises(CheckpointError, match="was changed or cut short"):
+    with pytest.raises(CheckpointError, match="was changed or truncated"):
         loaded(SINGLE_PROCESS, tmp_path / "a", AdamW())
     with pytest.raises(CheckpointError, match="its manifest or a part is missing or broken"):
         loaded(SINGLE_PROCESS, tmp_path / "b", AdamW())

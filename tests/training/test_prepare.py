@@ -1,4 +1,5 @@
-"""Preparing: the tokens are the text, the datasheet is true, and a folder is whole or not there."""
+"""Preparing data: tokens match the text, the datasheet is correct, and folders are written
+atomically."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from hypothesis import strategies as st
 from sightline.errors import InputError
 from sightline.text.tokenizer import Tokenizer
 from sightline.training.data import prepare as module
-from sightline.training.data.chunk_encoders import Encoder, of_characters
+from sightline.training.data.chunk_encoders import Encoder, character_encoder
 from sightline.training.data.documents import READ
-from sightline.training.data.prepare import Plan, cached, prepare, sources, wrong
+from sightline.training.data.prepare import Plan, cached, find_damage, prepare, sources
 
 LETTERS = "abcdefghij \n"
 
@@ -38,16 +39,16 @@ def ids(folder: Path, name: str, dtype: str = "uint16") -> list[int]:
 
 
 def expected(encoder: Encoder, *documents: str) -> list[int]:
-    """Each document's characters, and the end."""
-    found: list[int] = []
+    """Each document's characters and the end token."""
+    tokens: list[int] = []
     for text in documents:
-        found += [*map(int, encoder.part(text, first=True)), encoder.end or 0]
-    return found
+        tokens += [*map(int, encoder.encode_chunk(text, first=True)), encoder.end or 0]
+    return tokens
 
 
 @pytest.fixture
 def letters() -> Encoder:
-    return of_characters([LETTERS])
+    return character_encoder([LETTERS])
 
 
 # ----------------------------------------------------------------------------------------- tokens
@@ -71,17 +72,17 @@ def test_the_end_of_the_text_is_held_out(
     sheet = (
         prepare(plan, letters, tmp_path / "out", overwrite=True)
         if (tmp_path / "out").exists()
-        else _made(plan, letters, tmp_path)
+        else _prepare(plan, letters, tmp_path)
     )
     if sheet is None:
         return
     train, held = ids(tmp_path / "out", "train.tokens"), ids(tmp_path / "out", "validation.tokens")
-    assert train + held == expected(letters, *(one for one in text.split("\n") if one))
+    assert train + held == expected(letters, *(line for line in text.split("\n") if line))
     assert len(held) == round(part * len(train + held))
     assert sheet["tokens"] == {"train": len(train), "validation": len(held)}
 
 
-def _made(plan: Plan, letters: Encoder, folder: Path) -> dict[str, Any] | None:
+def _prepare(plan: Plan, letters: Encoder, folder: Path) -> dict[str, Any] | None:
     try:
         return prepare(plan, letters, folder / "out")
     except InputError:
@@ -102,9 +103,9 @@ def test_whole_files_are_held_out(tmp_path: Path, letters: Encoder) -> None:
 def test_a_large_vocabulary(tmp_path: Path) -> None:
     signs = "".join(
         map(chr, range(0x3400, 0x3400 + 70_000 - 0xA000))
-    )  # beyond the surrogates lie more
+    )  # the rest is above the surrogates
     signs += "".join(map(chr, range(0x20000, 0x20000 + 60_000)))
-    encoder = of_characters([signs])
+    encoder = character_encoder([signs])
     assert encoder.vocab_size > 1 << 16
     sheet = prepare(
         Plan(files=sources([file_of(tmp_path, signs)]), validation=0), encoder, tmp_path / "out"
@@ -113,22 +114,22 @@ def test_a_large_vocabulary(tmp_path: Path) -> None:
     assert ids(tmp_path / "out", "train.tokens", "uint32") == expected(encoder, signs)
 
 
-def test_a_text_of_many_parts(tmp_path: Path, letters: Encoder) -> None:
+def test_a_text_of_many_chunks(tmp_path: Path, letters: Encoder) -> None:
     text = "abcd efg\nhij " * (3 * READ // 12)
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
     plan = Plan(files=sources([file_of(tmp_path, text)]))
-    prepare(plan, letters, tmp_path / "out", progress=lambda *state: told.append(state))
+    prepare(plan, letters, tmp_path / "out", progress=lambda *state: reports.append(state))
     assert ids(tmp_path / "out", "train.tokens") + ids(
         tmp_path / "out", "validation.tokens"
     ) == expected(letters, text)
-    assert told[-1] == ("making tokens", len(text), len(text))
-    assert len(told) >= 3
+    assert reports[-1] == ("tokenizing", len(text), len(text))
+    assert len(reports) >= 3
 
 
 # -------------------------------------------------------------------------------------- datasheet
 
 
-def test_the_datasheet_is_true(tmp_path: Path, letters: Encoder) -> None:
+def test_the_datasheet_is_correct(tmp_path: Path, letters: Encoder) -> None:
     path = file_of(tmp_path, "abc def\n" * 50)
     prepare(Plan(files=sources([path]), separator="\n"), letters, tmp_path / "out")
     sheet = json.loads((tmp_path / "out" / "data.json").read_text(encoding="utf-8"))
@@ -141,8 +142,8 @@ def test_the_datasheet_is_true(tmp_path: Path, letters: Encoder) -> None:
     assert sheet["sample"]["text"] == "abc def"
     assert sheet["sample"]["tokens"] == expected(letters, "abc def")[:-1]
     assert sheet["versions"].keys() == {"sightline", "tokenizers"}
-    for name, said in sheet["sha256"].items():
-        assert hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest() == said
+    for name, recorded in sheet["sha256"].items():
+        assert hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest() == recorded
     assert sheet["sha256"].keys() == {
         "train.tokens",
         "validation.tokens",
@@ -152,36 +153,36 @@ def test_the_datasheet_is_true(tmp_path: Path, letters: Encoder) -> None:
     opened = Tokenizer.from_folder(tmp_path / "out")
     assert opened is not None
     assert opened.decode(ids(tmp_path / "out", "train.tokens")[:7]) == "abc def"
-    assert wrong(tmp_path / "out") == ""
+    assert find_damage(tmp_path / "out") == ""
 
 
 @pytest.mark.parametrize(
     "name", ["train.tokens", "validation.tokens", "tokenizer.json", "data.json"]
 )
-@pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
-def test_harm_is_noticed(tmp_path: Path, letters: Encoder, name: str, harm: str) -> None:
+@pytest.mark.parametrize("damage", ["truncated", "changed", "removed"])
+def test_damage_is_found(tmp_path: Path, letters: Encoder, name: str, damage: str) -> None:
     prepare(Plan(files=sources([file_of(tmp_path, "abc def\n" * 50)])), letters, tmp_path / "out")
     path = tmp_path / "out" / name
     data = path.read_bytes()
-    if harm == "gone":
+    if damage == "removed":
         path.unlink()
     else:
-        path.write_bytes(data[:-2] if harm == "cut" else bytes([data[0] ^ 1]) + data[1:])
-    assert wrong(tmp_path / "out")
+        path.write_bytes(data[:-2] if damage == "truncated" else bytes([data[0] ^ 1]) + data[1:])
+    assert find_damage(tmp_path / "out")
 
 
-# ----------------------------------------------------------------------------- whole or not there
+# --------------------------------------------------------------------------------------- atomicity
 
 
 def test_too_little_text(tmp_path: Path, letters: Encoder) -> None:
-    """The error names the numbers."""
+    """The error gives the token counts."""
     plan = Plan(files=sources([file_of(tmp_path, "abc")]))
     with pytest.raises(
         InputError,
         match=r"text.txt: 0 of 4 tokens would be held out; expected at least 2. Fix: more text, or --validation 0",
     ):
         prepare(plan, letters, tmp_path / "out")
-    with pytest.raises(InputError, match=r"text.txt: 0 tokens to learn from; expected at least 2"):
+    with pytest.raises(InputError, match=r"text.txt: 0 tokens to train on; expected at least 2"):
         prepare(
             Plan(files=sources([file_of(tmp_path, "\n\n")]), separator="\n", validation=0),
             letters,
@@ -190,28 +191,28 @@ def test_too_little_text(tmp_path: Path, letters: Encoder) -> None:
     with pytest.raises(InputError, match=r"no text to prepare"):
         Plan(files=())
     for part in (-0.1, 0.6, float("nan")):
-        with pytest.raises(InputError, match=r"expected a part from 0 to 0.5"):
+        with pytest.raises(InputError, match=r"expected a share from 0 to 0.5"):
             Plan(files=plan.files, validation=part)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt"]
 
 
-def test_a_folder_that_is_there(tmp_path: Path, letters: Encoder) -> None:
+def test_a_folder_that_exists_already(tmp_path: Path, letters: Encoder) -> None:
     plan = Plan(files=sources([file_of(tmp_path, "abc def\n" * 50)]))
     (tmp_path / "out").mkdir()
-    prepare(plan, letters, tmp_path / "out")  # an empty one is no harm
-    with pytest.raises(InputError, match=r"out: is there already"):
+    prepare(plan, letters, tmp_path / "out")  # an empty folder is fine
+    with pytest.raises(InputError, match=r"out: already exists"):
         prepare(plan, letters, tmp_path / "out")
     prepare(plan, letters, tmp_path / "out", overwrite=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(InputError, match=r"mine: is there already"):
+    with pytest.raises(InputError, match=r"mine: already exists"):
         prepare(plan, letters, tmp_path / "mine", overwrite=True)
 
 
 def test_a_full_disk_leaves_nothing(
     tmp_path: Path, letters: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever something is forced to the disk: what was there before stays, to the bit."""
+    """If any fsync fails, the previous files stay as they were, byte for byte."""
     plan = Plan(files=sources([file_of(tmp_path, "abc def\n" * 50)]))
     prepare(plan, letters, tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
@@ -241,7 +242,7 @@ def test_a_full_disk_leaves_nothing(
     assert failures == 6
 
 
-def test_interrupted_it_leaves_nothing(tmp_path: Path, letters: Encoder) -> None:
+def test_an_interruption_leaves_nothing(tmp_path: Path, letters: Encoder) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -258,12 +259,12 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, letters: Encoder) -> None
 # ------------------------------------------------------------------------------------------ cache
 
 
-def test_the_second_time_nothing_is_made(tmp_path: Path) -> None:
-    made: list[str] = []
+def test_the_cache_is_used_the_second_time(tmp_path: Path) -> None:
+    calls: list[str] = []
 
     def encoder() -> Encoder:
-        made.append("once more")
-        return of_characters([LETTERS])
+        calls.append("encoder")
+        return character_encoder([LETTERS])
 
     path = file_of(tmp_path, "abc def\n" * 50)
     first = cached(Plan(files=sources([path])), "characters", encoder)
@@ -271,17 +272,17 @@ def test_the_second_time_nothing_is_made(tmp_path: Path) -> None:
     assert cached(Plan(files=sources([path])), "characters", encoder) == first
     renamed = path.rename(tmp_path / "other.txt")
     assert cached(Plan(files=sources([renamed])), "characters", encoder) == first
-    assert len(made) == 1
+    assert len(calls) == 1
     others = [
         cached(Plan(files=sources([renamed])), "other", encoder),
         cached(Plan(files=sources([renamed]), validation=0.1), "characters", encoder),
         cached(Plan(files=sources([renamed]), separator="\n"), "characters", encoder),
         cached(Plan(files=sources([file_of(tmp_path, "abc def\n" * 51)])), "characters", encoder),
     ]
-    assert len({first, *others}) == len(made) == 5
+    assert len({first, *others}) == len(calls) == 5
 
 
-def test_what_was_harmed_is_made_again(tmp_path: Path, letters: Encoder) -> None:
+def test_damaged_data_is_prepared_again(tmp_path: Path, letters: Encoder) -> None:
     plan = Plan(files=sources([file_of(tmp_path, "abc def\n" * 50)]))
     place = cached(plan, "characters", lambda: letters)
     right = (place / "train.tokens").read_bytes()

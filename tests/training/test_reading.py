@@ -1,5 +1,4 @@
-"""Text files: what is text is read in bounded memory, what is not is one line that names the
-file."""
+"""Text files: read in bounded memory; a file that is not text is an error that names it."""
 
 from __future__ import annotations
 
@@ -26,15 +25,15 @@ def file_of(folder: Path, data: bytes, name: str = "text.txt") -> Path:
 
 
 def whole(path: Path, separator: str = "") -> list[str]:
-    """The documents, each put together again."""
-    found = [""]
+    """The documents, each joined from its parts."""
+    texts = [""]
     for part in documents(examine(path), separator):
         if part is None:
-            found.append("")
+            texts.append("")
         else:
-            found[-1] += part
-    assert found.pop() == ""
-    return found
+            texts[-1] += part
+    assert texts.pop() == ""
+    return texts
 
 
 @settings(
@@ -48,16 +47,19 @@ def whole(path: Path, separator: str = "") -> list[str]:
 def test_documents_are_those_of_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, separator: str, read: int
 ) -> None:
-    """However small the parts are that it is read in; a separator or a character may lie across
-    two."""
+    """For any read size: a separator or a character may lie across two reads."""
     monkeypatch.setattr(reading, "READ", read)
     text = text.lstrip("\ufeff") or "x"
-    expected = [one for one in (text.split(separator) if separator else [text]) if one]
+    expected = [
+        document for document in (text.split(separator) if separator else [text]) if document
+    ]
     assert whole(file_of(tmp_path, text.encode()), separator) == expected
 
 
-def test_a_mark_and_other_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CRLF becomes \\n, also where it lies across two parts; so does CR."""
+def test_byte_order_mark_and_other_line_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRLF and CR become \\n, also where CRLF lies across two reads."""
     path = file_of(tmp_path, b"\xef\xbb\xbfone\r\ntwo\rthree\n\r\n")
     for read in (1, 2, 5, READ):
         monkeypatch.setattr(reading, "READ", read)
@@ -65,7 +67,7 @@ def test_a_mark_and_other_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "is empty"),
         (b"\xef\xbb\xbf", "is empty"),
@@ -81,26 +83,26 @@ def test_a_mark_and_other_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (b"\x7fELF\2\1\1\0", r"byte 7 is zero: this is a program"),
         (
             "abc naïve".encode("latin1"),
-            r"byte 6 is no UTF-8; expected text in UTF-8. Fix: iconv -f latin1",
+            r"byte 6 is not UTF-8; expected text in UTF-8. Fix: iconv -f latin1",
         ),
-        (b"cut \xe6\x97", r"byte 4 is no UTF-8"),
+        (b"cut \xe6\x97", r"byte 4 is not UTF-8"),
     ],
 )
-def test_what_is_no_text(tmp_path: Path, data: bytes, said: str) -> None:
+def test_files_that_are_not_text(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(
-        InputError, match=rf"text\.txt: {said}" if "this is" not in said else said
+        InputError, match=rf"text\.txt: {message}" if "this is" not in message else message
     ) as error:
         examine(file_of(tmp_path, data))
     assert "\n" not in str(error.value)
 
 
-def test_the_place_of_a_bad_byte_across_parts(
+def test_the_position_of_an_invalid_byte_across_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "READ", 4)
-    with pytest.raises(InputError, match=r"byte 10 is no UTF-8"):
+    with pytest.raises(InputError, match=r"byte 10 is not UTF-8"):
         examine(file_of(tmp_path, "日本日".encode() + b"x\xff"))
-    with pytest.raises(InputError, match=r"byte 3 is no UTF-8"):
+    with pytest.raises(InputError, match=r"byte 3 is not UTF-8"):
         examine(file_of(tmp_path, b"abc\xe6xyz"))
 
 
@@ -113,8 +115,7 @@ def test_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["é", "word "])
 def test_one_long_line_takes_little_memory(tmp_path: Path, word: str) -> None:
-    """64 MB without a line's end, with and without spaces, stand for 2 GB: the memory is that
-    of a few parts."""
+    """64 MB without a newline, with and without spaces: the memory is that of a few reads."""
     path = tmp_path / "line.txt"
     with path.open("w", encoding="utf-8") as file:
         for _ in range(64):
@@ -129,7 +130,7 @@ def test_one_long_line_takes_little_memory(tmp_path: Path, word: str) -> None:
 
 
 def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
-    path = file_of(tmp_path, b"one text")
+    path = file_of(tmp_path, b"document text")
     source = examine(path)
     path.write_bytes(b"another text")
     with pytest.raises(InputError, match=r"text.txt: changed while it was read"):

@@ -180,7 +180,7 @@ def test_the_newest_checkpoint_is_broken(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     texts = [event.text for event in train_all(job(), tmp_path / "run") if isinstance(event, Note)]
     assert texts == [
-        "step-00000004 is skipped: model.safetensors was changed or cut short",
+        "step-00000004 is skipped: model.safetensors was changed or truncated",
         "resumed at step 2",
     ]
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))

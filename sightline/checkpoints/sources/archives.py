@@ -1,8 +1,8 @@
-"""Take known files out of a wheel or a tarball.
+"""Extract known files from a wheel or a tarball.
 
-Nothing in an archive is believed: its members are found by the catalogue's names, written under the
-catalogue's names, read no further than the catalogue's sizes, and kept only if their sha256 is the
-catalogue's. Links, devices and encrypted members are refused.
+Archives are untrusted: only the members listed in the catalogue are read, at most to the
+catalogue's sizes. They are written to the catalogue's paths and kept only if their sha256 matches.
+Links, devices and encrypted members are refused.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from sightline.errors import CheckpointError
 from sightline.terminal.progress import Report
 
 CHUNK = 1 << 20
-SCANNED = 1 << 30  # bytes of a tarball that may go by before its members are found
+MAX_SCANNED = 1 << 30  # bytes of a tarball to read before all members are found
 ENCRYPTED = 0x1
-BROKEN = (
+ARCHIVE_ERRORS = (
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
@@ -37,45 +37,45 @@ BROKEN = (
 
 
 class DamagedArchiveError(CheckpointError):
-    """An archive without the files that it is known to hold."""
+    """An archive that is damaged or lacks an expected file."""
 
 
 def extract(archive: Path, files: Sequence[File], into: Path, *, report: Report) -> None:
-    """Write each file into a folder; all of them are right, or this raises."""
+    """Extract all files into a folder; raises unless every file is correct."""
     total = sum(file.size for file in files)
     done = 0
     missing = {file.member for file in files}
-    with damage_named(archive):
-        for member, stream in members(archive, missing):
+    with translate_errors(archive):
+        for member, stream in open_members(archive, missing):
             missing = missing - {member}
             position = 0
             for file in sorted(
                 (file for file in files if file.member == member), key=lambda file: file.offset
             ):
                 skip(stream, file.offset - position)
-                for size in take(stream, file, into / file.path):
+                for size in extract_file(stream, file, into / file.path):
                     done += size
                     report(f"extracting {archive.name}", done, total)
                 position = file.offset + file.size
     if missing:
         raise DamagedArchiveError(
-            f"{archive} has no {min(missing)}", fix="delete it, and fetch it again"
+            f"{archive} has no {min(missing)}", fix="delete it and download it again"
         )
 
 
 @contextmanager
-def damage_named(archive: Path) -> Generator[None]:
-    """What the readers raise of a broken archive, as one line that names it."""
+def translate_errors(archive: Path) -> Generator[None]:
+    """Raise the readers' errors as a `DamagedArchiveError` that names the archive."""
     try:
         yield
-    except BROKEN as error:
+    except ARCHIVE_ERRORS as error:
         raise DamagedArchiveError(
-            f"{archive} is damaged: {error}", fix="delete it, and fetch it again"
+            f"{archive} is damaged: {error}", fix="delete it and download it again"
         ) from error
 
 
-def members(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Each member of these names that the archive has, opened."""
+def open_members(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
+    """The members with these names, opened; missing ones are skipped."""
     return (
         tar_members(archive, names)
         if archive.name.endswith((".tgz", ".tar.gz"))
@@ -91,7 +91,7 @@ def zip_members(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[b
             if kind not in (0, stat.S_IFREG) or member.flag_bits & ENCRYPTED:
                 raise DamagedArchiveError(
                     f"{name} in {archive} is a link or is encrypted",
-                    expected="a plain file",
+                    expected="a regular file",
                     fix="delete the archive",
                 )
             with opened.open(member) as stream:
@@ -99,37 +99,37 @@ def zip_members(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[b
 
 
 def tar_members(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Read from the front and stop when all are found: what lies behind them is never unpacked."""
-    wanted = set(names)
+    """Read sequentially and stop when all members are found; the rest is never unpacked."""
+    remaining = set(names)
     with tarfile.open(archive, "r|gz") as opened:
         for member in opened:
-            if member.name in wanted:
+            if member.name in remaining:
                 stream = opened.extractfile(member) if member.isreg() else None
                 if stream is None:
                     raise DamagedArchiveError(
                         f"{member.name} in {archive} is a link or a device",
-                        expected="a plain file",
+                        expected="a regular file",
                         fix="delete the archive",
                     )
                 yield member.name, stream
-                wanted.remove(member.name)
-            elif member.offset_data + member.size > SCANNED:
+                remaining.remove(member.name)
+            elif member.offset_data + member.size > MAX_SCANNED:
                 raise DamagedArchiveError(
-                    f"{archive} unpacks to more than {SCANNED:,} bytes",
-                    fix="delete it, and fetch it again",
+                    f"{archive} unpacks to more than {MAX_SCANNED:,} bytes",
+                    fix="delete it and download it again",
                 )
-            if not wanted:
+            if not remaining:
                 return
 
 
 def skip(stream: IO[bytes], count: int) -> None:
-    """Leave bytes out."""
+    """Skip bytes."""
     while count > 0 and (data := stream.read(min(CHUNK, count))):
         count -= len(data)
 
 
-def take(stream: IO[bytes], file: File, path: Path) -> Iterator[int]:
-    """Copy one file's bytes, saying how many at a time; wrong bytes are an error."""
+def extract_file(stream: IO[bytes], file: File, path: Path) -> Iterator[int]:
+    """Copy one file, yielding the size of each chunk; the length and sha256 must match."""
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     left = file.size
@@ -146,11 +146,11 @@ def take(stream: IO[bytes], file: File, path: Path) -> Iterator[int]:
         raise DamagedArchiveError(
             f"{file.member} {seen}",
             expected=file.sha256,
-            fix="delete the archive, and fetch it again",
+            fix="delete the archive and download it again",
         )
 
 
 def sha256(path: Path) -> str:
-    """Of a file on disk."""
+    """The sha256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

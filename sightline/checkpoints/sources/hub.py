@@ -1,8 +1,7 @@
-"""A model of the hub, as a local folder: from Hugging Face's own cache, or into it.
+"""Download a model from the Hugging Face hub, through the standard hub cache.
 
-Only weights, configuration and tokenizer are fetched: never code, and pickles only where they are
-asked for. HF_HOME, HF_TOKEN and HF_HUB_OFFLINE mean what they mean everywhere; an interrupted
-download goes on where it stopped.
+Only weights, configuration and tokenizer are downloaded: never code, and pickles only on request.
+HF_HOME, HF_TOKEN and HF_HUB_OFFLINE have their usual meaning; an interrupted download resumes.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sightline.checkpoints.sources.directories import forbidden_by
+from sightline.checkpoints.sources.directories import offline_variable
 from sightline.errors import CheckpointError
 from sightline.files.regular import read_regular_file, read_text_file
 from sightline.terminal.progress import Report, reporting
 
-WANTED = (
+ALLOW_PATTERNS = (
     *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
     *(
         "tokenizer*.json",
@@ -35,7 +34,7 @@ WANTED = (
     *("1_Pooling/config.json", "modules.json", "sentence_bert_config.json", "LICENSE", "README.md"),
 )
 PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
-NEVER = (
+IGNORE_PATTERNS = (
     "*.py",
     "*.pkl",
     "*.pickle",
@@ -58,7 +57,7 @@ TOKENIZERS = ("tokenizer*.json", "vocab*", "*.model")
 
 @dataclass(frozen=True, slots=True)
 class HubId:
-    """`owner/name`, and a branch, tag or commit of it."""
+    """`owner/name` and a branch, tag or commit."""
 
     repository: str
     revision: str = "main"
@@ -68,67 +67,67 @@ class HubId:
 
 
 def parse(text: str) -> HubId | None:
-    """A hub id, if the text is one as the hub allows them."""
-    found = HUB_ID.fullmatch(text) if len(text) <= 400 else None
+    """Parse a hub id; None if the hub would not accept it."""
+    match = HUB_ID.fullmatch(text) if len(text) <= 400 else None
     if (
-        found is None
+        match is None
         or ".." in text
         or "--" in text.partition("@")[0]
-        or found["name"].endswith(".git")
+        or match["name"].endswith(".git")
     ):
         return None
-    return HubId(f"{found['owner']}/{found['name']}", found["revision"] or "main")
+    return HubId(f"{match['owner']}/{match['name']}", match["revision"] or "main")
 
 
 def snapshot(text: str, *, pickles: bool = False, progress: Report | None = None) -> Path:
-    """The folder of `owner/name[@revision]`: without the network if it lies in the cache whole."""
-    where = parse(text)
-    if where is None:
+    """The local folder of `owner/name[@revision]`; downloads only if the cache is incomplete."""
+    hub_id = parse(text)
+    if hub_id is None:
         raise CheckpointError(
             f"{text[:100]!r} is not a hub id",
             expected="OWNER/NAME or OWNER/NAME@REVISION",
             fix="check the spelling",
         )
-    here = cached(where)
-    variable = forbidden_by()
-    if here is not None and (variable or has_tokenizer(here)):
-        return here
+    folder = find_cached(hub_id)
+    variable = offline_variable()
+    if folder is not None and (variable or has_tokenizer(folder)):
+        return folder
     if variable:
         fix = f"unset {variable}, or copy the model's folder to this machine and give its path"
         raise CheckpointError(
-            f"{where} is not in the cache of the hub and {variable} forbids the network", fix=fix
+            f"{hub_id} is not in the hub cache and {variable} disables the network", fix=fix
         )
     try:
-        folder = download(where, pickles=pickles, progress=progress)
-    except HubUnreachedError:
-        if here is not None:
-            return here
+        downloaded = download(hub_id, pickles=pickles, progress=progress)
+    except HubUnreachableError:
+        if folder is not None:
+            return folder
         raise
-    return check_usable(folder, where)
+    return check_complete(downloaded, hub_id)
 
 
-def cached(where: HubId) -> Path | None:
-    """Its folder in the hub's cache, if configuration and all weights are there."""
+def find_cached(hub_id: HubId) -> Path | None:
+    """Its folder in the hub cache, if the configuration and all weights are present."""
     from huggingface_hub import constants
 
-    storage = Path(constants.HF_HUB_CACHE) / f"models--{where.repository.replace('/', '--')}"
-    commit = where.revision
+    storage = Path(constants.HF_HUB_CACHE) / f"models--{hub_id.repository.replace('/', '--')}"
+    commit = hub_id.revision
     if not COMMIT.fullmatch(commit):
         try:
             commit = read_text_file(storage / "refs" / commit, max_bytes=1000).strip()
         except (OSError, UnicodeDecodeError):
             return None
     folder = storage / "snapshots" / commit
-    return folder if COMMIT.fullmatch(commit) and usable(folder) else None
+    return folder if COMMIT.fullmatch(commit) and is_complete(folder) else None
 
 
-def usable(folder: Path) -> bool:
-    """Whether a folder has a configuration and every shard of its weights."""
+def is_complete(folder: Path) -> bool:
+    """Whether a folder has config.json and every shard of the weights."""
     if not (folder / "config.json").is_file():
         return False
     for index in (folder / "model.safetensors.index.json", folder / "pytorch_model.bin.index.json"):
         if index.is_file():
-            return all((folder / shard).is_file() for shard in shards(index))
+            return all((folder / shard).is_file() for shard in shard_names(index))
     return any(
         path.is_file()
         for pattern in ("*.safetensors", "pytorch_model.bin")
@@ -136,63 +135,63 @@ def usable(folder: Path) -> bool:
     )
 
 
-def shards(index: Path) -> set[str]:
-    """The files that an index names; one that cannot be read names one that is never there."""
+def shard_names(index: Path) -> set[str]:
+    """The files that an index names; an unreadable index yields a name that never exists."""
     try:
         return {str(name) for name in json.loads(read_regular_file(index))["weight_map"].values()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {"an index that can be read"}
+        return {"an unreadable index"}
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Other programs may have cached the weights alone."""
+    """Whether tokenizer files are cached: other programs may have cached only the weights."""
     return any(True for pattern in TOKENIZERS for _ in folder.glob(pattern))
 
 
-def check_usable(folder: Path, where: HubId) -> Path:
-    if usable(folder):
+def check_complete(folder: Path, hub_id: HubId) -> Path:
+    if is_complete(folder):
         return folder
     fix = (
-        f"sightline models get {where} --pickles, if you trust its owner and it has"
-        " pytorch_model.bin; else choose another model"
+        f"sightline models get {hub_id} --pickles, if you trust its owner and it has"
+        " pytorch_model.bin; otherwise choose another model"
     )
     raise CheckpointError(
-        f"{where} has no config.json with safetensors weights",
+        f"{hub_id} has no config.json with safetensors weights",
         expected="a Transformers model",
         fix=fix,
     )
 
 
-# ------------------------------------------------------------------------------------ the network
+# ---------------------------------------------------------------------------------------- network
 
 
-class HubUnreachedError(CheckpointError):
+class HubUnreachableError(CheckpointError):
     """The hub did not answer."""
 
 
-def download(where: HubId, *, pickles: bool, progress: Report | None) -> Path:
-    """Everything that is wanted of one revision."""
+def download(hub_id: HubId, *, pickles: bool, progress: Report | None) -> Path:
+    """Download the files of one revision."""
     import huggingface_hub
 
-    wanted = [*WANTED, *(PICKLES if pickles else ())]
-    with announced(f"downloading {where} from the hub", progress):
+    patterns = [*ALLOW_PATTERNS, *(PICKLES if pickles else ())]
+    with show_progress(f"downloading {hub_id} from the hub", progress):
         try:
             return Path(
                 huggingface_hub.snapshot_download(
-                    where.repository,
-                    revision=where.revision,
-                    allow_patterns=wanted,
-                    ignore_patterns=list(NEVER),
+                    hub_id.repository,
+                    revision=hub_id.revision,
+                    allow_patterns=patterns,
+                    ignore_patterns=list(IGNORE_PATTERNS),
                     library_name="sightline",
                 )
             )
-        except Exception as error:  # the library and what it stands on raise dozens of kinds
-            raise explain(error, where) from error
+        except Exception as error:  # the library and its dependencies raise dozens of types
+            raise translate_error(error, hub_id) from error
 
 
 @contextmanager
-def announced(what: str, progress: Report | None) -> Generator[None]:
-    """The library's own bars on a terminal; elsewhere one line, or the caller's report."""
+def show_progress(what: str, progress: Report | None) -> Generator[None]:
+    """The library's progress bars on a terminal; otherwise one line or the caller's callback."""
     from huggingface_hub.utils import (
         are_progress_bars_disabled,
         disable_progress_bars,
@@ -211,34 +210,34 @@ def announced(what: str, progress: Report | None) -> Generator[None]:
         enable_progress_bars()
 
 
-def explain(error: Exception, where: HubId) -> CheckpointError:
-    """What the library raised, as one line with the fix."""
+def translate_error(error: Exception, hub_id: HubId) -> CheckpointError:
+    """The library's error as one line with a fix."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.GatedRepoError):
         return CheckpointError(
-            f"{where} is gated", fix="accept its terms on its page, then run: hf auth login"
+            f"{hub_id} is gated", fix="accept its terms on its page, then run: hf auth login"
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         fix = "check the spelling; if it is private, run: hf auth login"
         return CheckpointError(
-            f"the hub has no model {where.repository}, or does not show it to you", fix=fix
+            f"the hub has no model {hub_id.repository}, or you have no access to it", fix=fix
         )
     if isinstance(error, errors.RevisionNotFoundError):
-        fix = f"leave @{where.revision} out, or name a branch, tag or commit that it has"
-        return CheckpointError(f"{where.repository} has no revision {where.revision!r}", fix=fix)
+        fix = f"remove @{hub_id.revision}, or give an existing branch, tag or commit"
+        return CheckpointError(f"{hub_id.repository} has no revision {hub_id.revision!r}", fix=fix)
     if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError | TimeoutError):
         fix = "check the network, or copy the model's folder to this machine and give its path"
-        return HubUnreachedError(
-            f"{where} is not in the cache of the hub and the hub cannot be reached", fix=fix
+        return HubUnreachableError(
+            f"{hub_id} is not in the hub cache and the hub cannot be reached", fix=fix
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return CheckpointError(
-            f"no space left for {where}",
-            fix="free some, or set HF_HOME to a folder on a larger disk",
+            f"no space left for {hub_id}",
+            fix="free some space, or set HF_HOME to a folder on a larger disk",
         )
     seen = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    return HubUnreachedError(
-        f"downloading {where} failed: {seen}",
-        fix="try again, it goes on where it stopped; or give the path of a local folder",
+    return HubUnreachableError(
+        f"downloading {hub_id} failed: {seen}",
+        fix="try again (the download resumes), or give the path of a local folder",
     )

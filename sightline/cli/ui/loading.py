@@ -31,7 +31,7 @@ def load_shown(
     """Load a model, with a progress bar for large ones and a line for every note of the loader."""
     from sightline.checkpoints.open import open_source
     from sightline.checkpoints.sources.reference import resolve
-    from sightline.model import called, load_opened
+    from sightline.loading import display_name, load_opened
 
     source = open_source(
         resolve(reference),
@@ -48,8 +48,11 @@ def load_shown(
             engine=engine,
             strict=strict,
             progress=lambda name, numbers: bar.advance(task, numbers),
-            name=called(reference),
+            name=display_name(reference),
         )
+        if model.precision is not None:
+            bar.update(task, description="packing", completed=total)
+            _ = model.runner  # packs the weights, if that is still to be done
     for text in model.notes:
         note(text, style="yellow" if text.startswith("warning") else "dim")
     return model
@@ -59,7 +62,7 @@ def loading_bar(total: int) -> Progress:
     """Shown on a terminal, for a model that takes a while."""
     screen = Console(stderr=True)
     return Progress(
-        TextColumn("loading"),
+        TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),

@@ -13,7 +13,8 @@ from sightline.cli.ui.runs import read_run
 from sightline.cli.ui.training_view import clock
 from sightline.config import Classifier, LanguageHead, MaskedHead
 from sightline.errors import SightlineError
-from sightline.model import Model, load
+from sightline.loading import load
+from sightline.model import Model
 from sightline.tasks.translate import BEAMS
 from sightline.training.data.batch import IGNORED, Batch, Task
 from sightline.training.data.packed import PackedText

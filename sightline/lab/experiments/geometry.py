@@ -76,7 +76,7 @@ def measure_real_layers(name: str) -> list[dict[str, float]]:
     """Lengths, angles and shares of each layer of a real model on one text, and the difference
     between |q| |k| cos θ and the score."""
     from sightline.lens.geometry.decompose import geometry_by_layer, geometry_of
-    from sightline.model import load
+    from sightline.loading import load
 
     trace = load(name, engine="torch").trace(TEXT)
     rows: list[dict[str, float]] = []

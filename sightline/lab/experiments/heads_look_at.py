@@ -39,7 +39,7 @@ def heads_look_at_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
 def best_relation_heads(name: str) -> list[dict[str, Any]]:
     """For each relation the best head, its hit rate, and the hit rates of all heads."""
     from sightline.lens.heads.relations import relations_of
-    from sightline.model import load
+    from sightline.loading import load
 
     rows = relations_of(load(name), language="en").to_dict()["relations"]
     fields = ("relation", "looks", "finds", "links", "chance", "offset", "offset_rate", "rates")
@@ -49,7 +49,7 @@ def best_relation_heads(name: str) -> list[dict[str, Any]]:
 def count_roles(name: str, seed: int) -> dict[str, Any]:
     """The number of heads per role, and the best score of each role."""
     from sightline.lens.heads.profile import heads_of
-    from sightline.model import load
+    from sightline.loading import load
 
     heads = heads_of(load(name), seed=seed)
     names = sorted({head.role for head in heads.heads})

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from sightline.errors import CheckpointError, InputError, nearest
 from sightline.files.atomic import write_text
@@ -41,16 +41,21 @@ def train_tokenizer(
     *,
     vocab_size: int = 8000,
     kind: Kind = "bpe",
+    uncased: bool = False,
     progress: Progress | None = None,
 ) -> tokenizers.Tokenizer:
     """Learn `vocab_size` tokens, including the 256 bytes and four special ones; an InputError if
-    the texts do not have as many."""
+    the texts do not have as many. `uncased` gives a word the same tokens wherever it stands: text
+    is lower-cased, and a text's first word gets the space that later words have."""
     check_vocabulary(vocab_size, kind)
     paths = [check_text_file(Path(file)) for file in files]
     if not paths:
         raise InputError("no text to learn from", expected="at least one file")
     text = TextParts(paths, progress or (lambda what, done, total: None))
     tokenizer, trainer = (_bpe if kind == "bpe" else _unigram)(vocab_size)
+    if uncased:
+        tokenizer.normalizer = normalizers.Lowercase()
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([_prefix_space(), _split_bytes()])
     _run(tokenizer, trainer, text)
     size = tokenizer.get_vocab_size()
     if size < vocab_size:
@@ -197,9 +202,19 @@ def _unigram(vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:
 def _byte_level(model: Any) -> tokenizers.Tokenizer:
     """GPT-2's pre-tokenizer and byte alphabet."""
     tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.pre_tokenizer = _split_bytes()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def _split_bytes() -> Any:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _prefix_space() -> Any:
+    """A space before the first word. (ByteLevel's own `add_prefix_space` would also put one after
+    each special token: before the full stop of "by [MASK].")"""
+    return pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
 
 
 def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path | str) -> Path:

@@ -1,2 +1,2 @@
-"""Training data: documents, packed windows, pairs, labels, chats, masks; batches in a fixed
-order."""
+"""Training data: documents, packed windows, pairs, labels, chats, masks; batches in a
+deterministic order."""

@@ -1,4 +1,4 @@
-"""A batch: what the model reads and what it should have said."""
+"""A batch: the model's inputs and targets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-IGNORED = -100  # a target that nobody is asked for
+IGNORED = -100  # targets with this value do not enter the loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """`targets` are token ids (−100: not asked) or one label a row. `count` is how many are asked
-    for in the whole batch, of which this may be a part: the loss of every part is divided by it, so
-    that parts add up."""
+    """`targets` are token ids (−100: ignored) or one label per row. `count` is the number of
+    targets in the full batch. A microbatch or a shard keeps it: every partial loss is divided by
+    the same number, so partial losses and gradients add up to those of the full batch."""
 
     tokens: Int[Tensor, "batch time"]
     targets: Tensor
@@ -33,8 +33,8 @@ class Batch:
         return self.tokens.shape[0]
 
     @property
-    def read(self) -> int:
-        """Tokens that are read, padding aside."""
+    def input_tokens(self) -> int:
+        """The number of input tokens, without padding."""
         tokens = self.tokens.numel() if self.padding is None else int((~self.padding).sum())
         source = (
             0
@@ -46,26 +46,26 @@ class Batch:
         return tokens + source
 
     def part(self, rows: slice) -> Batch:
-        """Some of the rows; the count stays that of the whole."""
-        cut = {
+        """The selected rows. `count` stays that of the full batch."""
+        selected = {
             f.name: value[rows]
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)
         }
-        return replace(self, **cut)
+        return replace(self, **selected)
 
-    def parts(self, many: int) -> Iterator[Batch]:
-        """As many parts as there are rows for, none empty."""
-        many = min(many, self.rows)
-        edges = [self.rows * n // many for n in range(many + 1)]
+    def microbatches(self, count: int) -> Iterator[Batch]:
+        """Split into `count` microbatches, or one per row if there are fewer rows."""
+        count = min(count, self.rows)
+        edges = [self.rows * n // count for n in range(count + 1)]
         for start, end in itertools.pairwise(edges):
             yield self.part(slice(start, end))
 
-    def share(self, rank: int, world: int) -> Batch:
-        """What one of several processes computes. With fewer rows than processes, the last ones get
-        a row whose targets count nothing."""
-        start = self.rows * rank // world
-        end = self.rows * (rank + 1) // world
+    def shard(self, rank: int, world_size: int) -> Batch:
+        """The rows of one rank. With fewer rows than ranks, a rank without rows of its own gets one
+        row with all targets ignored."""
+        start = self.rows * rank // world_size
+        end = self.rows * (rank + 1) // world_size
         if start < end:
             return self.part(slice(start, end))
         row = self.part(slice(0, 1))
@@ -81,11 +81,11 @@ class Batch:
 
 
 class Task(Protocol):
-    """What is to be learned. Batches are functions of their number alone."""
+    """A training task. A batch is a pure function of its step."""
 
     @property
     def fingerprint(self) -> str:
-        """What decides the batches: a digest of the data and of how it is cut."""
+        """Identifies the batches: a digest of the data and of how it is split into batches."""
         ...
 
     def batch(self, step: int) -> Batch: ...
@@ -93,10 +93,11 @@ class Task(Protocol):
     def validation(self) -> Iterator[Batch]: ...
 
 
-def padded(
+def pad_rows(
     rows: Sequence[Sequence[int]], pad: int
 ) -> tuple[Int[Tensor, "batch time"], Bool[Tensor, "batch time"] | None]:
-    """Rows of different lengths as one tensor, filled on the right, and where it was filled."""
+    """Right-pad rows of different lengths into one tensor. Also the padding mask, or None if no row
+    is padded."""
     longest = max(len(row) for row in rows)
     tokens = torch.full((len(rows), longest), pad)
     for n, row in enumerate(rows):

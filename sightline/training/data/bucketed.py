@@ -1,10 +1,10 @@
-"""Rows of different lengths in batches of about equal work, each of rows of about equal length.
+"""Length bucketing: batches of rows of similar length, each with a similar number of tokens.
 
-    epoch e: all rows in random order → pools → sorted by length within a pool → cut into batches of
-    at most `tokens` → shuffled
+    epoch e: all rows in random order → pools → sort by length within a pool → batches of at most
+    `tokens` → shuffle
 
-Everything is a function of (seed, epoch), so the batch of a step is known without having seen those
-before it.
+The batches of an epoch are a function of (seed, epoch), so the batch of any step can be computed
+without those before it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from sightline.errors import InputError
 from sightline.training.data.order import permutation, random
 
-# Batches that are sorted by length together: enough for little padding, few enough to stay random.
+# Batches per pool: large enough for little padding, small enough that batches stay random.
 POOL = 100
-PLANS = 4  # epochs whose batches are remembered
+CACHED_PLANS = 4  # epochs whose batches stay cached
 
 
 @dataclass(slots=True)
 class Buckets:
-    """`sizes` are the lengths of all rows, `kept` the numbers of those that take part."""
+    """`sizes` are the lengths of all rows, `kept` the indices of the rows in use."""
 
     sizes: NDArray[np.int64]
     kept: NDArray[np.int64]
@@ -46,9 +46,9 @@ class Buckets:
             )
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
-        """The batches of an epoch, as numbers of rows."""
+        """The batches of an epoch, as row indices."""
         if epoch not in self._plans:
-            if len(self._plans) >= PLANS:
+            if len(self._plans) >= CACHED_PLANS:
                 self._plans.clear()
             order = self.kept[permutation(self.seed, epoch, len(self.kept))]
             pool = POOL * max(1, self.tokens // max(1, int(self.sizes[self.kept].mean())))
@@ -57,13 +57,12 @@ class Buckets:
                 for at in range(0, len(order), pool)
                 for batch in self._cut(order[at : at + pool])
             ]
-            mixed = random(self.seed, 2, epoch).permutation(len(batches))
-            self._plans[epoch] = [batches[n] for n in mixed]
+            shuffled = random(self.seed, 2, epoch).permutation(len(batches))
+            self._plans[epoch] = [batches[n] for n in shuffled]
         return self._plans[epoch]
 
     def _cut(self, pool: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """By length, then into batches in which the longest, times their number, is at most
-        `tokens`."""
+        """Sort a pool by length and split it into batches where rows × longest row ≤ `tokens`."""
         pool = pool[np.argsort(self.sizes[pool], kind="stable")]
         start = 0
         for at in range(1, len(pool) + 1):
@@ -72,7 +71,7 @@ class Buckets:
                 start = at
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """The rows of a step's batch."""
+        """The row indices of a step's batch."""
         while step >= self._starts[-1]:
             self._starts.append(self._starts[-1] + len(self.plan(len(self._starts) - 1)))
         epoch = int(np.searchsorted(self._starts, step, side="right")) - 1
@@ -80,12 +79,12 @@ class Buckets:
 
     @property
     def epoch_batches(self) -> int:
-        """How many batches all rows make (it varies a little from epoch to epoch)."""
+        """Batches in the first epoch (later epochs may have a few more or fewer)."""
         return len(self.plan(0))
 
 
-def by_length(sizes: NDArray[np.int64], rows: int) -> Iterator[NDArray[np.int64]]:
-    """All rows once, the shortest first, so many at a time: for validation."""
+def batches_by_length(sizes: NDArray[np.int64], rows: int) -> Iterator[NDArray[np.int64]]:
+    """Validation batches of `rows` row indices, shortest rows first, each row once."""
     order = np.argsort(sizes, kind="stable")
     for at in range(0, len(order), rows):
         yield order[at : at + rows]

@@ -1,9 +1,9 @@
-"""What makes tokens of a long text, part after part, as if it had been given whole.
+"""Tokenize a long text in chunks, with the tokens that it has as a whole.
 
     encode(a ++ b) = encode(a) ++ encode(b)        where b begins with the space after a word
 
-That holds for tokenizers that keep a space with the word behind it. Those that put a space before
-every text (SentencePiece) want b without its own.
+This holds for tokenizers that attach a space to the word after it. For tokenizers that prepend a
+space to every text (SentencePiece), b is encoded without its leading space.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from sightline.text.training.subwords import END, PAD, SPECIAL, train_tokenizer
 from sightline.text.training.words import UNKNOWN, character_tokenizer, tokenizer_config
 
 FILES = tuple(name for name in NAMES if name != "generation_config.json")
-LOOK_BACK = 4096  # characters from the end in which a place to cut is looked for
+LOOK_BACK = 4096  # characters from the end that are searched for a place to cut
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A tokenizer at work. `end` follows each document; `drops` says that a later part loses its
-    first space."""
+    """A tokenizer for documents in chunks. `end` is the token after each document;
+    `drops_space`: chunks after the first are encoded without their leading space."""
 
     kind: str
     files: dict[str, bytes]
     vocab_size: int
     end: int | None
     encode: Callable[[str], Sequence[int] | NDArray[Any]]
-    drops: bool = False
+    drops_space: bool = False
 
-    def part(self, text: str, *, first: bool) -> Sequence[int] | NDArray[Any]:
-        """The tokens of a part; `first` of its document, or a later one."""
-        return self.encode(text[1:] if self.drops and not first and text.startswith(" ") else text)
+    def encode_chunk(self, text: str, *, first: bool) -> Sequence[int] | NDArray[Any]:
+        """Encode a chunk; `first` if the document begins with it."""
+        drop = self.drops_space and not first and text.startswith(" ")
+        return self.encode(text[1:] if drop else text)
 
     @property
     def sha256(self) -> str:
-        """Of the tokenizer's files."""
+        """The digest of the tokenizer's files."""
         digest = hashlib.sha256()
         for name in sorted(self.files):
             digest.update(f"{name} {len(self.files[name])} ".encode() + self.files[name])
@@ -56,23 +57,23 @@ class Encoder:
 
 
 def cut(text: str, keep: int = 0) -> tuple[str, str]:
-    """Cut before the last space behind a letter or digit, else before a line's end behind one, else
-    anywhere; the rest has at least `keep` characters, so that what began there can still be found.
-    """
+    """Cut before the last space that follows a letter or digit, else before the last such newline,
+    else at the end. At least `keep` characters remain, so that a separator across two chunks is
+    still found."""
     last = max(0, len(text) - keep)
-    for sign in (" ", "\n"):
+    for character in (" ", "\n"):
         at = last
-        while (at := text.rfind(sign, max(1, last - LOOK_BACK), at)) > 0:
+        while (at := text.rfind(character, max(1, last - LOOK_BACK), at)) > 0:
             if text[at - 1].isalnum():
                 return text[:at], text[at:]
     return text[:last], text[last:]
 
 
-def of_characters(parts: Iterable[str]) -> Encoder:
-    """One token for each character. The table is looked up by NumPy, which is a hundred times
-    faster than the library."""
-    made = character_tokenizer(parts)
-    ids = {ord(sign): id for sign, id in made.get_vocab().items() if len(sign) == 1}
+def character_encoder(chunks: Iterable[str]) -> Encoder:
+    """One token per character. A NumPy table lookup, a hundred times faster than the tokenizers
+    library."""
+    tokenizer = character_tokenizer(chunks)
+    ids = {ord(piece): id for piece, id in tokenizer.get_vocab().items() if len(piece) == 1}
     table = np.full(max(ids) + 2, ids[ord(UNKNOWN)], dtype=np.uint32)
     table[list(ids)] = list(ids.values())
 
@@ -80,27 +81,32 @@ def of_characters(parts: Iterable[str]) -> Encoder:
         points = np.frombuffer(text.encode("utf-32-le", "replace"), dtype="<u4")
         return table[np.minimum(points, len(table) - 1)]
 
-    files = _files(made, tokenizer_config(END, END, unknown=UNKNOWN))
-    return Encoder("characters", files, made.get_vocab_size(), made.token_to_id(END), encode)
+    return Encoder(
+        "characters",
+        _files(tokenizer, tokenizer_config(END, END, unknown=UNKNOWN)),
+        tokenizer.get_vocab_size(),
+        tokenizer.token_to_id(END),
+        encode,
+    )
 
 
-def of_bpe(texts: Sequence[Path], vocab_size: int, progress: Report = silent) -> Encoder:
-    """Byte-level BPE, learned from these files."""
-    made = train_tokenizer(texts, vocab_size=vocab_size, progress=progress)
-    tokenizer = Tokenizer(RustEngine(Path("tokenizer.json"), made))
+def bpe_encoder(texts: Sequence[Path], vocab_size: int, progress: Report = silent) -> Encoder:
+    """Train a byte-level BPE tokenizer on text files."""
+    trained = train_tokenizer(texts, vocab_size=vocab_size, progress=progress)
+    tokenizer = Tokenizer(RustEngine(Path("tokenizer.json"), trained))
     return Encoder(
         "bpe",
-        _files(made, tokenizer_config(END, END, PAD, more=SPECIAL[2:])),
+        _files(trained, tokenizer_config(END, END, PAD, more=SPECIAL[2:])),
         vocab_size,
-        made.token_to_id(END),
+        trained.token_to_id(END),
         tokenizer.encode,
     )
 
 
-def of_model(reference: str) -> Encoder:
-    """The tokenizer of a folder, or of a model without its weights."""
+def model_encoder(reference: str) -> Encoder:
+    """The tokenizer of a folder or of a model; no weights are loaded."""
     if Path(reference).is_dir():
-        found = Tokenizer.from_folder(reference)
+        tokenizer = Tokenizer.from_folder(reference)
         files = {
             name: (Path(reference) / name).read_bytes()
             for name in FILES
@@ -111,21 +117,27 @@ def of_model(reference: str) -> Encoder:
         from sightline.checkpoints.sources.reference import resolve
 
         source = open_source(resolve(reference))
-        found = tokenizer_of(source)
+        tokenizer = tokenizer_of(source)
         files = {
-            name: data for name, data in tokenizer_files(source, found).items() if name in FILES
+            name: data for name, data in tokenizer_files(source, tokenizer).items() if name in FILES
         }
-    if found is None:
+    if tokenizer is None:
         raise InputError(
             f"{reference[:100]}: has no tokenizer",
             expected="characters, bpe, or a folder with a tokenizer.json",
         )
-    joined = found.encode("one two")
-    kept = found.encode(" two")
-    dropped = found.encode("two")
-    drops = found.encode("one") + kept != joined and found.encode("one") + dropped == joined
-    return Encoder("given", files, found.vocab_size, found.eos, found.encode, drops)
+    joined = tokenizer.encode("one two")
+    first = tokenizer.encode("one")
+    with_space = first + tokenizer.encode(" two")
+    without_space = first + tokenizer.encode("two")
+    drops_space = with_space != joined and without_space == joined
+    return Encoder(
+        "given", files, tokenizer.vocab_size, tokenizer.eos, tokenizer.encode, drops_space
+    )
 
 
-def _files(made: tokenizers.Tokenizer, config: bytes) -> dict[str, bytes]:
-    return {"tokenizer.json": made.to_str(pretty=True).encode(), "tokenizer_config.json": config}
+def _files(tokenizer: tokenizers.Tokenizer, config: bytes) -> dict[str, bytes]:
+    return {
+        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
+        "tokenizer_config.json": config,
+    }

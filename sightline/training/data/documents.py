@@ -1,8 +1,8 @@
-"""Text files as documents, a part at a time: the memory does not grow with a file, nor with its
-longest line.
+"""Read text files as documents, in chunks: memory grows neither with the file nor with its longest
+line.
 
-Files are UTF-8, with or without a byte-order mark. The line ends of Windows and of old Macs become
-\\n. Whatever else a file is (empty, UTF-16, binary) is said in one line that names it.
+Files are UTF-8, with or without a byte-order mark. CRLF and CR become \\n. Any other file (empty,
+UTF-16, binary) is an error that names the file and its kind.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from sightline.terminal.progress import Report, silent
 from sightline.text.training.subwords import check_text_file
 from sightline.training.data.chunk_encoders import cut
 
-READ = 1 << 20  # bytes at once
+READ = 1 << 20  # bytes per read
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text file that was looked through."""
+    """A validated text file."""
 
     path: Path
     size: int
@@ -35,33 +35,33 @@ class Source:
 
 
 def examine(path: Path, report: Report = silent) -> Source:
-    """Look through a file: is it text in UTF-8, and which?"""
+    """Check that a file is UTF-8 text, and compute its size and digest."""
     total = check_text_file(path).stat().st_size
     digest = hashlib.sha256()
     at = 0
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    letters = 0
+    characters = 0
     try:
         with path.open("rb") as file:
             while chunk := file.read(READ):
-                letters += len(_decoded(path, decoder, chunk, at))
+                characters += len(_decode(path, decoder, chunk, at))
                 digest.update(chunk)
                 at += len(chunk)
                 report(f"reading {path.name}", at, total)
-        _decoded(path, decoder, b"", at, final=True)
+        _decode(path, decoder, b"", at, final=True)
     except OSError as error:
         raise InputError(
             f"{printable_name(path)}: cannot be read ({error.strerror})", expected="a text file"
         ) from None
-    if not letters:
+    if not characters:
         raise InputError(f"{printable_name(path)}: is empty", expected="a text file")
     return Source(path, at, digest.hexdigest())
 
 
-def _decoded(
+def _decode(
     path: Path, decoder: codecs.IncrementalDecoder, chunk: bytes, at: int, *, final: bool = False
 ) -> str:
-    """The text of a chunk that begins at byte `at`; what is no text is refused."""
+    """The text of a chunk that begins at byte `at`; an InputError if it is not UTF-8 text."""
     if at == 0 and chunk.startswith(UTF16):
         raise InputError(
             f"{printable_name(path)}: is UTF-16",
@@ -70,27 +70,27 @@ def _decoded(
         )
     zero = chunk.find(b"\0")
     if zero >= 0:
-        what = (
-            kind_from_bytes(chunk[:4096]) if at == 0 else ""
-        ) or "binary, or text in UTF-16 or UTF-32"
+        kind = kind_from_bytes(chunk[:4096]) if at == 0 else ""
         raise InputError(
-            f"{printable_name(path)}: byte {at + zero:,} is zero: this is {what}",
+            f"{printable_name(path)}: byte {at + zero:,} is zero: this is"
+            f" {kind or 'binary, or text in UTF-16 or UTF-32'}",
             expected="text in UTF-8",
-            fix="leave it out",
+            fix="leave the file out",
         )
-    held = len(decoder.getstate()[0])
+    pending = len(decoder.getstate()[0])
     try:
         return decoder.decode(chunk, final)
     except UnicodeDecodeError as error:
-        place = at - held + error.start
-        fix = f"iconv -f latin1 -t utf-8 {printable_name(path.name)}, if that is what it is"
+        position = at - pending + error.start
         raise InputError(
-            f"{printable_name(path)}: byte {place:,} is no UTF-8", expected="text in UTF-8", fix=fix
+            f"{printable_name(path)}: byte {position:,} is not UTF-8",
+            expected="text in UTF-8",
+            fix=f"iconv -f latin1 -t utf-8 {printable_name(path.name)}, if the file is Latin-1",
         ) from None
 
 
 def chunks(source: Source) -> Iterator[bytes]:
-    """The bytes of a file that is still what it was when it was looked through, then nothing."""
+    """The bytes of a file, then b"" once its digest has been verified."""
     digest = hashlib.sha256()
     try:
         with source.path.open("rb") as file:
@@ -105,8 +105,8 @@ def chunks(source: Source) -> Iterator[bytes]:
     if digest.hexdigest() != source.sha256:
         raise InputError(
             f"{printable_name(source.path)}: changed while it was read",
-            expected="one text",
-            fix="once more, when nobody writes to it",
+            expected="a file that does not change",
+            fix="try again when no other program writes to it",
         )
     yield b""
 
@@ -114,11 +114,9 @@ def chunks(source: Source) -> Iterator[bytes]:
 def parts(
     source: Source, separator: str, tick: Callable[[int], None] = lambda size: None
 ) -> Iterator[str | None]:
-    """The text in parts, and None at the end of each document. A separator belongs to no
-    document."""
-    utf8 = codecs.getincrementaldecoder("utf-8-sig")(
-        "replace"
-    )  # it was looked through; what is no UTF-8 now has changed
+    """The text in parts, and None at the end of each document. Separators are dropped."""
+    # `examine` has checked the encoding. Invalid bytes now mean a changed file: `chunks` raises.
+    utf8 = codecs.getincrementaldecoder("utf-8-sig")("replace")
     decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
     rest = ""
     for chunk in chunks(source):
@@ -136,11 +134,11 @@ def parts(
 def documents(
     source: Source, separator: str, tick: Callable[[int], None] = lambda size: None
 ) -> Iterator[str | None]:
-    """The same without parts and documents that are empty."""
-    begun = False
+    """`parts`, without empty parts and empty documents."""
+    started = False
     for part in parts(source, separator, tick):
-        if part is None and begun:
+        if part is None and started:
             yield None
         elif part:
             yield part
-        begun = part is not None and (begun or bool(part))
+        started = part is not None and (started or bool(part))

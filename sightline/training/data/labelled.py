@@ -1,9 +1,9 @@
-"""Texts with labels, for classification: batches bucketed by length, one label a row.
+"""Labelled texts for classification: batches bucketed by length, one label per row.
 
     text,label                       {"text": "What a film!", "label": "good"}
     "What a film!",good              {"text": "Too long.", "label": "bad"}
 
-Labels are numbered in the order of their names.
+Class indices follow the sorted label names.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from sightline.errors import InputError
 from sightline.text.rows import read_rows
-from sightline.training.data.batch import Batch, padded
-from sightline.training.data.bucketed import Buckets, by_length
+from sightline.training.data.batch import Batch, pad_rows
+from sightline.training.data.bucketed import Buckets, batches_by_length
 
 SHAPE = '{"text": …, "label": …}'
-TOGETHER = 64  # rows of a validation batch
+VALIDATION_ROWS = 64  # rows per validation batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,47 +39,47 @@ class Examples:
 
     @property
     def names(self) -> list[str]:
-        """Each label once, in order: numbers by their value, words by their letters."""
-        found = set(self.labels)
+        """The distinct labels, sorted: numbers by value, then words alphabetically."""
         return sorted(
-            found, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name)
+            set(self.labels),
+            key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name),
         )
 
-    def parted(self, every: int) -> tuple[Examples, Examples]:
-        """Those that are learned, and every so-many-th, which is held out."""
+    def hold_out(self, every: int) -> tuple[Examples, Examples]:
+        """Split into training examples and every `every`-th example, which is held out."""
         held = [n for n in range(len(self)) if n % every == every - 1]
         rest = [n for n in range(len(self)) if n % every != every - 1]
-        return self.only(rest), self.only(held)
+        return self.select(rest), self.select(held)
 
-    def only(self, which: Sequence[int]) -> Examples:
-        return Examples([self.texts[n] for n in which], [self.labels[n] for n in which])
+    def select(self, indices: Sequence[int]) -> Examples:
+        return Examples([self.texts[n] for n in indices], [self.labels[n] for n in indices])
 
 
 def read_labelled(path: Path) -> Examples:
-    """A .csv or .jsonl file with the columns text and label; a row that lacks one is named by its
-    line."""
-    found = Examples([], [])
+    """Read a .csv or .jsonl file with the columns text and label. Errors name the line of an
+    incomplete row."""
+    examples = Examples([], [])
     for line, row in read_rows(path, shape=SHAPE):
         text = row.get("text")
-        label = plain_label(row.get("label"))
+        label = parse_label(row.get("label"))
         if not isinstance(text, str) or not text.strip() or label is None:
-            lacks = "no text" if not isinstance(text, str) or not text.strip() else "no label"
+            missing = "no text" if not isinstance(text, str) or not text.strip() else "no label"
             raise InputError(
-                f"{path}, line {line}: {lacks}",
+                f"{path}, line {line}: {missing}",
                 expected="text and label in every row",
                 fix="correct the line",
             )
-        found.texts.append(text)
-        found.labels.append(label)
-    if len(found.names) < 2:
+        examples.texts.append(text)
+        examples.labels.append(label)
+    if len(examples.names) < 2:
         raise InputError(
-            f"{path}: every label is {found.names[0]!r}", expected="two labels or more"
+            f"{path}: every label is {examples.names[0]!r}", expected="two labels or more"
         )
-    return found
+    return examples
 
 
-def plain_label(value: Any) -> str | None:
-    """A word or a whole number, as a word."""
+def parse_label(value: Any) -> str | None:
+    """A label from a string or an integer; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return None
     return str(value).strip() or None
@@ -87,8 +87,8 @@ def plain_label(value: Any) -> str | None:
 
 @dataclass(slots=True)
 class Labelled:
-    """Token ids of the texts, with what the model expects around them, and the number of each one's
-    label. `tokens` is the size of a batch; what is longer than `longest` is cut behind."""
+    """Token ids of the texts, special tokens included, and the class index of each. `tokens` is
+    the batch size in tokens; rows are truncated to `longest` tokens."""
 
     rows: Sequence[Sequence[int]]
     labels: Sequence[int]
@@ -103,7 +103,7 @@ class Labelled:
         sizes = np.array([min(len(row), self.longest) for row in self.rows], dtype=np.int64)
         kept = np.flatnonzero(sizes > 0)
         if not len(kept):
-            raise InputError("no text with any tokens", expected="texts with labels")
+            raise InputError("no text with any tokens", expected="labelled texts")
         self._buckets = Buckets(sizes, kept, self.tokens, self.seed)
 
     @property
@@ -124,16 +124,18 @@ class Labelled:
 
     def validation(self) -> Iterator[Batch]:
         rows, labels = self.held_out
-        for which in by_length(np.array([len(row) for row in rows], dtype=np.int64), TOGETHER):
-            yield self._batch(rows, labels, which)
+        sizes = np.array([len(row) for row in rows], dtype=np.int64)
+        for indices in batches_by_length(sizes, VALIDATION_ROWS):
+            yield self._batch(rows, labels, indices)
 
     def _batch(
-        self, rows: Sequence[Sequence[int]], labels: Sequence[int], which: NDArray[np.int64]
+        self, rows: Sequence[Sequence[int]], labels: Sequence[int], indices: NDArray[np.int64]
     ) -> Batch:
-        tokens, padding = padded([rows[n][: self.longest] or [self.pad] for n in which], self.pad)
+        truncated = [rows[n][: self.longest] or [self.pad] for n in indices]
+        tokens, padding = pad_rows(truncated, self.pad)
         return Batch(
             tokens=tokens,
-            targets=torch.tensor([labels[n] for n in which]),
-            count=len(which),
+            targets=torch.tensor([labels[n] for n in indices]),
+            count=len(indices),
             padding=padding,
         )

@@ -1,14 +1,14 @@
-"""Masked tokens over windows of a text: some of the positions are asked for, and what stands there
-is hidden.
+"""Masked language modelling over windows of a text: predict the tokens at randomly selected
+positions.
 
-    of the chosen units    80 % become the mask token    10 % a random token    10 % stay unchanged
+    of the selected units   80 % become the mask token   10 % a random token   10 % stay unchanged
 
-A unit is a token, a whole word, or a span of geometric length (SpanBERT: p = 0.2, at most 10). The
-draws of a window belong to (seed, its number in the endless sequence of samples): another epoch
-hides other words, and a resumed run the same ones.
+A unit is a token, a whole word, or a span of geometric length (SpanBERT: p = 0.2, at most 10).
+The random numbers of a window depend on the seed and on the sample's index in the whole run: each
+epoch masks other tokens, and a resumed run masks the same ones.
 
-Training may ask for any share of the positions; held-out text is always asked for 15 %, so that
-losses of different shares compare.
+Training may mask any share of the positions. Held-out text is always masked at 15 %, so that losses
+of runs with different shares are comparable.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from sightline.training.data.packed import PackedText
 Unit = Literal["token", "word", "span"]
 UNITS = ("token", "word", "span")
 SHARE = 0.15
-HIDDEN = 0.8
-REPLACED = 0.1
+MASK_SHARE = 0.8
+RANDOM_SHARE = 0.1
 SPAN_STOP = 0.2
 LONGEST_SPAN = 10
-TRAINING = 4  # which random numbers: see `order.random`
+TRAINING = 4  # random streams: see `order.random`
 HELD_OUT = 5
 
 
 @dataclass(slots=True)
 class MaskedText:
-    """`text` cuts the windows, `mask` is the mask token, `special` the ids that are never hidden
-    and never put in another's place. `begins` says of each id whether a word begins with it; only
-    whole words need it."""
+    """`text` provides the windows, `mask` is the mask token's id, `special` the ids that are never
+    masked and never used as random tokens. `begins` tells for each id whether it begins a word;
+    only `unit="word"` needs it."""
 
     text: PackedText
     mask: int
@@ -66,15 +66,15 @@ class MaskedText:
             raise InputError(f"mask token {self.mask}", expected=f"an id below {self.vocab_size}")
         if self.unit == "word" and (self.begins is None or len(self.begins) != self.vocab_size):
             raise InputError(
-                "whole words, without knowing which tokens begin one",
+                "unit='word' without a table of the tokens that begin a word",
                 expected="begins=word_beginnings(tokenizer, vocab_size)",
             )
-        never = self.special | {self.mask}
+        excluded = self.special | {self.mask}
         self._plain = np.array(
-            [id for id in range(self.vocab_size) if id not in never], dtype=np.int64
+            [id for id in range(self.vocab_size) if id not in excluded], dtype=np.int64
         )
         if not len(self._plain):
-            raise InputError("a vocabulary of special tokens alone", expected="some tokens of text")
+            raise InputError("a vocabulary of special tokens only", expected="some text tokens")
 
     @property
     def fingerprint(self) -> str:
@@ -97,20 +97,20 @@ class MaskedText:
             yield self._hide(batch, SHARE, HELD_OUT, first)
             first += batch.rows
 
-    def _hide(self, batch: Batch, share: float, purpose: int, first: int) -> Batch:
-        """Row n draws from (seed, purpose, first + n)."""
+    def _hide(self, batch: Batch, share: float, stream: int, first: int) -> Batch:
+        """Mask a batch. Row n uses the random numbers of (seed, stream, first + n)."""
         tokens = batch.tokens.clone()
         targets = torch.full_like(batch.tokens, IGNORED)
         for n, row in enumerate(batch.tokens.numpy()):
-            chance = random(self.text.seed, purpose, first + n)
-            for unit in chosen(self.units(row, chance), self.budget(row, share), chance):
+            rng = random(self.text.seed, stream, first + n)
+            for unit in select_units(self.units(row, rng), self.budget(row, share), rng):
                 targets[n, unit] = batch.tokens[n, unit]
-                fate = chance.random()
-                if fate < HIDDEN:
+                draw = rng.random()
+                if draw < MASK_SHARE:
                     tokens[n, unit] = self.mask
-                elif fate < HIDDEN + REPLACED:
+                elif draw < MASK_SHARE + RANDOM_SHARE:
                     tokens[n, unit] = torch.from_numpy(
-                        self._plain[chance.integers(len(self._plain), size=len(unit))]
+                        self._plain[rng.integers(len(self._plain), size=len(unit))]
                     )
         return replace(
             batch, tokens=tokens, targets=targets, count=max(1, int((targets != IGNORED).sum()))
@@ -120,49 +120,48 @@ class MaskedText:
         return ~np.isin(row, [self.mask, *self.special])
 
     def budget(self, row: NDArray[np.int64], share: float) -> int:
-        """How many positions of a row are asked for: this share of those that may be, and one at
-        least."""
-        may = int(self.maskable(row).sum())
-        return min(may, max(1, round(share * may)))
+        """How many positions of a row to mask: this share of the maskable ones, at least one."""
+        available = int(self.maskable(row).sum())
+        return min(available, max(1, round(share * available)))
 
     def units(
-        self, row: NDArray[np.int64], chance: np.random.Generator
+        self, row: NDArray[np.int64], rng: np.random.Generator
     ) -> Sequence[NDArray[np.int64]]:
-        """What is hidden as a whole: the positions of each token, word or span."""
-        may = self.maskable(row)
+        """The units that are masked together: the positions of each token, word or span."""
+        maskable = self.maskable(row)
         if self.unit == "token":
-            return list(np.flatnonzero(may)[:, None])
+            return list(np.flatnonzero(maskable)[:, None])
         if self.unit == "word":
             assert self.begins is not None
-            starts = self.begins[row] | ~may
+            starts = self.begins[row] | ~maskable
         else:
-            starts = cuts(len(row), chance) | ~may
-        starts |= np.concatenate(([True], ~may[:-1]))  # what follows a special token begins anew
+            starts = span_starts(len(row), rng) | ~maskable
+        starts |= np.concatenate(([True], ~maskable[:-1]))  # a unit starts after a special token
         return [
-            part[may[part]]
+            part[maskable[part]]
             for part in np.split(np.arange(len(row)), np.flatnonzero(starts))
-            if may[part].any()
+            if maskable[part].any()
         ]
 
 
-def cuts(length: int, chance: np.random.Generator) -> NDArray[np.bool_]:
-    """Where spans begin: their lengths are geometric, and none is longer than LONGEST_SPAN."""
+def span_starts(length: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Where spans start: their lengths are geometric, at most LONGEST_SPAN."""
     starts = np.zeros(length, dtype=np.bool_)
-    at = -int(chance.integers(LONGEST_SPAN))
+    at = -int(rng.integers(LONGEST_SPAN))
     while at < length:
         if at >= 0:
             starts[at] = True
-        at += min(LONGEST_SPAN, int(chance.geometric(SPAN_STOP)))
+        at += min(LONGEST_SPAN, int(rng.geometric(SPAN_STOP)))
     return starts
 
 
-def chosen(
-    units: Sequence[NDArray[np.int64]], budget: int, chance: np.random.Generator
+def select_units(
+    units: Sequence[NDArray[np.int64]], budget: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
-    """Units in random order, as many as the budget pays for; one that is too long is passed over,
-    unless nothing was chosen yet."""
+    """Units in random order, at most `budget` positions. Units that do not fit are skipped; if none
+    fits, the first is truncated."""
     spent = 0
-    for n in chance.permutation(len(units)):
+    for n in rng.permutation(len(units)):
         unit = units[n]
         if spent + len(unit) <= budget:
             spent += len(unit)
@@ -172,15 +171,15 @@ def chosen(
 
 
 def word_beginnings(tokenizer: Tokenizer, vocab_size: int) -> NDArray[np.bool_]:
-    """For each id, whether a word begins with it: no `##` (WordPiece), a space or a sign before its
-    letters (all others)."""
+    """For each id, whether it begins a word: its piece does not start with `##` (WordPiece), or
+    does not start with a letter or digit (all others)."""
     pieces = [
         tokenizer.engine.piece(id) or "" for id in range(min(vocab_size, tokenizer.vocab_size))
     ]
-    continued = any(piece.startswith("##") and len(piece) > 2 for piece in pieces)
+    is_word_piece = any(piece.startswith("##") and len(piece) > 2 for piece in pieces)
     begins = np.ones(vocab_size, dtype=np.bool_)
     for id, piece in enumerate(pieces):
-        if continued:
+        if is_word_piece:
             begins[id] = not piece.startswith("##")
         elif id not in tokenizer.special_ids:
             begins[id] = not tokenizer.token(id)[:1].isalnum()

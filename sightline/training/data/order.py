@@ -1,10 +1,10 @@
-"""Which sample comes when: a pure function of (seed, place in the sequence). Nothing is consumed,
-so nothing can be lost or repeated.
+"""The order of samples: a pure function of (seed, sample index), without iterator state that an
+interruption could lose.
 
-    epoch e is the permutation of 0 … n − 1 that Philox gives for (seed, e);  sample i is number i
-    mod n of epoch ⌊i / n⌋
+    epoch e is the permutation of 0 … n − 1 that Philox gives for (seed, e)
+    sample i is element i mod n of epoch ⌊i / n⌋
 
-Workers, ranks and interruptions see the same sequence: they ask for other parts of it.
+All ranks and resumed runs index the same sequence.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def random(seed: int, *place: int) -> np.random.Generator:
-    """Random numbers that belong to this seed and place, and to no other."""
+def random(seed: int, *key: int) -> np.random.Generator:
+    """An independent random generator for each (seed, key)."""
     return np.random.Generator(
-        np.random.Philox(np.random.SeedSequence(entropy=seed, spawn_key=place))
+        np.random.Philox(np.random.SeedSequence(entropy=seed, spawn_key=key))
     )
 
 
@@ -26,15 +26,15 @@ def random(seed: int, *place: int) -> np.random.Generator:
 def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
     """The order of an epoch."""
     order = random(seed, 0, epoch).permutation(count)
-    order.setflags(write=False)  # whoever asks next gets the same array
+    order.setflags(write=False)  # the cache returns the same array to every caller
     return order
 
 
-def samples(seed: int, start: int, many: int, count: int) -> list[tuple[int, int]]:
-    """Samples number start … start + many − 1 of the endless sequence, as (epoch, which of
-    `count`)."""
-    found: list[tuple[int, int]] = []
-    for place in range(start, start + many):
-        epoch, at = divmod(place, count)
-        found.append((epoch, int(permutation(seed, epoch, count)[at])))
-    return found
+def samples(seed: int, start: int, length: int, count: int) -> list[tuple[int, int]]:
+    """Samples start … start + length − 1 of the infinite sequence over `count` items, as (epoch,
+    item)."""
+    pairs: list[tuple[int, int]] = []
+    for index in range(start, start + length):
+        epoch, at = divmod(index, count)
+        pairs.append((epoch, int(permutation(seed, epoch, count)[at])))
+    return pairs

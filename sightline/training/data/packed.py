@@ -1,12 +1,11 @@
-"""A text as packed tokens: one file of whole numbers, mapped into memory, cut into windows of the
-context's length.
+"""Packed text: a memory-mapped file of token ids, cut into windows of the context length.
 
     data/    train.tokens  validation.tokens  (uint16 or uint32)   data.json   tokenizer.json
 
-Window i of epoch e begins at i · context + offset(seed, e): each epoch cuts the text elsewhere, and
-leaves out less than two windows at its ends. Documents that share a window do not see each other.
-The end token between two is said by the first and read by the second: it is the last that the one
-predicts, and what the other is begun from, as a model begins when it has read nothing else.
+Window i of epoch e begins at i · context + offset(seed, e): each epoch cuts the text at other
+places, and leaves out less than two windows at its ends. Documents in the same window do not attend
+to each other. The first document predicts the end token, and the second starts from it, as
+generation without a prompt does.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from sightline.training.data.order import random, samples
 SHEET = "data.json"
 TRAIN = "train.tokens"
 VALIDATION = "validation.tokens"
-AGAIN = "put it back, then go on with --resume auto"
-SCAN = 1 << 24  # tokens that are looked at together
+RESTORE = "restore the file, then continue with --resume auto"
+SCAN = 1 << 24  # tokens checked per slice
 
 
 def dtype_for(vocab_size: int) -> str:
@@ -43,14 +42,14 @@ Identity = tuple[int, int, int, int]
 
 
 def identity(path: Path) -> Identity:
-    """What changes when a file is replaced, cut or rewritten."""
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    """Device, inode, size and time: they differ once a file is replaced, truncated or rewritten."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One file of tokens, opened after a look at every one of them."""
+    """A file of token ids. Opening it checks every id."""
 
     path: Path
     ids: NDArray[Any]
@@ -58,74 +57,72 @@ class Tokens:
     identity: Identity
 
     @staticmethod
-    def open(path: Path, *, dtype: str, vocab_size: int, least: int = 1) -> Tokens:
-        """The file, if each of its tokens is one of the vocabulary."""
+    def open(path: Path, *, dtype: str, vocab_size: int, min_tokens: int = 1) -> Tokens:
+        """Open a file; an InputError unless every token is in the vocabulary."""
         try:
-            known = identity(path)
+            opened = identity(path)
         except OSError as error:
             raise InputError(
                 f"{path}: cannot be read ({error.strerror})",
                 expected="a file of tokens",
                 fix="sightline data prepare",
             ) from None
-        size = known[2]
+        size = opened[2]
         width = np.dtype(dtype).itemsize
-        if size % width or size < least * width:
-            why = (
-                f"{size:,} bytes are no whole number of {dtype}"
+        if size % width or size < min_tokens * width:
+            seen = (
+                f"{size:,} bytes, not a multiple of the size of {dtype}"
                 if size % width
                 else f"{size // width:,} tokens"
             )
             raise InputError(
-                f"{path}: {why}",
-                expected=f"at least {least:,} tokens of {width} bytes",
+                f"{path}: {seen}",
+                expected=f"at least {min_tokens:,} tokens of {width} bytes",
                 fix="sightline data prepare",
             )
         ids = np.memmap(path, dtype=dtype, mode="r")
         for at in range(0, len(ids), SCAN):
             part = ids[at : at + SCAN]
             if int(part.max()) >= vocab_size:
-                worst = at + int(np.argmax(part >= vocab_size))
-                seen = (
-                    f"{path}: token {int(ids[worst])} at place {worst:,} (byte {worst * width:,})"
-                )
+                first = at + int(np.argmax(part >= vocab_size))
                 raise InputError(
-                    seen,
+                    f"{path}: token {int(ids[first])} at position {first:,}"
+                    f" (byte {first * width:,})",
                     expected=f"ids below {vocab_size:,}",
                     fix="prepare the data with this model's tokenizer",
                 )
-        return Tokens(path, ids, file_sha256(path), known)
+        return Tokens(path, ids, file_sha256(path), opened)
 
-    def read(self, at: int, many: int) -> NDArray[np.int64]:
-        """Some of the tokens, of the file as it was opened. Read, not mapped: a page that is gone
-        would end the process without a word."""
+    def read(self, at: int, count: int) -> NDArray[np.int64]:
+        """Read `count` tokens; an InputError if the file has changed since it was opened. This
+        bypasses the memory map: a missing page would kill the process with SIGBUS."""
         try:
             if identity(self.path) != self.identity:
                 raise InputError(
                     f"{self.path}: changed while it was in use",
-                    expected="the file as it was",
-                    fix=AGAIN,
+                    expected="the original file",
+                    fix=RESTORE,
                 )
-            found = np.fromfile(
-                self.path, dtype=self.ids.dtype, count=many, offset=at * self.ids.itemsize
+            tokens = np.fromfile(
+                self.path, dtype=self.ids.dtype, count=count, offset=at * self.ids.itemsize
             )
         except OSError as error:
             raise InputError(
                 f"{self.path}: cannot be read ({error.strerror})",
-                expected="the file as it was",
-                fix=AGAIN,
+                expected="the original file",
+                fix=RESTORE,
             ) from None
-        if len(found) != many:
+        if len(tokens) != count:
             raise InputError(
-                f"{self.path}: ends within tokens {at:,} to {at + many:,}",
-                expected="the file as it was",
-                fix=AGAIN,
+                f"{self.path}: ends within tokens {at:,} to {at + count:,}",
+                expected="the original file",
+                fix=RESTORE,
             )
-        return found.astype(np.int64)
+        return tokens.astype(np.int64)
 
 
 def read_sheet(folder: Path) -> dict[str, Any]:
-    """What `data.json` says. Nothing else in the folder is opened: a meta.pkl stays shut."""
+    """Read the datasheet `data.json`. No other file is opened; a meta.pkl is never unpickled."""
     if not (folder / SHEET).is_file():
         raise InputError(
             f"{folder}: has no {SHEET}",
@@ -137,7 +134,7 @@ def read_sheet(folder: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=4)
 def offset(seed: int, epoch: int, spare: int) -> int:
-    """How far the windows of an epoch are moved: 0 … spare."""
+    """The shift of an epoch's windows: 0 … spare."""
     return int(random(seed, 3, epoch).integers(spare + 1))
 
 
@@ -152,25 +149,20 @@ class PackedText:
     seed: int
     end: int | None = None
     evaluated: int = 64
-    """Windows of the held-out text that a validation reads; evenly spread over it."""
+    """Windows per validation, evenly spread over the held-out text."""
     _windows: int = field(init=False)
 
     def __post_init__(self) -> None:
         whole = (len(self.train.ids) - 1) // self.context
         if whole < 1:
-            seen = (
-                f"{self.train.path}: {len(self.train.ids):,} tokens for a context of"
-                f" {self.context:,}"
-            )
-            least = f"at least {self.context + 1:,}, one window and the token after it"
             raise InputError(
-                seen,
-                expected=least,
+                f"{self.train.path}: {len(self.train.ids):,} tokens for a context of"
+                f" {self.context:,}",
+                expected=f"at least {self.context + 1:,}, one window and the token after it",
                 fix=f"a longer text, or context={max(1, (len(self.train.ids) - 1) // 2)}",
             )
-        self._windows = max(
-            1, whole - 1
-        )  # one fewer than fit, so that they can be moved by more than one
+        # One fewer than fit, so that the windows can shift by at least a whole window.
+        self._windows = max(1, whole - 1)
 
     @property
     def fingerprint(self) -> str:
@@ -184,8 +176,8 @@ class PackedText:
         return max(1, self._windows // self.rows)
 
     def batch(self, step: int) -> Batch:
-        which = samples(self.seed, step * self.rows, self.rows, self._windows)
-        return self._batch(self.train, [self._start(epoch, window) for epoch, window in which])
+        windows = samples(self.seed, step * self.rows, self.rows, self._windows)
+        return self._batch(self.train, [self._start(epoch, window) for epoch, window in windows])
 
     def _start(self, epoch: int, window: int) -> int:
         """Where a window of an epoch begins."""
@@ -198,15 +190,11 @@ class PackedText:
         count = len(self.held_out.ids)
         context = min(self.context, count - 1)
         windows = max(1, (count - 1) // context)
-        chosen = sorted(
-            {
-                windows * n // min(windows, self.evaluated)
-                for n in range(min(windows, self.evaluated))
-            }
-        )
-        for at in range(0, len(chosen), self.rows):
+        evaluated = min(windows, self.evaluated)
+        selected = sorted({windows * n // evaluated for n in range(evaluated)})
+        for at in range(0, len(selected), self.rows):
             yield self._batch(
-                self.held_out, [n * context for n in chosen[at : at + self.rows]], context
+                self.held_out, [n * context for n in selected[at : at + self.rows]], context
             )
 
     def _batch(self, text: Tokens, starts: Sequence[int], context: int | None = None) -> Batch:

@@ -1,5 +1,4 @@
-"""Pairs of sentences, for translation: batches of about equal work, each of pairs of about equal
-length (see `bucketed.py`)."""
+"""Sentence pairs for translation, in batches bucketed by length (see `bucketed.py`)."""
 
 from __future__ import annotations
 
@@ -11,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.errors import InputError
-from sightline.training.data.batch import IGNORED, Batch, padded
-from sightline.training.data.bucketed import Buckets, by_length
+from sightline.training.data.batch import IGNORED, Batch, pad_rows
+from sightline.training.data.bucketed import Buckets, batches_by_length
 
 Rows = Sequence[Sequence[int]]
-TOGETHER = 64  # pairs that a validation reads at once
+VALIDATION_ROWS = 64  # pairs per validation batch
 
 
-def sizes_of(sources: Rows, targets: Rows) -> NDArray[np.int64]:
-    """The longer side of each pair, with the token that is added to it; 0 where a side is empty."""
+def pair_sizes(sources: Rows, targets: Rows) -> NDArray[np.int64]:
+    """The length of each pair's longer side, including its start or end token; 0 where a side is
+    empty."""
     sizes = [
         max(len(a), len(b)) + 1 if a and b else 0 for a, b in zip(sources, targets, strict=True)
     ]
@@ -28,11 +28,11 @@ def sizes_of(sources: Rows, targets: Rows) -> NDArray[np.int64]:
 
 @dataclass(slots=True)
 class Pairs:
-    """Token ids of sources and targets, without what surrounds them: a source ends with `end`, a
-    target begins with `start`.
+    """Token ids of sources and targets, without special tokens. Batches append `end` to a source
+    and prepend `start` to a target.
 
-    A batch has at most `tokens` on each side, padding included. Pairs with an empty side, or longer
-    than `longest`, are left out."""
+    A batch has at most `tokens` tokens on each side, padding included. Pairs with an empty side, or
+    longer than `longest`, are left out."""
 
     sources: Rows
     targets: Rows
@@ -46,12 +46,12 @@ class Pairs:
     _buckets: Buckets = field(init=False)
 
     def __post_init__(self) -> None:
-        sizes = sizes_of(self.sources, self.targets)
+        sizes = pair_sizes(self.sources, self.targets)
         kept = np.flatnonzero((sizes > 0) & (sizes <= self.longest))
         if not len(kept):
             expected = f"pairs of at most {self.longest - 1} tokens"
             raise InputError(
-                "no pair has two sides and fits",
+                "no pair has two non-empty sides and fits",
                 expected=expected,
                 fix=f"context={max(2, int(sizes.max(initial=0)))}",
             )
@@ -78,23 +78,21 @@ class Pairs:
 
     def validation(self) -> Iterator[Batch]:
         sources, targets = self.held_out
-        sizes = sizes_of(sources, targets)
+        sizes = pair_sizes(sources, targets)
         fits = np.flatnonzero((sizes > 0) & (sizes <= self.longest))
-        for which in by_length(
-            np.array([len(targets[int(n)]) for n in fits], dtype=np.int64), TOGETHER
-        ):
-            yield self._batch(sources, targets, fits[which])
+        target_sizes = np.array([len(targets[int(n)]) for n in fits], dtype=np.int64)
+        for indices in batches_by_length(target_sizes, VALIDATION_ROWS):
+            yield self._batch(sources, targets, fits[indices])
 
-    def _batch(self, sources: Rows, targets: Rows, which: NDArray[np.int64]) -> Batch:
+    def _batch(self, sources: Rows, targets: Rows, indices: NDArray[np.int64]) -> Batch:
         """start t₁ t₂ … → t₁ t₂ … end, given s₁ s₂ … end."""
-        source, source_padding = padded([[*sources[n], self.end] for n in which], self.pad)
-        tokens, padding = padded([[self.start, *targets[n]] for n in which], self.pad)
-        wanted, _ = padded([[*targets[n], self.end] for n in which], IGNORED)
-        count = int((wanted != IGNORED).sum())
+        source, source_padding = pad_rows([[*sources[n], self.end] for n in indices], self.pad)
+        tokens, padding = pad_rows([[self.start, *targets[n]] for n in indices], self.pad)
+        next_tokens, _ = pad_rows([[*targets[n], self.end] for n in indices], IGNORED)
         return Batch(
             tokens=tokens,
-            targets=wanted,
-            count=count,
+            targets=next_tokens,
+            count=int((next_tokens != IGNORED).sum()),
             padding=padding,
             source=source,
             source_padding=source_padding,

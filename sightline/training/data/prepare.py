@@ -1,11 +1,11 @@
-"""Text files become tokens on the disk, once.
+"""Tokenize text files once and write the tokens to disk.
 
-    files → documents → parts → tokenizer → train.tokens, validation.tokens
+    files → documents → chunks → tokenizer → train.tokens, validation.tokens
 
-and beside them data.json (what they are) and the tokenizer.
+with a datasheet (data.json) and the tokenizer next to them.
 
-The end token follows each document. What is held out is the end of the text, or whole files. A
-folder has its name only when all of it is there.
+The end token follows each document. The end of the text, or whole files, are held out. The folder
+is written under a temporary name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from sightline.training.data.packed import (
     sheet_text,
 )
 
-SAMPLE = 200  # characters that the datasheet shows
+SAMPLE = 200  # characters of text in the datasheet
 VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What becomes of the files. Documents are files, or what `separator` parts in them. `held_out`
-    are whole files; without any, the last `validation` part of the tokens is."""
+    """How files are split. Documents are whole files, or the pieces between `separator`s. If no
+    files are `held_out`, the last `validation` share of the tokens is."""
 
     files: tuple[Source, ...]
     held_out: tuple[Source, ...] = ()
@@ -60,16 +60,16 @@ class Plan:
         if not 0 <= self.validation <= 0.5:
             raise InputError(
                 f"validation is {self.validation}",
-                expected="a part from 0 to 0.5",
+                expected="a share from 0 to 0.5",
                 fix="--validation 0.05",
             )
 
     @property
     def digest(self) -> str:
-        """What decides the tokens, the tokenizer aside."""
-        said = [[file.sha256 for file in self.files], [file.sha256 for file in self.held_out]]
+        """Identifies the tokens, except for the tokenizer."""
+        digests = [[file.sha256 for file in self.files], [file.sha256 for file in self.held_out]]
         return hashlib.sha256(
-            json.dumps([VERSION, *said, self.separator, self.validation]).encode()
+            json.dumps([VERSION, *digests, self.separator, self.validation]).encode()
         ).hexdigest()
 
 
@@ -77,8 +77,8 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Counted:
-    """One file of tokens on its way: how many, of how many documents, and how it begins."""
+class TokenFile:
+    """A token file that is being written: its counts, and a sample of its beginning."""
 
     tokens: int = 0
     documents: int = 0
@@ -93,18 +93,18 @@ class Counted:
         separator: str,
         tick: Callable[[int], None],
     ) -> None:
-        """A source's documents, each with the end token behind it."""
+        """Append a source's documents, each followed by the end token."""
         dtype = dtype_for(encoder.vocab_size)
-        fresh = True
+        first = True
         for part in documents(source, separator, tick):
             if part is None:
                 ids = np.array([] if encoder.end is None else [encoder.end], dtype=dtype)
                 self.documents += 1
             else:
-                ids = np.asarray(encoder.part(part, first=fresh), dtype=dtype)
+                ids = np.asarray(encoder.encode_chunk(part, first=first), dtype=dtype)
                 self.text = self.text or part[:SAMPLE]
                 self.first = self.first or tuple(int(id) for id in ids[:32])
-            fresh = part is None
+            first = part is None
             file.write(ids.tobytes())
             self.tokens += len(ids)
 
@@ -117,7 +117,7 @@ def prepare(
     progress: Report = silent,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write a folder of tokens; what its datasheet says."""
+    """Write a folder of tokens; returns its datasheet."""
     folder = Path(os.path.abspath(folder))
     check_target(folder, overwrite=overwrite)
     temporary = sibling(folder, "partial")
@@ -128,7 +128,7 @@ def prepare(
     except OSError as error:
         raise InputError(
             f"{printable_name(folder)}: cannot be written ({error.strerror})",
-            fix="free some space, or another folder",
+            fix="free some space, or choose another folder",
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -136,16 +136,13 @@ def prepare(
 
 
 def check_target(folder: Path, *, overwrite: bool) -> None:
-    there = os.path.lexists(folder)
-    if (
-        there
-        and (not folder.is_dir() or any(folder.iterdir()))
-        and not (overwrite and (folder / SHEET).is_file())
-    ):
+    """An InputError if the folder exists and is neither empty nor data to overwrite."""
+    occupied = os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir()))
+    if occupied and not (overwrite and (folder / SHEET).is_file()):
         raise InputError(
-            f"{printable_name(folder)}: is there already",
+            f"{printable_name(folder)}: already exists",
             expected="a new folder",
-            fix="another --out, or remove it first",
+            fix="choose another --out, or remove it first",
         )
 
 
@@ -156,18 +153,18 @@ def _fill(plan: Plan, encoder: Encoder, folder: Path, progress: Report) -> dict[
     def tick(size: int) -> None:
         nonlocal done
         done += size
-        progress("making tokens", done, total)
+        progress("tokenizing", done, total)
 
-    counted: dict[str, Counted] = {}
+    written: dict[str, TokenFile] = {}
     for name, sources in ((TRAIN, plan.files), (VALIDATION, plan.held_out)):
         if sources:
-            counted[name] = Counted()
+            written[name] = TokenFile()
             with (folder / name).open("xb") as file:
                 for source in sources:
-                    counted[name].fill(file, source, encoder, plan.separator, tick)
+                    written[name].fill(file, source, encoder, plan.separator, tick)
                 file.flush()
                 os.fsync(file.fileno())
-    tokens = {name: found.tokens for name, found in counted.items()}
+    tokens = {name: token_file.tokens for name, token_file in written.items()}
     if not plan.held_out and plan.validation:
         tokens = _hold_out(
             folder, tokens[TRAIN], plan.validation, np.dtype(dtype_for(encoder.vocab_size)).itemsize
@@ -175,15 +172,15 @@ def _fill(plan: Plan, encoder: Encoder, folder: Path, progress: Report) -> dict[
     _check_length(plan, tokens)
     for name, data in encoder.files.items():
         (folder / name).write_bytes(data)
-    sheet = _sheet(plan, encoder, counted, tokens)
+    sheet = _sheet(plan, encoder, written, tokens)
     sheet["sha256"] = {name: file_sha256(folder / name) for name in (*tokens, *encoder.files)}
     write_text(folder / SHEET, sheet_text(sheet), durable=True)
     return sheet
 
 
-def _hold_out(folder: Path, tokens: int, part: float, width: int) -> dict[str, int]:
-    """The end of the training tokens becomes the held-out ones."""
-    held = round(tokens * part)
+def _hold_out(folder: Path, tokens: int, share: float, width: int) -> dict[str, int]:
+    """Move the end of the training tokens to the validation file."""
+    held = round(tokens * share)
     with (folder / TRAIN).open("r+b") as file, (folder / VALIDATION).open("xb") as tail:
         file.seek((tokens - held) * width)
         shutil.copyfileobj(file, tail, READ)
@@ -200,30 +197,29 @@ def _check_length(plan: Plan, tokens: dict[str, int]) -> None:
     )
     if tokens[TRAIN] < 2:
         raise InputError(
-            f"{printable_name(names)}: {tokens[TRAIN]:,} tokens to learn from",
+            f"{printable_name(names)}: {tokens[TRAIN]:,} tokens to train on",
             expected="at least 2",
             fix="more text",
         )
     if tokens.get(VALIDATION, 2) < 2:
         seen = (
             f"{printable_name(names)}: {tokens[VALIDATION]:,} of {sum(tokens.values()):,}"
-            " tokens would be"
-            " held out"
+            " tokens would be held out"
         )
         raise InputError(seen, expected="at least 2", fix="more text, or --validation 0")
 
 
 def _sheet(
-    plan: Plan, encoder: Encoder, counted: dict[str, Counted], tokens: dict[str, int]
+    plan: Plan, encoder: Encoder, written: dict[str, TokenFile], tokens: dict[str, int]
 ) -> dict[str, Any]:
-    """The datasheet: where the tokens come from, how many there are, and how they look."""
-    both = (("train", plan.files), ("validation", plan.held_out))
+    """The datasheet: the tokens' source files, counts and a sample."""
+    splits = (("train", plan.files), ("validation", plan.held_out))
     return {
         "version": VERSION,
         "files": [
-            {"name": s.path.name, "bytes": s.size, "sha256": s.sha256, "part": part}
-            for part, found in both
-            for s in found
+            {"name": s.path.name, "bytes": s.size, "sha256": s.sha256, "part": split}
+            for split, files in splits
+            for s in files
         ],
         "held out": (
             "whole files"
@@ -235,7 +231,7 @@ def _sheet(
             )
         ),
         "separator": plan.separator,
-        "documents": sum(found.documents for found in counted.values()),
+        "documents": sum(token_file.documents for token_file in written.values()),
         "tokens": {"train": tokens[TRAIN], "validation": tokens.get(VALIDATION, 0)},
         "dtype": dtype_for(encoder.vocab_size),
         "vocab_size": encoder.vocab_size,
@@ -245,22 +241,22 @@ def _sheet(
             "sha256": encoder.sha256,
             "files": sorted(encoder.files),
         },
-        "sample": {"text": counted[TRAIN].text, "tokens": list(counted[TRAIN].first)},
+        "sample": {"text": written[TRAIN].text, "tokens": list(written[TRAIN].first)},
         "versions": {name: version(name) for name in ("sightline", "tokenizers")},
     }
 
 
-# ---------------------------------------------------------------------------------------- keeping
+# ------------------------------------------------------------------------------------------ cache
 
 
-def wrong(folder: Path) -> str:
-    """What is wrong with a prepared folder; nothing if nothing is."""
+def find_damage(folder: Path) -> str:
+    """What is wrong with a prepared folder; "" if it is intact."""
     try:
-        said = read_sheet(folder)["sha256"]
+        digests = read_sheet(folder)["sha256"]
         return next(
             (
-                f"{name} was changed or cut short"
-                for name, digest in said.items()
+                f"{name} was changed or truncated"
+                for name, digest in digests.items()
                 if file_sha256(folder / name) != digest
             ),
             "",
@@ -270,25 +266,25 @@ def wrong(folder: Path) -> str:
 
 
 def cached(plan: Plan, kind: str, make: Callable[[], Encoder], progress: Report = silent) -> Path:
-    """The folder for this plan and this kind of tokenizer in the cache; made if it is not there, or
-    not as it was made."""
+    """The cache folder of this plan and this kind of tokenizer; prepared if it is missing or
+    damaged."""
     key = hashlib.sha256(f"{plan.digest} {kind} {version('tokenizers')}".encode()).hexdigest()[:24]
     place = home() / "data" / key
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(place.parent / f".{key}.lock"):
-            if wrong(place):
-                for left in place.parent.glob(f".{key}.*.partial"):
-                    shutil.rmtree(left, ignore_errors=True)
+            if find_damage(place):
+                for partial in place.parent.glob(f".{key}.*.partial"):
+                    shutil.rmtree(partial, ignore_errors=True)
                 with suppress(FileNotFoundError):
                     shutil.rmtree(place)
                 prepare(plan, make(), place, progress=progress)
     except OSError as error:
         seen = f"{printable_name(place)}: cannot be written ({error.strerror})"
-        raise InputError(seen, fix="set SIGHTLINE_HOME to a folder that you may write") from None
+        raise InputError(seen, fix="set SIGHTLINE_HOME to a writable folder") from None
     return place
 
 
 def sources(files: Sequence[Path], report: Report = silent) -> tuple[Source, ...]:
-    """Each of the files, looked through."""
+    """Validate each file."""
     return tuple(examine(path, report) for path in files)

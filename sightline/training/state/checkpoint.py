@@ -232,7 +232,7 @@ def find_damage(path: Path) -> str:
     for name, digest in manifest.sha256.items():
         try:
             if file_sha256(path / name) != digest:
-                return f"{name} was changed or cut short"
+                return f"{name} was changed or truncated"
         except (OSError, CheckpointError):
             return f"{name} cannot be read"
     return ""

@@ -90,7 +90,7 @@ def manifest_of(folder: Path, *, verify: bool) -> tuple[dict[str, Any], str]:
         said = read_json(folder / MANIFEST, max_bytes=100_000_000)
         for name, kept in said["sha256"].items() if verify else ():
             if file_sha256(folder / name) != kept:
-                return said, f"{name} was changed or cut short"
+                return said, f"{name} was changed or truncated"
         return {
             "step": int(said["step"]),
             "seconds": float(said["seconds"]),

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sightline.cli.commands.run.generate import piece_colour
 from sightline.cli.ui.completion import model_names
-from sightline.cli.ui.options.model import IgnoreOptions
+from sightline.cli.ui.options.model import RunOptions
 from sightline.cli.ui.output import TextWriter, note
 from sightline.terminal.console import Console
 
@@ -31,7 +31,7 @@ def demo(
     out: Path = PAGE,
     lesson: bool = False,
     steps: int = 200,
-    loading: IgnoreOptions = IgnoreOptions(),
+    running: RunOptions = RunOptions(),
 ) -> None:
     """See a Transformer at work in half a minute.
 
@@ -57,7 +57,7 @@ def demo(
     screen = Console()
     if not lesson:
         try:
-            loaded = loading.load(model)
+            loaded = running.load(model)
         except CheckpointError as error:
             if model != MODEL:
                 raise
@@ -105,7 +105,8 @@ def show_tour(model: Model, file: Path, screen: Console) -> None:
     heading(screen, "All of it to walk through")
     screen.print(f"{page.resolve()}", soft_wrap=True)
     screen.print(
-        "The logits came from the fused kernel; every weight shown was rebuilt beside it, exactly."
+        f"The logits came from the fast path ({model.runner.name}); every weight shown was rebuilt"
+        " beside it, exactly."
     )
     commands = (
         (f"sightline trace {model.name} 'Any text'", "bold"),
@@ -146,7 +147,7 @@ def show_translation(screen: Console) -> Trace | None:
     from sightline.demo import tour
     from sightline.lens.draw.terminal import print_view
     from sightline.lens.draw.views import view_of
-    from sightline.model import load
+    from sightline.loading import load
 
     if "enja" not in CATALOGUE:
         return None

@@ -117,7 +117,7 @@ def remove(name: HubOrName, /, *, yes: bool = False) -> None:
 def hub_path(name: str) -> Path:
     """The path of a Hub model in the local cache."""
     reference = hub.parse(name)
-    path = hub.cached(reference) if reference else None
+    path = hub.find_cached(reference) if reference else None
     if path is None:
         raise CheckpointError(
             f"{name[:100]} is not on this disk", fix=f"sightline models get {name[:100]}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from sightline.cli.ui.options.groups import OPTIONS, OUTPUT
-from sightline.cli.ui.options.model import LoadOptions
+from sightline.cli.ui.options.model import RunOptions
 from sightline.cli.ui.options.text import InputOptions, OutputOptions
 from sightline.cli.ui.options.values import Index, ModelName, OptionalText
 from sightline.cli.ui.output import remark, write, write_json
@@ -68,7 +68,7 @@ def trace(
     source: str | None = None,
     input: InputOptions = InputOptions(),
     drawing: ViewOptions = ViewOptions(),
-    loading: LoadOptions = LoadOptions(),
+    running: RunOptions = RunOptions(),
     output: TraceOutputOptions = TraceOutputOptions(),
 ) -> None:
     """See where a model attends while it reads a text.
@@ -90,7 +90,7 @@ def trace(
     view = None if drawing.view is None else checked_view(drawing.view)
     layers = parse_layers(drawing.layers)
     content = input.read_prompt(text, fix=EXAMPLE)
-    loaded = loading.load(model)
+    loaded = running.load(model)
     is_pair = loaded.config.encoder is not None and loaded.config.decoder is not None
     view = view or ("alignment" if is_pair else "map")
     refuse_source(loaded, source)

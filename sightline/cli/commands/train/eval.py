@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from sightline.cli.ui.input import read_file, split_lines
 from sightline.cli.ui.options.groups import OPTIONS
-from sightline.cli.ui.options.model import LoadOptions
+from sightline.cli.ui.options.model import RunOptions
 from sightline.cli.ui.options.sampling import TranslationOptions
 from sightline.cli.ui.options.text import OutputOptions
 from sightline.cli.ui.options.values import Count, ModelName, Stride
@@ -88,7 +88,7 @@ def eval(
     *,
     options: DataOptions = DataOptions(),
     beam: TranslationOptions = TranslationOptions(),
-    loading: LoadOptions = LoadOptions(),
+    running: RunOptions = RunOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> None:
     """Evaluate a model: perplexity on a text file, BLEU and chrF on pairs, accuracy on labels.
@@ -115,7 +115,7 @@ def eval(
     tokenize = options.tokenize or ("none" if options.words else "13a")
     if evaluation.kind == "pairs":
         bleu_with(tokenize)
-    loaded = loading.load(model)
+    loaded = running.load(model)
     tokenizer = require_tokenizer(loaded)
     if evaluation.kind == "text":
         report = evaluate_text(loaded, tokenizer, evaluation.text, stride=options.stride)
@@ -167,7 +167,7 @@ def evaluate_text(loaded: Model, tokenizer: Tokenizer, text: str, *, stride: int
     """Loss, perplexity and bits per byte."""
     from sightline.tasks.evaluate import perplexity
 
-    results = perplexity(loaded.transformer, tokenizer, text, stride=stride)
+    results = perplexity(loaded.runner, tokenizer, text, stride=stride)
     last = collect(results, at=lambda partial: (partial[-1].done, partial[-1].total))[-1]
     lines = [
         f"loss           {last.loss:.4f} nats per token",
@@ -235,7 +235,7 @@ def evaluate_labels(loaded: Model, tokenizer: Tokenizer, rows: Sequence[tuple[st
     """The fraction of correct labels."""
     from sightline.tasks.evaluate import accuracy
 
-    results = accuracy(loaded.transformer, tokenizer, rows, labels=loaded.labels)
+    results = accuracy(loaded.runner, tokenizer, rows, labels=loaded.labels)
     last = collect(results, at=lambda partial: (partial[-1].done, partial[-1].total))[-1]
     lines = [f"accuracy       {last.accuracy:.4f}, {last.right} correct"]
     return Report(

@@ -44,6 +44,7 @@ def train(
     out: Path,
     vocab: Annotated[Count, Parameter(show_default=str(VOCAB))] = None,
     kind: Literal["bpe", "unigram"] = "bpe",
+    uncased: bool = False,
     output: OutputOptions = OutputOptions(),
 ) -> None:
     """Train a tokenizer on text files, and write it to a folder.
@@ -58,6 +59,8 @@ def train(
         Vocabulary size, including the 256 bytes and four special tokens.
     kind
         The algorithm; both are byte-level.
+    uncased
+        Lower-case all text, and treat a text's first word like any other.
     output.json
         Write JSON: path, kind, tokens.
     """
@@ -67,7 +70,11 @@ def train(
     training.check_output_folder(out)
     with reporting(None) as report:
         trained = training.train_tokenizer(
-            files, vocab_size=VOCAB if vocab is None else vocab, kind=kind, progress=report
+            files,
+            vocab_size=VOCAB if vocab is None else vocab,
+            kind=kind,
+            uncased=uncased,
+            progress=report,
         )
     path = training.save_tokenizer(trained, out)
     if output.json:
