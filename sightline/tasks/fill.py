@@ -124,12 +124,14 @@ def trim(parts: list[str], *, left: bool, right: bool) -> list[str]:
 
 def with_masks(tokenizer: Tokenizer, parts: list[str], mask: int) -> tuple[list[int], list[int]]:
     """The ids with the special ones around, and where the masks are."""
-    before, after = tokenizer.engine.around
+    engine = tokenizer.engine
+    before, after = engine.around
     ids = [*before, *tokenizer.encode(parts[0])]
     places = list[int]()
     for part in parts[1:]:
         places.append(len(ids))
-        ids += [mask, *tokenizer.encode(part)]
+        follows = isinstance(engine, RustEngine)
+        ids += [mask, *(engine.continuation_ids(part) if follows else tokenizer.encode(part))]
     return [*ids, *after], places
 
 

@@ -13,6 +13,7 @@ import sightline as sl
 from sightline.cli.main import main
 from sightline.errors import ConfigError
 from sightline.recipes.bert_tiny import MASK, BertTiny
+from sightline.tasks.fill import trim, with_masks
 from sightline.training.data.batch import IGNORED
 from sightline.training.data.masked import MaskedText
 from tests.families.oracle import transformers
@@ -160,6 +161,13 @@ def test_prepared_data_with_a_tokenizer_of_its_own(
     filler = sl.load(tmp_path / "run" / "model")
     upper = filler.fill("The CAT sat on ___")
     assert upper[0].candidates == filler.fill("the cat sat on [MASK]")[0].candidates
+    assert filler.tokenizer is not None
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
+    for sentence in ("the CAT sat [MASK].", "[MASK] sat on the [MASK], [MASK]", "[MASK]."):
+        parts = trim(sentence.split("[MASK]"), left=True, right=False)
+        mask = filler.tokenizer.mask
+        assert mask is not None
+        assert with_masks(filler.tokenizer, parts, mask)[0] == theirs(sentence)["input_ids"]
     with pytest.raises(ConfigError, match="both text and data"):
         BertTiny(data=Path(data), text=text, **tiny).job()
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -25,6 +26,14 @@ def byte_alphabet() -> dict[str, int]:
     letters = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in set(printable)]
     return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+def drop_first_space(step: Any) -> None:
+    """Set every Metaspace of a pre-tokenizer's JSON that prepends to the first word to "never"."""
+    if step.get("prepend_scheme") == "first":
+        step["prepend_scheme"] = "never"
+    for inner in step.get("pretokenizers", ()):
+        drop_first_space(inner)
 
 
 class RustEngine:
@@ -50,6 +59,12 @@ class RustEngine:
             if step is not None
         )
 
+        pre_tokenizer = tokenizer.pre_tokenizer
+        self._prefixes_first = (
+            pre_tokenizer is not None
+            and b'"prepend_scheme":"first"' in pre_tokenizer.__getstate__()
+        )
+
     @cached_property
     def _with_control(self) -> tokenizers.Tokenizer:
         """A copy that encodes special pieces in the text as control tokens; made on first use."""
@@ -67,6 +82,28 @@ class RustEngine:
         )
         copy.encode_special_tokens = True
         return copy
+
+    @cached_property
+    def _continuing(self) -> tokenizers.Tokenizer:
+        """A copy without special pieces that puts no space before a text's first word."""
+        names = {piece for id in self.specials if (piece := self.piece(id)) is not None}
+        tokenizer_json = without_names(json.loads(self.tokenizer.to_str()), names)
+        drop_first_space(tokenizer_json["pre_tokenizer"])
+        copy = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json))
+        copy.encode_special_tokens = True
+        return copy
+
+    def continuation_ids(self, text: str) -> list[int]:
+        """The ids of a text that follows a special token. They differ from `ids` where only the
+        first word of the whole text gets a space (Metaspace's prepend_scheme "first")."""
+        if not self._prefixes_first:
+            return self.ids(text, control=False)
+        self._check(text)
+        return call_native(
+            self._where,
+            "encode",
+            lambda: self._continuing.encode(text, add_special_tokens=False).ids,
+        )
 
     @property
     def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
