@@ -68,6 +68,25 @@ def test_no_unknown_marks_whatever_is_asked(enja: sl.Model, english: str) -> Non
     assert "⁇" not in found.text
 
 
+@pytest.mark.parametrize(
+    ("sentence", "word"),
+    [
+        ("He is taller [MASK] his brother.", "than"),
+        ("I drink a cup of ___ every morning.", "coffee"),
+        ("SHE ___ TO SCHOOL BY BUS.", "went"),
+    ],
+)
+def test_bert_tiny_fills_gaps(sentence: str, word: str) -> None:
+    (gap,) = sl.load("bert-tiny").fill(sentence, top_k=3)
+    assert gap.candidates[0].text.strip() == word
+
+
+def test_bert_tinys_card() -> None:
+    card = (folder("bert-tiny") / "README.md").read_text(encoding="utf-8")
+    for word in ("CC BY 2.0", "Tatoeba", "Scores", "Limits", "tools.tatoeba"):
+        assert word in card
+
+
 def test_the_card_says_what_it_must() -> None:
     card = (folder("enja") / "README.md").read_text(encoding="utf-8")
     for word in ("CC BY 2.0", "Tanaka", "BLEU", "chrF", "Limits", "sacrebleu"):

@@ -21,7 +21,7 @@ EXAMPLES = {
         'sightline translate enja "The sea was calm." --alignment',
         "sightline translate MODEL --file sentences.txt --beams 4 > translations.txt",
     ),
-    "fill": ('sightline fill MODEL "The capital of [MASK] is Paris." --top-k 3',),
+    "fill": ('sightline fill bert-tiny "I drink a cup of ___ every morning." --top-k 3',),
     "classify": (
         'sightline classify MODEL "A lovely film" "A waste of time"',
         "sightline classify MODEL --file reviews.txt --json",

@@ -14,6 +14,7 @@ NAMES = {
     "smollm2-135m-instruct",
     "minilm",
     "enja",
+    "bert-tiny",
     "stories15m",
     "g2p-bart",
     *(f"mathformer-{name}" for name in ("add", "sub", "mul", "div")),
@@ -31,7 +32,7 @@ def test_an_entry_is_whole(entry: CatalogueEntry) -> None:
     assert entry.what.endswith(".")
     assert entry.answer
     assert entry.licence in ("MIT", "Apache-2.0", "CC-BY-2.0")
-    assert entry.family in ("llama", "bert", "bart", "sightline")
+    assert entry.family in ("llama", "bert", "bart", "modernbert", "sightline")
     assert entry.parameters > 0
     assert re.fullmatch(r"[a-z0-9-]+", entry.name)
     assert entry.hub == "" or re.fullmatch(r"[\w.-]+/[\w.-]+", entry.hub)

