@@ -330,7 +330,7 @@ def parse_messages(messages: Any, where: str) -> tuple[str | None, list[Exchange
         len(turns) // 2
     ):
         expected = (
-            "a system message or none, then user and assistant in turns, each with a text as"
+            "an optional system message, then user and assistant alternating, each with a text as"
             " content"
         )
         raise InputError(

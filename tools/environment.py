@@ -36,11 +36,11 @@ UNAVAILABLE = "no matching distributions available for your environment:"
 
 
 class InstallError(Exception):
-    """Something could not be installed; the message says what to do."""
+    """An installation that failed; the message has the fix."""
 
 
 def normalized(name: str) -> str:
-    """A package's name as indexes compare it: sentence_transformers is sentence-transformers."""
+    """A package's normalized name: sentence_transformers is sentence-transformers."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -50,7 +50,7 @@ def name_of(requirement: str) -> str:
 
 
 def pins(path: Path) -> list[tuple[str, str, str]]:
-    """Name, version and marker (or nothing) of each line of a constraints file."""
+    """Name, version and optional marker of each line of a constraints file."""
     lines = (PIN.match(line) for line in path.read_text(encoding="utf-8").splitlines())
     return [(normalized(line[1]), line[2], line[3] or "") for line in lines if line]
 
@@ -64,7 +64,7 @@ def pyproject() -> dict:
 
 
 def requirements(extras: tuple[str, ...] = EXTRAS) -> list[str]:
-    """What Sightline needs with these extras; an extra that names another one is expanded."""
+    """Sightline's requirements with these extras; an extra that names another one is expanded."""
     project = pyproject()["project"]
     found = list(project["dependencies"])
     waiting = list(extras)
@@ -114,7 +114,7 @@ def install(
     environment: dict[str, str] | None = None,
     nice: bool = False,
 ) -> None:
-    """`pip install`, with the constraints for what is built from source too; a status line in a
+    """`pip install`, with the constraints also for packages built from source; a status line on a
     terminal. InstallError if pip fails."""
     options = ["--disable-pip-version-check", "--no-input", "--progress-bar=off"]
     if constraints:
@@ -132,7 +132,7 @@ def install(
 
 
 def run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]]:
-    """Exit code and lines of a command; in a terminal its current line is shown meanwhile."""
+    """Exit code and output lines of a command; on a terminal its current line is shown."""
     shown = sys.stderr.isatty()
     lines: list[str] = []
     with subprocess.Popen(
@@ -155,8 +155,8 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]
 
 
 def explanation(output: list[str], constraints: Path | None) -> str:
-    """Why pip failed: the pins that the index no longer has, an index out of reach, or pip's own
-    words."""
+    """Why pip failed: pins that the index no longer has, an unreachable index, or pip's own
+    message."""
     gone = unavailable(output)
     if any("Retrying (" in line for line in output) and not gone:
         return (
@@ -173,13 +173,13 @@ def explanation(output: list[str], constraints: Path | None) -> str:
     where = f"pinned in {constraints.name}, " if constraints else ""
     python = ".".join(map(str, sys.version_info[:2]))
     return (
-        f"{names}: {where}cannot be had for Python {python} on this machine (any more). Fix: make"
+        f"{names}: {where}not available for Python {python} on this machine (any more). Fix: make"
         " lock, then make test"
     )
 
 
 def unavailable(output: list[str]) -> list[str]:
-    """The packages of which pip says that no file of the wanted version is there."""
+    """The packages for which pip found no file of the pinned version."""
     found: list[str] = []
     lines = [line.strip() for line in output]
     for number, line in enumerate(lines):
@@ -195,7 +195,7 @@ def unavailable(output: list[str]) -> list[str]:
 
 
 def installed(folder: Path) -> dict[str, str]:
-    """Version by name of everything in an environment."""
+    """The version of every package in an environment, by name."""
     command = [
         str(python_of(folder)),
         "-m",
@@ -220,10 +220,10 @@ def compare(folder: Path) -> None:
 
 
 def install_sightline(folder: Path, constraints: Path | None) -> None:
-    """First what Sightline needs, so that a missing version is heard of before anything is
-    compiled; then Sightline itself.
+    """Install Sightline's requirements first, so that a missing version is reported before anything
+    is compiled; then Sightline itself.
 
-    It is editable, and built in a folder of its own: two environments share no build.
+    It is editable, and built in its own folder: two environments share no build.
     """
     wanted = requirements()
     if constraints is None:
@@ -240,7 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="where the environment is made")
+    parser.add_argument("folder", type=Path, help="the folder of the environment")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--oldest", action="store_true", help="the lower bounds of pyproject.toml")
     group.add_argument("--newest", action="store_true", help="no constraints")
@@ -256,7 +256,7 @@ def main() -> None:
     except InstallError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("stopped; the next make goes on from here")
+        sys.exit("stopped; the next make continues from here")
     if constraints != PINNED:
         print(f"Differences from {PINNED.name}:")
         compare(given.folder)

@@ -30,13 +30,13 @@ ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "lock"
 HELD = Path("tools/held.txt")
 PYTHONS = ("3.11", "3.12", "3.13")
-MACOS = {"MACOSX_DEPLOYMENT_TARGET": "14.0"}  # what torch's wheels ask for
+MACOS = {"MACOSX_DEPLOYMENT_TARGET": "14.0"}  # required by torch's wheels
 PLATFORMS = ("x86_64-manylinux_2_35", "aarch64-manylinux_2_35", "aarch64-apple-darwin")
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A constraints file and what it is resolved from."""
+    """A constraints file and the requirements that it is resolved from."""
 
     path: str
     sources: tuple[str, ...]
@@ -66,14 +66,14 @@ LOCKS = (
 
 
 def digest(path: Path) -> str:
-    """Of the pins alone: a line that was added, removed or changed by hand changes it."""
+    """The digest of the pins: adding, removing or changing a line by hand changes it."""
     lines = "\n".join(f"{name}=={version};{marker}" for name, version, marker in pins(path))
     return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
 def uv() -> str:
-    """The pinned uv in an environment of its own; the newest one where that cannot be had any
-    more."""
+    """The pinned uv in its own environment; the newest one if the pinned one is no longer
+    available."""
     try:
         create(PLACE, ROOT / "constraints.txt")
         install(PLACE, ["uv"], constraints=ROOT / "constraints.txt")
@@ -84,8 +84,7 @@ def uv() -> str:
 
 
 def compile_lock(command: str, lock: Lock, path: Path, *more: str) -> None:
-    """Resolve for all platforms; pins that `path` already has are kept unless `more` says
-    otherwise."""
+    """Resolve for all platforms; pins that `path` already has stay unless `more` overrides them."""
     options = (
         "--universal",
         "--python-version",
@@ -124,7 +123,7 @@ def difference(before: str, after: str, name: str) -> str:
 
 
 def prove(command: str, lock: Lock) -> None:
-    """Each platform and Python resolves to pinned versions alone, and to wheels alone."""
+    """Check that each platform and Python resolves to pinned versions only, and to wheels only."""
     pinned = {(name, version) for name, version, _ in pins(ROOT / lock.path)}
     for python, platform in itertools.product(lock.pythons, PLATFORMS):
         options = [

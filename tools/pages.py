@@ -15,7 +15,7 @@ BESIDE = {
     "bench/": "side-by-side measurements, as ratios; results and figures",
     "tests/": "mirrors sightline/, plus laws/ over every model of tiny.py",
     "docs/": "one page per subject, a page for each published model, the laboratory",
-    "tools/": "environments, locked versions, fuzzing, and what keeps these pages true",
+    "tools/": "environments, locked versions, fuzzing, and the generator of these pages",
 }
 COLUMN = 29
 WIDEST = 92
@@ -44,7 +44,7 @@ def line(depth: int, name: str, text: str) -> str:
 
 
 def tree() -> str:
-    """One line for each file, folders after files."""
+    """One line per file, folders after files."""
     return "\n".join(
         [*folder(ROOT / "sightline", 0), *(line(0, name, text) for name, text in BESIDE.items())]
     )
@@ -62,7 +62,7 @@ def folder(path: Path, depth: int) -> list[str]:
 
 
 def rows(found: dict[str, Any]) -> list[str]:
-    """A table's rows, one for each ratio."""
+    """A table's rows, one per ratio."""
     return [
         f"| {r['name']} | {r['ours_ms']:.0f} ms | {r['theirs_ms']:.0f} ms | {r['ratio']:.2f}× |"
         f" {r['low']:.2f}–{r['high']:.2f} |"
@@ -71,7 +71,7 @@ def rows(found: dict[str, Any]) -> list[str]:
 
 
 def trained() -> list[str]:
-    """Training's speed, and what the same minutes give."""
+    """Training speed, and the loss after equal training time."""
     speed, minutes = (
         json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
         for name in ("training", "shakespeare")
@@ -99,7 +99,7 @@ def trained() -> list[str]:
     ]
     lines += [
         (
-            "| Shakespeare, nats for a character of held-out plays | ours | a plain GPT loop, its"
+            "| Shakespeare, nats per character of held-out plays | ours | a plain GPT loop, its"
             " best learning rate |"
         ),
         "|---|--:|--:|",
@@ -113,7 +113,7 @@ def trained() -> list[str]:
 
 
 def engine() -> list[str]:
-    """The native engine against its peers, and what a precision costs."""
+    """The native engine against its peers, and the quality of each precision."""
     found = json.loads((ROOT / "bench" / "results" / "native.json").read_text(encoding="utf-8"))
     lines = [
         (
@@ -136,7 +136,7 @@ def engine() -> list[str]:
         exact = next(one["perplexity"] for one in ones if one["who"] == "ours float32")
         lines += [
             "",
-            f"| {model}: perplexity on a held-out play | | loss | MB read for a token |",
+            f"| {model}: perplexity on a held-out play | | loss | MB read per token |",
             "|---|--:|--:|--:|",
         ]
         lines += [
@@ -148,7 +148,7 @@ def engine() -> list[str]:
 
 
 def table() -> str:
-    """Ratios and memory, as measured last."""
+    """Ratios and memory from the last measurement."""
     names = ("core", "generation", "seeing")
     core, made, seen = (
         json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()) for name in names
@@ -176,7 +176,7 @@ def table() -> str:
         *trained(),
         *engine(),
         (
-            f"To see everything, our peak is {extra['ours']:.0f} MiB above our plain forward's;"
+            f"With a full trace, our peak is {extra['ours']:.0f} MiB above our plain forward's;"
             " transformers with output_attentions takes"
         ),
         (
@@ -185,20 +185,20 @@ def table() -> str:
         ),
         (
             f"tokens, whose maps would be 9 GiB, takes {long['traced_mib'] - long['plain_mib']:.0f}"
-            " MiB more than the pass alone."
+            " MiB more than the plain pass."
         ),
         "",
         f"Peak memory of causal attention over 16,384 tokens, one head: {memory}.",
         (
             f"GPT-2 small's shape: 512 tokens with the cache {made['cache']['ratio']:.0f}× faster"
-            " than a whole pass for each, and"
+            " than a full forward pass per token, and"
         ),
         (
-            f"{made['cache']['last_ratio']:.0f}× faster than a pass that makes the last token's"
-            " logits alone; one token takes"
+            f"{made['cache']['last_ratio']:.0f}× faster than a pass that computes only the last"
+            " token's logits; one token takes"
         ),
         f"{first:.0f} ms at position 64 and {last:.0f} ms at 2048;",
-        f"16 requests together {made['batch']['ratio']:.1f}× faster than one after the other.",
+        f"16 requests in one batch {made['batch']['ratio']:.1f}× faster than sequentially.",
         "",
     ]
     return "\n".join(lines)

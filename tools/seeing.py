@@ -1,5 +1,5 @@
-"""Makes the figures and tables of docs/seeing.md: `python -m tools.seeing`. SmolLM2 and MiniLM, two
-minutes on two cores."""
+"""Generates the figures and tables of docs/seeing.md: `python -m tools.seeing`. SmolLM2 and MiniLM,
+two minutes on two cores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sightline.model import Model
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "seeing.md"
 FIGURES = ROOT / "docs" / "figures"
-DRAWS = 10  # random threes of heads
+DRAWS = 10  # random triples of heads
 TEN = (
     "The cat sat on the mat.",
     "I like apples better than oranges.",
@@ -62,7 +62,7 @@ def roles(model: Model) -> tuple[HeadMap, str]:
 
 
 def repeated(model: Model, *, length: int = 40, seed: int = 1) -> list[int]:
-    """Random tokens, twice."""
+    """Random tokens, repeated once."""
     pick = random.Random(seed)
     half = [
         pick.randrange(1000, model.config.last.embedding.vocab_size - 1000) for _ in range(length)
@@ -71,7 +71,7 @@ def repeated(model: Model, *, length: int = 40, seed: int = 1) -> list[int]:
 
 
 def second_half_loss(model: Model, ids: list[int], edits: Edits) -> float:
-    """Nats a token where the text repeats itself."""
+    """Nats per token in the repetition."""
     logits = logits_with(model, ids, edits)
     half = len(ids) // 2
     return float(F.cross_entropy(logits[half:-1], torch.tensor(ids[half + 1 :])))
@@ -85,8 +85,8 @@ def without(heads: list[tuple[int, int]]) -> Edits:
 
 
 def induction(model: Model, found: HeadMap) -> str:
-    """What the loss on repeated text becomes without the induction heads, and without as many
-    others."""
+    """The loss on repeated text without the induction heads, and without equally many random
+    heads."""
     top = [(head.layer, head.head) for head in found.top("induction", 3)]
     ids = repeated(model)
     pick = random.Random(0)
@@ -167,7 +167,7 @@ def in_words(model: Model, found: list[LayerGeometry]) -> str:
 
 
 def alignments(model: Model) -> str:
-    """Ten sentences with where their translations looked."""
+    """Ten sentences with the alignments of their translations."""
     lines = []
     for number, text in enumerate(TEN):
         trace = model.trace(text)
@@ -177,7 +177,7 @@ def alignments(model: Model) -> str:
 
 
 def put(text: str, name: str, made: str) -> str:
-    """What was made, between the marks of its name."""
+    """Insert generated text between the marks of its name."""
     return re.sub(
         rf"<!-- {name} -->.*<!-- /{name} -->",
         lambda _: f"<!-- {name} -->\n{made}\n<!-- /{name} -->",

@@ -196,8 +196,8 @@ def _default_prompt(folder: Path) -> str:
     if not (folder / name).exists():
         return ""
     keys = Keys(read_json(file_inside(folder, name)), printable_name(folder / name))
-    chosen: Any = keys.raw.get("default_prompt_name")
-    if chosen is None:
+    prompt_name: Any = keys.raw.get("default_prompt_name")
+    if prompt_name is None:
         return ""
     return Keys(keys.table("prompts") or {}, f"{keys.where}: prompts").word(
         keys.word("default_prompt_name")

@@ -40,7 +40,7 @@ class Rows:
         if not 0 <= self.logits <= len(self.tokens):
             raise InputError(
                 f"logits after {self.logits} of {len(self.tokens)} tokens",
-                expected="at most one for each token",
+                expected="at most one per token",
             )
 
 
@@ -59,15 +59,15 @@ def check_ids(smallest: int, largest: int, most: int) -> None:
 
 
 def repeat_per_token(sequences: Sequence[int], time: int) -> Int[Tensor, " rows"]:
-    """Each sequence once for each of its `time` tokens."""
+    """Each sequence repeated for its `time` tokens."""
     return torch.tensor(sequences, dtype=torch.int64).repeat_interleave(time)
 
 
 class NativeEngine:
     """A packed decoder. `notes`: warnings about rows of weights that packing destroyed.
 
-    A sequence is known by a handle that is never reused: one that was forgotten is refused with an
-    InputError, as is any other reference of a step to something that does not exist."""
+    A sequence is identified by a handle that is never reused: the handle of a freed sequence is
+    refused with an InputError, like any other invalid reference in a step."""
 
     def __init__(self, program: Program, packed: Sequence[Packed], *, half_cache: bool) -> None:
         self.program = program
@@ -132,7 +132,7 @@ class NativeEngine:
         return engine
 
     def set_encoder(self, encoder: NativeEngine) -> None:
-        """Let cross-attention read the encoder's cache. Both engines share one lock from now on."""
+        """Let cross-attention read the encoder's cache. Both engines then share one lock."""
         self.engine.set_encoder(encoder.engine)
         self.lock = encoder.lock
 
@@ -163,7 +163,7 @@ class NativeEngine:
             self.engine.free_sequence(sequence)
 
     def leave(self, sequence: int) -> None:
-        """Forget a sequence without blocking: now, or before the next one begins. For `__del__`,
+        """Free a sequence without blocking: now, or before the next one begins. For `__del__`,
         which runs in any thread at any time."""
         self.abandoned.append(sequence)
         if self.lock.acquire(blocking=False):
@@ -188,8 +188,8 @@ class NativeEngine:
         self, rows: Sequence[Rows], *, queries: bool = False, into: Sequence[Tensor | None] = ()
     ) -> Tensor:
         """Logits after the last tokens of each sequence, stacked. With `queries`, `self.queries`
-        holds every layer's rotated q; or they are written `into` given tensors: [rows, heads ·
-        head_dim] for each layer, or None."""
+        holds every layer's rotated q; with `into` they are written into these tensors: [rows, heads
+        · head_dim] per layer, or None."""
         if (
             len(rows) == 1
             and len(rows[0].tokens) == rows[0].logits == 1
@@ -244,14 +244,14 @@ class NativeEngine:
         start: Float[Tensor, "batch time width"] | None = None,
         first: int = 0,
     ) -> Float[Tensor, "batch time width"]:
-        """The last hidden states of one row of tokens for each sequence, before the head.
-        `sources`: the encoder's sequences that they attend to; `queries`: as `into` of `run`;
-        `start` and `first`: the residual stream and the operation to start with."""
+        """The last hidden states of one row of tokens per sequence, before the head. `sources`: the
+        encoder's sequences that they attend to; `queries`: as `into` of `run`; `start` and `first`:
+        the residual stream and the operation to start with."""
         batch, time = tokens.shape
         if len(sequences) != batch or len(sources) not in (0, batch):
             raise InputError(
                 f"{len(sequences)} sequences and {len(sources)} sources for {batch} rows of tokens",
-                expected="one for each row",
+                expected="one per row",
             )
         if tokens.numel():
             check_ids(int(tokens.min()), int(tokens.max()), self.packed[0].rows)

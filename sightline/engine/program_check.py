@@ -1,9 +1,8 @@
-"""Whether a program that was read from a file can be run: the engine addresses memory by its
-numbers and checks none of them itself.
+"""Validates a program that was read from a file: the engine addresses memory by its numbers and
+checks none of them itself.
 
-Every value has the type that the engine casts it to, every index points into what is there, every
-tensor has exactly the numbers that its operation reads, and the sizes are those of the model's
-configuration.
+Every value has the type that the engine casts it to, every index is in range, every tensor has
+exactly the elements that its operation reads, and the sizes are those of the model's configuration.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ FIELDS = {
 
 
 def check_program(program: StoredProgram, stack: StackConfig) -> None:
-    """ValueError, which says what is wrong, unless the program is one of a decoder with this
+    """Raise a ValueError with the reason unless the program is valid for a decoder of this
     configuration."""
     attention = [stack.block(n).attention for n in range(stack.layers)]
     require(
@@ -117,7 +116,7 @@ def _check_sizes(program: StoredProgram, stack: StackConfig) -> None:
 
 
 class OperationCheck:
-    """One operation against the program that it is part of."""
+    """Checks one operation against the program that contains it."""
 
     def __init__(
         self, program: StoredProgram, stack: StackConfig, number: int, fields: Mapping[str, Any]
@@ -222,7 +221,7 @@ class OperationCheck:
         require(holds, f"operation {self.number}: {otherwise}")
 
     def integer(self, name: str, least: int, most: int, *, required: bool = False) -> int:
-        """A field between two bounds; 0 where the engine's default may stand."""
+        """A field between two bounds; 0 where it may select the engine's default."""
         if name not in self.fields and not required and name != "kind":
             return 0
         value = self.fields.get(name)
@@ -261,7 +260,7 @@ class OperationCheck:
         self.require(there, f"the tensor {name!r} is missing")
         held = self.program.tensors[value.number].numel()
         self.require(
-            held == count, f"the tensor {name!r} has {held:,} numbers and should have {count:,}"
+            held == count, f"the tensor {name!r} has {held:,} elements and should have {count:,}"
         )
 
     def norm(self, name: str, width: int) -> None:

@@ -1,8 +1,7 @@
-"""A program as the packed file has it: operations as objects with the key `kind` and only the
-fields that differ from their default, small tensors as `{"kept": number}`.
-
-The names and the numbers of kinds, norms and activations are those of format 2 and stay, whatever
-the classes of `operations` call them.
+"""A program as JSON in the packed file: operations as objects with the key `kind` and only the
+fields that differ from their default, small tensors as `{"kept": number}`. The names and the
+numbers of kinds, norms and activations are those of format 2 and are fixed, independent of the
+class names in `operations`.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ KEYS: dict[type, dict[str, str]] = {  # our name of a field → the file's, wher
 
 @dataclass(slots=True)
 class StoredProgram:
-    """A program with its operations as the file has them; nothing is checked yet."""
+    """A program with its operations in the file's JSON form; nothing is checked yet."""
 
     widths: list[int]
     kv_heads: list[int]

@@ -41,7 +41,7 @@ RECORDABLE = (*ATTENTION, "mask", "bias", "output", "logits")
 
 class Held:
     """A sequence of the engine whose keys and values will be read later. It belongs to its cache as
-    long as the cache only appends; a cache that truncates it hands it over and continues with a
+    long as the cache only appends; a cache that truncates it gives it up and continues with a
     copy."""
 
     def __init__(self, engine: NativeEngine, sequence: int) -> None:

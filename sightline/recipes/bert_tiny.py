@@ -120,7 +120,7 @@ def plays(vocab: int) -> Prepared:
 
 def with_mask(files: dict[str, bytes]) -> tuple[Tokenizer, int, dict[str, bytes]]:
     """The tokenizer with a mask token appended, the mask's id, and the tokenizer's files. The mask
-    swallows the space before it, because tokens of byte-level BPE carry their own."""
+    absorbs the space before it, because tokens of byte-level BPE include their own."""
     tokenizer = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
     tokenizer.add_special_tokens(
         [tokenizers.AddedToken(MASK, lstrip=True, special=True, normalized=False)]

@@ -1,4 +1,4 @@
-"""A classifier of texts: a small BERT from scratch, or a model that exists with a new head."""
+"""A text classifier: a small BERT from scratch, or an existing model with a new head."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ TUNED = 5e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Classify(Recipe):
-    """`labels` is a .csv or .jsonl file with text and label; `validation` another one, without
-    which every tenth row is held out.
+    """`labels` is a .csv or .jsonl file with text and label; `validation` is another one; without
+    it every tenth row is held out.
 
     With `model`, that model is trained further under a new head, and vocab, width, layers, heads
-    and dropout are its own. `batch` is in tokens. lr=0 is the usual: 1e-3 from scratch, 5e-5 for a
-    model."""
+    and dropout are those of the model. `batch` is in tokens. lr=0 selects the default: 1e-3 from
+    scratch, 5e-5 for a model."""
 
     labels: Path | None = None
     validation: Path | None = None
@@ -74,7 +74,7 @@ class Classify(Recipe):
         return self.further(found, held) if self.model else self.scratch(found, held)
 
     def further(self, found: Examples, held: Examples | None) -> Job:
-        """A model that exists, under a new head."""
+        """An existing model with a new head."""
         base = with_labels(open_base(self.model), found.names)
         context = min(self.context, base.config.last.max_positions)
         tokens = max(self.batch, context)

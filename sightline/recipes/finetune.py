@@ -1,5 +1,5 @@
-"""A model that exists, trained further: on a text, on conversations, on pairs, or for labels; all
-of it, or adapters beside it."""
+"""Fine-tuning of an existing model on a text, conversations, pairs, or labels; of all weights, or
+of LoRA adapters."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ KINDS = ("text", "chats", "pairs", "labels")
 WHOLE = 5e-5  # usual learning rates
 ADAPTED = 2e-4
 USUAL_CONTEXT = 512
-HELD_ROWS = 10  # every so-many-th is held out, where there are enough
+HELD_ROWS = 10  # every n-th example is held out, if there are enough
 LEAST_ROWS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finetune(Recipe):
-    """`model` is whatever `sightline generate` takes. One of `text`, `chats` (.jsonl), `pairs`
-    (.tsv) and `labels` (.csv, .jsonl) says what is learned; `validation` is a file of the same
-    kind, without which some of the data is held out.
+    """`model` is any model that `sightline generate` accepts. One of `text`, `chats` (.jsonl),
+    `pairs` (.tsv) and `labels` (.csv, .jsonl) is the training data; `validation` is a file of the
+    same kind; without it a part of the data is held out.
 
-    `lora` is the adapters' rank, 0 trains every weight; `batch` is in tokens. lr=0 is the usual:
-    2e-4 with adapters, 5e-5 without. context=0 is the model's own, up to 512."""
+    `lora` is the adapters' rank, 0 trains every weight; `batch` is in tokens. lr=0 selects the
+    default: 2e-4 with adapters, 5e-5 without. context=0 is the model's own, up to 512."""
 
     model: str = ""
     text: Path | None = None
@@ -73,7 +73,7 @@ class Finetune(Recipe):
         if self.dropout:
             raise ConfigError(
                 f"dropout is {self.dropout}",
-                expected="0: the model's config.json says it",
+                expected="0: the dropout of the model's config.json is used",
                 fix="leave dropout out",
             )
         Recipe.__post_init__(self)
@@ -89,7 +89,7 @@ class Finetune(Recipe):
         path, make = self.chosen()
         if not self.model:
             raise ConfigError(
-                "no model to begin with",
+                "no model to start from",
                 expected="a folder, a .gguf file, a name or a hub id",
                 fix="--set model=…",
             )
@@ -104,7 +104,7 @@ class Finetune(Recipe):
         )
 
     def chosen(self) -> tuple[Path, Maker]:
-        """The one kind of data that was given, and what makes a task of it."""
+        """The kind of data in the settings, and the function that makes a task of it."""
         given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             seen = " and ".join(given) if given else "nothing to learn from"
@@ -114,8 +114,7 @@ class Finetune(Recipe):
         return getattr(self, given[0]), MAKERS[given[0]]
 
     def learner(self, base: Base) -> Transformer:
-        """The model before the first step. A new head is trained whole, whatever becomes of the
-        rest."""
+        """The model before the first step. A new head is always trained in full."""
         transformer = base.transformer()
         if self.lora:
             add_adapters(transformer, rank=self.lora, alpha=self.alpha, matrices=self.matrices)
@@ -124,12 +123,12 @@ class Finetune(Recipe):
         return transformer
 
     def longest(self, base: Base) -> int:
-        """How many tokens a row may have."""
+        """The maximum number of tokens per row."""
         most = base.config.last.max_positions
         if self.context > most:
             raise ConfigError(
                 f"context is {self.context}",
-                expected=f"at most {most}, which this model was made for",
+                expected=f"at most {most}, the model's context",
                 fix=f"context={most}",
             )
         return self.context or min(most, USUAL_CONTEXT)
@@ -145,8 +144,8 @@ def from_text(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
     decodes = isinstance(base.config.head, LanguageHead) and base.config.encoder is None
     if not decodes and not isinstance(base.config.head, MaskedHead):
         raise InputError(
-            f"{base.name}: no model of texts",
-            expected="one that continues texts, or fills in masks",
+            f"{base.name}: neither a language model nor a masked one",
+            expected="a causal or masked language model",
             fix="pairs=…, or labels=…",
         )
     data = prepared(recipe, base, path)
@@ -190,11 +189,11 @@ def prepared(recipe: Finetune, base: Base, path: Path) -> Prepared:
 
 
 def from_chats(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
-    """What the assistant says."""
+    """Trains on the assistant's messages."""
     if not isinstance(base.config.head, LanguageHead) or base.config.encoder is not None:
         raise InputError(
-            f"{base.name}: no model that chats",
-            expected="one that continues texts",
+            f"{base.name}: not a chat model",
+            expected="a causal language model",
             fix="use another model",
         )
     found = read_chats(path, base.tokenizer)
@@ -214,18 +213,18 @@ def from_chats(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
 
 
 def every_other(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """Those that are learned, and every tenth, which is held out."""
+    """The training examples, and every tenth, which is held out."""
     held = rows[HELD_ROWS - 1 :: HELD_ROWS]
     return [row for n, row in enumerate(rows) if n % HELD_ROWS != HELD_ROWS - 1], held
 
 
 def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
-    """Source to target."""
+    """Trains a translation from source to target."""
     config = base.config
     tokenizer = base.tokenizer
     if config.encoder is None or config.decoder is None:
         raise InputError(
-            f"{base.name}: no encoder–decoder",
+            f"{base.name}: not an encoder–decoder",
             expected="a model that translates",
             fix="chats=… with questions and answers",
         )
@@ -266,7 +265,7 @@ def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
 def pair_ids(
     tokenizer: Tokenizer, sources: list[str], targets: list[str], *, end: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Both sides as the model reads and writes them, without the token that ends them."""
+    """Both sides as token ids, without the end token."""
     before = list(tokenizer.engine.around[0])
     engine = tokenizer.engine
     write = engine.target_ids if isinstance(engine, MarianEngine) else tokenizer.encode
@@ -276,7 +275,7 @@ def pair_ids(
 
 
 def from_labels(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
-    """One label for each text."""
+    """One label per text."""
     found = read_labelled(path)
     held = None if recipe.validation is None else read_labelled(recipe.validation)
     base = with_labels(base, found.names)
@@ -296,7 +295,8 @@ def labelled_task(
     tokens: int,
     seed: int,
 ) -> Labelled:
-    """Texts as tokens, labels as numbers; every tenth is held out where nothing else is."""
+    """Texts as tokens, labels as numbers; every tenth is held out if there is no validation
+    file."""
     numbers = {name: n for n, name in enumerate(found.names)}
     strange = [name for name in (held.names if held is not None else []) if name not in numbers]
     if strange:

@@ -37,7 +37,7 @@ class Base:
     fresh: bool = False
 
     def transformer(self) -> Transformer:
-        """The model with its weights, ready to learn."""
+        """The model with its weights, ready for training."""
         loaded = load_weights(self.source).transformer
         if not self.fresh:
             return loaded
@@ -61,7 +61,8 @@ class Base:
 
 
 def open_base(reference: str) -> Base:
-    """Whatever `load` accepts: a folder, a .gguf file, a name of the catalogue, a hub id."""
+    """Any reference that `load` accepts: a folder, a .gguf file, a name of the catalogue, a hub
+    id."""
     resolved = resolve(reference)
     source = open_source(resolved)
     identity = identify(source)
@@ -84,7 +85,8 @@ def open_base(reference: str) -> Base:
 
 
 def take_over(made: Transformer, loaded: Transformer) -> None:
-    """What a pooler or an older classifier has in common with the new one: BERT's dense layer."""
+    """The weights that a pooler or an older classifier shares with the new one: BERT's dense
+    layer."""
     assert made.output is not None
     assert loaded.output is not None
     own = dict(made.output.named_parameters())
@@ -147,8 +149,8 @@ def pad_of(tokenizer: Tokenizer) -> int:
 
 
 def surrounded(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
-    """A text's tokens with what the model expects around them; the text is cut, not what is around
-    it."""
+    """A text's tokens with the special tokens that the model expects; truncation removes text,
+    never special tokens."""
     before, after = tokenizer.engine.around
     return [*before, *tokenizer.encode(text)[: max(0, longest - len(before) - len(after))], *after]
 
@@ -164,7 +166,7 @@ def encoder_keys(
     dropout: float,
     pad: int,
 ) -> dict[str, Any]:
-    """config.json of a small ModernBERT in which every layer sees everything. (BERT itself, Post-LN
+    """config.json of a small ModernBERT with full attention in every layer. (BERT itself, Post-LN
     with learned positions, learns several times more slowly at this size.)"""
     return {
         "model_type": "modernbert",
@@ -187,6 +189,6 @@ def encoder_keys(
 
 
 def encoder_config(keys: dict[str, Any]) -> ModelConfig:
-    """The model that these keys describe, as whoever loads it will read them."""
+    """The model that these keys describe, read back as when the result is loaded."""
     family = FAMILIES["modernbert"]
     return family.config(Keys(keys), family.heads[keys["architectures"][0]])

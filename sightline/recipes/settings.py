@@ -35,14 +35,14 @@ SIZES = (
     "context",
     "batch",
     "vocab",
-)  # what must be one or more, in whichever recipe has it
+)  # settings that must be at least 1, in every recipe that has them
 YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The settings that all recipes share. A recipe changes defaults, adds settings of its own, and
-    makes a job of them."""
+    """The settings that all recipes share. A recipe changes defaults, adds its own settings, and
+    builds a job from them."""
 
     steps: int = 1000
     minutes: float | None = None

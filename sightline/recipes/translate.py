@@ -20,8 +20,8 @@ Columns = tuple[list[str], list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Translate(MuonRecipe):
-    """Pairs are two files of one sentence a line (`source`, `target`) or a .tsv (`pairs`). Without
-    held-out pairs, every 100th is one.
+    """Pairs are two files with one sentence per line (`source`, `target`) or a .tsv (`pairs`).
+    Without held-out pairs, every 100th is one.
 
     `batch` is in tokens. With `join`, words of the target are written without spaces between them,
     as Japanese is."""
@@ -48,7 +48,7 @@ class Translate(MuonRecipe):
     ema: float = 0.998
 
     def sentences(self) -> tuple[Columns, Columns]:
-        """The pairs to learn from, and those that are held out."""
+        """The training pairs and the held-out ones."""
         if self.pairs is None and (self.source is None or self.target is None):
             raise ConfigError(
                 "no pairs to learn from",

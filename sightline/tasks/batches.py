@@ -37,7 +37,7 @@ class Batch:
 
 
 def as_list(texts: Sequence[str]) -> list[str]:
-    """The texts as a list; one text alone is a list of one, not its characters."""
+    """The texts as a list; a single text is a list of one, not its characters."""
     as_texts = [texts] if isinstance(texts, str) else list(texts)
     for place, text in enumerate(as_texts):
         if not isinstance(text, str):
@@ -92,7 +92,7 @@ def encode_without_specials(tokenizer: Tokenizer, texts: list[str]) -> list[list
 
 
 def _is_valid(text: str) -> bool:
-    """Whether it can be written as UTF-8: it has no lone surrogates."""
+    """Whether a text can be encoded as UTF-8: it has no lone surrogates."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 

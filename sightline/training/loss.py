@@ -4,9 +4,8 @@
     smoothed  (1 − ε) nll + ε (log Σ exp z − mean z)
     z-loss    + ζ (log Σ exp z)²
 
-Only positions that are asked for reach the head. Where their logits would be large, they are made,
-differentiated and dropped a chunk at a time: the forward pass already leaves the gradient, so
-nothing is computed twice.
+Only positions with a target reach the head. Large logits are computed, differentiated and freed a
+chunk at a time: the gradient is computed during the forward pass, so nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -27,19 +26,18 @@ CHUNK = 1 << 22  # logits that are in memory at once
 
 
 def check_head(transformer: Transformer) -> None:
-    """A model that gives vectors has nothing to be right or wrong about."""
+    """Refuse a head that returns vectors: it has no targets."""
     head = transformer.config.head
     if not isinstance(head, (LanguageHead, MaskedHead, Classifier)):
         raise ConfigError(
-            f"{type(head).__name__}, which gives vectors",
+            f"{type(head).__name__}, which returns vectors",
             expected="a head for tokens or labels",
             fix="head=LanguageHead()",
         )
 
 
 class Objective(nn.Module):
-    """A model and what it is trained for, as one module, so that whatever wraps a module sees one
-    forward."""
+    """A model and its loss as one module, so that wrappers such as DDP see a single forward."""
 
     def __init__(
         self, transformer: Transformer, *, label_smoothing: float = 0.0, z_loss: float = 0.0
@@ -51,7 +49,7 @@ class Objective(nn.Module):
         self.z_loss = z_loss
 
     def forward(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """Sums: minimised, and nll."""
+        """Two sums: the loss that is minimised, and the nll."""
         hidden = self.transformer.hidden(
             batch.tokens,
             padding=batch.padding,
@@ -72,7 +70,7 @@ class Objective(nn.Module):
     def of_hidden(
         self, hidden: Float[Tensor, "asked width"], targets: Int[Tensor, " asked"]
     ) -> tuple[Tensor, Tensor]:
-        """The head and the loss, in chunks where the logits are many."""
+        """The head and the loss, in chunks if the logits are large."""
         vocab_size = self.transformer.config.last.embedding.vocab_size
         rows = max(1, CHUNK // vocab_size)
         if len(targets) <= rows or not torch.is_grad_enabled():
@@ -88,7 +86,7 @@ class Objective(nn.Module):
         return self.transformer.head(hidden[None])[0]
 
     def head_parameters(self) -> list[Tensor]:
-        """What the logits depend on besides the hidden states."""
+        """The parameters that the logits depend on."""
         output = self.transformer.output
         embedding = self.transformer.last_stack.embedding.tokens.weight
         own: list[Tensor] = [] if output is None else list(output.parameters())
@@ -114,7 +112,7 @@ class Objective(nn.Module):
 
 
 class Chunked(torch.autograd.Function):
-    """The sum of the chunks' losses; their gradients are taken on the way."""
+    """The sum of the chunks' losses; their gradients are computed in the same pass."""
 
     @staticmethod
     def forward(
@@ -158,5 +156,5 @@ class Chunked(torch.autograd.Function):
 
 
 def sum_of(parts: Sequence[Tensor], like: Tensor) -> Tensor:
-    """A sum that is 0, with a gradient of 0, where nothing was asked."""
+    """A sum of 0 with a gradient of 0, for a batch without targets."""
     return torch.stack(list(parts)).sum() if parts else like.sum() * 0.0

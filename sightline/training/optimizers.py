@@ -60,7 +60,7 @@ def parameter_groups(transformer: nn.Module) -> list[ParameterGroup]:
             continue
         if id(parameter) in tables:
             kind = "tables"
-        elif parameter.ndim != 2:  # nGPT keeps a scale for each head as [heads, 1, head_dim]
+        elif parameter.ndim != 2:  # nGPT stores a scale per head as [heads, 1, head_dim]
             kind = "vectors"
         else:
             kind = "head" if name.startswith(("output.", "transformer.output.")) else "hidden"
@@ -149,7 +149,7 @@ MOMENTS: dict[type[torch.optim.Optimizer], set[str]] = {
 
 @dataclass(slots=True)
 class Optimizers:
-    """One optimizer, or Muon with AdamW for the parameters that are no hidden matrices. Learning
+    """One optimizer, or Muon with AdamW for the parameters that are not hidden matrices. Learning
     rates are the peak rate times a factor."""
 
     parts: list[torch.optim.Optimizer]
@@ -213,8 +213,8 @@ def make_optimizers(transformer: nn.Module, config: Optimizer) -> Optimizers:
     groups = parameter_groups(transformer)
     if not groups:
         raise InputError(
-            "no parameter of the model learns",
-            expected="at least one",
+            "every parameter of the model is frozen",
+            expected="at least one trainable parameter",
             fix="parameter.requires_grad_()",
         )
     names = {id(parameter): name for group in groups for name, parameter in group.parameters}

@@ -235,7 +235,7 @@ def test_columns_say_what_the_data_is(tmp_path: Path) -> None:
         (["x.tsv", "--tokenize", "chr"], "did you mean 'char'"),
         (["x.txt", "--limit", "0"], "--limit is 0"),
         (["--source", "x.txt", "--target", "x.tsv"], "x.txt has 2 lines"),
-        (["x.tsv"], "translation with a decoder alone"),
+        (["x.tsv"], "translation with a decoder-only model"),
     ],
 )
 def test_mistakes(

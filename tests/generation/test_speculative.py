@@ -277,7 +277,9 @@ def test_the_same_seed_says_the_same() -> None:
 
 def test_refusals() -> None:
     model, prompt, _ = case("rotary")
-    with pytest.raises(InputError, match=r"each row keeps its own guesses.* Fix: prompt\[:1\]"):
+    with pytest.raises(
+        InputError, match=r"rows accept different numbers of guesses.* Fix: prompt\[:1\]"
+    ):
         decode_lookup(model, prompt.expand(2, -1), max_tokens=3)
     with pytest.raises(InputError, match="max_tokens is 0"):
         decode_lookup(model, prompt, max_tokens=0)

@@ -188,7 +188,7 @@ def test_progress_and_one_after_the_other() -> None:
         ({"text": "words"}, "a model without tokenizer"),
         ({"limit": 0}, "a limit of 0 tokens"),
         ({"precisions": ["int7"]}, "precision 'int7'"),
-        ({"model": "bert"}, "does not continue texts"),
+        ({"model": "bert"}, "is not a decoder"),
         ({"model": "half"}, r"a model in torch\.float16"),
     ],
 )

@@ -212,7 +212,7 @@ def change(entry: Path, path: list[Any], value: Any) -> None:
         (["kept", 0], [2**39, 2**39], "impossibly large"),
         (["kept", 0], [-1], "impossible shape"),
         (["sums"], [], "one sum for each block"),
-        (["notes"], [1], "notes are no text"),
+        (["notes"], [1], "notes are not text"),
     ],
 )
 def test_what_is_wrong_with_a_header_is_said(

@@ -1,5 +1,5 @@
-"""Mutations of files: of bytes, of numbers in binary headers, of JSON values, of text. All from one
-seeded generator."""
+"""Mutations of files: bytes, numbers in binary headers, JSON values, text. All from one seeded
+generator."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def mutate(folder: Path, dice: random.Random) -> None:
 
 
 def mutations_for(path: Path) -> list[Mutation]:
-    """What fits a file; the structure-aware ones more often."""
+    """The mutations that apply to a file; structure-aware ones are more frequent."""
     common: list[Mutation] = [
         flip_bits,
         cut,
@@ -137,7 +137,7 @@ def mutations_for(path: Path) -> list[Mutation]:
 
 
 def place(dice: random.Random, size: int) -> int:
-    """Anywhere, but half of the time where headers are."""
+    """A random offset, half of the time within the header."""
     return dice.randrange(max(1, min(size, HEADER) if dice.random() < 0.5 else size))
 
 
@@ -164,7 +164,7 @@ def insert_bytes(dice: random.Random, data: bytes) -> bytes:
 
 
 def repeat_bytes(dice: random.Random, data: bytes) -> bytes:
-    """A piece of the file somewhere else in it."""
+    """Copy a piece of the file to another offset."""
     start = place(dice, len(data))
     piece = data[start : start + dice.choice([4, 16, 64, 512])]
     at = place(dice, len(data) + 1)
@@ -177,7 +177,7 @@ def replace_start(dice: random.Random, data: bytes) -> bytes:
 
 
 def set_number(dice: random.Random, data: bytes) -> bytes:
-    """A little-endian integer (a length, a count, an offset, a type) becomes another."""
+    """Replace a little-endian integer (a length, a count, an offset, a type)."""
     size, form = dice.choice([(1, "<B"), (2, "<H"), (4, "<I"), (8, "<Q")])
     at = place(dice, max(1, len(data) - size))
     at -= at % size if dice.random() < 0.5 else 0
@@ -190,7 +190,7 @@ def set_number(dice: random.Random, data: bytes) -> bytes:
 
 
 def exchange_value(dice: random.Random, data: bytes) -> bytes:
-    """Another value somewhere in the JSON, or in one line of JSON lines."""
+    """Change a value somewhere in the JSON, or in one line of JSON lines."""
     lines = data.split(b"\n") if data.count(b"\n{") > 1 else [data]
     number = dice.randrange(len(lines))
     try:
@@ -202,7 +202,7 @@ def exchange_value(dice: random.Random, data: bytes) -> bytes:
 
 
 def exchanged(dice: random.Random, value: Any) -> Any:
-    """The value with one node exchanged, renamed or removed."""
+    """The value with one node replaced, renamed or removed."""
     if isinstance(value, (int, float)) and dice.random() < 0.2:
         return value * 2 + 1
     if not isinstance(value, (dict, list)) or not value or dice.random() < 0.1:
@@ -222,8 +222,7 @@ def exchanged(dice: random.Random, value: Any) -> Any:
 
 
 def exchange_header_value(dice: random.Random, data: bytes) -> bytes:
-    """In safetensors' header, whose length is made right again; in the JSON inside of its metadata
-    as well."""
+    """Change safetensors' header, and correct its length; also the JSON inside its metadata."""
     length = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + length])
@@ -256,7 +255,7 @@ def insert_text(dice: random.Random, data: bytes) -> bytes:
 
 
 def exchange_word(dice: random.Random, data: bytes) -> bytes:
-    """A word becomes another word of the text, or a strange one."""
+    """Replace a word by another word of the text, or by an unusual one."""
     words = data.split(b" ")
     other = dice.choice(
         [*words, *(str(value).encode(errors="replace") for value in [*SCALARS, *WORDS])]

@@ -306,7 +306,7 @@ def clock(seconds: float) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """As JSON has it: no infinity, no NaN, paths as strings."""
+    """A value that JSON can hold: no infinity, no NaN, paths as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value

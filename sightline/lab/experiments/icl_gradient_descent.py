@@ -359,7 +359,7 @@ EXPERIMENT = Experiment(
     corrections=(
         Words(
             "That attention is gradient descent is a theorem about one layer without softmax and"
-            " with chosen weights. It does not say that a trained model with softmax works this"
+            " with chosen weights. It does not show that a trained model with softmax works this"
             " way;"
             " that has to be measured.",
             "注意が勾配降下であるというのは、softmax のない1層と特定の重みについての定理である。"

@@ -18,8 +18,8 @@ BANDWIDTHS = (0.01, 0.02, 0.04, 0.08, 0.16)  # fractions of the range
 def attention_smoother(
     x: Tensor, places: Tensor, values: Tensor, width: float, *, leave_out: bool = False
 ) -> Tensor:
-    """Attention with q = x, k = x_i, v = y_i, scale 1/h² and the bias −|x_i|²/2h². Leaving each
-    point out of its own mean is a mask."""
+    """Attention with q = x, k = x_i, v = y_i, scale 1/h² and the bias −|x_i|²/2h². A mask excludes
+    each point from its own mean."""
     import torch
 
     from sightline.core.multi_head import attention

@@ -53,7 +53,7 @@ def view_of(
         raise InputError(f"no view is called {kind!r}", fix=nearest(kind, VIEWS))
     if subject is None and kind == "logit-lens":
         raise InputError(
-            "a logit lens of a trace alone",
+            "a logit lens without the model",
             expected="its model",
             fix='view_of(trace, "logit-lens", subject=model), or sightline trace',
         )

@@ -41,8 +41,8 @@ NEEDED = ("query", "key", "mask", "bias")  # without these no map can be rebuilt
 class Trace:
     """The recorded pass of one text. `tokens` are the keys, `rows` is the range of tokens that were
     queries (all, except while generating: the new ones); `source` is the encoder's text if there is
-    one, `notes` name the engine where it was not torch alone. Layers and heads count from 0, or
-    from the end when negative."""
+    one, `notes` name the engine where it was not only torch. Layers and heads count from 0, or from
+    the end when negative."""
 
     name: str
     config: ModelConfig
@@ -367,9 +367,7 @@ def checked_layers(config: ModelConfig, layers: Iterable[int] | None) -> set[int
         checked_index("layer", layer, max(depths))
         indices |= {layer % depth for depth in depths if -depth <= layer < depth}
     if not indices:
-        raise InputError(
-            "no layers to look at", expected="one at least", fix="layers=None for all of them"
-        )
+        raise InputError("no layers", expected="at least one", fix="layers=None for all of them")
     return indices
 
 

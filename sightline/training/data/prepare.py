@@ -78,7 +78,7 @@ class Plan:
 
 @dataclass(slots=True)
 class TokenFile:
-    """A token file that is being written: its counts, and a sample of its beginning."""
+    """A token file that is being written: its counts, and a sample of its start."""
 
     tokens: int = 0
     documents: int = 0

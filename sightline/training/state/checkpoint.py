@@ -3,10 +3,10 @@
     run/checkpoints/step-00000500/    model.safetensors  optimizer.safetensors  ema.safetensors
                                       manifest.json (sha256 of each file)
 
-A checkpoint is written beside its place, flushed to disk, read back and compared, and only then
-renamed; then LATEST is written, and the oldest are removed. A process that is killed at any moment
-leaves at least the checkpoint before. Nothing is pickled. When `save_checkpoint` returns, the
-checkpoint is on disk: nothing is written in the background.
+A checkpoint is written under a temporary name, flushed to disk, read back and compared, and only
+then renamed; then LATEST is written, and the oldest are removed. A process that is killed at any
+moment leaves at least the previous checkpoint. Nothing is pickled. When `save_checkpoint` returns,
+the checkpoint is on disk: nothing is written in the background.
 """
 
 from __future__ import annotations

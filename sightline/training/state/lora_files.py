@@ -1,4 +1,4 @@
-"""Adapters on the disk, as Hugging Face's PEFT has them: adapter_config.json,
+"""LoRA adapters in the format of Hugging Face's PEFT: adapter_config.json,
 adapter_model.safetensors, Hugging Face's names.
 
     base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight    [r, in]
@@ -40,7 +40,7 @@ STORED = re.compile(rf"{re.escape(PREFIX)}(?P<module>.+)\.lora_(?P<side>[AB])\.w
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One adapter under their module's name; `transposed` where the matrix itself lies as [in,
+    """One adapter under Hugging Face's module name; `transposed` if the matrix is stored as [in,
     out]."""
 
     module: str
@@ -59,8 +59,8 @@ def save_adapters(
     base: str = "",
     parameters: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """adapter_config.json and adapter_model.safetensors as PEFT has them; what else was trained (a
-    new head) is saved whole beside. `parameters` are written in place of the model's own."""
+    """Write PEFT's adapter_config.json and adapter_model.safetensors; other trained parameters (a
+    new head) are saved in full with them. `parameters` are written in place of the model's own."""
     table = table_of(transformer, family, head)
     own = (
         {name: p.detach() for name, p in transformer.named_parameters()}
@@ -94,7 +94,7 @@ def save_adapters(
 
 
 def table_of(transformer: Transformer, family: Family, head: str) -> list[Pairing]:
-    """The family's table for this model, of what is in its files."""
+    """The rows of the family's table for this model that are stored in its files."""
     shapes = {
         name: tuple(p.shape) for name, p in transformer.named_parameters() if not is_adapter(name)
     }
@@ -105,8 +105,8 @@ def table_of(transformer: Transformer, family: Family, head: str) -> list[Pairin
 def stored_adapters(
     transformer: Transformer, table: Iterable[Pairing], own: Mapping[str, Tensor]
 ) -> Iterator[Stored]:
-    """Ours under their names: one for one, or several in one where the file holds their matrices as
-    one."""
+    """Our adapters under Hugging Face's names: one to one, or several joined where the file stores
+    their matrices as one."""
     ours = adapters(transformer)
     for pair in table:
         paths = [name.removesuffix(".weight") for name in pair.ours]
@@ -131,7 +131,7 @@ def stored_adapters(
 
 
 def side_by_side(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
-    """Each B in columns of its own, [out, all ranks]; zeros for a matrix without adapter."""
+    """The B's side by side, [out, all ranks]; zeros for a matrix without adapter."""
     rank = sum(b.shape[1] for _, b in parts if b is not None)
     at = 0
     found = list[Tensor]()
@@ -145,8 +145,8 @@ def side_by_side(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
 
 
 def put_together(pair: Pairing, columns: list[Tensor]) -> Tensor:
-    """The parts of B as the file orders the outputs. PEFT keeps [out, rank] also where the matrix
-    itself lies transposed."""
+    """The parts of B in the file's order of outputs. PEFT stores [out, rank] even if the matrix
+    itself is stored transposed."""
     found = pair.join(columns)
     return found.T if pair.rule.transpose else found
 
@@ -154,7 +154,7 @@ def put_together(pair: Pairing, columns: list[Tensor]) -> Tensor:
 def trained_whole(
     transformer: Transformer, table: Iterable[Pairing], own: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """What is trained without an adapter."""
+    """The parameters trained without an adapter."""
     learns = {name for name, p in transformer.named_parameters() if p.requires_grad}
     for pair in table:
         if learns & set(pair.ours):
@@ -164,7 +164,7 @@ def trained_whole(
 def adapter_config(
     stored: list[Stored], table: list[Pairing], whole: list[str], config: ModelConfig, base: str
 ) -> dict[str, Any]:
-    """PEFT's LoraConfig. Ranks that differ from the commonest are named by module."""
+    """PEFT's LoraConfig. Ranks that differ from the most common one are listed by module."""
     ranks = {one.module: one.a.shape[0] for one in stored}
     rank = min(ranks.values())
     scale = {one.alpha / one.a.shape[0] for one in stored}
@@ -192,7 +192,7 @@ def number(value: float) -> float | int:
 
 
 def targets(modules: Iterable[str], table: list[Pairing]) -> list[str]:
-    """The last words of the modules' names where those say enough, else the whole names."""
+    """The last parts of the modules' names if they are unambiguous, else the full names."""
     wanted = set(modules)
     short = {name.rpartition(".")[2] for name in wanted}
     all_modules = {
@@ -203,7 +203,7 @@ def targets(modules: Iterable[str], table: list[Pairing]) -> list[str]:
 
 
 def task_type(config: ModelConfig) -> str | None:
-    """PEFT's word for the head."""
+    """PEFT's task type for the head."""
     if isinstance(config.head, LanguageHead):
         return "SEQ_2_SEQ_LM" if config.encoder is not None else "CAUSAL_LM"
     if isinstance(config.head, Classifier):
@@ -212,8 +212,8 @@ def task_type(config: ModelConfig) -> str | None:
 
 
 def load_adapters(transformer: Transformer, family: Family, head: str, folder: Path) -> None:
-    """Put a PEFT folder's adapters beside the matrices that it names; all else is frozen, except
-    what the folder holds whole."""
+    """Add a PEFT folder's adapters to the matrices that it names; all other parameters are frozen,
+    except those that the folder stores in full."""
     said = read_json(folder / CONFIG)
     entries = {name: entry.read() for name, entry in open_safetensors(folder / WEIGHTS).items()}
     check_kind(folder, said)
@@ -239,7 +239,7 @@ def load_adapters(transformer: Transformer, family: Family, head: str, folder: P
 
 
 def check_kind(folder: Path, said: dict[str, Any]) -> None:
-    """LoRA as above, and nothing that changes the formula."""
+    """Refuse options of the LoraConfig that change the formula."""
     for key, plain in (
         ("peft_type", ("LORA",)),
         ("use_dora", (None, False)),
@@ -265,7 +265,7 @@ def alpha_of(said: dict[str, Any], module: str) -> float:
 def put_beside(
     transformer: Transformer, pair: Pairing, a: Tensor, b: Tensor, *, alpha: float
 ) -> None:
-    """Each of our matrices gets the rows of B that are its own, and the whole of A."""
+    """Each of our matrices gets its rows of B, and all of A."""
     for name, rows in zip(pair.ours, pair.split(b.T if pair.rule.transpose else b), strict=True):
         layer = transformer.get_parameter(name)
         if (
@@ -288,7 +288,7 @@ def put_beside(
 def put_whole(
     transformer: Transformer, pair: Pairing | None, name: str, tensor: Tensor, folder: Path
 ) -> None:
-    """A tensor that the folder holds as it is."""
+    """Load a tensor that the folder stores in full."""
     if pair is None:
         raise CheckpointError(
             f"{folder}: {name}, which this model does not have", fix="use the model it was made for"

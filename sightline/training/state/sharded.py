@@ -1,11 +1,10 @@
-"""A checkpoint of which every process writes its own part: for models that no single machine could
-put together.
+"""A sharded checkpoint, written by all processes: for models that do not fit on a single machine.
 
     folder/    shard-00001-model-….safetensors  shard-00002-…    manifest.json (sha256 of each file)
 
-torch.distributed.checkpoint cuts and joins the tensors, so that any number of processes reads what
-any other wrote; its files are safetensors, and nothing is pickled. All processes must see the
-folder. A run resumes from the ordinary checkpoints of `checkpoint.py`.
+torch.distributed.checkpoint shards and reassembles the tensors, so that the number of processes may
+differ between saving and loading; its files are safetensors, and nothing is pickled. All processes
+must see the folder. A run resumes from the ordinary checkpoints of `checkpoint.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MANIFEST = "manifest.json"
 
 
 def save_parts(state: TrainState, folder: Path) -> None:
-    """Everyone writes beside the folder's place; once all have, the first gives it its name."""
+    """All processes write to a temporary folder; when all are done, the first renames it."""
     group = state.group
     if group.any(folder.exists()):
         raise CheckpointError(f"{folder} exists", expected="a new name", fix="choose another")
@@ -65,7 +64,7 @@ def save_parts(state: TrainState, folder: Path) -> None:
 
 
 def load_parts(state: TrainState, folder: Path) -> None:
-    """The state as it was saved; each process reads what it holds."""
+    """Restore the saved state; each process reads its own shards."""
     group = state.group
     said, wrong = manifest_of(folder, verify=group.is_main)
     if group.any(bool(wrong)):
@@ -85,7 +84,7 @@ def load_parts(state: TrainState, folder: Path) -> None:
 
 
 def manifest_of(folder: Path, *, verify: bool) -> tuple[dict[str, Any], str]:
-    """What a checkpoint says of itself, and what is wrong with it; nothing if nothing is."""
+    """The manifest of a checkpoint, and what is wrong with it (empty if intact)."""
     try:
         said = read_json(folder / MANIFEST, max_bytes=100_000_000)
         for name, kept in said["sha256"].items() if verify else ():
@@ -101,7 +100,7 @@ def manifest_of(folder: Path, *, verify: bool) -> tuple[dict[str, Any], str]:
 
 
 def held(state: TrainState, *, moments: bool = True) -> dict[str, Tensor]:
-    """Every tensor of the state, as this process holds it."""
+    """Every tensor of the state, as this process's shards."""
     found = {f"model/{name}": p.detach() for name, p in state.transformer.named_parameters()}
     found |= {f"ema/{name}": average for name, average in state.ema.items()}
     return (
@@ -112,7 +111,7 @@ def held(state: TrainState, *, moments: bool = True) -> dict[str, Tensor]:
 
 
 def empty_moments(state: TrainState, folder: Path) -> dict[str, Tensor]:
-    """Room for the optimiser's tensors that the files have, laid out as their parameters are."""
+    """Empty tensors for the optimiser state in the files, sharded like the parameters."""
     parameters = {
         f"optimizer/{name}": p.detach() for name, p in state.transformer.named_parameters()
     }

@@ -81,10 +81,10 @@ class Sinks:
         for sink in list(self.open):
             try:
                 sink.write(figures, event.step)
-            except Exception as error:  # whatever a tracker may raise
+            except Exception as error:  # a tracker may raise anything
                 self.open.remove(sink)
                 notes.append(
-                    f"{sink.name} is not used any more: {type(error).__name__}:"
+                    f"{sink.name} is disabled: {type(error).__name__}:"
                     f" {' '.join(str(error).split())[:200]}"
                 )
         return notes

@@ -1,4 +1,4 @@
-"""llama2.c's files: the numbers after the header, without the rotary tables, in whatever order."""
+"""llama2.c's files: the values after the header, without the rotary tables, in any order."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check(case: Path, sample: Path) -> None:
     ours = np.sort(np.concatenate([tensor.numpy().ravel() for tensor in found.values()]))
     require(
         np.array_equal(ours, np.sort(reference((case / "model.bin").read_bytes())), equal_nan=True),
-        "other numbers",
+        "other values",
     )
 
 

@@ -57,7 +57,7 @@ def check(case: Path, sample: Path) -> None:
 
 
 def require_within(said: Any, found: Any, where: str) -> None:
-    """Everything that the file says is in the configuration; what it leaves out has a default."""
+    """Require every value of the file in the configuration; missing ones have defaults."""
     if isinstance(said, dict) and isinstance(found, dict):
         for name, value in said.items():
             require(name in found or value is None, f"{where}.{name} is lost")

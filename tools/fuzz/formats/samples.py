@@ -1,4 +1,4 @@
-"""Small models and tokenizers that several formats begin with."""
+"""Small models and tokenizers that several formats share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Packed weights of the native engine: what was packed, or nothing. There are checksums, so nothing
-else may be accepted."""
+"""Packed weights of the native engine: equal to what was packed, or refused. There are checksums,
+so nothing else may be accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved traces: what was saved, or nothing."""
+"""Saved traces: equal to what was saved, or refused."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def demo(
 ) -> None:
     """See a Transformer at work in half a minute.
 
-    A small chat model generates a text; its attention is shown in the terminal and written as one
+    A small chat model generates a text; its attention is shown in the terminal and written as an
     offline HTML page.
 
     Parameters
@@ -90,7 +90,7 @@ def show_tour(model: Model, file: Path, screen: Console) -> None:
     )
     for link in seen.links:
         bar = "█" * round(30 * link.share)
-        more = "" if link.strongest else "  (another word more)"
+        more = "" if link.strongest else "  (another word gets more)"
         screen.print(
             f"  layer {link.layer:2}, head {link.head:2}  {bar:30} {link.share:4.0%}{more}"
         )
@@ -102,7 +102,7 @@ def show_tour(model: Model, file: Path, screen: Console) -> None:
     screen.print(f"{seen.geometry.line()}\n{tour.direction_sentence(seen)}")
     translation = show_translation(screen)
     page = tour.write_tour(file, model, story, seen, translation)
-    heading(screen, "All of it to walk through")
+    heading(screen, "Explore all of it")
     screen.print(f"{page.resolve()}", soft_wrap=True)
     screen.print(
         f"The logits came from the fast path ({model.runner.name}); every weight shown was rebuilt"
@@ -159,14 +159,14 @@ def show_translation(screen: Console) -> Trace | None:
 
 
 def show_lesson(steps: int, screen: Console) -> None:
-    """Attention on three words, then a tiny model that is trained on the spot."""
+    """Attention on three words, then a tiny model, trained right here."""
     from sightline.demo import lesson as lesson
     from sightline.explain import example
 
     heading(screen, "1. Attention in thirty seconds")
     for line in example.render_three_words():
         screen.print(line)
-    heading(screen, "2. A Transformer learns to repeat what it read")
+    heading(screen, "2. A Transformer learns to repeat its input")
     model = lesson.small_model()
     count = sum(parameter.numel() for parameter in model.parameters())
     text = lesson.evaluate_copying(model).text
@@ -188,7 +188,7 @@ def show_lesson(steps: int, screen: Console) -> None:
             last = step.loss
             bar.update(task, advance=1, loss=step.loss)
     found = lesson.evaluate_copying(model)
-    guess = f"guessing costs {math.log(26):.3f} nats a letter"
+    guess = f"guessing costs {math.log(26):.3f} nats per letter"
     screen.print(
         f"loss on the second half: {first:.3f} at first, {last:.3f} after {steps} steps ({guess})"
     )

@@ -199,7 +199,7 @@ def show_verdicts(findings: list[Finding], out: Path, screen: Console) -> None:
 
 
 def finding_dict(found: Finding) -> dict[str, Any]:
-    """A finding as JSON has it."""
+    """A finding as a JSON object."""
     checks = [
         {"says": check.statement.en, "holds": check.holds, "found": check.measured}
         for check in found.checks

@@ -60,7 +60,7 @@ def classify(
 
 
 def classification_dict(text: str, result: Classification) -> dict[str, Any]:
-    """A result as JSON has it: one label per text, or one per token."""
+    """A result as a JSON object: one label per text, or one per token."""
     if result.label is None:
         return {"text": text, "tokens": [asdict(token) for token in result.tokens]}
     return {
@@ -72,7 +72,7 @@ def classification_dict(text: str, result: Classification) -> dict[str, Any]:
 
 
 def classification_lines(text: str, result: Classification, *, alone: bool) -> list[StyledText]:
-    """The text, then its labels with bars, or its tokens; one text alone is not repeated."""
+    """The text, then its labels with bars, or its tokens; a single text is not repeated."""
     lines = [] if alone else [StyledText(" ".join(text.split()), "bold")]
     if result.label is None:
         return [*lines, *token_lines(result)]

@@ -53,7 +53,7 @@ class PromptOptions(InputOptions):
 @Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
 class GenerateOutputOptions(OutputOptions):
-    """The text alone, with its alternatives, or as JSON."""
+    """Only the text, the text with its alternatives, or JSON."""
 
     show: Literal["alternatives"] | None = None
     """alternatives: list the five most likely tokens at each step below the text, and colour the

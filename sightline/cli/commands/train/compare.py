@@ -144,7 +144,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def loss_curve(run: PastRun, kind: Loss, by: str) -> Curve:
-    """The losses of a run, thinned to about MOST_POINTS points; the last one is kept."""
+    """The losses of a run, thinned to about MOST_POINTS points, the last included."""
     losses = run.validation if kind == "validation" else run.smoothed
     every = max(1, len(losses) // MOST_POINTS)
     last = len(losses) - 1
