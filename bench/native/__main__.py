@@ -18,7 +18,7 @@ from bench.native.limits import Bandwidth
 from bench.native.models import prepare_model
 from bench.native.quality import agreement, perplexities
 from bench.native.verdict import Row, Spread
-from bench.native.works import random_ids, measure
+from bench.native.works import measure, random_ids
 
 WORKS = ("decode", "prefill", "streams", "lookup", "encode", "translate")
 ALL = (*WORKS, "quality")

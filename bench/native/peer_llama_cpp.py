@@ -129,10 +129,10 @@ def step(context: Any, rows: list[list[int]], start: int) -> list[int]:
     llama.llama_batch_free(batch)
     if failed:
         raise ValueError(f"llama_decode gave {failed}")
-    found = [llama.llama_get_logits_ith(context, end) for end in ends]
+    pointers = [llama.llama_get_logits_ith(context, end) for end in ends]
     return [
         int(np.ctypeslib.as_array(ctypes.cast(row, FLOATS), shape=(state["vocabulary"],)).argmax())
-        for row in found
+        for row in pointers
     ]
 
 

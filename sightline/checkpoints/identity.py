@@ -114,7 +114,8 @@ def _guess_family(source: Source) -> Family:
     if len(candidates) == 1:
         add_note(
             source,
-            f"config.json has no model_type: read as {candidates[0].name!r}, of which {name} is a class",
+            f"config.json has no model_type: read as {candidates[0].name!r}, of which {name} is a"
+            " class",
         )
         return candidates[0]
     fitting = {} if name is not None else _fitting_families(source)

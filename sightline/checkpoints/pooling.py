@@ -132,9 +132,9 @@ def _read_mode(path: Path) -> tuple[PoolingMode, int]:
     keys = Keys(read_json(path), printable_name(path))
     keys.only("include_prompt", True)
     width = keys.number("word_embedding_dimension", "embedding_dimension")
-    named = keys.raw.get("pooling_mode")
+    setting = keys.raw.get("pooling_mode")
     on = [mode for flag, mode in FLAGS.items() if keys.flag(flag, default=False)]
-    modes = [named] if isinstance(named, str) else named if isinstance(named, list) else on
+    modes = setting if isinstance(setting, list) else [setting] if isinstance(setting, str) else on
     keys.ignore("pooling_mode")
     keys.finish()
     if len(modes) != 1 or modes[0] not in MODES:

@@ -175,12 +175,10 @@ def _mismatch_fix(missing: list[str], unexpected: list[str], known: set[str]) ->
 
 def _ignore_globs(unexpected: list[str], known: set[str]) -> list[str]:
     """Up to three globs such as `v_head.*` that match unexpected names and no known one."""
-    known_prefixes = {name[:end] for name in known for end in _part_ends(name)}
+    prefixes = {name[:end] for name in known for end in _part_ends(name)}
     globs: dict[str, None] = {}
     for name in unexpected:
-        start = next(
-            (name[:end] for end in _part_ends(name) if name[:end] not in known_prefixes), None
-        )
+        start = next((name[:end] for end in _part_ends(name) if name[:end] not in prefixes), None)
         globs[glob.escape(name) if start is None else f"{glob.escape(start)}*"] = None
     return list(globs)[:3]
 

@@ -18,10 +18,10 @@ from sightline.recipes.settings import Recipe
 from sightline.terminal.progress import reporting
 from sightline.text.engines.marian import MarianEngine
 from sightline.text.tokenizer import Tokenizer
-from sightline.training.config import AdamW, Optimizer, number
+from sightline.training.config import AdamW, Muon, Optimizer, number
 from sightline.training.data.batch import Task
 from sightline.training.data.chats import Chats, read_chats
-from sightline.training.data.chunk_encoders import of_model
+from sightline.training.data.chunk_encoders import model_encoder
 from sightline.training.data.labelled import Examples, Labelled, read_labelled
 from sightline.training.data.masked import MaskedText, word_beginnings
 from sightline.training.data.packed import PackedText
@@ -34,6 +34,7 @@ Row = TypeVar("Row")
 KINDS = ("text", "chats", "pairs", "labels")
 WHOLE = 5e-5  # usual learning rates
 ADAPTED = 2e-4
+MUON_RATE = 0.01
 USUAL_CONTEXT = 512
 HELD_ROWS = 10  # every n-th example is held out, if there are enough
 LEAST_ROWS = 20
@@ -46,7 +47,11 @@ class Finetune(Recipe):
     same kind; without it a part of the data is held out.
 
     `lora` is the adapters' rank, 0 trains every weight; `batch` is in tokens. lr=0 selects the
-    default: 2e-4 with adapters, 5e-5 without. context=0 is the model's own, up to 512."""
+    default: 2e-4 with adapters, 5e-5 without, 0.01 with Muon. context=0 is the model's own, up to
+    512.
+
+    `muon`, with lora=0, trains the blocks' matrices with Muon and the rest with AdamW at `adam_lr`:
+    for long runs on much new data, which change a model rather than adapt it."""
 
     model: str = ""
     text: Path | None = None
@@ -61,6 +66,8 @@ class Finetune(Recipe):
     batch: int = 2048
     steps: int = 500
     lr: float = 0.0
+    muon: bool = False
+    adam_lr: float = 1e-3
     warmup: int = 20
     weight_decay: float = 0.0
     save_every: int = 100
@@ -76,9 +83,21 @@ class Finetune(Recipe):
                 expected="0: the dropout of the model's config.json is used",
                 fix="leave dropout out",
             )
+        if self.muon and self.lora:
+            raise ConfigError(
+                "muon with adapters",
+                expected="muon with all weights, or AdamW with adapters",
+                fix="lora=0, or muon=no",
+            )
         Recipe.__post_init__(self)
 
     def optimizer(self) -> Optimizer:
+        if self.muon:
+            return Muon(
+                lr=self.lr or MUON_RATE,
+                weight_decay=self.weight_decay,
+                rest=AdamW(lr=self.adam_lr, betas=(0.9, 0.98), weight_decay=0.0),
+            )
         return AdamW(
             lr=self.lr or (ADAPTED if self.lora else WHOLE),
             betas=(0.9, 0.999),
@@ -179,7 +198,7 @@ def from_text(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
 
 def prepared(recipe: Finetune, base: Base, path: Path) -> Prepared:
     """A text file in the model's own tokens; the last 5 % are held out where no other file is."""
-    encoder = of_model(str(base.source.where))
+    encoder = model_encoder(str(base.source.where))
     plan = Plan(
         files=sources([path]),
         held_out=sources([] if recipe.validation is None else [recipe.validation]),
@@ -306,7 +325,7 @@ def labelled_task(
         )
     if held is None:
         found, held = (
-            found.parted(HELD_ROWS) if len(found) >= LEAST_ROWS else (found, Examples([], []))
+            found.hold_out(HELD_ROWS) if len(found) >= LEAST_ROWS else (found, Examples([], []))
         )
     rows, held_rows = (
         [surrounded(tokenizer, text, context) for text in side.texts] for side in (found, held)

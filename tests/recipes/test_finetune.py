@@ -15,6 +15,7 @@ from sightline.checkpoints.formats.safetensors import open_safetensors
 from sightline.errors import CheckpointError, ConfigError, InputError
 from sightline.recipes import RECIPES
 from sightline.recipes.finetune import Finetune
+from sightline.training.config import Muon
 from sightline.training.data.batch import IGNORED
 from sightline.training.run import Evaluated
 from tests.recipes.tiny_models import LINE, close, goes_down, gpt2, llama, opened, run, t5
@@ -213,6 +214,19 @@ def test_a_pooler_is_kept_and_a_classifier_goes_on(tmp_path: Path) -> None:
         new["output.transform.weight"], dict(before.named_parameters())["output.transform.weight"]
     )
     assert new["output.labels.weight"].shape[0] == 3
+
+
+def test_muon_trains_all_weights(tmp_path: Path) -> None:
+    base = t5(tmp_path / "base")
+    (tmp_path / "pairs.tsv").write_text("a cat\tthe cat\non a mat\ton the mat\n" * 20)
+    recipe = small(base, pairs=tmp_path / "pairs.tsv", lora=0, muon=True, steps=30)
+    optimizer = Finetune(lora=0, muon=True).training().optimizer
+    assert isinstance(optimizer, Muon)
+    assert (optimizer.lr, optimizer.rest.lr) == (0.01, 1e-3)
+    assert isinstance(recipe.training().optimizer, Muon)
+    assert goes_down(run(recipe, tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"muon with adapters.* Fix: lora=0, or muon=no"):
+        small(base, pairs=tmp_path / "pairs.tsv", lora=4, muon=True)
 
 
 def test_the_command_line_knows_it(text: Path) -> None:

@@ -202,13 +202,11 @@ def _check_records(path: Path, tensors: Mapping[str, Tensor]) -> None:
         records = [
             info.file_size for info in archive.infolist() if re.search(r"/data/\d+$", info.filename)
         ]
-    needs, sizes_of_records = (
-        sorted(size for size in sizes if size) for sizes in (storages.values(), records)
-    )
-    if needs != sizes_of_records:
+    needs, sizes = (sorted(filter(None, group)) for group in (storages.values(), records))
+    if needs != sizes:
         raise CheckpointError(
-            f"its tensors need {sum(needs):,} bytes in {len(needs)} records, it holds {sum(sizes_of_records):,}"
-            f" in {len(sizes_of_records)}"
+            f"its tensors need {sum(needs):,} bytes in {len(needs)} records, it holds"
+            f" {sum(sizes):,} in {len(sizes)}"
         )
 
 

@@ -193,8 +193,8 @@ def find_archive(entry: CatalogueEntry) -> Path | None:
 
 
 def fetch_archive(entry: CatalogueEntry, destination: Path, report: Report) -> Path:
-    """Download the package to `destination`; it stays there until its files are verified, so that an
-    interrupted extraction needs no second download."""
+    """Download the package to `destination`; it stays there until its files are verified, so that
+    an interrupted extraction needs no second download."""
     staging = destination.parent / f".{destination.name}.new"
     try:
         discard(staging)
