@@ -306,13 +306,13 @@ class Model:
             return native_trace(native, self, ids)
         return self._noted(trace_of(self, ids, source=source, source_text=source_text))
 
-    def _noted(self, found: Trace) -> Trace:
+    def _noted(self, trace: Trace) -> Trace:
         """The trace, with a note if torch computed it although the native engine generates."""
         from sightline.lens.trace.native import BY_TORCH
 
-        if self.precision is None or found.notes:
-            return found
-        return replace(found, notes=(BY_TORCH,))
+        if self.precision is None or trace.notes:
+            return trace
+        return replace(trace, notes=(BY_TORCH,))
 
     def trace(
         self,
@@ -442,9 +442,9 @@ class Model:
         """The names of a classifier's labels from its config.json; ignored if their number is not
         that of the labels."""
         count = self.config.head.labels if isinstance(self.config.head, Classifier) else 0
-        said = self.keys.get("id2label")
-        named = said if isinstance(said, dict) and len(said) == count else {}
-        return [str(named.get(str(n), f"LABEL_{n}")) for n in range(count)]
+        id2label = self.keys.get("id2label")
+        names = id2label if isinstance(id2label, dict) and len(id2label) == count else {}
+        return [str(names.get(str(n), f"LABEL_{n}")) for n in range(count)]
 
     def ids(self, text: str) -> list[int]:
         """The tokens of a text, with the special tokens that the model expects."""

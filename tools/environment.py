@@ -66,15 +66,15 @@ def pyproject() -> dict:
 def requirements(extras: tuple[str, ...] = EXTRAS) -> list[str]:
     """Sightline's requirements with these extras; an extra that names another one is expanded."""
     project = pyproject()["project"]
-    found = list(project["dependencies"])
+    listed = list(project["dependencies"])
     waiting = list(extras)
     while waiting:
         for requirement in project["optional-dependencies"][waiting.pop()]:
             if name_of(requirement) == "sightline":
                 waiting += re.search(r"\[(.+)\]", requirement)[1].split(",")
             else:
-                found.append(requirement)
-    return found
+                listed.append(requirement)
+    return listed
 
 
 def without_upper_bounds(requirement: str) -> str:
@@ -107,7 +107,7 @@ def create(folder: Path, constraints: Path | None) -> None:
 
 def install(
     folder: Path,
-    wanted: list[str],
+    requirements_to_install: list[str],
     *,
     constraints: Path | None = None,
     upgrade: bool = False,
@@ -123,7 +123,7 @@ def install(
         options += ["--upgrade", "--upgrade-strategy", "eager"]
     if os.environ.get("TORCH_INDEX"):
         options += ["--extra-index-url", os.environ["TORCH_INDEX"]]
-    command = [str(python_of(folder)), "-m", "pip", "install", *options, *wanted]
+    command = [str(python_of(folder)), "-m", "pip", "install", *options, *requirements_to_install]
     code, output = run(
         ["nice", "-n", "19", *command] if nice else command, {**os.environ, **(environment or {})}
     )
@@ -157,19 +157,19 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]
 def explanation(output: list[str], constraints: Path | None) -> str:
     """Why pip failed: pins that the index no longer has, an unreachable index, or pip's own
     message."""
-    gone = unavailable(output)
-    if any("Retrying (" in line for line in output) and not gone:
+    missing = unavailable(output)
+    if any("Retrying (" in line for line in output) and not missing:
         return (
             "the package index cannot be reached. Fix: check the network (or PIP_INDEX_URL), then"
             " run make again"
         )
-    if not gone:
+    if not missing:
         return "\n".join(["pip failed:", *output[-40:]])
     pinned = {
         name: f"{name}=={version}"
         for name, version, _ in (pins(constraints) if constraints else [])
     }
-    names = ", ".join(pinned.get(name, name) for name in gone)
+    names = ", ".join(pinned.get(name, name) for name in missing)
     where = f"pinned in {constraints.name}, " if constraints else ""
     python = ".".join(map(str, sys.version_info[:2]))
     return (
@@ -180,18 +180,18 @@ def explanation(output: list[str], constraints: Path | None) -> str:
 
 def unavailable(output: list[str]) -> list[str]:
     """The packages for which pip found no file of the pinned version."""
-    found: list[str] = []
+    names: list[str] = []
     lines = [line.strip() for line in output]
     for number, line in enumerate(lines):
         if line.endswith(UNAVAILABLE):
             for name in lines[number + 1 :]:
                 if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
                     break
-                found.append(normalized(name))
+                names.append(normalized(name))
         missing = re.search(r"No matching distribution found for ([A-Za-z0-9._-]+)", line)
         if missing:
-            found.append(normalized(missing[1]))
-    return list(dict.fromkeys(found))
+            names.append(normalized(missing[1]))
+    return list(dict.fromkeys(names))
 
 
 def installed(folder: Path) -> dict[str, str]:
@@ -225,10 +225,10 @@ def install_sightline(folder: Path, constraints: Path | None) -> None:
 
     It is editable, and built in its own folder: two environments share no build.
     """
-    wanted = requirements()
+    needed = requirements()
     if constraints is None:
-        wanted = [without_upper_bounds(requirement) for requirement in wanted]
-    install(folder, wanted, constraints=constraints, upgrade=constraints is None)
+        needed = [without_upper_bounds(requirement) for requirement in needed]
+    install(folder, needed, constraints=constraints, upgrade=constraints is None)
     install(
         folder,
         ["--editable", ".", "--no-deps", f"--config-settings=build-dir={folder / 'native'}"],
@@ -244,22 +244,22 @@ def main() -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--oldest", action="store_true", help="the lower bounds of pyproject.toml")
     group.add_argument("--newest", action="store_true", help="no constraints")
-    given = parser.parse_args()
-    constraints = None if given.newest else OLDEST if given.oldest else PINNED
+    options = parser.parse_args()
+    constraints = None if options.newest else OLDEST if options.oldest else PINNED
     print(
-        f"Installing into {given.folder}: a few minutes the first time (torch is large)…",
+        f"Installing into {options.folder}: a few minutes the first time (torch is large)…",
         flush=True,
     )
     try:
-        create(given.folder, constraints)
-        install_sightline(given.folder, constraints)
+        create(options.folder, constraints)
+        install_sightline(options.folder, constraints)
     except InstallError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("stopped; the next make continues from here")
     if constraints != PINNED:
         print(f"Differences from {PINNED.name}:")
-        compare(given.folder)
+        compare(options.folder)
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ def main() -> None:
         action="store_true",
         help="write nothing; exit 1 where a lock differs from what pyproject.toml asks for",
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     command = uv()
     changed = False
     for lock in LOCKS:
@@ -195,17 +195,17 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=PLACE) as folder:
             draft = Path(folder) / "constraints.txt"
             draft.write_text(before, encoding="utf-8")
-            upgrades = [f"--upgrade-package={name}" for name in given.packages] or (
-                [] if given.check else ["--upgrade"]
+            upgrades = [f"--upgrade-package={name}" for name in options.packages] or (
+                [] if options.check else ["--upgrade"]
             )
             compile_lock(command, lock, draft, *upgrades)
             after = draft.read_text(encoding="utf-8")
-            if not given.check:
+            if not options.check:
                 os.replace(draft, path)
         changed = changed or after != before
         print(difference(before, after, lock.path) or f"{lock.path}: unchanged")
         prove(command, lock)
-    if given.check and changed:
+    if options.check and changed:
         sys.exit("error: the locks are not what pyproject.toml asks for. Fix: make lock")
 
 

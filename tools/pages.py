@@ -61,12 +61,12 @@ def folder(path: Path, depth: int) -> list[str]:
     return lines
 
 
-def rows(found: dict[str, Any]) -> list[str]:
+def rows(results: dict[str, Any]) -> list[str]:
     """A table's rows, one per ratio."""
     return [
         f"| {r['name']} | {r['ours_ms']:.0f} ms | {r['theirs_ms']:.0f} ms | {r['ratio']:.2f}× |"
         f" {r['low']:.2f}–{r['high']:.2f} |"
-        for r in found["ratios"]
+        for r in results["ratios"]
     ]
 
 
@@ -83,10 +83,10 @@ def trained() -> list[str]:
         ),
         "|---|--:|--:|---|",
     ]
-    for who, found in speed["tokens_per_second"].items():
+    for who, tokens_per_second in speed["tokens_per_second"].items():
         low, middle, high = speed["ratios"][who]
         lines.append(
-            f"| {who} | {found:.0f} | "
+            f"| {who} | {tokens_per_second:.0f} | "
             + ("| |" if who == "ours" else f"{middle:.2f}× | {low:.2f}–{high:.2f} |")
         )
     lines += [
@@ -114,7 +114,7 @@ def trained() -> list[str]:
 
 def engine() -> list[str]:
     """The native engine against its peers, and the quality of each precision."""
-    found = json.loads((ROOT / "bench" / "results" / "native.json").read_text(encoding="utf-8"))
+    results = json.loads((ROOT / "bench" / "results" / "native.json").read_text(encoding="utf-8"))
     lines = [
         (
             "| the native engine, two threads | ours | best peer | ratio | range | goal | of"
@@ -122,7 +122,7 @@ def engine() -> list[str]:
         ),
         "|---|--:|--:|--:|---|--:|--:|---|",
     ]
-    for row in (row for row in found["rows"] if "ratio" in row):
+    for row in (row for row in results["rows"] if "ratio" in row):
         ratio = row["ratio"]
         goal = f"{row['goal']:.1f}× {row.get('goal_peer', '')}".strip() if "goal" in row else ""
         share = f"{row['bandwidth']['median']:.0%}" if "bandwidth" in row else ""
@@ -132,7 +132,7 @@ def engine() -> list[str]:
             f" {ratio['median']:.2f}× | {ratio['low']:.2f}–{ratio['high']:.2f} | {goal} | {share} |"
             f" {row['verdict']} |"
         )
-    for model, ones in found["perplexity"]["found"].items():
+    for model, ones in results["perplexity"]["found"].items():
         exact = next(one["perplexity"] for one in ones if one["who"] == "ours float32")
         lines += [
             "",
@@ -150,15 +150,15 @@ def engine() -> list[str]:
 def table() -> str:
     """Ratios and memory from the last measurement."""
     names = ("core", "generation", "seeing")
-    core, made, seen = (
+    core, generation, tracing = (
         json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()) for name in names
     )
-    extra = seen["extra_mib"]
-    long = seen["long"]
+    extra = tracing["extra_mib"]
+    long = tracing["long"]
     memory = ", ".join(
         f"{name} {points['16384']:.0f} MiB" for name, points in core["memory_mib"].items()
     )
-    first, last = (made["ms_by_position"][position] for position in ("64", "2048"))
+    first, last = (generation["ms_by_position"][position] for position in ("64", "2048"))
     lines = [
         "",
         "| the core | ours | torch.nn | ratio | middle half |",
@@ -167,11 +167,11 @@ def table() -> str:
         "",
         "| generation | ours | transformers, sentence-transformers | ratio | middle half |",
         "|---|--:|--:|--:|---|",
-        *rows(made),
+        *rows(generation),
         "",
         "| seeing: GPT-2 small's shape, 512 tokens | ours | other | ratio | middle half |",
         "|---|--:|--:|--:|---|",
-        *rows(seen),
+        *rows(tracing),
         "",
         *trained(),
         *engine(),
@@ -190,15 +190,15 @@ def table() -> str:
         "",
         f"Peak memory of causal attention over 16,384 tokens, one head: {memory}.",
         (
-            f"GPT-2 small's shape: 512 tokens with the cache {made['cache']['ratio']:.0f}× faster"
-            " than a full forward pass per token, and"
+            "GPT-2 small's shape: 512 tokens with the cache"
+            f" {generation['cache']['ratio']:.0f}× faster than a full forward pass per token, and"
         ),
         (
-            f"{made['cache']['last_ratio']:.0f}× faster than a pass that computes only the last"
-            " token's logits; one token takes"
+            f"{generation['cache']['last_ratio']:.0f}× faster than a pass that computes only the"
+            " last token's logits; one token takes"
         ),
         f"{first:.0f} ms at position 64 and {last:.0f} ms at 2048;",
-        f"16 requests in one batch {made['batch']['ratio']:.1f}× faster than sequentially.",
+        f"16 requests in one batch {generation['batch']['ratio']:.1f}× faster than sequentially.",
         "",
     ]
     return "\n".join(lines)

@@ -60,9 +60,9 @@ def translates(seed: int) -> Work:
     @torch.no_grad()
     def work() -> list[float]:
         cache = twin.new_cache()
-        found = [twin.hidden(tokens, source=source, cache=cache)]
-        found += [twin.hidden(tokens[:, :1], cache=cache) for _ in range(2)]
-        return torch.cat(found, dim=1).flatten().tolist()
+        states = [twin.hidden(tokens, source=source, cache=cache)]
+        states += [twin.hidden(tokens[:, :1], cache=cache) for _ in range(2)]
+        return torch.cat(states, dim=1).flatten().tolist()
 
     return work
 
@@ -106,7 +106,7 @@ def all_works() -> dict[str, tuple[Work, tuple[int, ...]]]:
 
 def race(seconds: float, works: dict[str, tuple[Work, tuple[int, ...]]]) -> dict[str, int]:
     """The number of times that each job ran. AssertionError if a result differs."""
-    wanted = {name: work() for name, (work, _) in works.items()}
+    expected = {name: work() for name, (work, _) in works.items()}
     done = dict.fromkeys(works, 0)
     wrong = list[str]()
     end = time.monotonic() + seconds
@@ -117,7 +117,7 @@ def race(seconds: float, works: dict[str, tuple[Work, tuple[int, ...]]]) -> dict
             if time.monotonic() > end or wrong:
                 return
             torch.set_num_threads(count)
-            if not close(work(), wanted[name]):
+            if not close(work(), expected[name]):
                 wrong.append(name)
             done[name] += 1
             faulthandler.cancel_dump_traceback_later()
@@ -135,11 +135,11 @@ def race(seconds: float, works: dict[str, tuple[Work, tuple[int, ...]]]) -> dict
     return done
 
 
-def close(found: list[float], wanted: list[float]) -> bool:
+def close(ours: list[float], expected: list[float]) -> bool:
     """Whether two results are equal up to rounding: torch's sums depend on the number of
     threads."""
-    return len(found) == len(wanted) and torch.allclose(
-        torch.tensor(found), torch.tensor(wanted), rtol=1e-4, atol=1e-6
+    return len(ours) == len(expected) and torch.allclose(
+        torch.tensor(ours), torch.tensor(expected), rtol=1e-4, atol=1e-6
     )
 
 

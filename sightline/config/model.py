@@ -312,10 +312,10 @@ class ModelConfig:
             if stack is None:
                 continue
             crossing = [block.cross_attention is not None for block in stack.blocks]
-            wanted = name == "decoder" and encoder is not None
-            if any(crossing) != wanted or all(crossing) != wanted:
+            needs_cross = name == "decoder" and encoder is not None
+            if any(crossing) != needs_cross or all(crossing) != wanted:
                 raise ConfigError(
-                    f"the {name} {'lacks' if wanted else 'has'} cross-attention"
+                    f"the {name} {'lacks' if needs_cross else 'has'} cross-attention"
                     f" {'with' if encoder else 'without'} an encoder beside it",
                     expected=(
                         "cross-attention in every decoder block of an encoder–decoder, and nowhere"
@@ -323,7 +323,7 @@ class ModelConfig:
                     ),
                     fix=(
                         "set cross_attention in the decoder's blocks"
-                        if wanted
+                        if needs_cross
                         else "cross_attention=None"
                     ),
                 )

@@ -49,20 +49,20 @@ class NativeCache(Cache):
         """The first row, for a reader of its keys: they stay unchanged even if this cache is
         truncated."""
         self.check_open()
-        held = None if self.holder is None else self.holder()
-        if held is None:
-            held = Held(self.engine, self.sequences[0])
-            self.holder = ref(held)
-        return held
+        holder = None if self.holder is None else self.holder()
+        if holder is None:
+            holder = Held(self.engine, self.sequences[0])
+            self.holder = ref(holder)
+        return holder
 
-    def _left(self) -> list[int]:
+    def _release_rows(self) -> list[int]:
         """Exclusive rows: a row that has a reader is handed over and replaced by a copy."""
-        held = None if self.holder is None else self.holder()
+        holder = None if self.holder is None else self.holder()
         self.holder = None
-        if held is None:
+        if holder is None:
             return self.sequences
-        held.owned = True
-        return [sequence for sequence in self.sequences if sequence != held.sequence]
+        holder.owned = True
+        return [sequence for sequence in self.sequences if sequence != holder.sequence]
 
     def truncate(self, length: int) -> None:
         self.check_open()
@@ -74,10 +74,10 @@ class NativeCache(Cache):
 
     def reorder(self, rows: Tensor) -> None:
         self.check_open()
-        kept = [self.engine.copy(self.sequences[row]) for row in rows.tolist()]
+        sequences = [self.engine.copy(self.sequences[row]) for row in rows.tolist()]
         self._leave_rows()
-        self.sequences = kept
-        self.batch = len(kept)
+        self.sequences = sequences
+        self.batch = len(sequences)
 
     def fork(self, length: int) -> NativeCache:
         """Another cache with the first tokens of this one. Copy-on-write: both share the blocks
@@ -91,7 +91,7 @@ class NativeCache(Cache):
         return new
 
     def _leave_rows(self) -> None:
-        for sequence in self._left():
+        for sequence in self._release_rows():
             self.engine.leave(sequence)
         self.sequences = []
 

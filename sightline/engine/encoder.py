@@ -106,14 +106,14 @@ class NativeEncoder:
         self, x: Float[Tensor, "tokens width"], lengths: Sequence[int]
     ) -> Float[Tensor, "tokens width"]:
         """The last hidden states of concatenated sentences."""
-        found = list[Tensor]()
+        outputs = list[Tensor]()
         start = 0
         for group in groups(lengths):
             hidden, sequences = self.keep(x[start : start + sum(group)], group)
             self.forget(sequences)
-            found.append(hidden)
+            outputs.append(hidden)
             start += sum(group)
-        return torch.cat(found)
+        return torch.cat(outputs)
 
     def keep(
         self, x: Float[Tensor, "tokens width"], lengths: Sequence[int]
@@ -140,9 +140,9 @@ class NativeEncoder:
 
 def groups(lengths: Sequence[int]) -> list[list[int]]:
     """Split the sentences into calls: as many as fit, at least one per call."""
-    found = list[list[int]]()
+    batches = list[list[int]]()
     for length in lengths:
-        if not found or sum(found[-1]) + length > MOST_ROWS:
-            found.append([])
-        found[-1].append(length)
-    return found
+        if not batches or sum(batches[-1]) + length > MOST_ROWS:
+            batches.append([])
+        batches[-1].append(length)
+    return batches

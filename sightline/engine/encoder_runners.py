@@ -85,9 +85,9 @@ class EncoderRunner(EngineRunner):
             return self.transformer.hidden(tokens, padding=padding, types=types, **others)
         check.model_call(self.config, tokens, padding, types, None, None, None, self.device)
         x, lengths, real = real_tokens(encoder, tokens, padding, types)
-        found = torch.zeros(*tokens.shape, encoder.config.width)
-        found[real] = self.native.run(x, [length for length in lengths if length])
-        return found
+        hidden = torch.zeros(*tokens.shape, encoder.config.width)
+        hidden[real] = self.native.run(x, [length for length in lengths if length])
+        return hidden
 
 
 class PairCache(NativeCache):

@@ -24,10 +24,10 @@ def new_lock() -> threading.RLock:
 
 
 def _hold_all() -> None:
-    held = [lock for known in list(_known.values()) if (lock := known()) is not None]
-    for lock in held:
+    locks = [lock for known in list(_known.values()) if (lock := known()) is not None]
+    for lock in locks:
         lock.acquire()
-    _forking.held = held
+    _forking.held = locks
 
 
 def _release_all() -> None:

@@ -93,12 +93,12 @@ def group_scales(groups: Tensor, largest: Sequence[Sequence[int]]) -> Tensor:
     none."""
     rows = groups.reshape(-1, GROUP)
     edge = rows.gather(1, rows.abs().argmax(1, keepdim=True))[:, 0]
-    found = torch.where(edge == 0, 0.0, torch.nan).half()
+    scales = torch.where(edge == 0, 0.0, torch.nan).half()
     for tried in largest:
-        left = found.isnan().nonzero()[:, 0]
+        left = scales.isnan().nonzero()[:, 0]
         which, scale = scales_that_fit(rows[left], edge[left], torch.tensor(tried))
-        found[left[which]] = scale
-    return found.view(groups.shape[:2])
+        scales[left[which]] = scale
+    return scales.view(groups.shape[:2])
 
 
 def scales_that_fit(rows: Tensor, edge: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,15 +121,15 @@ def group_lines(groups: Tensor) -> Tensor:
     where there are none."""
     rows = groups.reshape(-1, GROUP)
     low, high = rows.aminmax(dim=1)
-    found = torch.stack(
+    lines = torch.stack(
         (torch.where(low == high, 0.0, torch.nan), low), dim=1
     ).half()  # one number only: the minimum
-    found[(low == high) & (found[:, 1].float() != low)] = torch.nan
-    lost = 2.0**-22 * torch.maximum(low.abs(), high.abs())  # by rounding the ends
+    lines[(low == high) & (lines[:, 1].float() != low)] = torch.nan
+    rounding = 2.0**-22 * torch.maximum(low.abs(), high.abs())  # by rounding the ends
     for span in range(15, 0, -1):
-        left = found[:, 0].isnan().nonzero()[:, 0]
+        left = lines[:, 0].isnan().nonzero()[:, 0]
         scale = ((high - low)[left] / span).half()
-        near = ((scale.float() * span - (high - low)[left]).abs() <= lost[left]) & (scale > 0)
+        near = ((scale.float() * span - (high - low)[left]).abs() <= rounding[left]) & (scale > 0)
         left = left[near]
         scale = scale[near]
         for first in range(16 - span):  # the q of the smallest number
@@ -138,10 +138,10 @@ def group_lines(groups: Tensor) -> Tensor:
             fits = (numbers * scale.float()[:, None] + minimum.float()[:, None] == rows[left]).all(
                 1
             )
-            found[left[fits]] = torch.stack((scale, minimum), dim=1)[fits]
+            lines[left[fits]] = torch.stack((scale, minimum), dim=1)[fits]
             left = left[~fits]
             scale = scale[~fits]
-    return found.view(*groups.shape[:2], 2)
+    return lines.view(*groups.shape[:2], 2)
 
 
 def write(weight: Tensor, scales: Tensor, into: Packed) -> None:
@@ -159,7 +159,7 @@ def write(weight: Tensor, scales: Tensor, into: Packed) -> None:
 
 def write_rows(groups: Tensor, scales: Tensor, into: Packed, first: int) -> None:
     """Write rows from `first` on, in pairs of tiles."""
-    kept, (data, places) = ~scales[..., 0].isnan(), places_of(into, first, len(groups))
+    has_scale, (data, places) = ~scales[..., 0].isnan(), places_of(into, first, len(groups))
     scale = scales[..., :1].float()
     minimum = scales[..., 1:].float().sum(-1, keepdim=True)
     numbers = (
@@ -173,7 +173,7 @@ def write_rows(groups: Tensor, scales: Tensor, into: Packed, first: int) -> None
         )
         numbers = halves[..., 0, :] | halves[..., 1, :] << 4
     in_tiles = numbers.view(torch.uint8).reshape(data.shape)
-    mask = kept.view(places.shape[:-1])
+    mask = has_scale.view(places.shape[:-1])
     data.copy_(torch.where(mask[..., None, None], in_tiles, data))
     places.copy_(torch.where(mask[..., None], scales.view(places.shape), places))
 
@@ -199,8 +199,8 @@ def places_of(into: Packed, first: int, rows: int) -> tuple[Tensor, Tensor]:
 
 def four_bits(kinds: Mapping[str, str]) -> Precision:
     """The variant of int4 that preserves more of a file's matrices exactly."""
-    held = Counter(kind for name, kind in kinds.items() if not name.endswith(SENSITIVE))
-    return "int4_min" if held["Q4_1"] > held["Q4_0"] else "int4"
+    counts = Counter(kind for name, kind in kinds.items() if not name.endswith(SENSITIVE))
+    return "int4_min" if counts["Q4_1"] > counts["Q4_0"] else "int4"
 
 
 def notes(kinds: Mapping[str, str], precision: Precision) -> list[str]:
@@ -209,7 +209,7 @@ def notes(kinds: Mapping[str, str], precision: Precision) -> list[str]:
     whole = {name: kind for name, kind in kinds.items() if kind not in PLAIN}
     if not whole or precision.startswith("float"):
         return []
-    kept = Counter[str]()
+    preserved = Counter[str]()
     again = Counter[str]()
     for name, kind in whole.items():
         form = (
@@ -217,12 +217,12 @@ def notes(kinds: Mapping[str, str], precision: Precision) -> list[str]:
             if precision in ("int4", "int4_min") and name.endswith(SENSITIVE)
             else precision
         )
-        (kept if kind in HELD.get(form, ()) else again)[kind] += 1
-    said = [
-        f"{listed(kept)} kept as the file has them" if kept else "",
+        (preserved if kind in HELD.get(form, ()) else again)[kind] += 1
+    parts = [
+        f"{listed(preserved)} kept as the file has them" if preserved else "",
         f"{listed(again)} quantised again" if again else "",
     ]
-    return [f"{precision}: {'; '.join(part for part in said if part)}"]
+    return [f"{precision}: {'; '.join(part for part in parts if part)}"]
 
 
 def listed(counts: Counter[str]) -> str:

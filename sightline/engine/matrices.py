@@ -115,25 +115,25 @@ def sizes(precision: Precision, rows: int, inputs: int) -> tuple[int, int]:
     return tiles * native.tile_bytes(kind, depth), tiles * native.scale_bytes(kind, depth)
 
 
-def room(wanted: Sequence[tuple[Precision, int, int]]) -> list[Packed]:
+def room(specifications: Sequence[tuple[Precision, int, int]]) -> list[Packed]:
     """Memory for matrices (precision, rows, inputs): contiguous in huge pages, in the order in
     which they are read."""
-    memory = torch.empty(total(wanted) + PAGE + BEYOND, dtype=torch.uint8)
+    memory = torch.empty(total(specifications) + PAGE + BEYOND, dtype=torch.uint8)
     start = -memory.data_ptr() % PAGE
     kernels.ready().use_huge_pages(memory[start:])
-    return lay_out(wanted, memory[start:])
+    return lay_out(specifications, memory[start:])
 
 
-def total(wanted: Sequence[tuple[Precision, int, int]]) -> int:
+def total(specifications: Sequence[tuple[Precision, int, int]]) -> int:
     """Bytes of contiguous matrices."""
-    return sum(rounded(size, LINE) for one in wanted for size in sizes(*one))
+    return sum(rounded(size, LINE) for one in specifications for size in sizes(*one))
 
 
-def lay_out(wanted: Sequence[tuple[Precision, int, int]], memory: Tensor) -> list[Packed]:
+def lay_out(specifications: Sequence[tuple[Precision, int, int]], memory: Tensor) -> list[Packed]:
     """Matrices in this memory, from its start."""
     packed = list[Packed]()
     start = 0
-    for precision, rows, inputs in wanted:
+    for precision, rows, inputs in specifications:
         data, scales = (rounded(size, LINE) for size in sizes(precision, rows, inputs))
         middle = start + data
         end = start + data + scales

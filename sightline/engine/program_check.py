@@ -258,21 +258,22 @@ class OperationCheck:
             and 0 <= value.number < len(self.program.tensors)
         )
         self.require(there, f"the tensor {name!r} is missing")
-        held = self.program.tensors[value.number].numel()
+        elements = self.program.tensors[value.number].numel()
         self.require(
-            held == count, f"the tensor {name!r} has {held:,} elements and should have {count:,}"
+            elements == count,
+            f"the tensor {name!r} has {elements:,} elements and should have {count:,}",
         )
 
     def norm(self, name: str, width: int) -> None:
         if name not in self.fields:
             return
-        said = self.fields[name]
+        fields = self.fields[name]
         self.require(
-            isinstance(said, dict) and said.keys() <= {"kind", "epsilon", "gain", "bias"},
+            isinstance(fields, dict) and fields.keys() <= {"kind", "epsilon", "gain", "bias"},
             f"{name!r} is not a norm",
         )
-        kind = said.get("kind")
-        epsilon = said.get("epsilon", 0.0)
+        kind = fields.get("kind")
+        epsilon = fields.get("epsilon", 0.0)
         self.require(
             type(kind) is int and 0 <= kind < len(NORMS), f"{name!r} is of an unknown kind"
         )
@@ -281,4 +282,4 @@ class OperationCheck:
             f"the epsilon of {name!r} is not a number",
         )
         for part in ("gain", "bias"):
-            self.tensor(part, width, said)
+            self.tensor(part, width, fields)

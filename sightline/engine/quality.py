@@ -119,12 +119,12 @@ def reports(
     progress: Progress | None = None,
 ) -> Iterator[Quality]:
     """The same as an iterator, one precision at a time as it is measured."""
-    wanted: list[Precision] = [check_precision(name) for name in precisions]
+    requested: list[Precision] = [check_precision(name) for name in precisions]
     tell = progress or nothing
     transformer = checked(model.running)
     windows, coming = windows_of(transformer, ids_of(model, text), limit=limit)
     truth = truth_of(transformer, windows, coming, tell)
-    for precision in wanted:
+    for precision in requested:
         yield quality(truth, precision, tell)
 
 
@@ -218,10 +218,10 @@ def truth_of(
 
 def packed_bytes(transformer: Transformer, precision: Precision) -> int:
     """The size of the engine's weights, without packing them."""
-    found = program_of(transformer).matrices
+    matrices = program_of(transformer).matrices
     return sum(
         rounded(size, LINE)
-        for one in found
+        for one in matrices
         for size in sizes(precision_of(one, precision), one.rows, one.inputs)
     )
 
@@ -233,7 +233,7 @@ def quality(truth: Truth, precision: Precision, tell: Progress) -> Quality:
     matrices = tuple(
         matrix_errors(engine, lambda done, total: tell(f"{precision}: matrices", done, total))
     )
-    found = torch.stack(
+    statistics = torch.stack(
         list(compared(truth, engine, lambda done: tell(f"{precision}: logits", done, truth.tokens)))
     )
     blocks = tuple(
@@ -241,7 +241,7 @@ def quality(truth: Truth, precision: Precision, tell: Progress) -> Quality:
             truth, engine, lambda done: tell(f"{precision}: blocks", done, len(truth.blocks))
         )
     )
-    ours, theirs, divergence, agreed = (found[:, :4].sum(0) / truth.tokens).tolist()
+    ours, theirs, divergence, agreed = (statistics[:, :4].sum(0) / truth.tokens).tolist()
     return Quality(
         precision=precision,
         bytes=engine.bytes,
@@ -250,7 +250,7 @@ def quality(truth: Truth, precision: Precision, tell: Progress) -> Quality:
         float32_perplexity=math.exp(theirs),
         divergence=max(0.0, divergence),
         agreement=agreed,
-        largest=float(found[:, 4].max()),
+        largest=float(statistics[:, 4].max()),
         matrices=matrices,
         blocks=blocks,
         looked_at=len(truth.blocks[0]),
@@ -306,10 +306,12 @@ def matrix_error(engine: NativeEngine, number: int, matrix: Matrix) -> float:
 def block_errors(
     truth: Truth, engine: NativeEngine, tell: Callable[[int], None]
 ) -> Iterator[float]:
-    for n, (wanted, found) in enumerate(
+    for n, (reference, ours) in enumerate(
         zip(truth.blocks, states(engine, truth.windows[0][:LOOKED_AT]), strict=True)
     ):
-        yield float(((wanted - found).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(1e-30)).mean())
+        yield float(
+            ((reference - ours).norm(dim=-1) / reference.norm(dim=-1).clamp_min(1e-30)).mean()
+        )
         tell(n + 1)
 
 

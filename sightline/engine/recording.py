@@ -157,12 +157,12 @@ def check_record(record: Record) -> None:
     """Refuse quantities that the engine cannot record, and edits, before the pass runs."""
     if record is NOTHING:
         return
-    wanted = (
+    requested = (
         record.names
         if isinstance(record, Recorder)
         else frozenset(name for name in QUANTITIES if record.wants(name))
     )
-    missing = sorted(wanted - set(RECORDABLE))
+    missing = sorted(requested - set(RECORDABLE))
     if missing or (isinstance(record, Recorder) and record.edits):
         seen = (
             f"{missing[0]} of a pass of the native engine"

@@ -80,7 +80,7 @@ class Entry:
     notes: list[str] = field(default_factory=list[str])
 
 
-def key_of(**said: Any) -> Key:
+def key_of(**facts: Any) -> Key:
     """The cache key as plain values, with the build: another build may lay out matrices
     differently."""
     package = Path(__file__).parents[1]
@@ -88,7 +88,7 @@ def key_of(**said: Any) -> Key:
         str(kernels.ready().__file__),
         *sorted(str(path) for name in PACKAGES for path in (package / name).rglob("*.py")),
     ]
-    build = [(seen.st_size, seen.st_mtime_ns) for seen in map(os.stat, sources)]
+    build = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, sources)]
     versions = {
         "sightline": version("sightline"),
         "torch": torch.__version__,
@@ -97,7 +97,7 @@ def key_of(**said: Any) -> Key:
     return json_values(
         {"format": FORMAT, "build": hashlib.sha256(str(build).encode()).hexdigest()}
         | versions
-        | said
+        | facts
     )
 
 
@@ -153,10 +153,10 @@ def data_of(engine: NativeEngine) -> Iterator[memoryview]:
     yield memoryview(bytes(BEYOND))
 
 
-def check_room(file: BinaryIO, wanted: int) -> None:
+def check_room(file: BinaryIO, needed: int) -> None:
     """A cache must not fill the disk."""
-    if shutil.disk_usage(os.path.dirname(file.name)).free < wanted + SPARE:
-        raise OSError(errno.ENOSPC, f"less than {(wanted + SPARE) / 1e9:.1f} GB are free")
+    if shutil.disk_usage(os.path.dirname(file.name)).free < needed + SPARE:
+        raise OSError(errno.ENOSPC, f"less than {(needed + SPARE) / 1e9:.1f} GB are free")
 
 
 def release(engine: NativeEngine) -> None:
@@ -265,24 +265,25 @@ def is_size(value: Any, least: int = 0) -> bool:
     return type(value) is int and least <= value <= MOST_NUMBERS
 
 
-def tensor_shapes(said: Any) -> list[list[int]]:
+def tensor_shapes(shapes: Any) -> list[list[int]]:
     """The shapes of the small tensors."""
-    require(isinstance(said, list), "its small tensors are not a list")
-    for shape in said:
+    require(isinstance(shapes, list), "its small tensors are not a list")
+    for shape in shapes:
         require(
             isinstance(shape, list) and len(shape) <= 8 and all(map(is_size, shape)),
             "a small tensor has an impossible shape",
         )
         require(math.prod(shape) <= MOST_NUMBERS, "a small tensor is impossibly large")
-    return said
+    return shapes
 
 
-def matrices_of(said: Any) -> list[Matrix]:
+def matrices_of(matrices: Any) -> list[Matrix]:
     require(
-        isinstance(said, list) and all(isinstance(one, list) and len(one) == 5 for one in said),
+        isinstance(matrices, list)
+        and all(isinstance(one, list) and len(one) == 5 for one in matrices),
         "its matrices are not a list",
     )
-    for name, _, rows, inputs, sensitive in said:
+    for name, _, rows, inputs, sensitive in matrices:
         require(isinstance(name, str) and type(sensitive) is bool, "a matrix has no name")
         require(
             is_size(rows, 1) and is_size(inputs, 1) and rows * inputs <= MOST_NUMBERS,
@@ -290,28 +291,28 @@ def matrices_of(said: Any) -> list[Matrix]:
         )
     return [
         Matrix(name, rows, inputs, unreadable, sensitive)
-        for name, _, rows, inputs, sensitive in said
+        for name, _, rows, inputs, sensitive in matrices
     ]
 
 
-def precisions_of(said: list[Any]) -> list[Precision]:
-    found = [one[1] for one in said]
+def precisions_of(matrices: list[Any]) -> list[Precision]:
+    names = [one[1] for one in matrices]
     require(
-        all(isinstance(one, str) and one in PRECISIONS for one in found),
+        all(isinstance(one, str) and one in PRECISIONS for one in names),
         "a matrix has an unknown precision",
     )
-    return found
+    return names
 
 
 def tensors_in(memory: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     """The small tensors, each aligned to a cache line."""
-    found = list[Tensor]()
+    tensors = list[Tensor]()
     at = 0
     for shape in shapes:
         size = 4 * math.prod(shape)
-        found.append(memory[at : at + size].view(torch.float32).view(tuple(shape)))
+        tensors.append(memory[at : at + size].view(torch.float32).view(tuple(shape)))
         at += rounded(size, LINE)
-    return found
+    return tensors
 
 
 def stored_program(values: Any, named: list[Matrix], tensors: list[Tensor]) -> StoredProgram:
@@ -337,8 +338,8 @@ def tidy(folder: Path) -> None:
 
 def size(folder: Path) -> tuple[int, int]:
     """The number of entries, and their size in bytes."""
-    found = list[int]()
+    sizes = list[int]()
     for path in folder.glob(f"*{SUFFIX}"):
         with suppress(OSError):
-            found.append(path.stat().st_size)
-    return len(found), sum(found)
+            sizes.append(path.stat().st_size)
+    return len(sizes), sum(sizes)

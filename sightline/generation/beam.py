@@ -29,7 +29,7 @@ from sightline.core.cache.kv_cache import Cache
 from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.generation.randomness import whole
-from sightline.generation.sampling import Change, those_that_change
+from sightline.generation.sampling import Change, effective_changes
 
 STRONGEST = 100
 MOST_BEAMS = 1024
@@ -163,7 +163,7 @@ def search(
     )
     before = _real_tokens(prompt, padding)
     rows = [[Group([Path((), 0.0, 0.0, row)]) for _ in range(groups)] for row in range(len(before))]
-    changes = those_that_change(*changes)
+    changes = effective_changes(*changes)
     room = None
     for length in range(1, max_tokens + 1):
         logits = runner.head(hidden[:, -1:])[:, -1].float()
@@ -316,8 +316,8 @@ def largest(
     inside = stretches.gather(1, where[..., None].expand(-1, -1, STRETCH)).flatten(1)
     places = (where[..., None] * STRETCH + torch.arange(STRETCH, device=numbers.device)).flatten(1)
     rest = torch.arange(whole_part, many, device=numbers.device).expand(rows, -1)
-    values, chosen = torch.cat([inside, numbers[:, whole_part:]], 1).topk(count)
-    return values, torch.cat([places, rest], 1).gather(1, chosen)
+    values, indices = torch.cat([inside, numbers[:, whole_part:]], 1).topk(count)
+    return values, torch.cat([places, rest], 1).gather(1, indices)
 
 
 def _feed(runner: Runner, paths: list[Path], cache: Cache) -> Float[Tensor, "paths 1 width"]:

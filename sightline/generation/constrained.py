@@ -83,7 +83,7 @@ def json_schema(schema: dict[str, Any] | str) -> Constraint:
             f"the JSON schema is not JSON ({_line(error)})",
             expected="texts, numbers, lists and objects",
         ) from None
-    return _made("JSON schema", f"start: %json {text}", size=len(text))
+    return _constraint("JSON schema", f"start: %json {text}", size=len(text))
 
 
 def json_object() -> Constraint:
@@ -94,22 +94,22 @@ def json_object() -> Constraint:
 def regex(pattern: str) -> Constraint:
     """A text that the pattern matches entirely. \\d is 0 to 9; there is no look-around and no
     back-reference."""
-    given = _text("pattern", pattern)
-    if not given:
+    pattern_text = _text("pattern", pattern)
+    if not pattern_text:
         raise InputError("an empty pattern", expected="a regular expression", fix='regex("[0-9]+")')
-    if (len(given) - len(given.rstrip("\\"))) % 2:
+    if (len(pattern_text) - len(pattern_text.rstrip("\\"))) % 2:
         raise InputError(
-            f"the pattern {short_repr(given)} ends in a single backslash",
+            f"the pattern {short_repr(pattern_text)} ends in a single backslash",
             expected="a complete escape sequence",
             fix=r"\\",
         )
-    return _made("regex", f"start: {_lark(given)}", size=len(given))
+    return _constraint("regex", f"start: {_lark(pattern_text)}", size=len(pattern_text))
 
 
 def grammar(lark: str) -> Constraint:
     """A text of a context-free grammar in Lark syntax; `start` is the start symbol. `<|name|>` is
     the control token of that name."""
-    return _made("grammar", _text("grammar", lark), size=len(lark))
+    return _constraint("grammar", _text("grammar", lark), size=len(lark))
 
 
 def choice(choices: Sequence[str]) -> Constraint:
@@ -128,7 +128,7 @@ def choice(choices: Sequence[str]) -> Constraint:
         re.sub(r"[.^$*+?{}\[\]\\|()]", r"\\\g<0>", _text("choice", text))
         for text in dict.fromkeys(choices)
     )
-    return _made("choice", f"start: {_lark(pattern)}", size=len(pattern))
+    return _constraint("choice", f"start: {_lark(pattern)}", size=len(pattern))
 
 
 TRIAL = Sandbox(
@@ -247,21 +247,21 @@ class Bound:
         key = tuple(new)
         if self._last is None or self._last[0] != key:
             started = time.thread_time()
-            self._last = (key, self._found(key))
+            self._last = (key, self._next(key))
             self._count(time.thread_time() - started)
         return self._last[1]
 
-    def _found(self, new: tuple[int, ...]) -> Next:
+    def _next(self, new: tuple[int, ...]) -> Next:
         """Move the matcher to these tokens, and compute its mask."""
         places = self._tokens.places(new)
-        if places is None or not self._moved(places):
+        if places is None or not self._move_to(places):
             return Next(np.zeros(self._tokens.size, dtype=np.bool_), complete=False)
         table = self._mask()
         follow = self._tokens.follow(table, new)
         follow[[token for token in self._end if token < len(follow)]] = False
         return Next(follow, complete=bool(table[self._tokens.end]))
 
-    def _moved(self, places: list[int]) -> bool:
+    def _move_to(self, places: list[int]) -> bool:
         """Roll back to the common prefix, then consume the rest; False if the grammar rejects
         it."""
         shared = next(
@@ -313,7 +313,7 @@ class Bound:
             )
 
 
-def _made(kind: Kind, grammar: str, *, size: int) -> Constraint:
+def _constraint(kind: Kind, grammar: str, *, size: int) -> Constraint:
     """A constraint, or an error if it is too long."""
     if size > LONGEST:
         raise InputError(f"a {kind} of {size:,} characters", expected=f"at most {LONGEST:,}")

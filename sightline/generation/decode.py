@@ -80,7 +80,7 @@ class DecodeState:
     def take(self, logits: Float[Tensor, " vocab"], cache_bytes: int) -> TokenEvent:
         """The next token, a function of the request and these logits alone."""
         request = self.request
-        chosen = choose(
+        choice = choose(
             logits,
             self.history,
             request.sampling,
@@ -89,17 +89,17 @@ class DecodeState:
             extra=request.changes,
         )
         others = alternatives(logits, request.alternatives) if request.alternatives else []
-        self.history.append(chosen.token)
+        self.history.append(choice.token)
         self.step += 1
         started = self.started
         self.started = time.perf_counter()
         return TokenEvent(
-            chosen.token,
-            chosen.logprob,
+            choice.token,
+            choice.logprob,
             others,
             self.started - started,
             cache_bytes,
-            self._finish(chosen.token),
+            self._finish(choice.token),
         )
 
     def _finish(self, token: int) -> Finish | None:
@@ -214,14 +214,14 @@ def check_request(runner: Runner, request: Request) -> None:
         )
     whole("max_tokens", request.max_tokens, least=1)
     limit = config.decoder.max_positions
-    wanted = len(request.prompt) + request.max_tokens
+    length = len(request.prompt) + request.max_tokens
     if len(request.prompt) >= limit:
         raise InputError(
             f"a prompt of {len(request.prompt)} tokens for a context of {limit}",
             expected=f"at most {limit - 1}",
             fix="shorten the prompt, or cut it on the left (--truncate left)",
         )
-    if wanted > limit:
+    if length > limit:
         raise InputError(
             f"{len(request.prompt)} prompt tokens and max_tokens {request.max_tokens} for a context"
             f" of {limit}",

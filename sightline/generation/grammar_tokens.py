@@ -49,11 +49,11 @@ class GrammarTokens:
     def follow(self, table: Mask, ids: Sequence[int]) -> Mask:
         """By id, whether a token may follow these: the opening forms count until something is
         written."""
-        found = table[: self.size].copy()
+        allowed = table[: self.size].copy()
         if self._first(ids) == len(ids):
-            found[list(self.forms)] = table[list(self.forms.values())]
-            found[list(self.silent)] = found.any()
-        return found
+            allowed[list(self.forms)] = table[list(self.forms.values())]
+            allowed[list(self.silent)] = allowed.any()
+        return allowed
 
     def _first(self, ids: Sequence[int]) -> int:
         """The position of the first token that is not a control token."""
@@ -63,14 +63,14 @@ class GrammarTokens:
 def grammar_tokens(tokenizer: Tokenizer) -> GrammarTokens:
     """The table of a tokenizer, cached as long as the tokenizer lives."""
     if tokenizer not in _KEPT:
-        _KEPT[tokenizer] = _made(tokenizer)
+        _KEPT[tokenizer] = _read_table(tokenizer)
     return _KEPT[tokenizer]
 
 
 _KEPT: WeakKeyDictionary[Tokenizer, GrammarTokens] = WeakKeyDictionary()
 
 
-def _made(tokenizer: Tokenizer) -> GrammarTokens:
+def _read_table(tokenizer: Tokenizer) -> GrammarTokens:
     """The bytes within a text, the names of control tokens, the opening forms, the end."""
     texts = token_byte_table(tokenizer)
     size = tokenizer.vocab_size

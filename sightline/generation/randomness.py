@@ -72,10 +72,8 @@ def shown(value: object) -> str:
 
 def draw(logits: Tensor, u: float) -> int:
     """The token that u selects."""
-    found = None if few(logits) else edge(logits, u, weights=relative(logits).exp_())
-    return int(
-        draws(logits, torch.tensor([u], dtype=torch.float64)) if found is None else found[-1]
-    )
+    ids = None if few(logits) else edge(logits, u, weights=relative(logits).exp_())
+    return int(draws(logits, torch.tensor([u], dtype=torch.float64)) if ids is None else ids[-1])
 
 
 def draws(logits: Tensor, u: Tensor) -> Tensor:
@@ -84,8 +82,8 @@ def draws(logits: Tensor, u: Tensor) -> Tensor:
     order = ranked(logits)
     weights = relative(logits[order]).exp()
     share = weights.cumsum(0)
-    found = torch.searchsorted(share, u * share[-1], right=True)
-    return order[found.clamp(max=(weights > 0).sum() - 1)]
+    indices = torch.searchsorted(share, u * share[-1], right=True)
+    return order[indices.clamp(max=(weights > 0).sum() - 1)]
 
 
 def ranked(logits: Tensor) -> Tensor:
@@ -109,9 +107,9 @@ def places(x: Tensor, compare: np.ufunc, value: float) -> Tensor:
 def reaching(mass: float, key: Tensor, *, weights: Tensor) -> Tensor:
     """The shortest prefix of the order by `key` whose share of the total weight is `mass` or more,
     and at least one token."""
-    found = None if len(key) <= FEW else start(key, mass - ROUNDING, weights=weights)
-    if found is not None:
-        return found
+    ids = None if len(key) <= FEW else start(key, mass - ROUNDING, weights=weights)
+    if ids is not None:
+        return ids
     order = torch.sort(key, descending=True, stable=True).indices
     share = weights[order].cumsum(0) / weights[order].sum()
     return order[: int((share < mass - ROUNDING).sum()) + 1]
@@ -120,10 +118,8 @@ def reaching(mass: float, key: Tensor, *, weights: Tensor) -> Tensor:
 def start(key: Tensor, share: float, *, weights: Tensor) -> Tensor | None:
     """The shortest prefix of the order by `key` (descending, then id ascending) with `share` of the
     total weight, or None where rounding could decide."""
-    found = edge(key, share, weights=weights)
-    return (
-        None if found is None else torch.cat([places(key, np.greater, float(key[found[0]])), found])
-    )
+    ids = edge(key, share, weights=weights)
+    return None if ids is None else torch.cat([places(key, np.greater, float(key[ids[0]])), ids])
 
 
 def edge(key: Tensor, share: float, *, weights: Tensor) -> Tensor | None:
@@ -138,10 +134,10 @@ def edge(key: Tensor, share: float, *, weights: Tensor) -> Tensor | None:
     doubt = len(key) * 2.0**-50 * total
     slices = sliced(key)
     sums = torch.bincount(slices, weights=weights, minlength=SLICES).cumsum(0)
-    found = int(torch.searchsorted(sums, target))
-    inside = places(slices, np.equal, found)
+    slice_index = int(torch.searchsorted(sums, target))
+    inside = places(slices, np.equal, slice_index)
     inside = inside[torch.sort(key[inside], descending=True, stable=True).indices]
-    before = float(sums[found - 1]) if found else 0.0
+    before = float(sums[slice_index - 1]) if slice_index else 0.0
     reached = [before, *(before + weights[inside].cumsum(0)).tolist()]
     last = bisect.bisect_left(reached, target)
     certain = (
@@ -172,12 +168,12 @@ def log_probability(logits: Tensor, tokens: Tensor) -> list[float]:
         largest = row.max()
         if np.isfinite(largest):
             total = np.exp(row - largest).sum(dtype=np.float64)
-            found = (
+            values = (
                 row[tokens.numpy(force=True)].astype(np.float64)
                 - np.float64(largest)
                 - np.log(total)
             )
-            return np.maximum(found, IMPOSSIBLE).tolist()
+            return np.maximum(values, IMPOSSIBLE).tolist()
     x = relative(logits)
     chosen = x[tokens]
     return (chosen - x.exp_().sum().log()).clamp(min=IMPOSSIBLE).tolist()

@@ -81,7 +81,7 @@ class Sampling:
 
     def penalties(self, prompt_length: int) -> tuple[Change, ...]:
         """bias, repetition, presence, frequency, n-gram: what depends on the text so far."""
-        return those_that_change(
+        return effective_changes(
             logit_bias(self.logit_bias),
             unless_none(repetition_penalty, self.repetition_penalty),
             presence_penalty(self.presence_penalty, start=prompt_length),
@@ -92,7 +92,7 @@ class Sampling:
     def filters(self) -> tuple[Change, ...]:
         """temperature, top-k, top-p, min-p, typical: each keeps the most probable token, and greedy
         keeps only that."""
-        return those_that_change(
+        return effective_changes(
             temperature(self.temperature),
             unless_none(top_k, self.top_k),
             unless_none(top_p, self.top_p),
@@ -337,8 +337,8 @@ def unchanged(logits: Tensor, history: Tokens) -> Tensor:
     return logits
 
 
-def those_that_change(*made: Change) -> tuple[Change, ...]:
-    return tuple(change for change in made if change is not unchanged)
+def effective_changes(*changes: Change) -> tuple[Change, ...]:
+    return tuple(change for change in changes if change is not unchanged)
 
 
 def unless_none(maker: Callable[[Any], Change], value: float | None) -> Change:

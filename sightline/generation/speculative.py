@@ -146,8 +146,8 @@ class Lookup:
         self.vocab_size = vocab_size
 
     def __call__(self, tokens: list[int], most: int) -> Guess:
-        found = torch.tensor(prompt_lookup(tokens, self.ngram, most=most), dtype=torch.long)
-        return Guess(found.tolist(), torch.nn.functional.one_hot(found, self.vocab_size).double())
+        guesses = torch.tensor(prompt_lookup(tokens, self.ngram, most=most), dtype=torch.long)
+        return Guess(guesses.tolist(), torch.nn.functional.one_hot(found, self.vocab_size).double())
 
 
 class Draft:
@@ -264,8 +264,8 @@ def decode_with_draft(
             fix="use a draft with the same tokenizer",
         )
     chance = chance or Chance()
-    heard = (source, source_padding) if draft.config.encoder is not None else (None, None)
-    proposer = Draft(Text(draft, *heard), distribution, chance)
+    draft_source = (source, source_padding) if draft.config.encoder is not None else (None, None)
+    proposer = Draft(Text(draft, *draft_source), distribution, chance)
     text = Text(runner, source, source_padding)
     return _decode(
         text, prompt, proposer, distribution, chance, max_tokens=max_tokens, end=end, most=most
@@ -291,15 +291,15 @@ def _decode(
     proposed = accepted = passes = 0
     while len(tokens) < stop and (len(tokens) == start or tokens[-1] not in end):
         guess = proposer(tokens, min(most, stop - len(tokens) - 1))
-        said = tokens + guess.tokens
-        logits = text.logits(said, len(guess.tokens) + 1)
+        drafted = tokens + guess.tokens
+        logits = text.logits(drafted, len(guess.tokens) + 1)
         target = torch.stack(
-            [distribution(row, said[: len(tokens) + n]) for n, row in enumerate(logits)]
+            [distribution(row, drafted[: len(tokens) + n]) for n, row in enumerate(logits)]
         )
-        kept, following = judge(guess, target, chance)
-        new = _until([*guess.tokens[:kept], following], end)
+        accepted_guesses, following = judge(guess, target, chance)
+        new = _until([*guess.tokens[:accepted_guesses], following], end)
         proposed = proposed + len(guess.tokens)
-        accepted = accepted + min(kept, len(new))
+        accepted = accepted + min(accepted_guesses, len(new))
         passes = passes + 1
         tokens += new
         text.take_back(len(tokens) - 1)

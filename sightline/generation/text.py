@@ -165,7 +165,7 @@ def stream_many(
 
 def gather(pieces: Iterable[Piece], *, prompt_tokens: int = 0) -> Generation:
     """All pieces as one result."""
-    found = Generation(prompt_tokens=prompt_tokens)
+    generation = Generation(prompt_tokens=prompt_tokens)
     for piece in pieces:
-        found.add(piece)
-    return found
+        generation.add(piece)
+    return generation

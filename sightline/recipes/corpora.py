@@ -84,13 +84,13 @@ def encoder_for(plan: Plan, tokenizer: str, *, vocab: int = 8000, progress: Repo
     """One token per character of all files, BPE learned from the training files, or the tokenizer
     of a folder or model."""
     if tokenizer == "characters":
-        found = (
+        chunks = (
             part
             for source in (*plan.files, *plan.held_out)
             for part in documents(source, plan.separator)
             if part is not None
         )
-        return character_encoder(found)
+        return character_encoder(chunks)
     return (
         bpe_encoder([source.path for source in plan.files], vocab, progress)
         if tokenizer == "bpe"
@@ -179,10 +179,10 @@ def read_pairs(
                 f" column{'s' * (len(row) != 1)}"
             )
             raise InputError(seen, expected="two, with one tab between them")
-    found = [row[0] for row in rows], [row[1] for row in rows]
-    for column in found:
+    sides = [row[0] for row in rows], [row[1] for row in rows]
+    for column in sides:
         both_sides(pairs, column)
-    return found
+    return sides
 
 
 def lines(path: Path) -> list[str]:

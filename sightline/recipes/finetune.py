@@ -105,7 +105,7 @@ class Finetune(Recipe):
         )
 
     def job(self) -> Job:
-        path, make = self.chosen()
+        path, make = self.data_source()
         if not self.model:
             raise ConfigError(
                 "no model to start from",
@@ -122,15 +122,15 @@ class Finetune(Recipe):
             settings=self.settings,
         )
 
-    def chosen(self) -> tuple[Path, Maker]:
+    def data_source(self) -> tuple[Path, Maker]:
         """The kind of data in the settings, and the function that makes a task of it."""
-        given = [name for name in KINDS if getattr(self, name) is not None]
-        if len(given) != 1:
-            seen = " and ".join(given) if given else "nothing to learn from"
+        kinds = [name for name in KINDS if getattr(self, name) is not None]
+        if len(kinds) != 1:
+            seen = " and ".join(kinds) if kinds else "nothing to learn from"
             raise ConfigError(
                 seen, expected="one of text, chats, pairs, labels", fix="--set text=FILE.txt"
             )
-        return getattr(self, given[0]), MAKERS[given[0]]
+        return getattr(self, kinds[0]), MAKERS[kinds[0]]
 
     def learner(self, base: Base) -> Transformer:
         """The model before the first step. A new head is always trained in full."""
@@ -215,17 +215,17 @@ def from_chats(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
             expected="a causal language model",
             fix="use another model",
         )
-    found = read_chats(path, base.tokenizer)
-    held = [] if recipe.validation is None else read_chats(recipe.validation, base.tokenizer)
-    if recipe.validation is None and len(found) >= LEAST_ROWS:
-        found, held = every_other(found)
+    chats = read_chats(path, base.tokenizer)
+    validation = [] if recipe.validation is None else read_chats(recipe.validation, base.tokenizer)
+    if recipe.validation is None and len(chats) >= LEAST_ROWS:
+        chats, validation = every_other(chats)
     context = recipe.longest(base)
     task = Chats(
-        found,
+        chats,
         pad_of(base.tokenizer),
         max(recipe.batch, context),
         recipe.seed,
-        held_out=held,
+        held_out=validation,
         longest=context,
     )
     return base, task
@@ -233,8 +233,8 @@ def from_chats(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
 
 def every_other(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     """The training examples, and every tenth, which is held out."""
-    held = rows[HELD_ROWS - 1 :: HELD_ROWS]
-    return [row for n, row in enumerate(rows) if n % HELD_ROWS != HELD_ROWS - 1], held
+    validation = rows[HELD_ROWS - 1 :: HELD_ROWS]
+    return [row for n, row in enumerate(rows) if n % HELD_ROWS != HELD_ROWS - 1], validation
 
 
 def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
@@ -256,7 +256,7 @@ def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
             expected="decoder_start_token_id in config.json",
         )
     sides = pair_ids(tokenizer, *read_pairs(path, None, None), end=end)
-    held = (
+    validation = (
         ([], [])
         if recipe.validation is None
         else pair_ids(tokenizer, *read_pairs(recipe.validation, None, None), end=end)
@@ -264,7 +264,7 @@ def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
     if recipe.validation is None and len(sides[0]) >= LEAST_ROWS:
         (sources, held_sources), (targets, held_targets) = (every_other(side) for side in sides)
         sides = (sources, targets)
-        held = (held_sources, held_targets)
+        validation = (held_sources, held_targets)
     context = recipe.longest(base)
     tokens = max(recipe.batch, context)
     pad = pad_of(tokenizer)
@@ -275,7 +275,7 @@ def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
         pad=pad,
         tokens=tokens,
         seed=recipe.seed,
-        held_out=held,
+        held_out=validation,
         longest=context,
     )
     return base, task
@@ -295,19 +295,19 @@ def pair_ids(
 
 def from_labels(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
     """One label per text."""
-    found = read_labelled(path)
-    held = None if recipe.validation is None else read_labelled(recipe.validation)
-    base = with_labels(base, found.names)
+    examples = read_labelled(path)
+    validation = None if recipe.validation is None else read_labelled(recipe.validation)
+    base = with_labels(base, examples.names)
     context = recipe.longest(base)
     tokens = max(recipe.batch, context)
     return base, labelled_task(
-        found, held, base.tokenizer, context=context, tokens=tokens, seed=recipe.seed
+        examples, validation, base.tokenizer, context=context, tokens=tokens, seed=recipe.seed
     )
 
 
 def labelled_task(
-    found: Examples,
-    held: Examples | None,
+    examples: Examples,
+    validation: Examples | None,
     tokenizer: Tokenizer,
     *,
     context: int,
@@ -316,21 +316,28 @@ def labelled_task(
 ) -> Labelled:
     """Texts as tokens, labels as numbers; every tenth is held out if there is no validation
     file."""
-    numbers = {name: n for n, name in enumerate(found.names)}
-    strange = [name for name in (held.names if held is not None else []) if name not in numbers]
+    numbers = {name: n for n, name in enumerate(examples.names)}
+    strange = [
+        name for name in (validation.names if validation is not None else []) if name not in numbers
+    ]
     if strange:
         raise InputError(
             f"held-out rows of label {strange[0]!r}, which the others never have",
             expected="the same labels in both",
         )
-    if held is None:
-        found, held = (
-            found.hold_out(HELD_ROWS) if len(found) >= LEAST_ROWS else (found, Examples([], []))
+    if validation is None:
+        examples, validation = (
+            examples.hold_out(HELD_ROWS)
+            if len(examples) >= LEAST_ROWS
+            else (examples, Examples([], []))
         )
     rows, held_rows = (
-        [surrounded(tokenizer, text, context) for text in side.texts] for side in (found, held)
+        [surrounded(tokenizer, text, context) for text in side.texts]
+        for side in (examples, validation)
     )
-    labels, held_labels = ([numbers[name] for name in side.labels] for side in (found, held))
+    labels, held_labels = (
+        [numbers[name] for name in side.labels] for side in (examples, validation)
+    )
     return Labelled(
         rows,
         labels,

@@ -41,16 +41,16 @@ class Base:
         loaded = load_weights(self.source).transformer
         if not self.fresh:
             return loaded
-        made = build(self.config)
-        made.encoder = loaded.encoder
-        made.decoder = loaded.decoder
+        model = build(self.config)
+        model.encoder = loaded.encoder
+        model.decoder = loaded.decoder
         if (
             isinstance(loaded.config.head, (Pooler, Classifier))
             and loaded.output is not None
-            and made.output is not None
+            and model.output is not None
         ):
-            take_over(made, loaded)
-        return made
+            take_over(model, loaded)
+        return model
 
     def export(self) -> Export:
         """The result in the same family, with the same tokenizer."""
@@ -84,12 +84,12 @@ def open_base(reference: str) -> Base:
     )
 
 
-def take_over(made: Transformer, loaded: Transformer) -> None:
+def take_over(model: Transformer, loaded: Transformer) -> None:
     """The weights that a pooler or an older classifier shares with the new one: BERT's dense
     layer."""
-    assert made.output is not None
+    assert model.output is not None
     assert loaded.output is not None
-    own = dict(made.output.named_parameters())
+    own = dict(model.output.named_parameters())
     for name, parameter in loaded.output.named_parameters():
         if (
             name.startswith(("transform.", "norm."))
@@ -124,12 +124,12 @@ def with_labels(base: Base, names: list[str]) -> Base:
             f"{base.name}: a {base.family.name}, which has no classifier of texts",
             fix="use another model",
         )
-    kept = {
+    remaining = {
         name: value
         for name, value in base.keys.items()
         if name not in ("num_labels", "problem_type")
     }
-    keys = {**kept, **label_keys, "architectures": [kind]}
+    keys = {**remaining, **label_keys, "architectures": [kind]}
     if keys.get("pad_token_id") is None:
         keys["pad_token_id"] = pad_of(base.tokenizer)
     return replace(

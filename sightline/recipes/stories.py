@@ -76,8 +76,8 @@ class Stories(MuonRecipe):
 
     def keys(self, data: Prepared) -> dict[str, Any]:
         """config.json."""
-        said = json.loads(data.tokenizer_files.get("tokenizer_config.json", b"{}"))
-        ends = data.end if said.get("bos_token") == said.get("eos_token") else None
+        config = json.loads(data.tokenizer_files.get("tokenizer_config.json", b"{}"))
+        ends = data.end if config.get("bos_token") == config.get("eos_token") else None
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",

@@ -67,13 +67,13 @@ class Translate(MuonRecipe):
         )
 
     def job(self) -> Job:
-        (sources, targets), held = self.sentences()
+        (sources, targets), validation = self.sentences()
         tokenizer = train_bilingual(
             chain_columns(sources, targets), vocab_size=self.vocab, lower=self.lower, join=self.join
         )
         ids = [
             [e.ids for e in tokenizer.encode_batch(side, add_special_tokens=False)]
-            for side in (sources, targets, *held)
+            for side in (sources, targets, *validation)
         ]
         vocabulary = tokenizer.get_vocab()
         pad, start, end = (vocabulary[piece] for piece in (PAD, BEGIN, END))

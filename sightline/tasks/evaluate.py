@@ -240,7 +240,7 @@ def accuracy(
     """Accuracy so far, after every batch. A row has its label as a name or a number."""
     from sightline.tasks.classify import classify
 
-    wanted = [known_label(label, labels) for _, label in rows]
+    expected = [known_label(label, labels) for _, label in rows]
     right = 0
     for begin in range(0, len(rows), BATCH):
         batch = rows[begin : begin + BATCH]
@@ -253,7 +253,7 @@ def accuracy(
             )
         right += sum(
             one.label == label
-            for one, label in zip(results, wanted[begin : begin + BATCH], strict=True)
+            for one, label in zip(results, expected[begin : begin + BATCH], strict=True)
         )
         yield Accuracy(right, begin + len(batch), len(rows))
 

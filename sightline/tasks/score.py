@@ -279,24 +279,24 @@ def window_logprobs(
             cache=cache,
             source=source if begin == 0 else None,
         )
-        wanted = max(0, first - 1 - begin)
-        if wanted < len(targets):
-            yield target_logprobs(runner, hidden[:, wanted:], targets[wanted:])
+        offset = max(0, first - 1 - begin)
+        if offset < len(targets):
+            yield target_logprobs(runner, hidden[:, offset:], targets[offset:])
 
 
 def target_logprobs(
     runner: Runner, hidden: Float[Tensor, "1 time width"], targets: Int[Tensor, " time"]
 ) -> list[float]:
     """log softmax(head(hidden))[target], in float32, a few rows of logits at a time."""
-    found = list[float]()
+    logprobs = list[float]()
     for states, ids in zip(hidden.split(ROWS, dim=1), targets.split(ROWS), strict=True):
         logs = runner.head(states)[0].float().log_softmax(-1)
-        found.extend(logs.gather(-1, ids[:, None])[:, 0].tolist())
-    if any(map(math.isnan, found)):
+        logprobs.extend(logs.gather(-1, ids[:, None])[:, 0].tolist())
+    if any(map(math.isnan, logprobs)):
         raise InputError(
             "the model returned NaN logits", expected="numbers", fix="run the model in float32"
         )
-    return found
+    return logprobs
 
 
 def perplexity_of(total: float, count: int) -> float:

@@ -118,10 +118,10 @@ def translate(
     )
 
 
-def first_given(wanted: Number | None, recommended: Number | None, usual: Number) -> Number:
+def first_given(value: Number | None, recommended: Number | None, usual: Number) -> Number:
     """The user's value, else the checkpoint's, else the default."""
-    if wanted is not None:
-        return wanted
+    if value is not None:
+        return value
     return usual if recommended is None else recommended
 
 
@@ -200,10 +200,10 @@ def align(
     decoder = runner.config.decoder
     assert decoder is not None
     layer = max(0, decoder.layers - 2)
-    seen = Recorder({"cross_weights"}, layers={layer})
+    recorder = Recorder({"cross_weights"}, layers={layer})
     fed, read = (torch.tensor([list(ids)], device=runner.device) for ids in (target[:-1], source))
-    runner.hidden(fed, source=read, record=seen)
-    return seen["decoder", layer, "cross_weights"][0].float().mean(0)
+    runner.hidden(fed, source=read, record=recorder)
+    return recorder["decoder", layer, "cross_weights"][0].float().mean(0)
 
 
 def source_ids(runner: Runner, tokenizer: Tokenizer, text: str) -> list[int]:
@@ -241,20 +241,20 @@ def start_of(defaults: Defaults, tokenizer: Tokenizer | None) -> int:
     )
 
 
-def max_new_tokens(runner: Runner, source_length: int, wanted: int | None) -> int:
+def max_new_tokens(runner: Runner, source_length: int, requested: int | None) -> int:
     """The maximum number of new tokens, within the decoder's context."""
     decoder = runner.config.decoder
     assert decoder is not None
     room = decoder.max_positions - 1
-    if wanted is None:
+    if requested is None:
         return min(room, TIMES * source_length + MORE)
-    if not 1 <= wanted <= room:
+    if not 1 <= requested <= room:
         raise InputError(
-            f"max_tokens is {wanted}",
+            f"max_tokens is {requested}",
             expected=f"1 to {room}, the room in the decoder's context",
             fix=f"max_tokens={room}",
         )
-    return wanted
+    return requested
 
 
 def check_model(runner: Runner) -> None:

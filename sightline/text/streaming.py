@@ -213,9 +213,9 @@ class StopStrings:
 
     def finish(self) -> str:
         """The text that was held back."""
-        held = self._pending
+        rest = self._pending
         self._pending = ""
-        return held
+        return rest
 
     def _advance(self, character: str) -> int:
         """Match one more character; the length of the longest stop string that it completes, or

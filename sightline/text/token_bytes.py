@@ -109,8 +109,8 @@ class _Anchor:
     def _without(self, text: str, front: str, id: int) -> bytes:
         """The text without the anchors around it."""
         middle = text[len(front) : len(text) - len(self.later)]
-        lost = REPLACEMENT in middle and REPLACEMENT not in (self.engine.piece(id) or "")
-        if lost or text != front + middle + self.later:
+        incomplete = REPLACEMENT in middle and REPLACEMENT not in (self.engine.piece(id) or "")
+        if incomplete or text != front + middle + self.later:
             raise _depends_on_context(self.engine, id)
         return middle.encode()
 

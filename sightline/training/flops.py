@@ -61,7 +61,7 @@ def head_flops(transformer: Transformer, batch: Batch) -> float:
     output = transformer.output
     if output is None:
         return 0.0
-    asked = int((batch.targets != IGNORED).sum())
+    targets = int((batch.targets != IGNORED).sum())
     weights = products(output)
     for part in output.modules():
         if isinstance(part, Unembedding):
@@ -72,7 +72,7 @@ def head_flops(transformer: Transformer, batch: Batch) -> float:
             )
             weights += table.numel() * (6 if table.requires_grad else 4)
     language = isinstance(transformer.config.head, (LanguageHead, MaskedHead))
-    return (asked if language else batch.targets.numel()) * weights
+    return (targets if language else batch.targets.numel()) * weights
 
 
 def products(*modules: nn.Module) -> float:

@@ -115,9 +115,9 @@ def replace_layer(transformer: Transformer, path: str, *, rank: int, alpha: floa
     above, _, name = path.rpartition(".")
     layer = transformer.get_submodule(path)
     assert isinstance(layer, nn.Linear)
-    made = LowRank(layer, rank=rank, alpha=alpha)
-    setattr(transformer.get_submodule(above), name, made)
-    return made
+    adapter = LowRank(layer, rank=rank, alpha=alpha)
+    setattr(transformer.get_submodule(above), name, adapter)
+    return adapter
 
 
 def adapters(transformer: nn.Module) -> dict[str, LowRank]:
@@ -133,13 +133,13 @@ def is_adapter(name: str) -> bool:
 def merged_tensors(transformer: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Parameters by name with W + (α/r) B A in place of W, without A and B; the model is
     unchanged."""
-    found = {name: tensor for name, tensor in parameters.items() if not is_adapter(name)}
+    tensors = {name: tensor for name, tensor in parameters.items() if not is_adapter(name)}
     for path, part in adapters(transformer).items():
-        found[f"{path}.weight"] = sum_of(
+        tensors[f"{path}.weight"] = sum_of(
             *(parameters[f"{path}.{name}"] for name in ("weight", "lora_a", "lora_b")),
             scale=part.scale,
         )
-    return found
+    return tensors
 
 
 def sum_of(weight: Tensor, a: Tensor, b: Tensor, *, scale: float) -> Tensor:

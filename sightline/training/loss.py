@@ -62,13 +62,13 @@ class Objective(nn.Module):
                 self.transformer.head(hidden, padding=batch.padding).flatten(0, -2),
                 batch.targets.flatten(),
             )
-        asked = batch.targets != IGNORED
-        if bool(asked.all()):
+        has_target = batch.targets != IGNORED
+        if bool(has_target.all()):
             return self.of_hidden(hidden.flatten(0, -2), batch.targets.flatten())
-        return self.of_hidden(hidden[asked], batch.targets[asked])
+        return self.of_hidden(hidden[has_target], batch.targets[has_target])
 
     def of_hidden(
-        self, hidden: Float[Tensor, "asked width"], targets: Int[Tensor, " asked"]
+        self, hidden: Float[Tensor, "targets width"], targets: Int[Tensor, " targets"]
     ) -> tuple[Tensor, Tensor]:
         """The head and the loss, in chunks if the logits are large."""
         vocab_size = self.transformer.config.last.embedding.vocab_size
@@ -82,7 +82,7 @@ class Objective(nn.Module):
         parameters = [p for p in self.head_parameters() if p.requires_grad]
         return Chunked.apply(self, rows, hidden, targets, *parameters)  # pyright: ignore[reportReturnType]
 
-    def logits(self, hidden: Float[Tensor, "asked width"]) -> Float[Tensor, "asked vocab"]:
+    def logits(self, hidden: Float[Tensor, "targets width"]) -> Float[Tensor, "targets vocab"]:
         return self.transformer.head(hidden[None])[0]
 
     def head_parameters(self) -> list[Tensor]:
@@ -93,20 +93,20 @@ class Objective(nn.Module):
         return own if any(p is embedding for p in own) else [*own, embedding]
 
     def of_logits(
-        self, logits: Float[Tensor, "asked classes"], targets: Int[Tensor, " asked"]
+        self, logits: Float[Tensor, "targets classes"], targets: Int[Tensor, " targets"]
     ) -> tuple[Tensor, Tensor]:
         """Sums over the targets."""
         logits = logits.float()
-        asked = targets != IGNORED
+        has_target = targets != IGNORED
         nll = nn.functional.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORED)
         if not self.label_smoothing and not self.z_loss:
             return nll, nll.detach()
         total = logits.logsumexp(-1)
-        spread = ((total - logits.mean(-1)) * asked).sum()
+        spread = ((total - logits.mean(-1)) * has_target).sum()
         loss = (
             (1 - self.label_smoothing) * nll
             + self.label_smoothing * spread
-            + self.z_loss * (total.square() * asked).sum()
+            + self.z_loss * (total.square() * has_target).sum()
         )
         return loss, nll.detach()
 

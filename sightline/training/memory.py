@@ -26,6 +26,6 @@ def keep_memory() -> bool:
         return False
     tell.argtypes = [ctypes.c_int, ctypes.c_int]
     tell.restype = ctypes.c_int
-    said = ((MMAP_THRESHOLD, LARGEST_ON_HEAP), (TRIM_THRESHOLD, KEPT), (TOP_PAD, GROWTH))
-    heard = [tell(name, value) == 1 for name, value in said]
-    return all(heard)
+    options = ((MMAP_THRESHOLD, LARGEST_ON_HEAP), (TRIM_THRESHOLD, KEPT), (TOP_PAD, GROWTH))
+    accepted = [tell(name, value) == 1 for name, value in options]
+    return all(accepted)

@@ -190,10 +190,10 @@ class Optimizers:
             by_name.setdefault(parameter, {})[key] = tensor
         for part in self.parts:
             part.state.clear()
-            wanted = MOMENTS[type(part)]
+            expected = MOMENTS[type(part)]
             for parameter in (p for group in part.param_groups for p in group["params"]):
                 state = by_name.get(self.names[id(parameter)], {})
-                if state.keys() == wanted:
+                if state.keys() == expected:
                     part.state[parameter] = {
                         key: shard_like(value.clone(), parameter) for key, value in state.items()
                     }

@@ -142,11 +142,11 @@ def place(dice: random.Random, size: int) -> int:
 
 
 def flip_bits(dice: random.Random, data: bytes) -> bytes:
-    made = bytearray(data)
+    flipped = bytearray(data)
     for _ in range(dice.choice([1, 1, 2, 8])):
-        if made:
-            made[place(dice, len(made))] ^= 1 << dice.randrange(8)
-    return bytes(made)
+        if flipped:
+            flipped[place(dice, len(flipped))] ^= 1 << dice.randrange(8)
+    return bytes(flipped)
 
 
 def cut(dice: random.Random, data: bytes) -> bytes:
@@ -207,18 +207,18 @@ def exchanged(dice: random.Random, value: Any) -> Any:
         return value * 2 + 1
     if not isinstance(value, (dict, list)) or not value or dice.random() < 0.1:
         return dice.choice(VALUES)
-    made: Any = value.copy()
-    key = dice.choice(list(made) if isinstance(made, dict) else list(range(len(made))))
+    mutated: Any = value.copy()
+    key = dice.choice(list(mutated) if isinstance(mutated, dict) else list(range(len(mutated))))
     how = dice.random()
     if how < 0.1:
-        del made[key]
-    elif how < 0.2 and isinstance(made, dict):
-        made[dice.choice(KEYS)] = made.pop(key)
-    elif how < 0.2 and isinstance(made, list):
-        made.append(made[key])
+        del mutated[key]
+    elif how < 0.2 and isinstance(mutated, dict):
+        mutated[dice.choice(KEYS)] = mutated.pop(key)
+    elif how < 0.2 and isinstance(mutated, list):
+        mutated.append(mutated[key])
     else:
-        made[key] = exchanged(dice, made[key])
-    return made
+        mutated[key] = exchanged(dice, mutated[key])
+    return mutated
 
 
 def exchange_header_value(dice: random.Random, data: bytes) -> bytes:

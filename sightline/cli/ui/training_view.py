@@ -92,8 +92,8 @@ def describe_start(job: Job, transformer: Transformer, folder: Path) -> RunStart
 def describe_data(task: Task) -> str:
     """The amount of training and held-out data."""
     if isinstance(task, PackedText):
-        held = 0 if task.held_out is None else len(task.held_out.ids)
-        return f"{len(task.train.ids):,} tokens, {held:,} held out"
+        held_out = 0 if task.held_out is None else len(task.held_out.ids)
+        return f"{len(task.train.ids):,} tokens, {held_out:,} held out"
     if isinstance(task, MaskedText):
         return describe_data(task.text)
     if isinstance(task, Pairs):

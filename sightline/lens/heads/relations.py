@@ -155,17 +155,17 @@ def relations_of(
             fix="add the tokenizer's files to the folder",
         )
     stack, sites = source_stack(subject)
-    chosen = sentences(language)
+    selected = sentences(language)
     causal = subject.running.config.stacks[stack].causal
     tallies: dict[tuple[str, str], Tally] = {}
-    for done, sentence in enumerate(chosen):
+    for done, sentence in enumerate(selected):
         trace = trace_sentence(subject, sentence.text, stack)
         links, skipped = token_links(
             trace.tokens_of(stack), sentence.links, causal=causal, unknown=subject.tokenizer.unknown
         )
         add_hits(tallies, sentence, links, skipped, trace, sites)
         if progress is not None:
-            progress(done + 1, len(chosen))
+            progress(done + 1, len(selected))
     relations = [
         summarize_relation(kind, sentence_language, tally, sites, causal=causal)
         for (sentence_language, kind), tally in tallies.items()

@@ -233,16 +233,16 @@ class Trace:
     @property
     def bytes(self) -> int:
         """The memory of the trace in bytes, without the logits."""
-        kept = sum(x.numel() * x.element_size() for x in self.kept.values())
+        size = sum(x.numel() * x.element_size() for x in self.kept.values())
         if isinstance(self.looks, LazyLayers):
-            return kept + self.looks.bytes
+            return size + self.looks.bytes
         tensors = [
             x
             for look in self.looks.values()
             for x in (look.query, look.key, look.value)
             if x is not None
         ]
-        return kept + sum(x.numel() * x.element_size() for x in tensors)
+        return size + sum(x.numel() * x.element_size() for x in tensors)
 
 
 def trace_of(
@@ -386,9 +386,9 @@ def recorded_layers(recorder: Recorder, transformer: Transformer) -> dict[Site, 
 
 def other_tensors(recorder: Recorder, what: Sequence[str]) -> dict[Place, Tensor]:
     """The other requested tensors, without their batch axis."""
-    wanted = set(what) - {*ATTENTION, *CROSS}
+    names = set(what) - {*ATTENTION, *CROSS}
     return {
         place: value[0]
         for place, value in recorder.kept.items()
-        if place[2] in wanted and isinstance(value, Tensor)
+        if place[2] in names and isinstance(value, Tensor)
     }

@@ -160,13 +160,13 @@ def select_units(
 ) -> Iterator[NDArray[np.int64]]:
     """Units in random order, at most `budget` positions. Units that do not fit are skipped; if none
     fits, the first is truncated."""
-    spent = 0
+    count = 0
     for n in rng.permutation(len(units)):
         unit = units[n]
-        if spent + len(unit) <= budget:
-            spent += len(unit)
+        if count + len(unit) <= budget:
+            count += len(unit)
             yield unit
-    if not spent and len(units):
+    if not count and len(units):
         yield units[0][:budget]
 
 

@@ -160,14 +160,14 @@ def prune(folder: Path, keep: int, *, complete: Path | None = None) -> None:
     """Keep the newest `keep` complete checkpoints and the best by validation; with fewer than that,
     remove none. `complete` is known to be whole."""
     paths = checkpoints(folder)
-    kept = list[Path]()
+    newest = list[Path]()
     for path in reversed(paths):
-        if len(kept) < keep and (path == complete or not find_damage(path)):
-            kept.append(path)
-    if len(kept) == keep:
+        if len(newest) < keep and (path == complete or not find_damage(path)):
+            newest.append(path)
+    if len(newest) == keep:
         best = best_checkpoint(paths)
         for path in paths:
-            if path not in kept and path != best:
+            if path not in newest and path != best:
                 removed = sibling(path, "old")
                 # Renamed first, so that there is never a checkpoint with missing files.
                 os.rename(path, removed)

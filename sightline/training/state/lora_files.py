@@ -75,7 +75,7 @@ def save_adapters(
         for side in "AB"
     }
     tensors |= {f"{PREFIX}{name}": tensor for name, tensor in whole.items()}
-    said = adapter_config(
+    config = adapter_config(
         stored, table, sorted({name.rpartition(".")[0] for name in whole}), transformer.config, base
     )
     try:
@@ -85,7 +85,7 @@ def save_adapters(
             {name: tensor.float().contiguous() for name, tensor in tensors.items()},
             {"format": "pt"},
         )
-        write_text(folder / CONFIG, json.dumps(said, indent=2) + "\n", durable=True)
+        write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n", durable=True)
     except OSError as error:
         raise CheckpointError(
             f"{folder}: cannot be written ({error.strerror})",
@@ -98,8 +98,8 @@ def table_of(transformer: Transformer, family: Family, head: str) -> list[Pairin
     shapes = {
         name: tuple(p.shape) for name, p in transformer.named_parameters() if not is_adapter(name)
     }
-    found = pairings(family, transformer.config, head, shapes, prefixed=head != "none")
-    return [pair for pair in found if not pair.rule.optional]
+    pairs = pairings(family, transformer.config, head, shapes, prefixed=head != "none")
+    return [pair for pair in pairs if not pair.rule.optional]
 
 
 def stored_adapters(
@@ -134,21 +134,21 @@ def side_by_side(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
     """The B's side by side, [out, all ranks]; zeros for a matrix without adapter."""
     rank = sum(b.shape[1] for _, b in parts if b is not None)
     at = 0
-    found = list[Tensor]()
+    columns = list[Tensor]()
     for out, b in parts:
         column = torch.zeros(out, rank)
         if b is not None:
             column[:, at : at + b.shape[1]] = b
             at += b.shape[1]
-        found.append(column)
-    return found
+        columns.append(column)
+    return columns
 
 
 def put_together(pair: Pairing, columns: list[Tensor]) -> Tensor:
     """The parts of B in the file's order of outputs. PEFT stores [out, rank] even if the matrix
     itself is stored transposed."""
-    found = pair.join(columns)
-    return found.T if pair.rule.transpose else found
+    joined = pair.join(columns)
+    return joined.T if pair.rule.transpose else joined
 
 
 def trained_whole(
@@ -193,13 +193,13 @@ def number(value: float) -> float | int:
 
 def targets(modules: Iterable[str], table: list[Pairing]) -> list[str]:
     """The last parts of the modules' names if they are unambiguous, else the full names."""
-    wanted = set(modules)
-    short = {name.rpartition(".")[2] for name in wanted}
+    full_names = set(modules)
+    short = {name.rpartition(".")[2] for name in full_names}
     all_modules = {
         pair.theirs.removesuffix(".weight") for pair in table if pair.theirs.endswith(".weight")
     }
     matched = {name for name in all_modules if name.rpartition(".")[2] in short}
-    return sorted(short) if matched == wanted else sorted(wanted)
+    return sorted(short) if matched == full_names else sorted(full_names)
 
 
 def task_type(config: ModelConfig) -> str | None:
@@ -214,9 +214,9 @@ def task_type(config: ModelConfig) -> str | None:
 def load_adapters(transformer: Transformer, family: Family, head: str, folder: Path) -> None:
     """Add a PEFT folder's adapters to the matrices that it names; all other parameters are frozen,
     except those that the folder stores in full."""
-    said = read_json(folder / CONFIG)
+    config = read_json(folder / CONFIG)
     entries = {name: entry.read() for name, entry in open_safetensors(folder / WEIGHTS).items()}
-    check_kind(folder, said)
+    check_kind(folder, config)
     table = {pair.theirs: pair for pair in table_of(transformer, family, head)}
     transformer.requires_grad_(False)
     sides = {
@@ -233,12 +233,12 @@ def load_adapters(transformer: Transformer, family: Family, head: str, folder: P
             )
         a = entries.pop(sides[module, "A"])
         b = entries.pop(sides[module, "B"])
-        put_beside(transformer, pair, a, b, alpha=alpha_of(said, module))
+        put_beside(transformer, pair, a, b, alpha=alpha_of(config, module))
     for name, tensor in entries.items():
         put_whole(transformer, table.get(name.removeprefix(PREFIX)), name, tensor, folder)
 
 
-def check_kind(folder: Path, said: dict[str, Any]) -> None:
+def check_kind(folder: Path, config: dict[str, Any]) -> None:
     """Refuse options of the LoraConfig that change the formula."""
     for key, plain in (
         ("peft_type", ("LORA",)),
@@ -246,20 +246,20 @@ def check_kind(folder: Path, said: dict[str, Any]) -> None:
         ("use_rslora", (None, False)),
         ("bias", (None, "none")),
     ):
-        if said.get(key) not in plain:
+        if config.get(key) not in plain:
             raise CheckpointError(
-                f"{folder / CONFIG}: {key} is {said.get(key)!r}",
+                f"{folder / CONFIG}: {key} is {config.get(key)!r}",
                 expected=f"{plain[-1]!r}",
                 fix="use a plain LoRA",
             )
 
 
-def alpha_of(said: dict[str, Any], module: str) -> float:
+def alpha_of(config: dict[str, Any], module: str) -> float:
     """α of a module: the pattern that its name ends in, or the one for all."""
-    for pattern, alpha in (said.get("alpha_pattern") or {}).items():
+    for pattern, alpha in (config.get("alpha_pattern") or {}).items():
         if re.fullmatch(rf"(.*\.)?({pattern})", module):
             return float(alpha)
-    return float(said["lora_alpha"])
+    return float(config["lora_alpha"])
 
 
 def put_beside(
@@ -277,12 +277,12 @@ def put_beside(
                 f"{pair.theirs}: an adapter of {list(rows.shape)} × {list(a.shape)} for a matrix"
                 f" {list(layer.shape)}"
             )
-        made = replace_layer(
+        adapter = replace_layer(
             transformer, name.removesuffix(".weight"), rank=a.shape[0], alpha=alpha
         )
         with torch.no_grad():
-            made.lora_a.copy_(a)
-            made.lora_b.copy_(rows)
+            adapter.lora_a.copy_(a)
+            adapter.lora_b.copy_(rows)
 
 
 def put_whole(

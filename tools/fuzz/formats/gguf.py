@@ -52,8 +52,10 @@ def reference(path: Path) -> Arrays:
     reader = gguf.GGUFReader(path)
     field = reader.get_field("general.architecture")
     kind = field.contents() if field is not None else ""
-    found = {to_hugging_face(kind, tensor.name) or tensor.name: tensor for tensor in reader.tensors}
+    tensors = {
+        to_hugging_face(kind, tensor.name) or tensor.name: tensor for tensor in reader.tensors
+    }
     return {
         name: gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        for name, tensor in found.items()
+        for name, tensor in tensors.items()
     }

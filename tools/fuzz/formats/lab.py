@@ -23,6 +23,6 @@ def make(place: Path) -> None:
 def check(case: Path, sample: Path) -> None:
     [path] = case.iterdir()
     require(read_result(path) == read_result(sample / path.name), "other values")
-    found = finding(EXPERIMENTS[path.name.split(".")[0]], case, tier="default", seed=100)
-    assert found is not None
-    assert found.verdict
+    result = finding(EXPERIMENTS[path.name.split(".")[0]], case, tier="default", seed=100)
+    assert result is not None
+    assert result.verdict

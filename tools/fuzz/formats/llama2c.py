@@ -50,8 +50,8 @@ def make(place: Path) -> None:
 
 
 def check(case: Path, sample: Path) -> None:
-    found = read_all(llama2c.read_llama2c(case / "model.bin").tensors)
-    ours = np.sort(np.concatenate([tensor.numpy().ravel() for tensor in found.values()]))
+    tensors = read_all(llama2c.read_llama2c(case / "model.bin").tensors)
+    ours = np.sort(np.concatenate([tensor.numpy().ravel() for tensor in tensors.values()]))
     require(
         np.array_equal(ours, np.sort(reference((case / "model.bin").read_bytes())), equal_nan=True),
         "other values",

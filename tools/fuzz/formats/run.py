@@ -58,9 +58,9 @@ def check(case: Path, sample: Path) -> None:
         require(state.read_manifest(newest) == state.read_manifest(same), "a different manifest")
         for file in same.glob("*.safetensors"):
             require_same(load_file(newest / file.name), load_file(file))
-    found = read_run(case)
-    assert found.config is None or found.config.head is not None
+    run = read_run(case)
+    assert run.config is None or run.config.head is not None
     with contextlib.redirect_stdout(io.StringIO()):
         compare(case)
         compare(case, output=CurveOutputOptions(json=True), of="training")
-    found.settings()
+    run.settings()

@@ -32,20 +32,20 @@ def read(place: Path) -> store.Entry | None:
 
 def check(case: Path, sample: Path) -> None:
     try:
-        found = read(case)
+        loaded = read(case)
     except store.BrokenError as error:
         raise RefusedError(str(error)) from None
-    if found is None:
+    if loaded is None:
         raise RefusedError("of something else")
     expected = read(sample)
     assert expected is not None
-    require(found.notes == expected.notes, "other notes")
-    require(found.engine.half_cache == expected.engine.half_cache, "another cache")
+    require(loaded.notes == expected.notes, "other notes")
+    require(loaded.engine.half_cache == expected.engine.half_cache, "another cache")
     require(
-        found.engine.program.operations == expected.engine.program.operations, "another program"
+        loaded.engine.program.operations == expected.engine.program.operations, "another program"
     )
-    require(torch.equal(logits(found.engine), logits(expected.engine)), "other logits")
-    require(all(map(torch.equal, memory(found.engine), memory(expected.engine))), "other weights")
+    require(torch.equal(logits(loaded.engine), logits(expected.engine)), "other logits")
+    require(all(map(torch.equal, memory(loaded.engine), memory(expected.engine))), "other weights")
 
 
 def memory(engine: NativeEngine) -> list[torch.Tensor]:

@@ -13,13 +13,13 @@ from tools.fuzz.outcome import DifferenceError, require
 
 
 def read_all(entries: Mapping[str, Entry]) -> dict[str, Tensor]:
-    found = {name: entry.read() for name, entry in entries.items()}
+    tensors = {name: entry.read() for name, entry in entries.items()}
     for name, entry in entries.items():
         require(
-            tuple(found[name].shape) == entry.shape and found[name].dtype == entry.dtype,
+            tuple(tensors[name].shape) == entry.shape and tensors[name].dtype == entry.dtype,
             f"{name}: its shape is not the declared one",
         )
-    return found
+    return tensors
 
 
 def reference_of(read: Callable[[], Any]) -> Any:

@@ -124,9 +124,9 @@ def run(
     from sightline.lab.executor import find_experiment
 
     tier = options.tier()
-    chosen = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
+    experiments = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
     findings = [
-        run_experiment(one, out, tier, options.seed or 0, silent=output.json) for one in chosen
+        run_experiment(one, out, tier, options.seed or 0, silent=output.json) for one in experiments
     ]
     if output.json:
         write_json([finding_dict(finding) for finding in findings])
@@ -166,20 +166,20 @@ def run_experiment(
     return result
 
 
-def show_finding(found: Finding, paths: list[Path], screen: Console) -> None:
+def show_finding(finding: Finding, paths: list[Path], screen: Console) -> None:
     """The claim, the checks and the verdict."""
-    experiment = found.experiment
+    experiment = finding.experiment
     screen.rule(Text(experiment.title.en, "bold"), align="left")
     screen.print(
         Text.assemble(
             experiment.claim.en, (f" ({experiment.source})", "dim"), f"\n{experiment.equation}\n"
         )
     )
-    for check in found.checks:
+    for check in finding.checks:
         screen.print(f"  {MARKS[check.holds]} {check.statement.en}: {check.measured}")
-    time = f"  {found.tier}, {found.seconds:.1f} core-seconds"
+    time = f"  {finding.tier}, {finding.seconds:.1f} core-seconds"
     screen.print(
-        Text.assemble("\n", (found.verdict, f"bold {STYLES[found.verdict]}"), (time, "dim"))
+        Text.assemble("\n", (finding.verdict, f"bold {STYLES[finding.verdict]}"), (time, "dim"))
     )
     for path in paths:
         screen.print(str(path), style="dim", soft_wrap=True)
@@ -198,24 +198,24 @@ def show_verdicts(findings: list[Finding], out: Path, screen: Console) -> None:
     screen.print(f"\nreport: sightline lab report{where} --seed {findings[0].seed}", soft_wrap=True)
 
 
-def finding_dict(found: Finding) -> dict[str, Any]:
+def finding_dict(finding: Finding) -> dict[str, Any]:
     """A finding as a JSON object."""
     checks = [
         {"says": check.statement.en, "holds": check.holds, "found": check.measured}
-        for check in found.checks
+        for check in finding.checks
     ]
     result = {
-        "experiment": found.experiment.name,
-        "tier": found.tier,
-        "seed": found.seed,
-        "verdict": found.verdict,
+        "experiment": finding.experiment.name,
+        "tier": finding.tier,
+        "seed": finding.seed,
+        "verdict": finding.verdict,
         "checks": checks,
     }
     return result | {
-        "core_seconds": found.seconds,
-        "complete": found.complete,
-        "versions": dict(found.versions),
-        "numbers": dict(found.numbers),
+        "core_seconds": finding.seconds,
+        "complete": finding.complete,
+        "versions": dict(finding.versions),
+        "numbers": dict(finding.numbers),
     }
 
 

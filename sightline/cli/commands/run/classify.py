@@ -42,21 +42,21 @@ def classify(
         Write JSON: each text with its label and the probability of every label, or with its
         labelled tokens, and the runner.
     """
-    wanted = read_texts(texts, input.file, command="classify")
+    inputs = read_texts(texts, input.file, command="classify")
     loaded = running.load(model)
     started = time.perf_counter()
     with warnings_as_notes():
-        results = loaded.classify(wanted)
+        results = loaded.classify(inputs)
     seconds = time.perf_counter() - started
-    pairs = list(zip(wanted, results, strict=True))
+    pairs = list(zip(inputs, results, strict=True))
     if output.json:
         runner = loaded.runner.name
         write_json([{**classification_dict(*pair), "runner": runner} for pair in pairs])
     else:
-        alone = len(wanted) == 1
+        alone = len(inputs) == 1
         lines = [line for pair in pairs for line in classification_lines(*pair, alone=alone)]
         show_lines(lambda width: lines)
-    report_speed(len(wanted), seconds)
+    report_speed(len(inputs), seconds)
 
 
 def classification_dict(text: str, result: Classification) -> dict[str, Any]:

@@ -110,8 +110,8 @@ def generate(
 def note_ignored(model: Model, ids: list[int], options: Options, truncations: list[str]) -> None:
     """Notes on a prompt that was cut, and on options that greedy decoding ignores."""
     request = model.request(ids, options)
-    kept = request.prompt if request.source is None else request.source
-    cut = len(ids) - len(kept)
+    prompt = request.prompt if request.source is None else request.source
+    cut = len(ids) - len(prompt)
     if cut > 0:
         note(f"the first {counted(cut, 'token')} of the prompt did not fit and were cut")
     if request.sampling.greedy and truncations:
