@@ -53,8 +53,8 @@ def tree() -> str:
 def folder(path: Path, depth: int) -> list[str]:
     """A package, its modules, then its subpackages."""
     lines = [line(depth, f"{path.name}/", sentence(path / "__init__.py"))]
-    modules = (one for one in sorted(path.glob("*.py")) if one.name != "__init__.py")
-    lines += [line(depth + 1, one.name, sentence(one)) for one in modules]
+    modules = (module for module in sorted(path.glob("*.py")) if module.name != "__init__.py")
+    lines += [line(depth + 1, module.name, sentence(module)) for module in modules]
     for inner in sorted(path.iterdir()):
         if (inner / "__init__.py").exists():
             lines += folder(inner, depth + 1)
@@ -132,17 +132,18 @@ def engine() -> list[str]:
             f" {ratio['median']:.2f}× | {ratio['low']:.2f}–{ratio['high']:.2f} | {goal} | {share} |"
             f" {row['verdict']} |"
         )
-    for model, ones in results["perplexity"]["found"].items():
-        exact = next(one["perplexity"] for one in ones if one["who"] == "ours float32")
+    for model, entries in results["perplexity"]["found"].items():
+        exact = next(entry["perplexity"] for entry in entries if entry["who"] == "ours float32")
         lines += [
             "",
             f"| {model}: perplexity on a held-out play | | loss | MB read per token |",
             "|---|--:|--:|--:|",
         ]
         lines += [
-            f"| {one['who']} | {one['perplexity']:.2f} | {one['perplexity'] / exact - 1:+.1%} |"
-            f" {one['bytes'] / 1e6:.1f} |"
-            for one in ones
+            f"| {entry['who']} | {entry['perplexity']:.2f} |"
+            f" {entry['perplexity'] / exact - 1:+.1%} |"
+            f" {entry['bytes'] / 1e6:.1f} |"
+            for entry in entries
         ]
     return [*lines, ""]
 

@@ -77,7 +77,7 @@ def trains(seed: int) -> Work:
         gradients: tuple[Tensor, ...] = torch.autograd.grad(
             model(tokens).square().mean(), [*model.parameters()]
         )
-        return [float(one.abs().max()) for one in gradients]
+        return [float(gradient.abs().max()) for gradient in gradients]
 
     return work
 

@@ -114,14 +114,14 @@ def quality(options: argparse.Namespace, absent: dict[str, str]) -> dict[str, An
         model = prepare_model(name)
         table, away = perplexities(model, options.tokens, threads=options.threads)
         absent |= {f"{who}, perplexity of {name}": why for who, why in away.items()}
-        tables[model.title] = [one.plain() for one in table]
+        tables[model.title] = [entry.plain() for entry in table]
     return {"agreement": agree, "perplexity": {"tokens": options.tokens, "found": tables}}
 
 
 def show(rows: Sequence[Row], results: dict[str, Any]) -> None:
     """Print the results of this run."""
     for name, unit in (("bandwidth_gb_s", "GB/s read"), ("peak_gflops", "GFLOP/s in float32")):
-        figures = [figure for one in results["measured"].values() for figure in one[name]]
+        figures = [figure for measured in results["measured"].values() for figure in measured[name]]
         if figures:
             print(f"the machine: {report.spread(Spread.of(figures), '.1f')} {unit}")
     if rows:

@@ -40,7 +40,7 @@ def read_for_a_token(engine: NativeEngine) -> int:
     """Bytes of weights read per token: all of them, but only one row of an untied embedding."""
     embedding = engine.packed[0]
     head = engine.packed[engine.program.operations[-1].matrix]
-    read = sum(one.read_bytes for one in engine.packed)
+    read = sum(matrix.read_bytes for matrix in engine.packed)
     return read - (
         0 if head is embedding else embedding.read_bytes * (embedding.rows - 1) // embedding.rows
     )

@@ -166,10 +166,10 @@ def _mismatch_fix(missing: list[str], unexpected: list[str], known: set[str]) ->
     if missing:
         return "the weights and config.json do not belong together: fetch the folder again"
     globs = _ignore_globs(unexpected, known)
-    shell = " ".join(f"--ignore-tensors {shlex.quote(_printable(one))}" for one in globs)
+    shell = " ".join(f"--ignore-tensors {shlex.quote(_printable(name))}" for name in globs)
     return (
         f"leave them out with {shell} (in Python:"
-        f" ignore_tensors={[_printable(one) for one in globs]})"
+        f" ignore_tensors={[_printable(name) for name in globs]})"
     )
 
 

@@ -313,7 +313,7 @@ class ModelConfig:
                 continue
             crossing = [block.cross_attention is not None for block in stack.blocks]
             needs_cross = name == "decoder" and encoder is not None
-            if any(crossing) != needs_cross or all(crossing) != wanted:
+            if any(crossing) != needs_cross or all(crossing) != needs_cross:
                 raise ConfigError(
                     f"the {name} {'lacks' if needs_cross else 'has'} cross-attention"
                     f" {'with' if encoder else 'without'} an encoder beside it",

@@ -91,7 +91,9 @@ class NativeEngine:
         if isinstance(last, Linear) and last.logits:
             self.vocabulary = packed[last.matrix].rows
         self.query_widths = [
-            one.heads * one.head_dim for one in program.operations if isinstance(one, Attend)
+            operation.heads * operation.head_dim
+            for operation in program.operations
+            if isinstance(operation, Attend)
         ]
         self.queries: list[Tensor] = []
         self.lock = new_lock()  # reentrant: garbage collection may free sequences at any time
@@ -119,16 +121,19 @@ class NativeEngine:
     ) -> NativeEngine:
         """Pack the weights of a program."""
         packed = matrices.room(
-            [(precision_of(one, precision), one.rows, one.inputs) for one in program.matrices]
+            [
+                (precision_of(matrix, precision), matrix.rows, matrix.inputs)
+                for matrix in program.matrices
+            ]
         )
         engine = cls(
             program, packed, half_cache=precision != "float32" if half_cache is None else half_cache
         )
-        for number, one in enumerate(program.matrices):
-            weight = one.make().detach().float().contiguous()
-            check_fits(one.name, weight, packed[number].precision)
+        for number, matrix in enumerate(program.matrices):
+            weight = matrix.make().detach().float().contiguous()
+            check_fits(matrix.name, weight, packed[number].precision)
             damage = gguf.pack(engine.engine, number, weight, packed[number])
-            engine.notes += matrices.damage_notes(one.name, packed[number], *damage)
+            engine.notes += matrices.damage_notes(matrix.name, packed[number], *damage)
         return engine
 
     def set_encoder(self, encoder: NativeEngine) -> None:
@@ -139,7 +144,7 @@ class NativeEngine:
     @property
     def bytes(self) -> int:
         """Size of the packed weights."""
-        return sum(one.bytes for one in self.packed)
+        return sum(matrix.bytes for matrix in self.packed)
 
     @property
     def cache_bytes(self) -> int:
@@ -202,14 +207,14 @@ class NativeEngine:
         sequences = list[int]()
         positions = list[int]()
         logit_rows = list[int]()
-        for one in rows:
-            one.check()
-            start = self.length(one.sequence)
+        for row in rows:
+            row.check()
+            start = self.length(row.sequence)
             first = len(tokens)
-            tokens += one.tokens
-            sequences += [one.sequence] * len(one.tokens)
-            positions += range(start, start + len(one.tokens))
-            logit_rows += range(first + len(one.tokens) - one.logits, first + len(one.tokens))
+            tokens += row.tokens
+            sequences += [row.sequence] * len(row.tokens)
+            positions += range(start, start + len(row.tokens))
+            logit_rows += range(first + len(row.tokens) - row.logits, first + len(row.tokens))
         check_ids(min(tokens, default=0), max(tokens, default=0), self.packed[0].rows)
         logits = torch.empty(len(logit_rows), self.vocabulary)
         self.queries = (

@@ -126,7 +126,9 @@ def room(specifications: Sequence[tuple[Precision, int, int]]) -> list[Packed]:
 
 def total(specifications: Sequence[tuple[Precision, int, int]]) -> int:
     """Bytes of contiguous matrices."""
-    return sum(rounded(size, LINE) for one in specifications for size in sizes(*one))
+    return sum(
+        rounded(size, LINE) for specification in specifications for size in sizes(*specification)
+    )
 
 
 def lay_out(specifications: Sequence[tuple[Precision, int, int]], memory: Tensor) -> list[Packed]:

@@ -160,7 +160,9 @@ def to_native(operation: Operation, tensors: Sequence[Tensor]) -> Any:
         return make(value) if isinstance(value, (Norm, HeadTransform)) else value
 
     def make(part: Operation | Norm | HeadTransform) -> Any:
-        values = {one.name: convert(getattr(part, one.name), one.name) for one in fields(part)}
+        values = {
+            entry.name: convert(getattr(part, entry.name), entry.name) for entry in fields(part)
+        }
         return getattr(native, type(part).__name__)(**values)
 
     return make(operation)

@@ -81,9 +81,13 @@ def check_program(program: StoredProgram, stack: StackConfig) -> None:
     _check_sizes(program, stack)
     operations: Any = program.operations
     require(isinstance(operations, list) and len(operations) > 0, "there are no operations")
-    require(all(isinstance(one, dict) for one in operations), "an operation is not an object")
+    require(
+        all(isinstance(operation, dict) for operation in operations),
+        "an operation is not an object",
+    )
     checks = [
-        OperationCheck(program, stack, number, one) for number, one in enumerate(program.operations)
+        OperationCheck(program, stack, number, operation)
+        for number, operation in enumerate(program.operations)
     ]
     for check in checks:
         check.run()
@@ -105,7 +109,7 @@ def _check_sizes(program: StoredProgram, stack: StackConfig) -> None:
         (matrices[0].rows, matrices[0].inputs) == (stack.embedding.vocab_size, stack.width),
         "the embedding is not the model's",
     )
-    widest = max(max(one.rows, one.inputs) for one in matrices)
+    widest = max(max(matrix.rows, matrix.inputs) for matrix in matrices)
     widths: Any = program.widths
     require(isinstance(widths, list) and len(widths) == 5, "the buffers are not five")
     require(

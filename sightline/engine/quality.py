@@ -221,8 +221,8 @@ def packed_bytes(transformer: Transformer, precision: Precision) -> int:
     matrices = program_of(transformer).matrices
     return sum(
         rounded(size, LINE)
-        for one in matrices
-        for size in sizes(precision_of(one, precision), one.rows, one.inputs)
+        for matrix in matrices
+        for size in sizes(precision_of(matrix, precision), matrix.rows, matrix.inputs)
     )
 
 
@@ -321,8 +321,8 @@ def states(engine: NativeEngine, tokens: list[int]) -> Iterator[Float[Tensor, "t
     program = engine.program  # before the embedding there is none
     stream = None
     names = [
-        program.matrices[one.matrix].name if isinstance(one, (Embed, Linear)) else ""
-        for one in program.operations
+        program.matrices[operation.matrix].name if isinstance(operation, (Embed, Linear)) else ""
+        for operation in program.operations
     ]
     starts = [n for n, name in enumerate(names) if name.endswith(".attention.joined")]
     for first, end in pairwise([0, *starts[1:], len(names) - 1]):

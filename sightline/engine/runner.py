@@ -50,7 +50,7 @@ class EngineRunner:
 
     @property
     def name(self) -> str:
-        precisions = {one.precision for engine in self.engines for one in engine.packed}
+        precisions = {matrix.precision for engine in self.engines for matrix in engine.packed}
         return f"native, {' and '.join(sorted(precisions))}"
 
     @property

@@ -104,9 +104,9 @@ def key_of(**facts: Any) -> Key:
 def json_values(value: Any) -> Any:
     """Values as JSON types: strings as keys, lists instead of tuples."""
     if isinstance(value, dict):
-        return {str(name): json_values(one) for name, one in cast(dict[Any, Any], value).items()}
+        return {str(name): json_values(item) for name, item in cast(dict[Any, Any], value).items()}
     return (
-        [json_values(one) for one in cast(Sequence[Any], value)]
+        [json_values(item) for item in cast(Sequence[Any], value)]
         if isinstance(value, (list, tuple))
         else value
     )
@@ -127,7 +127,8 @@ def write_parts(file: BinaryIO, key: Key, engine: NativeEngine, notes: list[str]
     header["kept"] = [list(x.shape) for x in program.tensors]
     pairs = zip(program.matrices, engine.packed, strict=True)
     header["matrices"] = [
-        [one.name, packed.precision, one.rows, one.inputs, one.sensitive] for one, packed in pairs
+        [matrix.name, packed.precision, matrix.rows, matrix.inputs, matrix.sensitive]
+        for matrix, packed in pairs
     ]
     header["size"] = sum(len(piece) for piece in data_of(engine))
     check_room(file, header["size"])
@@ -161,8 +162,8 @@ def check_room(file: BinaryIO, needed: int) -> None:
 
 def release(engine: NativeEngine) -> None:
     """Drop the weights that an engine was packed from."""
-    for one in engine.program.matrices:
-        one.make = unreadable
+    for matrix in engine.program.matrices:
+        matrix.make = unreadable
 
 
 def unreadable() -> Tensor:
@@ -226,7 +227,7 @@ def engine_from(file: BinaryIO, header: dict[str, Any], start: int, stack: Stack
     named = matrices_of(header["matrices"])
     packed_as = precisions_of(header["matrices"])
     wanted: list[tuple[Precision, int, int]] = [
-        (how, one.rows, one.inputs) for how, one in zip(packed_as, named, strict=True)
+        (how, matrix.rows, matrix.inputs) for how, matrix in zip(packed_as, named, strict=True)
     ]
     begins = rounded(sum(rounded(4 * math.prod(shape), LINE) for shape in shapes), PAGE)
     size = header["size"]
@@ -280,7 +281,7 @@ def tensor_shapes(shapes: Any) -> list[list[int]]:
 def matrices_of(matrices: Any) -> list[Matrix]:
     require(
         isinstance(matrices, list)
-        and all(isinstance(one, list) and len(one) == 5 for one in matrices),
+        and all(isinstance(entry, list) and len(entry) == 5 for entry in matrices),
         "its matrices are not a list",
     )
     for name, _, rows, inputs, sensitive in matrices:
@@ -296,9 +297,9 @@ def matrices_of(matrices: Any) -> list[Matrix]:
 
 
 def precisions_of(matrices: list[Any]) -> list[Precision]:
-    names = [one[1] for one in matrices]
+    names = [entry[1] for entry in matrices]
     require(
-        all(isinstance(one, str) and one in PRECISIONS for one in names),
+        all(isinstance(name, str) and name in PRECISIONS for name in names),
         "a matrix has an unknown precision",
     )
     return names

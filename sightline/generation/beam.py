@@ -256,14 +256,16 @@ class _Likely:
         ranks = logs + torch.tensor([path.rank for path in paths], dtype=logs.dtype)[:, None]
         ranks, places = ranks.flatten().topk(min(plan.candidates, ranks.numel()))
         tokens = self.tokens[rows].flatten()[places]
-        found = zip(
+        columns = zip(
             *(
-                one.tolist()
-                for one in (ranks, logs.flatten()[places], places // logs.shape[1], tokens)
+                column.tolist()
+                for column in (ranks, logs.flatten()[places], places // logs.shape[1], tokens)
             ),
             strict=True,
         )
-        return [Candidate(rank, gain, paths[parent], token) for rank, gain, parent, token in found]
+        return [
+            Candidate(rank, gain, paths[parent], token) for rank, gain, parent, token in columns
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +291,10 @@ class _Changed:
         logs = torch.stack(rows)
         ranks = logs + torch.tensor([path.rank for path in paths], device=logs.device)[:, None]
         if plan.diversity and taken:
-            chosen = torch.tensor(list(taken.items()), device=logs.device)
-            ranks[:, chosen[:, 0]] -= plan.diversity * chosen[:, 1]
+            used = torch.tensor(list(taken.items()), device=logs.device)
+            ranks[:, used[:, 0]] -= plan.diversity * used[:, 1]
         values, places = (
-            found[0]
-            for found in largest(ranks.flatten()[None], min(plan.candidates, ranks.numel()))
+            top[0] for top in largest(ranks.flatten()[None], min(plan.candidates, ranks.numel()))
         )
         best = zip(values.tolist(), logs.flatten()[places].tolist(), places.tolist(), strict=True)
         return [

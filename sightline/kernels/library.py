@@ -93,7 +93,7 @@ def share_openmp_threads() -> None:
         openmp = ctypes.CDLL(libraries.pop())
         functions = (openmp.GOMP_parallel, openmp.omp_get_thread_num, openmp.omp_get_num_threads)
         parallel, number, count = (
-            ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions
+            ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions
         )
         _native.use_openmp(parallel, number, count)
     except (OSError, AttributeError):

@@ -133,9 +133,9 @@ def to_json_numbers(value: Any) -> Any:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): to_json_numbers(one) for name, one in value.items()}
+        return {str(name): to_json_numbers(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_json_numbers(one) for one in value]
+        return [to_json_numbers(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -252,8 +252,8 @@ def accuracy(
                 fix="measure another model",
             )
         right += sum(
-            one.label == label
-            for one, label in zip(results, expected[begin : begin + BATCH], strict=True)
+            result.label == label
+            for result, label in zip(results, expected[begin : begin + BATCH], strict=True)
         )
         yield Accuracy(right, begin + len(batch), len(rows))
 

@@ -108,7 +108,7 @@ def describe_data(task: Task) -> str:
             f" {len(task.held_out[0]):,} held out"
         )
     if isinstance(task, Chats):
-        tokens = sum(len(one.ids) for one in task.conversations)
+        tokens = sum(len(conversation.ids) for conversation in task.conversations)
         return (
             f"{len(task.conversations):,} conversations with {tokens:,} tokens,"
             f" {len(task.held_out):,} held out"

@@ -198,7 +198,7 @@ def held_out_budget(numbers: Numbers) -> Budget:
     losses = {
         width: [row["loss"] for row in rows if row["width"] == width] for width in sorted(places)
     }
-    by_law, by_kaplan = ({width: one(*places[width]) for width in losses} for one in (law, other))
+    by_law, by_kaplan = ({width: fit(*places[width]) for width in losses} for fit in (law, other))
     return Budget(rows[0]["budget"], losses, by_law, by_kaplan)
 
 
@@ -228,8 +228,8 @@ def judge_scaling_laws(numbers: Numbers) -> Sequence[Check]:
     law = fit_chinchilla(runs)[0]
     other = fit_kaplan(runs)
     share = {
-        name: r_squared(one, runs)
-        for name, one in (("E + A/N^α + B/D^β", law), ("Kaplan's form", other))
+        name: r_squared(fit, runs)
+        for name, fit in (("E + A/N^α + B/D^β", law), ("Kaplan's form", other))
     }
     ratio = Interval.of([loss / budget.predicted[width] for loss in budget.losses[width]])
     worse = {end: paired_difference(budget.losses[end], budget.losses[width]) for end in ends}

@@ -65,7 +65,7 @@ def measure_smoother(seed: int) -> dict[str, Any]:
         attention_smoother(places, places, values, width, leave_out=True) for width in widths
     ]
     by_hand = [kernel_smoother(places, places, values, width, leave_out=True) for width in widths]
-    errors = [float((one - values).square().mean()) for one in left_out]
+    errors = [float((curve - values).square().mean()) for curve in left_out]
     best = widths[errors.index(min(errors))]
     smooth = attention_smoother(x, places, values, best)
     difference = max(

@@ -117,7 +117,10 @@ def heads_view(selection: Selection) -> View:
     across = maps[0][0][1]
     blank = np.full_like(maps[0][0][0], np.nan)
     values = np.stack(
-        [np.stack([*(one for one, _ in row), *[blank] * (count - len(row))]) for row in maps]
+        [
+            np.stack([*(thumbnail for thumbnail, _ in row), *[blank] * (count - len(row))])
+            for row in maps
+        ]
     )
     size = f"{len(looks)} layers × {count} heads"
     return View(

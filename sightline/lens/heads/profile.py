@@ -130,7 +130,7 @@ class HeadMap:
             if (head.stack, head.cross) == (stack, cross):
                 rows.setdefault(head.layer, []).append(head)
         if not rows:
-            there = sorted({f"stack={one.stack!r}, cross={one.cross}" for one in self.heads})
+            there = sorted({f"stack={head.stack!r}, cross={head.cross}" for head in self.heads})
             raise InputError(
                 f"no {'cross-' if cross else ''}attention in {stack!r}",
                 expected=" or ".join(there),

@@ -49,7 +49,11 @@ class CachedLayers(LazyLayers):
         last = self.passes[-1]
         assert last.held is not None
         query = torch.cat(
-            [one for one in (each.queries[layer] for each in self.passes) if one is not None]
+            [
+                queries
+                for queries in (each.queries[layer] for each in self.passes)
+                if queries is not None
+            ]
         )
         key, value = last.held.read(layer, last.stop)
         return Look(

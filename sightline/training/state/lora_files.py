@@ -70,8 +70,8 @@ def save_adapters(
     stored = list(stored_adapters(transformer, table, own))
     whole = dict(trained_whole(transformer, table, own))
     tensors = {
-        f"{PREFIX}{one.module}.lora_{side}.weight": getattr(one, side.lower())
-        for one in stored
+        f"{PREFIX}{adapter.module}.lora_{side}.weight": getattr(adapter, side.lower())
+        for adapter in stored
         for side in "AB"
     }
     tensors |= {f"{PREFIX}{name}": tensor for name, tensor in whole.items()}
@@ -165,9 +165,9 @@ def adapter_config(
     stored: list[Stored], table: list[Pairing], whole: list[str], config: ModelConfig, base: str
 ) -> dict[str, Any]:
     """PEFT's LoraConfig. Ranks that differ from the most common one are listed by module."""
-    ranks = {one.module: one.a.shape[0] for one in stored}
+    ranks = {adapter.module: adapter.a.shape[0] for adapter in stored}
     rank = min(ranks.values())
-    scale = {one.alpha / one.a.shape[0] for one in stored}
+    scale = {adapter.alpha / adapter.a.shape[0] for adapter in stored}
     assert len(scale) == 1
     odd = {module: r for module, r in ranks.items() if r != rank}
     return {
@@ -181,7 +181,7 @@ def adapter_config(
         "target_modules": targets(ranks, table),
         "rank_pattern": odd,
         "alpha_pattern": {module: number(r * next(iter(scale))) for module, r in odd.items()},
-        "fan_in_fan_out": any(one.transposed for one in stored),
+        "fan_in_fan_out": any(adapter.transposed for adapter in stored),
         "modules_to_save": targets(whole, table) or None,
         "inference_mode": True,
     }

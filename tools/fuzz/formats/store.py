@@ -49,7 +49,7 @@ def check(case: Path, sample: Path) -> None:
 
 
 def memory(engine: NativeEngine) -> list[torch.Tensor]:
-    packed = [part for one in engine.packed for part in (one.data, one.scales)]
+    packed = [part for matrix in engine.packed for part in (matrix.data, matrix.scales)]
     return [
         part.contiguous().view(torch.uint8)
         for part in (*packed, *(tensor.flatten() for tensor in engine.program.tensors))

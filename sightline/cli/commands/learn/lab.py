@@ -54,12 +54,14 @@ def list_experiments(*, output: OutputOptions = OutputOptions()) -> None:
     from sightline.lab.catalogue import EXPERIMENTS
 
     if output.json:
-        write_json([experiment_dict(one) for one in EXPERIMENTS.values()])
+        write_json([experiment_dict(experiment) for experiment in EXPERIMENTS.values()])
         return
     table = Table("name", "claim", "source", box=None, padding=(0, 2, 0, 0))
     table.columns[0].min_width = max(map(len, EXPERIMENTS))
-    for one in EXPERIMENTS.values():
-        table.add_row(Text(one.name, "bold"), one.claim.en, Text(one.source, "dim"))
+    for experiment in EXPERIMENTS.values():
+        table.add_row(
+            Text(experiment.name, "bold"), experiment.claim.en, Text(experiment.source, "dim")
+        )
     Console().print(table)
 
 
@@ -126,7 +128,8 @@ def run(
     tier = options.tier()
     experiments = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
     findings = [
-        run_experiment(one, out, tier, options.seed or 0, silent=output.json) for one in experiments
+        run_experiment(experiment, out, tier, options.seed or 0, silent=output.json)
+        for experiment in experiments
     ]
     if output.json:
         write_json([finding_dict(finding) for finding in findings])
@@ -262,7 +265,7 @@ def finished_findings(results: Path, seed: int | None) -> list[Finding]:
     from sightline.lab.results import seeds_in
 
     seeds = seeds_in(results) if seed is None else [seed]
-    findings = max((findings_of(results, one) for one in seeds), key=len, default=[])
+    findings = max((findings_of(results, seed) for seed in seeds), key=len, default=[])
     if not findings:
         others = [] if seed is None else seeds_in(results)
         seen = f"no finished experiment in {results}"
@@ -284,5 +287,5 @@ def findings_of(out: Path, seed: int) -> list[Finding]:
     findings: list[Finding] = []
     for experiment in EXPERIMENTS.values():
         tiers = [finding(experiment, out, tier=tier, seed=seed) for tier in reversed(TIERS)]
-        findings += [one for one in tiers if one is not None and one.complete][:1]
+        findings += [finding for finding in tiers if finding is not None and finding.complete][:1]
     return findings
