@@ -68,7 +68,7 @@ def test_no_unknown_marks_whatever_is_asked(enja: sl.Model, english: str) -> Non
     assert "⁇" not in found.text
 
 
-def test_the_card_says_what_it_must() -> None:
+def test_the_card_has_the_required_facts() -> None:
     card = (folder("enja") / "README.md").read_text(encoding="utf-8")
     for word in ("CC BY 2.0", "Tanaka", "BLEU", "chrF", "Limits", "sacrebleu"):
         assert word in card

@@ -78,8 +78,8 @@ def trained() -> list[str]:
     )
     lines = [
         (
-            "| training: 6 layers, width 384, context 256, batch 12 | tokens/s | ours is | middle"
-            " half |"
+            "| training: 6 layers, width 384, context 256, batch 12 | tokens/s | ours is |"
+            " interquartile range |"
         ),
         "|---|--:|--:|---|",
     ]
@@ -162,15 +162,15 @@ def table() -> str:
     first, last = (generation["ms_by_position"][position] for position in ("64", "2048"))
     lines = [
         "",
-        "| the core | ours | torch.nn | ratio | middle half |",
+        "| the core | ours | torch.nn | ratio | interquartile range |",
         "|---|--:|--:|--:|---|",
         *rows(core),
         "",
-        "| generation | ours | transformers, sentence-transformers | ratio | middle half |",
+        "| generation | ours | transformers, sentence-transformers | ratio | interquartile range |",
         "|---|--:|--:|--:|---|",
         *rows(generation),
         "",
-        "| seeing: GPT-2 small's shape, 512 tokens | ours | other | ratio | middle half |",
+        "| tracing: GPT-2 small's shape, 512 tokens | ours | other | ratio | interquartile range |",
         "|---|--:|--:|--:|---|",
         *rows(tracing),
         "",

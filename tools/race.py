@@ -37,21 +37,21 @@ Work = Callable[[], list[float]]
 def writes(precision: Precision, seed: int) -> Work:
     """Greedy tokens of a decoder."""
     torch.manual_seed(seed)
-    twin = native_runner(
+    runner = native_runner(
         sl.build(
             sl.llama(width=32, layers=1, heads=4, kv_heads=2, vocab_size=WORDS, max_positions=256)
         ).eval(),
         precision,
     )
     return lambda: [
-        float(event.token) for event in decode(twin, Request(prompt=PROMPT, max_tokens=6))
+        float(event.token) for event in decode(runner, Request(prompt=PROMPT, max_tokens=6))
     ]
 
 
 def translates(seed: int) -> Work:
     """Hidden states of a decoder that attends to its encoder's keys."""
     torch.manual_seed(seed)
-    twin = pair_runner(
+    runner = pair_runner(
         sl.build(sl.t5(width=32, layers=1, heads=4, head_dim=8, hidden=64, vocab_size=WORDS)).eval()
     )
     source = torch.tensor([PROMPT * 9])
@@ -59,9 +59,9 @@ def translates(seed: int) -> Work:
 
     @torch.no_grad()
     def work() -> list[float]:
-        cache = twin.new_cache()
-        states = [twin.hidden(tokens, source=source, cache=cache)]
-        states += [twin.hidden(tokens[:, :1], cache=cache) for _ in range(2)]
+        cache = runner.new_cache()
+        states = [runner.hidden(tokens, source=source, cache=cache)]
+        states += [runner.hidden(tokens[:, :1], cache=cache) for _ in range(2)]
         return torch.cat(states, dim=1).flatten().tolist()
 
     return work

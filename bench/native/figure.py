@@ -8,12 +8,12 @@ from typing import Any
 
 AHEAD = "#0072B2"
 BEHIND = "#D55E00"
-UNCALLED = "#999999"
+INCONCLUSIVE = "#999999"
 
 
 def colour_of(ratio: Mapping[str, float]) -> str:
     if ratio["low"] <= 1 <= ratio["high"]:
-        return UNCALLED
+        return INCONCLUSIVE
     return AHEAD if ratio["median"] > 1 else BEHIND
 
 

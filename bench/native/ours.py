@@ -86,15 +86,15 @@ def streams(question: dict[str, Any]) -> dict[str, Any]:
 def lookup(question: dict[str, Any]) -> dict[str, Any]:
     """The tokens of `decode` with prompt lookup: several per pass where the text repeats itself.
     They must be the same."""
-    if "twin" not in state:
-        state["twin"] = NativeRunner(
+    if "lookup" not in state:
+        state["lookup"] = NativeRunner(
             LazyTransformer.of(sl.load(state["path"]).transformer), state["engine"]
         )
     prompt = torch.tensor([question["prompt"]])
     times = list[float]()
     for count in (1, 1 + question["count"]):
         start = time.perf_counter()
-        result = decode_lookup(state["twin"], prompt, max_tokens=count)
+        result = decode_lookup(state["lookup"], prompt, max_tokens=count)
         times.append(time.perf_counter() - start)
     if list(result.tokens) != decode(question)["tokens"]:
         raise ValueError("prompt lookup changed the text")

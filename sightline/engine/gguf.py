@@ -220,7 +220,7 @@ def notes(kinds: Mapping[str, str], precision: Precision) -> list[str]:
         (preserved if kind in HELD.get(form, ()) else again)[kind] += 1
     parts = [
         f"{listed(preserved)} kept as the file has them" if preserved else "",
-        f"{listed(again)} quantised again" if again else "",
+        f"{listed(again)} requantized" if again else "",
     ]
     return [f"{precision}: {'; '.join(part for part in parts if part)}"]
 

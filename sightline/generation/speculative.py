@@ -147,7 +147,9 @@ class Lookup:
 
     def __call__(self, tokens: list[int], most: int) -> Guess:
         guesses = torch.tensor(prompt_lookup(tokens, self.ngram, most=most), dtype=torch.long)
-        return Guess(guesses.tolist(), torch.nn.functional.one_hot(guesses, self.vocab_size).double())
+        return Guess(
+            guesses.tolist(), torch.nn.functional.one_hot(guesses, self.vocab_size).double()
+        )
 
 
 class Draft:

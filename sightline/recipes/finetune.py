@@ -23,7 +23,7 @@ from sightline.training.data.batch import Task
 from sightline.training.data.chats import Chats, read_chats
 from sightline.training.data.chunk_encoders import model_encoder
 from sightline.training.data.labelled import Examples, Labelled, read_labelled
-from sightline.training.data.masked import MaskedText, word_beginnings
+from sightline.training.data.masked import MaskedText, word_starts
 from sightline.training.data.packed import PackedText
 from sightline.training.data.pairs import Pairs
 from sightline.training.data.prepare import Plan, cached, sources
@@ -185,7 +185,7 @@ def from_text(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
             fix="add it to tokenizer_config.json",
         )
     text = PackedText(data.train, data.validation, context, rows, recipe.seed, end=data.end)
-    begins = word_beginnings(base.tokenizer, vocab_size)
+    begins = word_starts(base.tokenizer, vocab_size)
     return base, MaskedText(
         text,
         base.tokenizer.mask,

@@ -285,7 +285,7 @@ print(most == hard, 0 <= most - before - 2**30 - 30 < 2**21, resource.getrlimit(
 """
 
 
-def test_limits_are_set_in_a_process_of_their_own() -> None:
+def test_limits_are_set_in_a_separate_process() -> None:
     """A file of 10 bytes may take a gibibyte and 30 bytes more than torch itself has taken."""
     said = subprocess.run(
         [sys.executable, "-c", LIMITS], capture_output=True, text=True, check=True

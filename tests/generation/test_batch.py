@@ -291,7 +291,7 @@ def test_one_of_a_group_may_end_with_its_first_token(kind: str) -> None:
     assert list(found.values()) == [alone(model, request) for request in wanted]
 
 
-def test_a_pass_that_fails_in_company_is_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_fails_is_retried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(GENERATORS["rotary"])
     batch, wanted = Batch(model), [Request(prompt=[n, 2, 3], max_tokens=3) for n in range(3)]
     read = batch.runner.prefill

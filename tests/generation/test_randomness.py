@@ -126,9 +126,7 @@ def test_a_masked_token_is_never_drawn() -> None:
     ),
     st.sampled_from(EDGES) | st.floats(0.0, 1.0),
 )
-def test_any_row_with_a_possible_token_gives_one_of_its_likeliest_kind(
-    values: list[float], u: float
-) -> None:
+def test_any_row_with_a_possible_token_draws_a_possible_one(values: list[float], u: float) -> None:
     logits = torch.tensor(values)
     if (logits > -math.inf).any():
         token = draw(logits, u)

@@ -69,7 +69,7 @@ def case(name: str) -> tuple[sl.Transformer, Tensor, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("most", [0, 8])
 @pytest.mark.parametrize("name", NAMES)
-def test_lookup_says_what_greedy_says(name: str, most: int) -> None:
+def test_lookup_equals_greedy(name: str, most: int) -> None:
     model, prompt, source = case(name)
     expected = greedy(model, prompt, 16, **source)
     found = decode_lookup(model, prompt, max_tokens=16, most=most, ngram=2, **source)
@@ -81,7 +81,7 @@ def test_lookup_says_what_greedy_says(name: str, most: int) -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_draft_says_what_greedy_says(name: str, noise: float) -> None:
+def test_a_draft_equals_greedy(name: str, noise: float) -> None:
     model, prompt, source = case(name)
     expected = greedy(model, prompt, 16, **source)
     found = decode_with_draft(

@@ -167,7 +167,7 @@ def test_a_datasheet_that_is_none(folder: Path, change: dict[str, Any]) -> None:
         prepared_folder(folder)
 
 
-def test_a_datasheet_that_is_no_json(folder: Path) -> None:
+def test_a_datasheet_that_is_not_json(folder: Path) -> None:
     (folder / "data.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"data.json is not JSON at character 1"):
         prepared_folder(folder)

@@ -149,7 +149,7 @@ def test_where_the_checkpoint_says_nothing_the_tokenizer_does() -> None:
     assert translate(mine, WORDS, Defaults(), "the cat", max_tokens=6).tokens == said.tokens
     nameless = tokenizer(after=(2,))
     nameless.bos = None
-    with pytest.raises(InputError, match="how its decoder starts"):
+    with pytest.raises(InputError, match="without a start token for its decoder"):
         translate(mine, nameless, Defaults(), "the cat")
 
 

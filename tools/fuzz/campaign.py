@@ -48,11 +48,11 @@ def samples_of(samples: Path, name: str) -> list[Path]:
 def build_case(samples: Path, case: Case, place: Path) -> Path:
     """Write a mutated copy of a sample; returns the sample."""
     name, seed, number = case
-    dice = random.Random(f"{seed}/{name}/{number}")
-    sample = dice.choice(samples_of(samples, name))
+    generator = random.Random(f"{seed}/{name}/{number}")
+    sample = generator.choice(samples_of(samples, name))
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(sample, place)
-    mutate(place, dice)
+    mutate(place, generator)
     return sample
 
 

@@ -19,7 +19,7 @@ from sightline.text.vocabulary.vocabulary import BYTE, CONTROL, UNKNOWN, UNUSED,
 
 SPACE = "▁"
 UNKNOWN_TEXT = " ⁇ "
-# sentencepiece 0.2.2 renamed out_type, and keeps the old name for a while
+# sentencepiece 0.2.2 renamed out_type; the old name is deprecated
 RETURN_TYPE = (
     "return_type"
     if "return_type" in inspect.signature(sentencepiece.SentencePieceProcessor.encode).parameters

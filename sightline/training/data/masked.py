@@ -67,7 +67,7 @@ class MaskedText:
         if self.unit == "word" and (self.begins is None or len(self.begins) != self.vocab_size):
             raise InputError(
                 "unit='word' without a table of the tokens that begin a word",
-                expected="begins=word_beginnings(tokenizer, vocab_size)",
+                expected="begins=word_starts(tokenizer, vocab_size)",
             )
         excluded = self.special | {self.mask}
         self._plain = np.array(
@@ -170,7 +170,7 @@ def select_units(
         yield units[0][:budget]
 
 
-def word_beginnings(tokenizer: Tokenizer, vocab_size: int) -> NDArray[np.bool_]:
+def word_starts(tokenizer: Tokenizer, vocab_size: int) -> NDArray[np.bool_]:
     """For each id, whether it begins a word: its piece does not start with `##` (WordPiece), or
     does not start with a letter or digit (all others)."""
     pieces = [

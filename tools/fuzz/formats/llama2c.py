@@ -30,7 +30,7 @@ def make(place: Path) -> None:
         + 3 * WIDTH * HIDDEN
     )
     numbers = VOCABULARY * WIDTH + LAYERS * layer + WIDTH + POSITIONS * WIDTH // HEADS
-    dice = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     for name, tied in (("tied", True), ("untied", False)):
         header = struct.pack(
             "<7i",
@@ -42,7 +42,7 @@ def make(place: Path) -> None:
             VOCABULARY if tied else -VOCABULARY,
             POSITIONS,
         )
-        values = dice.standard_normal(
+        values = generator.standard_normal(
             numbers + (0 if tied else VOCABULARY * WIDTH), dtype=np.float32
         )
         (place / name).mkdir()

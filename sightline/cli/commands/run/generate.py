@@ -46,7 +46,7 @@ class PromptOptions(InputOptions):
     """Where the prompt comes from, and what happens to one that is too long."""
 
     truncate: Literal["left"] | None = None
-    """left: drop the beginning of a prompt that is longer than the context, instead of refusing
+    """left: drop the start of a prompt that is longer than the context, instead of refusing
     it."""
 
 
