@@ -33,10 +33,10 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
     )
     store.release(engine)
     state.update(engine=engine, path=question["path"])
-    return {"bytes": read_for_a_token(engine)}
+    return {"bytes": bytes_per_token(engine)}
 
 
-def read_for_a_token(engine: NativeEngine) -> int:
+def bytes_per_token(engine: NativeEngine) -> int:
     """Bytes of weights read per token: all of them, but only one row of an untied embedding."""
     embedding = engine.packed[0]
     head = engine.packed[engine.program.operations[-1].matrix]

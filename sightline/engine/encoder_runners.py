@@ -50,7 +50,7 @@ def real_tokens(
     return (unit(x) if stack.config.on_sphere else x)[real], real.sum(1).tolist(), real
 
 
-def asks_more(others: dict[str, Any]) -> bool:
+def needs_torch(others: dict[str, Any]) -> bool:
     """Whether the call needs a feature that the engine lacks: recording, documents."""
     return any(
         value is not None and value is not NOTHING
@@ -81,7 +81,7 @@ class EncoderRunner(EngineRunner):
         """The last hidden states; 0 where there is padding. Passes that are recorded or need a
         gradient run on torch."""
         encoder = self.transformer.encoder
-        if asks_more(others) or encoder is None or torch.is_grad_enabled():
+        if needs_torch(others) or encoder is None or torch.is_grad_enabled():
             return self.transformer.hidden(tokens, padding=padding, types=types, **others)
         check.model_call(self.config, tokens, padding, types, None, None, None, self.device)
         x, lengths, real = real_tokens(encoder, tokens, padding, types)
@@ -158,7 +158,7 @@ class PairRunner(EngineRunner):
         **others: Any,
     ) -> Tensor:
         """The last hidden states of the decoder, before the head."""
-        if not isinstance(cache, PairCache) or asks_more(others) or padding is not None:
+        if not isinstance(cache, PairCache) or needs_torch(others) or padding is not None:
             given = {
                 "padding": padding,
                 "source": source,

@@ -61,14 +61,14 @@ def scales_of(weight: Tensor, precision: Precision) -> Tensor | None:
     for groups without integers; None if hardly any group has them."""
     if precision not in HELD:
         return None
-    sample = found_in(weight[:: max(1, len(weight) // SAMPLE)], precision)[..., 0]
+    sample = scales_in(weight[:: max(1, len(weight) // SAMPLE)], precision)[..., 0]
     some = int((sample != 0).sum())
     if some - int(sample.isnan().sum()) <= SHARE * some:
         return None
-    return torch.cat([found_in(part, precision) for part in weight.split(rows_at_once(weight))])
+    return torch.cat([scales_in(part, precision) for part in weight.split(rows_at_once(weight))])
 
 
-def found_in(weight: Tensor, precision: Precision) -> Tensor:
+def scales_in(weight: Tensor, precision: Precision) -> Tensor:
     """Scales of some rows."""
     groups = grouped(weight)
     return (

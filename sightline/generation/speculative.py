@@ -161,7 +161,7 @@ class Draft:
         self.chance = chance
 
     def __call__(self, tokens: list[int], most: int) -> Guess:
-        self.text.take_back(len(tokens) - 1)
+        self.text.truncate(len(tokens) - 1)
         said = list(tokens)
         drawn_from = [torch.empty(0, self.text.vocab_size, dtype=torch.float64)]
         for _ in range(self.text.room(len(tokens), most)):
@@ -200,7 +200,7 @@ class Text:
             .cpu()
         )
 
-    def take_back(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Drop all but the first `length` tokens."""
         if self.cache.length > length:
             self.cache.truncate(length)
@@ -304,7 +304,7 @@ def _decode(
         accepted = accepted + min(accepted_guesses, len(new))
         passes = passes + 1
         tokens += new
-        text.take_back(len(tokens) - 1)
+        text.truncate(len(tokens) - 1)
     return Speculation(tokens[start:], proposed, accepted, passes)
 
 

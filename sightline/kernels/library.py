@@ -138,7 +138,7 @@ class Attention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, out, lse, first, end = ctx.saved_tensors
         gradient = last_contiguous(gradient)
-        dq, dk, dv = side_by_side(q, k, v) or [
+        dq, dk, dv = adjacent_gradients(q, k, v) or [
             torch.empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v)
         ]
         ready().attention_backward(q, k, v, ctx.scale, first, end, out, lse, gradient, dq, dk, dv)
@@ -297,7 +297,7 @@ def same_place(x: Tensor, y: Tensor) -> bool:
     return x.data_ptr() == y.data_ptr() and x.stride() == y.stride()
 
 
-def side_by_side(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor] | None:
+def adjacent_gradients(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor] | None:
     """Tensors for the gradients of q, k and v, adjacent in memory as q, k and v are where they are
     parts of one product, [batch, time, joined]; else None."""
     batch, _, time, dim = q.shape

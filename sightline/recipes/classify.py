@@ -72,10 +72,12 @@ class Classify(Recipe):
         examples = read_labelled(self.labels)
         validation = None if self.validation is None else read_labelled(self.validation)
         return (
-            self.further(examples, validation) if self.model else self.scratch(examples, validation)
+            self.finetuning_job(examples, validation)
+            if self.model
+            else self.scratch_job(examples, validation)
         )
 
-    def further(self, examples: Examples, validation: Examples | None) -> Job:
+    def finetuning_job(self, examples: Examples, validation: Examples | None) -> Job:
         """An existing model with a new head."""
         base = with_labels(open_base(self.model), examples.names)
         context = min(self.context, base.config.last.max_positions)
@@ -92,7 +94,7 @@ class Classify(Recipe):
             settings=self.settings,
         )
 
-    def scratch(self, examples: Examples, validation: Examples | None) -> Job:
+    def scratch_job(self, examples: Examples, validation: Examples | None) -> Job:
         """A small BERT."""
         tokenizer, files = pieces(examples.texts, self.vocab)
         names = examples.names

@@ -102,7 +102,7 @@ def prepared_folder(folder: Path) -> Prepared:
     """A folder that `sightline data prepare` wrote, each file verified against its datasheet. No
     other file in it is opened."""
     sheet = read_sheet(folder)
-    if not (wants(sheet) and set(sheet["sha256"]) <= {TRAIN, VALIDATION, *FILES}):
+    if not (is_complete(sheet) and set(sheet["sha256"]) <= {TRAIN, VALIDATION, *FILES}):
         raise InputError(
             f"{printable_name(folder / SHEET)}: is not a datasheet",
             expected="one of sightline data prepare",
@@ -125,7 +125,7 @@ def prepared_folder(folder: Path) -> Prepared:
     )
 
 
-def wants(sheet: dict[str, Any]) -> bool:
+def is_complete(sheet: dict[str, Any]) -> bool:
     """Whether a datasheet has every value needed to read the tokens, with the right types."""
     vocab_size = sheet.get("vocab_size")
     end = sheet.get("end")

@@ -13,7 +13,7 @@ from sightline.config import LanguageHead, MaskedHead
 from sightline.core.model import Transformer
 from sightline.errors import ConfigError, InputError
 from sightline.recipes.corpora import Prepared, prepared_folder, read_pairs
-from sightline.recipes.models import Base, open_base, pad_of, surrounded, with_labels
+from sightline.recipes.models import Base, encode_with_specials, open_base, pad_of, with_labels
 from sightline.recipes.settings import Recipe
 from sightline.terminal.progress import reporting
 from sightline.text.engines.marian import MarianEngine
@@ -218,7 +218,7 @@ def from_chats(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
     chats = read_chats(path, base.tokenizer)
     validation = [] if recipe.validation is None else read_chats(recipe.validation, base.tokenizer)
     if recipe.validation is None and len(chats) >= LEAST_ROWS:
-        chats, validation = every_other(chats)
+        chats, validation = hold_out_tenth(chats)
     context = recipe.longest(base)
     task = Chats(
         chats,
@@ -231,7 +231,7 @@ def from_chats(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
     return base, task
 
 
-def every_other(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+def hold_out_tenth(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     """The training examples, and every tenth, which is held out."""
     validation = rows[HELD_ROWS - 1 :: HELD_ROWS]
     return [row for n, row in enumerate(rows) if n % HELD_ROWS != HELD_ROWS - 1], validation
@@ -262,7 +262,7 @@ def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
         else pair_ids(tokenizer, *read_pairs(recipe.validation, None, None), end=end)
     )
     if recipe.validation is None and len(sides[0]) >= LEAST_ROWS:
-        (sources, held_sources), (targets, held_targets) = (every_other(side) for side in sides)
+        (sources, held_sources), (targets, held_targets) = (hold_out_tenth(side) for side in sides)
         sides = (sources, targets)
         validation = (held_sources, held_targets)
     context = recipe.longest(base)
@@ -332,7 +332,7 @@ def labelled_task(
             else (examples, Examples([], []))
         )
     rows, held_rows = (
-        [surrounded(tokenizer, text, context) for text in side.texts]
+        [encode_with_specials(tokenizer, text, context) for text in side.texts]
         for side in (examples, validation)
     )
     labels, held_labels = (

@@ -49,7 +49,7 @@ class Base:
             and loaded.output is not None
             and model.output is not None
         ):
-            take_over(model, loaded)
+            copy_matching_weights(model, loaded)
         return model
 
     def export(self) -> Export:
@@ -84,7 +84,7 @@ def open_base(reference: str) -> Base:
     )
 
 
-def take_over(model: Transformer, loaded: Transformer) -> None:
+def copy_matching_weights(model: Transformer, loaded: Transformer) -> None:
     """The weights that a pooler or an older classifier shares with the new one: BERT's dense
     layer."""
     assert model.output is not None
@@ -148,7 +148,7 @@ def pad_of(tokenizer: Tokenizer) -> int:
     )
 
 
-def surrounded(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
+def encode_with_specials(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
     """A text's tokens with the special tokens that the model expects; truncation removes text,
     never special tokens."""
     before, after = tokenizer.engine.around

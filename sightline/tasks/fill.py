@@ -57,8 +57,8 @@ def fill(runner: Runner, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> 
     place."""
     mask = check(runner, tokenizer, top_k)
     gaps = split_at_masks(text, tokenizer.token(mask))
-    eats_left, eats_right = eats_space(tokenizer, mask)
-    trimmed = Gaps(trim(gaps.parts, left=eats_left, right=eats_right), gaps.spans)
+    absorbs_left, absorbs_right = absorbs_space(tokenizer, mask)
+    trimmed = Gaps(trim(gaps.parts, left=absorbs_left, right=absorbs_right), gaps.spans)
     ids, places = with_masks(tokenizer, trimmed.parts, mask)
     check_length(runner, ids)
     rows = candidates(probabilities(runner, ids, places), tokenizer, top_k)
@@ -107,7 +107,7 @@ def split_at_masks(text: str, mask: str) -> Gaps:
     )
 
 
-def eats_space(tokenizer: Tokenizer, mask: int) -> tuple[bool, bool]:
+def absorbs_space(tokenizer: Tokenizer, mask: int) -> tuple[bool, bool]:
     """Whether the mask token absorbs the spaces before and after it, as RoBERTa's does."""
     if not isinstance(tokenizer.engine, RustEngine):
         return False, False

@@ -98,8 +98,8 @@ def translate(
             end=defaults.end or (() if tokenizer.eos is None else (tokenizer.eos,)),
         ),
         defaults,
-        beams=first_given(beams, defaults.num_beams, BEAMS),
-        penalty=first_given(length_penalty, defaults.length_penalty, LENGTH_PENALTY),
+        beams=first_set(beams, defaults.num_beams, BEAMS),
+        penalty=first_set(length_penalty, defaults.length_penalty, LENGTH_PENALTY),
     )
     best = ranked[0]
     texts = [tokenizer.decode(hypothesis.tokens) for hypothesis in ranked]
@@ -118,7 +118,7 @@ def translate(
     )
 
 
-def first_given(value: Number | None, recommended: Number | None, usual: Number) -> Number:
+def first_set(value: Number | None, recommended: Number | None, usual: Number) -> Number:
     """The user's value, else the checkpoint's, else the default."""
     if value is not None:
         return value

@@ -68,7 +68,7 @@ def save_adapters(
         else parameters
     )
     stored = list(stored_adapters(transformer, table, own))
-    whole = dict(trained_whole(transformer, table, own))
+    whole = dict(full_parameters(transformer, table, own))
     tensors = {
         f"{PREFIX}{adapter.module}.lora_{side}.weight": getattr(adapter, side.lower())
         for adapter in stored
@@ -118,9 +118,9 @@ def stored_adapters(
                 f"{pair.theirs}: adapters of different scale in one matrix",
                 expected="one α/r for all of them",
             )
-        b = put_together(
+        b = join_columns(
             pair,
-            side_by_side(
+            padded_columns(
                 [(own[f"{path}.weight"].shape[0], own.get(f"{path}.lora_b")) for path in paths]
             ),
         )
@@ -130,7 +130,7 @@ def stored_adapters(
         )
 
 
-def side_by_side(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
+def padded_columns(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
     """The B's side by side, [out, all ranks]; zeros for a matrix without adapter."""
     rank = sum(b.shape[1] for _, b in parts if b is not None)
     at = 0
@@ -144,14 +144,14 @@ def side_by_side(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
     return columns
 
 
-def put_together(pair: Pairing, columns: list[Tensor]) -> Tensor:
+def join_columns(pair: Pairing, columns: list[Tensor]) -> Tensor:
     """The parts of B in the file's order of outputs. PEFT stores [out, rank] even if the matrix
     itself is stored transposed."""
     joined = pair.join(columns)
     return joined.T if pair.rule.transpose else joined
 
 
-def trained_whole(
+def full_parameters(
     transformer: Transformer, table: Iterable[Pairing], own: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
     """The parameters trained without an adapter."""
@@ -233,9 +233,9 @@ def load_adapters(transformer: Transformer, family: Family, head: str, folder: P
             )
         a = entries.pop(sides[module, "A"])
         b = entries.pop(sides[module, "B"])
-        put_beside(transformer, pair, a, b, alpha=alpha_of(config, module))
+        add_adapter(transformer, pair, a, b, alpha=alpha_of(config, module))
     for name, tensor in entries.items():
-        put_whole(transformer, table.get(name.removeprefix(PREFIX)), name, tensor, folder)
+        load_full_tensor(transformer, table.get(name.removeprefix(PREFIX)), name, tensor, folder)
 
 
 def check_kind(folder: Path, config: dict[str, Any]) -> None:
@@ -262,7 +262,7 @@ def alpha_of(config: dict[str, Any], module: str) -> float:
     return float(config["lora_alpha"])
 
 
-def put_beside(
+def add_adapter(
     transformer: Transformer, pair: Pairing, a: Tensor, b: Tensor, *, alpha: float
 ) -> None:
     """Each of our matrices gets its rows of B, and all of A."""
@@ -285,7 +285,7 @@ def put_beside(
             adapter.lora_b.copy_(rows)
 
 
-def put_whole(
+def load_full_tensor(
     transformer: Transformer, pair: Pairing | None, name: str, tensor: Tensor, folder: Path
 ) -> None:
     """Load a tensor that the folder stores in full."""
