@@ -80,7 +80,7 @@ native-asan: $(READY) ## the kernels' tests under the address and undefined-beha
 	@SIGHTLINE_NATIVE=$$(ls $(CURDIR)/build/asan/_native*.so) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
 		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 		$(PYTHON) $(PYTEST) tests/test_kernels.py tests/core/test_linear.py tests/native -p no:cacheprovider -m "not long" \
-		--deselect tests/native/test_endurance.py::test_ten_thousand_random_steps_leave_nothing  # the sanitizer keeps freed memory for a while
+		--deselect tests/native/test_endurance.py::test_ten_thousand_random_steps_leave_nothing  # the sanitizer delays the reuse of freed memory
 
 native-tsan: ## engines and kernels in several threads, in C++ alone, under ThreadSanitizer
 	@mkdir -p build/tsan

@@ -98,8 +98,8 @@ def multi_head_race(*, backward: bool, causal: bool) -> Ratio:
 
 
 def memory_curve() -> dict[str, dict[int, float]]:
-    """Peak MiB of causal attention, one head of 64, by kernel and length; also with a window, whose
-    mask is built in tiles."""
+    """Peak MiB of causal attention, one head of 64, by kernel and length; also with a window (its
+    mask is built in tiles)."""
     peaks: dict[str, dict[int, float]] = {}
     for name, options in (
         ("fused", ""),

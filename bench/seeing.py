@@ -98,7 +98,7 @@ def snippets() -> dict[str, str]:
     code = {
         "ours, plain": ours + PLAIN,
         "ours, traced": ours + TRACE,
-        "ours, traced, logits not asked for": ours + LAZY,
+        "ours, traced, without logits": ours + LAZY,
         "transformers, sdpa": THEIRS.format(kernel="sdpa", tokens=TOKENS, attentions=False),
         "transformers, output_attentions": THEIRS.format(
             kernel="eager", tokens=TOKENS, attentions=True

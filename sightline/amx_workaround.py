@@ -2,7 +2,7 @@
 
 Some virtual machines report AMX without the table of its tiles (CPUID leaf 0x1D). oneDNN, which
 computes torch's bfloat16 products, then loads an empty tile, and the process dies of an illegal
-instruction. On such machines oneDNN is told not to use AMX, before its first use.
+instruction. On such machines oneDNN's ISA limit excludes AMX, set before its first use.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def lacks_amx_tiles(cpuinfo: str) -> bool:
 
 
 def disable_broken_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Disable AMX if it is broken here, and say why; empty if it is not. A limit that the
-    environment already sets is kept."""
+    """Disable AMX if it is broken here, and return the reason (empty if it is not). A limit that is
+    already set in the environment stays."""
     try:
         with cpuinfo.open(encoding="utf-8", errors="replace") as file:
             is_broken = lacks_amx_tiles(file.read(1 << 14))
@@ -35,7 +35,7 @@ def disable_broken_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     if is_broken:
         os.environ.setdefault(LIMIT, WITHOUT_AMX)
     return (
-        f"this machine shows AMX without its tiles; torch is told {LIMIT}={os.environ[LIMIT]}"
+        f"this machine reports AMX without its tiles; torch runs with {LIMIT}={os.environ[LIMIT]}"
         if is_broken
         else ""
     )

@@ -120,11 +120,11 @@ class Conversation:
 
     def set(self, **options: Unpack[Options]) -> None:
         """Change the options of later answers. None resets an option."""
-        chosen = {
+        changed = {
             name: value for name, value in {**self.options, **options}.items() if value is not None
         }
-        check_chat_options(chosen)
-        self.options = cast(Options, chosen)
+        check_chat_options(changed)
+        self.options = cast(Options, changed)
 
     def say(self, text: str) -> Generator[Piece]:
         """Stream the answer. When it ends it is added to the messages, or as much as was read if
@@ -330,7 +330,7 @@ def parse_messages(messages: Any, where: str) -> tuple[str | None, list[Exchange
         len(turns) // 2
     ):
         expected = (
-            "a system message or none, then user and assistant in turns, each with a text as"
+            "an optional system message, then user and assistant alternating, each with a text as"
             " content"
         )
         raise InputError(

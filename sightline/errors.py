@@ -16,7 +16,7 @@ from sightline.escapes import escape_line
 
 
 class SightlineError(Exception):
-    """`seen` says what was wrong, `expected` what would be right, `fix` what to type instead."""
+    """`seen` is what was wrong, `expected` what would be right, `fix` what to type instead."""
 
     def __init__(self, seen: str, *, expected: str = "", fix: str = "") -> None:
         self.seen = seen

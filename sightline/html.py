@@ -25,10 +25,10 @@ def html_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, caption
 
 
 def paragraph(text: str) -> str:
-    """A text of its own, line breaks kept."""
+    """A block of text with its line breaks."""
     return f'<div style="white-space:pre-wrap">{cell(text)}</div>'
 
 
 def cell(text: str) -> str:
-    """A text as HTML, control characters written out."""
+    """A text as HTML, with control characters escaped."""
     return escape(escape_controls(text))

@@ -50,7 +50,7 @@ class LawResult:
 
 @torch.no_grad()
 def check_laws(model: Model, *, seed: int = 0, reference: bool = True) -> Iterator[LawResult]:
-    """Measure every law, one after the other."""
+    """Measure every law, one at a time."""
     case = Case(model, seed)
     parameters = list(model.transformer.parameters())
     empty = sum(
@@ -117,7 +117,8 @@ class Case:
         return {name: x[n : n + 1] for name, x in self.sources.items()}
 
     def padded(self) -> float:
-        """Each row with another amount of left padding, against the same tokens without padding."""
+        """Each row with a different amount of left padding, against the same tokens without
+        padding."""
         time = self.tokens.shape[1]
         keep = self.tokens.shape[1] - 2 * (BATCH - 1)
         if keep < 1:

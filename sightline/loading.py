@@ -49,9 +49,9 @@ def load(
     called for every tensor that was loaded.
 
     `engine="auto"` generates with the native engine where that can run the model in the same dtype,
-    and with torch otherwise; `model.runner.name` says which. Its weights are packed at the first
-    use. `"native"` requires the engine, in `dtype` float32, float16, int8, int8_groups, int4 or
-    int4_min, and keeps the packed weights on disk: the next load reads only those, and
+    and with torch otherwise; `model.runner.name` is the one in use. Its weights are packed at the
+    first use. `"native"` requires the engine, in `dtype` float32, float16, int8, int8_groups, int4
+    or int4_min, and keeps the packed weights on disk: the next load reads only those, and
     `transformer` when it is first used. `"torch"` runs the core as it is written.
     """
     if isinstance(ignore_tensors, str):
@@ -128,8 +128,8 @@ def load_opened(
 
 
 def can_run(transformer: Transformer, engine: Engine) -> bool:
-    """Whether the native engine knows every operation of this model. If not, `"native"` is refused
-    and `"auto"` falls back to torch."""
+    """Whether the native engine supports every operation of this model. If not, `"native"` is
+    refused and `"auto"` falls back to torch."""
     try:
         check_known(transformer)
     except InputError:

@@ -64,10 +64,10 @@ Prompt = str | Sequence[int] | Request
 class Model:
     """A transformer with its tokenizer.
 
-    `family` is Hugging Face's `model_type` (or "sightline"), `head` what the checkpoint carries,
-    `keys` its config.json, `defaults` how its makers want it run, `pooling` how a
-    sentence-transformers folder makes one vector of a text, `name` what it was loaded by,
-    `precision` that of the native engine, or None where torch runs the model."""
+    `family` is Hugging Face's `model_type` (or "sightline"), `head` the checkpoint's head, `keys`
+    its config.json, `defaults` its recommended generation settings, `pooling` how a
+    sentence-transformers folder pools token vectors, `name` the name it was loaded by, `precision`
+    that of the native engine, or None where torch runs the model."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Model:
 
     @property
     def transformer(self) -> Transformer:
-        """The torch module. Its weights are read when they are first asked for."""
+        """The torch module. Its weights are read on first use."""
         return self._weights.get()
 
     @transformer.setter
@@ -146,7 +146,7 @@ class Model:
         return self._native[1]
 
     def with_engine(self, engine: NativeEngine) -> Model:
-        """With an engine that has these weights already."""
+        """A model for an engine that has these weights already."""
         version = self._weights.version, self.precision
         self._native = version, NativeRunner(self._weights, engine)
         return self
@@ -178,8 +178,8 @@ class Model:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know: weights that were cast, files that were ignored, NaN that was
-        found."""
+        """Notes for the user: weights that were cast, files that were ignored, NaN in the
+        weights."""
         return [] if self.source is None else self.source.notes
 
     def __call__(self, text: str | Sequence[int], **options: Unpack[Options]) -> Generation:
@@ -196,7 +196,7 @@ class Model:
         """Continue a text or token ids (an encoder–decoder takes the source). The options are those
         of `stream`, and `beams`.
 
-        A model without tokenizer takes ids and gives ids: `model.generate([5, 6, 7]).tokens`.
+        A model without tokenizer takes and returns ids: `model.generate([5, 6, 7]).tokens`.
         """
         request = self._as_request(prompt, options)
         beams = options.get("beams", 1)
@@ -224,8 +224,8 @@ class Model:
     def generate_many(
         self, prompts: Sequence[Prompt], **options: Unpack[Options]
     ) -> list[Generation]:
-        """Continue many prompts in one batch, which takes less time. Each text is what it would be
-        alone."""
+        """Continue many prompts in one batch, which takes less time. Each text is the same as
+        without batching."""
         refuse_beams(options)
         if options.get("trace"):
             raise InputError(
@@ -235,7 +235,7 @@ class Model:
             )
         requests = [self._as_request(prompt, options) for prompt in prompts]
         generations = [Generation(prompt_tokens=request.prompt_tokens) for request in requests]
-        # the scheduler joins rows of caches, which those of encoder–decoders cannot
+        # the scheduler joins rows of caches, which encoder–decoder caches do not support
         runner = self.runner if self.config.encoder is None else self._torch_runner
         for number, piece in stream_many(runner, self.tokenizer, requests):
             generations[number].add(piece)
@@ -244,11 +244,10 @@ class Model:
     def stream(
         self, prompt: Prompt, *, cache: Cache | None = None, **options: Unpack[Options]
     ) -> Iterator[Piece]:
-        """The same, piece by piece as it is made: `for piece in model.stream("Once upon a time"):
+        """The same, streamed piece by piece: `for piece in model.stream("Once upon a time"):
         print(piece.text, end="")`.
 
-        A cache of an earlier call may be given if it holds the beginning of this prompt, and
-        nothing else.
+        A cache of an earlier call can be passed if it holds only a prefix of this prompt.
         """
         refuse_beams(options)
         return self._stream(
@@ -291,14 +290,14 @@ class Model:
 
     @property
     def _native_decoder(self) -> NativeRunner | None:
-        """The native engine, where it writes the text and can be watched."""
+        """The native engine, if it generates the text and can be recorded."""
         runner = None if self.precision is None else self.runner
         return runner if isinstance(runner, NativeRunner) else None
 
     def _trace_again(
         self, ids: Sequence[int], *, source: Sequence[int] | None, source_text: str
     ) -> Trace:
-        """A trace of tokens that are known already: one more pass."""
+        """A trace of tokens that were already generated: one more pass."""
         from sightline.lens.trace.native import native_trace
         from sightline.lens.trace.trace import trace_of
 
@@ -307,13 +306,13 @@ class Model:
             return native_trace(native, self, ids)
         return self._noted(trace_of(self, ids, source=source, source_text=source_text))
 
-    def _noted(self, found: Trace) -> Trace:
+    def _noted(self, trace: Trace) -> Trace:
         """The trace, with a note if torch computed it although the native engine generates."""
         from sightline.lens.trace.native import BY_TORCH
 
-        if self.precision is None or found.notes:
-            return found
-        return replace(found, notes=(BY_TORCH,))
+        if self.precision is None or trace.notes:
+            return trace
+        return replace(trace, notes=(BY_TORCH,))
 
     def trace(
         self,
@@ -323,12 +322,12 @@ class Model:
         layers: Iterable[int] | None = None,
         what: Iterable[str] = ATTENTION,
     ) -> Trace:
-        """One ordinary pass, of which every attention map can be rebuilt: `model.trace("The cat
+        """One ordinary pass, from which every attention map can be rebuilt: `model.trace("The cat
         sat").weights(layer=5, head=1)`.
 
-        An encoder–decoder reads `source` and is shown writing `text`; with one text only, it
-        translates that first. `what` may name more of `sl.QUANTITIES` to keep, and `layers` fewer
-        of the layers.
+        An encoder–decoder reads `source` and is traced on the target `text`; with only one text, it
+        translates that first. `what` may name more of `sl.QUANTITIES` to record, and `layers`
+        selects some of the layers.
         """
         from sightline.tasks.tracing import trace
 
@@ -383,8 +382,8 @@ class Model:
         max_tokens: int | None = None,
         length_penalty: float | None = None,
     ) -> Translation:
-        """The text in the other language, with which source token each of its tokens looked at.
-        Unsaid, beams are the checkpoint's or 4."""
+        """The translation, and the source token that each of its tokens attended to. `beams`
+        defaults to the checkpoint's value, or 4."""
         return translate(
             self.runner,
             self._tokenizer(),
@@ -396,8 +395,8 @@ class Model:
         )
 
     def fill(self, text: str, *, top_k: int = 5) -> list[Filling]:
-        """For each mask in the text (`[MASK]`, or as the tokenizer writes it), the likeliest
-        tokens."""
+        """The most likely tokens for each mask in the text (`[MASK]`, or the tokenizer's own mask
+        token)."""
         return fill(self.runner, self._tokenizer(), text, top_k=top_k)
 
     def classify(self, texts: Sequence[str]) -> list[Classification]:
@@ -417,8 +416,8 @@ class Model:
     def embed(
         self, texts: Sequence[str], *, progress: Callable[[int], None] | None = None
     ) -> Tensor:
-        """One vector for each text, `[texts, width]`, pooled as the checkpoint says (without a word
-        of it: the mean)."""
+        """One vector per text, `[texts, width]`, pooled as configured in the checkpoint (by
+        default: the mean)."""
         return embed(
             self.runner,
             self._tokenizer(),
@@ -434,21 +433,21 @@ class Model:
         stride: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Score:
-        """How likely a text is: log p of each token, perplexity. Longer than the context, it is
-        read in windows, `stride` apart."""
+        """The log-likelihood of a text: log p of each token, perplexity. A text longer than the
+        context is scored in windows, `stride` apart."""
         return score(self.runner, self._tokenizer(), text, stride=stride, progress=progress)
 
     @property
     def labels(self) -> list[str]:
-        """The names of a classifier's labels, as its config.json gives them; names of another
-        number of labels are not of these."""
+        """The names of a classifier's labels from its config.json; ignored if their number is not
+        that of the labels."""
         count = self.config.head.labels if isinstance(self.config.head, Classifier) else 0
-        said = self.keys.get("id2label")
-        named = said if isinstance(said, dict) and len(said) == count else {}
-        return [str(named.get(str(n), f"LABEL_{n}")) for n in range(count)]
+        id2label = self.keys.get("id2label")
+        names = id2label if isinstance(id2label, dict) and len(id2label) == count else {}
+        return [str(names.get(str(n), f"LABEL_{n}")) for n in range(count)]
 
     def ids(self, text: str) -> list[int]:
-        """The tokens of a text, with what the model expects around it."""
+        """The tokens of a text, with the special tokens that the model expects."""
         return encode_prompt(self.tokenizer, text)
 
     def request(
@@ -477,8 +476,8 @@ class Model:
         format: Literal["hf", "gguf"] | None = None,
         overwrite: bool = False,
     ) -> Path:
-        """Write a folder that Hugging Face loads, or a GGUF file if `path` ends in `.gguf` (or
-        `format` says so). Returns the path.
+        """Write a folder that Hugging Face loads, or a GGUF file if `path` ends in `.gguf` (or with
+        `format="gguf"`). Returns the path.
 
         A folder keeps the weights' dtype by default; a GGUF file is float16. What GGUF has no
         place for is added to `notes`. A model without a Hugging Face family is written as a folder
@@ -538,7 +537,7 @@ def as_lazy(transformer: Transformer | LazyTransformer) -> LazyTransformer:
 
 
 def refuse_beams(options: Options) -> None:
-    """Where a text is shown as it comes, there is nothing to search for."""
+    """Refuse beam search for a streamed text."""
     if options.get("beams", 1) != 1:
         raise InputError(
             "a beam search, which is not known before its end",

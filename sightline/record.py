@@ -35,8 +35,8 @@ QUANTITIES: dict[str, Quantity] = {
     "residual": Quantity("batch time width", "the residual stream as it enters a block"),
     "input": Quantity(
         "batch time width",
-        "what attention reads: the stream, normed where the placement says; q, k and v are made"
-        " of it",
+        "the input of attention: the stream, normed for pre-norm placements; q, k and v are"
+        " computed from it",
     ),
     "query": Quantity(
         "batch heads query head_dim", "what each token asks for, after normalising and rotating"

@@ -28,7 +28,7 @@ def test_amx_is_hollow_where_no_leaf_describes_its_tiles(seen: str, hollow: bool
     assert lacks_amx_tiles(seen) is hollow
 
 
-def test_torch_is_told_unless_the_user_has_said_something(
+def test_the_limit_is_set_unless_the_user_set_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpuinfo").write_text(HOLLOW)

@@ -128,7 +128,7 @@ def test_a_crash_a_hang_a_traceback_and_a_difference_are_found_saved_and_survive
 
 
 def test_only_formats_that_there_are() -> None:
-    with pytest.raises(SystemExit, match="no format is called 'gufg'"):
+    with pytest.raises(SystemExit, match="unknown format 'gufg'"):
         campaign.all_names(["gufg"])
     assert campaign.all_names([]) == list(FORMATS)
     assert Campaign(Path(), ["lab", "npz"], cases=3).take() == ("lab", 0, 0)

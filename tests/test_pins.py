@@ -200,7 +200,7 @@ def test_pip_gets_the_constraints_for_builds_too_and_the_index_of_torch(
     assert "--constraint" not in seen[1]
 
 
-def test_an_older_python_is_told_so() -> None:
+def test_an_older_python_is_refused() -> None:
     code = "import sys; sys.version_info = (3, 10, 0, 'final', 0); import tools.environment"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False

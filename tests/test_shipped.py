@@ -87,7 +87,7 @@ def test_bert_tinys_card() -> None:
         assert word in card
 
 
-def test_the_card_says_what_it_must() -> None:
+def test_the_card_has_the_required_facts() -> None:
     card = (folder("enja") / "README.md").read_text(encoding="utf-8")
     for word in ("CC BY 2.0", "Tanaka", "BLEU", "chrF", "Limits", "sacrebleu"):
         assert word in card

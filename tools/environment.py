@@ -36,11 +36,11 @@ UNAVAILABLE = "no matching distributions available for your environment:"
 
 
 class InstallError(Exception):
-    """Something could not be installed; the message says what to do."""
+    """An installation that failed; the message has the fix."""
 
 
 def normalized(name: str) -> str:
-    """A package's name as indexes compare it: sentence_transformers is sentence-transformers."""
+    """A package's normalized name: sentence_transformers is sentence-transformers."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -50,7 +50,7 @@ def name_of(requirement: str) -> str:
 
 
 def pins(path: Path) -> list[tuple[str, str, str]]:
-    """Name, version and marker (or nothing) of each line of a constraints file."""
+    """Name, version and optional marker of each line of a constraints file."""
     lines = (PIN.match(line) for line in path.read_text(encoding="utf-8").splitlines())
     return [(normalized(line[1]), line[2], line[3] or "") for line in lines if line]
 
@@ -64,17 +64,17 @@ def pyproject() -> dict:
 
 
 def requirements(extras: tuple[str, ...] = EXTRAS) -> list[str]:
-    """What Sightline needs with these extras; an extra that names another one is expanded."""
+    """Sightline's requirements with these extras; an extra that names another one is expanded."""
     project = pyproject()["project"]
-    found = list(project["dependencies"])
+    listed = list(project["dependencies"])
     waiting = list(extras)
     while waiting:
         for requirement in project["optional-dependencies"][waiting.pop()]:
             if name_of(requirement) == "sightline":
                 waiting += re.search(r"\[(.+)\]", requirement)[1].split(",")
             else:
-                found.append(requirement)
-    return found
+                listed.append(requirement)
+    return listed
 
 
 def without_upper_bounds(requirement: str) -> str:
@@ -107,14 +107,14 @@ def create(folder: Path, constraints: Path | None) -> None:
 
 def install(
     folder: Path,
-    wanted: list[str],
+    requirements_to_install: list[str],
     *,
     constraints: Path | None = None,
     upgrade: bool = False,
     environment: dict[str, str] | None = None,
     nice: bool = False,
 ) -> None:
-    """`pip install`, with the constraints for what is built from source too; a status line in a
+    """`pip install`, with the constraints also for packages built from source; a status line on a
     terminal. InstallError if pip fails."""
     options = ["--disable-pip-version-check", "--no-input", "--progress-bar=off"]
     if constraints:
@@ -123,7 +123,7 @@ def install(
         options += ["--upgrade", "--upgrade-strategy", "eager"]
     if os.environ.get("TORCH_INDEX"):
         options += ["--extra-index-url", os.environ["TORCH_INDEX"]]
-    command = [str(python_of(folder)), "-m", "pip", "install", *options, *wanted]
+    command = [str(python_of(folder)), "-m", "pip", "install", *options, *requirements_to_install]
     code, output = run(
         ["nice", "-n", "19", *command] if nice else command, {**os.environ, **(environment or {})}
     )
@@ -132,7 +132,7 @@ def install(
 
 
 def run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]]:
-    """Exit code and lines of a command; in a terminal its current line is shown meanwhile."""
+    """Exit code and output lines of a command; on a terminal its current line is shown."""
     shown = sys.stderr.isatty()
     lines: list[str] = []
     with subprocess.Popen(
@@ -155,47 +155,47 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]
 
 
 def explanation(output: list[str], constraints: Path | None) -> str:
-    """Why pip failed: the pins that the index no longer has, an index out of reach, or pip's own
-    words."""
-    gone = unavailable(output)
-    if any("Retrying (" in line for line in output) and not gone:
+    """Why pip failed: pins that the index no longer has, an unreachable index, or pip's own
+    message."""
+    missing = unavailable(output)
+    if any("Retrying (" in line for line in output) and not missing:
         return (
             "the package index cannot be reached. Fix: check the network (or PIP_INDEX_URL), then"
             " run make again"
         )
-    if not gone:
+    if not missing:
         return "\n".join(["pip failed:", *output[-40:]])
     pinned = {
         name: f"{name}=={version}"
         for name, version, _ in (pins(constraints) if constraints else [])
     }
-    names = ", ".join(pinned.get(name, name) for name in gone)
+    names = ", ".join(pinned.get(name, name) for name in missing)
     where = f"pinned in {constraints.name}, " if constraints else ""
     python = ".".join(map(str, sys.version_info[:2]))
     return (
-        f"{names}: {where}cannot be had for Python {python} on this machine (any more). Fix: make"
+        f"{names}: {where}not available for Python {python} on this machine (any more). Fix: make"
         " lock, then make test"
     )
 
 
 def unavailable(output: list[str]) -> list[str]:
-    """The packages of which pip says that no file of the wanted version is there."""
-    found: list[str] = []
+    """The packages for which pip found no file of the pinned version."""
+    names: list[str] = []
     lines = [line.strip() for line in output]
     for number, line in enumerate(lines):
         if line.endswith(UNAVAILABLE):
             for name in lines[number + 1 :]:
                 if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
                     break
-                found.append(normalized(name))
+                names.append(normalized(name))
         missing = re.search(r"No matching distribution found for ([A-Za-z0-9._-]+)", line)
         if missing:
-            found.append(normalized(missing[1]))
-    return list(dict.fromkeys(found))
+            names.append(normalized(missing[1]))
+    return list(dict.fromkeys(names))
 
 
 def installed(folder: Path) -> dict[str, str]:
-    """Version by name of everything in an environment."""
+    """The version of every package in an environment, by name."""
     command = [
         str(python_of(folder)),
         "-m",
@@ -220,15 +220,15 @@ def compare(folder: Path) -> None:
 
 
 def install_sightline(folder: Path, constraints: Path | None) -> None:
-    """First what Sightline needs, so that a missing version is heard of before anything is
-    compiled; then Sightline itself.
+    """Install Sightline's requirements first, so that a missing version is reported before anything
+    is compiled; then Sightline itself.
 
-    It is editable, and built in a folder of its own: two environments share no build.
+    It is editable, and built in its own folder: two environments share no build.
     """
-    wanted = requirements()
+    needed = requirements()
     if constraints is None:
-        wanted = [without_upper_bounds(requirement) for requirement in wanted]
-    install(folder, wanted, constraints=constraints, upgrade=constraints is None)
+        needed = [without_upper_bounds(requirement) for requirement in needed]
+    install(folder, needed, constraints=constraints, upgrade=constraints is None)
     install(
         folder,
         ["--editable", ".", "--no-deps", f"--config-settings=build-dir={folder / 'native'}"],
@@ -240,26 +240,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="where the environment is made")
+    parser.add_argument("folder", type=Path, help="the folder of the environment")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--oldest", action="store_true", help="the lower bounds of pyproject.toml")
     group.add_argument("--newest", action="store_true", help="no constraints")
-    given = parser.parse_args()
-    constraints = None if given.newest else OLDEST if given.oldest else PINNED
+    options = parser.parse_args()
+    constraints = None if options.newest else OLDEST if options.oldest else PINNED
     print(
-        f"Installing into {given.folder}: a few minutes the first time (torch is large)…",
+        f"Installing into {options.folder}: a few minutes the first time (torch is large)…",
         flush=True,
     )
     try:
-        create(given.folder, constraints)
-        install_sightline(given.folder, constraints)
+        create(options.folder, constraints)
+        install_sightline(options.folder, constraints)
     except InstallError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("stopped; the next make goes on from here")
+        sys.exit("stopped; the next make continues from here")
     if constraints != PINNED:
         print(f"Differences from {PINNED.name}:")
-        compare(given.folder)
+        compare(options.folder)
 
 
 if __name__ == "__main__":

@@ -30,13 +30,13 @@ ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "lock"
 HELD = Path("tools/held.txt")
 PYTHONS = ("3.11", "3.12", "3.13")
-MACOS = {"MACOSX_DEPLOYMENT_TARGET": "14.0"}  # what torch's wheels ask for
+MACOS = {"MACOSX_DEPLOYMENT_TARGET": "14.0"}  # required by torch's wheels
 PLATFORMS = ("x86_64-manylinux_2_35", "aarch64-manylinux_2_35", "aarch64-apple-darwin")
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A constraints file and what it is resolved from."""
+    """A constraints file and the requirements that it is resolved from."""
 
     path: str
     sources: tuple[str, ...]
@@ -66,14 +66,14 @@ LOCKS = (
 
 
 def digest(path: Path) -> str:
-    """Of the pins alone: a line that was added, removed or changed by hand changes it."""
+    """The digest of the pins: adding, removing or changing a line by hand changes it."""
     lines = "\n".join(f"{name}=={version};{marker}" for name, version, marker in pins(path))
     return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
 def uv() -> str:
-    """The pinned uv in an environment of its own; the newest one where that cannot be had any
-    more."""
+    """The pinned uv in its own environment; the newest one if the pinned one is no longer
+    available."""
     try:
         create(PLACE, ROOT / "constraints.txt")
         install(PLACE, ["uv"], constraints=ROOT / "constraints.txt")
@@ -84,8 +84,7 @@ def uv() -> str:
 
 
 def compile_lock(command: str, lock: Lock, path: Path, *more: str) -> None:
-    """Resolve for all platforms; pins that `path` already has are kept unless `more` says
-    otherwise."""
+    """Resolve for all platforms; pins that `path` already has stay unless `more` overrides them."""
     options = (
         "--universal",
         "--python-version",
@@ -124,7 +123,7 @@ def difference(before: str, after: str, name: str) -> str:
 
 
 def prove(command: str, lock: Lock) -> None:
-    """Each platform and Python resolves to pinned versions alone, and to wheels alone."""
+    """Check that each platform and Python resolves to pinned versions only, and to wheels only."""
     pinned = {(name, version) for name, version, _ in pins(ROOT / lock.path)}
     for python, platform in itertools.product(lock.pythons, PLATFORMS):
         options = [
@@ -187,7 +186,7 @@ def main() -> None:
         action="store_true",
         help="write nothing; exit 1 where a lock differs from what pyproject.toml asks for",
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     command = uv()
     changed = False
     for lock in LOCKS:
@@ -196,17 +195,17 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=PLACE) as folder:
             draft = Path(folder) / "constraints.txt"
             draft.write_text(before, encoding="utf-8")
-            upgrades = [f"--upgrade-package={name}" for name in given.packages] or (
-                [] if given.check else ["--upgrade"]
+            upgrades = [f"--upgrade-package={name}" for name in options.packages] or (
+                [] if options.check else ["--upgrade"]
             )
             compile_lock(command, lock, draft, *upgrades)
             after = draft.read_text(encoding="utf-8")
-            if not given.check:
+            if not options.check:
                 os.replace(draft, path)
         changed = changed or after != before
         print(difference(before, after, lock.path) or f"{lock.path}: unchanged")
         prove(command, lock)
-    if given.check and changed:
+    if options.check and changed:
         sys.exit("error: the locks are not what pyproject.toml asks for. Fix: make lock")
 
 

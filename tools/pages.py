@@ -15,7 +15,7 @@ BESIDE = {
     "bench/": "side-by-side measurements, as ratios; results and figures",
     "tests/": "mirrors sightline/, plus laws/ over every model of tiny.py",
     "docs/": "one page per subject, a page for each published model, the laboratory",
-    "tools/": "environments, locked versions, fuzzing, and what keeps these pages true",
+    "tools/": "environments, locked versions, fuzzing, and the generator of these pages",
 }
 COLUMN = 29
 WIDEST = 92
@@ -44,7 +44,7 @@ def line(depth: int, name: str, text: str) -> str:
 
 
 def tree() -> str:
-    """One line for each file, folders after files."""
+    """One line per file, folders after files."""
     return "\n".join(
         [*folder(ROOT / "sightline", 0), *(line(0, name, text) for name, text in BESIDE.items())]
     )
@@ -53,40 +53,40 @@ def tree() -> str:
 def folder(path: Path, depth: int) -> list[str]:
     """A package, its modules, then its subpackages."""
     lines = [line(depth, f"{path.name}/", sentence(path / "__init__.py"))]
-    modules = (one for one in sorted(path.glob("*.py")) if one.name != "__init__.py")
-    lines += [line(depth + 1, one.name, sentence(one)) for one in modules]
+    modules = (module for module in sorted(path.glob("*.py")) if module.name != "__init__.py")
+    lines += [line(depth + 1, module.name, sentence(module)) for module in modules]
     for inner in sorted(path.iterdir()):
         if (inner / "__init__.py").exists():
             lines += folder(inner, depth + 1)
     return lines
 
 
-def rows(found: dict[str, Any]) -> list[str]:
-    """A table's rows, one for each ratio."""
+def rows(results: dict[str, Any]) -> list[str]:
+    """A table's rows, one per ratio."""
     return [
         f"| {r['name']} | {r['ours_ms']:.0f} ms | {r['theirs_ms']:.0f} ms | {r['ratio']:.2f}× |"
         f" {r['low']:.2f}–{r['high']:.2f} |"
-        for r in found["ratios"]
+        for r in results["ratios"]
     ]
 
 
 def trained() -> list[str]:
-    """Training's speed, and what the same minutes give."""
+    """Training speed, and the loss after equal training time."""
     speed, minutes = (
         json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
         for name in ("training", "shakespeare")
     )
     lines = [
         (
-            "| training: 6 layers, width 384, context 256, batch 12 | tokens/s | ours is | middle"
-            " half |"
+            "| training: 6 layers, width 384, context 256, batch 12 | tokens/s | ours is |"
+            " interquartile range |"
         ),
         "|---|--:|--:|---|",
     ]
-    for who, found in speed["tokens_per_second"].items():
+    for who, tokens_per_second in speed["tokens_per_second"].items():
         low, middle, high = speed["ratios"][who]
         lines.append(
-            f"| {who} | {found:.0f} | "
+            f"| {who} | {tokens_per_second:.0f} | "
             + ("| |" if who == "ours" else f"{middle:.2f}× | {low:.2f}–{high:.2f} |")
         )
     lines += [
@@ -99,7 +99,7 @@ def trained() -> list[str]:
     ]
     lines += [
         (
-            "| Shakespeare, nats for a character of held-out plays | ours | a plain GPT loop, its"
+            "| Shakespeare, nats per character of held-out plays | ours | a plain GPT loop, its"
             " best learning rate |"
         ),
         "|---|--:|--:|",
@@ -113,8 +113,8 @@ def trained() -> list[str]:
 
 
 def engine() -> list[str]:
-    """The native engine against its peers, and what a precision costs."""
-    found = json.loads((ROOT / "bench" / "results" / "native.json").read_text(encoding="utf-8"))
+    """The native engine against its peers, and the quality of each precision."""
+    results = json.loads((ROOT / "bench" / "results" / "native.json").read_text(encoding="utf-8"))
     lines = [
         (
             "| the native engine, two threads | ours | best peer | ratio | range | goal | of"
@@ -122,7 +122,7 @@ def engine() -> list[str]:
         ),
         "|---|--:|--:|--:|---|--:|--:|---|",
     ]
-    for row in (row for row in found["rows"] if "ratio" in row):
+    for row in (row for row in results["rows"] if "ratio" in row):
         ratio = row["ratio"]
         goal = f"{row['goal']:.1f}× {row.get('goal_peer', '')}".strip() if "goal" in row else ""
         share = f"{row['bandwidth']['median']:.0%}" if "bandwidth" in row else ""
@@ -132,51 +132,52 @@ def engine() -> list[str]:
             f" {ratio['median']:.2f}× | {ratio['low']:.2f}–{ratio['high']:.2f} | {goal} | {share} |"
             f" {row['verdict']} |"
         )
-    for model, ones in found["perplexity"]["found"].items():
-        exact = next(one["perplexity"] for one in ones if one["who"] == "ours float32")
+    for model, entries in results["perplexity"]["found"].items():
+        exact = next(entry["perplexity"] for entry in entries if entry["who"] == "ours float32")
         lines += [
             "",
-            f"| {model}: perplexity on a held-out play | | loss | MB read for a token |",
+            f"| {model}: perplexity on a held-out play | | loss | MB read per token |",
             "|---|--:|--:|--:|",
         ]
         lines += [
-            f"| {one['who']} | {one['perplexity']:.2f} | {one['perplexity'] / exact - 1:+.1%} |"
-            f" {one['bytes'] / 1e6:.1f} |"
-            for one in ones
+            f"| {entry['who']} | {entry['perplexity']:.2f} |"
+            f" {entry['perplexity'] / exact - 1:+.1%} |"
+            f" {entry['bytes'] / 1e6:.1f} |"
+            for entry in entries
         ]
     return [*lines, ""]
 
 
 def table() -> str:
-    """Ratios and memory, as measured last."""
+    """Ratios and memory from the last measurement."""
     names = ("core", "generation", "seeing")
-    core, made, seen = (
+    core, generation, tracing = (
         json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text()) for name in names
     )
-    extra = seen["extra_mib"]
-    long = seen["long"]
+    extra = tracing["extra_mib"]
+    long = tracing["long"]
     memory = ", ".join(
         f"{name} {points['16384']:.0f} MiB" for name, points in core["memory_mib"].items()
     )
-    first, last = (made["ms_by_position"][position] for position in ("64", "2048"))
+    first, last = (generation["ms_by_position"][position] for position in ("64", "2048"))
     lines = [
         "",
-        "| the core | ours | torch.nn | ratio | middle half |",
+        "| the core | ours | torch.nn | ratio | interquartile range |",
         "|---|--:|--:|--:|---|",
         *rows(core),
         "",
-        "| generation | ours | transformers, sentence-transformers | ratio | middle half |",
+        "| generation | ours | transformers, sentence-transformers | ratio | interquartile range |",
         "|---|--:|--:|--:|---|",
-        *rows(made),
+        *rows(generation),
         "",
-        "| seeing: GPT-2 small's shape, 512 tokens | ours | other | ratio | middle half |",
+        "| tracing: GPT-2 small's shape, 512 tokens | ours | other | ratio | interquartile range |",
         "|---|--:|--:|--:|---|",
-        *rows(seen),
+        *rows(tracing),
         "",
         *trained(),
         *engine(),
         (
-            f"To see everything, our peak is {extra['ours']:.0f} MiB above our plain forward's;"
+            f"With a full trace, our peak is {extra['ours']:.0f} MiB above our plain forward's;"
             " transformers with output_attentions takes"
         ),
         (
@@ -185,20 +186,20 @@ def table() -> str:
         ),
         (
             f"tokens, whose maps would be 9 GiB, takes {long['traced_mib'] - long['plain_mib']:.0f}"
-            " MiB more than the pass alone."
+            " MiB more than the plain pass."
         ),
         "",
         f"Peak memory of causal attention over 16,384 tokens, one head: {memory}.",
         (
-            f"GPT-2 small's shape: 512 tokens with the cache {made['cache']['ratio']:.0f}× faster"
-            " than a whole pass for each, and"
+            "GPT-2 small's shape: 512 tokens with the cache"
+            f" {generation['cache']['ratio']:.0f}× faster than a full forward pass per token, and"
         ),
         (
-            f"{made['cache']['last_ratio']:.0f}× faster than a pass that makes the last token's"
-            " logits alone; one token takes"
+            f"{generation['cache']['last_ratio']:.0f}× faster than a pass that computes only the"
+            " last token's logits; one token takes"
         ),
         f"{first:.0f} ms at position 64 and {last:.0f} ms at 2048;",
-        f"16 requests together {made['batch']['ratio']:.1f}× faster than one after the other.",
+        f"16 requests in one batch {generation['batch']['ratio']:.1f}× faster than sequentially.",
         "",
     ]
     return "\n".join(lines)

@@ -1,10 +1,10 @@
-"""Models that work in threads of one process, each with a number of threads that changes: every
-result must be what it is alone.
+"""A race test: models run in threads of one process, each with a changing number of threads; every
+result must equal the single-threaded one.
 
     python -m tools.race --seconds 600
 
-Three decoders write, an encoder–decoder translates in two threads, and one trains. A wrong number
-and a thread that hangs end the process with status 1, a crash with its signal.
+Three decoders generate, an encoder–decoder translates in two threads, and one thread trains. A
+wrong value or a thread that hangs ends the process with status 1, a crash with its signal.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ Work = Callable[[], list[float]]
 def writes(precision: Precision, seed: int) -> Work:
     """Greedy tokens of a decoder."""
     torch.manual_seed(seed)
-    twin = native_runner(
+    runner = native_runner(
         sl.build(
             sl.llama(width=32, layers=1, heads=4, kv_heads=2, vocab_size=WORDS, max_positions=256)
         ).eval(),
         precision,
     )
     return lambda: [
-        float(event.token) for event in decode(twin, Request(prompt=PROMPT, max_tokens=6))
+        float(event.token) for event in decode(runner, Request(prompt=PROMPT, max_tokens=6))
     ]
 
 
 def translates(seed: int) -> Work:
-    """Hidden states of a decoder that looks at what its encoder keeps."""
+    """Hidden states of a decoder that attends to its encoder's keys."""
     torch.manual_seed(seed)
-    twin = pair_runner(
+    runner = pair_runner(
         sl.build(sl.t5(width=32, layers=1, heads=4, head_dim=8, hidden=64, vocab_size=WORDS)).eval()
     )
     source = torch.tensor([PROMPT * 9])
@@ -59,16 +59,16 @@ def translates(seed: int) -> Work:
 
     @torch.no_grad()
     def work() -> list[float]:
-        cache = twin.new_cache()
-        found = [twin.hidden(tokens, source=source, cache=cache)]
-        found += [twin.hidden(tokens[:, :1], cache=cache) for _ in range(2)]
-        return torch.cat(found, dim=1).flatten().tolist()
+        cache = runner.new_cache()
+        states = [runner.hidden(tokens, source=source, cache=cache)]
+        states += [runner.hidden(tokens[:, :1], cache=cache) for _ in range(2)]
+        return torch.cat(states, dim=1).flatten().tolist()
 
     return work
 
 
 def trains(seed: int) -> Work:
-    """The gradient of a loss, by the kernels for training."""
+    """The gradient of a loss, by the training kernels."""
     torch.manual_seed(seed)
     model = sl.build(sl.llama(width=256, layers=1, heads=4, vocab_size=WORDS, max_positions=256))
     tokens = torch.randint(WORDS, (4, 96))
@@ -77,13 +77,13 @@ def trains(seed: int) -> Work:
         gradients: tuple[Tensor, ...] = torch.autograd.grad(
             model(tokens).square().mean(), [*model.parameters()]
         )
-        return [float(one.abs().max()) for one in gradients]
+        return [float(gradient.abs().max()) for gradient in gradients]
 
     return work
 
 
 def changes() -> list[float]:
-    """Nothing but other numbers of threads, as often as can be."""
+    """Only change the number of threads, as often as possible."""
     for count in (1, 4, 2, 3) * 200:
         torch.set_num_threads(count)
         kernels.ready()
@@ -91,7 +91,7 @@ def changes() -> list[float]:
 
 
 def all_works() -> dict[str, tuple[Work, tuple[int, ...]]]:
-    """What is done, and the numbers of threads with which it is done in turn."""
+    """A job, and the numbers of threads that it alternates between."""
     shared = translates(3)
     return {
         "int8": (writes("int8", 1), (1,)),
@@ -105,8 +105,8 @@ def all_works() -> dict[str, tuple[Work, tuple[int, ...]]]:
 
 
 def race(seconds: float, works: dict[str, tuple[Work, tuple[int, ...]]]) -> dict[str, int]:
-    """How often each work was done. AssertionError where a result differs."""
-    wanted = {name: work() for name, (work, _) in works.items()}
+    """The number of times that each job ran. AssertionError if a result differs."""
+    expected = {name: work() for name, (work, _) in works.items()}
     done = dict.fromkeys(works, 0)
     wrong = list[str]()
     end = time.monotonic() + seconds
@@ -117,13 +117,13 @@ def race(seconds: float, works: dict[str, tuple[Work, tuple[int, ...]]]) -> dict
             if time.monotonic() > end or wrong:
                 return
             torch.set_num_threads(count)
-            if not close(work(), wanted[name]):
+            if not close(work(), expected[name]):
                 wrong.append(name)
             done[name] += 1
             faulthandler.cancel_dump_traceback_later()
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
 
-    sys.setswitchinterval(1e-5)  # Python's own lock changes hands as often as can be
+    sys.setswitchinterval(1e-5)  # switch the GIL between threads as often as possible
     threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in works]
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     for thread in threads:
@@ -135,10 +135,11 @@ def race(seconds: float, works: dict[str, tuple[Work, tuple[int, ...]]]) -> dict
     return done
 
 
-def close(found: list[float], wanted: list[float]) -> bool:
-    """torch's own sums differ in their last bits with the number of threads."""
-    return len(found) == len(wanted) and torch.allclose(
-        torch.tensor(found), torch.tensor(wanted), rtol=1e-4, atol=1e-6
+def close(ours: list[float], expected: list[float]) -> bool:
+    """Whether two results are equal up to rounding: torch's sums depend on the number of
+    threads."""
+    return len(ours) == len(expected) and torch.allclose(
+        torch.tensor(ours), torch.tensor(expected), rtol=1e-4, atol=1e-6
     )
 
 
@@ -148,7 +149,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=600.0)
     faulthandler.enable()
-    parser.add_argument("--only", nargs="+", help="some of the works, by name")
+    parser.add_argument("--only", nargs="+", help="some of the jobs, by name")
     options = parser.parse_args()
     works = {
         name: work

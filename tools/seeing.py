@@ -1,5 +1,5 @@
-"""Makes the figures and tables of docs/seeing.md: `python -m tools.seeing`. SmolLM2 and MiniLM, two
-minutes on two cores."""
+"""Generates the figures and tables of docs/seeing.md: `python -m tools.seeing`. SmolLM2 and MiniLM,
+two minutes on two cores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sightline.model import Model
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "seeing.md"
 FIGURES = ROOT / "docs" / "figures"
-DRAWS = 10  # random threes of heads
+DRAWS = 10  # random triples of heads
 TEN = (
     "The cat sat on the mat.",
     "I like apples better than oranges.",
@@ -42,27 +42,27 @@ TEN = (
 
 def roles(model: Model) -> tuple[HeadMap, str]:
     """The map of roles as a figure, and the strongest head of each role."""
-    found = heads_of(model)
-    heads_figure.save_heads_figure(found, FIGURES / f"heads-{model.name}.svg")
+    head_map = heads_of(model)
+    heads_figure.save_heads_figure(head_map, FIGURES / f"heads-{model.name}.svg")
     lines = ["| role | heads | strongest | score |", "|---|--:|---|--:|"]
     names = sorted(
-        {head.role for head in found.heads},
-        key=lambda role: -sum(head.role == role for head in found.heads),
+        {head.role for head in head_map.heads},
+        key=lambda role: -sum(head.role == role for head in head_map.heads),
     )
     for role in names:
-        count = sum(head.role == role for head in found.heads)
-        best = found.top(role, 1) if role != "unclear" else []
+        count = sum(head.role == role for head in head_map.heads)
+        best = head_map.top(role, 1) if role != "unclear" else []
         where = (
-            f"layer {best[0].layer}, head {best[0].head} | {found.score(best[0], role):.2f}"
+            f"layer {best[0].layer}, head {best[0].head} | {head_map.score(best[0], role):.2f}"
             if best
             else "– | –"
         )
         lines.append(f"| {role} | {count} | {where} |")
-    return found, f"![roles](figures/heads-{model.name}.svg)\n\n" + "\n".join(lines)
+    return head_map, f"![roles](figures/heads-{model.name}.svg)\n\n" + "\n".join(lines)
 
 
 def repeated(model: Model, *, length: int = 40, seed: int = 1) -> list[int]:
-    """Random tokens, twice."""
+    """Random tokens, repeated once."""
     pick = random.Random(seed)
     half = [
         pick.randrange(1000, model.config.last.embedding.vocab_size - 1000) for _ in range(length)
@@ -71,7 +71,7 @@ def repeated(model: Model, *, length: int = 40, seed: int = 1) -> list[int]:
 
 
 def second_half_loss(model: Model, ids: list[int], edits: Edits) -> float:
-    """Nats a token where the text repeats itself."""
+    """Nats per token in the repetition."""
     logits = logits_with(model, ids, edits)
     half = len(ids) // 2
     return float(F.cross_entropy(logits[half:-1], torch.tensor(ids[half + 1 :])))
@@ -84,24 +84,24 @@ def without(heads: list[tuple[int, int]]) -> Edits:
     return edits
 
 
-def induction(model: Model, found: HeadMap) -> str:
-    """What the loss on repeated text becomes without the induction heads, and without as many
-    others."""
-    top = [(head.layer, head.head) for head in found.top("induction", 3)]
+def induction(model: Model, head_map: HeadMap) -> str:
+    """The loss on repeated text without the induction heads, and without equally many random
+    heads."""
+    top = [(head.layer, head.head) for head in head_map.top("induction", 3)]
     ids = repeated(model)
     pick = random.Random(0)
     others = [
         (head.layer, head.head)
-        for head in found.heads
+        for head in head_map.heads
         if head.role not in ("induction", "previous")
     ]
     whole = second_half_loss(model, ids, Edits())
-    hurt = second_half_loss(model, ids, without(top))
+    ablated = second_half_loss(model, ids, without(top))
     losses = [second_half_loss(model, ids, without(pick.sample(others, 3))) for _ in range(DRAWS)]
-    named = ", ".join(f"{layer}.{head}" for layer, head in top)
+    names = ", ".join(f"{layer}.{head}" for layer, head in top)
     return (
         f"| without | nats per token on the repetition |\n|---|--:|\n| nothing | {whole:.2f} |\n|"
-        f" the three strongest induction heads ({named}) | **{hurt:.2f}** |\n| three heads at"
+        f" the three strongest induction heads ({names}) | **{ablated:.2f}** |\n| three heads at"
         f" random, {DRAWS} draws | {statistics.mean(losses):.2f} (at most {max(losses):.2f}) |"
     )
 
@@ -114,7 +114,7 @@ def relations(model: Model) -> str:
     ]
     for relation in relations_of(model, language="en").relations:
         best = relation.top[0]
-        mark = "**" if best.found else ""
+        mark = "**" if best.is_significant else ""
         lines.append(
             f"| {relation.title} | layer {best.layer}, head {best.head} |"
             f" {mark}{best.rate:.0%}{mark} | {relation.chance:.0%} | {relation.offset_rate:.0%} |"
@@ -127,37 +127,37 @@ def geometry(model: Model) -> str:
     """Direction and length by layer."""
     from matplotlib.figure import Figure
 
-    found = geometry_by_layer(model.trace(SENTENCE))
+    by_layer = geometry_by_layer(model.trace(SENTENCE))
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes, norms = figure.subplots(1, 2)
-    layers = [layer.site[1] for layer in found]
+    layers = [layer.site[1] for layer in by_layer]
     axes.plot(
         layers,
-        [100 * layer.centred.direction for layer in found],
+        [100 * layer.centred.direction for layer in by_layer],
         marker="o",
         markersize=3,
         label="of the scores' variance",
     )
     axes.plot(
         layers,
-        [100 * layer.centred.attention_direction for layer in found],
+        [100 * layer.centred.attention_direction for layer in by_layer],
         marker="s",
         markersize=3,
         label="of the attention (KL)",
     )
     axes.set(xlabel="layer", ylabel="direction, %", title="How much is direction", ylim=(0, 110))
     axes.legend(frameon=False)
-    norms.plot(layers, [layer.query_length for layer in found], label="|q|")
-    norms.plot(layers, [layer.key_length for layer in found], label="|k|")
+    norms.plot(layers, [layer.query_length for layer in by_layer], label="|q|")
+    norms.plot(layers, [layer.key_length for layer in by_layer], label="|k|")
     norms.set(xlabel="layer", title="Mean lengths", ylim=(0, None))
     norms.legend(frameon=False)
     figure.suptitle(f"{model.name}: “{SENTENCE}”", fontsize=9)
     figure.savefig(FIGURES / f"geometry-{model.name}.svg", metadata={"Date": None})
-    return f"![geometry](figures/geometry-{model.name}.svg)\n\n{in_words(model, found)}"
+    return f"![geometry](figures/geometry-{model.name}.svg)\n\n{in_words(model, by_layer)}"
 
 
-def in_words(model: Model, found: list[LayerGeometry]) -> str:
-    shares = {layer.site[1]: layer.centred.direction for layer in found}
+def in_words(model: Model, by_layer: list[LayerGeometry]) -> str:
+    shares = {layer.site[1]: layer.centred.direction for layer in by_layer}
     lowest = min(shares, key=lambda layer: shares[layer])
     mean = statistics.mean(shares.values())
     return (
@@ -167,7 +167,7 @@ def in_words(model: Model, found: list[LayerGeometry]) -> str:
 
 
 def alignments(model: Model) -> str:
-    """Ten sentences with where their translations looked."""
+    """Ten sentences with the alignments of their translations."""
     lines = []
     for number, text in enumerate(TEN):
         trace = model.trace(text)
@@ -176,11 +176,11 @@ def alignments(model: Model) -> str:
     return "| English | Japanese | alignment |\n|---|---|---|\n" + "\n".join(lines)
 
 
-def put(text: str, name: str, made: str) -> str:
-    """What was made, between the marks of its name."""
+def put(text: str, name: str, generated: str) -> str:
+    """Insert generated text between the marks of its name."""
     return re.sub(
         rf"<!-- {name} -->.*<!-- /{name} -->",
-        lambda _: f"<!-- {name} -->\n{made}\n<!-- /{name} -->",
+        lambda _: f"<!-- {name} -->\n{generated}\n<!-- /{name} -->",
         text,
         flags=re.DOTALL,
     )
@@ -194,15 +194,15 @@ def main() -> None:
     parts: dict[str, str] = {}
     for short, name in (("smollm2", "smollm2-135m-instruct"), ("minilm", "minilm")):
         model = sl.load(name)
-        found, parts[f"{short}-roles"] = roles(model)
+        head_map, parts[f"{short}-roles"] = roles(model)
         if model.config.decoder is not None:
-            parts[f"{short}-induction"] = induction(model, found)
+            parts[f"{short}-induction"] = induction(model, head_map)
         parts[f"{short}-relations"], parts[f"{short}-geometry"] = relations(model), geometry(model)
         write_figure(view_of(model.trace(SENTENCE), "map"), FIGURES / f"map-{model.name}.svg")
     parts["alignments"] = alignments(sl.load("enja"))
     text = PAGE.read_text(encoding="utf-8")
-    for name, made in parts.items():
-        text = put(text, name, made)
+    for name, generated in parts.items():
+        text = put(text, name, generated)
     PAGE.write_text(text, encoding="utf-8")
 
 

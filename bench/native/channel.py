@@ -1,11 +1,11 @@
-"""A contestant in a process of its own: one line of JSON asks, one line answers. Between two
-questions it waits and does nothing.
+"""A contestant in its own process: one line of JSON per request, one line per answer. Between
+requests it blocks.
 
     {"do": "load", "path": …, "kind": "int8"}     {"bytes": 143000000}
     {"do": "decode", "prompt": [1, 2, …]}         {"seconds": 0.31, "tokens": [5, 7, …]}
-    anything that went wrong                      {"error": "one line"}
+    any failure                                   {"error": "one line"}
 
-Standard library alone: peers' environments import it too.
+Standard library only: the peers' environments import it too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class ContestantError(Exception):
-    """A contestant could not do what it was asked."""
+    """A contestant could not fulfil a request."""
 
 
 def serve(handlers: Mapping[str, Handler]) -> None:
-    """Answer until the asker is gone. What libraries print goes to stderr: stdout is for
+    """Answer requests until stdin is closed. Library output goes to stderr: stdout is for
     answers."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -43,7 +43,7 @@ def serve(handlers: Mapping[str, Handler]) -> None:
 
 
 class Contestant:
-    """The asker's end."""
+    """The parent's end of the channel."""
 
     def __init__(self, name: str, module: str, *, python: str, threads: int) -> None:
         self.name = name

@@ -1,5 +1,5 @@
-"""Who is measured against whom, at what, and what was promised. A contest is one model in one
-precision; its entries take turns."""
+"""Which contestants are compared on which workloads, and the goals. A contest is one model in one
+precision; its entries alternate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WEIGHT_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A contestant, and what it calls the precision."""
+    """A contestant, and its own name for the precision."""
 
     who: str
     kind: str
@@ -39,7 +39,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Times the best peer, or the one that it names, and the share of the machine's bandwidth."""
+    """A multiple of the best peer, or of the one it names, and a share of the machine's
+    bandwidth."""
 
     ratio: float | None = None
     bandwidth: float | None = None
@@ -85,7 +86,7 @@ LARGE = "llama-1b"
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """One model in one precision, and what is measured on it."""
+    """One model in one precision, and the workloads measured on it."""
 
     model: str
     precision: str
@@ -94,7 +95,7 @@ class Contest:
 
 
 def goal_of(work: str, precision: str, model: str) -> Goal:
-    """What was promised for it."""
+    """The goal for a workload."""
     if work == "decode" and precision in ("int8", "int4"):
         return Goal(1.5 if model == LARGE else 2.0, 0.90 if precision == "int8" else 0.80)
     if "streams" in work:
@@ -113,13 +114,13 @@ def goal_of(work: str, precision: str, model: str) -> Goal:
 
 
 def contests(works: tuple[str, ...], *, large: bool, models: tuple[str, ...] = ()) -> list[Contest]:
-    """Everything that these works ask for. One billion parameters run in eight and four bits alone:
-    goals are there, and memory."""
-    found = list[Contest]()
+    """All contests of these workloads. One billion parameters run in eight and four bits only: the
+    goals are set there, and memory suffices."""
+    all_contests = list[Contest]()
     decoding = tuple(work for work in works if work in ("decode", "prefill"))
     for model in (*SMALL, *((LARGE,) if large else ())) if decoding else ():
         precisions = ("int8", "int4") if model == LARGE else tuple(DECODERS)
-        found += [
+        all_contests += [
             Contest(model, precision, DECODERS[precision], decoding) for precision in precisions
         ]
     others = (
@@ -130,7 +131,7 @@ def contests(works: tuple[str, ...], *, large: bool, models: tuple[str, ...] = (
     )
     for work, model, table in others:
         if work in works:
-            found += [
+            all_contests += [
                 Contest(model, precision, entries, (work,)) for precision, entries in table.items()
             ]
-    return [contest for contest in found if not models or contest.model in models]
+    return [contest for contest in all_contests if not models or contest.model in models]

@@ -1,4 +1,4 @@
-"""The ratios as a figure: a bar for each, its range, the goal as a mark, and the line at 1."""
+"""The ratios as a bar chart: one bar per ratio with its range, the goal as a mark, a line at 1."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 AHEAD = "#0072B2"
 BEHIND = "#D55E00"
-UNCALLED = "#999999"
+INCONCLUSIVE = "#999999"
 
 
 def colour_of(ratio: Mapping[str, float]) -> str:
     if ratio["low"] <= 1 <= ratio["high"]:
-        return UNCALLED
+        return INCONCLUSIVE
     return AHEAD if ratio["median"] > 1 else BEHIND
 
 
 def goal_on_the_axis(row: Mapping[str, Any]) -> float:
-    """A goal against another than the best peer, in times of the best."""
+    """A goal set against a peer other than the best, converted to a multiple of the best."""
     return (
         row["goal"] * row["ratio"]["median"] / row["promised"]["median"]
         if "promised" in row
@@ -27,7 +27,7 @@ def goal_on_the_axis(row: Mapping[str, Any]) -> float:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    """Rows as the results' file has them; those without a ratio are left out."""
+    """The rows of the results file; those without a ratio are left out."""
     import matplotlib as mpl
 
     mpl.use("svg")

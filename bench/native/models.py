@@ -28,8 +28,8 @@ PLACE = ROOT / "build" / "peers-models"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model on disk. `unread`: numbers of an embedding that is no head too, of which a token
-    reads one row alone."""
+    """A model on disk. `unread`: the number of elements of an untied embedding, of which a token
+    reads a single row."""
 
     name: str
     title: str
@@ -50,8 +50,8 @@ def from_catalogue(name: str) -> Callable[[Path], None]:
     return make
 
 
-def drawn(form: str, *, dtype: str = "float32", **keys: Any) -> Callable[[Path], None]:
-    """Random weights in a form of transformers'."""
+def random_model(form: str, *, dtype: str = "float32", **keys: Any) -> Callable[[Path], None]:
+    """A transformers model with random weights."""
 
     def make(folder: Path) -> None:
         import torch
@@ -70,7 +70,7 @@ def drawn(form: str, *, dtype: str = "float32", **keys: Any) -> Callable[[Path],
 
 
 def trained(folder: Path) -> None:
-    """By our own recipe, on the plays that are not held out."""
+    """Train with our own recipe on the plays that are not held out."""
     from sightline.recipes.plays import works
 
     run = folder.with_suffix(".run")
@@ -79,8 +79,8 @@ def trained(folder: Path) -> None:
         "\n".join(play.read_text(encoding="utf-8") for play in works()[0]), encoding="utf-8"
     )
     sizes = ["width=256", "layers=4", "vocab=2048", "steps=400"]
-    wanted = ["train", "stories", "--out", str(run), "--set", f"text={text}", *sizes]
-    subprocess.run([sys.executable, "-m", "sightline", *wanted], check=True, stdout=sys.stderr)
+    command = ["train", "stories", "--out", str(run), "--set", f"text={text}", *sizes]
+    subprocess.run([sys.executable, "-m", "sightline", *command], check=True, stdout=sys.stderr)
     (run / "model").rename(folder)
     shutil.rmtree(run)
     text.unlink()
@@ -115,20 +115,20 @@ OPUS: dict[str, Any] = {
 }
 MAKERS: dict[str, tuple[str, bool, Callable[[Path], None]]] = {
     "smollm2": ("SmolLM2-135M", True, from_catalogue("smollm2-135m-instruct")),
-    "gpt2": ("GPT-2-124M shape", False, drawn("GPT2LMHeadModel")),
+    "gpt2": ("GPT-2-124M shape", False, random_model("GPT2LMHeadModel")),
     "llama-1b": (
         "1.1B Llama shape",
         False,
-        drawn("LlamaForCausalLM", dtype="float16", **TINY_LLAMA),
+        random_model("LlamaForCausalLM", dtype="float16", **TINY_LLAMA),
     ),
     "minilm": ("MiniLM-L6", True, from_catalogue("minilm")),
-    "marian": ("Marian-base shape", False, drawn("MarianMT", **OPUS)),
+    "marian": ("Marian-base shape", False, random_model("MarianMT", **OPUS)),
     "trained": ("Shakespeare, trained here", True, trained),
 }
 
 
 def prepare_model(name: str) -> Prepared:
-    """A model by its name, made if it is not there."""
+    """A model by its name, created if it does not exist."""
     title, real, make = MAKERS[name]
     folder = PLACE / name
     if not (folder / "config.json").is_file():
@@ -155,7 +155,7 @@ def prepare_model(name: str) -> Prepared:
 
 
 def with_gguf(model: Prepared) -> Prepared:
-    """The same with its GGUF file, in the folder's own precision."""
+    """The same model with its GGUF file, in the folder's precision."""
     if not model.gguf.is_file():
         import sightline as sl
 

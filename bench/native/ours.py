@@ -25,30 +25,29 @@ state: dict[str, Any] = {}
 
 
 def load(question: dict[str, Any]) -> dict[str, Any]:
-    """Pack a folder's weights in a precision. The last model goes first: two would not always
-    fit."""
+    """Pack a folder's weights in a precision. The previous model is freed first: two may not fit in
+    memory."""
     state.clear()
     engine = NativeEngine.of(
         sl.load(question["path"]).transformer, check_precision(question["kind"])
     )
     store.release(engine)
     state.update(engine=engine, path=question["path"])
-    return {"bytes": read_for_a_token(engine)}
+    return {"bytes": bytes_per_token(engine)}
 
 
-def read_for_a_token(engine: NativeEngine) -> int:
-    """Bytes of weights that one token reads: all of them, but one row alone of an embedding that is
-    not the head too."""
+def bytes_per_token(engine: NativeEngine) -> int:
+    """Bytes of weights read per token: all of them, but only one row of an untied embedding."""
     embedding = engine.packed[0]
     head = engine.packed[engine.program.operations[-1].matrix]
-    read = sum(one.read_bytes for one in engine.packed)
+    read = sum(matrix.read_bytes for matrix in engine.packed)
     return read - (
         0 if head is embedding else embedding.read_bytes * (embedding.rows - 1) // embedding.rows
     )
 
 
 def decode(question: dict[str, Any]) -> dict[str, Any]:
-    """Greedy tokens after a prompt; the prompt itself is not timed."""
+    """Greedy tokens after a prompt; prefill is not timed."""
     engine: NativeEngine = state["engine"]
     sequence = engine.begin()
     token = int(engine.run([Rows(sequence, question["prompt"])])[0].argmax())
@@ -62,7 +61,7 @@ def decode(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def streams(question: dict[str, Any]) -> dict[str, Any]:
-    """Greedy tokens after many prompts, one step for all; the prompts themselves are not timed."""
+    """Greedy tokens after many prompts, decoded as one batch; prefill is not timed."""
     engine: NativeEngine = state["engine"]
     sequences = [engine.begin() for _ in question["prompts"]]
     logits = engine.run(
@@ -85,25 +84,25 @@ def streams(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def lookup(question: dict[str, Any]) -> dict[str, Any]:
-    """The tokens of `decode`, several in one pass where the text has said them before. They must be
-    the same."""
-    if "twin" not in state:
-        state["twin"] = NativeRunner(
+    """The tokens of `decode` with prompt lookup: several per pass where the text repeats itself.
+    They must be the same."""
+    if "lookup" not in state:
+        state["lookup"] = NativeRunner(
             LazyTransformer.of(sl.load(state["path"]).transformer), state["engine"]
         )
     prompt = torch.tensor([question["prompt"]])
     times = list[float]()
     for count in (1, 1 + question["count"]):
         start = time.perf_counter()
-        found = decode_lookup(state["twin"], prompt, max_tokens=count)
+        result = decode_lookup(state["lookup"], prompt, max_tokens=count)
         times.append(time.perf_counter() - start)
-    if list(found.tokens) != decode(question)["tokens"]:
-        raise ValueError("guessing changed the text")
-    return {"seconds": times[1] - times[0], "passes": found.passes}
+    if list(result.tokens) != decode(question)["tokens"]:
+        raise ValueError("prompt lookup changed the text")
+    return {"seconds": times[1] - times[0], "passes": result.passes}
 
 
 def prefill(question: dict[str, Any]) -> dict[str, Any]:
-    """A prompt, up to the logits after its last token."""
+    """Prefill of a prompt, up to the logits of its last token."""
     engine: NativeEngine = state["engine"]
     sequence = engine.begin()
     start = time.perf_counter()
@@ -120,15 +119,15 @@ def surprise(question: dict[str, Any]) -> dict[str, Any]:
     sequence = engine.begin()
     logits = engine.run([Rows(sequence, tokens[:-1], logits=len(tokens) - 1)])
     engine.forget(sequence)
-    lost = torch.nn.functional.cross_entropy(
+    nats = torch.nn.functional.cross_entropy(
         logits.double(), torch.tensor(tokens[1:]), reduction="sum"
     )
-    assert math.isfinite(float(lost))
-    return {"nats": float(lost)}
+    assert math.isfinite(float(nats))
+    return {"nats": float(nats)}
 
 
 def load_model(question: dict[str, Any]) -> dict[str, Any]:
-    """A whole model with its tasks, for encoders and encoder–decoders."""
+    """A full model with its tasks, for encoders and encoder–decoders."""
     state.clear()
     state["model"] = sl.load(question["path"], engine="native", dtype=question["kind"])
     return {}
@@ -142,7 +141,7 @@ def encode(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def translate(question: dict[str, Any]) -> dict[str, Any]:
-    """So many tokens for each source, greedy or by beams."""
+    """`count` tokens per source, greedy or with beam search."""
     runner = state["model"].runner
     sources = question["sources"]
     first = question["start"]
@@ -154,10 +153,10 @@ def translate(question: dict[str, Any]) -> dict[str, Any]:
     else:
         begin = torch.full((len(sources), 1), first)
         source = torch.tensor(sources)
-        found = search(
+        hypotheses = search(
             runner, begin, beams=question["beams"], max_tokens=count, end=(), source=source
         )
-        tokens = [list(best.tokens) for (best, *_) in found]
+        tokens = [list(best.tokens) for (best, *_) in hypotheses]
     return {"seconds": time.perf_counter() - start, "tokens": tokens}
 
 

@@ -1,5 +1,5 @@
-"""llama.cpp as a contestant, by its C interface. Its quantised files are made by its own
-quantiser."""
+"""llama.cpp as a contestant, through its C API. Its quantized files are made by its own
+quantizer."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ state: dict[str, Any] = {}
 
 
 def converted(path: str, kind: str) -> Path:
-    """The model in one of llama.cpp's types, made once. `path` is a GGUF file in float32 or
+    """The model in one of llama.cpp's types, converted once. `path` is a GGUF file in float32 or
     float16."""
     place = Path(path).with_suffix(f".{kind}.gguf")
     if kind == "as it is":
         return Path(path)
     if not place.is_file():
         part = place.with_suffix(".part")
-        wanted = llama.llama_model_quantize_default_params()
-        wanted.nthread = THREADS
-        wanted.ftype = FILE_TYPES[kind]
-        if llama.llama_model_quantize(path.encode(), str(part).encode(), wanted):
+        parameters = llama.llama_model_quantize_default_params()
+        parameters.nthread = THREADS
+        parameters.ftype = FILE_TYPES[kind]
+        if llama.llama_model_quantize(path.encode(), str(part).encode(), parameters):
             raise ValueError(f"llama.cpp could not write {place.name}")
         part.rename(place)
     return place
 
 
 def load(question: dict[str, Any]) -> dict[str, Any]:
-    """With `exact`, keys and values are kept in float32."""
+    """With `exact`, the KV cache is in float32."""
     if state:
         llama.llama_free(state["context"])
         llama.llama_model_free(state["model"])
@@ -62,18 +62,18 @@ def load(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def context_of(model: Any, *, exact: bool = False, streams: int = 1) -> Any:
-    """Room for so many sequences."""
-    wanted = llama.llama_context_default_params()
-    wanted.n_ctx = wanted.n_batch = CONTEXT * max(1, streams // 8)
-    wanted.n_seq_max = streams
-    wanted.n_threads = wanted.n_threads_batch = THREADS
+    """Allocate a context for `streams` sequences."""
+    parameters = llama.llama_context_default_params()
+    parameters.n_ctx = parameters.n_batch = CONTEXT * max(1, streams // 8)
+    parameters.n_seq_max = streams
+    parameters.n_threads = parameters.n_threads_batch = THREADS
     if exact:
-        wanted.type_k = wanted.type_v = llama.GGML_TYPE_F32
-    return llama.llama_init_from_model(model, wanted)
+        parameters.type_k = parameters.type_v = llama.GGML_TYPE_F32
+    return llama.llama_init_from_model(model, parameters)
 
 
 def run(tokens: list[int], *, everywhere: bool = False) -> None:
-    """One step; logits of the last token, or of each."""
+    """One forward pass; logits of the last token, or of every token."""
     count = len(tokens)
     start = llama.llama_memory_seq_pos_max(llama.llama_get_memory(state["context"]), 0) + 1
     batch = llama.llama_batch_init(count, 0, 1)
@@ -88,8 +88,8 @@ def run(tokens: list[int], *, everywhere: bool = False) -> None:
 
 
 def logits(row: int = -1) -> np.ndarray[Any, Any]:
-    found = llama.llama_get_logits_ith(state["context"], row)
-    return np.ctypeslib.as_array(ctypes.cast(found, FLOATS), shape=(state["vocabulary"],))
+    values = llama.llama_get_logits_ith(state["context"], row)
+    return np.ctypeslib.as_array(ctypes.cast(values, FLOATS), shape=(state["vocabulary"],))
 
 
 def forget() -> None:
@@ -97,7 +97,7 @@ def forget() -> None:
 
 
 def decode(question: dict[str, Any]) -> dict[str, Any]:
-    """Greedy tokens after a prompt; the prompt itself is not timed."""
+    """Greedy tokens after a prompt; prefill is not timed."""
     forget()
     run(question["prompt"])
     tokens = [int(logits().argmax())]
@@ -129,16 +129,16 @@ def step(context: Any, rows: list[list[int]], start: int) -> list[int]:
     llama.llama_batch_free(batch)
     if failed:
         raise ValueError(f"llama_decode gave {failed}")
-    found = [llama.llama_get_logits_ith(context, end) for end in ends]
+    pointers = [llama.llama_get_logits_ith(context, end) for end in ends]
     return [
         int(np.ctypeslib.as_array(ctypes.cast(row, FLOATS), shape=(state["vocabulary"],)).argmax())
-        for row in found
+        for row in pointers
     ]
 
 
 def streams(question: dict[str, Any]) -> dict[str, Any]:
-    """Greedy tokens after many prompts of one length, one step for all; the prompts themselves are
-    not timed."""
+    """Greedy tokens after many prompts of one length, decoded as one batch; prefill is not
+    timed."""
     prompts: list[list[int]] = question["prompts"]
     context = context_of(state["model"], streams=len(prompts))
     try:
@@ -154,7 +154,7 @@ def streams(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def prefill(question: dict[str, Any]) -> dict[str, Any]:
-    """A prompt, up to the logits after its last token."""
+    """Prefill of a prompt, up to the logits of its last token."""
     forget()
     start = time.perf_counter()
     run(question["prompt"])

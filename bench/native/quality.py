@@ -18,7 +18,7 @@ WINDOW, SAME = 512, 24  # tokens of a window; tokens that must be the same
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """exp of the mean surprise, and the bytes of weights that a token reads."""
+    """exp of the mean negative log-likelihood, and the bytes of weights read per token."""
 
     entry: Entry
     perplexity: float
@@ -42,8 +42,8 @@ def held_out(model: Prepared, count: int) -> list[int]:
 
 
 def perplexity(tokens: list[int], model: Prepared, entry: Entry, *, threads: int) -> Perplexity:
-    """Windows of 512 tokens, or of the model's context, each read by itself; the first token of
-    each is given, not scored."""
+    """Windows of 512 tokens, or of the model's context, each evaluated independently; the first
+    token of each is not scored."""
     member = start(entry.who, threads)
     try:
         read = member.ask("load", **load_arguments(model, entry))["bytes"]
@@ -58,9 +58,10 @@ def perplexity(tokens: list[int], model: Prepared, entry: Entry, *, threads: int
 def perplexities(
     model: Prepared, count: int, *, threads: int
 ) -> tuple[list[Perplexity], dict[str, str]]:
-    """Every precision of ours and of the peers that can say it; who could not, and why."""
+    """Perplexity of every precision of ours and of the peers that can compute it; and the reasons
+    of those that could not."""
     tokens = held_out(model, count)
-    found = list[Perplexity]()
+    results = list[Perplexity]()
     absent = dict[str, str]()
     for entry in (
         entry
@@ -72,28 +73,28 @@ def perplexities(
         try:
             if missing:
                 raise ContestantError(missing)
-            found.append(perplexity(tokens, model, entry, threads=threads))
+            results.append(perplexity(tokens, model, entry, threads=threads))
         except ContestantError as error:
             absent[entry.label] = str(error)
-    return found, absent
+    return results, absent
 
 
 def agreement(model: Prepared, prompts: list[list[int]], *, threads: int) -> dict[str, str]:
-    """Greedy tokens of each peer in full precision against ours in float32: the proof that both
-    have the same weights."""
+    """Greedy tokens of each peer in full precision against ours in float32: evidence that both have
+    the same weights."""
     ours = greedy(Entry(OURS, "float32"), model, prompts, threads)
-    found = dict[str, str]()
+    results = dict[str, str]()
     for entry in (Entry(LLAMA, "as it is"), Entry(CT2, "float32")):
         if peers.missing_reason(entry.who):
             continue
         try:
             theirs = greedy(entry, model, prompts, threads)
         except ContestantError as error:
-            found[entry.who] = str(error)
+            results[entry.who] = str(error)
             continue
         same = sum(a == b for a, b in zip(ours, theirs, strict=True))
-        found[entry.who] = f"{same} of {len(prompts)} texts of {SAME} greedy tokens are ours"
-    return found
+        results[entry.who] = f"{same} of {len(prompts)} texts of {SAME} greedy tokens match ours"
+    return results
 
 
 def greedy(

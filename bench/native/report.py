@@ -115,12 +115,12 @@ def merge(
     old = [
         row for row in before.get("rows", []) if row["work"].split(",")[0].split()[-1] not in works
     ]
-    kept = [Row.of(row).plain() for row in old]
+    old_rows = [Row.of(row).plain() for row in old]
     measured = {**before.get("measured", {}), **now.get("measured", {})}
     return {
         **before,
         **now,
-        "rows": [*kept, *now["rows"]],
+        "rows": [*old_rows, *now["rows"]],
         "measured": measured,
         "elsewhere": ELSEWHERE,
     }

@@ -1,5 +1,5 @@
-"""What rounds of figures say: medians with ranges, ratios round by round, and whether there is
-anything to say at all."""
+"""Verdicts from the rounds' figures: medians with ranges, ratios per round, and whether the
+difference is larger than the noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOISY = "too noisy to call"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of the rounds, the least and the largest."""
+    """The median, the minimum and the maximum of the rounds."""
 
     median: float
     low: float
@@ -25,23 +25,22 @@ class Spread:
 
     @property
     def called(self) -> bool:
-        """Whether a ratio says which is larger: every round must."""
+        """Whether a ratio is above or below 1 in every round."""
         return self.low > 1 or self.high < 1
 
 
 def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """How many times theirs ours is, round by round: what disturbed a whole round disturbed
-    both."""
+    """The ratio ours / theirs, round by round: what disturbed a round disturbed both."""
     return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
 def best_of(speeds: Mapping[str, Sequence[float]]) -> str:
-    """Whose median is the largest."""
+    """The name with the largest median."""
     return max(speeds, key=lambda name: statistics.median(speeds[name]))
 
 
 def judge(ratio: Spread, goal: float | None) -> str:
-    """One phrase. A goal that some rounds reach and some do not is said to be so."""
+    """The verdict in one phrase, with its own wording where only some rounds reach the goal."""
     if not ratio.called:
         return NOISY
     if goal is None:
@@ -55,9 +54,9 @@ def judge(ratio: Spread, goal: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. Without a ratio, `remark` says what stands in the way. `bandwidth`:
-    the share of the machine's. A goal that was set against another than the best peer is judged by
-    `promised`. `ceiling`: times the best peer, if memory never waited."""
+    """One row of the table. Without a ratio, `remark` gives the reason. `bandwidth`: the share of
+    the machine's. A goal that was set against a peer other than the best is judged by `promised`.
+    `ceiling`: the multiple of the best peer at full memory bandwidth."""
 
     work: str
     model: str
@@ -77,7 +76,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        said = [*self.on_the_goal()]
+        phrases = [*self.on_the_goal()]
         if (
             self.ratio
             and self.ceiling
@@ -85,14 +84,14 @@ class Row:
             and self.ratio.high < self.goal
             and self.ratio.median <= self.ceiling.median < self.goal
         ):
-            said.append(f"the whole bandwidth would give {self.ceiling.median:.2f}×")
+            phrases.append(f"the whole bandwidth would give {self.ceiling.median:.2f}×")
         if (
             self.bandwidth is not None
             and self.bandwidth_goal is not None
             and self.bandwidth.median < self.bandwidth_goal
         ):
-            said.append(f"bandwidth below {self.bandwidth_goal:.0%}")
-        return "; ".join([*said, *([self.remark] if self.remark else [])])
+            phrases.append(f"bandwidth below {self.bandwidth_goal:.0%}")
+        return "; ".join([*phrases, *([self.remark] if self.remark else [])])
 
     def on_the_goal(self) -> list[str]:
         if self.ratio is None:
@@ -114,7 +113,7 @@ class Row:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Row:
-        """A line as it was stored; what is said of it is said anew."""
+        """A row from the stored results; its verdict is computed again."""
         read = {
             name: Spread(**value) if isinstance(value, dict) and name != "others" else value
             for name, value in plain.items()
@@ -137,8 +136,8 @@ def row_of(
     bandwidth_goal: float | None = None,
     remark: str = "",
 ) -> Row:
-    """A line from every round's figures; `speeds` has ours under its own name and the peers under
-    theirs. `against`: whom the goal names, if not the best."""
+    """A row from the figures of all rounds; `speeds` has ours under its own name and the peers
+    under theirs. `against`: the peer that the goal names, if not the best."""
     peers = {name: speeds[name] for name in speeds if name != ours}
     own = Spread.of(speeds[ours])
     share = None if shares is None else Spread.of(shares)
@@ -155,7 +154,7 @@ def row_of(
             remark=nobody,
         )
     best = best_of(peers)
-    named = next((name for name in peers if against and name.startswith(against)), against)
+    goal_peer = next((name for name in peers if against and name.startswith(against)), against)
     ratios = {name: ratio_of(speeds[ours], figures) for name, figures in peers.items()}
     return Row(
         work,
@@ -166,8 +165,8 @@ def row_of(
         peer_speed=Spread.of(peers[best]),
         ratio=ratios[best],
         goal=goal,
-        goal_peer=named if goal is not None and named != best else "",
-        promised=ratios.get(named) if goal is not None and named != best else None,
+        goal_peer=goal_peer if goal is not None and goal_peer != best else "",
+        promised=ratios.get(goal_peer) if goal is not None and goal_peer != best else None,
         bandwidth=share,
         bandwidth_goal=bandwidth_goal,
         ceiling=(

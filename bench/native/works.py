@@ -1,5 +1,5 @@
-"""The works: what a turn of each is asked, how much it makes, and the lines that its rounds
-give."""
+"""The workloads: the request of one turn, the amount of work in it, and the table rows from its
+rounds."""
 
 from __future__ import annotations
 
@@ -28,25 +28,27 @@ SOURCE = 20
 TARGET = 32
 
 
-def drawn(model: Prepared, count: int, seed: int = 0) -> list[int]:
-    """Random ids: the work does not depend on what they mean."""
+def random_ids(model: Prepared, count: int, seed: int = 0) -> list[int]:
+    """Random ids: the cost does not depend on their meaning."""
     chance = random.Random(seed)
     return [chance.randrange(3, model.vocabulary - 1) for _ in range(count)]
 
 
 def turns(work: str, model: Prepared) -> list[tuple[str, dict[str, Any], float]]:
-    """A name, the question, and how much one turn makes: tokens, texts."""
+    """A name, the request, and the amount of work per turn (tokens, texts)."""
     if work == "decode":
-        return [("decode", {"do": "decode", "prompt": drawn(model, PROMPT), "count": NEW}, NEW)]
+        return [
+            ("decode", {"do": "decode", "prompt": random_ids(model, PROMPT), "count": NEW}, NEW)
+        ]
     if work == "prefill":
-        return [("prefill", {"do": "prefill", "prompt": drawn(model, LONG)}, LONG)]
+        return [("prefill", {"do": "prefill", "prompt": random_ids(model, LONG)}, LONG)]
     if work == "streams":
         return [
             (
                 f"{count} streams",
                 {
                     "do": "streams",
-                    "prompts": [drawn(model, PROMPT, seed) for seed in range(count)],
+                    "prompts": [random_ids(model, PROMPT, seed) for seed in range(count)],
                     "count": PROMPT,
                 },
                 1.0 * count * PROMPT,
@@ -62,7 +64,7 @@ def turns(work: str, model: Prepared) -> list[tuple[str, dict[str, Any], float]]
         "count": TARGET,
         "start": json.loads((model.folder / "config.json").read_text())["decoder_start_token_id"],
     }
-    one, eight = ([drawn(model, SOURCE, seed) for seed in range(count)] for count in (1, 8))
+    one, eight = ([random_ids(model, SOURCE, seed) for seed in range(count)] for count in (1, 8))
     greedy = ("translate, one greedy", {**question, "sources": one, "beams": 1}, float(TARGET))
     return [
         greedy,
@@ -79,49 +81,49 @@ def texts(model: Prepared) -> dict[str, Any]:
     import sightline as sl
     from bench.generation import sentences
 
-    said = sentences(TEXTS)
+    lines = sentences(TEXTS)
     loaded = sl.load(model.folder)
-    return {"texts": said, "ids": [loaded.ids(text) for text in said]}
+    return {"texts": lines, "ids": [loaded.ids(text) for text in lines]}
 
 
 def measure(
     contest: Contest, *, rounds: int, threads: int, bandwidth: Bandwidth
 ) -> tuple[list[Row], dict[str, Any], dict[str, str]]:
-    """All lines of one contest, every round's figures, and who could not take part."""
+    """All rows of one contest, the figures of every round, and the contestants that failed."""
     rows = list[Row]()
     also = dict[str, Any]()
     with start_team(contest, threads, form=FORMS[contest.works[0]]) as team:
         for work in contest.works:
             for name, question, amount in turns(work, prepare_model(contest.model)):
-                found = race(
+                rounds_of_work = race(
                     team, question, amount, rounds=rounds, threads=threads, bandwidth=bandwidth
                 )
-                rows += lines(contest, name, team, found)
-                also[f"{contest.model} {contest.precision}, {name}"] = found.plain()
-                team.absent |= found.failed
+                rows += lines(contest, name, team, rounds_of_work)
+                also[f"{contest.model} {contest.precision}, {name}"] = rounds_of_work.plain()
+                team.absent |= rounds_of_work.failed
     return rows, also, team.absent
 
 
-def lines(contest: Contest, work: str, team: Team, found: Rounds) -> list[Row]:
-    """One line for each entry of ours. Lookup is held against what one pass for each token can
-    reach at most."""
+def lines(contest: Contest, work: str, team: Team, rounds: Rounds) -> list[Row]:
+    """One row per entry of ours. Lookup is compared with the upper bound of one forward pass per
+    token."""
     rows = list[Row]()
-    away = team.absent | found.failed
-    peers = {entry.label: figures for entry, figures in found.speeds.items() if entry.who != OURS}
+    away = team.absent | rounds.failed
+    peers = {entry.label: figures for entry, figures in rounds.speeds.items() if entry.who != OURS}
     title = team.model.title + ("" if team.model.real else " (random weights)")
     for entry in (entry for entry in contest.entries if entry.who == OURS):
         goal = goal_of(work, contest.precision, contest.model)
         if entry.label in away:
             rows.append(Row(work, title, entry.label, goal=goal.ratio, remark=away[entry.label]))
             continue
-        share = shares(team, entry, found) if work == "decode" else None
-        if work == "lookup" and found.bandwidth:
+        share = shares(team, entry, rounds) if work == "decode" else None
+        if work == "lookup" and rounds.bandwidth:
             peers = {
-                "one pass a token at full bandwidth": [
-                    read * 1e9 / team.bytes[entry] for read in found.bandwidth
+                "one pass per token at full bandwidth": [
+                    read * 1e9 / team.bytes[entry] for read in rounds.bandwidth
                 ]
             }
-        speeds = {entry.label: found.speeds[entry], **peers}
+        speeds = {entry.label: rounds.speeds[entry], **peers}
         bandwidth = goal.bandwidth if share else None
         row = row_of(
             work,
@@ -135,19 +137,17 @@ def lines(contest: Contest, work: str, team: Team, found: Rounds) -> list[Row]:
         )
         shorter = team.computes.get(row.peer)
         rows.append(
-            replace(row, remark=f"{row.peer} computes in {shorter} unless told otherwise")
-            if shorter
-            else row
+            replace(row, remark=f"{row.peer} computes in {shorter} by default") if shorter else row
         )
     return rows
 
 
-def shares(team: Team, entry: Entry, found: Rounds) -> list[float] | None:
-    """Of the bandwidth measured in the same round: bytes of weights a token reads × tokens per
-    second."""
-    if not found.bandwidth:
+def shares(team: Team, entry: Entry, rounds: Rounds) -> list[float] | None:
+    """The share of the bandwidth measured in the same round: bytes of weights read per token ×
+    tokens per second."""
+    if not rounds.bandwidth:
         return None
     return [
         team.bytes[entry] * speed / 1e9 / read
-        for speed, read in zip(found.speeds[entry], found.bandwidth, strict=True)
+        for speed, read in zip(rounds.speeds[entry], rounds.bandwidth, strict=True)
     ]

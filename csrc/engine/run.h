@@ -44,7 +44,7 @@ struct Run {
         if (step.rows == 1) prefetch_next();
         barrier.wait(worker.count);
     }
-    // With a single row, a thread that waits for the others prefetches the beginning of the next matrix.
+    // With a single row, a thread that waits for the others prefetches the start of the next matrix.
     void prefetch_next() const {
         if (!next_matrix) return;
         const long bytes = next_matrix->tiles * next_matrix->tile_bytes();

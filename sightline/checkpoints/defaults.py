@@ -85,23 +85,23 @@ def _drop_foreign_ids(
 ) -> dict[str, Any]:
     """The keys without ids beyond the vocabulary: transformers writes a class's published ids into
     small copies of the model, too."""
-    kept = dict(keys)
+    remaining = dict(keys)
     for name in names:
-        beyond = [id for id in _flatten_ids(kept.get(name)) if id >= vocab_size]
+        beyond = [id for id in _flatten_ids(remaining.get(name)) if id >= vocab_size]
         if not beyond:
             continue
         source.notes.append(
             f"{file}: {name} {beyond[0]} is not in the vocabulary of {vocab_size}, and is ignored"
         )
-        value: Any = kept.pop(name)
+        value: Any = remaining.pop(name)
         inside = (
             [part for part in value if all(id < vocab_size for id in _flatten_ids(part))]
             if isinstance(value, list)
             else []
         )
         if inside:
-            kept[name] = inside
-    return kept
+            remaining[name] = inside
+    return remaining
 
 
 def _flatten_ids(value: Any) -> list[int]:

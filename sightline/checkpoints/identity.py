@@ -1,5 +1,5 @@
-"""The family, head and configuration of a checkpoint, from config.json and, where that does not
-say, from the tensors."""
+"""The family, head and configuration of a checkpoint, from config.json or, where it lacks them,
+from the tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SUPPORTED = ", ".join(name for name in FAMILIES if name != "sightline")
 
 
 def identify(source: Source, *, strict: bool = False) -> Identity:
-    """The family, head and configuration of a source: worked out once, then kept in
+    """The family, head and configuration of a source: determined once, then stored in
     `source.identity`. Unknown keys of config.json are noted, or refused if `strict`."""
     if source.identity is None:
         source.identity = _work_out_identity(source)
@@ -91,9 +91,9 @@ def source_family(source: Source) -> Family:
 
 def _unknown_family_error(source: Source, kind: Any) -> CheckpointError:
     where = f"{source.where}: model_type {short_repr(kind)}"
-    meant = None if str(kind) in OTHER_ARCHITECTURES else misspelling_of(str(kind), FAMILIES)
-    if meant is not None:
-        return CheckpointError(f"{where} is not known", fix=f"did you mean {meant!r}?")
+    suggestion = None if str(kind) in OTHER_ARCHITECTURES else misspelling_of(str(kind), FAMILIES)
+    if suggestion is not None:
+        return CheckpointError(f"{where} is not known", fix=f"did you mean {suggestion!r}?")
     return CheckpointError(
         f"{where} is an architecture that is not supported",
         expected=f"one of {SUPPORTED}",
@@ -108,13 +108,16 @@ def _guess_family(source: Source) -> Family:
     """Without a `model_type`: the family of the class in `architectures`, or the only one whose
     tensors these are."""
     name = _class_name(source)
-    named = [family for family in FAMILIES.values() if name is not None and name in family.heads]
-    if len(named) == 1:
+    candidates = [
+        family for family in FAMILIES.values() if name is not None and name in family.heads
+    ]
+    if len(candidates) == 1:
         add_note(
             source,
-            f"config.json has no model_type: read as {named[0].name!r}, of which {name} is a class",
+            f"config.json has no model_type: read as {candidates[0].name!r}, of which {name} is a"
+            " class",
         )
-        return named[0]
+        return candidates[0]
     fitting = {} if name is not None else _fitting_families(source)
     if len(fitting) == 1:
         (family,) = fitting.values()
@@ -162,7 +165,7 @@ def source_head(source: Source, family: Family) -> str:
         return _head_of_tensors(source, family)
     if name in family.heads:
         return family.heads[name]
-    meant = misspelling_of(name, family.heads)
+    suggestion = misspelling_of(name, family.heads)
     classes = ", ".join(family.heads)
     raise CheckpointError(
         f"{source.where}: architecture {short_repr(name)} is not a class of {family.name} that is"
@@ -170,8 +173,8 @@ def source_head(source: Source, family: Family) -> str:
         expected=f"one of {classes}",
         fix=(
             "use a checkpoint of one of these classes"
-            if meant is None
-            else f"did you mean {meant!r}?"
+            if suggestion is None
+            else f"did you mean {suggestion!r}?"
         ),
     )
 

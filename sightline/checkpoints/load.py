@@ -1,4 +1,4 @@
-"""Build a Transformer from a source: the family's table says which tensor fills which parameter."""
+"""Build a Transformer from a source: the family's table maps tensors to parameters."""
 
 from __future__ import annotations
 
@@ -87,8 +87,7 @@ def load_weights(
 def _note_choices(
     source: Source, config: ModelConfig, *, stored: set[torch.dtype], held: torch.dtype
 ) -> None:
-    """Note what a user may not expect: weights that were cast, or tied although config.json says
-    otherwise."""
+    """Note what a user may not expect: weights that were cast, or tied in spite of config.json."""
     cast = sorted(str(kind).removeprefix("torch.") for kind in stored - {held})
     if cast:
         source.notes.append(

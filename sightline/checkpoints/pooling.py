@@ -132,9 +132,9 @@ def _read_mode(path: Path) -> tuple[PoolingMode, int]:
     keys = Keys(read_json(path), printable_name(path))
     keys.only("include_prompt", True)
     width = keys.number("word_embedding_dimension", "embedding_dimension")
-    named = keys.raw.get("pooling_mode")
+    setting = keys.raw.get("pooling_mode")
     on = [mode for flag, mode in FLAGS.items() if keys.flag(flag, default=False)]
-    modes = [named] if isinstance(named, str) else named if isinstance(named, list) else on
+    modes = setting if isinstance(setting, list) else [setting] if isinstance(setting, str) else on
     keys.ignore("pooling_mode")
     keys.finish()
     if len(modes) != 1 or modes[0] not in MODES:
@@ -196,8 +196,8 @@ def _default_prompt(folder: Path) -> str:
     if not (folder / name).exists():
         return ""
     keys = Keys(read_json(file_inside(folder, name)), printable_name(folder / name))
-    chosen: Any = keys.raw.get("default_prompt_name")
-    if chosen is None:
+    prompt_name: Any = keys.raw.get("default_prompt_name")
+    if prompt_name is None:
         return ""
     return Keys(keys.table("prompts") or {}, f"{keys.where}: prompts").word(
         keys.word("default_prompt_name")

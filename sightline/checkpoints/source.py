@@ -58,7 +58,7 @@ class Source:
     `keys` is config.json as a dictionary (made from the metadata where the format has none),
     `tensors` are under Hugging Face's names, `tokenizer` is a folder with tokenizer files or a
     `Vocabulary`. `left_out` are the names of the tensors that the user chose to ignore. `identity`
-    is worked out once, by `identity.identify`, and reused by everything that loads the source.
+    is determined once, by `identity.identify`, and reused by everything that loads the source.
     """
 
     where: Path

@@ -166,19 +166,19 @@ def _mismatch_fix(missing: list[str], unexpected: list[str], known: set[str]) ->
     if missing:
         return "the weights and config.json do not belong together: fetch the folder again"
     globs = _ignore_globs(unexpected, known)
-    shell = " ".join(f"--ignore-tensors {shlex.quote(_printable(one))}" for one in globs)
+    shell = " ".join(f"--ignore-tensors {shlex.quote(_printable(name))}" for name in globs)
     return (
         f"leave them out with {shell} (in Python:"
-        f" ignore_tensors={[_printable(one) for one in globs]})"
+        f" ignore_tensors={[_printable(name) for name in globs]})"
     )
 
 
 def _ignore_globs(unexpected: list[str], known: set[str]) -> list[str]:
     """Up to three globs such as `v_head.*` that match unexpected names and no known one."""
-    taken = {name[:end] for name in known for end in _part_ends(name)}
+    prefixes = {name[:end] for name in known for end in _part_ends(name)}
     globs: dict[str, None] = {}
     for name in unexpected:
-        start = next((name[:end] for end in _part_ends(name) if name[:end] not in taken), None)
+        start = next((name[:end] for end in _part_ends(name) if name[:end] not in prefixes), None)
         globs[glob.escape(name) if start is None else f"{glob.escape(start)}*"] = None
     return list(globs)[:3]
 

@@ -3,8 +3,8 @@ user ignores.
 
 module.       DataParallel, DistributedDataParallel
 _orig_mod.    torch.compile, anywhere in a name
-model.        a training class around the whole model, such as Lightning's; the `model.` prefix that
-              most families have is kept
+model.        a training class around the full model, such as Lightning's; the `model.` prefix that
+              most families have stays
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _note_left_out(source: Source, globs: Sequence[str]) -> None:
     if source.left_out:
         names = ", ".join(printable_name(name) for name in source.left_out[:SHOWN])
         more = f" and {len(source.left_out) - SHOWN} more" if len(source.left_out) > SHOWN else ""
-        source.notes.append(f"left out, as ignore_tensors says: {names}{more}")
+        source.notes.append(f"left out because of ignore_tensors: {names}{more}")
     elif globs:
         source.notes.append(
             f"ignore_tensors matches no tensor: {', '.join(map(printable_name, globs))}"

@@ -89,7 +89,7 @@ CANNOT_WRITE = 1
 
 
 def make_app() -> App:
-    """Each command is the function or App of its own name in the module of its own name."""
+    """Each command is the function or App with the command's name, in a module of the same name."""
     app = App(
         name="sightline",
         help="Build, train, run and see Transformers.",
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(app: App, line: list[str]) -> None:
-    """Hand the line to its command."""
+    """Dispatch the command line to its command."""
     name = line[0] if line else "--help"
     known = (*COMMANDS, *OPTIONS, "help", COMPLETION_REQUEST)
     if name not in known:

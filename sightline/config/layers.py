@@ -131,7 +131,7 @@ class AttentionConfig:
 
     @property
     def value_width(self) -> int:
-        """Each head's share of the values: `value_dim`, or `head_dim` where none is given."""
+        """Dimensions of a head's values: `value_dim`, or `head_dim` if that is None."""
         return self.value_dim or self.head_dim
 
 

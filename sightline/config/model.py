@@ -1,4 +1,4 @@
-"""Blocks, stacks, heads, and the whole model."""
+"""Blocks, stacks, heads, and the full model."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class BlockConfig:
     """Attention, then cross-attention if there is any, then feed-forward; each with its residual
     and norm.
 
-    `attention_norm` is another norm around self-attention alone (ModernBERT's first layer has none
-    there); None is `norm`.
+    `attention_norm` is a different norm around self-attention only (ModernBERT's first layer has
+    none there); None is `norm`.
 
     `parallel` adds attention and feed-forward of the same input: `x + attention(norm(x)) +
     feed_forward(norm'(x))`.
@@ -227,7 +227,7 @@ class Pooler:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Classifier:
-    """Logits of classes: `W norm(act(W' x)) + b`, without W' where no activation is given.
+    """Logits of classes: `W norm(act(W' x)) + b`, without W' if there is no activation.
 
     x is each token (`tokens`: tagging, question answering with two labels), the `first` token, the
     `last` real one, or the `mean`.
@@ -269,7 +269,7 @@ ELSEWHERE = {  # what a stack of the model has, by Hugging Face's names and by o
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """A whole Transformer: an encoder (BERT), a decoder (GPT), or both (the 2017 model, T5,
+    """A full Transformer: an encoder (BERT), a decoder (GPT), or both (the 2017 model, T5,
     BART)."""
 
     encoder: StackConfig | None = None
@@ -278,7 +278,7 @@ class ModelConfig:
     share_embeddings: bool = False
 
     def __getattr__(self, name: str) -> Any:
-        """Only called for unknown names: says where Hugging Face's are."""
+        """Only called for unknown names: an error with the place of Hugging Face's attributes."""
         if name in ELSEWHERE:
             stack = "encoder" if self.decoder is None else "decoder"
             raise AttributeError(
@@ -300,7 +300,7 @@ class ModelConfig:
             raise ConfigError(
                 "a causal encoder",
                 expected="causal=False",
-                fix="a causal stack alone is a decoder: ModelConfig(decoder=...)",
+                fix="a single causal stack is a decoder: ModelConfig(decoder=...)",
             )
         if decoder is not None and not decoder.causal:
             raise ConfigError(
@@ -312,10 +312,10 @@ class ModelConfig:
             if stack is None:
                 continue
             crossing = [block.cross_attention is not None for block in stack.blocks]
-            wanted = name == "decoder" and encoder is not None
-            if any(crossing) != wanted or all(crossing) != wanted:
+            needs_cross = name == "decoder" and encoder is not None
+            if any(crossing) != needs_cross or all(crossing) != needs_cross:
                 raise ConfigError(
-                    f"the {name} {'lacks' if wanted else 'has'} cross-attention"
+                    f"the {name} {'lacks' if needs_cross else 'has'} cross-attention"
                     f" {'with' if encoder else 'without'} an encoder beside it",
                     expected=(
                         "cross-attention in every decoder block of an encoder–decoder, and nowhere"
@@ -323,7 +323,7 @@ class ModelConfig:
                     ),
                     fix=(
                         "set cross_attention in the decoder's blocks"
-                        if wanted
+                        if needs_cross
                         else "cross_attention=None"
                     ),
                 )

@@ -18,7 +18,7 @@ Stream = Float[Tensor, "batch time width"]
 
 class Block(nn.Module):
     """x ← x + attention(x);  x ← x + cross_attention(x, memory);  x ← x + feed_forward(x);  norms
-    as `placement` says."""
+    as set by `placement`."""
 
     def __init__(
         self, width: int, config: BlockConfig, *, context_width: int | None = None

@@ -44,7 +44,7 @@ SMOOTH = (
     "gelu",
     "gelu_tanh",
     "silu",
-)  # not ReLU: its gradient needs the output alone, which torch exploits
+)  # not ReLU: its gradient needs only the output, which torch exploits
 
 
 class FeedForward(nn.Module):

@@ -19,7 +19,7 @@ Versions = tuple[tuple[int, int], ...]
 
 
 class LazyTransformer:
-    """Threads that ask at the same time read once. If reading fails, the next call tries again."""
+    """Concurrent threads read once. If reading fails, the next call retries."""
 
     def __init__(self, config: ModelConfig, read: Callable[[], Transformer]) -> None:
         self.config = config

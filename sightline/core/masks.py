@@ -22,9 +22,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Mask:
-    """A predicate over positions. `offset` says, without reading the tensors, that the
-    queries are at positions offset, offset + 1, … and the keys at 0, 1, …, none of them padding. It
-    is None when that is not known."""
+    """A predicate over positions. With an `offset`, the queries are known (without reading the
+    tensors) to be at positions offset, offset + 1, … and the keys at 0, 1, …, none of them padding.
+    None: not known."""
 
     query_at: Int[Tensor, "#batch query"]
     key_at: Int[Tensor, "#batch key"]

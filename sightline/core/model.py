@@ -1,4 +1,4 @@
-"""The whole Transformer: an encoder, a decoder, or both, and a head.
+"""The full Transformer: an encoder, a decoder, or both, and a head.
 
 BERT               tokens → encoder → head
 GPT                tokens → decoder → head

@@ -104,8 +104,8 @@ class Attention(nn.Module):
 
     @property
     def scale(self) -> float:
-        """What q·k is multiplied by: 1/√head_dim unless the configuration says otherwise; cosine
-        carries its own."""
+        """The factor on q·k: 1/√head_dim unless configured otherwise; cosine attention has its own
+        scale."""
         kind = self.config.kind
         if isinstance(kind, Dot):
             return 1 / math.sqrt(self.config.head_dim) if kind.scale is None else kind.scale
@@ -296,7 +296,7 @@ class MultiHeadAttention(Attention):
         where a query may attend to a key: [query, key], or [batch, heads, query, key] with axes of
         size 1 broadcast (`attn_mask` of scaled_dot_product_attention; nn.MultiheadAttention means
         the opposite). A key is attended to where padding, mask, `causal` and window all allow it; a
-        query without any key gets the output layer's bias alone.
+        query without any key gets only the output layer's bias.
         """
         check.multi_head_call(
             x,

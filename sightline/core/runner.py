@@ -1,8 +1,7 @@
 """What runs a model: torch as written in core, torch with packed matrices, or the native
 engine.
 
-Generation and tasks need the methods of `Runner` and nothing else, so a `Transformer` can be given
-to them as it is.
+Generation and tasks need only the methods of `Runner`.
 
 TorchRunner     the transformer, in eval mode
 PackedRunner    the same with its matrices laid out for single tokens; differs by rounding only

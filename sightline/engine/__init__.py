@@ -1,2 +1,2 @@
-"""The native engine: a decoder's whole step in one call. `program` writes a model as operations,
+"""The native engine: a full decode step in one call. `program` lowers a model to operations,
 `matrices` packs its weights, `engine` runs it."""

@@ -19,7 +19,7 @@ BLOCK = 32  # positions
 
 
 class NativeCache(Cache):
-    """Sequences of an engine: one for each row. Rows that begin alike share their memory."""
+    """Sequences of an engine, one per row. Rows with a common prefix share its memory."""
 
     def __init__(self, engine: NativeEngine, layers: int) -> None:
         super().__init__([GrowingStore() for _ in range(layers)])  # they stay empty
@@ -36,33 +36,33 @@ class NativeCache(Cache):
             )
 
     def rows(self, count: int) -> list[int]:
-        """The sequences of so many rows, new ones at first."""
+        """The sequences of `rows` rows, created on the first call."""
         self.check_open()
         if not self.sequences:
             self.sequences = [self.engine.begin() for _ in range(count)]
-        for sequence in self.sequences:  # what a pass left that never ended
+        for sequence in self.sequences:  # left by a pass that was interrupted
             if self.engine.length(sequence) > self.length:
                 self.engine.truncate(sequence, self.length)
         return self.sequences
 
     def hold(self) -> Held:
-        """The first row, for whoever will read its keys: they stay as they are, whatever this cache
-        forgets."""
+        """The first row, for a reader of its keys: they stay unchanged even if this cache is
+        truncated."""
         self.check_open()
-        held = None if self.holder is None else self.holder()
-        if held is None:
-            held = Held(self.engine, self.sequences[0])
-            self.holder = ref(held)
-        return held
+        holder = None if self.holder is None else self.holder()
+        if holder is None:
+            holder = Held(self.engine, self.sequences[0])
+            self.holder = ref(holder)
+        return holder
 
-    def _left(self) -> list[int]:
-        """The rows that are this cache's alone, now that a row which somebody holds is theirs."""
-        held = None if self.holder is None else self.holder()
+    def _release_rows(self) -> list[int]:
+        """Exclusive rows: a row that has a reader is handed over and replaced by a copy."""
+        holder = None if self.holder is None else self.holder()
         self.holder = None
-        if held is None:
+        if holder is None:
             return self.sequences
-        held.owned = True
-        return [sequence for sequence in self.sequences if sequence != held.sequence]
+        holder.owned = True
+        return [sequence for sequence in self.sequences if sequence != holder.sequence]
 
     def truncate(self, length: int) -> None:
         self.check_open()
@@ -74,14 +74,14 @@ class NativeCache(Cache):
 
     def reorder(self, rows: Tensor) -> None:
         self.check_open()
-        kept = [self.engine.copy(self.sequences[row]) for row in rows.tolist()]
+        sequences = [self.engine.copy(self.sequences[row]) for row in rows.tolist()]
         self._leave_rows()
-        self.sequences = kept
-        self.batch = len(kept)
+        self.sequences = sequences
+        self.batch = len(sequences)
 
     def fork(self, length: int) -> NativeCache:
-        """Another that begins with the first tokens of this one. Nothing is copied: both have the
-        same blocks until one goes on."""
+        """Another cache with the first tokens of this one. Copy-on-write: both share the blocks
+        until one of them appends."""
         self.check_open()
         new = NativeCache(self.engine, len(self.stores))
         new.sequences = [self.engine.copy(sequence) for sequence in self.sequences]
@@ -91,12 +91,12 @@ class NativeCache(Cache):
         return new
 
     def _leave_rows(self) -> None:
-        for sequence in self._left():
+        for sequence in self._release_rows():
             self.engine.leave(sequence)
         self.sequences = []
 
     def close(self) -> None:
-        """Give the memory back. What is asked of the cache afterwards is refused."""
+        """Free the memory. A closed cache refuses further use."""
         self._leave_rows()
         self.closed = True
 
@@ -105,7 +105,7 @@ class NativeCache(Cache):
 
     @property
     def bytes(self) -> int:
-        """Memory of all rows; what they share counts for each."""
+        """Memory of all rows; shared blocks count once per row."""
         return len(self.sequences) * -(-self.length // BLOCK) * self.block_bytes
 
 
@@ -119,7 +119,7 @@ def bytes_for(engine: NativeEngine, length: int) -> int:
 
 
 def is_next(tokens: Tensor, cache: NativeCache, config: ModelConfig) -> bool:
-    """One more token of one row, as most calls are: nothing but its id can be wrong, and the engine
-    looks at that."""
+    """Whether this is the most common call, one more token of one row: only its id can be invalid,
+    and the engine checks that."""
     single = cache.batch == 1 and tokens.shape == (1, 1) and tokens.dtype == torch.int64
     return single and config.decoder is not None and cache.length < config.decoder.max_positions

@@ -2,8 +2,8 @@
 read into memory.
 
 CRC-32 detects every error that spans at most 32 bits, so every single flipped bit, and misses other
-damage once in four billion. It guards against damage, not against an attacker: whoever can write
-the data can write its checksums.
+damage once in four billion. It guards against damage, not against an attacker, who could also
+write the checksums.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 encoder = NativeEncoder.of(transformer, "int8")
 hidden = encoder.run(embedded, lengths)              # [tokens, width], sentence after sentence
-hidden, sources = encoder.keep(embedded, lengths)    # also keeps what a decoder's cross-attention
-                                                     # looks at, until it is forgotten
+hidden, sources = encoder.keep(embedded, lengths)    # also stores keys and values for a decoder's
+                                                     # cross-attention, until they are freed
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_ROWS = 2048  # tokens of one call: scratch memory grows with them
 
 
 def encoder_program(transformer: Transformer) -> Program:
-    """The encoder's blocks, from embedded tokens on; then keys and values for each block of a
+    """The encoder's blocks, starting from embedded tokens; then keys and values for each block of a
     decoder."""
     stack = transformer.encoder
     decoder = transformer.decoder
@@ -94,7 +94,7 @@ class NativeEncoder:
         *,
         half_cache: bool | None = None,
     ) -> NativeEncoder:
-        """Its weights, packed now."""
+        """Pack the encoder's weights."""
         if not kernels.available():
             raise InputError(f"the native engine: {kernels.missing}", fix="engine='torch'")
         matrices.check_precision(precision)
@@ -105,21 +105,20 @@ class NativeEncoder:
     def run(
         self, x: Float[Tensor, "tokens width"], lengths: Sequence[int]
     ) -> Float[Tensor, "tokens width"]:
-        """The last hidden states of sentences that stand one after the other."""
-        found = list[Tensor]()
+        """The last hidden states of concatenated sentences."""
+        outputs = list[Tensor]()
         start = 0
         for group in groups(lengths):
             hidden, sequences = self.keep(x[start : start + sum(group)], group)
             self.forget(sequences)
-            found.append(hidden)
+            outputs.append(hidden)
             start += sum(group)
-        return torch.cat(found)
+        return torch.cat(outputs)
 
     def keep(
         self, x: Float[Tensor, "tokens width"], lengths: Sequence[int]
     ) -> tuple[Float[Tensor, "tokens width"], list[int]]:
-        """The same in one call, and a sequence for each sentence, which holds its keys and
-        values."""
+        """The same in one call, and a sequence per sentence with its keys and values."""
         sequences = [self.engine.begin() for _ in lengths]
         try:
             of = torch.tensor(sequences, dtype=torch.int64).repeat_interleave(torch.tensor(lengths))
@@ -134,16 +133,16 @@ class NativeEncoder:
         return hidden, sequences
 
     def forget(self, sequences: Sequence[int]) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for sequence in sequences:
             self.engine.leave(sequence)
 
 
 def groups(lengths: Sequence[int]) -> list[list[int]]:
-    """Sentences for one call each: as many as fit, at least one."""
-    found = list[list[int]]()
+    """Split the sentences into calls: as many as fit, at least one per call."""
+    batches = list[list[int]]()
     for length in lengths:
-        if not found or sum(found[-1]) + length > MOST_ROWS:
-            found.append([])
-        found[-1].append(length)
-    return found
+        if not batches or sum(batches[-1]) + length > MOST_ROWS:
+            batches.append([])
+        batches[-1].append(length)
+    return batches

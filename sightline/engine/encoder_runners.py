@@ -1,11 +1,11 @@
-"""Encoders, and encoders with decoders, that run on the engine.
+"""Runners of encoders and encoder–decoders on the engine.
 
 runner = encoder_runner(transformer, "int8")
 hidden = runner.hidden(tokens, padding=padding)              # padding is not computed: it is 0
 
 runner = pair_runner(transformer, "int8")
 cache = runner.new_cache()
-hidden = runner.hidden(start, source=source, cache=cache)    # the source is read once
+hidden = runner.hidden(start, source=source, cache=cache)    # the source is encoded once
 hidden = runner.hidden(token, cache=cache)                   # beams of one source share its keys
 """
 
@@ -42,16 +42,16 @@ def real_tokens(
     padding: Padding | None,
     types: Tensor | None = None,
 ) -> tuple[Float[Tensor, "tokens width"], list[int], Padding]:
-    """Embedded tokens, row after row without padding; how many each row has; and where they
-    stand."""
+    """Embedded tokens, row after row without padding; the length of each row; and their
+    positions."""
     positions, _ = positions_of(tokens, padding)
     x = stack.embedding(tokens, positions, types)
     real = torch.ones_like(tokens, dtype=torch.bool) if padding is None else ~padding
     return (unit(x) if stack.config.on_sphere else x)[real], real.sum(1).tolist(), real
 
 
-def asks_more(others: dict[str, Any]) -> bool:
-    """Whether something is wanted that the engine has not: a record, documents."""
+def needs_torch(others: dict[str, Any]) -> bool:
+    """Whether the call needs a feature that the engine lacks: recording, documents."""
     return any(
         value is not None and value is not NOTHING
         for name, value in others.items()
@@ -60,7 +60,7 @@ def asks_more(others: dict[str, Any]) -> bool:
 
 
 class EncoderRunner(EngineRunner):
-    """Encoders alone, such as BERT."""
+    """Encoder-only models, such as BERT."""
 
     def __init__(self, weights: LazyTransformer, native: NativeEncoder) -> None:
         super().__init__(weights)
@@ -78,20 +78,20 @@ class EncoderRunner(EngineRunner):
         types: Tensor | None = None,
         **others: Any,
     ) -> Tensor:
-        """The last hidden states; 0 where there is padding. What is recorded, or needs a gradient,
-        is computed by torch."""
+        """The last hidden states; 0 where there is padding. Passes that are recorded or need a
+        gradient run on torch."""
         encoder = self.transformer.encoder
-        if asks_more(others) or encoder is None or torch.is_grad_enabled():
+        if needs_torch(others) or encoder is None or torch.is_grad_enabled():
             return self.transformer.hidden(tokens, padding=padding, types=types, **others)
         check.model_call(self.config, tokens, padding, types, None, None, None, self.device)
         x, lengths, real = real_tokens(encoder, tokens, padding, types)
-        found = torch.zeros(*tokens.shape, encoder.config.width)
-        found[real] = self.native.run(x, [length for length in lengths if length])
-        return found
+        hidden = torch.zeros(*tokens.shape, encoder.config.width)
+        hidden[real] = self.native.run(x, [length for length in lengths if length])
+        return hidden
 
 
 class PairCache(NativeCache):
-    """Rows of a decoder, and the source that each looks at. Rows of one source share it."""
+    """Rows of a decoder, and the source that each attends to. Rows of one source share it."""
 
     def __init__(self, engine: NativeEngine, layers: int, encoder: NativeEncoder) -> None:
         super().__init__(engine, layers)
@@ -101,13 +101,13 @@ class PairCache(NativeCache):
         self.cross = Cache([*self.stores], cross=True).cross
 
     def look_at(self, sources: list[int]) -> None:
-        """From now on, until the cache is closed."""
+        """Set the sources, until the cache is closed."""
         self.sources = sources
         self.kept = sources
         nothing = torch.zeros(1, 1, 0, 1)
         self.cross[0].update(
             KeyValues(nothing, nothing, torch.zeros(1, 0, dtype=torch.long), 0)
-        )  # the engine has what matters
+        )  # the keys and values are in the engine
 
     def reorder(self, rows: Tensor) -> None:
         self.check_open()
@@ -118,7 +118,7 @@ class PairCache(NativeCache):
     def fork(self, length: int) -> NativeCache:
         raise InputError(
             "a cache of an encoder–decoder that is shared",
-            expected="one cache for each source",
+            expected="one cache per source",
             fix="new_cache()",
         )
 
@@ -130,7 +130,7 @@ class PairCache(NativeCache):
 
 
 class PairRunner(EngineRunner):
-    """Encoder–decoders: the encoder reads a source once, the decoder attends to its keys."""
+    """Encoder–decoders: a source is encoded once, the decoder attends to its keys."""
 
     def __init__(
         self, weights: LazyTransformer, native: NativeEncoder, engine: NativeEngine
@@ -158,7 +158,7 @@ class PairRunner(EngineRunner):
         **others: Any,
     ) -> Tensor:
         """The last hidden states of the decoder, before the head."""
-        if not isinstance(cache, PairCache) or asks_more(others) or padding is not None:
+        if not isinstance(cache, PairCache) or needs_torch(others) or padding is not None:
             given = {
                 "padding": padding,
                 "source": source,

@@ -40,7 +40,7 @@ class Rows:
         if not 0 <= self.logits <= len(self.tokens):
             raise InputError(
                 f"logits after {self.logits} of {len(self.tokens)} tokens",
-                expected="at most one for each token",
+                expected="at most one per token",
             )
 
 
@@ -59,15 +59,15 @@ def check_ids(smallest: int, largest: int, most: int) -> None:
 
 
 def repeat_per_token(sequences: Sequence[int], time: int) -> Int[Tensor, " rows"]:
-    """Each sequence once for each of its `time` tokens."""
+    """Each sequence repeated for its `time` tokens."""
     return torch.tensor(sequences, dtype=torch.int64).repeat_interleave(time)
 
 
 class NativeEngine:
     """A packed decoder. `notes`: warnings about rows of weights that packing destroyed.
 
-    A sequence is known by a handle that is never reused: one that was forgotten is refused with an
-    InputError, as is any other reference of a step to something that does not exist."""
+    A sequence is identified by a handle that is never reused: the handle of a freed sequence is
+    refused with an InputError, like any other invalid reference in a step."""
 
     def __init__(self, program: Program, packed: Sequence[Packed], *, half_cache: bool) -> None:
         self.program = program
@@ -91,7 +91,9 @@ class NativeEngine:
         if isinstance(last, Linear) and last.logits:
             self.vocabulary = packed[last.matrix].rows
         self.query_widths = [
-            one.heads * one.head_dim for one in program.operations if isinstance(one, Attend)
+            operation.heads * operation.head_dim
+            for operation in program.operations
+            if isinstance(operation, Attend)
         ]
         self.queries: list[Tensor] = []
         self.lock = new_lock()  # reentrant: garbage collection may free sequences at any time
@@ -119,27 +121,30 @@ class NativeEngine:
     ) -> NativeEngine:
         """Pack the weights of a program."""
         packed = matrices.room(
-            [(precision_of(one, precision), one.rows, one.inputs) for one in program.matrices]
+            [
+                (precision_of(matrix, precision), matrix.rows, matrix.inputs)
+                for matrix in program.matrices
+            ]
         )
         engine = cls(
             program, packed, half_cache=precision != "float32" if half_cache is None else half_cache
         )
-        for number, one in enumerate(program.matrices):
-            weight = one.make().detach().float().contiguous()
-            check_fits(one.name, weight, packed[number].precision)
+        for number, matrix in enumerate(program.matrices):
+            weight = matrix.make().detach().float().contiguous()
+            check_fits(matrix.name, weight, packed[number].precision)
             damage = gguf.pack(engine.engine, number, weight, packed[number])
-            engine.notes += matrices.damage_notes(one.name, packed[number], *damage)
+            engine.notes += matrices.damage_notes(matrix.name, packed[number], *damage)
         return engine
 
     def set_encoder(self, encoder: NativeEngine) -> None:
-        """Let cross-attention read the encoder's cache. Both engines share one lock from now on."""
+        """Let cross-attention read the encoder's cache. Both engines then share one lock."""
         self.engine.set_encoder(encoder.engine)
         self.lock = encoder.lock
 
     @property
     def bytes(self) -> int:
         """Size of the packed weights."""
-        return sum(one.bytes for one in self.packed)
+        return sum(matrix.bytes for matrix in self.packed)
 
     @property
     def cache_bytes(self) -> int:
@@ -163,7 +168,7 @@ class NativeEngine:
             self.engine.free_sequence(sequence)
 
     def leave(self, sequence: int) -> None:
-        """Forget a sequence without blocking: now, or before the next one begins. For `__del__`,
+        """Free a sequence without blocking: now, or before the next one begins. For `__del__`,
         which runs in any thread at any time."""
         self.abandoned.append(sequence)
         if self.lock.acquire(blocking=False):
@@ -188,8 +193,8 @@ class NativeEngine:
         self, rows: Sequence[Rows], *, queries: bool = False, into: Sequence[Tensor | None] = ()
     ) -> Tensor:
         """Logits after the last tokens of each sequence, stacked. With `queries`, `self.queries`
-        holds every layer's rotated q; or they are written `into` given tensors: [rows, heads ·
-        head_dim] for each layer, or None."""
+        holds every layer's rotated q; with `into` they are written into these tensors: [rows, heads
+        · head_dim] per layer, or None."""
         if (
             len(rows) == 1
             and len(rows[0].tokens) == rows[0].logits == 1
@@ -202,14 +207,14 @@ class NativeEngine:
         sequences = list[int]()
         positions = list[int]()
         logit_rows = list[int]()
-        for one in rows:
-            one.check()
-            start = self.length(one.sequence)
+        for row in rows:
+            row.check()
+            start = self.length(row.sequence)
             first = len(tokens)
-            tokens += one.tokens
-            sequences += [one.sequence] * len(one.tokens)
-            positions += range(start, start + len(one.tokens))
-            logit_rows += range(first + len(one.tokens) - one.logits, first + len(one.tokens))
+            tokens += row.tokens
+            sequences += [row.sequence] * len(row.tokens)
+            positions += range(start, start + len(row.tokens))
+            logit_rows += range(first + len(row.tokens) - row.logits, first + len(row.tokens))
         check_ids(min(tokens, default=0), max(tokens, default=0), self.packed[0].rows)
         logits = torch.empty(len(logit_rows), self.vocabulary)
         self.queries = (
@@ -244,14 +249,14 @@ class NativeEngine:
         start: Float[Tensor, "batch time width"] | None = None,
         first: int = 0,
     ) -> Float[Tensor, "batch time width"]:
-        """The last hidden states of one row of tokens for each sequence, before the head.
-        `sources`: the encoder's sequences that they attend to; `queries`: as `into` of `run`;
-        `start` and `first`: the residual stream and the operation to start with."""
+        """The last hidden states of one row of tokens per sequence, before the head. `sources`: the
+        encoder's sequences that they attend to; `queries`: as `into` of `run`; `start` and `first`:
+        the residual stream and the operation to start with."""
         batch, time = tokens.shape
         if len(sequences) != batch or len(sources) not in (0, batch):
             raise InputError(
                 f"{len(sequences)} sequences and {len(sources)} sources for {batch} rows of tokens",
-                expected="one for each row",
+                expected="one per row",
             )
         if tokens.numel():
             check_ids(int(tokens.min()), int(tokens.max()), self.packed[0].rows)

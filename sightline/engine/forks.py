@@ -1,6 +1,6 @@
-"""Locks that are free in a child of fork, and guard what is whole there.
+"""Locks that are free in a forked child, with the state that they guard consistent.
 
-A fork waits until every such lock is free, so no child is born in the middle of a step. A thread
+A fork waits until every such lock is free, so no child is created in the middle of a step. A thread
 may hold only one of them at a time: otherwise the fork could wait for a thread that waits for the
 fork.
 """
@@ -16,7 +16,7 @@ _forking = threading.local()
 
 
 def new_lock() -> threading.RLock:
-    """A lock that its thread may take again."""
+    """A reentrant lock."""
     lock = threading.RLock()
     number = id(lock)
     _known[number] = weakref.ref(lock, lambda _: _known.pop(number, None))
@@ -24,10 +24,10 @@ def new_lock() -> threading.RLock:
 
 
 def _hold_all() -> None:
-    held = [lock for known in list(_known.values()) if (lock := known()) is not None]
-    for lock in held:
+    locks = [lock for known in list(_known.values()) if (lock := known()) is not None]
+    for lock in locks:
         lock.acquire()
-    _forking.held = held
+    _forking.held = locks
 
 
 def _release_all() -> None:

@@ -1,9 +1,9 @@
-"""Weights that are whole numbers already, as GGUF's Q8_0, Q5_0, Q4_0 and Q4_1 are, keep them: they
-are packed again, not quantised again.
+"""Weights that are already quantized, as GGUF's Q8_0, Q5_0, Q4_0 and Q4_1 are, keep their integers:
+they are repacked, not requantized.
 
-A group of 32 inputs is such when W = scale · q (+ minimum), to the bit, with float16 scales and
-whole numbers q that the precision has room for. Its largest number is then scale · m for a small m,
-or the distance between its ends scale · n: every m or n is tried, and no other group passes.
+A group of 32 inputs qualifies if W = scale · q (+ minimum) bit for bit, with float16 scales and
+integers q in the range of the precision. Its largest number is then scale · m for a small m, or the
+distance between its ends scale · n: every m or n is tried, and no other group passes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from sightline.engine.matrices import GROUP, TILE, Packed, Precision
 
-# What the largest number of a group may be, the usual first: Q8_0's, Q5_0's, Q4_0's. With 8 bits
-# its sign does not matter.
+# Possible values of a group's largest integer, the common ones first: Q8_0's, Q5_0's, Q4_0's. With
+# 8 bits its sign does not matter.
 LARGEST: dict[str, tuple[tuple[int, ...], ...]] = {
     "int8_groups": ((127,), (16,), (8,), tuple(range(126, 0, -1))),
     "int4": ((-8,), (7, 6, 5, 4, 3, 2, 1)),
@@ -40,13 +40,13 @@ SENSITIVE = (  # at 8 bits with int4, too
 SAMPLE, SHARE = (
     64,
     1 / 16,
-)  # rows that are looked at first; whole numbers in fewer groups of them are chance
+)  # rows that are tried first; with fewer groups of integers among them, those are chance
 AT_ONCE = 1 << 18  # numbers
 
 
 def pack(engine: Any, number: int, weight: Tensor, into: Packed) -> tuple[int, int]:
-    """Pack a float32 matrix [rows, inputs], keeping groups that are integers times a scale already.
-    Gives the rows that this destroyed."""
+    """Pack a float32 matrix [rows, inputs]; groups that are already integers times a scale are kept
+    exactly. Returns the rows that packing destroyed."""
     scales = scales_of(weight, into.precision)
     damage = (0, -1)
     if scales is None or bool(scales.isnan().any()):
@@ -58,17 +58,17 @@ def pack(engine: Any, number: int, weight: Tensor, into: Packed) -> tuple[int, i
 
 def scales_of(weight: Tensor, precision: Precision) -> Tensor | None:
     """The scale of each group (int4_min: and its minimum), [rows, groups, 1 or 2] in float16, NaN
-    where it is no whole numbers; None if hardly any is."""
+    for groups without integers; None if hardly any group has them."""
     if precision not in HELD:
         return None
-    sample = found_in(weight[:: max(1, len(weight) // SAMPLE)], precision)[..., 0]
+    sample = scales_in(weight[:: max(1, len(weight) // SAMPLE)], precision)[..., 0]
     some = int((sample != 0).sum())
     if some - int(sample.isnan().sum()) <= SHARE * some:
         return None
-    return torch.cat([found_in(part, precision) for part in weight.split(rows_at_once(weight))])
+    return torch.cat([scales_in(part, precision) for part in weight.split(rows_at_once(weight))])
 
 
-def found_in(weight: Tensor, precision: Precision) -> Tensor:
+def scales_in(weight: Tensor, precision: Precision) -> Tensor:
     """Scales of some rows."""
     groups = grouped(weight)
     return (
@@ -79,7 +79,7 @@ def found_in(weight: Tensor, precision: Precision) -> Tensor:
 
 
 def rows_at_once(weight: Tensor) -> int:
-    """Whole pairs of tiles that the processor's cache has room for."""
+    """The number of rows (in pairs of tiles) that fit into the processor's cache."""
     return max(1, AT_ONCE // weight.shape[1] // (2 * TILE)) * 2 * TILE
 
 
@@ -89,20 +89,20 @@ def grouped(weight: Tensor) -> Tensor:
 
 
 def group_scales(groups: Tensor, largest: Sequence[Sequence[int]]) -> Tensor:
-    """The first scale that makes whole numbers of a group, for each; 0 for zeros, NaN where there
-    is none."""
+    """For each group the first scale that gives integers; 0 for a group of zeros, NaN if there is
+    none."""
     rows = groups.reshape(-1, GROUP)
     edge = rows.gather(1, rows.abs().argmax(1, keepdim=True))[:, 0]
-    found = torch.where(edge == 0, 0.0, torch.nan).half()
+    scales = torch.where(edge == 0, 0.0, torch.nan).half()
     for tried in largest:
-        left = found.isnan().nonzero()[:, 0]
+        left = scales.isnan().nonzero()[:, 0]
         which, scale = scales_that_fit(rows[left], edge[left], torch.tensor(tried))
-        found[left[which]] = scale
-    return found.view(groups.shape[:2])
+        scales[left[which]] = scale
+    return scales.view(groups.shape[:2])
 
 
 def scales_that_fit(rows: Tensor, edge: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows are whole numbers if their edge is one of `largest`, and the scale of each, in
+    """Which rows are integers if their edge is one of `largest`, and the scale of each, in
     float16."""
     scales = torch.where(largest < 0, edge[:, None], edge[:, None].abs()) / largest
     which, tried = (scales.half() == scales).nonzero(as_tuple=True)
@@ -121,31 +121,31 @@ def group_lines(groups: Tensor) -> Tensor:
     where there are none."""
     rows = groups.reshape(-1, GROUP)
     low, high = rows.aminmax(dim=1)
-    found = torch.stack(
+    lines = torch.stack(
         (torch.where(low == high, 0.0, torch.nan), low), dim=1
     ).half()  # one number only: the minimum
-    found[(low == high) & (found[:, 1].float() != low)] = torch.nan
-    lost = 2.0**-22 * torch.maximum(low.abs(), high.abs())  # by rounding the ends
+    lines[(low == high) & (lines[:, 1].float() != low)] = torch.nan
+    rounding = 2.0**-22 * torch.maximum(low.abs(), high.abs())  # by rounding the ends
     for span in range(15, 0, -1):
-        left = found[:, 0].isnan().nonzero()[:, 0]
+        left = lines[:, 0].isnan().nonzero()[:, 0]
         scale = ((high - low)[left] / span).half()
-        near = ((scale.float() * span - (high - low)[left]).abs() <= lost[left]) & (scale > 0)
+        near = ((scale.float() * span - (high - low)[left]).abs() <= rounding[left]) & (scale > 0)
         left = left[near]
         scale = scale[near]
-        for first in range(16 - span):  # what q the smallest number has
+        for first in range(16 - span):  # the q of the smallest number
             minimum = (low[left] - scale.float() * first).half()
             numbers = ((rows[left] - minimum.float()[:, None]) / scale.float()[:, None]).round()
             fits = (numbers * scale.float()[:, None] + minimum.float()[:, None] == rows[left]).all(
                 1
             )
-            found[left[fits]] = torch.stack((scale, minimum), dim=1)[fits]
+            lines[left[fits]] = torch.stack((scale, minimum), dim=1)[fits]
             left = left[~fits]
             scale = scale[~fits]
-    return found.view(*groups.shape[:2], 2)
+    return lines.view(*groups.shape[:2], 2)
 
 
 def write(weight: Tensor, scales: Tensor, into: Packed) -> None:
-    """Put the groups that have a scale in their places."""
+    """Write the groups that have a scale to their positions."""
     step = rows_at_once(weight)
     end = into.tiles * TILE
     for first in range(0, end, step):
@@ -158,13 +158,13 @@ def write(weight: Tensor, scales: Tensor, into: Packed) -> None:
 
 
 def write_rows(groups: Tensor, scales: Tensor, into: Packed, first: int) -> None:
-    """Rows from `first` on, whole pairs of tiles of them."""
-    kept, (data, places) = ~scales[..., 0].isnan(), places_of(into, first, len(groups))
+    """Write rows from `first` on, in pairs of tiles."""
+    has_scale, (data, places) = ~scales[..., 0].isnan(), places_of(into, first, len(groups))
     scale = scales[..., :1].float()
     minimum = scales[..., 1:].float().sum(-1, keepdim=True)
     numbers = (
         ((groups - minimum) / scale).nan_to_num(0.0, 0.0, 0.0).round().to(torch.int8)
-    )  # 0 / 0 where all is one number
+    )  # 0 / 0 where all values are equal
     if into.precision in ("int4", "int4_min"):
         halves = (
             (numbers + (8 if into.precision == "int4" else 0))
@@ -173,13 +173,13 @@ def write_rows(groups: Tensor, scales: Tensor, into: Packed, first: int) -> None
         )
         numbers = halves[..., 0, :] | halves[..., 1, :] << 4
     in_tiles = numbers.view(torch.uint8).reshape(data.shape)
-    mask = kept.view(places.shape[:-1])
+    mask = has_scale.view(places.shape[:-1])
     data.copy_(torch.where(mask[..., None, None], in_tiles, data))
     places.copy_(torch.where(mask[..., None], scales.view(places.shape), places))
 
 
 def places_of(into: Packed, first: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Where rows stand: their bytes [pair, 2, 8, group, vectors, 4] and their scales [pair, 2, 8,
+    """Views of the rows: their bytes [pair, 2, 8, group, vectors, 4] and their scales [pair, 2, 8,
     group, 1 or 2]."""
     pairs = into.tiles // 2
     groups = into.depth // GROUP
@@ -198,18 +198,18 @@ def places_of(into: Packed, first: int, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def four_bits(kinds: Mapping[str, str]) -> Precision:
-    """The form of int4 that keeps more of a file's matrices."""
-    held = Counter(kind for name, kind in kinds.items() if not name.endswith(SENSITIVE))
-    return "int4_min" if held["Q4_1"] > held["Q4_0"] else "int4"
+    """The variant of int4 that preserves more of a file's matrices exactly."""
+    counts = Counter(kind for name, kind in kinds.items() if not name.endswith(SENSITIVE))
+    return "int4_min" if counts["Q4_1"] > counts["Q4_0"] else "int4"
 
 
 def notes(kinds: Mapping[str, str], precision: Precision) -> list[str]:
-    """What becomes of a file's quantised matrices (name → GGUF's type) in a precision, in a line;
-    nothing if it has none."""
+    """One line on how a file's quantized matrices (name → GGUF's type) are packed in a precision;
+    empty if it has none."""
     whole = {name: kind for name, kind in kinds.items() if kind not in PLAIN}
     if not whole or precision.startswith("float"):
         return []
-    kept = Counter[str]()
+    preserved = Counter[str]()
     again = Counter[str]()
     for name, kind in whole.items():
         form = (
@@ -217,12 +217,12 @@ def notes(kinds: Mapping[str, str], precision: Precision) -> list[str]:
             if precision in ("int4", "int4_min") and name.endswith(SENSITIVE)
             else precision
         )
-        (kept if kind in HELD.get(form, ()) else again)[kind] += 1
-    said = [
-        f"{listed(kept)} kept as the file has them" if kept else "",
-        f"{listed(again)} quantised again" if again else "",
+        (preserved if kind in HELD.get(form, ()) else again)[kind] += 1
+    parts = [
+        f"{listed(preserved)} kept as the file has them" if preserved else "",
+        f"{listed(again)} requantized" if again else "",
     ]
-    return [f"{precision}: {'; '.join(part for part in said if part)}"]
+    return [f"{precision}: {'; '.join(part for part in parts if part)}"]
 
 
 def listed(counts: Counter[str]) -> str:

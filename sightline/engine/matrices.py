@@ -53,7 +53,7 @@ class Packed:
 
     @property
     def read_bytes(self) -> int:
-        """What a single token reads: of int8, the groups' sums are for many."""
+        """Bytes read for a single token; int8's group sums are read for many tokens only."""
         return self.data.numel() + (
             4 * TILE * self.tiles if self.precision == "int8" else self.scales.numel()
         )
@@ -93,15 +93,15 @@ def check_fits(name: str, weight: Tensor, precision: Precision) -> None:
 
 
 def damage_notes(name: str, matrix: Packed, rows: int, first: int) -> list[str]:
-    """A warning about rows that packing destroyed: more than nine in ten of their weights are off
-    by more than half of their own size."""
+    """A warning about rows that packing destroyed: more than nine in ten of their weights have a
+    relative error above one half."""
     if not rows:
         return []
     which = (
         f"row {first}" if rows == 1 else f"{rows:,} of {matrix.rows:,} rows (the first is {first})"
     )
     return [
-        f"warning: {name}, {which}: the largest numbers leave the others no room in"
+        f"warning: {name}, {which}: outliers leave no resolution for the other weights in"
         f" {matrix.precision}; use dtype='float32'"
     ]
 
@@ -115,25 +115,27 @@ def sizes(precision: Precision, rows: int, inputs: int) -> tuple[int, int]:
     return tiles * native.tile_bytes(kind, depth), tiles * native.scale_bytes(kind, depth)
 
 
-def room(wanted: Sequence[tuple[Precision, int, int]]) -> list[Packed]:
-    """Memory for matrices (precision, rows, inputs): one after the other in large pages, in the
-    order in which they are read."""
-    memory = torch.empty(total(wanted) + PAGE + BEYOND, dtype=torch.uint8)
+def room(specifications: Sequence[tuple[Precision, int, int]]) -> list[Packed]:
+    """Memory for matrices (precision, rows, inputs): contiguous in huge pages, in the order in
+    which they are read."""
+    memory = torch.empty(total(specifications) + PAGE + BEYOND, dtype=torch.uint8)
     start = -memory.data_ptr() % PAGE
     kernels.ready().use_huge_pages(memory[start:])
-    return lay_out(wanted, memory[start:])
+    return lay_out(specifications, memory[start:])
 
 
-def total(wanted: Sequence[tuple[Precision, int, int]]) -> int:
-    """Bytes of matrices that lie one after the other."""
-    return sum(rounded(size, LINE) for one in wanted for size in sizes(*one))
+def total(specifications: Sequence[tuple[Precision, int, int]]) -> int:
+    """Bytes of contiguous matrices."""
+    return sum(
+        rounded(size, LINE) for specification in specifications for size in sizes(*specification)
+    )
 
 
-def lay_out(wanted: Sequence[tuple[Precision, int, int]], memory: Tensor) -> list[Packed]:
-    """Matrices in given memory, from its beginning."""
+def lay_out(specifications: Sequence[tuple[Precision, int, int]], memory: Tensor) -> list[Packed]:
+    """Matrices in this memory, from its start."""
     packed = list[Packed]()
     start = 0
-    for precision, rows, inputs in wanted:
+    for precision, rows, inputs in specifications:
         data, scales = (rounded(size, LINE) for size in sizes(precision, rows, inputs))
         middle = start + data
         end = start + data + scales
@@ -143,7 +145,7 @@ def lay_out(wanted: Sequence[tuple[Precision, int, int]], memory: Tensor) -> lis
 
 
 def span(packed: Sequence[Packed]) -> Tensor:
-    """The memory of matrices that were laid out together."""
+    """The memory of matrices that were allocated together."""
     first = packed[0].data
     last = packed[-1].scales
     assert first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()

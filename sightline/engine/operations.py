@@ -1,8 +1,7 @@
-"""The operations of a program as typed values, one class for each kind.
-
-They are what C++ has in csrc/engine/operations.h, field by field; a tensor is a number in the
-program's list of small tensors, so that operations can be compared and stored. `to_native` makes
-the object that the engine takes.
+"""The operations of a program as typed values, one class per kind. They mirror C++'s
+csrc/engine/operations.h, field by field; a tensor is a number in the program's list of small
+tensors, so that operations can be compared and stored. `to_native` makes the object that the engine
+takes.
 """
 
 from __future__ import annotations
@@ -161,7 +160,9 @@ def to_native(operation: Operation, tensors: Sequence[Tensor]) -> Any:
         return make(value) if isinstance(value, (Norm, HeadTransform)) else value
 
     def make(part: Operation | Norm | HeadTransform) -> Any:
-        values = {one.name: convert(getattr(part, one.name), one.name) for one in fields(part)}
+        values = {
+            entry.name: convert(getattr(part, entry.name), entry.name) for entry in fields(part)
+        }
         return getattr(native, type(part).__name__)(**values)
 
     return make(operation)

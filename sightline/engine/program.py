@@ -1,4 +1,4 @@
-"""A Transformer as a program of the engine's operations, one for each line of its mathematics.
+"""A Transformer as a program of the engine's operations, one per line of its mathematics.
 
     x ← embed(token)
     each block:   qkv ← W norm(x);   mixed ← attend(qkv);   x ← x + W_O mixed;
@@ -128,7 +128,7 @@ class Program:
 
 
 def program_of(transformer: Transformer) -> Program:
-    """A decoder alone with a language head."""
+    """The program of a decoder-only model with a language head."""
     if transformer.encoder is not None:
         raise InputError(
             "the native engine for a model that is no decoder with a language head",
@@ -252,8 +252,8 @@ def add_parallel_block(program: Program, stack: Stack, n: int, block: ParallelBl
 
 
 def add_sequential_block(program: Program, stack: Stack, n: int, block: Block) -> None:
-    """Sublayers one after the other. One with a norm inside its residual writes to the side first,
-    the others add to the stream directly."""
+    """Sequential sublayers. One with a norm inside its residual writes to a side buffer first, the
+    others add to the stream directly."""
     width = stack.config.width
     for residual, sublayer in (
         (block.attention_residual, "attention"),
@@ -412,7 +412,7 @@ def with_distance_bias(
 
 
 def head_transform(program: Program, layer: Attention) -> HeadTransform:
-    """What is done with q and k before their product."""
+    """The transformation of q and k before their product."""
     form = layer.config
     transform = HeadTransform()
     if isinstance(layer.query_norm, PerHeadNorm) and isinstance(layer.key_norm, PerHeadNorm):

@@ -1,9 +1,8 @@
-"""Whether a program that was read from a file can be run: the engine addresses memory by its
-numbers and checks none of them itself.
+"""Validates a program that was read from a file: the engine addresses memory by its numbers and
+checks none of them itself.
 
-Every value has the type that the engine casts it to, every index points into what is there, every
-tensor has exactly the numbers that its operation reads, and the sizes are those of the model's
-configuration.
+Every value has the type that the engine casts it to, every index is in range, every tensor has
+exactly the elements that its operation reads, and the sizes are those of the model's configuration.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ FIELDS = {
 
 
 def check_program(program: StoredProgram, stack: StackConfig) -> None:
-    """ValueError, which says what is wrong, unless the program is one of a decoder with this
+    """Raise a ValueError with the reason unless the program is valid for a decoder of this
     configuration."""
     attention = [stack.block(n).attention for n in range(stack.layers)]
     require(
@@ -82,9 +81,13 @@ def check_program(program: StoredProgram, stack: StackConfig) -> None:
     _check_sizes(program, stack)
     operations: Any = program.operations
     require(isinstance(operations, list) and len(operations) > 0, "there are no operations")
-    require(all(isinstance(one, dict) for one in operations), "an operation is not an object")
+    require(
+        all(isinstance(operation, dict) for operation in operations),
+        "an operation is not an object",
+    )
     checks = [
-        OperationCheck(program, stack, number, one) for number, one in enumerate(program.operations)
+        OperationCheck(program, stack, number, operation)
+        for number, operation in enumerate(program.operations)
     ]
     for check in checks:
         check.run()
@@ -106,7 +109,7 @@ def _check_sizes(program: StoredProgram, stack: StackConfig) -> None:
         (matrices[0].rows, matrices[0].inputs) == (stack.embedding.vocab_size, stack.width),
         "the embedding is not the model's",
     )
-    widest = max(max(one.rows, one.inputs) for one in matrices)
+    widest = max(max(matrix.rows, matrix.inputs) for matrix in matrices)
     widths: Any = program.widths
     require(isinstance(widths, list) and len(widths) == 5, "the buffers are not five")
     require(
@@ -117,7 +120,7 @@ def _check_sizes(program: StoredProgram, stack: StackConfig) -> None:
 
 
 class OperationCheck:
-    """One operation against the program that it is part of."""
+    """Checks one operation against the program that contains it."""
 
     def __init__(
         self, program: StoredProgram, stack: StackConfig, number: int, fields: Mapping[str, Any]
@@ -222,7 +225,7 @@ class OperationCheck:
         require(holds, f"operation {self.number}: {otherwise}")
 
     def integer(self, name: str, least: int, most: int, *, required: bool = False) -> int:
-        """A field between two bounds; 0 where the engine's default may stand."""
+        """A field between two bounds; 0 where it may select the engine's default."""
         if name not in self.fields and not required and name != "kind":
             return 0
         value = self.fields.get(name)
@@ -259,21 +262,22 @@ class OperationCheck:
             and 0 <= value.number < len(self.program.tensors)
         )
         self.require(there, f"the tensor {name!r} is missing")
-        held = self.program.tensors[value.number].numel()
+        elements = self.program.tensors[value.number].numel()
         self.require(
-            held == count, f"the tensor {name!r} has {held:,} numbers and should have {count:,}"
+            elements == count,
+            f"the tensor {name!r} has {elements:,} elements and should have {count:,}",
         )
 
     def norm(self, name: str, width: int) -> None:
         if name not in self.fields:
             return
-        said = self.fields[name]
+        fields = self.fields[name]
         self.require(
-            isinstance(said, dict) and said.keys() <= {"kind", "epsilon", "gain", "bias"},
+            isinstance(fields, dict) and fields.keys() <= {"kind", "epsilon", "gain", "bias"},
             f"{name!r} is not a norm",
         )
-        kind = said.get("kind")
-        epsilon = said.get("epsilon", 0.0)
+        kind = fields.get("kind")
+        epsilon = fields.get("epsilon", 0.0)
         self.require(
             type(kind) is int and 0 <= kind < len(NORMS), f"{name!r} is of an unknown kind"
         )
@@ -282,4 +286,4 @@ class OperationCheck:
             f"the epsilon of {name!r} is not a number",
         )
         for part in ("gain", "bias"):
-            self.tensor(part, width, said)
+            self.tensor(part, width, fields)

@@ -1,8 +1,7 @@
-"""A program as the packed file has it: operations as objects with the key `kind` and only the
-fields that differ from their default, small tensors as `{"kept": number}`.
-
-The names and the numbers of kinds, norms and activations are those of format 2 and stay, whatever
-the classes of `operations` call them.
+"""A program as JSON in the packed file: operations as objects with the key `kind` and only the
+fields that differ from their default, small tensors as `{"kept": number}`. The names and the
+numbers of kinds, norms and activations are those of format 2 and are fixed, independent of the
+class names in `operations`.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ KEYS: dict[type, dict[str, str]] = {  # our name of a field → the file's, wher
 
 @dataclass(slots=True)
 class StoredProgram:
-    """A program with its operations as the file has them; nothing is checked yet."""
+    """A program with its operations in the file's JSON form; nothing is checked yet."""
 
     widths: list[int]
     kv_heads: list[int]
@@ -80,20 +79,24 @@ class StoredProgram:
             self.kv_heads,
             self.dims,
             self.max_positions,
-            [decode_operation(one) for one in self.operations],
+            [decode_operation(operation) for operation in self.operations],
             self.matrices,
             self.tensors,
             self.cross_from,
         )
 
 
-FIELDS = tuple(one.name for one in fields(StoredProgram) if one.name not in ("matrices", "tensors"))
+FIELDS = tuple(
+    entry.name for entry in fields(StoredProgram) if entry.name not in ("matrices", "tensors")
+)
 
 
 def encode_program(program: Program) -> dict[str, Any]:
     """A program as JSON values, without its matrices and tensors."""
     values = {name: getattr(program, name) for name in FIELDS}
-    values["operations"] = [encode_operation(one, program.tensors) for one in program.operations]
+    values["operations"] = [
+        encode_operation(operation, program.tensors) for operation in program.operations
+    ]
     return values
 
 
@@ -109,9 +112,9 @@ def decode_refs(value: Any) -> Any:
         entries = cast(dict[str, Any], value)
         if entries.keys() == {"kept"}:
             return TensorRef(entries["kept"])
-        return {name: decode_refs(one) for name, one in entries.items()}
+        return {name: decode_refs(item) for name, item in entries.items()}
     if isinstance(value, list):
-        return [decode_refs(one) for one in cast(list[Any], value)]
+        return [decode_refs(item) for item in cast(list[Any], value)]
     return value
 
 
@@ -127,13 +130,13 @@ def encode_operation(operation: Operation, tensors: Sequence[Tensor]) -> dict[st
 
 def encode_fields(part: Operation | Norm | HeadTransform) -> dict[str, Any]:
     values = dict[str, Any]()
-    for one in fields(part):
-        value = getattr(part, one.name)
-        key = KEYS[type(part)].get(one.name, one.name)
+    for entry in fields(part):
+        value = getattr(part, entry.name)
+        key = KEYS[type(part)].get(entry.name, entry.name)
         if isinstance(value, HeadTransform):
             values |= encode_fields(value)
-        elif value != one.default:
-            values[key] = encode_value(value, one.name)
+        elif value != entry.default:
+            values[key] = encode_value(value, entry.name)
     return values
 
 
@@ -158,14 +161,14 @@ def decode_operation(values: Mapping[str, Any]) -> Operation:
 
 def decode_fields(kind: type, values: Mapping[str, Any]) -> Any:
     arguments = dict[str, Any]()
-    for one in fields(kind):
-        key = KEYS[kind].get(one.name, one.name)
-        if one.name == "transform":
+    for entry in fields(kind):
+        key = KEYS[kind].get(entry.name, entry.name)
+        if entry.name == "transform":
             arguments["transform"] = decode_fields(HeadTransform, values)
         elif key in values:
-            arguments[one.name] = decode_value(values[key], one.name)
-        elif one.default is MISSING:
-            arguments[one.name] = 0
+            arguments[entry.name] = decode_value(values[key], entry.name)
+        elif entry.default is MISSING:
+            arguments[entry.name] = 0
     return kind(**arguments)
 
 

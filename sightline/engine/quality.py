@@ -1,13 +1,13 @@
-"""What a precision costs: the engine against the core in float32, on the same text.
+"""The quality cost of a precision: the engine against the core in float32, on the same text.
 
     perplexity  =  exp(−mean log q(y))      of the actual next tokens y, for float32's p and the
                                             precision's q
     divergence  =  mean Σ p log(p / q)      KL(p ‖ q) per token, in nats
-    agreement   =  how often both find the same token likeliest
+    agreement   =  how often both have the same most likely token
     matrix      :  ‖W − Ŵ‖ / ‖W‖            of each packed matrix
     block       :  mean ‖h − ĥ‖ / ‖h‖       of the hidden states after each block, over tokens
 
-found = report(model, text, precisions=["int8", "int4"])
+quality = report(model, text, precisions=["int8", "int4"])
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sightline.record import Recorder
 from sightline.text.tokenizer import Tokenizer
 
 SMALLER: tuple[Precision, ...] = ("float16", "int8", "int8_groups", "int4", "int4_min")
-LIMIT = 4096  # tokens of the text that are read
+LIMIT = 4096  # tokens of the text that are evaluated
 CHUNK = 64  # tokens whose logits are in memory at once, twice
 LOOKED_AT = 128  # tokens whose hidden states are compared after each block
 UNPACKED = 1024  # rows
@@ -63,7 +63,7 @@ class MatrixError:
 @dataclass(frozen=True, slots=True)
 class Quality:
     """One precision: bytes of the packed weights, and how far it is from float32. `blocks` has one
-    error for each block, the last after the final norm; `looked_at` says of how many tokens."""
+    error per block, the last after the final norm; `looked_at` is the number of tokens compared."""
 
     precision: Precision
     bytes: int
@@ -80,8 +80,8 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What core makes of the text: for each window its tokens, the tokens that come, and the last
-    hidden states."""
+    """The reference from core: for each window its tokens, the next tokens, and the last hidden
+    states."""
 
     transformer: Transformer
     windows: list[list[int]]
@@ -102,10 +102,10 @@ def report(
     limit: int = LIMIT,
     progress: Progress | None = None,
 ) -> list[Quality]:
-    """Measure precisions on a text (or token ids), read in whole windows of the context, `limit`
-    tokens at most.
+    """Measure precisions on a text (or token ids), in full windows of the context, at most `limit`
+    tokens.
 
-    `progress(what, done, total)` is told of every step.
+    `progress(what, done, total)` is called at every step.
     """
     return list(reports(model, text, precisions=precisions, limit=limit, progress=progress))
 
@@ -118,13 +118,13 @@ def reports(
     limit: int = LIMIT,
     progress: Progress | None = None,
 ) -> Iterator[Quality]:
-    """The same, one precision after the other as they are measured."""
-    wanted: list[Precision] = [check_precision(name) for name in precisions]
+    """The same as an iterator, one precision at a time as it is measured."""
+    requested: list[Precision] = [check_precision(name) for name in precisions]
     tell = progress or nothing
     transformer = checked(model.running)
     windows, coming = windows_of(transformer, ids_of(model, text), limit=limit)
     truth = truth_of(transformer, windows, coming, tell)
-    for precision in wanted:
+    for precision in requested:
         yield quality(truth, precision, tell)
 
 
@@ -140,7 +140,7 @@ def checked(transformer: Transformer) -> Transformer:
         or not isinstance(transformer.output, LanguageOutput)
     ):
         raise InputError(
-            "a model that does not continue texts",
+            "a model that is not a decoder",
             expected="a decoder with a language head",
             fix="use another model",
         )
@@ -156,7 +156,7 @@ def checked(transformer: Transformer) -> Transformer:
 
 
 def ids_of(model: Measured, text: str | Sequence[int]) -> list[int]:
-    """The text behind the begin token, where the tokenizer puts one."""
+    """The text's ids, after the begin token if the tokenizer adds one."""
     if not isinstance(text, str):
         return list(text)
     if model.tokenizer is None:
@@ -169,8 +169,8 @@ def ids_of(model: Measured, text: str | Sequence[int]) -> list[int]:
 def windows_of(
     transformer: Transformer, ids: list[int], *, limit: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Whole windows of the context, or one shorter window, and the token that comes after each of
-    their tokens."""
+    """Full windows of the context, or one shorter window, and the next token of each of their
+    tokens."""
     if len(ids) < 2:
         raise InputError(
             f"a text of {len(ids)} tokens", expected="two or more", fix="give a longer text"
@@ -190,8 +190,8 @@ def windows_of(
 def truth_of(
     transformer: Transformer, windows: list[list[int]], coming: list[list[int]], tell: Progress
 ) -> Truth:
-    """Core's hidden states. Logits are made of them again when they are compared: all at once, they
-    are too large."""
+    """Core's hidden states. Logits are computed from them when they are compared: all at once, they
+    would be too large."""
     total = sum(map(len, windows))
     done = 0
     hidden = list[Tensor]()
@@ -217,12 +217,12 @@ def truth_of(
 
 
 def packed_bytes(transformer: Transformer, precision: Precision) -> int:
-    """What the engine's weights take, without packing them."""
-    found = program_of(transformer).matrices
+    """The size of the engine's weights, without packing them."""
+    matrices = program_of(transformer).matrices
     return sum(
         rounded(size, LINE)
-        for one in found
-        for size in sizes(precision_of(one, precision), one.rows, one.inputs)
+        for matrix in matrices
+        for size in sizes(precision_of(matrix, precision), matrix.rows, matrix.inputs)
     )
 
 
@@ -233,7 +233,7 @@ def quality(truth: Truth, precision: Precision, tell: Progress) -> Quality:
     matrices = tuple(
         matrix_errors(engine, lambda done, total: tell(f"{precision}: matrices", done, total))
     )
-    found = torch.stack(
+    statistics = torch.stack(
         list(compared(truth, engine, lambda done: tell(f"{precision}: logits", done, truth.tokens)))
     )
     blocks = tuple(
@@ -241,7 +241,7 @@ def quality(truth: Truth, precision: Precision, tell: Progress) -> Quality:
             truth, engine, lambda done: tell(f"{precision}: blocks", done, len(truth.blocks))
         )
     )
-    ours, theirs, divergence, agreed = (found[:, :4].sum(0) / truth.tokens).tolist()
+    ours, theirs, divergence, agreed = (statistics[:, :4].sum(0) / truth.tokens).tolist()
     return Quality(
         precision=precision,
         bytes=engine.bytes,
@@ -250,7 +250,7 @@ def quality(truth: Truth, precision: Precision, tell: Progress) -> Quality:
         float32_perplexity=math.exp(theirs),
         divergence=max(0.0, divergence),
         agreement=agreed,
-        largest=float(found[:, 4].max()),
+        largest=float(statistics[:, 4].max()),
         matrices=matrices,
         blocks=blocks,
         looked_at=len(truth.blocks[0]),
@@ -260,8 +260,8 @@ def quality(truth: Truth, precision: Precision, tell: Progress) -> Quality:
 def compared(
     truth: Truth, engine: NativeEngine, tell: Callable[[int], None]
 ) -> Iterator[Float[Tensor, " five"]]:
-    """For some tokens at a time: Σ −log q, Σ −log p, Σ KL(p ‖ q), how often they agree, the largest
-    difference of two logits."""
+    """Per chunk of tokens: Σ −log q, Σ −log p, Σ KL(p ‖ q), the number of agreements, and the
+    largest difference of two logits."""
     done = 0
     for window, coming, hidden in zip(truth.windows, truth.coming, truth.hidden, strict=True):
         sequence = engine.begin()
@@ -293,7 +293,7 @@ def matrix_errors(engine: NativeEngine, tell: Callable[[int, int], None]) -> Ite
 
 
 def matrix_error(engine: NativeEngine, number: int, matrix: Matrix) -> float:
-    """A packed matrix against what it was made of."""
+    """A packed matrix against its original."""
     off = size = 0.0
     for first, rows in enumerate(matrix.make().float().split(UNPACKED)):
         unpacked = torch.empty(rows.shape)
@@ -306,21 +306,23 @@ def matrix_error(engine: NativeEngine, number: int, matrix: Matrix) -> float:
 def block_errors(
     truth: Truth, engine: NativeEngine, tell: Callable[[int], None]
 ) -> Iterator[float]:
-    for n, (wanted, found) in enumerate(
+    for n, (reference, ours) in enumerate(
         zip(truth.blocks, states(engine, truth.windows[0][:LOOKED_AT]), strict=True)
     ):
-        yield float(((wanted - found).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(1e-30)).mean())
+        yield float(
+            ((reference - ours).norm(dim=-1) / reference.norm(dim=-1).clamp_min(1e-30)).mean()
+        )
         tell(n + 1)
 
 
 def states(engine: NativeEngine, tokens: list[int]) -> Iterator[Float[Tensor, "time width"]]:
-    """Hidden states after each block: a program that ends there, with the same matrices, goes on
-    from those before it."""
+    """Hidden states after each block: a program for one block, with the same matrices, continues
+    from the previous states."""
     program = engine.program  # before the embedding there is none
     stream = None
     names = [
-        program.matrices[one.matrix].name if isinstance(one, (Embed, Linear)) else ""
-        for one in program.operations
+        program.matrices[operation.matrix].name if isinstance(operation, (Embed, Linear)) else ""
+        for operation in program.operations
     ]
     starts = [n for n, name in enumerate(names) if name.endswith(".attention.joined")]
     for first, end in pairwise([0, *starts[1:], len(names) - 1]):

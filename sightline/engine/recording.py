@@ -41,7 +41,7 @@ RECORDABLE = (*ATTENTION, "mask", "bias", "output", "logits")
 
 class Held:
     """A sequence of the engine whose keys and values will be read later. It belongs to its cache as
-    long as the cache only appends; a cache that truncates it hands it over and continues with a
+    long as the cache only appends; a cache that truncates it gives it up and continues with a
     copy."""
 
     def __init__(self, engine: NativeEngine, sequence: int) -> None:
@@ -94,10 +94,10 @@ def forms_of(runner: NativeRunner) -> dict[Site, Form]:
     program = runner.engine.program
     stack = runner.config.decoder
     assert stack is not None
-    attends = [one for one in program.operations if isinstance(one, Attend)]
+    attends = [operation for operation in program.operations if isinstance(operation, Attend)]
     return {
-        ("decoder", n, False): form_of(program, one, stack.block(n).attention)
-        for n, one in enumerate(attends)
+        ("decoder", n, False): form_of(program, attend, stack.block(n).attention)
+        for n, attend in enumerate(attends)
     }
 
 
@@ -157,12 +157,12 @@ def check_record(record: Record) -> None:
     """Refuse quantities that the engine cannot record, and edits, before the pass runs."""
     if record is NOTHING:
         return
-    wanted = (
+    requested = (
         record.names
         if isinstance(record, Recorder)
         else frozenset(name for name in QUANTITIES if record.wants(name))
     )
-    missing = sorted(wanted - set(RECORDABLE))
+    missing = sorted(requested - set(RECORDABLE))
     if missing or (isinstance(record, Recorder) and record.edits):
         seen = (
             f"{missing[0]} of a pass of the native engine"
@@ -203,8 +203,8 @@ def record_pass(
             scope("query", split_heads(query.unflatten(0, (-1, time)), form.heads))
         if scope.wants("key") or scope.wants("value"):
             both = [runner.engine.read_cache(sequence, layer) for sequence in sequences]
-            scope("key", torch.stack([one[0] for one in both]))
-            scope("value", torch.stack([one[1] for one in both]))
+            scope("key", torch.stack([pair[0] for pair in both]))
+            scope("value", torch.stack([pair[1] for pair in both]))
         if scope.wants("mask") or scope.wants("bias"):
             stop = runner.engine.length(sequences[0])
             scoring = form.scoring(stop - time, stop)
@@ -215,7 +215,7 @@ def record_pass(
 
 def describe_precision(engine: NativeEngine) -> str:
     """The note of a trace that the engine computed."""
-    weights = " and ".join(sorted({one.precision for one in engine.packed}))
+    weights = " and ".join(sorted({matrix.precision for matrix in engine.packed}))
     cache = "float16" if engine.half_cache else "float32"
     return (
         f"queries, keys, values and logits are the native engine's: {weights} weights, a {cache}"

@@ -1,4 +1,4 @@
-"""Runs decoders on the native engine, and on torch what the engine cannot do.
+"""Runs decoders on the native engine, with torch as the fallback.
 
 runner = native_runner(transformer, "int8")
 cache = runner.new_cache()
@@ -29,8 +29,8 @@ from sightline.record import NOTHING, Record
 
 
 class EngineRunner:
-    """What all runners of the engine share: the transformer for what the engine cannot do. Its
-    weights are read only then."""
+    """The part that all runners of the engine share: the transformer as a fallback. Its weights are
+    read only when it is used."""
 
     device = torch.device("cpu")
     dtype = torch.float32
@@ -46,16 +46,16 @@ class EngineRunner:
     @property
     @abstractmethod
     def engines(self) -> list[NativeEngine]:
-        """Those that this runner has packed."""
+        """The engines of this runner."""
 
     @property
     def name(self) -> str:
-        precisions = {one.precision for engine in self.engines for one in engine.packed}
+        precisions = {matrix.precision for engine in self.engines for matrix in engine.packed}
         return f"native, {' and '.join(sorted(precisions))}"
 
     @property
     def notes(self) -> list[str]:
-        """What packing the matrices cost, where it cost too much."""
+        """Warnings about matrices that lost too much in packing."""
         return [note for engine in self.engines for note in engine.notes]
 
     def new_cache(self) -> Cache:
@@ -131,8 +131,8 @@ class NativeRunner(EngineRunner):
         record: Record = NOTHING,
         **others: Any,
     ) -> Tensor:
-        """Logits after the last tokens: one call of the engine. With another kind of cache torch
-        runs all of it, the head too."""
+        """Logits after the last tokens: one call of the engine. With another kind of cache,
+        everything runs on torch, including the head."""
         if not isinstance(cache, NativeCache):
             return self.transformer.last_logits(tokens, count, cache=cache, record=record, **others)
         if record is not NOTHING and not isinstance(record, Pass):
@@ -159,7 +159,7 @@ class NativeRunner(EngineRunner):
     def head(
         self, hidden: Tensor, *, padding: Tensor | None = None, record: Record = NOTHING
     ) -> Tensor:
-        """Logits, by the packed matrix, watched or not."""
+        """Logits by the packed matrix, recorded or not."""
         if hidden.requires_grad:
             return self.transformer.head(hidden, padding=padding, record=record)
         return record(
@@ -176,7 +176,7 @@ class NativeRunner(EngineRunner):
         if unknown:
             raise InputError(
                 f"{unknown[0]} with an engine's cache",
-                expected="tokens alone",
+                expected="tokens only",
                 fix="use Cache.growing(model.config)",
             )
 

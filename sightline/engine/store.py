@@ -1,13 +1,13 @@
-"""Packed weights on disk: what an engine needs, in one file, so that the checkpoint need not be
-read again.
+"""Packed weights on disk: one file with everything that an engine needs, so that the checkpoint
+need not be read again.
 
     magic · length of the header · its SHA-256 │ header (JSON) │ small tensors │ matrices, each its
     weights and its scales │ a page of zeros
 
-The header has a key (what was packed, how and by which build), the program, the size of all that
-follows it and the CRC-32 of each mebibyte of it. Weights are read into memory, not mapped, and
-compared with their sums on the way: what was compared is what runs, even if the file is changed or
-cut short later. A file appears under its name when it is whole, or not at all.
+The header has a key (checkpoint, precision and build), the program, the size of the data after it
+and the CRC-32 of each mebibyte of that data. Weights are read into memory, not mapped, and verified
+while they are read: the verified bytes are those that run, even if the file is changed or truncated
+later. Files are written atomically: a file is complete, or does not exist.
 """
 
 from __future__ import annotations
@@ -52,39 +52,43 @@ SUFFIX = ".packed"
 UNFINISHED = (f".*{SUFFIX}.*.part", "*.unfinished")  # the second: of earlier versions
 START = 48
 MOST_HEADER = 1 << 25
-SPARE, HOUR = (
-    1 << 30,
-    3600,
-)  # so much of the disk stays free; seconds after which an unfinished file has no writer any more
+SPARE = 1 << 30  # bytes of disk space that stay free
+HOUR = 3600  # seconds after which an unfinished file counts as abandoned
 PAGE = 4096
 HEADER = {"key", "notes", "half_cache", "program", "kept", "matrices", "size", "sums"}
 MOST_NUMBERS = 1 << 40  # of one tensor; larger sizes are a damaged file
-PACKAGES = ("config", "core", "families", "checkpoints", "engine")  # what decides the packed bytes
+PACKAGES = (
+    "config",
+    "core",
+    "families",
+    "checkpoints",
+    "engine",
+)  # these sources determine the packed bytes
 
 Key = dict[str, Any]
 
 
 class BrokenError(Exception):
-    """A file that is no store, or no whole one; the words say why."""
+    """A file that is not a valid packed file; the message is the reason."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """An engine from disk, and what was noted when it was packed."""
+    """An engine from disk, and the notes from when it was packed."""
 
     engine: NativeEngine
     notes: list[str] = field(default_factory=list[str])
 
 
-def key_of(**said: Any) -> Key:
-    """What was packed, as plain values, and by which build: another one may lay matrices out
+def key_of(**facts: Any) -> Key:
+    """The cache key as plain values, with the build: another build may lay out matrices
     differently."""
     package = Path(__file__).parents[1]
     sources = [
         str(kernels.ready().__file__),
         *sorted(str(path) for name in PACKAGES for path in (package / name).rglob("*.py")),
     ]
-    build = [(seen.st_size, seen.st_mtime_ns) for seen in map(os.stat, sources)]
+    build = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, sources)]
     versions = {
         "sightline": version("sightline"),
         "torch": torch.__version__,
@@ -93,24 +97,24 @@ def key_of(**said: Any) -> Key:
     return json_values(
         {"format": FORMAT, "build": hashlib.sha256(str(build).encode()).hexdigest()}
         | versions
-        | said
+        | facts
     )
 
 
 def json_values(value: Any) -> Any:
-    """Values as JSON has them: text as keys, lists instead of tuples."""
+    """Values as JSON types: strings as keys, lists instead of tuples."""
     if isinstance(value, dict):
-        return {str(name): json_values(one) for name, one in cast(dict[Any, Any], value).items()}
+        return {str(name): json_values(item) for name, item in cast(dict[Any, Any], value).items()}
     return (
-        [json_values(one) for one in cast(Sequence[Any], value)]
+        [json_values(item) for item in cast(Sequence[Any], value)]
         if isinstance(value, (list, tuple))
         else value
     )
 
 
 def write(path: Path, key: Key, engine: NativeEngine, *, notes: Sequence[str] = ()) -> None:
-    """Write an engine's weights. OSError where that cannot be done; then there is no file, or the
-    one that was there before."""
+    """Write an engine's weights. On an OSError there is no file, or the previous one is
+    unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         write_parts(file, key, engine, list(notes))
@@ -123,7 +127,8 @@ def write_parts(file: BinaryIO, key: Key, engine: NativeEngine, notes: list[str]
     header["kept"] = [list(x.shape) for x in program.tensors]
     pairs = zip(program.matrices, engine.packed, strict=True)
     header["matrices"] = [
-        [one.name, packed.precision, one.rows, one.inputs, one.sensitive] for one, packed in pairs
+        [matrix.name, packed.precision, matrix.rows, matrix.inputs, matrix.sensitive]
+        for matrix, packed in pairs
     ]
     header["size"] = sum(len(piece) for piece in data_of(engine))
     check_room(file, header["size"])
@@ -135,8 +140,8 @@ def write_parts(file: BinaryIO, key: Key, engine: NativeEngine, notes: list[str]
 
 
 def data_of(engine: NativeEngine) -> Iterator[memoryview]:
-    """All that follows the header, in pieces: small tensors from whole lines on, then the matrices
-    from a whole page on."""
+    """The data after the header, in pieces: small tensors aligned to cache lines, then the matrices
+    aligned to a page."""
     size = 0
     for x in engine.program.tensors:
         piece = x.contiguous().flatten().view(torch.uint8).numpy().data
@@ -149,26 +154,25 @@ def data_of(engine: NativeEngine) -> Iterator[memoryview]:
     yield memoryview(bytes(BEYOND))
 
 
-def check_room(file: BinaryIO, wanted: int) -> None:
+def check_room(file: BinaryIO, needed: int) -> None:
     """A cache must not fill the disk."""
-    if shutil.disk_usage(os.path.dirname(file.name)).free < wanted + SPARE:
-        raise OSError(errno.ENOSPC, f"less than {(wanted + SPARE) / 1e9:.1f} GB are free")
+    if shutil.disk_usage(os.path.dirname(file.name)).free < needed + SPARE:
+        raise OSError(errno.ENOSPC, f"less than {(needed + SPARE) / 1e9:.1f} GB are free")
 
 
 def release(engine: NativeEngine) -> None:
-    """Let go of the weights that an engine was packed from."""
-    for one in engine.program.matrices:
-        one.make = unreadable
+    """Drop the weights that an engine was packed from."""
+    for matrix in engine.program.matrices:
+        matrix.make = unreadable
 
 
 def unreadable() -> Tensor:
-    raise AssertionError("these weights are there in their packed form alone")
+    raise AssertionError("these weights exist only in packed form")
 
 
 def read(path: Path, key: Key, stack: StackConfig) -> Entry | None:
-    """What was written under this key for a decoder of this configuration; None if there is no such
-    file, or it was made from something else. BrokenError for a file that is damaged or says what
-    cannot be."""
+    """The entry under this key for a decoder of this configuration; None if there is no such file,
+    or its key differs. BrokenError if the file is damaged or inconsistent."""
     try:
         with open_regular_file(path) as file:
             header, start = read_header(file)
@@ -187,25 +191,25 @@ def read(path: Path, key: Key, stack: StackConfig) -> Entry | None:
         RuntimeError,
         MemoryError,
     ) as error:
-        raise BrokenError(f"it says what cannot be ({type(error).__name__})") from None
+        raise BrokenError(f"it is inconsistent ({type(error).__name__})") from None
 
 
 def read_header(file: BinaryIO) -> tuple[dict[str, Any], int]:
-    """The header, and where the small tensors begin."""
+    """The header, and the offset of the small tensors."""
     start = file.read(START)
     if len(start) < START or start[:8] != MAGIC:
-        refuse("it does not begin as such a file does")
+        refuse("it does not have the magic bytes")
     length = int.from_bytes(start[8:16], "little")
     text = file.read(length) if length <= MOST_HEADER else b""
     if hashlib.sha256(text).digest() != start[16:]:
         refuse("its header is damaged")
     header = json.loads(text)
     if not isinstance(header, dict):
-        refuse("its header is no object")
+        refuse("its header is not an object")
     begins = rounded(START + length, PAGE)
     ends = os.fstat(file.fileno()).st_size
     if type(header["size"]) is not int or ends != begins + header["size"]:
-        refuse(f"it has another size than its header says: {ends:,} bytes")
+        refuse(f"its size is not that in its header: {ends:,} bytes")
     if file.read(begins - START - length).strip(b"\0"):
         refuse("there is something between its header and its data")
     return header, begins
@@ -216,32 +220,32 @@ def refuse(why: str) -> NoReturn:
 
 
 def engine_from(file: BinaryIO, header: dict[str, Any], start: int, stack: StackConfig) -> Entry:
-    """The engine with its weights in memory. Everything that the header says is checked before it
-    is used."""
+    """The engine with its weights in memory. Every value of the header is checked before it is
+    used."""
     require(header.keys() == HEADER, "its header is not complete")
     shapes = tensor_shapes(header["kept"])
     named = matrices_of(header["matrices"])
     packed_as = precisions_of(header["matrices"])
     wanted: list[tuple[Precision, int, int]] = [
-        (how, one.rows, one.inputs) for how, one in zip(packed_as, named, strict=True)
+        (how, matrix.rows, matrix.inputs) for how, matrix in zip(packed_as, named, strict=True)
     ]
     begins = rounded(sum(rounded(4 * math.prod(shape), LINE) for shape in shapes), PAGE)
     size = header["size"]
     sums = header["sums"]
     require(
         begins + matrices.total(wanted) + BEYOND == size,
-        "its tensors have other sizes than it says",
+        "its tensors have other sizes than those in its header",
     )
     require(
         isinstance(sums, list) and len(sums) == -(-size // BLOCK),
-        "it has not one sum for each block",
+        "it does not have one checksum per block",
     )
     notes = header["notes"]
     require(
         isinstance(notes, list) and all(isinstance(note, str) for note in notes),
-        "its notes are no text",
+        "its notes are not text",
     )
-    require(type(header["half_cache"]) is bool, "it does not say how keys and values are kept")
+    require(type(header["half_cache"]) is bool, "the dtype of its KV cache is missing")
     memory = torch.empty(
         size, dtype=torch.uint8
     )  # small pages: making room for large ones takes longer than reading the file
@@ -262,24 +266,25 @@ def is_size(value: Any, least: int = 0) -> bool:
     return type(value) is int and least <= value <= MOST_NUMBERS
 
 
-def tensor_shapes(said: Any) -> list[list[int]]:
-    """Of the small tensors."""
-    require(isinstance(said, list), "its small tensors are no list")
-    for shape in said:
+def tensor_shapes(shapes: Any) -> list[list[int]]:
+    """The shapes of the small tensors."""
+    require(isinstance(shapes, list), "its small tensors are not a list")
+    for shape in shapes:
         require(
             isinstance(shape, list) and len(shape) <= 8 and all(map(is_size, shape)),
             "a small tensor has an impossible shape",
         )
         require(math.prod(shape) <= MOST_NUMBERS, "a small tensor is impossibly large")
-    return said
+    return shapes
 
 
-def matrices_of(said: Any) -> list[Matrix]:
+def matrices_of(matrices: Any) -> list[Matrix]:
     require(
-        isinstance(said, list) and all(isinstance(one, list) and len(one) == 5 for one in said),
-        "its matrices are no list",
+        isinstance(matrices, list)
+        and all(isinstance(entry, list) and len(entry) == 5 for entry in matrices),
+        "its matrices are not a list",
     )
-    for name, _, rows, inputs, sensitive in said:
+    for name, _, rows, inputs, sensitive in matrices:
         require(isinstance(name, str) and type(sensitive) is bool, "a matrix has no name")
         require(
             is_size(rows, 1) and is_size(inputs, 1) and rows * inputs <= MOST_NUMBERS,
@@ -287,28 +292,28 @@ def matrices_of(said: Any) -> list[Matrix]:
         )
     return [
         Matrix(name, rows, inputs, unreadable, sensitive)
-        for name, _, rows, inputs, sensitive in said
+        for name, _, rows, inputs, sensitive in matrices
     ]
 
 
-def precisions_of(said: list[Any]) -> list[Precision]:
-    found = [one[1] for one in said]
+def precisions_of(matrices: list[Any]) -> list[Precision]:
+    names = [entry[1] for entry in matrices]
     require(
-        all(isinstance(one, str) and one in PRECISIONS for one in found),
+        all(isinstance(name, str) and name in PRECISIONS for name in names),
         "a matrix has an unknown precision",
     )
-    return found
+    return names
 
 
 def tensors_in(memory: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """The small tensors, one after the other from whole lines on."""
-    found = list[Tensor]()
+    """The small tensors, each aligned to a cache line."""
+    tensors = list[Tensor]()
     at = 0
     for shape in shapes:
         size = 4 * math.prod(shape)
-        found.append(memory[at : at + size].view(torch.float32).view(tuple(shape)))
+        tensors.append(memory[at : at + size].view(torch.float32).view(tuple(shape)))
         at += rounded(size, LINE)
-    return found
+    return tensors
 
 
 def stored_program(values: Any, named: list[Matrix], tensors: list[Tensor]) -> StoredProgram:
@@ -318,7 +323,7 @@ def stored_program(values: Any, named: list[Matrix], tensors: list[Tensor]) -> S
 
 
 def tidy(folder: Path) -> None:
-    """Remove what processes that were killed have left, and entries whose checkpoint is gone."""
+    """Remove unfinished files of killed processes, and entries whose checkpoint is gone."""
     unfinished = [path for pattern in UNFINISHED for path in folder.glob(pattern)]
     for path in unfinished:
         with suppress(OSError):
@@ -333,9 +338,9 @@ def tidy(folder: Path) -> None:
 
 
 def size(folder: Path) -> tuple[int, int]:
-    """How many entries there are, and their bytes."""
-    found = list[int]()
+    """The number of entries, and their size in bytes."""
+    sizes = list[int]()
     for path in folder.glob(f"*{SUFFIX}"):
         with suppress(OSError):
-            found.append(path.stat().st_size)
-    return len(found), sum(found)
+            sizes.append(path.stat().st_size)
+    return len(sizes), sum(sizes)

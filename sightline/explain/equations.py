@@ -1,4 +1,4 @@
-"""A whole model as equations: embedding, blocks, final norm, head.
+"""A full model as equations: embedding, blocks, final norm, head.
 
 `sections(config, time=T, source=S)` is the single description that counts, FLOPs, Markdown and
 terminal output are made from.

@@ -97,7 +97,7 @@ def encoder_head(keys: Keys, head: str, *, masked: MaskedHead, sequence: Activat
 
 
 def head_with_pooler(names: set[str], head: str) -> str:
-    """A bare model has a pooler if its files have one: config.json does not say."""
+    """A bare model has a pooler if its files have one: config.json does not record it."""
     return (
         "pooled"
         if head == "none" and any(name.endswith("pooler.dense.weight") for name in names)

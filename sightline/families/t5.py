@@ -68,7 +68,7 @@ def _t5_model(keys: Keys, head: str, form: Head) -> ModelConfig:
 def _t5_head(keys: Keys, head: str, width: int) -> Head:
     """Until version 5 of transformers an untied head is the sign of v1.1, whose logits are not
     scaled. Version 5 writes `scale_decoder_outputs` instead, and always "tied"; so there an
-    unscaled head counts as untied. A file without a head is tied, whatever config.json says."""
+    unscaled head counts as untied. A file without a head is tied, regardless of config.json."""
     tied = keys.flag("tie_word_embeddings", default=True)
     scaled = keys.flag("scale_decoder_outputs", default=tied)
     scale = width**-0.5 if scaled else 1.0

@@ -1,3 +1,3 @@
-"""Logits to text: `randomness` is the stream of draws, `sampling` the changes to one row of logits
-and the choice from it, `decode` the loop, `beam` and `speculative` other ways through it, `text`
-what a reader sees of it."""
+"""Logits to text: `randomness` is the random stream, `sampling` the logit processors and the draw
+of a token, `decode` the decode loop, `beam` and `speculative` the alternatives to it, `text` the
+streamed text."""

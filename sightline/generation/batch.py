@@ -4,8 +4,8 @@ requests.
     batch = Batch(runner)
     first, second = batch.submit(request), batch.submit(another)
     while batch.busy:
-        for sequence, event in batch.step(): …    # a TokenEvent, or the error that ended this
-                                                  # sequence alone
+        for sequence, event in batch.step(): …    # a TokenEvent, or the error that ended only
+                                                  # this sequence
 
 Sequence     a request with its tokens so far: waiting, in prefill, or decoding in a row
 Scheduler    the queues, within a memory budget
@@ -116,7 +116,7 @@ class Batch:
             yield from self.step()
 
     def _take(self, sequence: Sequence, result: Tensor | Exception) -> Outcome:
-        """The sequence's next token. An error ends this sequence and no other."""
+        """The sequence's next token. An error ends only this sequence."""
         event: TokenEvent | Exception
         if isinstance(result, Exception):
             event = result
@@ -150,7 +150,7 @@ def free_memory() -> int:
         )
     except (OSError, StopIteration):
         free = 4 << 30
-    try:  # a container has a limit of its own
+    try:  # a container has its own limit
         limit, used = (
             Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii").strip()
             for name in ("max", "current")

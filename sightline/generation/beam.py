@@ -5,8 +5,8 @@ beat the finished ones.
 
 The length counts what was generated, including the end token.
 
-Diverse groups (Vijayakumar et al. 2016): the beams are split, the groups choose one after the
-other, and each ranks by
+Diverse groups (Vijayakumar et al. 2016): the beams are split, the groups choose one after another,
+and each ranks by
 
     rank(y)   =  Σₜ log p(yₜ | …) − diversity · (beams of earlier groups that chose yₜ at step t)
 
@@ -29,7 +29,7 @@ from sightline.core.cache.kv_cache import Cache
 from sightline.core.runner import Runner
 from sightline.errors import InputError
 from sightline.generation.randomness import whole
-from sightline.generation.sampling import Change, those_that_change
+from sightline.generation.sampling import Change, effective_changes
 
 STRONGEST = 100
 MOST_BEAMS = 1024
@@ -100,8 +100,8 @@ class Group:
         """Whether no running path may still enter `done`.
 
         early_stopping=True: as soon as `done` is full. False: when the best running path, scored at
-        its length now, is no better than the worst done (a guess: with length_penalty > 0 a longer
-        text may score better). "never": scored at the length that suits it best, which is a bound.
+        its current length, is no better than the worst in `done` (a heuristic: with length_penalty
+        > 0 a longer text may score better). "never": scored at the most favourable length, a bound.
         """
         if length == plan.max_tokens or not self.running:
             return True
@@ -163,7 +163,7 @@ def search(
     )
     before = _real_tokens(prompt, padding)
     rows = [[Group([Path((), 0.0, 0.0, row)]) for _ in range(groups)] for row in range(len(before))]
-    changes = those_that_change(*changes)
+    changes = effective_changes(*changes)
     room = None
     for length in range(1, max_tokens + 1):
         logits = runner.head(hidden[:, -1:])[:, -1].float()
@@ -174,7 +174,7 @@ def search(
             likely = _Likely.of(logits, plan.candidates, room)
         if likely.broken:
             raise InputError(
-                "the model gave NaN logits", expected="numbers", fix="run the model in float32"
+                "the model returned NaN logits", expected="numbers", fix="run the model in float32"
             )
         for history, row in zip(before, rows, strict=True):
             _step(row, likely, history, length=length, plan=plan)
@@ -191,7 +191,7 @@ def search(
 def _step(
     row: list[Group], likely: _Changed | _Likely, history: list[int], *, length: int, plan: Plan
 ) -> None:
-    """One more token for the groups of one prompt, one group after the other."""
+    """One more token for the groups of one prompt, one group after another."""
     taken: Counter[int] = Counter()
     for group in row:
         if group.running:
@@ -229,8 +229,8 @@ def _extend(group: Group, candidates: list[Candidate], *, length: int, plan: Pla
 
 @dataclass(frozen=True, slots=True)
 class _Likely:
-    """Each path's most likely tokens, best first, with log p: all that beams without changes
-    need."""
+    """Each path's most likely tokens, best first, with log p: sufficient for beams without
+    changes."""
 
     logs: Float[Tensor, "paths few"]
     tokens: Int[Tensor, "paths few"]
@@ -256,14 +256,16 @@ class _Likely:
         ranks = logs + torch.tensor([path.rank for path in paths], dtype=logs.dtype)[:, None]
         ranks, places = ranks.flatten().topk(min(plan.candidates, ranks.numel()))
         tokens = self.tokens[rows].flatten()[places]
-        found = zip(
+        columns = zip(
             *(
-                one.tolist()
-                for one in (ranks, logs.flatten()[places], places // logs.shape[1], tokens)
+                column.tolist()
+                for column in (ranks, logs.flatten()[places], places // logs.shape[1], tokens)
             ),
             strict=True,
         )
-        return [Candidate(rank, gain, paths[parent], token) for rank, gain, parent, token in found]
+        return [
+            Candidate(rank, gain, paths[parent], token) for rank, gain, parent, token in columns
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +291,10 @@ class _Changed:
         logs = torch.stack(rows)
         ranks = logs + torch.tensor([path.rank for path in paths], device=logs.device)[:, None]
         if plan.diversity and taken:
-            chosen = torch.tensor(list(taken.items()), device=logs.device)
-            ranks[:, chosen[:, 0]] -= plan.diversity * chosen[:, 1]
+            used = torch.tensor(list(taken.items()), device=logs.device)
+            ranks[:, used[:, 0]] -= plan.diversity * used[:, 1]
         values, places = (
-            found[0]
-            for found in largest(ranks.flatten()[None], min(plan.candidates, ranks.numel()))
+            top[0] for top in largest(ranks.flatten()[None], min(plan.candidates, ranks.numel()))
         )
         best = zip(values.tolist(), logs.flatten()[places].tolist(), places.tolist(), strict=True)
         return [
@@ -305,7 +306,7 @@ class _Changed:
 def largest(
     numbers: Float[Tensor, "rows many"], count: int
 ) -> tuple[Float[Tensor, "rows count"], Int[Tensor, "rows count"]]:
-    """`numbers.topk(count)`, faster for many numbers: the largest lie in the stretches with the
+    """`numbers.topk(count)`, faster for many numbers: the largest are in the stretches with the
     largest maxima."""
     rows, many = numbers.shape
     whole_part = many - many % STRETCH
@@ -316,12 +317,12 @@ def largest(
     inside = stretches.gather(1, where[..., None].expand(-1, -1, STRETCH)).flatten(1)
     places = (where[..., None] * STRETCH + torch.arange(STRETCH, device=numbers.device)).flatten(1)
     rest = torch.arange(whole_part, many, device=numbers.device).expand(rows, -1)
-    values, chosen = torch.cat([inside, numbers[:, whole_part:]], 1).topk(count)
-    return values, torch.cat([places, rest], 1).gather(1, chosen)
+    values, indices = torch.cat([inside, numbers[:, whole_part:]], 1).topk(count)
+    return values, torch.cat([places, rest], 1).gather(1, indices)
 
 
 def _feed(runner: Runner, paths: list[Path], cache: Cache) -> Float[Tensor, "paths 1 width"]:
-    """The last token of every path into the model, each on top of its own parent's cache."""
+    """Run the model on the last token of every path, each with its parent's row of the cache."""
     parents = [path.row for path in paths]
     if parents != list(range(cache.batch or 0)):
         cache.reorder(torch.tensor(parents, device=runner.device))
@@ -351,7 +352,7 @@ def _check(
     diversity: float,
     padding: Tensor | None,
 ) -> None:
-    """Refuse what cannot be searched before anything is computed."""
+    """Refuse invalid searches before anything is computed."""
     for name, value in (("beams", beams), ("groups", groups), ("max_tokens", max_tokens)):
         whole(name, value, least=1)
     if not abs(length_penalty) <= STRONGEST:

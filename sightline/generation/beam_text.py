@@ -37,8 +37,8 @@ def best_of_beams(
         )
     if request.finished is not None and not request.end:
         raise InputError(
-            "a beam search for a form without an end token",
-            expected="an end token to search for",
+            "a beam search with a constraint but no end token",
+            expected="an end token",
             fix="beams=1",
         )
     started = time.perf_counter()
@@ -58,7 +58,7 @@ def best_of_beams(
     )
     if not hypotheses:
         raise InputError(
-            "no text is possible", expected="tokens that are not all forbidden", fix="forbid less"
+            "every token is forbidden", expected="at least one possible token", fix="forbid less"
         )
     best = hypotheses[0]
     return Generation(
@@ -77,7 +77,7 @@ def best_of_beams(
 def other_texts(
     best: Hypothesis, hypotheses: list[Hypothesis], tokenizer: Tokenizer
 ) -> list[tuple[str, float]]:
-    """The next best texts with their scores; the same text in other tokens is no other text."""
+    """The next best texts with their scores; the same text in different tokens is listed once."""
     scores = dict[str, float]()
     for other in hypotheses:
         scores.setdefault(tokenizer.decode(other.tokens), other.score)

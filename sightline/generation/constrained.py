@@ -1,17 +1,17 @@
-"""Text that must have a form: JSON of a schema, a regular expression, a grammar, one of some
+"""Constrained decoding: JSON of a schema, a regular expression, a grammar, or one of several
 choices.
 
-    allowed(y)  =  tokens z such that some text of the form begins with text(y z); the end, if
-    text(y) itself has the form
+    allowed(y)  =  tokens z such that text(y z) is a prefix of a valid text; the end token, if
+                   text(y) itself is valid
     p′(z | y)   ∝  p(z | y)  where z is allowed, 0 elsewhere
 
     constraint = json_schema({"type": "object", "properties": {"age": {"type": "integer"}}})
     change = bind(constraint, tokenizer, prompt_length=len(prompt), end=(2,), vocab_size=32000)
 
-A `Constraint` is a value without a tokenizer. Bound to one it is a `Change` whose answer depends on
-the tokens alone: within, it keeps an llguidance matcher where the last call left it, and goes on or
-back from there. The form is that of `tokenizer.decode(new tokens)`. A vocabulary that cannot write
-every character may lead to a text that it cannot finish: then every token is impossible.
+A `Constraint` is a value without a tokenizer. Bound to one it is a `Change`, a pure function of the
+tokens: internally it keeps an llguidance matcher in the state of the last call, and advances it or
+rolls it back. The constraint applies to `tokenizer.decode(new tokens)`. A vocabulary that cannot
+write every character may reach a text that it cannot complete: then every token is impossible.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from sightline.sandbox import Sandbox
 from sightline.text.tokenizer import Tokenizer
 
 LONGEST = 100_000  # characters of a schema, pattern or grammar
-# Between the parts of JSON: enough for indentation, and a stop for a model that writes only spaces.
+# White space in JSON: enough for indentation, and a limit for a model that writes only spaces.
 SPACES = r"[ \n\r\t]{1,32}"
-MOST_SECONDS = 10.0  # of processor time to follow one text; a token usually takes 0.0001
+MOST_SECONDS = 10.0  # CPU seconds to follow one text; a token usually takes 0.0001
 DEAD_END = "NoExtension"
-OWN_TOKENS = (  # the model may cut a text into tokens as it likes; the last such line counts
+OWN_TOKENS = (  # the model may choose any tokenization of a text; the last such line counts
     '%llguidance {"no_forcing": true}'
 )
 
@@ -51,8 +51,8 @@ Kind = Literal["JSON schema", "regex", "grammar", "choice"]
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The form of a text, as a grammar in llguidance's dialect of Lark; `kind` is what it was made
-    of."""
+    """A constraint as a grammar in llguidance's dialect of Lark; `kind` is its source: a JSON
+    schema, a pattern and so on."""
 
     kind: Kind
     grammar: str
@@ -80,10 +80,10 @@ def json_schema(schema: dict[str, Any] | str) -> Constraint:
         text = json.dumps(read | {"x-guidance": spaces | own}, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
-            f"the JSON schema is no JSON ({_line(error)})",
+            f"the JSON schema is not JSON ({_line(error)})",
             expected="texts, numbers, lists and objects",
         ) from None
-    return _made("JSON schema", f"start: %json {text}", size=len(text))
+    return _constraint("JSON schema", f"start: %json {text}", size=len(text))
 
 
 def json_object() -> Constraint:
@@ -92,24 +92,24 @@ def json_object() -> Constraint:
 
 
 def regex(pattern: str) -> Constraint:
-    """A text that the pattern matches as a whole. \\d is 0 to 9; there is no look-around and no
+    """A text that the pattern matches entirely. \\d is 0 to 9; there is no look-around and no
     back-reference."""
-    given = _text("pattern", pattern)
-    if not given:
+    pattern_text = _text("pattern", pattern)
+    if not pattern_text:
         raise InputError("an empty pattern", expected="a regular expression", fix='regex("[0-9]+")')
-    if (len(given) - len(given.rstrip("\\"))) % 2:
+    if (len(pattern_text) - len(pattern_text.rstrip("\\"))) % 2:
         raise InputError(
-            f"the pattern {short_repr(given)} ends in a lone backslash",
-            expected="a whole escape",
+            f"the pattern {short_repr(pattern_text)} ends in a single backslash",
+            expected="a complete escape sequence",
             fix=r"\\",
         )
-    return _made("regex", f"start: {_lark(given)}", size=len(given))
+    return _constraint("regex", f"start: {_lark(pattern_text)}", size=len(pattern_text))
 
 
 def grammar(lark: str) -> Constraint:
-    """A text of a context-free grammar, written in Lark; `start` is the text. `<|name|>` is a
-    control token of that name."""
-    return _made("grammar", _text("grammar", lark), size=len(lark))
+    """A text of a context-free grammar in Lark syntax; `start` is the start symbol. `<|name|>` is
+    the control token of that name."""
+    return _constraint("grammar", _text("grammar", lark), size=len(lark))
 
 
 def choice(choices: Sequence[str]) -> Constraint:
@@ -128,7 +128,7 @@ def choice(choices: Sequence[str]) -> Constraint:
         re.sub(r"[.^$*+?{}\[\]\\|()]", r"\\\g<0>", _text("choice", text))
         for text in dict.fromkeys(choices)
     )
-    return _made("choice", f"start: {_lark(pattern)}", size=len(pattern))
+    return _constraint("choice", f"start: {_lark(pattern)}", size=len(pattern))
 
 
 TRIAL = Sandbox(
@@ -136,7 +136,7 @@ TRIAL = Sandbox(
     seconds=grammar_trial.SECONDS,
     memory=grammar_trial.MEMORY,
     first={"grammar": 'start: "a"', "size": 0, "names": {}},
-    stack=1 << 20,  # no more than a thread of the asker has, on any system
+    stack=1 << 20,  # no more than the stack of the parent's thread, on any system
 )
 TOO_MUCH = (
     f"it is too large or too deep to be prepared in {TRIAL.seconds:g} s and"
@@ -146,8 +146,8 @@ TOO_MUCH = (
 
 @lru_cache(maxsize=256)
 def tried(grammar: str, size: int, names: tuple[tuple[str, int], ...]) -> str:
-    """What is wrong with a grammar for a vocabulary of this size with these special tokens, or
-    nothing."""
+    """The error of a grammar for a vocabulary of this size with these special tokens, or an empty
+    string."""
     reply = TRIAL.ask({"grammar": grammar, "size": size, "names": dict(names)})
     return TOO_MUCH if reply is None else reply
 
@@ -160,8 +160,8 @@ def bind(
     end: tuple[int, ...],
     vocab_size: int,
 ) -> Bound:
-    """The change that keeps a text to its form. What cannot be kept to is refused here, before
-    anything is generated."""
+    """The `Change` that enforces a constraint. A constraint that cannot be enforced is refused
+    here, before anything is generated."""
     if any(not 0 <= token < vocab_size for token in end):
         raise InputError(
             f"the end tokens are {end}",
@@ -173,16 +173,16 @@ def bind(
     bound = Bound(constraint, tokens, prompt_length=prompt_length, end=end, vocab_size=vocab_size)
     if not bound.after(()).possible:
         raise InputError(
-            f"no token of this model begins a text of this {constraint.kind}",
-            expected="a form that it can write",
+            f"no token of this model can start a text of this {constraint.kind}",
+            expected="a constraint that its tokens can satisfy",
         )
     return bound
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What may follow a text: by token of the tokenizer whether it may, and whether the text has
-    its form as it is."""
+    """The tokens that may follow a text: one boolean per token of the tokenizer, and whether the
+    text is already valid."""
 
     follow: Mask
     complete: bool
@@ -193,8 +193,8 @@ class Next:
 
 
 class Bound:
-    """A constraint on one text, as a `Change`. `masks` were made in `seconds` of processor time,
-    the slowest in `slowest`."""
+    """A constraint on one text, as a `Change`. `masks` were computed in `seconds` of CPU time, the
+    slowest in `slowest`."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Bound:
         self._end = end
         self._vocab_size = vocab_size
         self._matcher = self._fresh()
-        self._held: list[int] = []  # what the matcher has taken, as places in the table
+        self._held: list[int] = []  # the tokens consumed by the matcher, as indices into the table
         self._last: tuple[tuple[int, ...], Next] | None = None
         self.masks = 0
         self.seconds = 0.0
@@ -220,7 +220,7 @@ class Bound:
     def __call__(
         self, logits: Float[Tensor, " vocab"], tokens: Sequence[int]
     ) -> Float[Tensor, " vocab"]:
-        """−inf where a token cannot follow. After an end token only an end token can."""
+        """−inf for tokens that cannot follow. After an end token only an end token can."""
         if len(logits) != self._vocab_size:
             raise InputError(
                 f"{len(logits)} logits",
@@ -237,33 +237,33 @@ class Bound:
         return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
 
     def finished(self, tokens: Sequence[int]) -> bool:
-        """Whether the text has its form and nothing but its end can follow: where a model without
-        end token must stop."""
+        """Whether the text is valid and only its end can follow: there a model without end token
+        must stop."""
         following = self.after(tokens[self._start :])
         return following.complete and not following.follow.any()
 
     def after(self, new: Sequence[int]) -> Next:
-        """What may follow these new tokens; nothing, if they break the form themselves."""
+        """The mask after these new tokens; None if they violate the constraint."""
         key = tuple(new)
         if self._last is None or self._last[0] != key:
             started = time.thread_time()
-            self._last = (key, self._found(key))
+            self._last = (key, self._next(key))
             self._count(time.thread_time() - started)
         return self._last[1]
 
-    def _found(self, new: tuple[int, ...]) -> Next:
-        """Move the matcher there, and ask it."""
+    def _next(self, new: tuple[int, ...]) -> Next:
+        """Move the matcher to these tokens, and compute its mask."""
         places = self._tokens.places(new)
-        if places is None or not self._moved(places):
+        if places is None or not self._move_to(places):
             return Next(np.zeros(self._tokens.size, dtype=np.bool_), complete=False)
         table = self._mask()
         follow = self._tokens.follow(table, new)
         follow[[token for token in self._end if token < len(follow)]] = False
         return Next(follow, complete=bool(table[self._tokens.end]))
 
-    def _moved(self, places: list[int]) -> bool:
-        """Back to what these have in common with those before, then on; False if the grammar does
-        not go on so."""
+    def _move_to(self, places: list[int]) -> bool:
+        """Roll back to the common prefix, then consume the rest; False if the grammar rejects
+        it."""
         shared = next(
             (
                 n
@@ -281,8 +281,8 @@ class Bound:
         return len(self._held) == len(places)
 
     def _mask(self) -> Mask:
-        """Which places of the table may follow. Where none can, a matcher fails for good: then
-        there is a new one."""
+        """The indices of the table that may follow. A matcher without any fails permanently, and is
+        replaced by a new one."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         table = np.unpackbits(bits, bitorder="little").view(np.bool_)
         error = self._matcher.get_error()
@@ -294,13 +294,13 @@ class Bound:
         return table
 
     def _fresh(self) -> llguidance.LLMatcher:
-        """A matcher at the beginning."""
+        """A matcher in its initial state."""
         return llguidance.LLMatcher(
             self._tokens.table, self._constraint.grammar, log_level=0, limits=limits()
         )
 
     def _count(self, seconds: float) -> None:
-        """One more mask, unless they took too long together."""
+        """Count one more mask; refuse if their total time is too long."""
         self.masks, self.seconds, self.slowest = (
             self.masks + 1,
             self.seconds + seconds,
@@ -313,15 +313,15 @@ class Bound:
             )
 
 
-def _made(kind: Kind, grammar: str, *, size: int) -> Constraint:
-    """A constraint, unless it is too long."""
+def _constraint(kind: Kind, grammar: str, *, size: int) -> Constraint:
+    """A constraint, or an error if it is too long."""
     if size > LONGEST:
         raise InputError(f"a {kind} of {size:,} characters", expected=f"at most {LONGEST:,}")
     return Constraint(kind, f"{grammar}\n{OWN_TOKENS}\n")
 
 
 def _text(name: str, value: str) -> str:
-    """`value`, if it is a text that UTF-8 can carry."""
+    """`value`, if it is a text that can be encoded in UTF-8."""
     if not isinstance(value, str) or any("\ud800" <= sign <= "\udfff" for sign in value):
         raise InputError(f"the {name} is {short_repr(value)}", expected="a text")
     return value
@@ -333,19 +333,19 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"the JSON schema is no JSON ({_line(error)})",
+            f"the JSON schema is not JSON ({_line(error)})",
             expected="a JSON object",
             fix='{"type": "object"}',
         ) from None
 
 
 def _lark(pattern: str) -> str:
-    """A regular expression as Lark writes it."""
+    """A regular expression in Lark's syntax."""
     return f"/{llguidance.regex_to_lark(pattern, 'd').replace(chr(0), chr(92) + 'x00')}/"
 
 
 def _refuse(constraint: Constraint, message: str) -> None:
-    """Nothing, if llguidance said nothing; otherwise what it said, in one line."""
+    """Raise an InputError with llguidance's message in one line, if there is one."""
     if message:
         raise InputError(
             f"this {constraint.kind} cannot be used ({_reason(message)})",
@@ -354,8 +354,8 @@ def _refuse(constraint: Constraint, message: str) -> None:
 
 
 def _reason(message: str) -> str:
-    """The line of llguidance's message that says what is wrong; its quotations and positions are in
-    a text that we wrote."""
+    """The line of llguidance's message with the cause; its quotations and positions refer to a text
+    that we wrote."""
     lines = [line.strip() for line in message.splitlines()]
     where = re.match(r"(?:at )?(\d+)\(\d+\): ", lines[0])
     cause = next(

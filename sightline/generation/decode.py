@@ -32,8 +32,8 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One new token: its log-probability, the top alternatives, its cost, and why it was the last,
-    if it was."""
+    """One new token: its log-probability, the top alternatives, its cost, and the finish reason if
+    it is the last."""
 
     token: int
     logprob: float
@@ -64,7 +64,7 @@ class Request:
 
     @property
     def prompt_tokens(self) -> int:
-        """How many tokens the model is given: those of the source, if there is one."""
+        """The number of input tokens: those of the source, if there is one."""
         return len(self.prompt if self.source is None else self.source)
 
 
@@ -80,7 +80,7 @@ class DecodeState:
     def take(self, logits: Float[Tensor, " vocab"], cache_bytes: int) -> TokenEvent:
         """The next token, a function of the request and these logits alone."""
         request = self.request
-        chosen = choose(
+        choice = choose(
             logits,
             self.history,
             request.sampling,
@@ -89,17 +89,17 @@ class DecodeState:
             extra=request.changes,
         )
         others = alternatives(logits, request.alternatives) if request.alternatives else []
-        self.history.append(chosen.token)
+        self.history.append(choice.token)
         self.step += 1
         started = self.started
         self.started = time.perf_counter()
         return TokenEvent(
-            chosen.token,
-            chosen.logprob,
+            choice.token,
+            choice.logprob,
             others,
             self.started - started,
             cache_bytes,
-            self._finish(chosen.token),
+            self._finish(choice.token),
         )
 
     def _finish(self, token: int) -> Finish | None:
@@ -118,8 +118,8 @@ def decode(
     chunk: int = CHUNK,
     watch: Watcher = record_nothing,
 ) -> Iterator[TokenEvent]:
-    """The tokens that follow the prompt, one event each. A cache may hold a prefix of this prompt,
-    and nothing else.
+    """The tokens that follow the prompt, one event each. A cache may hold only a prefix of this
+    prompt.
 
     `watch()` supplies the recorder of each forward pass.
     """
@@ -149,8 +149,8 @@ def prefill(
     chunk: int = CHUNK,
     watch: Watcher = record_nothing,
 ) -> tuple[Tensor, Record]:
-    """The prompt into the cache, in chunks; the logits after its last token, and the recorder of
-    the last chunk."""
+    """Prefill the prompt in chunks; returns the logits after its last token and the recorder of the
+    last chunk."""
     prompt = torch.tensor([list(request.prompt)], device=runner.device)[
         :, min(cache.length, len(request.prompt) - 1) :
     ]
@@ -191,7 +191,7 @@ def last_logits(
 
 
 def check_request(runner: Runner, request: Request) -> None:
-    """Refuse what cannot be continued before anything is computed."""
+    """Refuse invalid requests before anything is computed."""
     config = runner.config
     if config.decoder is None or not isinstance(config.head, LanguageHead):
         kind = (
@@ -214,14 +214,14 @@ def check_request(runner: Runner, request: Request) -> None:
         )
     whole("max_tokens", request.max_tokens, least=1)
     limit = config.decoder.max_positions
-    wanted = len(request.prompt) + request.max_tokens
+    length = len(request.prompt) + request.max_tokens
     if len(request.prompt) >= limit:
         raise InputError(
             f"a prompt of {len(request.prompt)} tokens for a context of {limit}",
             expected=f"at most {limit - 1}",
             fix="shorten the prompt, or cut it on the left (--truncate left)",
         )
-    if wanted > limit:
+    if length > limit:
         raise InputError(
             f"{len(request.prompt)} prompt tokens and max_tokens {request.max_tokens} for a context"
             f" of {limit}",
@@ -237,15 +237,17 @@ def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
             raise InputError(
                 f"the {name} holds {short_repr(id)}",
                 expected=f"token ids below {vocab_size}",
-                fix="give a text, or such ids",
+                fix="give a text, or ids in that range",
             )
 
 
 def check_source(config: ModelConfig, source: Sequence[int] | None) -> None:
-    """An encoder–decoder needs something to read; a decoder alone has nothing to read it with."""
+    """An encoder–decoder needs a source; a decoder-only model cannot use one."""
     if (source is None) != (config.encoder is None):
         raise InputError(
-            "a source for a decoder alone" if source else "an encoder–decoder without a source",
+            "a source for a decoder-only model"
+            if source
+            else "an encoder–decoder without a source",
             fix="Request(source=…)",
         )
     if source is None or config.encoder is None:

@@ -1,9 +1,9 @@
-"""A tokenizer as a grammar sees it: a table of bytes in which each token stands as what it writes.
+"""A tokenizer for grammars: a table with the bytes that each token writes.
 
-0 … size−1    what each token writes within a text; a control token as \\xff and its name, which no
+0 … size−1    the bytes of each token within a text; a control token is \\xff and its name, which no
               text contains
-size …        for tokens that write something else when they open a text: that
-the last      the end of the text, whatever ids the model has for it
+size …        the bytes of tokens that differ at the start of a text
+the last      the end of the text, for all end ids of the model
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class GrammarTokens:
-    """`forms` places the opening forms in the table; `silent` are the tokens that write nothing
-    when they open a text."""
+    """`forms` maps tokens to their opening forms in the table; `silent` are the tokens that write
+    nothing at the start of a text."""
 
     table: llguidance.LLTokenizer
     size: int
@@ -38,7 +38,7 @@ class GrammarTokens:
     control: frozenset[int]
 
     def places(self, ids: Sequence[int]) -> list[int] | None:
-        """Where these tokens stand in the table, as they follow one another; None if one is in no
+        """The indices of these consecutive tokens in the table; None if one is not in the
         vocabulary."""
         if not all(0 <= id < self.size for id in ids):
             return None
@@ -47,30 +47,30 @@ class GrammarTokens:
         return [*ids[:first], *opening, *ids[first + 1 :]]
 
     def follow(self, table: Mask, ids: Sequence[int]) -> Mask:
-        """By id, whether a token may follow these: the opening forms count as long as nothing was
+        """By id, whether a token may follow these: the opening forms count until something is
         written."""
-        found = table[: self.size].copy()
+        allowed = table[: self.size].copy()
         if self._first(ids) == len(ids):
-            found[list(self.forms)] = table[list(self.forms.values())]
-            found[list(self.silent)] = found.any()
-        return found
+            allowed[list(self.forms)] = table[list(self.forms.values())]
+            allowed[list(self.silent)] = allowed.any()
+        return allowed
 
     def _first(self, ids: Sequence[int]) -> int:
-        """Where the first token that is no control token stands."""
+        """The position of the first token that is not a control token."""
         return next((place for place, id in enumerate(ids) if id not in self.control), len(ids))
 
 
 def grammar_tokens(tokenizer: Tokenizer) -> GrammarTokens:
-    """The table of a tokenizer, made once and kept as long as the tokenizer."""
+    """The table of a tokenizer, cached as long as the tokenizer lives."""
     if tokenizer not in _KEPT:
-        _KEPT[tokenizer] = _made(tokenizer)
+        _KEPT[tokenizer] = _read_table(tokenizer)
     return _KEPT[tokenizer]
 
 
 _KEPT: WeakKeyDictionary[Tokenizer, GrammarTokens] = WeakKeyDictionary()
 
 
-def _made(tokenizer: Tokenizer) -> GrammarTokens:
+def _read_table(tokenizer: Tokenizer) -> GrammarTokens:
     """The bytes within a text, the names of control tokens, the opening forms, the end."""
     texts = token_byte_table(tokenizer)
     size = tokenizer.vocab_size

@@ -1,9 +1,10 @@
-"""Where a grammar is tried first: grammars come with requests, and a line of one can ask for hours
-or for all memory.
+"""The sandboxed trial of a grammar: grammars are untrusted input, and a single line of one can take
+hours or all memory.
 
-It runs by itself, nothing of sightline imported: see `limited`, which starts it and holds it to its
-limits. A grammar that passes is then made by the asker, under the same limits: those of llguidance
-bound each mask, the process bounds what they leave out (time to build, memory, depth of the stack).
+This module runs in its own process and imports nothing of sightline: see `limited`, which starts it
+and enforces its limits. A grammar that passes is then compiled by the parent under the same limits:
+llguidance's limits bound each mask, the process bounds the rest (compile time, memory, stack
+depth).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ MEMORY = 1024**3
 
 
 def limits() -> llguidance.LLParserLimits:
-    """What one mask may cost: some hundredths of a second, and some 40 MB of lexer states in
-    all."""
+    """The limits of one mask: some hundredths of a second, and about 40 MB of lexer states in
+    total."""
     return llguidance.LLParserLimits(
         max_items_in_row=2000,
         initial_lexer_fuel=1_000_000,
@@ -31,8 +32,8 @@ def limits() -> llguidance.LLParserLimits:
 
 
 class Table:
-    """A list of bytes as llguidance wants its tokenizers. Nothing is ever cut with it: every
-    grammar has `no_forcing`."""
+    """A list of bytes with the interface of llguidance's tokenizers. It never tokenizes a text:
+    every grammar has `no_forcing`."""
 
     def __init__(self, tokens: list[bytes], end: int) -> None:
         self.tokens = tokens
@@ -46,14 +47,15 @@ class Table:
 
 
 def byte_table(size: int, names: dict[str, int]) -> Table:
-    """The special tokens where they are, nothing else below `size`, then all bytes and an end."""
+    """The special tokens at their ids, empty entries below `size`, then all bytes and an end
+    token."""
     special = {id: b"\xff" + name.encode() for name, id in names.items()}
     tokens = [special.get(id, b"") for id in range(size)]
     return Table([*tokens, *(bytes([byte]) for byte in range(256)), b"\xff<end>"], size + 256)
 
 
 def answer(request: dict[str, Any]) -> str:
-    """What llguidance has against a grammar, or nothing."""
+    """llguidance's error for a grammar, or an empty string."""
     tokenizer = llguidance.LLTokenizer(byte_table(request["size"], request["names"]), slices=[])  # pyright: ignore[reportArgumentType]
     matcher = llguidance.LLMatcher(tokenizer, request["grammar"], log_level=0, limits=limits())
     if not matcher.is_error():

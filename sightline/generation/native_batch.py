@@ -120,7 +120,7 @@ class NativeBatchRunner:
         self.prefixes.shrink(budget - self.memory_needed(active))
 
     def memory_needed(self, sequences: Iterable[Sequence]) -> int:
-        """Whole blocks for each sequence; shared blocks count for each."""
+        """Full blocks of each sequence; shared blocks count once per sequence."""
         return sum(self._blocks(sequence.length) for sequence in sequences)
 
     def bytes_of(self, sequence: Sequence) -> int:

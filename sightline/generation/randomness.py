@@ -1,5 +1,5 @@
-"""A documented stream of random numbers, and a draw from logits: nothing but (seed, lane, step)
-decides a token.
+"""A documented stream of random numbers, and a draw from logits: (seed, lane, step) alone
+determines the draw.
 
     block = Philox4x64-10(key = (seed, lane), counter = (step + 1, 0, 0, 0))
     u     = (⌊block[0] / 2^12⌋ + 1/2) / 2^52
@@ -28,17 +28,17 @@ from torch import Tensor
 from sightline.errors import InputError
 
 SEEDS = 2**64
-FEW = 1024  # so many tokens are sorted at once
+FEW = 1024  # up to this many tokens are sorted at once
 SLICES, DEEPEST = (
     1024,
     60.0,
-)  # e^−60 of the largest weight: what lies deeper adds nothing and is one slice
+)  # e^−60 of the largest weight: anything below adds nothing and is one slice
 # A mass this close below its target has reached it: ten tokens of 0.1 reach 0.7 with seven, not
 # eight.
 ROUNDING = 1e-9
 IMPOSSIBLE = (
     -9999.0
-)  # the least log-probability that is given out, as OpenAI has it: JSON knows no −inf
+)  # the lowest log-probability that is returned, as in OpenAI's API: JSON has no −inf
 
 
 def uniform(seed: int, step: int, *, lane: int = 0) -> float:
@@ -55,11 +55,11 @@ def open_interval(bits: int) -> float:
 
 
 def whole(name: str, value: int, *, least: int = 0) -> int:
-    """`value`, if it is a whole number, `least` or more, that fits 64 bits."""
+    """`value`, if it is an integer, `least` or more, that fits 64 bits."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value < SEEDS:
         raise InputError(
             f"{name} is {shown(value)}",
-            expected=f"a whole number from {least} to 2^64 − 1",
+            expected=f"an integer from {least} to 2^64 − 1",
             fix="leave it out for the default",
         )
     return int(value)
@@ -71,21 +71,19 @@ def shown(value: object) -> str:
 
 
 def draw(logits: Tensor, u: float) -> int:
-    """The token that u stands for."""
-    found = None if few(logits) else edge(logits, u, weights=relative(logits).exp_())
-    return int(
-        draws(logits, torch.tensor([u], dtype=torch.float64)) if found is None else found[-1]
-    )
+    """The token that u selects."""
+    ids = None if few(logits) else edge(logits, u, weights=relative(logits).exp_())
+    return int(draws(logits, torch.tensor([u], dtype=torch.float64)) if ids is None else ids[-1])
 
 
 def draws(logits: Tensor, u: Tensor) -> Tensor:
     """Inverse CDF: the first token in the stable order with p₁ + … + pᵢ > u. A token of probability
-    0 adds nothing, so it never is."""
+    0 adds nothing, so it is never drawn."""
     order = ranked(logits)
     weights = relative(logits[order]).exp()
     share = weights.cumsum(0)
-    found = torch.searchsorted(share, u * share[-1], right=True)
-    return order[found.clamp(max=(weights > 0).sum() - 1)]
+    indices = torch.searchsorted(share, u * share[-1], right=True)
+    return order[indices.clamp(max=(weights > 0).sum() - 1)]
 
 
 def ranked(logits: Tensor) -> Tensor:
@@ -96,40 +94,38 @@ def ranked(logits: Tensor) -> Tensor:
 
 
 def few(logits: Tensor) -> bool:
-    """So few possible tokens that sorting them is quicker than anything else."""
+    """Whether there are so few possible tokens that sorting them all is fastest."""
     return len(logits) <= FEW or int(np.count_nonzero(logits.numpy(force=True) > -math.inf)) <= FEW
 
 
 def places(x: Tensor, compare: np.ufunc, value: float) -> Tensor:
-    """Where `x` compares so with a value, ascending. NumPy finds few among many five times as fast
-    as torch."""
+    """The indices at which `x` compares true with a value, ascending. NumPy finds a few among many
+    five times as fast as torch."""
     return torch.from_numpy(np.flatnonzero(compare(x.numpy(force=True), value))).to(x.device)
 
 
 def reaching(mass: float, key: Tensor, *, weights: Tensor) -> Tensor:
-    """The shortest start of the order by `key` whose share of all weight is `mass` or more, and at
-    least one token."""
-    found = None if len(key) <= FEW else start(key, mass - ROUNDING, weights=weights)
-    if found is not None:
-        return found
+    """The shortest prefix of the order by `key` whose share of the total weight is `mass` or more,
+    and at least one token."""
+    ids = None if len(key) <= FEW else start(key, mass - ROUNDING, weights=weights)
+    if ids is not None:
+        return ids
     order = torch.sort(key, descending=True, stable=True).indices
     share = weights[order].cumsum(0) / weights[order].sum()
     return order[: int((share < mass - ROUNDING).sum()) + 1]
 
 
 def start(key: Tensor, share: float, *, weights: Tensor) -> Tensor | None:
-    """The shortest start of the order by `key` (descending, then id ascending) with `share` of all
-    weight, or None where in doubt."""
-    found = edge(key, share, weights=weights)
-    return (
-        None if found is None else torch.cat([places(key, np.greater, float(key[found[0]])), found])
-    )
+    """The shortest prefix of the order by `key` (descending, then id ascending) with `share` of the
+    total weight, or None where rounding could decide."""
+    ids = edge(key, share, weights=weights)
+    return None if ids is None else torch.cat([places(key, np.greater, float(key[ids[0]])), ids])
 
 
 def edge(key: Tensor, share: float, *, weights: Tensor) -> Tensor | None:
-    """The end of that start: from a largest key of some slice to the token that reaches the share.
+    """The end of that prefix: from a largest key of some slice to the token that reaches the share.
 
-    Equal slices of the key's range are weighed, and only the one in which the share is reached is
+    Equal slices of the key's range are summed, and only the one in which the share is reached is
     sorted. None where sums in another order, each off by up to n · 2^−53 of the total, could reach
     it elsewhere: then all must be sorted and added up in that order.
     """
@@ -138,10 +134,10 @@ def edge(key: Tensor, share: float, *, weights: Tensor) -> Tensor | None:
     doubt = len(key) * 2.0**-50 * total
     slices = sliced(key)
     sums = torch.bincount(slices, weights=weights, minlength=SLICES).cumsum(0)
-    found = int(torch.searchsorted(sums, target))
-    inside = places(slices, np.equal, found)
+    slice_index = int(torch.searchsorted(sums, target))
+    inside = places(slices, np.equal, slice_index)
     inside = inside[torch.sort(key[inside], descending=True, stable=True).indices]
-    before = float(sums[found - 1]) if found else 0.0
+    before = float(sums[slice_index - 1]) if slice_index else 0.0
     reached = [before, *(before + weights[inside].cumsum(0)).tolist()]
     last = bisect.bisect_left(reached, target)
     certain = (
@@ -164,20 +160,20 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def log_probability(logits: Tensor, tokens: Tensor) -> list[float]:
-    """log softmax(x) at some tokens, −9999 at the least. Of a large vocabulary in float32 the
-    exponentials are float32 too, and their sum float64: they are thousands, and made for every
-    token."""
+    """log softmax(x) at some tokens, at least −9999. For a large vocabulary in float32 the
+    exponentials are float32 too and their sum float64: there are thousands of them at every
+    step."""
     if logits.dtype == torch.float32 and len(logits) > FEW:
         row = logits.numpy(force=True)
         largest = row.max()
         if np.isfinite(largest):
             total = np.exp(row - largest).sum(dtype=np.float64)
-            found = (
+            values = (
                 row[tokens.numpy(force=True)].astype(np.float64)
                 - np.float64(largest)
                 - np.log(total)
             )
-            return np.maximum(found, IMPOSSIBLE).tolist()
+            return np.maximum(values, IMPOSSIBLE).tolist()
     x = relative(logits)
     chosen = x[tokens]
     return (chosen - x.exp_().sum().log()).clamp(min=IMPOSSIBLE).tolist()

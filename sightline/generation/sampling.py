@@ -9,7 +9,7 @@ draw.
 
 The stable order is: probability descending, then id ascending. It decides ties everywhere: top-k
 keeps exactly k, greedy takes the lowest id. +inf is certainty: it shares all probability with the
-other +inf. Makers check their argument when made; ids are checked against the vocabulary when
+other +inf. Factories check their argument at once; ids are checked against the vocabulary when
 applied. Probabilities are float64, so that no set depends on rounding.
 """
 
@@ -52,7 +52,7 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """How to choose a token. The default is greedy; None and 0 leave a change out."""
+    """How to choose a token. The default is greedy; None and 0 disable a change."""
 
     temperature: float = 0.0
     top_k: int | None = None
@@ -81,7 +81,7 @@ class Sampling:
 
     def penalties(self, prompt_length: int) -> tuple[Change, ...]:
         """bias, repetition, presence, frequency, n-gram: what depends on the text so far."""
-        return those_that_change(
+        return effective_changes(
             logit_bias(self.logit_bias),
             unless_none(repetition_penalty, self.repetition_penalty),
             presence_penalty(self.presence_penalty, start=prompt_length),
@@ -90,9 +90,9 @@ class Sampling:
         )
 
     def filters(self) -> tuple[Change, ...]:
-        """temperature, top-k, top-p, min-p, typical: each leaves the most probable token possible,
-        and greedy it alone."""
-        return those_that_change(
+        """temperature, top-k, top-p, min-p, typical: each keeps the most probable token, and greedy
+        keeps only that."""
+        return effective_changes(
             temperature(self.temperature),
             unless_none(top_k, self.top_k),
             unless_none(top_p, self.top_p),
@@ -132,7 +132,7 @@ def choose(
     if sampling.greedy:
         token = int(
             changed.numpy(force=True).argmax()
-        )  # the first of equals, all that the filters would leave
+        )  # the first of equals, the only one that the filters would keep
     else:
         token = draw(
             apply(sampling.filters(), changed, history=history),
@@ -183,7 +183,7 @@ def top_k(k: int) -> Change:
 
 
 def top_p(p: float) -> Change:
-    """Keep the shortest start of the stable order with p₁ + … + pᵢ ≥ p, and at least one token
+    """Keep the shortest prefix of the stable order with p₁ + … + pᵢ ≥ p, and at least one token
     (Holtzman et al. 2020)."""
     p = real("top_p", p, expected="a number from 0 to 1", low=0.0, high=1.0)
 
@@ -209,7 +209,7 @@ def min_p(p: float) -> Change:
 
 
 def typical(mass: float) -> Change:
-    """Keep the shortest start that reaches `mass`, the smallest |−log pᵢ − H| first, ties by id; H
+    """Keep the shortest prefix that reaches `mass`, the smallest |−log pᵢ − H| first, ties by id; H
     = −Σ p log p (Meister et al. 2022)."""
     mass = real(
         "typical", mass, expected="a number above 0, at most 1", low=math.ulp(0.0), high=1.0
@@ -321,7 +321,7 @@ def banned(ids: Iterable[int]) -> Change:
 
 
 def allowed(ids: Iterable[int]) -> Change:
-    """−inf for all but `ids`."""
+    """−inf for all tokens except `ids`."""
     ids = checked_ids("allowed", ids)
     if not ids:
         raise InputError(
@@ -333,12 +333,12 @@ def allowed(ids: Iterable[int]) -> Change:
 
 
 def unchanged(logits: Tensor, history: Tokens) -> Tensor:
-    """x′ = x: what a maker returns for the value that changes nothing."""
+    """x′ = x: returned by a factory for a value that changes nothing."""
     return logits
 
 
-def those_that_change(*made: Change) -> tuple[Change, ...]:
-    return tuple(change for change in made if change is not unchanged)
+def effective_changes(*changes: Change) -> tuple[Change, ...]:
+    return tuple(change for change in changes if change is not unchanged)
 
 
 def unless_none(maker: Callable[[Any], Change], value: float | None) -> Change:
@@ -346,7 +346,7 @@ def unless_none(maker: Callable[[Any], Change], value: float | None) -> Change:
 
 
 def keep(logits: Tensor, ids: Tensor) -> Tensor:
-    """−inf everywhere but at `ids`."""
+    """−inf everywhere except at `ids`."""
     return torch.full_like(logits, -INFINITY).index_copy_(0, ids, logits[ids])
 
 
@@ -360,8 +360,8 @@ def added(logits: Tensor, amounts: Mapping[int, float]) -> Tensor:
 
 
 def bounded(before: Tensor, after: Tensor) -> Tensor:
-    """What was finite stays finite; ±inf stay what they are, so that inf · 0 and inf − inf never
-    arise."""
+    """Finite values stay finite and ±inf stay unchanged, so that inf · 0 and inf − inf never
+    occur."""
     return torch.where(before.isinf(), before, after.clamp(-LARGEST, LARGEST))
 
 
@@ -398,12 +398,11 @@ def one_row(logits: Tensor) -> Tensor:
 
 
 def usable(logits: Tensor, whose: str) -> Tensor:
-    """`logits`, if none is NaN and a token is possible. Otherwise this request fails, and no
-    other."""
+    """`logits`, if none is NaN and a token is possible. Otherwise only this request fails."""
     largest = float(logits.numpy(force=True).max())  # NaN if any is; NumPy wakes no threads for it
     if math.isnan(largest):
         raise InputError(
-            f"{whose} gave {int(logits.isnan().sum())} NaN logits",
+            f"{whose} returned {int(logits.isnan().sum())} NaN logits",
             expected="numbers",
             fix="run the model in float32",
         )

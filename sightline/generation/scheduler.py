@@ -14,8 +14,8 @@ from sightline.generation.decode import DecodeState, Request
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
-    """A request in flight. `cache` is its own; on torch it has one during prefill only, then a row
-    of the slots."""
+    """A request in flight. `cache` is used by this sequence only; on torch it exists during
+    prefill, then the sequence has a row of the slots."""
 
     request: Request
     state: DecodeState = field(init=False)
@@ -71,7 +71,7 @@ class Scheduler:
             self.prefilling.append(self.waiting.popleft())
 
     def join(self, sequence: Sequence) -> None:
-        """The prompt is prefilled: the sequence decodes from now on, in the last row."""
+        """Prefill is done: the sequence moves to decoding, in the last row."""
         self.prefilling.remove(sequence)
         self.decoding.append(sequence)
 

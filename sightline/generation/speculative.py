@@ -1,14 +1,14 @@
-"""Speculative decoding: something cheap guesses the next tokens, one pass of the model checks them
-all.
+"""Speculative decoding: a cheap proposal guesses the next tokens, one forward pass of the model
+verifies all of them.
 
     x ~ q                                   the guess
-    kept with probability  min(1, p(x) / q(x))
+    accepted with probability  min(1, p(x) / q(x))
     otherwise a token from max(0, p − q) / Σ max(0, p − q), and the later guesses are dropped
 
-The text is distributed exactly as if the model alone had made it, token by token (Leviathan et al.
-2023). Greedy decoding is the case in which p is 1 at the largest logit: a guess is kept if it is
-that token. Guesses come from a smaller model, or from the text itself: what followed the last time
-these words were there (prompt lookup), where q is 1 at the guess.
+The text has exactly the distribution of plain decoding with the model (Leviathan et al. 2023).
+Greedy decoding is the case in which p is 1 at the largest logit: a guess is accepted if it is that
+token. Guesses come from a smaller draft model, or from the text itself: the tokens that followed
+the last occurrence of its final n-gram (prompt lookup), where q is 1 at the guess.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Distribution = Callable[[Tensor, Sequence[int]], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """The new tokens, and what they cost: guesses made and kept, and passes of the model (plain
+    """The new tokens and their cost: guesses proposed and accepted, and passes of the model (plain
     decoding needs one per token)."""
 
     tokens: list[int]
@@ -51,14 +51,14 @@ class Guess:
 
 
 class Proposer(Protocol):
-    """Something cheap that guesses."""
+    """A cheap source of guesses."""
 
     def __call__(self, tokens: list[int], most: int) -> Guess:
         """At most `most` tokens that might follow these."""
         ...
 
 
-# ----------------------------------------------------------------------------------------- chance
+# -------------------------------------------------------------------------------------- acceptance
 
 
 def after_changes(changes: Sequence[Change]) -> Distribution:
@@ -77,8 +77,8 @@ GREEDY = after_changes((temperature(0.0),))
 
 
 class Chance:
-    """The only place where dice are thrown: the n-th throw is u(seed, lane, n), whatever it is
-    for."""
+    """The only source of randomness: the n-th draw is u(seed, lane, n), regardless of its
+    purpose."""
 
     def __init__(self, seed: int = 0, *, lane: int = 0) -> None:
         self.seed = seed
@@ -101,8 +101,8 @@ class Chance:
 def judge(
     guess: Guess, target: Float[Tensor, "guesses_and_one vocab"], chance: Chance
 ) -> tuple[int, int]:
-    """How many guesses are kept, and the token that follows them: every pass makes at least one
-    token."""
+    """The number of accepted guesses, and the token that follows them: every pass yields at least
+    one token."""
     for n, token in enumerate(guess.tokens):
         p = target[n]
         q = guess.probabilities[n]
@@ -112,7 +112,7 @@ def judge(
 
 
 def residual(p: Float[Tensor, " vocab"], q: Float[Tensor, " vocab"]) -> Float[Tensor, " vocab"]:
-    """max(0, p − q) / Σ max(0, p − q): what p has and q has too little of."""
+    """max(0, p − q) / Σ max(0, p − q): the residual distribution."""
     left = (p - q).clamp(min=0)
     return left / left.sum() if float(left.sum()) > 0 else p
 
@@ -121,11 +121,11 @@ def residual(p: Float[Tensor, " vocab"], q: Float[Tensor, " vocab"]) -> Float[Te
 
 
 def prompt_lookup(tokens: Sequence[int], ngram: int = 3, *, most: int = 8) -> list[int]:
-    """What followed the last time the text ended as it ends now: the longest ending first, of
-    `ngram` tokens down to one.
+    """The tokens that followed the last occurrence of the text's final n-gram: the longest n first,
+    from `ngram` down to one.
 
-    The copy may run into what it has just written (… a b a b → a b a b), so that a repetition is
-    continued at full length.
+    The copy may overlap its own output (… a b a b → a b a b), so that a repetition is continued at
+    full length.
     """
     for size in range(min(ngram, len(tokens) - 1), 0, -1):
         ending = list(tokens[-size:])
@@ -139,19 +139,21 @@ def prompt_lookup(tokens: Sequence[int], ngram: int = 3, *, most: int = 8) -> li
 
 
 class Lookup:
-    """Guesses by prompt lookup, certain of each: q is 1 at the guess."""
+    """Guesses by prompt lookup: q is 1 at the guess."""
 
     def __init__(self, ngram: int, vocab_size: int) -> None:
         self.ngram = ngram
         self.vocab_size = vocab_size
 
     def __call__(self, tokens: list[int], most: int) -> Guess:
-        found = torch.tensor(prompt_lookup(tokens, self.ngram, most=most), dtype=torch.long)
-        return Guess(found.tolist(), torch.nn.functional.one_hot(found, self.vocab_size).double())
+        guesses = torch.tensor(prompt_lookup(tokens, self.ngram, most=most), dtype=torch.long)
+        return Guess(
+            guesses.tolist(), torch.nn.functional.one_hot(guesses, self.vocab_size).double()
+        )
 
 
 class Draft:
-    """Guesses of a smaller model, with a cache of its own."""
+    """Guesses of a smaller model, with its own cache."""
 
     def __init__(self, text: Text, distribution: Distribution, chance: Chance) -> None:
         self.text = text
@@ -159,7 +161,7 @@ class Draft:
         self.chance = chance
 
     def __call__(self, tokens: list[int], most: int) -> Guess:
-        self.text.take_back(len(tokens) - 1)
+        self.text.truncate(len(tokens) - 1)
         said = list(tokens)
         drawn_from = [torch.empty(0, self.text.vocab_size, dtype=torch.float64)]
         for _ in range(self.text.room(len(tokens), most)):
@@ -173,7 +175,7 @@ class Draft:
 
 
 class Text:
-    """A model reading one growing text, with the cache that remembers it."""
+    """A model with the KV cache of one growing text."""
 
     def __init__(
         self, runner: Runner, source: Tensor | None, source_padding: Tensor | None
@@ -198,14 +200,14 @@ class Text:
             .cpu()
         )
 
-    def take_back(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+    def truncate(self, length: int) -> None:
+        """Drop all but the first `length` tokens."""
         if self.cache.length > length:
             self.cache.truncate(length)
 
     def room(self, length: int, most: int) -> int:
-        """How many of `most` tokens can be guessed after `length`: a table of learned positions
-        ends somewhere."""
+        """The number of tokens, at most `most`, that fit after `length`: a table of learned
+        positions is finite."""
         stack = self.runner.config.last
         ends = isinstance(stack.embedding.positions, Learned)
         return min(most, max(0, stack.max_positions - length + 1)) if ends else most
@@ -264,8 +266,8 @@ def decode_with_draft(
             fix="use a draft with the same tokenizer",
         )
     chance = chance or Chance()
-    heard = (source, source_padding) if draft.config.encoder is not None else (None, None)
-    proposer = Draft(Text(draft, *heard), distribution, chance)
+    draft_source = (source, source_padding) if draft.config.encoder is not None else (None, None)
+    proposer = Draft(Text(draft, *draft_source), distribution, chance)
     text = Text(runner, source, source_padding)
     return _decode(
         text, prompt, proposer, distribution, chance, max_tokens=max_tokens, end=end, most=most
@@ -283,7 +285,7 @@ def _decode(
     end: tuple[int, ...],
     most: int,
 ) -> Speculation:
-    """Guess, check in one pass, keep what is kept, take the rest back; until the end."""
+    """Guess, verify in one pass, keep the accepted tokens, roll back the rest; until the end."""
     _check(prompt, max_tokens, most=most)
     tokens: list[int] = prompt[0].tolist()
     start = len(tokens)
@@ -291,18 +293,18 @@ def _decode(
     proposed = accepted = passes = 0
     while len(tokens) < stop and (len(tokens) == start or tokens[-1] not in end):
         guess = proposer(tokens, min(most, stop - len(tokens) - 1))
-        said = tokens + guess.tokens
-        logits = text.logits(said, len(guess.tokens) + 1)
+        drafted = tokens + guess.tokens
+        logits = text.logits(drafted, len(guess.tokens) + 1)
         target = torch.stack(
-            [distribution(row, said[: len(tokens) + n]) for n, row in enumerate(logits)]
+            [distribution(row, drafted[: len(tokens) + n]) for n, row in enumerate(logits)]
         )
-        kept, following = judge(guess, target, chance)
-        new = _until([*guess.tokens[:kept], following], end)
+        accepted_guesses, following = judge(guess, target, chance)
+        new = _until([*guess.tokens[:accepted_guesses], following], end)
         proposed = proposed + len(guess.tokens)
-        accepted = accepted + min(kept, len(new))
+        accepted = accepted + min(accepted_guesses, len(new))
         passes = passes + 1
         tokens += new
-        text.take_back(len(tokens) - 1)
+        text.truncate(len(tokens) - 1)
     return Speculation(tokens[start:], proposed, accepted, passes)
 
 
@@ -313,11 +315,11 @@ def _until(tokens: list[int], end: tuple[int, ...]) -> list[int]:
 
 
 def _check(prompt: Tensor, max_tokens: int, *, most: int) -> None:
-    """What cannot be continued is said before anything is computed."""
+    """Refuse invalid arguments before anything is computed."""
     if prompt.dim() != 2 or prompt.shape[0] != 1 or prompt.shape[1] == 0:
         raise InputError(
             f"a prompt of shape {list(prompt.shape)}",
-            expected="[1, time]: each row keeps its own guesses",
+            expected="[1, time]: rows accept different numbers of guesses",
             fix="prompt[:1]",
         )
     if max_tokens < 1 or most < 0:

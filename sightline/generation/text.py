@@ -1,4 +1,5 @@
-"""Tokens as text while they come: whole characters, no stop string, and everything at the end."""
+"""Tokens as streamed text: complete characters, no part of a stop string, and the rest at the
+end."""
 
 from __future__ import annotations
 
@@ -27,19 +28,19 @@ MAX_SHOWN = 40  # tokens
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that may be shown now (often one token's, sometimes nothing yet), and the token that
-    brought it; None at the very end."""
+    """Text that can be shown now (often one token's, sometimes empty), and the token that completed
+    it; None at the very end."""
 
     text: str
     event: TokenEvent | None = None
     finish: Finish | None = None
-    trace: Trace | None = None  # attention of the pass that made this token, with trace=True
+    trace: Trace | None = None  # attention of the pass that produced this token, with trace=True
 
 
 @dataclass(slots=True, repr=False)
 class Generation:
-    """A finished text: the new tokens, how likely each was, why it ended. After a beam search also
-    its score, and the next best texts."""
+    """A finished text: the new tokens, their log-probabilities, the finish reason. After a beam
+    search also its score, and the next best texts."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list[int])
@@ -88,8 +89,8 @@ class Generation:
 
 
 class Writer:
-    """One request's tokens as text. A stop string ends it and is never shown, not even its
-    beginning."""
+    """One request's tokens as text. A stop string ends it and is never shown, not even a part of
+    it."""
 
     def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
         if tokenizer is None and request.stop:
@@ -103,7 +104,7 @@ class Writer:
         self.stops = StopStrings(request.stop)
 
     def take(self, event: TokenEvent) -> Piece:
-        """What may be shown now; without a tokenizer, the token alone."""
+        """The text that can be shown now; without a tokenizer, only the token."""
         if self.text is None:
             return Piece("", event, event.finish)
         shown, stopped = self.stops.push(
@@ -128,7 +129,7 @@ def stream(
     watch: Watcher = record_nothing,
 ) -> Iterator[Piece]:
     """The text, piece by piece. Without a tokenizer the pieces have tokens and no text. The events
-    carry what `watch` recorded of their pass."""
+    carry the recorders that `watch` supplied for their passes."""
     writer = Writer(tokenizer, request)
     for event in decode(runner, request, cache=cache, watch=watch):
         piece = writer.take(event)
@@ -144,8 +145,7 @@ def stream_many(
     *,
     rows: int = ROWS,
 ) -> Iterator[tuple[int, Piece]]:
-    """The texts of many requests, each piece with the number of its request, as they are made side
-    by side."""
+    """The texts of many requests decoded in one batch, each piece with the index of its request."""
     batch = Batch(runner, rows=rows)
     numbers = dict[BatchSequence, tuple[int, Writer]]()
     try:
@@ -165,7 +165,7 @@ def stream_many(
 
 def gather(pieces: Iterable[Piece], *, prompt_tokens: int = 0) -> Generation:
     """All pieces as one result."""
-    found = Generation(prompt_tokens=prompt_tokens)
+    generation = Generation(prompt_tokens=prompt_tokens)
     for piece in pieces:
-        found.add(piece)
-    return found
+        generation.add(piece)
+    return generation

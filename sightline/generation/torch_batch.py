@@ -131,7 +131,7 @@ class TorchBatchRunner:
         return group
 
     def _assign_rows(self, group: list[Sequence]) -> None:
-        """A row of the slots for each sequence, or for none if one fails."""
+        """Allocate a row of the slots for each sequence, or for none if one fails."""
         before = len(self.slots)
         try:
             for sequence in group:
@@ -166,7 +166,7 @@ class TorchBatchRunner:
         self.prefixes.shrink(budget - max(self.memory_needed(active), self.slots.bytes))
 
     def memory_needed(self, sequences: Iterable[Sequence]) -> int:
-        """A row for each, as long as the longest, and one prompt in prefill beside them."""
+        """Rows as long as the longest sequence, and one prompt in prefill beside them."""
         lengths = [(s.length, s.source_length) for s in sequences]
         longest, longest_source = (max(column) for column in zip((0, 0), *lengths, strict=True))
         return (len(lengths) + 1) * (

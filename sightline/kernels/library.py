@@ -2,8 +2,8 @@
 matrix products, attention, activations, RMSNorm, RoPE.
 
 They are compiled when the package is installed, for several instruction sets; the best that this
-processor has is selected when the module is loaded. Where there is no compiled module, `missing`
-says why, and torch does the same work.
+processor has is selected when the module is loaded. Without a compiled module, `missing` is the
+reason, and torch does the same work.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 INTERFACE = 2
-"""Of the compiled module; it has the same number if it was built from sources that match."""
+"""The version of the compiled module's interface; a module built from matching sources has it."""
 
 
 def load(choice: str) -> tuple[Any, str]:
-    """The compiled module, or why there is none. `choice` is what SIGHTLINE_NATIVE says: nothing,
+    """The compiled module, or why there is none. `choice` is the value of SIGHTLINE_NATIVE: empty,
     0, or the path of another build."""
     if choice == "0":
         return None, "left out by SIGHTLINE_NATIVE=0"
@@ -43,7 +43,7 @@ def load_file(path: str) -> Any:
     """An extension module by its path."""
     spec = importlib.util.spec_from_file_location("_native", path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"SIGHTLINE_NATIVE={path} is no extension module")
+        raise ImportError(f"SIGHTLINE_NATIVE={path} is not an extension module")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 else:
     _native = _loaded
 OWN_PRODUCTS = not missing and _native.instruction_set() != "portable" and _native.is_amd()
-"""Whether large matrix products are ours. On AMD processors, with AVX-512 and with AVX2 alone, they
-were measured to be faster than torch's (MKL); on processors of other makers they were not
+"""Whether large matrix products are ours. On AMD processors, with AVX-512 and with only AVX2, they
+were measured to be faster than torch's (MKL); on processors of other vendors they were not
 measured."""
 
 
@@ -93,7 +93,7 @@ def share_openmp_threads() -> None:
         openmp = ctypes.CDLL(libraries.pop())
         functions = (openmp.GOMP_parallel, openmp.omp_get_thread_num, openmp.omp_get_num_threads)
         parallel, number, count = (
-            ctypes.cast(one, ctypes.c_void_p).value or 0 for one in functions
+            ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions
         )
         _native.use_openmp(parallel, number, count)
     except (OSError, AttributeError):
@@ -138,7 +138,7 @@ class Attention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, out, lse, first, end = ctx.saved_tensors
         gradient = last_contiguous(gradient)
-        dq, dk, dv = side_by_side(q, k, v) or [
+        dq, dk, dv = adjacent_gradients(q, k, v) or [
             torch.empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v)
         ]
         ready().attention_backward(q, k, v, ctx.scale, first, end, out, lse, gradient, dq, dk, dv)
@@ -189,7 +189,7 @@ class RootMeanSquare(torch.autograd.Function):
         dgain = torch.empty_like(gain) if gain is not None and ctx.needs_input_grad[1] else None
         scratch = (
             None if dgain is None else torch.empty((len(inverse) + 31) // 32, x.shape[-1])
-        )  # partial sums of dgain, one for each 32 rows
+        )  # partial sums of dgain, one per 32 rows
         ready().rms_norm_backward(x, gain, inverse, gradient.contiguous(), dx, dgain, scratch)
         return dx, dgain, None
 
@@ -297,7 +297,7 @@ def same_place(x: Tensor, y: Tensor) -> bool:
     return x.data_ptr() == y.data_ptr() and x.stride() == y.stride()
 
 
-def side_by_side(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor] | None:
+def adjacent_gradients(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor] | None:
     """Tensors for the gradients of q, k and v, adjacent in memory as q, k and v are where they are
     parts of one product, [batch, time, joined]; else None."""
     batch, _, time, dim = q.shape

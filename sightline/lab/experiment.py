@@ -4,8 +4,8 @@ into a verdict, and figures.
     claim → parts(tier) → numbers → judge(numbers) → supported | not supported | inconclusive
                                     → draw(numbers)  → figures
 
-A part is a name and a function; it returns numbers as JSON can hold them. Finished parts are saved
-and not run again. `judge` computes the verdict whenever a result is read; no verdict is stored.
+A part is a name and a function; it returns JSON-serializable numbers. Finished parts are saved and
+not run again. `judge` computes the verdict whenever a result is read; no verdict is stored.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """`parts` is a function of the tier and the first seed alone; `judge`, `draw` and `summarize`
-    are functions of the numbers alone."""
+    """`parts` is a function only of the tier and the first seed; `judge`, `draw` and `summarize`
+    are functions only of the numbers."""
 
     name: str
     title: Words

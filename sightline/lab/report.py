@@ -153,7 +153,10 @@ def explanation_lines(finding: Finding, language: str) -> list[str]:
     lines |= {"look": experiment.look_for[language]}
     if finding.summary is not None:
         lines["found"] = finding.summary[language]
-    corrected = [f"{LABELS['notes'][language]}: {one[language]}" for one in experiment.corrections]
+    corrected = [
+        f"{LABELS['notes'][language]}: {correction[language]}"
+        for correction in experiment.corrections
+    ]
     return [f"{LABELS[name][language]}: {text}" for name, text in lines.items()] + corrected
 
 
@@ -170,9 +173,11 @@ def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "
         ]
         head = [LABELS[name][language] for name in ("experiment", "verdict", "work")]
         lines += [f"| {' | '.join(head)} |", "|---|---|--:|"]
-        for one in findings:
-            title = f"[{one.experiment.title[language]}](#{one.experiment.name})"
-            lines.append(f"| {title} | {VERDICTS[one.verdict][language]} | {one.seconds:,.0f} |")
+        for finding in findings:
+            title = f"[{finding.experiment.title[language]}](#{finding.experiment.name})"
+            lines.append(
+                f"| {title} | {VERDICTS[finding.verdict][language]} | {finding.seconds:,.0f} |"
+            )
         for finding in findings:
             lines += ["", *experiment_markdown(finding, pictures, language)]
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -73,14 +73,14 @@ def read_result(path: Path) -> Result:
 
 def unusable_result(path: Path, reason: str) -> InputError:
     return InputError(
-        f"{printable_name(path)} is no result of an experiment ({reason})",
+        f"{printable_name(path)} is not a result of an experiment ({reason})",
         fix=f"delete it (rm {path}) and run the experiment again",
     )
 
 
 def misfit(result: Result) -> str:
-    """What in a result has another type than it should, or nothing. Numbers are finite: the JSON
-    reader takes no others."""
+    """The first field of a result with a wrong type, or an empty string. Numbers are finite: the
+    JSON reader accepts no others."""
     if not isinstance(result.experiment, str) or result.tier not in TIERS:
         return (
             f"the experiment {short_repr(result.experiment)} in the tier {short_repr(result.tier)}"
@@ -129,13 +129,13 @@ def write_result(path: Path, result: Result) -> None:
 
 
 def to_json_numbers(value: Any) -> Any:
-    """Numbers as JSON can hold them: tensors and arrays as lists, NaN and infinity as None."""
+    """JSON-serializable numbers: tensors and arrays as lists, NaN and infinity as None."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): to_json_numbers(one) for name, one in value.items()}
+        return {str(name): to_json_numbers(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_json_numbers(one) for one in value]
+        return [to_json_numbers(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -45,7 +45,7 @@ def measure_part(part: ExperimentPart) -> Measurement:
 def measure_in_process(
     experiment: Experiment, parts: Sequence[ExperimentPart]
 ) -> Iterator[Measurement]:
-    """Measure parts one after the other in this process."""
+    """Measure parts sequentially in this process."""
     for part in parts:
         try:
             yield measure_part(part)

@@ -1,4 +1,4 @@
-"""Recipes: each is a dataclass of settings with good defaults, and makes a Job of them.
+"""Recipes: each is a dataclass of settings with good defaults, and builds a Job from them.
 
     job = RECIPES["shakespeare"](steps=500, width=256).job()
     for event in train(job, Path("runs/a")): …

@@ -18,7 +18,7 @@ from sightline.terminal.progress import reporting
 from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 from sightline.training.config import number
-from sightline.training.data.masked import MaskedText, Unit, word_beginnings
+from sightline.training.data.masked import MaskedText, Unit, word_starts
 from sightline.training.data.packed import PackedText
 from sightline.training.data.prepare import Plan, cached, sources
 from sightline.training.run import Job
@@ -89,7 +89,7 @@ class BertTiny(MuonRecipe):
             vocab_size,
             special=tokenizer.special_ids,
             unit=self.masking,
-            begins=word_beginnings(tokenizer, vocab_size),
+            begins=word_starts(tokenizer, vocab_size),
             share=self.share,
         )
         export = Export(family="modernbert", head="masked", keys=keys, files=files)
@@ -120,7 +120,7 @@ def plays(vocab: int) -> Prepared:
 
 def with_mask(files: dict[str, bytes]) -> tuple[Tokenizer, int, dict[str, bytes]]:
     """The tokenizer with a mask token appended, the mask's id, and the tokenizer's files. The mask
-    swallows the space before it, because tokens of byte-level BPE carry their own."""
+    absorbs the space before it, because tokens of byte-level BPE include their own."""
     tokenizer = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
     tokenizer.add_special_tokens(
         [tokenizers.AddedToken(MASK, lstrip=True, special=True, normalized=False)]

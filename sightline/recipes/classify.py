@@ -1,4 +1,4 @@
-"""A classifier of texts: a small BERT from scratch, or a model that exists with a new head."""
+"""A text classifier: a small BERT from scratch, or an existing model with a new head."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ TUNED = 5e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Classify(Recipe):
-    """`labels` is a .csv or .jsonl file with text and label; `validation` another one, without
-    which every tenth row is held out.
+    """`labels` is a .csv or .jsonl file with text and label; `validation` is another one; without
+    it every tenth row is held out.
 
     With `model`, that model is trained further under a new head, and vocab, width, layers, heads
-    and dropout are its own. `batch` is in tokens. lr=0 is the usual: 1e-3 from scratch, 5e-5 for a
-    model."""
+    and dropout are those of the model. `batch` is in tokens. lr=0 selects the default: 1e-3 from
+    scratch, 5e-5 for a model."""
 
     labels: Path | None = None
     validation: Path | None = None
@@ -69,17 +69,21 @@ class Classify(Recipe):
                 expected="a .csv or .jsonl file with text and label",
                 fix="--set labels=FILE.csv",
             )
-        found = read_labelled(self.labels)
-        held = None if self.validation is None else read_labelled(self.validation)
-        return self.further(found, held) if self.model else self.scratch(found, held)
+        examples = read_labelled(self.labels)
+        validation = None if self.validation is None else read_labelled(self.validation)
+        return (
+            self.finetuning_job(examples, validation)
+            if self.model
+            else self.scratch_job(examples, validation)
+        )
 
-    def further(self, found: Examples, held: Examples | None) -> Job:
-        """A model that exists, under a new head."""
-        base = with_labels(open_base(self.model), found.names)
+    def finetuning_job(self, examples: Examples, validation: Examples | None) -> Job:
+        """An existing model with a new head."""
+        base = with_labels(open_base(self.model), examples.names)
         context = min(self.context, base.config.last.max_positions)
         tokens = max(self.batch, context)
         task = labelled_task(
-            found, held, base.tokenizer, context=context, tokens=tokens, seed=self.seed
+            examples, validation, base.tokenizer, context=context, tokens=tokens, seed=self.seed
         )
         return Job(
             name="classify",
@@ -90,10 +94,10 @@ class Classify(Recipe):
             settings=self.settings,
         )
 
-    def scratch(self, found: Examples, held: Examples | None) -> Job:
+    def scratch_job(self, examples: Examples, validation: Examples | None) -> Job:
         """A small BERT."""
-        tokenizer, files = pieces(found.texts, self.vocab)
-        names = found.names
+        tokenizer, files = pieces(examples.texts, self.vocab)
+        names = examples.names
         keys = encoder_keys(
             "ModernBertForSequenceClassification",
             width=self.width,
@@ -111,7 +115,7 @@ class Classify(Recipe):
         config = encoder_config(keys)
         tokens = max(self.batch, self.context)
         task = labelled_task(
-            found, held, tokenizer, context=self.context, tokens=tokens, seed=self.seed
+            examples, validation, tokenizer, context=self.context, tokens=tokens, seed=self.seed
         )
         export = Export(family="modernbert", head="sequence", keys=keys, files=files)
 
@@ -130,9 +134,9 @@ class Classify(Recipe):
 
 def pieces(texts: Iterable[str], vocab_size: int) -> tuple[Tokenizer, dict[str, bytes]]:
     """Byte-level BPE learned from the texts, [CLS] before and [SEP] after each, and its files."""
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=max(vocab_size, 256 + 3),
         min_frequency=2,
@@ -140,21 +144,21 @@ def pieces(texts: Iterable[str], vocab_size: int) -> tuple[Tokenizer, dict[str, 
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator(texts, trainer=trainer)
-    ids = {piece: made.token_to_id(piece) for piece in (PAD, FIRST, LAST)}
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.train_from_iterator(texts, trainer=trainer)
+    ids = {piece: tokenizer.token_to_id(piece) for piece in (PAD, FIRST, LAST)}
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{FIRST} $A {LAST}",
         pair=f"{FIRST} $A {LAST} $B {LAST}",
         special_tokens=[(FIRST, ids[FIRST]), (LAST, ids[LAST])],
     )
-    said = {
+    config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": PAD,
         "cls_token": FIRST,
         "sep_token": LAST,
     }
     files = {
-        "tokenizer.json": made.to_str(pretty=True).encode(),
-        "tokenizer_config.json": json.dumps(said, indent=2).encode(),
+        "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
+        "tokenizer_config.json": json.dumps(config, indent=2).encode(),
     }
-    return Tokenizer(RustEngine(Path("tokenizer.json"), made), ids={"pad": ids[PAD]}), files
+    return Tokenizer(RustEngine(Path("tokenizer.json"), tokenizer), ids={"pad": ids[PAD]}), files

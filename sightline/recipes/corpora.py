@@ -1,4 +1,4 @@
-"""Where recipes get their texts, and how files become what a task wants."""
+"""The texts of recipes, and how files become training data."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ AGAIN = "prepare it again: sightline data prepare"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A text as tokens, with the tokenizer that made them. `end` follows each document; `sheet` is
-    the datasheet."""
+    """A text as tokens, with its tokenizer. `end` follows each document; `sheet` is the
+    datasheet."""
 
     train: Tokens
     validation: Tokens | None
@@ -81,16 +81,16 @@ def prepared_text(
 
 
 def encoder_for(plan: Plan, tokenizer: str, *, vocab: int = 8000, progress: Report) -> Encoder:
-    """One token for each character of all files, BPE learned from the training files, or the
-    tokenizer of a folder or model."""
+    """One token per character of all files, BPE learned from the training files, or the tokenizer
+    of a folder or model."""
     if tokenizer == "characters":
-        found = (
+        chunks = (
             part
             for source in (*plan.files, *plan.held_out)
             for part in documents(source, plan.separator)
             if part is not None
         )
-        return character_encoder(found)
+        return character_encoder(chunks)
     return (
         bpe_encoder([source.path for source in plan.files], vocab, progress)
         if tokenizer == "bpe"
@@ -99,12 +99,12 @@ def encoder_for(plan: Plan, tokenizer: str, *, vocab: int = 8000, progress: Repo
 
 
 def prepared_folder(folder: Path) -> Prepared:
-    """A folder that `sightline data prepare` wrote, each file as its datasheet says. Nothing else
-    in it is opened."""
+    """A folder that `sightline data prepare` wrote, each file verified against its datasheet. No
+    other file in it is opened."""
     sheet = read_sheet(folder)
-    if not (wants(sheet) and set(sheet["sha256"]) <= {TRAIN, VALIDATION, *FILES}):
+    if not (is_complete(sheet) and set(sheet["sha256"]) <= {TRAIN, VALIDATION, *FILES}):
         raise InputError(
-            f"{printable_name(folder / SHEET)}: is no datasheet",
+            f"{printable_name(folder / SHEET)}: is not a datasheet",
             expected="one of sightline data prepare",
             fix=AGAIN,
         )
@@ -125,8 +125,8 @@ def prepared_folder(folder: Path) -> Prepared:
     )
 
 
-def wants(sheet: dict[str, Any]) -> bool:
-    """Whether a datasheet says what must be known to read the tokens, in the right kinds."""
+def is_complete(sheet: dict[str, Any]) -> bool:
+    """Whether a datasheet has every value needed to read the tokens, with the right types."""
     vocab_size = sheet.get("vocab_size")
     end = sheet.get("end")
     sums = sheet.get("sha256")
@@ -148,7 +148,7 @@ def wants(sheet: dict[str, Any]) -> bool:
 def read_pairs(
     pairs: Path | None, source: Path | None, target: Path | None
 ) -> tuple[list[str], list[str]]:
-    """Two columns of a .tsv, or two files of as many lines. Every line has two sides."""
+    """Two columns of a .tsv, or two files with equal numbers of lines. Every line has two sides."""
     if source is not None and target is not None:
         columns = (lines(source), lines(target))
         if len(columns[0]) != len(columns[1]):
@@ -159,7 +159,7 @@ def read_pairs(
             )
             raise InputError(
                 seen,
-                expected="as many in both",
+                expected="the same number in both",
                 fix="line n of one must be the translation of line n of the other",
             )
         for path, column in zip((source, target), columns, strict=True):
@@ -179,24 +179,24 @@ def read_pairs(
                 f" column{'s' * (len(row) != 1)}"
             )
             raise InputError(seen, expected="two, with one tab between them")
-    found = [row[0] for row in rows], [row[1] for row in rows]
-    for column in found:
+    sides = [row[0] for row in rows], [row[1] for row in rows]
+    for column in sides:
         both_sides(pairs, column)
-    return found
+    return sides
 
 
 def lines(path: Path) -> list[str]:
-    """A text file's lines, without the empty ones at its end. Only line ends part lines: U+2028 and
-    the like are text."""
+    """A text file's lines, without the empty ones at its end. Only newlines separate lines: U+2028
+    and similar characters are text."""
     return examine(path).path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
 
 
 def both_sides(path: Path, column: Sequence[str]) -> None:
-    """No line is empty."""
+    """Refuse empty lines."""
     empty = next((number for number, line in enumerate(column, 1) if not line.strip()), None)
     if empty is not None:
         raise InputError(
             f"{printable_name(path)}: line {empty:,} has an empty side",
             expected="a sentence on both",
-            fix="take the pair out",
+            fix="remove the pair",
         )

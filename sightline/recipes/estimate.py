@@ -44,7 +44,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """Steps and evaluations; what a disk takes is not known."""
+        """Seconds of steps and evaluations, without disk writes."""
         return self.steps * self.step_seconds + self.evaluations * self.evaluation_seconds
 
 

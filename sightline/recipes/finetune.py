@@ -1,5 +1,5 @@
-"""A model that exists, trained further: on a text, on conversations, on pairs, or for labels; all
-of it, or adapters beside it."""
+"""Fine-tuning of an existing model on a text, conversations, pairs, or labels; of all weights, or
+of LoRA adapters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sightline.config import LanguageHead, MaskedHead
 from sightline.core.model import Transformer
 from sightline.errors import ConfigError, InputError
 from sightline.recipes.corpora import Prepared, prepared_folder, read_pairs
-from sightline.recipes.models import Base, open_base, pad_of, surrounded, with_labels
+from sightline.recipes.models import Base, encode_with_specials, open_base, pad_of, with_labels
 from sightline.recipes.settings import Recipe
 from sightline.terminal.progress import reporting
 from sightline.text.engines.marian import MarianEngine
@@ -23,7 +23,7 @@ from sightline.training.data.batch import Task
 from sightline.training.data.chats import Chats, read_chats
 from sightline.training.data.chunk_encoders import model_encoder
 from sightline.training.data.labelled import Examples, Labelled, read_labelled
-from sightline.training.data.masked import MaskedText, word_beginnings
+from sightline.training.data.masked import MaskedText, word_starts
 from sightline.training.data.packed import PackedText
 from sightline.training.data.pairs import Pairs
 from sightline.training.data.prepare import Plan, cached, sources
@@ -36,21 +36,22 @@ WHOLE = 5e-5  # usual learning rates
 ADAPTED = 2e-4
 MUON_RATE = 0.01
 USUAL_CONTEXT = 512
-HELD_ROWS = 10  # every so-many-th is held out, where there are enough
+HELD_ROWS = 10  # every n-th example is held out, if there are enough
 LEAST_ROWS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finetune(Recipe):
-    """`model` is whatever `sightline generate` takes. One of `text`, `chats` (.jsonl), `pairs`
-    (.tsv) and `labels` (.csv, .jsonl) says what is learned; `validation` is a file of the same
-    kind, without which some of the data is held out.
+    """`model` is any model that `sightline generate` accepts. One of `text`, `chats` (.jsonl),
+    `pairs` (.tsv) and `labels` (.csv, .jsonl) is the training data; `validation` is a file of the
+    same kind; without it a part of the data is held out.
 
-    `lora` is the adapters' rank, 0 trains every weight; `batch` is in tokens. lr=0 is the usual:
-    2e-4 with adapters, 5e-5 without, 0.01 with Muon. context=0 is the model's own, up to 512.
+    `lora` is the adapters' rank, 0 trains every weight; `batch` is in tokens. lr=0 selects the
+    default: 2e-4 with adapters, 5e-5 without, 0.01 with Muon. context=0 is the model's own, up to
+    512.
 
-    `muon`, with lora=0, trains the blocks' matrices with Muon and the rest with AdamW at
-    `adam_lr`: for long runs on much new data, which change a model rather than adapt it."""
+    `muon`, with lora=0, trains the blocks' matrices with Muon and the rest with AdamW at `adam_lr`:
+    for long runs on much new data, which change a model rather than adapt it."""
 
     model: str = ""
     text: Path | None = None
@@ -79,7 +80,7 @@ class Finetune(Recipe):
         if self.dropout:
             raise ConfigError(
                 f"dropout is {self.dropout}",
-                expected="0: the model's config.json says it",
+                expected="0: the dropout of the model's config.json is used",
                 fix="leave dropout out",
             )
         if self.muon and self.lora:
@@ -104,10 +105,10 @@ class Finetune(Recipe):
         )
 
     def job(self) -> Job:
-        path, make = self.chosen()
+        path, make = self.data_source()
         if not self.model:
             raise ConfigError(
-                "no model to begin with",
+                "no model to start from",
                 expected="a folder, a .gguf file, a name or a hub id",
                 fix="--set model=…",
             )
@@ -121,19 +122,18 @@ class Finetune(Recipe):
             settings=self.settings,
         )
 
-    def chosen(self) -> tuple[Path, Maker]:
-        """The one kind of data that was given, and what makes a task of it."""
-        given = [name for name in KINDS if getattr(self, name) is not None]
-        if len(given) != 1:
-            seen = " and ".join(given) if given else "nothing to learn from"
+    def data_source(self) -> tuple[Path, Maker]:
+        """The kind of data in the settings, and the function that makes a task of it."""
+        kinds = [name for name in KINDS if getattr(self, name) is not None]
+        if len(kinds) != 1:
+            seen = " and ".join(kinds) if kinds else "nothing to learn from"
             raise ConfigError(
                 seen, expected="one of text, chats, pairs, labels", fix="--set text=FILE.txt"
             )
-        return getattr(self, given[0]), MAKERS[given[0]]
+        return getattr(self, kinds[0]), MAKERS[kinds[0]]
 
     def learner(self, base: Base) -> Transformer:
-        """The model before the first step. A new head is trained whole, whatever becomes of the
-        rest."""
+        """The model before the first step. A new head is always trained in full."""
         transformer = base.transformer()
         if self.lora:
             add_adapters(transformer, rank=self.lora, alpha=self.alpha, matrices=self.matrices)
@@ -142,12 +142,12 @@ class Finetune(Recipe):
         return transformer
 
     def longest(self, base: Base) -> int:
-        """How many tokens a row may have."""
+        """The maximum number of tokens per row."""
         most = base.config.last.max_positions
         if self.context > most:
             raise ConfigError(
                 f"context is {self.context}",
-                expected=f"at most {most}, which this model was made for",
+                expected=f"at most {most}, the model's context",
                 fix=f"context={most}",
             )
         return self.context or min(most, USUAL_CONTEXT)
@@ -163,8 +163,8 @@ def from_text(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
     decodes = isinstance(base.config.head, LanguageHead) and base.config.encoder is None
     if not decodes and not isinstance(base.config.head, MaskedHead):
         raise InputError(
-            f"{base.name}: no model of texts",
-            expected="one that continues texts, or fills in masks",
+            f"{base.name}: neither a language model nor a masked one",
+            expected="a causal or masked language model",
             fix="pairs=…, or labels=…",
         )
     data = prepared(recipe, base, path)
@@ -185,7 +185,7 @@ def from_text(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
             fix="add it to tokenizer_config.json",
         )
     text = PackedText(data.train, data.validation, context, rows, recipe.seed, end=data.end)
-    begins = word_beginnings(base.tokenizer, vocab_size)
+    begins = word_starts(base.tokenizer, vocab_size)
     return base, MaskedText(
         text,
         base.tokenizer.mask,
@@ -208,42 +208,42 @@ def prepared(recipe: Finetune, base: Base, path: Path) -> Prepared:
 
 
 def from_chats(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
-    """What the assistant says."""
+    """Trains on the assistant's messages."""
     if not isinstance(base.config.head, LanguageHead) or base.config.encoder is not None:
         raise InputError(
-            f"{base.name}: no model that chats",
-            expected="one that continues texts",
+            f"{base.name}: not a chat model",
+            expected="a causal language model",
             fix="use another model",
         )
-    found = read_chats(path, base.tokenizer)
-    held = [] if recipe.validation is None else read_chats(recipe.validation, base.tokenizer)
-    if recipe.validation is None and len(found) >= LEAST_ROWS:
-        found, held = every_other(found)
+    chats = read_chats(path, base.tokenizer)
+    validation = [] if recipe.validation is None else read_chats(recipe.validation, base.tokenizer)
+    if recipe.validation is None and len(chats) >= LEAST_ROWS:
+        chats, validation = hold_out_tenth(chats)
     context = recipe.longest(base)
     task = Chats(
-        found,
+        chats,
         pad_of(base.tokenizer),
         max(recipe.batch, context),
         recipe.seed,
-        held_out=held,
+        held_out=validation,
         longest=context,
     )
     return base, task
 
 
-def every_other(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """Those that are learned, and every tenth, which is held out."""
-    held = rows[HELD_ROWS - 1 :: HELD_ROWS]
-    return [row for n, row in enumerate(rows) if n % HELD_ROWS != HELD_ROWS - 1], held
+def hold_out_tenth(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """The training examples, and every tenth, which is held out."""
+    validation = rows[HELD_ROWS - 1 :: HELD_ROWS]
+    return [row for n, row in enumerate(rows) if n % HELD_ROWS != HELD_ROWS - 1], validation
 
 
 def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
-    """Source to target."""
+    """Trains a translation from source to target."""
     config = base.config
     tokenizer = base.tokenizer
     if config.encoder is None or config.decoder is None:
         raise InputError(
-            f"{base.name}: no encoder–decoder",
+            f"{base.name}: not an encoder–decoder",
             expected="a model that translates",
             fix="chats=… with questions and answers",
         )
@@ -256,15 +256,15 @@ def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
             expected="decoder_start_token_id in config.json",
         )
     sides = pair_ids(tokenizer, *read_pairs(path, None, None), end=end)
-    held = (
+    validation = (
         ([], [])
         if recipe.validation is None
         else pair_ids(tokenizer, *read_pairs(recipe.validation, None, None), end=end)
     )
     if recipe.validation is None and len(sides[0]) >= LEAST_ROWS:
-        (sources, held_sources), (targets, held_targets) = (every_other(side) for side in sides)
+        (sources, held_sources), (targets, held_targets) = (hold_out_tenth(side) for side in sides)
         sides = (sources, targets)
-        held = (held_sources, held_targets)
+        validation = (held_sources, held_targets)
     context = recipe.longest(base)
     tokens = max(recipe.batch, context)
     pad = pad_of(tokenizer)
@@ -275,7 +275,7 @@ def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
         pad=pad,
         tokens=tokens,
         seed=recipe.seed,
-        held_out=held,
+        held_out=validation,
         longest=context,
     )
     return base, task
@@ -284,7 +284,7 @@ def from_pairs(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
 def pair_ids(
     tokenizer: Tokenizer, sources: list[str], targets: list[str], *, end: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Both sides as the model reads and writes them, without the token that ends them."""
+    """Both sides as token ids, without the end token."""
     before = list(tokenizer.engine.around[0])
     engine = tokenizer.engine
     write = engine.target_ids if isinstance(engine, MarianEngine) else tokenizer.encode
@@ -294,42 +294,50 @@ def pair_ids(
 
 
 def from_labels(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
-    """One label for each text."""
-    found = read_labelled(path)
-    held = None if recipe.validation is None else read_labelled(recipe.validation)
-    base = with_labels(base, found.names)
+    """One label per text."""
+    examples = read_labelled(path)
+    validation = None if recipe.validation is None else read_labelled(recipe.validation)
+    base = with_labels(base, examples.names)
     context = recipe.longest(base)
     tokens = max(recipe.batch, context)
     return base, labelled_task(
-        found, held, base.tokenizer, context=context, tokens=tokens, seed=recipe.seed
+        examples, validation, base.tokenizer, context=context, tokens=tokens, seed=recipe.seed
     )
 
 
 def labelled_task(
-    found: Examples,
-    held: Examples | None,
+    examples: Examples,
+    validation: Examples | None,
     tokenizer: Tokenizer,
     *,
     context: int,
     tokens: int,
     seed: int,
 ) -> Labelled:
-    """Texts as tokens, labels as numbers; every tenth is held out where nothing else is."""
-    numbers = {name: n for n, name in enumerate(found.names)}
-    strange = [name for name in (held.names if held is not None else []) if name not in numbers]
+    """Texts as tokens, labels as numbers; every tenth is held out if there is no validation
+    file."""
+    numbers = {name: n for n, name in enumerate(examples.names)}
+    strange = [
+        name for name in (validation.names if validation is not None else []) if name not in numbers
+    ]
     if strange:
         raise InputError(
             f"held-out rows of label {strange[0]!r}, which the others never have",
             expected="the same labels in both",
         )
-    if held is None:
-        found, held = (
-            found.hold_out(HELD_ROWS) if len(found) >= LEAST_ROWS else (found, Examples([], []))
+    if validation is None:
+        examples, validation = (
+            examples.hold_out(HELD_ROWS)
+            if len(examples) >= LEAST_ROWS
+            else (examples, Examples([], []))
         )
     rows, held_rows = (
-        [surrounded(tokenizer, text, context) for text in side.texts] for side in (found, held)
+        [encode_with_specials(tokenizer, text, context) for text in side.texts]
+        for side in (examples, validation)
     )
-    labels, held_labels = ([numbers[name] for name in side.labels] for side in (found, held))
+    labels, held_labels = (
+        [numbers[name] for name in side.labels] for side in (examples, validation)
+    )
     return Labelled(
         rows,
         labels,

@@ -37,20 +37,20 @@ class Base:
     fresh: bool = False
 
     def transformer(self) -> Transformer:
-        """The model with its weights, ready to learn."""
+        """The model with its weights, ready for training."""
         loaded = load_weights(self.source).transformer
         if not self.fresh:
             return loaded
-        made = build(self.config)
-        made.encoder = loaded.encoder
-        made.decoder = loaded.decoder
+        model = build(self.config)
+        model.encoder = loaded.encoder
+        model.decoder = loaded.decoder
         if (
             isinstance(loaded.config.head, (Pooler, Classifier))
             and loaded.output is not None
-            and made.output is not None
+            and model.output is not None
         ):
-            take_over(made, loaded)
-        return made
+            copy_matching_weights(model, loaded)
+        return model
 
     def export(self) -> Export:
         """The result in the same family, with the same tokenizer."""
@@ -61,7 +61,8 @@ class Base:
 
 
 def open_base(reference: str) -> Base:
-    """Whatever `load` accepts: a folder, a .gguf file, a name of the catalogue, a hub id."""
+    """Any reference that `load` accepts: a folder, a .gguf file, a name of the catalogue, a hub
+    id."""
     resolved = resolve(reference)
     source = open_source(resolved)
     identity = identify(source)
@@ -83,11 +84,12 @@ def open_base(reference: str) -> Base:
     )
 
 
-def take_over(made: Transformer, loaded: Transformer) -> None:
-    """What a pooler or an older classifier has in common with the new one: BERT's dense layer."""
-    assert made.output is not None
+def copy_matching_weights(model: Transformer, loaded: Transformer) -> None:
+    """The weights that a pooler or an older classifier shares with the new one: BERT's dense
+    layer."""
+    assert model.output is not None
     assert loaded.output is not None
-    own = dict(made.output.named_parameters())
+    own = dict(model.output.named_parameters())
     for name, parameter in loaded.output.named_parameters():
         if (
             name.startswith(("transform.", "norm."))
@@ -122,12 +124,12 @@ def with_labels(base: Base, names: list[str]) -> Base:
             f"{base.name}: a {base.family.name}, which has no classifier of texts",
             fix="use another model",
         )
-    kept = {
+    remaining = {
         name: value
         for name, value in base.keys.items()
         if name not in ("num_labels", "problem_type")
     }
-    keys = {**kept, **label_keys, "architectures": [kind]}
+    keys = {**remaining, **label_keys, "architectures": [kind]}
     if keys.get("pad_token_id") is None:
         keys["pad_token_id"] = pad_of(base.tokenizer)
     return replace(
@@ -146,9 +148,9 @@ def pad_of(tokenizer: Tokenizer) -> int:
     )
 
 
-def surrounded(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
-    """A text's tokens with what the model expects around them; the text is cut, not what is around
-    it."""
+def encode_with_specials(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
+    """A text's tokens with the special tokens that the model expects; truncation removes text,
+    never special tokens."""
     before, after = tokenizer.engine.around
     return [*before, *tokenizer.encode(text)[: max(0, longest - len(before) - len(after))], *after]
 
@@ -164,7 +166,7 @@ def encoder_keys(
     dropout: float,
     pad: int,
 ) -> dict[str, Any]:
-    """config.json of a small ModernBERT in which every layer sees everything. (BERT itself, Post-LN
+    """config.json of a small ModernBERT with full attention in every layer. (BERT itself, Post-LN
     with learned positions, learns several times more slowly at this size.)"""
     return {
         "model_type": "modernbert",
@@ -187,6 +189,6 @@ def encoder_keys(
 
 
 def encoder_config(keys: dict[str, Any]) -> ModelConfig:
-    """The model that these keys describe, as whoever loads it will read them."""
+    """The model that these keys describe, read back as when the result is loaded."""
     family = FAMILIES["modernbert"]
     return family.config(Keys(keys), family.heads[keys["architectures"][0]])

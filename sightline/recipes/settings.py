@@ -35,14 +35,14 @@ SIZES = (
     "context",
     "batch",
     "vocab",
-)  # what must be one or more, in whichever recipe has it
+)  # settings that must be at least 1, in every recipe that has them
 YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The settings that all recipes share. A recipe changes defaults, adds settings of its own, and
-    makes a job of them."""
+    """The settings that all recipes share. A recipe changes defaults, adds its own settings, and
+    builds a job from them."""
 
     steps: int = 1000
     minutes: float | None = None
@@ -152,15 +152,15 @@ class MuonRecipe(Recipe):
 
 def key_values(words: Iterable[str]) -> dict[str, str]:
     """`steps=500` → {"steps": "500"}; the last one counts."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise ConfigError(
                 f"{short_repr(word)} is not a setting", expected="NAME=VALUE", fix="--set steps=500"
             )
-        found[name.strip().replace("-", "_")] = value.strip()
-    return found
+        settings[name.strip().replace("-", "_")] = value.strip()
+    return settings
 
 
 def value_of(name: str, value: Any, kind: Any, *, usual: Any = None) -> Any:
@@ -175,14 +175,14 @@ def value_of(name: str, value: Any, kind: Any, *, usual: Any = None) -> Any:
     ):
         return None
     for choice in kinds:
-        found = _as(value, choice)
-        if isinstance(found, Path):
-            check_path(name, found)
-        if found is not None:
-            return found
+        converted = _as(value, choice)
+        if isinstance(converted, Path):
+            check_path(name, converted)
+        if converted is not None:
+            return converted
     raise ConfigError(
         f"{name} is {short_repr(value)}",
-        expected=_wanted(kinds),
+        expected=_kinds_in_words(kinds),
         fix=f"--set {name}={'…' if usual is None else spelled(usual)}",
     )
 
@@ -247,17 +247,17 @@ def _as_number(text: str, *, whole: bool) -> float | None:
     if whole and text.lstrip("+-").isdecimal() and len(text) < 40:
         return int(text)
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
         return None
-    if not math.isfinite(found):
+    if not math.isfinite(number):
         return None
     if not whole:
-        return found
-    return int(found) if found == int(found) and abs(found) < 2**63 else None
+        return number
+    return int(number) if number == int(number) and abs(number) < 2**63 else None
 
 
-def _wanted(kinds: tuple[Any, ...]) -> str:
+def _kinds_in_words(kinds: tuple[Any, ...]) -> str:
     words = {
         int: "an integer",
         float: "a finite number",
@@ -266,7 +266,7 @@ def _wanted(kinds: tuple[Any, ...]) -> str:
         Path: "a path",
         type(None): "none",
     }
-    said = [
+    kinds_in_words = [
         words.get(kind) or "one of " + ", ".join(map(str, typing.get_args(kind))) for kind in kinds
     ]
-    return " or ".join(said)
+    return " or ".join(kinds_in_words)

@@ -1,5 +1,5 @@
-"""A small Llama that writes like any text file it was given. Hugging Face, vLLM and llama.cpp's
-converter know its kind."""
+"""A small Llama trained on any text file. Hugging Face, vLLM and llama.cpp's converter support its
+architecture."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Stories(MuonRecipe):
     """`text` is a text file, from which `vocab` tokens are learned first; or `data` is a folder of
     `sightline data prepare`.
 
-    `kv_heads` heads of keys and values are shared by `heads` of queries; `hidden` is the width of
-    the feed-forward part, by default 8/3 of `width`. A dropout is that of the attention weights,
-    the only one that a Llama has."""
+    `kv_heads` key-value heads are shared by `heads` query heads; `hidden` is the width of the
+    feed-forward layer, by default 8/3 of `width`. `dropout` applies to the attention weights, the
+    only dropout of a Llama."""
 
     text: Path | None = None
     data: Path | None = None
@@ -76,8 +76,8 @@ class Stories(MuonRecipe):
 
     def keys(self, data: Prepared) -> dict[str, Any]:
         """config.json."""
-        said = json.loads(data.tokenizer_files.get("tokenizer_config.json", b"{}"))
-        ends = data.end if said.get("bos_token") == said.get("eos_token") else None
+        config = json.loads(data.tokenizer_files.get("tokenizer_config.json", b"{}"))
+        ends = data.end if config.get("bos_token") == config.get("eos_token") else None
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",

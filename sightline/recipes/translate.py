@@ -20,8 +20,8 @@ Columns = tuple[list[str], list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Translate(MuonRecipe):
-    """Pairs are two files of one sentence a line (`source`, `target`) or a .tsv (`pairs`). Without
-    held-out pairs, every 100th is one.
+    """Pairs are two files with one sentence per line (`source`, `target`) or a .tsv (`pairs`).
+    Without held-out pairs, every 100th is one.
 
     `batch` is in tokens. With `join`, words of the target are written without spaces between them,
     as Japanese is."""
@@ -48,7 +48,7 @@ class Translate(MuonRecipe):
     ema: float = 0.998
 
     def sentences(self) -> tuple[Columns, Columns]:
-        """The pairs to learn from, and those that are held out."""
+        """The training pairs and the held-out ones."""
         if self.pairs is None and (self.source is None or self.target is None):
             raise ConfigError(
                 "no pairs to learn from",
@@ -67,13 +67,13 @@ class Translate(MuonRecipe):
         )
 
     def job(self) -> Job:
-        (sources, targets), held = self.sentences()
+        (sources, targets), validation = self.sentences()
         tokenizer = train_bilingual(
             chain_columns(sources, targets), vocab_size=self.vocab, lower=self.lower, join=self.join
         )
         ids = [
             [e.ids for e in tokenizer.encode_batch(side, add_special_tokens=False)]
-            for side in (sources, targets, *held)
+            for side in (sources, targets, *validation)
         ]
         vocabulary = tokenizer.get_vocab()
         pad, start, end = (vocabulary[piece] for piece in (PAD, BEGIN, END))

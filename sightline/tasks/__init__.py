@@ -1,2 +1,1 @@
-"""What one asks of a model besides continuing text: `embed`, `fill`, `classify`, `score`,
-`translate`, `evaluate`."""
+"""Tasks other than generation: `embed`, `fill`, `classify`, `score`, `translate`, `evaluate`."""

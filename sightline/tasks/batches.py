@@ -37,7 +37,7 @@ class Batch:
 
 
 def as_list(texts: Sequence[str]) -> list[str]:
-    """The texts as a list; one text alone is a list of one, not its characters."""
+    """The texts as a list; a single text is a list of one, not its characters."""
     as_texts = [texts] if isinstance(texts, str) else list(texts)
     for place, text in enumerate(as_texts):
         if not isinstance(text, str):
@@ -92,7 +92,7 @@ def encode_without_specials(tokenizer: Tokenizer, texts: list[str]) -> list[list
 
 
 def _is_valid(text: str) -> bool:
-    """Whether it can be written as UTF-8: it has no lone surrogates."""
+    """Whether a text can be encoded as UTF-8: it has no lone surrogates."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
@@ -106,20 +106,20 @@ def batches(
     begin = 0
     while begin < len(order):
         most = len(rows[order[begin]])
-        chosen = order[begin : begin + max(1, budget // most)]
-        chosen = [place for place in chosen if len(rows[place]) >= most * (1 - SLACK)]
-        yield make_batch(rows, chosen, device)
-        begin += len(chosen)
+        places = order[begin : begin + max(1, budget // most)]
+        places = [place for place in places if len(rows[place]) >= most * (1 - SLACK)]
+        yield make_batch(rows, places, device)
+        begin += len(places)
 
 
 def make_batch(rows: list[list[int]], places: list[int], device: torch.device) -> Batch:
     """These rows, padded on the right."""
-    chosen = [rows[place] for place in places]
-    most = max(map(len, chosen))
-    if min(map(len, chosen)) == most:
-        return Batch(places, torch.tensor(chosen, device=device), None)
-    tokens = torch.tensor([row + [0] * (most - len(row)) for row in chosen], device=device)
-    lengths = torch.tensor([len(row) for row in chosen], device=device)
+    selected = [rows[place] for place in places]
+    most = max(map(len, selected))
+    if min(map(len, selected)) == most:
+        return Batch(places, torch.tensor(selected, device=device), None)
+    tokens = torch.tensor([row + [0] * (most - len(row)) for row in selected], device=device)
+    lengths = torch.tensor([len(row) for row in selected], device=device)
     return Batch(places, tokens, torch.arange(most, device=device) >= lengths[:, None])
 
 

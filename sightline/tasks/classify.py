@@ -1,7 +1,7 @@
 """Labels for texts, or for each token of a text.
 
 softmax(logits)       the labels exclude each other: their probabilities sum to 1
-sigmoid(logits)       one label alone, or several that may hold together
+sigmoid(logits)       a single label, or several that are not exclusive
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def classify(
     problem: str | None = None,
     start: int | None = None,
 ) -> list[Classification]:
-    """A classification for each text, in their order.
+    """A classification per text, in their order.
 
     `problem` is Hugging Face's `problem_type`: "multi_label_classification" where labels do not
-    exclude each other, "regression" for numbers that are no probabilities. `start` is what an
-    encoder–decoder's decoder begins with; by default the end token (BART).
+    exclude each other, "regression" for numbers that are not probabilities. `start` is the first
+    token of an encoder–decoder's decoder; by default the end token (BART).
     """
     head = check_head(runner, labels)
     checked = as_list(texts)
@@ -141,7 +141,7 @@ def probabilities_of(
 
 
 def of_text(probabilities: Float[Tensor, " labels"], labels: list[str]) -> Classification:
-    """The classification of a whole text."""
+    """The classification of a text."""
     values = probabilities.tolist()
     best = int(probabilities.argmax())
     return Classification(labels[best], values[best], dict(zip(labels, values, strict=True)))

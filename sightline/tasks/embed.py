@@ -1,4 +1,4 @@
-"""One vector for each text: the token vectors of the last layer, pooled.
+"""One vector per text: the token vectors of the last layer, pooled.
 
     mean     Σₜ hₜ / time          first    h₀          last    h of the last token
     normalised, x / |x|: then x · y is the cosine of the angle between two texts
@@ -33,7 +33,7 @@ def embed(
     """The vectors, in the order of the texts. `progress(n)` is called after every batch of n
     texts.
 
-    A text with more tokens than the model takes is truncated, with a warning. One without tokens
+    A text with more tokens than the model accepts is truncated, with a warning. One without tokens
     has the zero vector.
     """
     stack = runner.config.encoder or runner.config.last
@@ -57,8 +57,8 @@ def embed(
 
 
 def prepare(text: str, pooling: Pooling) -> str:
-    """The prompt before it, and lower case letter by letter (so that Σ at the end of a word is σ,
-    as tokenizers do it)."""
+    """The text after the prompt, lower-cased letter by letter (so that Σ at the end of a word
+    becomes σ, as in tokenizers)."""
     text = pooling.prompt + text
     return "".join(map(str.lower, text)) if pooling.lowercase else text
 

@@ -5,7 +5,7 @@
                                                        BLEU and chrF from them
     accuracy       of rows (text, label)               running counts
 
-All three are generators: stopping early leaves the result so far, which says how much it covers.
+All three are generators: stopping early leaves the result so far, with its coverage.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sightline.tasks.translate import BEAMS, translate
 from sightline.text.streaming import TextStream
 from sightline.text.tokenizer import Tokenizer
 
-BATCH = 16  # texts that a classifier is given at once
-WORD_MARK = "▁"  # what SentencePiece and its like put before a word
+BATCH = 16  # texts per batch of a classifier
+WORD_MARK = "▁"  # SentencePiece's mark before a word
 
 
 # ------------------------------------------------------------------------------------------- text
@@ -93,8 +93,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure with sacrebleu's signature, which says how it was computed: without it no two
-    figures compare."""
+    """A score with sacrebleu's signature, which states how it was computed: without it scores are
+    not comparable."""
 
     name: str
     score: float
@@ -120,8 +120,8 @@ def translations(
     max_tokens: int | None = None,
     words: bool = False,
 ) -> Iterator[Sample]:
-    """Each source translated, beside its reference; `words` parts the translation where the model's
-    own words begin."""
+    """Each source with its translation and its reference; `words` splits the translation at the
+    word boundaries of the model's tokenizer."""
     for source, reference in pairs:
         translation = translate(
             runner, tokenizer, defaults, source, beams=beams, max_tokens=max_tokens
@@ -131,8 +131,8 @@ def translations(
 
 
 def in_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    """A text with a space before each word that the tokenizer marks, also in languages that write
-    none."""
+    """A text with a space before each word that the tokenizer marks, also in languages without
+    spaces."""
     words: list[list[int]] = []
     for token in tokens:
         if not words or (tokenizer.engine.piece(token) or "").startswith(WORD_MARK):
@@ -142,7 +142,7 @@ def in_words(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
 
 
 def quality(samples: Sequence[Sample], *, tokenize: str = "13a") -> Quality:
-    """Corpus BLEU and chrF of what was translated."""
+    """Corpus BLEU and chrF of the translations."""
     hypotheses = [sample.hypothesis for sample in samples]
     references = [sample.reference for sample in samples]
     return Quality(
@@ -174,7 +174,7 @@ def corpus_metric(
         seen = f"{len(hypotheses)} translations and {len(references)} references"
         raise InputError(
             seen,
-            expected="one reference for each translation, and at least one",
+            expected="one reference per translation, and at least one",
             fix="check that both files are as long",
         )
     result = metric.corpus_score(list(hypotheses), [list(references)])
@@ -182,8 +182,8 @@ def corpus_metric(
 
 
 def bleu_with(tokenize: str) -> Any:
-    """sacrebleu's BLEU with this tokenizer. Made before a long run, it says at once what is
-    missing."""
+    """sacrebleu's BLEU with this tokenizer. Created before a long run, so that a missing package is
+    reported at once."""
     kind: Any = sacrebleu().BLEU
     if tokenize not in kind.TOKENIZERS:
         raise InputError(
@@ -219,7 +219,7 @@ def sacrebleu() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How many of the `done` rows so far, of `total`, were classified right."""
+    """The number of correctly classified rows among the `done` rows so far, of `total`."""
 
     right: int
     done: int
@@ -237,10 +237,10 @@ def accuracy(
     *,
     labels: Sequence[str],
 ) -> Iterator[Accuracy]:
-    """Accuracy so far, after every batch. A row gives its label by name or by number."""
+    """Accuracy so far, after every batch. A row has its label as a name or a number."""
     from sightline.tasks.classify import classify
 
-    wanted = [known_label(label, labels) for _, label in rows]
+    expected = [known_label(label, labels) for _, label in rows]
     right = 0
     for begin in range(0, len(rows), BATCH):
         batch = rows[begin : begin + BATCH]
@@ -248,18 +248,18 @@ def accuracy(
         if results[0].label is None:
             raise InputError(
                 "a tagger, which labels tokens",
-                expected="a classifier of whole texts",
+                expected="a text classifier",
                 fix="measure another model",
             )
         right += sum(
-            one.label == label
-            for one, label in zip(results, wanted[begin : begin + BATCH], strict=True)
+            result.label == label
+            for result, label in zip(results, expected[begin : begin + BATCH], strict=True)
         )
         yield Accuracy(right, begin + len(batch), len(rows))
 
 
 def known_label(label: str, labels: Sequence[str]) -> str:
-    """The label as the model spells it."""
+    """The label in the model's spelling."""
     if label in labels:
         return label
     if label.isdecimal() and int(label) < len(labels):

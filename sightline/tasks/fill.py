@@ -21,7 +21,7 @@ from sightline.text.engines.rust import RustEngine
 from sightline.text.tokenizer import Tokenizer
 
 EXAMPLE = '"The capital of France is [MASK]."'
-CONTINUES = "##"  # how WordPiece marks a piece that goes on with a word
+CONTINUES = "##"  # WordPiece's mark of a piece that continues a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,19 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """A text cut at its masks: one part more than there are masks."""
+    """A text split at its masks: one part more than there are masks."""
 
     parts: list[str]
     spans: list[tuple[int, int]]
 
 
 def fill(runner: Runner, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filling]:
-    """A filling for each mask, in the order of the text. Each is predicted with the other masks in
+    """A filling per mask, in the order of the text. Each is predicted with the other masks in
     place."""
     mask = check(runner, tokenizer, top_k)
     gaps = split_at_masks(text, tokenizer.token(mask))
-    eats_left, eats_right = eats_space(tokenizer, mask)
-    trimmed = Gaps(trim(gaps.parts, left=eats_left, right=eats_right), gaps.spans)
+    absorbs_left, absorbs_right = absorbs_space(tokenizer, mask)
+    trimmed = Gaps(trim(gaps.parts, left=absorbs_left, right=absorbs_right), gaps.spans)
     ids, places = with_masks(tokenizer, trimmed.parts, mask)
     check_length(runner, ids)
     rows = candidates(probabilities(runner, ids, places), tokenizer, top_k)
@@ -107,7 +107,7 @@ def split_at_masks(text: str, mask: str) -> Gaps:
     )
 
 
-def eats_space(tokenizer: Tokenizer, mask: int) -> tuple[bool, bool]:
+def absorbs_space(tokenizer: Tokenizer, mask: int) -> tuple[bool, bool]:
     """Whether the mask token absorbs the spaces before and after it, as RoBERTa's does."""
     if not isinstance(tokenizer.engine, RustEngine):
         return False, False
@@ -116,8 +116,8 @@ def eats_space(tokenizer: Tokenizer, mask: int) -> tuple[bool, bool]:
 
 
 def trim(parts: list[str], *, left: bool, right: bool) -> list[str]:
-    """The parts without the spaces that masks take: those at the end of a part before one, at the
-    beginning of a part after one."""
+    """The parts without the spaces that masks absorb: at the end of a part before a mask, at the
+    start of a part after one."""
     ends = [part.rstrip() if left else part for part in parts[:-1]] + parts[-1:]
     return ends[:1] + [part.lstrip() if right else part for part in ends[1:]]
 

@@ -6,10 +6,10 @@ from sightline.config import Classifier, LanguageHead, MaskedHead, ModelConfig
 from sightline.errors import InputError
 
 
-def refusal(config: ModelConfig, wanted: str, *, expected: str) -> InputError:
+def refusal(config: ModelConfig, task: str, *, expected: str) -> InputError:
     """The error: the task, the kind of model, and the command that works with it."""
     kind, fix = purpose(config)
-    return InputError(f"{wanted} with {kind}", expected=expected, fix=fix)
+    return InputError(f"{task} with {kind}", expected=expected, fix=fix)
 
 
 def purpose(config: ModelConfig) -> tuple[str, str]:

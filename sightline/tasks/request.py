@@ -19,7 +19,7 @@ from sightline.text.tokenizer import Tokenizer
 
 SAMPLING = frozenset(field.name for field in fields(Sampling))
 MAX_TOKENS = 128  # the default
-SYNONYMS = {  # what other libraries call it, and what to write here
+SYNONYMS = {  # names in other libraries, and the equivalent here
     **dict.fromkeys(("max_new_tokens", "max_length", "n_predict"), "max_tokens=…"),
     "num_beams": "beams=…",
     "no_repeat_ngram_size": "no_repeat_ngram=…",
@@ -36,7 +36,7 @@ class Options(TypedDict, total=False):
 
     `sampling` or its fields one by one (see `Sampling`); `stop` ends before a string;
     `truncate="left"` cuts a prompt that is too long; `trace` records the attention of every new
-    token; `beams` searches instead of sampling; `constraint` forces a form."""
+    token; `beams` searches instead of sampling; `constraint` restricts the output."""
 
     max_tokens: int | None
     sampling: Sampling

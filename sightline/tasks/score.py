@@ -1,13 +1,13 @@
-"""How likely a text is under a model: log p of each token, perplexity, bits per byte.
+"""The likelihood of a text under a model: log p of each token, perplexity, bits per byte.
 
     total          =  Σₜ log p(yₜ | tokens before it in its window)    in nats
     perplexity     =  exp(−total / tokens scored)
     bits per byte  =  −total / (ln 2 · bytes scored)                   comparable across tokenizers
 
-A text longer than the context is read in windows that begin `stride` tokens apart. Each token is
-scored once, in the first window that holds it: with stride 1 behind a whole window, with a large
-stride quicker and behind less. No token has less before it than context − stride, but for those of
-the first window. The logits of a window are never in memory together.
+A text longer than the context is scored in windows that start `stride` tokens apart. Each token is
+scored once, in the first window that contains it: with stride 1 after a full window of context,
+with a larger stride faster and after less context. Except in the first window, every token has at
+least context − stride tokens before it. The logits of a window are never all in memory at once.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from sightline.html import html_table
 from sightline.text.engines.marian import MarianEngine
 from sightline.text.tokenizer import Tokenizer
 
-CHUNK = 512  # tokens that go through the model at once
+CHUNK = 512  # tokens per forward pass
 ROWS = 64  # tokens whose logits are in memory at once: 50 MB for a vocabulary of 200,000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Score:
-    """Tokens of the text and log p of each, in nats; None for a first token that has nothing before
-    it. `bytes` counts what was scored."""
+    """Tokens of the text and log p of each, in nats; None for a first token without context.
+    `bytes` counts the bytes of the scored tokens."""
 
     tokens: list[int]
     logprobs: list[float | None]
@@ -59,7 +59,7 @@ class Score:
 
     @property
     def scored(self) -> int:
-        """How many tokens have a log p."""
+        """The number of scored tokens."""
         return sum(logprob is not None for logprob in self.logprobs)
 
     @property
@@ -80,8 +80,8 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What is read: the tokens of the text, what stands before them and is not scored, how many
-    bytes are scored, and the source."""
+    """The model's input: the tokens of the text, the unscored tokens before them, the number of
+    scored bytes, and the source."""
 
     before: list[int]
     tokens: list[int]
@@ -101,9 +101,9 @@ def score(
 ) -> Score:
     """Score a text, or token ids as they are. `progress(n)` is called after every n tokens.
 
-    A text stands behind the begin token where the tokenizer puts one; otherwise its first token has
-    no log p. An encoder–decoder scores a target, its end token too, given its `source` and the
-    token that its decoder starts with.
+    A text follows the begin token if the tokenizer adds one; otherwise its first token has no log
+    p. An encoder–decoder scores a target, including its end token, given its `source` and the token
+    that its decoder starts with.
     """
     parts = parts_of(runner, tokenizer, text, source=source, start=start)
     logprobs: list[float | None] = [] if parts.before else [None]
@@ -122,7 +122,7 @@ def parts_of(
     source: str | None = None,
     start: int | None = None,
 ) -> Parts:
-    """The text as the model reads it; what cannot be scored is said before anything is computed."""
+    """The text as model input; invalid input is refused before anything is computed."""
     check_model(runner, source)
     if not text:
         raise InputError(
@@ -140,7 +140,7 @@ def parts_of(
         before = list(tokenizer.engine.around[0])
     if len(before) + len(tokens) < 2:
         raise InputError(
-            "a text of one token with nothing before it",
+            "a text of one token without context",
             expected="two tokens or more",
             fix="give a longer text",
         )
@@ -156,8 +156,8 @@ def target_parts(
     *,
     start: int | None,
 ) -> Parts:
-    """A target, as the decoder is taught it: behind its start token, with what the tokenizer puts
-    around it."""
+    """A target as in training: after the start token, with the special tokens that the tokenizer
+    adds."""
     if start is None:
         raise InputError(
             "no start token for the decoder",
@@ -187,7 +187,7 @@ def target_parts(
 
 
 def check_model(runner: Runner, source: str | None) -> None:
-    """Only what predicts the next token can say how likely a text is."""
+    """Refuse models that do not predict the next token."""
     config = runner.config
     if config.decoder is None:
         raise InputError(
@@ -215,7 +215,7 @@ def check_model(runner: Runner, source: str | None) -> None:
 
 
 def check_tokenizer(tokenizer: Tokenizer) -> None:
-    """A tokenizer that reads one language and writes another cannot cut a target."""
+    """A tokenizer that encodes one language and decodes another cannot tokenize a target."""
     ids = range(tokenizer.vocab_size)
     if isinstance(tokenizer.engine, MarianEngine) or any(
         tokenizer.token(id) != tokenizer.token(id, source=True) for id in ids
@@ -230,7 +230,7 @@ def check_tokenizer(tokenizer: Tokenizer) -> None:
 def logprobs_of(
     runner: Runner, parts: Parts, *, stride: int | None = None
 ) -> Iterator[list[float]]:
-    """log p of each token that has one before it, some at a time."""
+    """log p of each token after the first, a chunk at a time."""
     tokens = torch.tensor([[*parts.before, *parts.tokens]], device=runner.device)
     check.token_ids("tokens", tokens, runner.config.last.embedding.vocab_size, runner.device)
     source = None if parts.source is None else torch.tensor([parts.source], device=runner.device)
@@ -246,7 +246,7 @@ def logprobs_of(
 def windows(
     length: int, context: int, *, stride: int | None, first: int = 1
 ) -> Iterator[tuple[int, int, int]]:
-    """Where each window begins, its first token to score, and its end."""
+    """Each window's start, its first token to score, and its end."""
     if stride is not None and not 1 <= stride < context:
         raise InputError(
             f"stride is {stride}",
@@ -269,8 +269,8 @@ def window_logprobs(
     *,
     source: Int[Tensor, "1 source"] | None,
 ) -> Iterator[list[float]]:
-    """log p of window[first:], each behind all of the window before it: in chunks on a cache, which
-    is one pass over the whole."""
+    """log p of window[first:], each given all earlier tokens of the window: in chunks with a cache,
+    equal to one pass over the window."""
     cache = runner.new_cache()
     for begin in range(0, window.shape[1] - 1, CHUNK):
         targets = window[0, begin + 1 : begin + 1 + CHUNK]
@@ -279,37 +279,37 @@ def window_logprobs(
             cache=cache,
             source=source if begin == 0 else None,
         )
-        wanted = max(0, first - 1 - begin)
-        if wanted < len(targets):
-            yield target_logprobs(runner, hidden[:, wanted:], targets[wanted:])
+        offset = max(0, first - 1 - begin)
+        if offset < len(targets):
+            yield target_logprobs(runner, hidden[:, offset:], targets[offset:])
 
 
 def target_logprobs(
     runner: Runner, hidden: Float[Tensor, "1 time width"], targets: Int[Tensor, " time"]
 ) -> list[float]:
     """log softmax(head(hidden))[target], in float32, a few rows of logits at a time."""
-    found = list[float]()
+    logprobs = list[float]()
     for states, ids in zip(hidden.split(ROWS, dim=1), targets.split(ROWS), strict=True):
         logs = runner.head(states)[0].float().log_softmax(-1)
-        found.extend(logs.gather(-1, ids[:, None])[:, 0].tolist())
-    if any(map(math.isnan, found)):
+        logprobs.extend(logs.gather(-1, ids[:, None])[:, 0].tolist())
+    if any(map(math.isnan, logprobs)):
         raise InputError(
-            "the model gave NaN logits", expected="numbers", fix="run the model in float32"
+            "the model returned NaN logits", expected="numbers", fix="run the model in float32"
         )
-    return found
+    return logprobs
 
 
 def perplexity_of(total: float, count: int) -> float:
-    """exp(−total / count); infinite where a float cannot hold it."""
+    """exp(−total / count); infinite on overflow."""
     loss = -total / count
     return math.exp(loss) if loss < 709.0 else math.inf
 
 
 def bits_per_byte_of(total: float, bytes: int) -> float:
-    """−total / (ln 2 · bytes); NaN for tokens that write nothing."""
+    """−total / (ln 2 · bytes); NaN without bytes."""
     return -total / (math.log(2) * bytes) if bytes else math.nan
 
 
 def size(text: str) -> int:
-    """Its bytes in UTF-8; a lone surrogate counts as the U+FFFD that is read for it."""
+    """The length in UTF-8; a lone surrogate counts as U+FFFD."""
     return len(text.encode("utf-8", "surrogatepass"))

@@ -88,7 +88,7 @@ def ids_of(tokenizer: Tokenizer | None, text: Text) -> list[int]:
 
 
 def target_ids(tokenizer: Tokenizer | None, text: Text) -> list[int]:
-    """A translation as its model would write it, without start and end."""
+    """A translation as target ids, without start and end."""
     if not isinstance(text, str):
         return as_ids(text)
     engine = needed(tokenizer).engine
@@ -100,7 +100,7 @@ def target_ids(tokenizer: Tokenizer | None, text: Text) -> list[int]:
 
 
 def needed(tokenizer: Tokenizer | None) -> Tokenizer:
-    """The tokenizer, to read a text with."""
+    """The tokenizer, which a text needs."""
     if tokenizer is None:
         raise InputError(
             "a text for a model without tokenizer", expected="token ids", fix="trace([1, 2, 3])"
@@ -109,7 +109,7 @@ def needed(tokenizer: Tokenizer | None) -> Tokenizer:
 
 
 def as_ids(ids: Any) -> list[int]:
-    """Ids as Python's numbers, also where they come in an array or a tensor."""
+    """Ids as Python integers, also from an array or a tensor."""
     try:
         return [id.tolist() if hasattr(id, "tolist") else id for id in ids]
     except TypeError:

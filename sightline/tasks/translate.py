@@ -1,15 +1,15 @@
-"""One language to another with an encoder–decoder, and where each word of the result looked.
+"""Translation with an encoder–decoder, and the alignment of its tokens.
 
     source      →  the encoder, once
-    start       →  beam search, or greedy steps, until the end token: what the checkpoint forbids
-                   never comes, what it forces does
+    start       →  beam search, or greedy decoding, until the end token, with the checkpoint's
+                   banned and forced tokens
     alignment   =  mean over heads of softmax(q kᵀ / √d) between decoder and encoder, in one layer:
                    [target, source]
 
 Row t is the attention of the step that chose token t, whose input is token t − 1 (Bahdanau et al.
 2015, figure 3). The layer is the last but one, whose heads together align best (Garg et al. 2019);
-a decoder of one layer has no choice. It is read in one pass over the finished translation, and is
-the attention that was paid while it was made.
+a decoder of one layer uses that. It is computed in one pass over the finished translation, and
+equals the attention during generation.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from sightline.text.tokenizer import Tokenizer
 Number = TypeVar("Number", int, float)
 BEAMS = 4
 LENGTH_PENALTY = 1.0
-# Without max_tokens, a translation has at most 3 · source + 50 tokens: no language needs more, and
-# a loop ends.
+# Without max_tokens, a translation has at most 3 · source + 50 tokens: more than any language
+# needs, and repetitions end.
 TIMES = 3
 MORE = 50
 
@@ -84,8 +84,8 @@ def translate(
     max_tokens: int | None = None,
     length_penalty: float | None = LENGTH_PENALTY,
 ) -> Translation:
-    """Translate a text as one. None for `beams` or `length_penalty` means what the checkpoint
-    recommends."""
+    """Translate a text as one sequence. None for `beams` or `length_penalty` means the checkpoint's
+    recommendation."""
     check_model(runner)
     source = source_ids(runner, tokenizer, text)
     start = start_of(defaults, tokenizer)
@@ -98,8 +98,8 @@ def translate(
             end=defaults.end or (() if tokenizer.eos is None else (tokenizer.eos,)),
         ),
         defaults,
-        beams=first_given(beams, defaults.num_beams, BEAMS),
-        penalty=first_given(length_penalty, defaults.length_penalty, LENGTH_PENALTY),
+        beams=first_set(beams, defaults.num_beams, BEAMS),
+        penalty=first_set(length_penalty, defaults.length_penalty, LENGTH_PENALTY),
     )
     best = ranked[0]
     texts = [tokenizer.decode(hypothesis.tokens) for hypothesis in ranked]
@@ -118,17 +118,17 @@ def translate(
     )
 
 
-def first_given(wanted: Number | None, recommended: Number | None, usual: Number) -> Number:
+def first_set(value: Number | None, recommended: Number | None, usual: Number) -> Number:
     """The user's value, else the checkpoint's, else the default."""
-    if wanted is not None:
-        return wanted
+    if value is not None:
+        return value
     return usual if recommended is None else recommended
 
 
 def hypotheses(
     runner: Runner, request: Request, defaults: Defaults, *, beams: int, penalty: float
 ) -> list[Hypothesis]:
-    """The best translations, best first: with one beam the greedy one alone."""
+    """The best translations, best first: with one beam only the greedy one."""
     changes = changes_of(defaults, end=request.end, max_tokens=request.max_tokens)
     if beams == 1:
         greedy = Request(
@@ -161,16 +161,16 @@ def hypotheses(
     )
     if not ranked:
         raise InputError(
-            "no translation is possible",
-            expected="tokens that are not all banned",
-            fix="look at bad_words_ids",
+            "every token is banned",
+            expected="at least one possible token",
+            fix="check bad_words_ids in generation_config.json",
         )
     return ranked
 
 
 def changes_of(defaults: Defaults, *, end: Sequence[int], max_tokens: int) -> tuple[Change, ...]:
-    """What the checkpoint forbids, but never the end; then what it forces at the first step and at
-    the last."""
+    """The checkpoint's banned tokens, except the end token; then its forced tokens at the first and
+    the last step."""
     changes = [banned(id for id in defaults.banned if id not in end)]
     if defaults.forced_begin is not None:
         changes.append(forced(defaults.forced_begin, length=1))
@@ -200,14 +200,14 @@ def align(
     decoder = runner.config.decoder
     assert decoder is not None
     layer = max(0, decoder.layers - 2)
-    seen = Recorder({"cross_weights"}, layers={layer})
+    recorder = Recorder({"cross_weights"}, layers={layer})
     fed, read = (torch.tensor([list(ids)], device=runner.device) for ids in (target[:-1], source))
-    runner.hidden(fed, source=read, record=seen)
-    return seen["decoder", layer, "cross_weights"][0].float().mean(0)
+    runner.hidden(fed, source=read, record=recorder)
+    return recorder["decoder", layer, "cross_weights"][0].float().mean(0)
 
 
 def source_ids(runner: Runner, tokenizer: Tokenizer, text: str) -> list[int]:
-    """The text as the encoder reads it."""
+    """The text as source ids."""
     if not text.strip():
         raise InputError(
             "an empty text", expected="some text to translate", fix='translate("Good morning")'
@@ -226,7 +226,7 @@ def source_ids(runner: Runner, tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def start_of(defaults: Defaults, tokenizer: Tokenizer | None) -> int:
-    """The token that the decoder starts with: what the checkpoint says, or the begin token."""
+    """The decoder's start token: the checkpoint's, or the begin token."""
     for start in (
         defaults.decoder_start,
         defaults.begin,
@@ -235,33 +235,33 @@ def start_of(defaults: Defaults, tokenizer: Tokenizer | None) -> int:
         if start is not None:
             return start
     raise InputError(
-        "a checkpoint that does not say how its decoder starts",
+        "a checkpoint without a start token for its decoder",
         expected="decoder_start_token_id or bos_token_id",
         fix="add it to generation_config.json",
     )
 
 
-def max_new_tokens(runner: Runner, source_length: int, wanted: int | None) -> int:
+def max_new_tokens(runner: Runner, source_length: int, requested: int | None) -> int:
     """The maximum number of new tokens, within the decoder's context."""
     decoder = runner.config.decoder
     assert decoder is not None
     room = decoder.max_positions - 1
-    if wanted is None:
+    if requested is None:
         return min(room, TIMES * source_length + MORE)
-    if not 1 <= wanted <= room:
+    if not 1 <= requested <= room:
         raise InputError(
-            f"max_tokens is {wanted}",
-            expected=f"1 to {room}, what the decoder has room for",
+            f"max_tokens is {requested}",
+            expected=f"1 to {room}, the room in the decoder's context",
             fix=f"max_tokens={room}",
         )
-    return wanted
+    return requested
 
 
 def check_model(runner: Runner) -> None:
     """Only an encoder–decoder with a language head translates."""
     config = runner.config
     if config.encoder is None or config.decoder is None:
-        kind = "a decoder alone" if config.encoder is None else "an encoder alone"
+        kind = "a decoder-only model" if config.encoder is None else "an encoder-only model"
         use = "generate" if config.encoder is None else "fill, classify or embed"
         raise InputError(
             f"translation with {kind}",

@@ -1,5 +1,5 @@
 """Progress of downloads and preparation on stderr: a bar on a terminal, one line in a pipe. A
-caller may pass a `Report` of its own instead."""
+caller can pass its own `Report` instead."""
 
 from __future__ import annotations
 

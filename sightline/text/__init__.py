@@ -1,1 +1,1 @@
-"""Text to tokens and back: one `Tokenizer`, whatever file it comes from."""
+"""Text to tokens and back: one `Tokenizer` for all file formats."""

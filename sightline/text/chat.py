@@ -123,7 +123,7 @@ def _check_message(place: int, message: Any, *, parts: bool) -> dict[str, Any]:
             expected=f"one of {', '.join(ROLES)}",
         )
     if not isinstance(message.get("name", ""), str):
-        raise InputError(f"the name of message {place} is no text")
+        raise InputError(f"the name of message {place} is not a text")
     return {**message, "content": _check_content(place, message["content"], parts=parts)}
 
 
@@ -134,7 +134,7 @@ def _check_content(place: int, content: Any, *, parts: bool) -> Any:
     texts = [_part_text(part) for part in content] if isinstance(content, list | tuple) else []
     if not texts or None in texts:
         raise InputError(
-            f"the content of message {place} is no text",
+            f"the content of message {place} is not a text",
             expected='a text or [{"type": "text", "text": "Hello"}]',
         )
     return [{"type": "text", "text": text} for text in texts] if parts else "".join(map(str, texts))

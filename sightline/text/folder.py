@@ -1,4 +1,4 @@
-"""The tokenizer of a model's folder, from whichever files it has.
+"""The tokenizer of a model's folder, from the files that it has.
 
 tokenizer.json │ vocab.json + merges.txt (GPT-2) │ vocab.txt (BERT) │ tokenizer.model, spiece.model
 (SentencePiece) │ source.spm + target.spm + vocab.json (Marian) │ vocab.json of single characters.

@@ -1,4 +1,4 @@
-"""Streaming decoding: text in whole characters, without the prompt and without stop strings.
+"""Streaming decoding: text in complete characters, without the prompt and without stop strings.
 
     stream, stops = TextStream(tokenizer, prompt_ids), StopStrings(["\\nUser:"])
     for id in new_ids:
@@ -180,7 +180,7 @@ def _byte_level_writer(engine: RustEngine) -> Write:
 
 
 class StopStrings:
-    """Text in, text out up to the first complete stop string; a possible beginning of one is held
+    """Text in, text out up to the first complete stop string; a possible prefix of one is held
     back.
 
     Of several that end at the same character the longest counts, so the result does not depend on
@@ -213,9 +213,9 @@ class StopStrings:
 
     def finish(self) -> str:
         """The text that was held back."""
-        held = self._pending
+        rest = self._pending
         self._pending = ""
-        return held
+        return rest
 
     def _advance(self, character: str) -> int:
         """Match one more character; the length of the longest stop string that it completes, or

@@ -2,7 +2,7 @@
 
     decode(ids)  =  opening(id₁) · within(id₂) · within(id₃) · …        as UTF-8
 
-`opening` differs from `within` only where a tokenizer treats the beginning of a text differently:
+`opening` differs from `within` only where a tokenizer treats the start of a text differently:
 SentencePiece drops the space that it added, WordPiece puts a space before every word but the first.
 Control tokens write nothing."""
 
@@ -25,8 +25,7 @@ TRIAL_LENGTH = 6
 
 @dataclass(frozen=True, slots=True)
 class TokenByteTable:
-    """By id, the bytes of a token within a text; and at its beginning, for tokens that differ
-    there."""
+    """By id, the bytes of a token within a text; and at its start, for tokens that differ there."""
 
     within: list[bytes]
     opening: dict[int, bytes] = field(default_factory=dict[int, bytes])
@@ -82,7 +81,7 @@ def _probe_decoder(engine: Engine, ids: Sequence[int]) -> TokenByteTable:
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """A token that writes a word: its text at the beginning and within a text."""
+    """A token that writes a word: its text at the start and within a text."""
 
     engine: Engine
     anchor: int
@@ -97,12 +96,12 @@ class _Anchor:
         )
 
     def before(self, id: int) -> bytes:
-        """The bytes of a token at the beginning, before an anchor."""
+        """The bytes of a token at the start, before an anchor."""
         return self._without(self.engine.text([id, self.anchor], skip_special=True), "", id)
 
     def byte(self, id: int) -> bytes | None:
-        """The non-ASCII byte of a byte token: part of a character, which cannot be decoded
-        alone."""
+        """The non-ASCII byte of a byte token: part of a character, which cannot be decoded by
+        itself."""
         piece = self.engine.piece(id) or ""
         spelled = self.has_bytes and SPELLED_BYTE.fullmatch(piece)
         return bytes([int(piece[3:5], 16)]) if spelled and int(piece[3:5], 16) >= 0x80 else None
@@ -110,8 +109,8 @@ class _Anchor:
     def _without(self, text: str, front: str, id: int) -> bytes:
         """The text without the anchors around it."""
         middle = text[len(front) : len(text) - len(self.later)]
-        lost = REPLACEMENT in middle and REPLACEMENT not in (self.engine.piece(id) or "")
-        if lost or text != front + middle + self.later:
+        incomplete = REPLACEMENT in middle and REPLACEMENT not in (self.engine.piece(id) or "")
+        if incomplete or text != front + middle + self.later:
             raise _depends_on_context(self.engine, id)
         return middle.encode()
 

@@ -129,5 +129,5 @@ class Tokenizer:
 
 
 def _valid(text: str) -> str:
-    """Text that UTF-8 can carry."""
+    """Text that can be encoded as UTF-8."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,1 +1,1 @@
-"""Training: samples in a fixed order, one loop, states that survive anything."""
+"""Training: samples in a deterministic order, one loop, checkpoints that survive interruptions."""

@@ -1,7 +1,7 @@
-"""How to train: everything that decides what the weights will be, except the data and the model.
+"""Training settings: everything that determines the weights, except the data and the model.
 
 The same TrainingConfig, data, model and number of threads give the same weights, bit for bit,
-however often the run was interrupted; only `minutes` lets the clock decide.
+however often the run was interrupted; only `minutes` makes the result depend on the clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BELOW_ONE = 0.9999999
 def number(
     name: str, value: float, *, low: float, high: float = math.inf, whole: bool = False
 ) -> None:
-    """A setting within its bounds; NaN is within none."""
+    """Refuse a setting outside its bounds; NaN is always outside."""
     kinds = int if whole else (int, float)
     if (
         isinstance(value, bool)
@@ -45,11 +45,11 @@ def number(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """The learning rate's course: up in a straight line for `warmup` steps, then down to `final` of
-    it in the given shape.
+    """The learning rate schedule: linear warm-up for `warmup` steps, then decay to the fraction
+    `final` in the given shape.
 
-    wsd stays at the top and falls in the last `decay` part of the steps; inverse_sqrt is the 2017
-    paper's.
+    wsd stays at the peak and decays in the last `decay` fraction of the steps; inverse_sqrt is the
+    2017 paper's.
     """
 
     shape: Shape = "cosine"
@@ -89,8 +89,8 @@ class AdamW:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Muon:
-    """Momentum made orthogonal for the blocks' matrices; AdamW (`rest`) for embeddings, heads,
-    norms and biases."""
+    """Orthogonalized momentum for the blocks' matrices; AdamW (`rest`) for embeddings, heads, norms
+    and biases."""
 
     lr: float = 0.02
     momentum: float = 0.95
@@ -110,12 +110,12 @@ Optimizer = AdamW | Muon
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
-    """`minutes`, where given, ends the run by the clock: the schedule then follows the time that
-    the steps took, not their number.
+    """`minutes` ends the run by the clock: the schedule then follows the training time instead of
+    the number of steps.
 
-    `on_bad` is for a loss or gradient that is not finite. stop: end there. skip: leave the batch
-    out. rewind: go back to the last checkpoint and leave out all batches since, for they led there.
-    In all three no weight has been changed by it."""
+    `on_bad` applies to a loss or gradient that is not finite. stop: end the run. skip: skip the
+    batch. rewind: go back to the last checkpoint and skip all batches since, which led there. In
+    all three cases the batch changes no weight."""
 
     steps: int
     optimizer: Optimizer = field(default_factory=AdamW)

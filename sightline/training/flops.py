@@ -1,12 +1,12 @@
-"""What a step costs in floating-point operations: the numerator of `mfu`.
+"""The floating-point operations of a step: the numerator of `mfu`.
 
     6 for each number of a matrix and each token that meets it: 2 forward, 2 for the gradient of its
     input, 2 for its own 12 · heads · head_dim · context for each layer and token: attention's two
     products
 
-Looking up an embedding costs nothing, multiplying by it in a tied head does, at the positions whose
-targets are asked for. A matrix that does not learn has no gradient of its own: 4. Masked pairs
-count (as in Chowdhery et al. 2022), recomputed activations do not.
+An embedding lookup costs nothing; the product with it in a tied head counts at the positions that
+have targets. A frozen matrix has no gradient: 4. Masked pairs count (as in Chowdhery et al. 2022),
+recomputed activations do not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sightline.training.data.batch import IGNORED, Batch
 
 
 def step_flops(transformer: Transformer, batch: Batch) -> float:
-    """Forward and backward over a batch; padding costs as much as words do."""
+    """Forward and backward over a batch; padding counts like real tokens."""
     rows, time = batch.tokens.shape
     if transformer.encoder is None or transformer.decoder is None:
         return stack_flops(transformer.last_stack, rows, time) + head_flops(transformer, batch)
@@ -35,7 +35,7 @@ def step_flops(transformer: Transformer, batch: Batch) -> float:
 
 
 def stack_flops(stack: Stack, rows: int, time: int, source: int = 0) -> float:
-    """All blocks. Cross-attention's keys and values are made of the source."""
+    """All blocks. Cross-attention's keys and values are computed from the source."""
     total = 0.0
     for n in range(stack.config.layers):
         block = stack[n]
@@ -52,16 +52,16 @@ def stack_flops(stack: Stack, rows: int, time: int, source: int = 0) -> float:
 
 
 def looked_at(attention: AttentionConfig, context: int) -> float:
-    """Scores and sums of values, for each token that looks at so many others."""
+    """Scores and weighted sums of values, per token with `context` keys."""
     return 6 * attention.heads * (attention.head_dim + attention.value_width) * context
 
 
 def head_flops(transformer: Transformer, batch: Batch) -> float:
-    """The head's matrices, or the embedding where it is tied, at what is asked for."""
+    """The head's matrices, or the tied embedding, at the positions with targets."""
     output = transformer.output
     if output is None:
         return 0.0
-    asked = int((batch.targets != IGNORED).sum())
+    targets = int((batch.targets != IGNORED).sum())
     weights = products(output)
     for part in output.modules():
         if isinstance(part, Unembedding):
@@ -72,11 +72,11 @@ def head_flops(transformer: Transformer, batch: Batch) -> float:
             )
             weights += table.numel() * (6 if table.requires_grad else 4)
     language = isinstance(transformer.config.head, (LanguageHead, MaskedHead))
-    return (asked if language else batch.targets.numel()) * weights
+    return (targets if language else batch.targets.numel()) * weights
 
 
 def products(*modules: nn.Module) -> float:
-    """For each token that meets these matrices."""
+    """FLOPs per token that passes these matrices."""
     matrices = [
         part.weight
         for module in modules

@@ -95,8 +95,8 @@ class TrainState:
         stop: Callable[[], bool] = lambda: False,
         peak_flops: float | None = None,
     ) -> Iterator[StepEvent]:
-        """One event per step, until all steps are done, the time is over, or `stop()` is true.
-        `peak_flops` is what all processes together could do per second."""
+        """One event per step, until all steps are done, the time limit is reached, or `stop()` is
+        true. `peak_flops` is what all processes together could do per second."""
         while self.step < self.config.steps and not self.out_of_time():
             started = time.perf_counter()
             batch = try_batch(task, self.step)
@@ -269,7 +269,7 @@ def recompute_blocks(transformer: Transformer) -> None:
 
 
 def try_batch(task: Task, step: int) -> Batch | BatchError:
-    """The batch, or the error that says why it could not be made."""
+    """The batch, or the error with the reason why it could not be made."""
     try:
         return task.batch(step)
     except Exception as error:
@@ -310,7 +310,7 @@ def clip_gradients(transformer: Transformer, most: float) -> float:
 
 
 def autocast(config: TrainingConfig, device: torch.device) -> AbstractContextManager[object]:
-    """bfloat16 matrix products, if the config says so."""
+    """bfloat16 matrix products, if set in the config."""
     return (
         torch.autocast(device.type, torch.bfloat16)
         if config.precision == "bfloat16"

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al. 2021): a frozen matrix and a learned product of two thin ones beside it.
+"""LoRA (Hu et al. 2021): a frozen matrix plus a learned low-rank product.
 
 y = W x + (α/r) B A x        A [r, in] random, B [out, r] zero: at first nothing changes
 
@@ -32,8 +32,7 @@ ENDINGS: dict[Matrices, tuple[str, ...]] = {
 
 
 class LowRank(nn.Linear):
-    """W x + b + (α/r) B A x. The weight and the bias are those of the layer in whose place this
-    stands."""
+    """W x + b + (α/r) B A x, with the weight and the bias of the layer that this replaces."""
 
     def __init__(self, layer: nn.Linear, *, rank: int, alpha: float) -> None:
         super().__init__(
@@ -70,7 +69,7 @@ class LowRank(nn.Linear):
         )
 
     def merge(self) -> None:
-        """W becomes W + (α/r) B A; the old one is kept."""
+        """W becomes W + (α/r) B A; the old W is saved."""
         assert self._base is None
         self._base = self.weight.data
         self.weight.data = sum_of(
@@ -78,7 +77,7 @@ class LowRank(nn.Linear):
         )
 
     def unmerge(self) -> None:
-        """The old W, bit for bit."""
+        """Restore the old W, bit for bit."""
         assert self._base is not None
         self.weight.data, self._base = self._base, None
 
@@ -90,8 +89,8 @@ def add_adapters(
     alpha: float | None = None,
     matrices: Matrices = "query_value",
 ) -> Transformer:
-    """Freeze everything, and put adapters beside the matrices that are named. α is 2r unless given.
-    The model itself, changed."""
+    """Freeze everything, and add adapters to the named matrices. α defaults to 2r. Changes the
+    model in place and returns it."""
     if rank < 1:
         raise ConfigError(f"LoRA of rank {rank}", expected="1 or more", fix="rank=8")
     paths = [
@@ -101,7 +100,7 @@ def add_adapters(
     ]
     if transformer.last_stack.config.on_sphere:
         raise ConfigError(
-            "LoRA on an nGPT, whose matrices are put back onto the sphere",
+            "LoRA on an nGPT, whose matrices are projected back onto the sphere",
             expected="another model",
             fix="lora=0",
         )
@@ -112,13 +111,13 @@ def add_adapters(
 
 
 def replace_layer(transformer: Transformer, path: str, *, rank: int, alpha: float) -> LowRank:
-    """The layer at this path with an adapter beside it."""
+    """The layer at this path with an adapter."""
     above, _, name = path.rpartition(".")
     layer = transformer.get_submodule(path)
     assert isinstance(layer, nn.Linear)
-    made = LowRank(layer, rank=rank, alpha=alpha)
-    setattr(transformer.get_submodule(above), name, made)
-    return made
+    adapter = LowRank(layer, rank=rank, alpha=alpha)
+    setattr(transformer.get_submodule(above), name, adapter)
+    return adapter
 
 
 def adapters(transformer: nn.Module) -> dict[str, LowRank]:
@@ -132,14 +131,15 @@ def is_adapter(name: str) -> bool:
 
 
 def merged_tensors(transformer: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters by name, W + (α/r) B A in W's place, A and B gone; the model is not touched."""
-    found = {name: tensor for name, tensor in parameters.items() if not is_adapter(name)}
+    """Parameters by name with W + (α/r) B A in place of W, without A and B; the model is
+    unchanged."""
+    tensors = {name: tensor for name, tensor in parameters.items() if not is_adapter(name)}
     for path, part in adapters(transformer).items():
-        found[f"{path}.weight"] = sum_of(
+        tensors[f"{path}.weight"] = sum_of(
             *(parameters[f"{path}.{name}"] for name in ("weight", "lora_a", "lora_b")),
             scale=part.scale,
         )
-    return found
+    return tensors
 
 
 def sum_of(weight: Tensor, a: Tensor, b: Tensor, *, scale: float) -> Tensor:
@@ -149,7 +149,7 @@ def sum_of(weight: Tensor, a: Tensor, b: Tensor, *, scale: float) -> Tensor:
 
 @contextmanager
 def merged(transformer: nn.Module) -> Generator[None]:
-    """Every adapter in its matrix, for a while."""
+    """Every adapter merged into its matrix within the block."""
     parts = list(adapters(transformer).values())
     for part in parts:
         part.merge()

@@ -4,9 +4,8 @@
     smoothed  (1 − ε) nll + ε (log Σ exp z − mean z)
     z-loss    + ζ (log Σ exp z)²
 
-Only positions that are asked for reach the head. Where their logits would be large, they are made,
-differentiated and dropped a chunk at a time: the forward pass already leaves the gradient, so
-nothing is computed twice.
+Only positions with a target reach the head. Large logits are computed, differentiated and freed a
+chunk at a time: the gradient is computed during the forward pass, so nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -27,19 +26,18 @@ CHUNK = 1 << 22  # logits that are in memory at once
 
 
 def check_head(transformer: Transformer) -> None:
-    """A model that gives vectors has nothing to be right or wrong about."""
+    """Refuse a head that returns vectors: it has no targets."""
     head = transformer.config.head
     if not isinstance(head, (LanguageHead, MaskedHead, Classifier)):
         raise ConfigError(
-            f"{type(head).__name__}, which gives vectors",
+            f"{type(head).__name__}, which returns vectors",
             expected="a head for tokens or labels",
             fix="head=LanguageHead()",
         )
 
 
 class Objective(nn.Module):
-    """A model and what it is trained for, as one module, so that whatever wraps a module sees one
-    forward."""
+    """A model and its loss as one module, so that wrappers such as DDP see a single forward."""
 
     def __init__(
         self, transformer: Transformer, *, label_smoothing: float = 0.0, z_loss: float = 0.0
@@ -51,7 +49,7 @@ class Objective(nn.Module):
         self.z_loss = z_loss
 
     def forward(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """Sums: minimised, and nll."""
+        """Two sums: the loss that is minimised, and the nll."""
         hidden = self.transformer.hidden(
             batch.tokens,
             padding=batch.padding,
@@ -64,15 +62,15 @@ class Objective(nn.Module):
                 self.transformer.head(hidden, padding=batch.padding).flatten(0, -2),
                 batch.targets.flatten(),
             )
-        asked = batch.targets != IGNORED
-        if bool(asked.all()):
+        has_target = batch.targets != IGNORED
+        if bool(has_target.all()):
             return self.of_hidden(hidden.flatten(0, -2), batch.targets.flatten())
-        return self.of_hidden(hidden[asked], batch.targets[asked])
+        return self.of_hidden(hidden[has_target], batch.targets[has_target])
 
     def of_hidden(
-        self, hidden: Float[Tensor, "asked width"], targets: Int[Tensor, " asked"]
+        self, hidden: Float[Tensor, "targets width"], targets: Int[Tensor, " targets"]
     ) -> tuple[Tensor, Tensor]:
-        """The head and the loss, in chunks where the logits are many."""
+        """The head and the loss, in chunks if the logits are large."""
         vocab_size = self.transformer.config.last.embedding.vocab_size
         rows = max(1, CHUNK // vocab_size)
         if len(targets) <= rows or not torch.is_grad_enabled():
@@ -84,37 +82,37 @@ class Objective(nn.Module):
         parameters = [p for p in self.head_parameters() if p.requires_grad]
         return Chunked.apply(self, rows, hidden, targets, *parameters)  # pyright: ignore[reportReturnType]
 
-    def logits(self, hidden: Float[Tensor, "asked width"]) -> Float[Tensor, "asked vocab"]:
+    def logits(self, hidden: Float[Tensor, "targets width"]) -> Float[Tensor, "targets vocab"]:
         return self.transformer.head(hidden[None])[0]
 
     def head_parameters(self) -> list[Tensor]:
-        """What the logits depend on besides the hidden states."""
+        """The parameters that the logits depend on."""
         output = self.transformer.output
         embedding = self.transformer.last_stack.embedding.tokens.weight
         own: list[Tensor] = [] if output is None else list(output.parameters())
         return own if any(p is embedding for p in own) else [*own, embedding]
 
     def of_logits(
-        self, logits: Float[Tensor, "asked classes"], targets: Int[Tensor, " asked"]
+        self, logits: Float[Tensor, "targets classes"], targets: Int[Tensor, " targets"]
     ) -> tuple[Tensor, Tensor]:
         """Sums over the targets."""
         logits = logits.float()
-        asked = targets != IGNORED
+        has_target = targets != IGNORED
         nll = nn.functional.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORED)
         if not self.label_smoothing and not self.z_loss:
             return nll, nll.detach()
         total = logits.logsumexp(-1)
-        spread = ((total - logits.mean(-1)) * asked).sum()
+        spread = ((total - logits.mean(-1)) * has_target).sum()
         loss = (
             (1 - self.label_smoothing) * nll
             + self.label_smoothing * spread
-            + self.z_loss * (total.square() * asked).sum()
+            + self.z_loss * (total.square() * has_target).sum()
         )
         return loss, nll.detach()
 
 
 class Chunked(torch.autograd.Function):
-    """The sum of the chunks' losses; their gradients are taken on the way."""
+    """The sum of the chunks' losses; their gradients are computed in the same pass."""
 
     @staticmethod
     def forward(
@@ -158,5 +156,5 @@ class Chunked(torch.autograd.Function):
 
 
 def sum_of(parts: Sequence[Tensor], like: Tensor) -> Tensor:
-    """A sum that is 0, with a gradient of 0, where nothing was asked."""
+    """A sum of 0 with a gradient of 0, for a batch without targets."""
     return torch.stack(list(parts)).sum() if parts else like.sum() * 0.0

@@ -60,7 +60,7 @@ def parameter_groups(transformer: nn.Module) -> list[ParameterGroup]:
             continue
         if id(parameter) in tables:
             kind = "tables"
-        elif parameter.ndim != 2:  # nGPT keeps a scale for each head as [heads, 1, head_dim]
+        elif parameter.ndim != 2:  # nGPT stores a scale per head as [heads, 1, head_dim]
             kind = "vectors"
         else:
             kind = "head" if name.startswith(("output.", "transformer.output.")) else "hidden"
@@ -149,7 +149,7 @@ MOMENTS: dict[type[torch.optim.Optimizer], set[str]] = {
 
 @dataclass(slots=True)
 class Optimizers:
-    """One optimizer, or Muon with AdamW for the parameters that are no hidden matrices. Learning
+    """One optimizer, or Muon with AdamW for the parameters that are not hidden matrices. Learning
     rates are the peak rate times a factor."""
 
     parts: list[torch.optim.Optimizer]
@@ -190,10 +190,10 @@ class Optimizers:
             by_name.setdefault(parameter, {})[key] = tensor
         for part in self.parts:
             part.state.clear()
-            wanted = MOMENTS[type(part)]
+            expected = MOMENTS[type(part)]
             for parameter in (p for group in part.param_groups for p in group["params"]):
                 state = by_name.get(self.names[id(parameter)], {})
-                if state.keys() == wanted:
+                if state.keys() == expected:
                     part.state[parameter] = {
                         key: shard_like(value.clone(), parameter) for key, value in state.items()
                     }
@@ -213,8 +213,8 @@ def make_optimizers(transformer: nn.Module, config: Optimizer) -> Optimizers:
     groups = parameter_groups(transformer)
     if not groups:
         raise InputError(
-            "no parameter of the model learns",
-            expected="at least one",
+            "every parameter of the model is frozen",
+            expected="at least one trainable parameter",
             fix="parameter.requires_grad_()",
         )
     names = {id(parameter): name for group in groups for name, parameter in group.parameters}

@@ -1,4 +1,4 @@
-"""The learning rate as a function of how far the run is: a factor between 0 and 1."""
+"""The learning rate as a function of the run's progress: a factor between 0 and 1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sightline.training.config import Schedule
 
 
 def factor(schedule: Schedule, step: int, steps: int) -> float:
-    """Of the peak learning rate, for the update that makes step `step` into `step` + 1."""
+    """The fraction of the peak learning rate for the update from `step` to `step` + 1."""
     if step < schedule.warmup:
         return rise(schedule, step)
     if schedule.shape == "inverse_sqrt":
@@ -17,7 +17,7 @@ def factor(schedule: Schedule, step: int, steps: int) -> float:
 
 
 def factor_by_clock(schedule: Schedule, step: int, done: float) -> float:
-    """The same where the clock ends the run: `done` is the part of its time that is over."""
+    """The same for a run with a time limit: `done` is the elapsed fraction."""
     falling = (
         inverse_sqrt(schedule, step) if schedule.shape == "inverse_sqrt" else fall(schedule, done)
     )
@@ -25,7 +25,7 @@ def factor_by_clock(schedule: Schedule, step: int, done: float) -> float:
 
 
 def rise(schedule: Schedule, step: int) -> float:
-    """A straight line that reaches 1 at step `warmup`."""
+    """Linear, reaching 1 at step `warmup`."""
     return min(1.0, (step + 1) / (schedule.warmup + 1))
 
 
@@ -36,7 +36,7 @@ def inverse_sqrt(schedule: Schedule, step: int) -> float:
 
 
 def fall(schedule: Schedule, done: float) -> float:
-    """After the warm-up, when the part `done` of the rest is over."""
+    """The factor after the warm-up, at the fraction `done` of the remaining steps."""
     done = min(1.0, done)
     final = schedule.final
     if schedule.shape == "cosine":

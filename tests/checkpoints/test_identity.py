@@ -171,7 +171,7 @@ def test_without_model_type_and_class_the_tensors_tell_the_family(kind: str) -> 
     ]
 
 
-def test_where_the_tensors_could_be_of_several_families_the_fix_says_what_to_write() -> None:
+def test_for_tensors_of_several_families_the_fix_names_the_key() -> None:
     line = refusal(
         source_of(reference("LlamaForCausalLM", LLAMA), model_type=None, architectures=None)
     )

@@ -71,7 +71,7 @@ def test_shares_are_never_rounded_to_nothing_or_to_all() -> None:
     ]
 
 
-def test_a_strangers_tensor_name_never_gets_into_the_notes(
+def test_an_untrusted_tensor_name_never_gets_into_the_notes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was printed as markup: a MarkupError, or colours of the file's choosing."""

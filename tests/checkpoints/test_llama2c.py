@@ -80,7 +80,7 @@ def test_a_length_that_does_not_fit_is_refused(change: int, tmp_path: Path) -> N
 )
 def test_headers_of_no_model_are_refused(header: tuple[int, ...], tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(struct.pack("<7i", *header) + bytes(1000))
-    with pytest.raises(CheckpointError, match=r"model.bin: (the header says|is)"):
+    with pytest.raises(CheckpointError, match=r"model.bin: (the header has|is)"):
         llama2c.read_llama2c(tmp_path / "model.bin")
 
 
@@ -108,11 +108,11 @@ def test_the_tokenizer_beside_the_model_is_read(style: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (table(pieces("new"))[:-1], "piece 262 says it is 2 bytes long"),
+        (table(pieces("new"))[:-1], "piece 262 declares a length of 2 bytes"),
         (table(pieces("new")) + b"x", "has 1 bytes after 263 pieces"),
         (table(pieces("new")[:100]), "ends after 100 pieces"),
-        (struct.pack("<ifi", 9, 0.0, -1), "piece 0 says it is -1 bytes long"),
-        (struct.pack("<ifi", 9, 0.0, 2**31 - 1), "piece 0 says it is 2147483647 bytes long"),
+        (struct.pack("<ifi", 9, 0.0, -1), "piece 0 declares a length of -1 bytes"),
+        (struct.pack("<ifi", 9, 0.0, 2**31 - 1), "piece 0 declares a length of 2147483647 bytes"),
         (table([(b"\xff\xff", 0.0)]), "piece 0 is not UTF-8"),
     ],
 )

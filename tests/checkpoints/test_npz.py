@@ -144,5 +144,5 @@ def test_an_archive_that_does_not_begin_with_a_member_is_refused_as_numpy_refuse
     path.write_bytes(data)
     with pytest.raises(ValueError, match="pickled"):
         np.load(path, allow_pickle=False)
-    with pytest.raises(CheckpointError, match="does not start like an"):
+    with pytest.raises(CheckpointError, match="does not have the magic bytes of an"):
         npz.read_npz(path)

@@ -83,7 +83,7 @@ def test_a_folder_that_is_no_model(place: Path) -> None:
 def test_files_that_are_not_what_they_say(place: Path) -> None:
     for name in ("a.gguf", "a.npz", "a.bin"):
         (place / name).write_bytes(b"no")
-        fails(name, "does not start like")
+        fails(name, "does not have the magic bytes")
     (place / "pytorch_model.bin").write_bytes(b"PK\x03\x04rest")
     fails("pytorch_model.bin", "is a PyTorch pickle", "give its folder")
     (place / "a.safetensors").write_bytes(b"x")

@@ -128,7 +128,7 @@ def test_index_and_shards_disagree(shards: Path) -> None:
     )
     (shards / "model-00003-of-00002.safetensors").unlink()
     save_file({"c": torch.ones(5)}, second)
-    assert "says total_size 36, the shards hold 40 bytes" in shard_refusal(shards)
+    assert "has total_size 36, the shards hold 40 bytes" in shard_refusal(shards)
     second.unlink()
     assert "is missing" in shard_refusal(shards)
     save_file({"c": torch.ones(4)}, second)

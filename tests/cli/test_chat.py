@@ -61,7 +61,7 @@ def test_a_session(folder: Path, tmp_path: Path, terminals: list[Terminal]) -> N
     assert terminal.say("/tokens") == "error: there is no answer yet. Fix: type a message first\n> "
     assert (
         terminal.say("/sytem the mat")
-        == "error: there is no command /sytem. Fix: did you mean '/system'?\n> "
+        == "error: unknown command /sytem. Fix: did you mean '/system'?\n> "
     )
     assert terminal.say("/system the mat") == "system message: the mat\n> "
     expected.system = "the mat"

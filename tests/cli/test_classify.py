@@ -38,7 +38,7 @@ def test_json_is_what_python_gives(
     assert "2 texts, " in said.err
 
 
-def test_bars_from_the_likeliest(
+def test_bars_start_with_the_most_likely_label(
     folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["classify", str(folders["Sequence"]), "a good film"]) == 0
@@ -77,7 +77,7 @@ def test_a_tagger_shows_its_tokens(
         ("BertForQuestionAnswering", "finds answers"),
     ],
 )
-def test_other_models_are_told_what_fits(
+def test_other_models_are_referred_to_the_right_command(
     class_name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bert(tmp_path, class_name)

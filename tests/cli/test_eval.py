@@ -212,7 +212,7 @@ def test_data_that_cannot_be_read(name: str, content: str, message: str, tmp_pat
     assert "\n" not in str(refusal.value)
 
 
-def test_columns_say_what_the_data_is(tmp_path: Path) -> None:
+def test_columns_determine_the_kind_of_data(tmp_path: Path) -> None:
     pairs = read_data(
         Path(written(tmp_path, "a.jsonl", '{"source": "a", "target": "b"}\n' * 3)),
         None,
@@ -235,7 +235,7 @@ def test_columns_say_what_the_data_is(tmp_path: Path) -> None:
         (["x.tsv", "--tokenize", "chr"], "did you mean 'char'"),
         (["x.txt", "--limit", "0"], "--limit is 0"),
         (["--source", "x.txt", "--target", "x.tsv"], "x.txt has 2 lines"),
-        (["x.tsv"], "translation with a decoder alone"),
+        (["x.tsv"], "translation with a decoder-only model"),
     ],
 )
 def test_mistakes(

@@ -26,9 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SIGHTLINE_ARCHIVES", str(tmp_path / "archives"))
     monkeypatch.setenv("SIGHTLINE_OFFLINE", "1")
-    monkeypatch.delenv(
-        "COLUMNS", raising=False
-    )  # a pipe gets lines of any width, unless told otherwise
+    monkeypatch.delenv("COLUMNS", raising=False)  # a pipe gets lines of any width, by default
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setitem(CATALOGUE, "wheel", WHEEL)
     (tmp_path / "archives").mkdir()
@@ -162,7 +160,7 @@ MISTAKES = {
     "models where wheel": "wheel is not on this disk. Fix: sightline models get wheel",
     "models where owner/name": "owner/name is not on this disk. Fix: sightline models get owner/name",
     "models remove wheel": "wheel is not on this disk. Fix: sightline models shows what is",
-    "models remove owner/name": "owner/name lies in the cache of the hub. Fix: hf cache rm model/owner/name",
+    "models remove owner/name": "owner/name is in the Hugging Face cache. Fix: hf cache rm model/owner/name",
     "models get owner/name": "owner/name is not in the hub cache and SIGHTLINE_OFFLINE disables the network."
     " Fix: unset SIGHTLINE_OFFLINE, or copy the model's folder to this machine and give its path",
     "models --jsn": "Unknown option: --jsn. Fix: did you mean --json?",

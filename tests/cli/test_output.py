@@ -139,7 +139,7 @@ def test_markup_in_names_is_text(folders: dict[str, str]) -> None:
     assert "[bold]b[/nope]" in raw
 
 
-def test_errors_of_a_stranger_s_file_are_one_line_without_controls(folders: dict[str, str]) -> None:
+def test_errors_of_an_untrusted_file_are_one_line_without_controls(folders: dict[str, str]) -> None:
     for command in ("info", "generate"):
         code, raw = terminal.run(
             command, folders["gguf"], *(["x"] if command == "generate" else [])

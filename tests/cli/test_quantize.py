@@ -58,7 +58,7 @@ def test_sizes_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[1][-1] == "50.0%"
 
 
-def test_the_report_says_what_the_library_says(
+def test_the_report_equals_the_library(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, out = folder.parent / "text.txt", tmp_path / "new" / "out"

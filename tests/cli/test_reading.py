@@ -21,7 +21,7 @@ def test_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_text("typed", None, fix="") == "typed"
 
 
-def test_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "b.bin").write_bytes(b"a\xff\x00")
     for path, words in (
         (tmp_path / "b.bin", "not UTF-8"),

@@ -136,7 +136,7 @@ def test_events_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     ]
 
 
-def test_again_goes_on_and_overwrite_begins_anew(
+def test_again_resumes_and_overwrite_starts_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(line(tmp_path)) == 0
@@ -267,7 +267,7 @@ def interrupted(process: subprocess.Popen[bytes], run: Path, number: signal.Sign
     return said.splitlines()[-1]
 
 
-def test_interrupted_and_gone_on_with_it_is_the_same_run(
+def test_an_interrupted_and_resumed_run_is_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seldom = ("--set", "eval_every=50", "save_every=50")
@@ -295,7 +295,7 @@ def test_sigterm_saves(tmp_path: Path) -> None:
     assert list((tmp_path / "a" / "checkpoints").glob("step-*"))
 
 
-def test_whoever_reads_the_json_may_go_away(tmp_path: Path) -> None:
+def test_the_reader_of_the_json_may_go_away(tmp_path: Path) -> None:
     process = child(line(tmp_path, "--json", out="a", steps=3000), stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline().startswith(b'{"kind": "begin"')

@@ -245,6 +245,8 @@ def test_a_mistake_in_a_file_is_said_with_its_line(
     assert "error: line 2: a text of" in capsys.readouterr().err
 
 
-def test_a_decoder_is_told_to_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_decoder_is_referred_to_generate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["translate", str(saved(tmp_path, sl.gpt(**SIZE))), "the cat"]) == 2
     assert "use generate with this model" in capsys.readouterr().err

@@ -25,7 +25,7 @@ def pack_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 @torch.inference_mode()
-def test_the_twin_computes_the_same(name: str) -> None:
+def test_the_packed_copy_computes_the_same(name: str) -> None:
     model = make(ALL[name])
     twin = pack(model)
     assert any(isinstance(part, BlockedLinear) for part in twin.modules())
@@ -38,7 +38,7 @@ def test_the_twin_computes_the_same(name: str) -> None:
     "name", ["rotary", "grouped", "qk-norm-joined", "ngpt", "transformer-rotary"]
 )
 @torch.inference_mode()
-def test_the_twin_decodes_the_same(name: str) -> None:
+def test_the_packed_copy_decodes_the_same(name: str) -> None:
     model = make(ALL[name])
     twin, given = pack(model), inputs(model.config, batch=1)
     tokens = given.pop("tokens")
@@ -65,7 +65,7 @@ def test_joined_is_one_product_and_shares_the_parameters() -> None:
     assert sorted(model.state_dict()) == sorted(make(ALL["grouped"]).state_dict())
 
 
-def test_a_model_packs_anew_when_a_weight_changes() -> None:
+def test_a_model_repacks_when_a_weight_changes() -> None:
     model = sl.Model(make(ALL["rotary"]), Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy"))
     first = model.runner
     assert model.runner is first

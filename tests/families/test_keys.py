@@ -97,7 +97,7 @@ def test_keys_of_public_files_that_change_nothing_load_without_a_word(name: str)
     close("logits", theirs(ids).logits.detach(), found.transformer(ids).detach())
 
 
-def test_keys_that_nobody_knows_are_listed_in_one_note_and_the_model_loads() -> None:
+def test_unknown_keys_are_listed_in_one_note_and_the_model_loads() -> None:
     theirs = reference("LlamaForCausalLM", LLAMA)
     found = ours(theirs, **NOTED, rope_thetaa=3.0)
     assert found.source.notes == [
@@ -108,7 +108,7 @@ def test_keys_that_nobody_knows_are_listed_in_one_note_and_the_model_loads() -> 
     close("logits", theirs(ids).logits.detach(), found.transformer(ids).detach())
 
 
-def test_strict_refuses_keys_that_nobody_knows() -> None:
+def test_strict_refuses_unknown_keys() -> None:
     theirs = reference("LlamaForCausalLM", LLAMA)
     load_weights(source_of(theirs), strict=True)
     with pytest.raises(

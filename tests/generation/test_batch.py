@@ -291,7 +291,7 @@ def test_one_of_a_group_may_end_with_its_first_token(kind: str) -> None:
     assert list(found.values()) == [alone(model, request) for request in wanted]
 
 
-def test_a_pass_that_fails_in_company_is_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_fails_is_retried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(GENERATORS["rotary"])
     batch, wanted = Batch(model), [Request(prompt=[n, 2, 3], max_tokens=3) for n in range(3)]
     read = batch.runner.prefill
@@ -352,9 +352,9 @@ def test_bad_requests_are_refused_when_they_come() -> None:
         batch.submit(Request(prompt=[], max_tokens=3))
     with pytest.raises(InputError, match="the prompt holds 99999; expected token ids below 29"):
         batch.submit(Request(prompt=[1, 99999], max_tokens=3))
-    with pytest.raises(InputError, match="a source for a decoder alone"):
+    with pytest.raises(InputError, match="a source for a decoder-only model"):
         batch.submit(Request(prompt=[1], max_tokens=3, source=[2]))
-    with pytest.raises(InputError, match=r"max_tokens is 2\.5; expected a whole number"):
+    with pytest.raises(InputError, match=r"max_tokens is 2\.5; expected an integer"):
         batch.submit(Request(prompt=[1], max_tokens=2.5))  # pyright: ignore
     with pytest.raises(InputError, match="an encoder–decoder without a source"):
         Batch(make(GENERATORS["transformer"])).submit(Request(prompt=[1], max_tokens=3))

@@ -410,9 +410,9 @@ def test_masks_are_counted_and_timed() -> None:
 @pytest.mark.parametrize(
     ("constraint", "message"),
     [
-        (lambda: json_schema("{"), "the JSON schema is no JSON"),
+        (lambda: json_schema("{"), "the JSON schema is not JSON"),
         (lambda: json_schema("[1]"), "the JSON schema is [1]; expected a JSON object"),
-        (lambda: json_schema({"type": {1, 2}}), "the JSON schema is no JSON"),
+        (lambda: json_schema({"type": {1, 2}}), "the JSON schema is not JSON"),
         (lambda: json_schema({"type": "objct"}), "Invalid type: objct"),
         (
             lambda: json_schema({"uniqueItems": True, "type": "array"}),
@@ -423,7 +423,7 @@ def test_masks_are_counted_and_timed() -> None:
         (lambda: json_schema({"$ref": "#"}), "no text satisfies it"),
         (lambda: json_schema({"x-guidance": 3}), "x-guidance is 3"),
         (lambda: regex("(a"), "unclosed group"),
-        (lambda: regex("a\\"), "ends in a lone backslash"),
+        (lambda: regex("a\\"), "ends in a single backslash"),
         (lambda: regex(r"(?=a)b"), "look-around"),
         (lambda: regex(r"(a)\1"), "backreferences are not supported"),
         (lambda: regex("\ud800"), "the pattern is"),
@@ -447,7 +447,7 @@ def test_mistakes_are_one_line(constraint: Callable[[], Constraint], message: st
 
 def test_what_the_vocabulary_cannot_write_is_refused_when_bound() -> None:
     with pytest.raises(
-        InputError, match="no token of this model begins a text of this JSON schema"
+        InputError, match="no token of this model can start a text of this JSON schema"
     ):
         bound(json_object(), "characters", ())
     with pytest.raises(InputError, match=r"the end tokens are \(900,\)"):

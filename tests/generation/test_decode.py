@@ -41,7 +41,7 @@ def test_cached_greedy_is_uncached_greedy(name: str, chunk: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["rotary", "transformer"])
-def test_a_cache_that_holds_the_beginning_is_used(name: str) -> None:
+def test_a_cache_with_a_prefix_is_used(name: str) -> None:
     model, wanted = make(GENERATORS[name]), request(name)
     plain = [event.token for event in decode(model, wanted)]
     for held in (3, len(PROMPT), len(PROMPT)):
@@ -51,7 +51,7 @@ def test_a_cache_that_holds_the_beginning_is_used(name: str) -> None:
         assert [event.token for event in decode(model, wanted, cache=cache)] == plain
 
 
-def test_events_say_what_happened() -> None:
+def test_events_describe_the_steps() -> None:
     model = make(GENERATORS["rotary"])
     events = list(decode(model, request("rotary", alternatives=3, max_tokens=5)))
     assert [event.finish for event in events] == [None, None, None, None, "length"]

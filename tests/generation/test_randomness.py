@@ -19,7 +19,7 @@ EDGES = (5e-324, 2.0**-53, 1e-17, 0.25, 0.5, 1.0 - 2.0**-53, math.nextafter(1.0,
 
 
 def philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> list[int]:
-    """Philox4x64-10 from the paper, in whole numbers."""
+    """Philox4x64-10 from the paper, in integers."""
     (k0, k1), (c0, c1, c2, c3), mask = key, counter, 2**64 - 1
     for _ in range(10):
         first, second = 0xD2E7470EE14C6C93 * c0, 0xCA5A826395121157 * c2
@@ -78,7 +78,7 @@ def test_order_and_process_do_not_matter() -> None:
 def test_bad_arguments_are_one_line(name: str, bad: object) -> None:
     arguments = {"seed": 0, "step": 0, "lane": 0, name: bad}
     with pytest.raises(
-        InputError, match=rf"^{name} is .*; expected a whole number from 0 to 2\^64 − 1\. Fix: "
+        InputError, match=rf"^{name} is .*; expected an integer from 0 to 2\^64 − 1\. Fix: "
     ) as caught:
         uniform(**arguments)
     assert "\n" not in str(caught.value)
@@ -126,9 +126,7 @@ def test_a_masked_token_is_never_drawn() -> None:
     ),
     st.sampled_from(EDGES) | st.floats(0.0, 1.0),
 )
-def test_any_row_with_a_possible_token_gives_one_of_its_likeliest_kind(
-    values: list[float], u: float
-) -> None:
+def test_any_row_with_a_possible_token_draws_a_possible_one(values: list[float], u: float) -> None:
     logits = torch.tensor(values)
     if (logits > -math.inf).any():
         token = draw(logits, u)

@@ -537,7 +537,7 @@ def test_ids_beyond_the_vocabulary_are_refused_when_applied(make: Callable[[], C
 
 @pytest.mark.parametrize("make", [ours.banned, ours.allowed])
 def test_ids_that_are_no_ids_are_refused_when_made(make: Callable[[Sequence[int]], Change]) -> None:
-    with pytest.raises(InputError, match=r"^a token of \w+ is -1; expected a whole number"):
+    with pytest.raises(InputError, match=r"^a token of \w+ is -1; expected an integer"):
         make([-1])
     with pytest.raises(InputError, match="allowed names no token"):
         ours.allowed([])
@@ -553,7 +553,7 @@ def test_unusable_logits_are_an_error_of_that_request(t: float) -> None:
         with pytest.raises(InputError, match=message):
             choose(logits, [0, 1], by, 0, prompt_length=0, extra=extra)
 
-    refused(torch.tensor([1.0, math.nan]), "^the model gave 1 NaN logits")
+    refused(torch.tensor([1.0, math.nan]), "^the model returned 1 NaN logits")
     refused(torch.full((3,), -INFINITY), "^every token is impossible after the model")
     refused(
         torch.zeros(2),
@@ -562,7 +562,7 @@ def test_unusable_logits_are_an_error_of_that_request(t: float) -> None:
     )
     refused(
         torch.zeros(2),
-        "^the extra changes gave 2 NaN logits",
+        "^the extra changes returned 2 NaN logits",
         extra=[lambda logits, history: logits * math.nan],
     )
     refused(

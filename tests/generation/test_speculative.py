@@ -69,7 +69,7 @@ def case(name: str) -> tuple[sl.Transformer, Tensor, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("most", [0, 8])
 @pytest.mark.parametrize("name", NAMES)
-def test_lookup_says_what_greedy_says(name: str, most: int) -> None:
+def test_lookup_equals_greedy(name: str, most: int) -> None:
     model, prompt, source = case(name)
     expected = greedy(model, prompt, 16, **source)
     found = decode_lookup(model, prompt, max_tokens=16, most=most, ngram=2, **source)
@@ -81,7 +81,7 @@ def test_lookup_says_what_greedy_says(name: str, most: int) -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_draft_says_what_greedy_says(name: str, noise: float) -> None:
+def test_a_draft_equals_greedy(name: str, noise: float) -> None:
     model, prompt, source = case(name)
     expected = greedy(model, prompt, 16, **source)
     found = decode_with_draft(
@@ -277,7 +277,9 @@ def test_the_same_seed_says_the_same() -> None:
 
 def test_refusals() -> None:
     model, prompt, _ = case("rotary")
-    with pytest.raises(InputError, match=r"each row keeps its own guesses.* Fix: prompt\[:1\]"):
+    with pytest.raises(
+        InputError, match=r"rows accept different numbers of guesses.* Fix: prompt\[:1\]"
+    ):
         decode_lookup(model, prompt.expand(2, -1), max_tokens=3)
     with pytest.raises(InputError, match="max_tokens is 0"):
         decode_lookup(model, prompt, max_tokens=0)

@@ -50,7 +50,7 @@ def test_all_of_an_experiment_was_measured_in_its_default_tier(
 
 @pytest.mark.parametrize("language", PAGES)
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_the_page_says_what_the_numbers_say(
+def test_the_page_agrees_with_the_numbers(
     findings: dict[str, Finding],
     figures: Callable[[str], list[str]],
     name: str,

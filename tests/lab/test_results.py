@@ -122,7 +122,7 @@ def test_deep_json_a_fifo_and_numbers_that_are_not_finite_are_refused(tmp_path: 
         text.replace("0.", "NaN", 1),
     ):
         path.write_text(bad)
-        with pytest.raises(InputError, match="is no result of an experiment"):
+        with pytest.raises(InputError, match="is not a result of an experiment"):
             read_result(path)
     path.unlink()
     os.mkfifo(path)

@@ -112,7 +112,7 @@ def test_a_broken_result_is_named_with_the_fix(text: str, tmp_path: Path) -> Non
         lambda: list(steps(counting([]), tmp_path)),
         lambda: finding(counting([]), tmp_path),
     ):
-        with pytest.raises(InputError, match="is no result of an experiment") as refusal:
+        with pytest.raises(InputError, match="is not a result of an experiment") as refusal:
             use()
         assert "rm " in str(refusal.value)
         assert "\n" not in str(refusal.value)

@@ -260,7 +260,7 @@ def test_the_line_names_the_place() -> None:
     assert line.startswith("In the decoder's layer 0, cross-attention, head 1, ")
 
 
-def test_bad_places_say_what_there_is() -> None:
+def test_bad_places_list_the_valid_ones() -> None:
     trace = traced(ALL["rotary"])
     with pytest.raises(sl.InputError, match=r"head 4; expected 0 to 3\. Fix: head=3 is the last"):
         trace.geometry(0, 4)

@@ -131,6 +131,6 @@ def test_japanese_by_letters() -> None:
         assert (len(found), skipped) == (len(sentence.links), [])
 
 
-def test_an_unknown_language_is_told() -> None:
+def test_an_unknown_language_is_refused() -> None:
     with pytest.raises(InputError, match="expected en or ja"):
         sentences("fr")

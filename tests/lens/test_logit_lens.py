@@ -82,7 +82,7 @@ def test_bands_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.equal(some.rank, whole.rank[:, [5, 1]])
 
 
-def test_it_says_what_was_applied() -> None:
+def test_it_describes_the_applied_head() -> None:
     said = {
         name: logit_lens(tiny(name), ids_of(name)).applied
         for name in ("layer-pre", "layer-post", "no-norm", "ngpt", "bert")

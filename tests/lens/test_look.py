@@ -227,7 +227,7 @@ def test_weights_are_the_equations_with_a_cache(name: str, kind: str) -> None:
                 assert float((look.of(text).weights() - weights[text]).abs().max()) < NEAR
 
 
-def test_the_packed_twin_is_seen_as_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packed_copy_is_traced_as_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "SMALLEST", 1)
     for name in ("grouped", "t5", "bert", "sinks"):
         model, arguments = make(ALL[name]), inputs(ALL[name], batch=1)

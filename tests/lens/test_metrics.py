@@ -57,7 +57,7 @@ def test_a_probability(subject: Tiny) -> None:
     )
 
 
-def test_a_metric_says_what_it_is(subject: Tiny) -> None:
+def test_a_metric_has_a_description(subject: Tiny) -> None:
     assert metric_name(logit_difference(subject, "a", "b")) == "logit 'a' − logit 'b' at -1"
     assert metric_name(max) == "max"
 

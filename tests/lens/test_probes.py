@@ -63,7 +63,7 @@ def test_a_vocabulary_smaller_than_the_models_is_kept_to() -> None:
     assert usable_tokens(model) == list(range(4, p.V))
 
 
-def test_a_model_too_small_is_told() -> None:
+def test_a_model_too_small_is_refused() -> None:
     model = sl.Model(
         sl.build(sl.gpt(width=8, layers=1, heads=1, vocab_size=99, max_positions=7)).eval()
     )

@@ -19,7 +19,7 @@ from tests.support import tiny
 TEXT = "a cat, a dog. the cow, the hen, the pig. we saw it, so did you."
 
 
-def test_twins_are_found_across_layers_and_sinks() -> None:
+def test_equal_heads_are_found_across_layers_and_sinks() -> None:
     first = [p.offset(-1), p.offset(0), p.diffuse()]
     second = [p.duplicate(), p.with_sink(p.offset(-1), p.STRONG), p.offset(-4)]
     found = redundancy_of(p.planted(sl.gpt, first, second), TEXT)

@@ -204,7 +204,7 @@ def test_a_model_without_rope_says_so(name: str) -> None:
         rotation_of(traced(name), 0, 0)
 
 
-def test_bad_places_say_what_there_is() -> None:
+def test_bad_places_list_the_valid_ones() -> None:
     trace = traced("rotary")
     with pytest.raises(sl.InputError, match="head 9; expected 0 to 3"):
         rotation_of(trace, 0, 9)

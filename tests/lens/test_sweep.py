@@ -175,7 +175,7 @@ def test_an_ablation_sweep_is_each_ablation_alone(by: Any) -> None:
 # -------------------------------------------------------------------------- on the way, and after
 
 
-def test_progress_is_told_and_control_c_keeps_what_was_measured() -> None:
+def test_progress_is_reported_and_control_c_keeps_the_measured_cells() -> None:
     subject, told = Tiny(make(ALL["rotary"])), list[tuple[int, int]]()
     whole = sweep(
         subject,

@@ -292,7 +292,7 @@ REFUSED: list[tuple[str, Any, str]] = [
         lambda m: m.trace(IDS, layers=1),
         r"layers is 1; expected a list of layers\. Fix: layers=\[1\]",
     ),
-    ("rotary", lambda m: m.trace(IDS, layers=[]), r"no layers to look at; expected one at least"),
+    ("rotary", lambda m: m.trace(IDS, layers=[]), r"no layers; expected at least one"),
     ("rotary", lambda m: m.trace(IDS, layers=[0.5]), r"layer 0\.5; expected"),
     (
         "rotary",

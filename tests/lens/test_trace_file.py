@@ -121,7 +121,7 @@ def test_documents_and_less_than_all(tmp_path: Path) -> None:
         again.look(0).mixed()
 
 
-def test_opening_needs_no_model_and_leaves_the_dice_alone(tmp_path: Path) -> None:
+def test_opening_needs_no_model_and_no_random_state(tmp_path: Path) -> None:
     file = trace("t5").save(tmp_path / "x")
     torch.manual_seed(5)
     expected = torch.rand(3)

@@ -111,7 +111,7 @@ def test_whatever_remembers_the_keys(name: str, kind: str, chunk: int) -> None:
     ], "to the bit"
 
 
-def test_a_cache_that_holds_the_beginning_leaves_fewer_rows() -> None:
+def test_a_cache_with_a_prefix_leaves_fewer_rows() -> None:
     model, wanted = model_of("rotary"), request("rotary")
     cache = sl.Cache.growing(model.config)
     with torch.inference_mode():

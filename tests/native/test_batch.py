@@ -127,7 +127,7 @@ def test_a_step_is_one_call(monkeypatch) -> None:
     assert calls == [[3, 4, 1], [1, 1, 8], [1, 1, 3], [1, 1, 1]]
 
 
-def test_a_beginning_is_computed_once(monkeypatch) -> None:
+def test_a_common_prefix_is_computed_once(monkeypatch) -> None:
     twin, start = native_runner(MODEL), list(range(1, 21))
     wanted = [Request(prompt=[*start, n, 5], max_tokens=6) for n in range(3)]
     calls, batch = counted(twin.engine, monkeypatch), Batch(twin)
@@ -155,7 +155,7 @@ def test_equal_prompts_and_very_short_ones_do_not_wait_for_ever() -> None:
     ]
 
 
-def test_cancelling_gives_the_memory_back_wherever_it_stands() -> None:
+def test_cancelling_frees_the_memory_in_every_phase() -> None:
     twin, lengths = native_runner(MODEL), (4, 6, 20, 5, 5)
     wanted = [Request(prompt=[n] * length, max_tokens=9) for n, length in enumerate(lengths)]
     batch = Batch(twin, rows=3, chunk=12)
@@ -364,7 +364,7 @@ def test_a_draft_on_the_engine_changes_nothing(precision, monkeypatch) -> None:
     assert twin.engine.cache_bytes == draft.engine.cache_bytes == 0
 
 
-def test_sampled_speculation_throws_cores_dice() -> None:
+def test_sampled_speculation_draws_as_in_core() -> None:
     given = {"max_tokens": 24, "distribution": after_changes((temperature(1.2),))}
     ours, theirs = (
         decode_lookup(one, torch.tensor([REPEATING]), chance=Chance(3), **given)

@@ -1,4 +1,4 @@
-"""GGUF's whole numbers go into the engine as they are: bit for bit against gguf's own decoding, in
+"""GGUF's integers go into the engine unchanged: bit for bit against gguf's own decoding, in
 every order of rows."""
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_a_minimum_of_its_own_is_nearer() -> None:
     assert off["int4_min"] < off["int4"] / 3
 
 
-def test_what_is_no_whole_numbers_is_packed_as_ever() -> None:
+def test_weights_that_are_not_integers_are_packed_normally() -> None:
     weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
     assert scales_of(weight, "int4") is None
     assert scales_of(weight, "int4_min") is None
@@ -287,7 +287,7 @@ def test_every_family_that_has_a_gguf_form(name: str, tmp_path: Path) -> None:
     assert any(note.startswith("int8_groups: ") and "again" not in note for note in model.notes)
 
 
-def test_a_note_says_what_is_quantised_again(tmp_path: Path) -> None:
+def test_a_note_lists_the_requantized_matrices(tmp_path: Path) -> None:
     kinds = {
         "token_embd": Kind.Q8_0,
         "output": Kind.F16,
@@ -297,7 +297,7 @@ def test_a_note_says_what_is_quantised_again(tmp_path: Path) -> None:
     decoded = llama(tmp_path / "model.gguf", kinds, Kind.Q4_0)
     model = sl.load(tmp_path / "model.gguf", engine="native", dtype="int4")
     assert (
-        "int4: 12 Q4_0 matrices, 1 Q8_0 matrix kept as the file has them; 1 Q4_1 matrix, 1 Q8_0 matrix quantised again"
+        "int4: 12 Q4_0 matrices, 1 Q8_0 matrix kept as the file has them; 1 Q4_1 matrix, 1 Q8_0 matrix requantized"
         in model.notes
     )
     engine: NativeEngine = model.runner.engine  # type: ignore[union-attr]
@@ -316,9 +316,9 @@ def test_the_notes() -> None:
         "norm.weight": "F32",
     }
     assert notes(kinds, "int8_groups") == [
-        "int8_groups: 1 Q8_0 matrix kept as the file has them; 2 Q4_1 matrices quantised again"
+        "int8_groups: 1 Q8_0 matrix kept as the file has them; 2 Q4_1 matrices requantized"
     ]
-    assert notes(kinds, "int8") == ["int8: 2 Q4_1 matrices, 1 Q8_0 matrix quantised again"]
+    assert notes(kinds, "int8") == ["int8: 2 Q4_1 matrices, 1 Q8_0 matrix requantized"]
     assert notes(kinds, "int4_min") == [
         "int4_min: 2 Q4_1 matrices, 1 Q8_0 matrix kept as the file has them"
     ]

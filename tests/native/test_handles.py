@@ -140,7 +140,7 @@ def test_lengths_layers_and_room_that_do_not_fit_are_refused(engine) -> None:
         engine.hidden([sequence], torch.tensor([[1]]), first=1)
     with pytest.raises(InputError, match="operation 99"):
         engine.hidden([sequence], torch.tensor([[1]]), first=99)
-    with pytest.raises(InputError, match="one for each row"):
+    with pytest.raises(InputError, match="one per row"):
         engine.hidden([sequence], torch.tensor([[1], [2]]))
     with pytest.raises(InputError, match="tokens hold"):
         engine.hidden([sequence], torch.tensor([[2**32 + 1]]))

@@ -59,7 +59,7 @@ def test_an_encoder_in_float32_is_core(name: str, padded: bool) -> None:
 
 @pytest.mark.parametrize("precision", matrices.PRECISIONS)
 @torch.no_grad()
-def test_a_sentence_is_the_same_alone_and_in_company(precision: Precision) -> None:
+def test_a_sentence_is_the_same_alone_and_in_a_batch(precision: Precision) -> None:
     model = tiny.make(tiny.ENCODERS["bert-rotary-window"])
     encoder = NativeEncoder.of(model, precision)
     x = torch.randn(60, model.config.last.width, generator=torch.Generator().manual_seed(0))

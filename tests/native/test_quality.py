@@ -164,7 +164,7 @@ def test_one_window_has_the_perplexity_of_score() -> None:
     assert found.perplexity == pytest.approx(math.exp(-sum(logs) / len(logs)), rel=1e-5)
 
 
-def test_progress_and_one_after_the_other() -> None:
+def test_progress_and_one_precision_at_a_time() -> None:
     told = list[tuple[str, int, int]]()
     running = reports(
         Held(tiny.make(tiny.DECODERS["swiglu"])),
@@ -188,7 +188,7 @@ def test_progress_and_one_after_the_other() -> None:
         ({"text": "words"}, "a model without tokenizer"),
         ({"limit": 0}, "a limit of 0 tokens"),
         ({"precisions": ["int7"]}, "precision 'int7'"),
-        ({"model": "bert"}, "does not continue texts"),
+        ({"model": "bert"}, "is not a decoder"),
         ({"model": "half"}, r"a model in torch\.float16"),
     ],
 )

@@ -154,7 +154,7 @@ def test_a_model_is_loaded_with_it(tmp_path) -> None:
             sl.load(tmp_path / "m", **said)
 
 
-def test_a_changed_weight_is_packed_anew() -> None:
+def test_a_changed_weight_is_repacked() -> None:
     model = sl.Model(tiny.make(tiny.DECODERS["swiglu"]), precision="float32")
     before = model.runner
     assert model.runner is before

@@ -318,7 +318,7 @@ def test_it_can_be_trained_even_if_it_was_woken_by_a_pass_without_gradients(fold
     assert model.transformer.last_stack.embedding.tokens.weight.grad is not None
 
 
-def test_a_weight_that_is_changed_later_is_packed_anew(folder) -> None:
+def test_a_weight_that_is_changed_later_is_repacked(folder) -> None:
     loaded(folder)
     model = loaded(folder)
     before = model.runner
@@ -328,7 +328,7 @@ def test_a_weight_that_is_changed_later_is_packed_anew(folder) -> None:
     assert not torch.equal(logits(model.runner.engine), logits(before.engine))
 
 
-def test_another_transformer_in_its_place_is_packed_anew(folder, tmp_path) -> None:
+def test_another_transformer_in_its_place_is_repacked(folder, tmp_path) -> None:
     other = saved(tmp_path / "other", seed=1)
     for _ in range(2):
         model, another = loaded(folder), loaded(other)
@@ -357,7 +357,7 @@ def test_threads_that_wake_it_together_read_once(folder, monkeypatch) -> None:
     assert model.transformer.decoder is not None
 
 
-def test_a_changed_checkpoint_is_packed_anew(folder, home) -> None:
+def test_a_changed_checkpoint_is_repacked(folder, home) -> None:
     before = logits(loaded(folder).runner.engine)
     saved(folder, seed=1)
     model = loaded(folder)
@@ -383,7 +383,7 @@ def test_a_checkpoint_that_is_gone_when_it_is_needed_is_one_clear_line(folder) -
 @pytest.mark.parametrize(
     "spoil", [lambda data: data[: len(data) // 2], lambda data: b"nonsense" * 100, spoil_at(60)]
 )
-def test_a_spoilt_entry_is_made_anew_with_a_note(spoil, folder, home) -> None:
+def test_a_damaged_entry_is_rebuilt_with_a_note(spoil, folder, home) -> None:
     wanted = logits(loaded(folder).runner.engine)
     (entry,) = home.iterdir()
     whole = entry.read_bytes()

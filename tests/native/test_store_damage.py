@@ -211,8 +211,8 @@ def change(entry: Path, path: list[Any], value: Any) -> None:
         (["matrices", 0, 1], "int9", "unknown precision"),
         (["kept", 0], [2**39, 2**39], "impossibly large"),
         (["kept", 0], [-1], "impossible shape"),
-        (["sums"], [], "one sum for each block"),
-        (["notes"], [1], "notes are no text"),
+        (["sums"], [], "one checksum per block"),
+        (["notes"], [1], "notes are not text"),
     ],
 )
 def test_what_is_wrong_with_a_header_is_said(
@@ -259,9 +259,7 @@ def test_a_store_that_is_cut_short_or_rewritten_while_it_is_in_use_changes_nothi
     assert torch.equal(logits(engine_of(model)), wanted)
 
 
-def test_a_flipped_bit_in_the_weights_is_made_anew_with_a_note(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_flipped_bit_in_the_weights_is_repacked_with_a_note(folder: Path, tmp_path: Path) -> None:
     wanted = logits(engine_of(load(folder)))
     (entry,) = (tmp_path / "home" / "packed").iterdir()
     whole = bytearray(entry.read_bytes())

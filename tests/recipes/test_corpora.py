@@ -163,11 +163,11 @@ def test_a_datasheet_that_is_none(folder: Path, change: dict[str, Any]) -> None:
     (folder / "data.json").write_text(
         json.dumps({name: value for name, value in sheet.items() if value is not ...})
     )
-    with pytest.raises(InputError, match=r"data.json: is no datasheet"):
+    with pytest.raises(InputError, match=r"data.json: is not a datasheet"):
         prepared_folder(folder)
 
 
-def test_a_datasheet_that_is_no_json(folder: Path) -> None:
+def test_a_datasheet_that_is_not_json(folder: Path) -> None:
     (folder / "data.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"data.json is not JSON at character 1"):
         prepared_folder(folder)
@@ -192,7 +192,7 @@ def test_pairs_of_either_kind() -> None:
         ("a\tb\n\nc\td\n", r"pairs.tsv: line 2 has 1 column;"),
         (
             "a\tb\nc\t \n",
-            r"pairs.tsv: line 2 has an empty side; expected a sentence on both. Fix: take the pair out",
+            r"pairs.tsv: line 2 has an empty side; expected a sentence on both. Fix: remove the pair",
         ),
         ("\tb\n", r"pairs.tsv: line 1 has an empty side"),
         ("", r"pairs.tsv: is empty"),
@@ -209,7 +209,9 @@ def test_bad_pairs(data: str | bytes, said: str) -> None:
 
 def test_bad_columns() -> None:
     three, two, hole = written("a", "1\n2\n3\n"), written("b", "1\n2\n"), written("c", "1\n\n3\n")
-    with pytest.raises(InputError, match=r"a has 3 lines, b has 2; expected as many in both"):
+    with pytest.raises(
+        InputError, match=r"a has 3 lines, b has 2; expected the same number in both"
+    ):
         read_pairs(None, three, two)
     with pytest.raises(InputError, match=r"c: line 2 has an empty side"):
         read_pairs(None, three, hole)

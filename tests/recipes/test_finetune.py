@@ -247,19 +247,19 @@ def test_refusals(text: Path, tmp_path: Path) -> None:
         small(base).job()
     with pytest.raises(ConfigError, match="text and labels; expected one of"):
         small(base, text=text, labels=text).job()
-    with pytest.raises(ConfigError, match="no model to begin with"):
+    with pytest.raises(ConfigError, match="no model to start from"):
         small("", text=text).job()
     with pytest.raises(CheckpointError, match="no file or folder"):
         small(tmp_path / "nowhere", text=text).job()
-    with pytest.raises(ConfigError, match="at most 64, which this model was made for"):
+    with pytest.raises(ConfigError, match="at most 64, the model's context"):
         small(base, text=text, context=100).job()
     with pytest.raises(ConfigError, match="leave dropout out"):
         small(base, text=text, dropout=0.1)
     with pytest.raises(ConfigError, match="lora is -1"):
         small(base, text=text, lora=-1)
-    with pytest.raises(InputError, match="no encoder–decoder"):
+    with pytest.raises(InputError, match="not an encoder–decoder"):
         small(base, pairs=text).job()
-    with pytest.raises(InputError, match="no model of texts"):
+    with pytest.raises(InputError, match="neither a language model nor a masked one"):
         small(t5(tmp_path / "t5"), text=text).job()
     (tmp_path / "a.csv").write_text("text,label\na,b\nc,d\n")
     with pytest.raises(InputError, match="an encoder–decoder, for labels"):

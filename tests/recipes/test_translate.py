@@ -118,7 +118,7 @@ def test_the_checkpoint_recommends_four_beams(learned: Path) -> None:
     assert sl.load(learned / "model").defaults.num_beams == 4
 
 
-def test_without_pairs_it_says_what_to_give() -> None:
+def test_without_pairs_the_error_names_the_setting() -> None:
     with pytest.raises(ConfigError, match=r"pairs=FILE\.tsv"):
         Translate().job()
 

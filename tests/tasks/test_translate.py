@@ -149,7 +149,7 @@ def test_where_the_checkpoint_says_nothing_the_tokenizer_does() -> None:
     assert translate(mine, WORDS, Defaults(), "the cat", max_tokens=6).tokens == said.tokens
     nameless = tokenizer(after=(2,))
     nameless.bos = None
-    with pytest.raises(InputError, match="how its decoder starts"):
+    with pytest.raises(InputError, match="without a start token for its decoder"):
         translate(mine, nameless, Defaults(), "the cat")
 
 
@@ -159,7 +159,7 @@ def test_a_translation_that_does_not_end_is_cut_and_says_so() -> None:
     for beams in (1, 3):
         found = translate(mine, WORDS, endless, "the cat", beams=beams, max_tokens=4)
         assert (len(found.tokens), found.finished) == (4, 0 in found.tokens)
-    assert max_new_tokens(mine, 5, None) == 47, "what the decoder has room for"
+    assert max_new_tokens(mine, 5, None) == 47, "the room in the decoder's context"
     assert (
         max_new_tokens(
             make(sl.encoder_decoder(width=8, layers=1, heads=2, vocab_size=40, max_positions=512)),
@@ -181,10 +181,10 @@ def test_a_translation_that_does_not_end_is_cut_and_says_so() -> None:
         (
             "bart",
             {"beams": 3, "defaults": Defaults(decoder_start=2, banned=tuple(range(40)))},
-            "no translation is possible",
+            "every token is banned",
         ),
-        ("rotary", {}, "translation with a decoder alone.*use generate"),
-        ("bert", {}, "translation with an encoder alone.*fill, classify or embed"),
+        ("rotary", {}, "translation with a decoder-only model.*use generate"),
+        ("bert", {}, "translation with an encoder-only model.*fill, classify or embed"),
     ],
 )
 def test_refusals(which: str, options: dict[str, Any], message: str, as_users_run_it: None) -> None:

@@ -185,9 +185,12 @@ def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
             [*HELLO, {"role": "root", "content": ""}],
             "message 1 has the role 'root'; expected one of system, developer, user, assistant, tool",
         ),
-        ([{"role": "user", "content": None}], "the content of message 0 is no text"),
-        ([{"role": "user", "content": []}], "the content of message 0 is no text"),
-        ([{"role": "user", "content": [{"type": "image"}]}], "the content of message 0 is no text"),
+        ([{"role": "user", "content": None}], "the content of message 0 is not a text"),
+        ([{"role": "user", "content": []}], "the content of message 0 is not a text"),
+        (
+            [{"role": "user", "content": [{"type": "image"}]}],
+            "the content of message 0 is not a text",
+        ),
         (
             [{"role": "user", "content": "", "tokenize": True}],
             "message 0 has the key 'tokenize'; expected only role, content, name",

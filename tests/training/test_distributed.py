@@ -36,7 +36,7 @@ from sightline.training.run import Evaluated, Job, train
 from sightline.training.state import checkpoint as state
 from sightline.training.state.export import Export
 from tests.support.tiny import SIZE
-from tests.training.tiny_crews import Random, Sentences, free_port, together
+from tests.training.small_groups import Random, Sentences, free_port, together
 
 SMALL = SIZE | {"layers": 1, "width": 16, "heads": 2}
 MODELS = {
@@ -116,7 +116,7 @@ def questions(group: ProcessGroup) -> list[Any]:
     ]
 
 
-def test_a_crew_agrees() -> None:
+def test_a_process_group_agrees() -> None:
     shared = [True, False, 2.0, 10.0, True, False]
     assert together(questions) == [[True, *shared, {"a": [0.0, 0.0]}], [False, *shared, {}]]
 
@@ -240,7 +240,7 @@ def restored(group: ProcessGroup, work: Job, folder: Path) -> dict[str, Tensor]:
         pytest.param("fsdp", AdamW(), marks=pytest.mark.long),
     ],
 )
-def test_a_run_goes_on_with_another_number_of_processes(
+def test_a_run_resumes_with_another_number_of_processes(
     tmp_path: Path, strategy: str, optimizer: Any
 ) -> None:
     """One, then two, then one again: the same samples and losses as one all along, and every tensor

@@ -107,7 +107,7 @@ def saved_with_fault(who: TrainState, folder: Path, number: int, code: int) -> t
 
 
 @pytest.mark.parametrize("part", ["checkpoints", "model", "metrics.jsonl"])
-def test_training_goes_on_when_the_disk_is_full_for_a_while(tmp_path: Path, part: str) -> None:
+def test_training_continues_when_the_disk_is_full_temporarily(tmp_path: Path, part: str) -> None:
     """Everything under one name fails until step 3; then there is room again. The weights are those
     of a run without a fault."""
     train_all(job(save_every=1, eval_every=1), tmp_path / "whole")

@@ -13,7 +13,7 @@ import torch
 from sightline.errors import ConfigError, InputError
 from sightline.text.tokenizer import Tokenizer
 from sightline.training.data.batch import IGNORED
-from sightline.training.data.masked import LONGEST_SPAN, MaskedText, word_beginnings
+from sightline.training.data.masked import LONGEST_SPAN, MaskedText, word_starts
 from sightline.training.data.packed import PackedText, Tokens
 from tests.tasks.tiny_folders import byte_pieces, word_pieces
 
@@ -126,18 +126,18 @@ def test_rows_of_special_tokens_are_not_masked() -> None:
     assert batch.count == 1
 
 
-def test_word_beginnings(tmp_path: Path) -> None:
+def test_word_starts(tmp_path: Path) -> None:
     for place, make in (("w", word_pieces), ("b", byte_pieces)):
         make(tmp_path / place)
     words, pieces = (Tokenizer.from_folder(tmp_path / place) for place in ("w", "b"))
     assert words is not None
     assert pieces is not None
-    begins = word_beginnings(words, words.vocab_size + 2)
+    begins = word_starts(words, words.vocab_size + 2)
     found = {
         piece: bool(begins[words.id_of(piece)]) for piece in ("cat", "##ing", "[MASK]", ".", "##a")
     }  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert found == {"cat": True, "##ing": False, "[MASK]": True, ".": True, "##a": False}
-    begins = word_beginnings(pieces, pieces.vocab_size)
+    begins = word_starts(pieces, pieces.vocab_size)
     found = {
         piece: bool(begins[pieces.id_of(piece)]) for piece in ("Ġcat", "cat", "he", ".", "<mask>")
     }  # pyright: ignore[reportArgumentType, reportCallIssue]

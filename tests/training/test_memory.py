@@ -44,7 +44,7 @@ def faults(how: str) -> tuple[int, int]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc")
-def test_arrays_are_not_mapped_anew_at_every_step() -> None:
+def test_arrays_are_not_mapped_again_at_every_step() -> None:
     heard, kept = faults("keep")
     if not heard:
         pytest.skip("not glibc's allocator")

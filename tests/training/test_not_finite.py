@@ -122,7 +122,7 @@ def test_exact_after_leaving_out_and_being_stopped(
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
-def test_rewind_before_the_first_checkpoint_goes_back_to_the_beginning(tmp_path: Path) -> None:
+def test_rewind_before_the_first_checkpoint_goes_back_to_step_0(tmp_path: Path) -> None:
     events = train_all(Poison(1).job(on_bad="rewind"), tmp_path)
     assert "back to step 0" in " ".join(notes(events))
     assert saved(events) == [0, 2, 4, 6]

@@ -200,5 +200,5 @@ def test_muon_where_nothing_or_everything_is_hidden() -> None:
 
 
 def test_a_model_that_does_not_learn_is_refused() -> None:
-    with pytest.raises(InputError, match="no parameter of the model learns"):
+    with pytest.raises(InputError, match="every parameter of the model is frozen"):
         make_optimizers(model().requires_grad_(False), AdamW())

@@ -17,7 +17,7 @@ from sightline.training.distributed.process_group import SINGLE_PROCESS, Process
 from sightline.training.loop import TrainState, make_train_state
 from sightline.training.state.sharded import held, load_parts, save_parts
 from tests.support.tiny import SIZE
-from tests.training.tiny_crews import Random, together
+from tests.training.small_groups import Random, together
 
 
 def learner(group: ProcessGroup, optimizer: Any, seed: int) -> TrainState:

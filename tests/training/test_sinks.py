@@ -89,7 +89,7 @@ def test_one_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "wandb", bad)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "trackio", good)  # type: ignore[arg-type]
     sinks = open_sinks(["wandb", "trackio"], tmp_path, {})
-    assert sinks.write(STEP) == ["wandb is not used any more: ConnectionError: the server is gone"]
+    assert sinks.write(STEP) == ["wandb is disabled: ConnectionError: the server is gone"]
     assert sinks.write(STEP) == []
     assert len(good.told) == 3
 

@@ -20,10 +20,10 @@ def main() -> int:
         prog="python -m tools.fuzz", description="Damaged files through every reader."
     )
     parser.add_argument(
-        "--minutes", type=float, help="how long (default: 5, unless --cases is given)"
+        "--minutes", type=float, help="time limit in minutes (default: 5, unless --cases is given)"
     )
-    parser.add_argument("--cases", type=int, help="how many cases in all")
-    parser.add_argument("--seed", type=int, default=0, help="other cases")
+    parser.add_argument("--cases", type=int, help="total number of cases")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the cases")
     parser.add_argument(
         "--first", type=int, default=0, help="the number of the first case of each format"
     )
@@ -33,7 +33,7 @@ def main() -> int:
         "--out", type=Path, default=ROOT / "build" / "fuzz", help="where findings are saved"
     )
     parser.add_argument(
-        "--show", type=Path, metavar="FOLDER", help="judge a saved finding again, in this process"
+        "--show", type=Path, metavar="FOLDER", help="check a saved finding again, in this process"
     )
     options = parser.parse_args()
     if options.show is not None:

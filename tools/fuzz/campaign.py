@@ -24,7 +24,7 @@ from tools.fuzz.mutations import mutate
 from tools.fuzz.outcome import SOUND, DifferenceError, Kind, RefusedError
 
 SECONDS = 60.0  # per case, on a busy machine
-MEGABYTES = 512  # that a worker may grow by in one case
+MEGABYTES = 512  # by which a worker may grow in one case
 LONGEST_LINE = 2000
 
 Case = tuple[str, int, int]  # format, seed, number
@@ -46,13 +46,13 @@ def samples_of(samples: Path, name: str) -> list[Path]:
 
 
 def build_case(samples: Path, case: Case, place: Path) -> Path:
-    """The mutated copy of a sample; gives the sample."""
+    """Write a mutated copy of a sample; returns the sample."""
     name, seed, number = case
-    dice = random.Random(f"{seed}/{name}/{number}")
-    sample = dice.choice(samples_of(samples, name))
+    generator = random.Random(f"{seed}/{name}/{number}")
+    sample = generator.choice(samples_of(samples, name))
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(sample, place)
-    mutate(place, dice)
+    mutate(place, generator)
     return sample
 
 
@@ -60,11 +60,9 @@ def build_case(samples: Path, case: Case, place: Path) -> Path:
 
 
 def serve(connection: Connection, samples: Path, names: list[str], place: Path) -> None:
-    """Answer cases until the parent is gone. Libraries print what they like into nothing."""
+    """Answer cases until stdin is closed. Output of libraries is discarded."""
     silence()
-    for (
-        name
-    ) in names:  # libraries are imported when they are first needed, which is no case's fault
+    for name in names:  # libraries are imported on first use, which must not count against a case
         sample = samples_of(samples, name)[0]
         judge(name, sample, sample)
     connection.send("ready")
@@ -87,7 +85,7 @@ def silence() -> None:
 
 
 def judge(name: str, case: Path, sample: Path) -> Outcome:
-    """What comes of reading a case, if this process lives to say it."""
+    """The outcome of reading a case, if this process survives it."""
     from sightline.errors import SightlineError
 
     check = module(name).check
@@ -100,7 +98,7 @@ def judge(name: str, case: Path, sample: Path) -> Outcome:
         outcome = (
             ("refused", line)
             if "\n" not in line and len(line) < LONGEST_LINE
-            else ("traceback", f"no one line: {line[:200]!r}")
+            else ("traceback", f"not a one-line error: {line[:200]!r}")
         )
     except RefusedError as error:
         outcome = ("refused", str(error))
@@ -131,7 +129,7 @@ def peak_megabytes() -> int:
 
 
 class Worker:
-    """A process that judges cases, one at a time."""
+    """A process that checks cases, one at a time."""
 
     def __init__(self, samples: Path, names: list[str], place: Path) -> None:
         context = get_context("spawn")
@@ -162,7 +160,7 @@ class Worker:
 
 @dataclass
 class Campaign:
-    """Cases of some formats until the time is over or there were enough."""
+    """Cases of some formats until the time limit or the number of cases is reached."""
 
     samples: Path
     names: list[str]
@@ -185,7 +183,7 @@ class Campaign:
             thread.join()
 
     def take(self) -> Case | None:
-        """The next case: the formats take turns."""
+        """The next case: the formats alternate."""
         with self.lock:
             late = self.deadline is not None and time.monotonic() > self.deadline
             if late or (self.cases is not None and self.next >= self.cases):
@@ -248,5 +246,5 @@ class Campaign:
 def all_names(only: list[str]) -> list[str]:
     unknown = [name for name in only if name not in FORMATS]
     if unknown:
-        raise SystemExit(f"no format is called {unknown[0]!r}; there are {', '.join(FORMATS)}")
+        raise SystemExit(f"unknown format {unknown[0]!r}: choose from {', '.join(FORMATS)}")
     return only or list(FORMATS)

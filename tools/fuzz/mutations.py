@@ -1,5 +1,5 @@
-"""Mutations of files: of bytes, of numbers in binary headers, of JSON values, of text. All from one
-seeded generator."""
+"""Mutations of files: bytes, numbers in binary headers, JSON values, text. All from one seeded
+generator."""
 
 from __future__ import annotations
 
@@ -105,17 +105,17 @@ HEADER = 512
 Mutation = Callable[[random.Random, bytes], bytes]
 
 
-def mutate(folder: Path, dice: random.Random) -> None:
+def mutate(folder: Path, generator: random.Random) -> None:
     """One to three mutations of a folder's files."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for _ in range(dice.choice([1, 1, 1, 2, 3])):
-        path = dice.choice(files)
-        mutation = dice.choice(mutations_for(path))
-        path.write_bytes(mutation(dice, path.read_bytes()))
+    for _ in range(generator.choice([1, 1, 1, 2, 3])):
+        path = generator.choice(files)
+        mutation = generator.choice(mutations_for(path))
+        path.write_bytes(mutation(generator, path.read_bytes()))
 
 
 def mutations_for(path: Path) -> list[Mutation]:
-    """What fits a file; the structure-aware ones more often."""
+    """The mutations that apply to a file; structure-aware ones are more frequent."""
     common: list[Mutation] = [
         flip_bits,
         cut,
@@ -136,113 +136,114 @@ def mutations_for(path: Path) -> list[Mutation]:
 # ------------------------------------------------------------------------------------------ bytes
 
 
-def place(dice: random.Random, size: int) -> int:
-    """Anywhere, but half of the time where headers are."""
-    return dice.randrange(max(1, min(size, HEADER) if dice.random() < 0.5 else size))
+def place(generator: random.Random, size: int) -> int:
+    """A random offset, half of the time within the header."""
+    return generator.randrange(max(1, min(size, HEADER) if generator.random() < 0.5 else size))
 
 
-def flip_bits(dice: random.Random, data: bytes) -> bytes:
-    made = bytearray(data)
-    for _ in range(dice.choice([1, 1, 2, 8])):
-        if made:
-            made[place(dice, len(made))] ^= 1 << dice.randrange(8)
-    return bytes(made)
+def flip_bits(generator: random.Random, data: bytes) -> bytes:
+    flipped = bytearray(data)
+    for _ in range(generator.choice([1, 1, 2, 8])):
+        if flipped:
+            flipped[place(generator, len(flipped))] ^= 1 << generator.randrange(8)
+    return bytes(flipped)
 
 
-def cut(dice: random.Random, data: bytes) -> bytes:
-    return data[: dice.randrange(len(data) + 1)]
+def cut(generator: random.Random, data: bytes) -> bytes:
+    return data[: generator.randrange(len(data) + 1)]
 
 
-def remove_bytes(dice: random.Random, data: bytes) -> bytes:
-    at = place(dice, len(data))
-    return data[:at] + data[at + dice.randrange(1, 17) :]
+def remove_bytes(generator: random.Random, data: bytes) -> bytes:
+    at = place(generator, len(data))
+    return data[:at] + data[at + generator.randrange(1, 17) :]
 
 
-def insert_bytes(dice: random.Random, data: bytes) -> bytes:
-    at = place(dice, len(data) + 1)
-    return data[:at] + dice.randbytes(dice.choice([1, 2, 4, 8, 64])) + data[at:]
+def insert_bytes(generator: random.Random, data: bytes) -> bytes:
+    at = place(generator, len(data) + 1)
+    return data[:at] + generator.randbytes(generator.choice([1, 2, 4, 8, 64])) + data[at:]
 
 
-def repeat_bytes(dice: random.Random, data: bytes) -> bytes:
-    """A piece of the file somewhere else in it."""
-    start = place(dice, len(data))
-    piece = data[start : start + dice.choice([4, 16, 64, 512])]
-    at = place(dice, len(data) + 1)
-    return data[:at] + piece + data[at if dice.random() < 0.5 else at + len(piece) :]
+def repeat_bytes(generator: random.Random, data: bytes) -> bytes:
+    """Copy a piece of the file to another offset."""
+    start = place(generator, len(data))
+    piece = data[start : start + generator.choice([4, 16, 64, 512])]
+    at = place(generator, len(data) + 1)
+    return data[:at] + piece + data[at if generator.random() < 0.5 else at + len(piece) :]
 
 
-def replace_start(dice: random.Random, data: bytes) -> bytes:
-    magic = dice.choice(MAGIC)
-    return dice.choice([magic, magic + data[len(magic) :], magic + data])
+def replace_start(generator: random.Random, data: bytes) -> bytes:
+    magic = generator.choice(MAGIC)
+    return generator.choice([magic, magic + data[len(magic) :], magic + data])
 
 
-def set_number(dice: random.Random, data: bytes) -> bytes:
-    """A little-endian integer (a length, a count, an offset, a type) becomes another."""
-    size, form = dice.choice([(1, "<B"), (2, "<H"), (4, "<I"), (8, "<Q")])
-    at = place(dice, max(1, len(data) - size))
-    at -= at % size if dice.random() < 0.5 else 0
+def set_number(generator: random.Random, data: bytes) -> bytes:
+    """Replace a little-endian integer (a length, a count, an offset, a type)."""
+    size, form = generator.choice([(1, "<B"), (2, "<H"), (4, "<I"), (8, "<Q")])
+    at = place(generator, max(1, len(data) - size))
+    at -= at % size if generator.random() < 0.5 else 0
     old = int.from_bytes(data[at : at + size], "little")
-    new = dice.choice([*NUMBERS, old + 1, old - 1, old * 2, -old, len(data)]) % 2 ** (8 * size)
+    new = generator.choice([*NUMBERS, old + 1, old - 1, old * 2, -old, len(data)]) % 2 ** (8 * size)
     return data[:at] + struct.pack(form, new) + data[at + size :]
 
 
 # ------------------------------------------------------------------------------------------- JSON
 
 
-def exchange_value(dice: random.Random, data: bytes) -> bytes:
-    """Another value somewhere in the JSON, or in one line of JSON lines."""
+def exchange_value(generator: random.Random, data: bytes) -> bytes:
+    """Change a value somewhere in the JSON, or in one line of JSON lines."""
     lines = data.split(b"\n") if data.count(b"\n{") > 1 else [data]
-    number = dice.randrange(len(lines))
+    number = generator.randrange(len(lines))
     try:
         value = json.loads(lines[number])
     except (ValueError, RecursionError):
         return data
-    lines[number] = json.dumps(exchanged(dice, value)).encode()
+    lines[number] = json.dumps(exchanged(generator, value)).encode()
     return b"\n".join(lines)
 
 
-def exchanged(dice: random.Random, value: Any) -> Any:
-    """The value with one node exchanged, renamed or removed."""
-    if isinstance(value, (int, float)) and dice.random() < 0.2:
+def exchanged(generator: random.Random, value: Any) -> Any:
+    """The value with one node replaced, renamed or removed."""
+    if isinstance(value, (int, float)) and generator.random() < 0.2:
         return value * 2 + 1
-    if not isinstance(value, (dict, list)) or not value or dice.random() < 0.1:
-        return dice.choice(VALUES)
-    made: Any = value.copy()
-    key = dice.choice(list(made) if isinstance(made, dict) else list(range(len(made))))
-    how = dice.random()
+    if not isinstance(value, (dict, list)) or not value or generator.random() < 0.1:
+        return generator.choice(VALUES)
+    mutated: Any = value.copy()
+    key = generator.choice(
+        list(mutated) if isinstance(mutated, dict) else list(range(len(mutated)))
+    )
+    how = generator.random()
     if how < 0.1:
-        del made[key]
-    elif how < 0.2 and isinstance(made, dict):
-        made[dice.choice(KEYS)] = made.pop(key)
-    elif how < 0.2 and isinstance(made, list):
-        made.append(made[key])
+        del mutated[key]
+    elif how < 0.2 and isinstance(mutated, dict):
+        mutated[generator.choice(KEYS)] = mutated.pop(key)
+    elif how < 0.2 and isinstance(mutated, list):
+        mutated.append(mutated[key])
     else:
-        made[key] = exchanged(dice, made[key])
-    return made
+        mutated[key] = exchanged(generator, mutated[key])
+    return mutated
 
 
-def exchange_header_value(dice: random.Random, data: bytes) -> bytes:
-    """In safetensors' header, whose length is made right again; in the JSON inside of its metadata
-    as well."""
+def exchange_header_value(generator: random.Random, data: bytes) -> bytes:
+    """Change safetensors' header, and correct its length; also the JSON inside its metadata."""
     length = int.from_bytes(data[:8], "little")
     try:
         header = json.loads(data[8 : 8 + length])
     except (ValueError, RecursionError):
         return data
     inner = header.get("__metadata__", {}) if isinstance(header, dict) else {}
-    if isinstance(inner, dict) and isinstance(inner.get("trace"), str) and dice.random() < 0.7:
-        inner["trace"] = exchange_value(dice, inner["trace"].encode()).decode(errors="replace")
+    if isinstance(inner, dict) and isinstance(inner.get("trace"), str) and generator.random() < 0.7:
+        inner["trace"] = exchange_value(generator, inner["trace"].encode()).decode(errors="replace")
     else:
-        header = exchanged(dice, header)
+        header = exchanged(generator, header)
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data[8 + length :]
 
 
-def nest(dice: random.Random, data: bytes) -> bytes:
-    depth = dice.choice([50, 500, 5_000, 200_000])
+def nest(generator: random.Random, data: bytes) -> bytes:
+    depth = generator.choice([50, 500, 5_000, 200_000])
     return (
         b'{"a":' * depth + data + b"}" * depth
-        if dice.random() < 0.5
+        if generator.random() < 0.5
         else b"[" * depth + data + b"]" * depth
     )
 
@@ -250,16 +251,16 @@ def nest(dice: random.Random, data: bytes) -> bytes:
 # ------------------------------------------------------------------------------------------- text
 
 
-def insert_text(dice: random.Random, data: bytes) -> bytes:
-    at = dice.randrange(len(data) + 1)
-    return data[:at] + dice.choice(TEXTS).encode() + data[at:]
+def insert_text(generator: random.Random, data: bytes) -> bytes:
+    at = generator.randrange(len(data) + 1)
+    return data[:at] + generator.choice(TEXTS).encode() + data[at:]
 
 
-def exchange_word(dice: random.Random, data: bytes) -> bytes:
-    """A word becomes another word of the text, or a strange one."""
+def exchange_word(generator: random.Random, data: bytes) -> bytes:
+    """Replace a word by another word of the text, or by an unusual one."""
     words = data.split(b" ")
-    other = dice.choice(
+    other = generator.choice(
         [*words, *(str(value).encode(errors="replace") for value in [*SCALARS, *WORDS])]
     )
-    words[dice.randrange(len(words))] = other
+    words[generator.randrange(len(words))] = other
     return b" ".join(words)

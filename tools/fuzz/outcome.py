@@ -1,4 +1,4 @@
-"""What may come of a case."""
+"""The outcomes of a case."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SOUND: tuple[Kind, ...] = ("refused", "equal")
 
 
 class RefusedError(Exception):
-    """The reader said no in a way of its own."""
+    """The reader refused in its documented way."""
 
 
 class DifferenceError(Exception):
-    """The reader accepted the bytes and read something else than it should."""
+    """The reader accepted the bytes and read something other than it should."""
 
 
 def require(condition: bool, what: str) -> None:

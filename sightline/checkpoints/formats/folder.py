@@ -70,7 +70,7 @@ def read_folder(
     """The model in a folder. `verify` holds every file read against the folder's checksums;
     `allow_pickle_weights` converts .bin files.
 
-    `skip_pickles` gives what config.json says, and no tensors, where the weights are a pickle.
+    `skip_pickles`: for pickled weights, return the config keys without tensors.
     """
     folder = Path(path)
     names = _names(folder)
@@ -94,7 +94,7 @@ def read_folder(
 
 
 def _names(folder: Path) -> list[str]:
-    """What lies in the folder."""
+    """The names in the folder."""
     try:
         names = sorted(os.listdir(folder))
     except NotADirectoryError:
@@ -131,12 +131,12 @@ def _weights(
     before shards."""
     single = [name for name in names if name.endswith(".safetensors")]
     if SINGLE in names:
-        return _one(folder, SINGLE)
+        return _single_file(folder, SINGLE)
     if INDEX in names:
         tensors = open_shards(folder, file_inside(folder, INDEX))
         return "safetensors", tensors, _index_files(folder, INDEX)
     if len(single) == 1:
-        return _one(folder, single[0])
+        return _single_file(folder, single[0])
     if single:
         seen = (
             f"{printable_name(folder)} has {len(single)} safetensors files"
@@ -152,7 +152,7 @@ def _weights(
 
 
 def _pickle(folder: Path, names: list[str]) -> Path | None:
-    """The pickle that holds the weights, where nothing else does."""
+    """The pickle with the weights, if no other file has them."""
     if INDEX in names or any(name.endswith(".safetensors") for name in names):
         return None
     name = next((name for name in (OLD, OLD_INDEX) if name in names), None)
@@ -164,16 +164,16 @@ def _conversion(folder: Path) -> str:
     return f"sightline convert {shlex.quote(printable_name(folder))} NEW --from-pickle"
 
 
-def _one(folder: Path, name: str) -> tuple[str, dict[str, Entry], list[str]]:
+def _single_file(folder: Path, name: str) -> tuple[str, dict[str, Entry], list[str]]:
     return "safetensors", open_safetensors(file_inside(folder, name)), [name]
 
 
 def _old(folder: Path, name: str, allowed: bool) -> tuple[str, dict[str, Entry], list[str]]:
-    """Pickled weights: converted by a limited child, and only if the caller allows it. A .bin with
-    safetensors in it is just read."""
+    """Pickled weights: converted in a sandboxed process, and only if the caller allows it. A .bin
+    with safetensors in it is read directly."""
     path = file_inside(folder, name)
     if name == OLD and file_kind(path) == "safetensors":
-        return _one(folder, name)
+        return _single_file(folder, name)
     if name == OLD and file_kind(path) not in READABLE:
         what = file_kind(path) or "no torch file"
         raise CheckpointError(
@@ -241,7 +241,7 @@ def _by_content(folder: Path, name: str) -> str:
 
 
 def _notes(folder: Path, names: list[str], keys: dict[str, Any]) -> list[str]:
-    """What the folder offers and we leave alone."""
+    """Notes on what the folder has but is never used: custom code."""
     notes = [
         f"config.json: {key} is ignored; code from a model folder is never run"
         for key in CODE_KEYS
@@ -256,7 +256,7 @@ def _notes(folder: Path, names: list[str], keys: dict[str, Any]) -> list[str]:
 
 
 def checksums(folder: Path) -> dict[str, Any] | None:
-    """The manifest's digests by file, if there is one, and of a version that we know."""
+    """The manifest's digests by file, if there is a manifest of a known version."""
     if not os.path.lexists(folder / MANIFEST):
         return None
     path = file_inside(folder, MANIFEST)
@@ -279,8 +279,8 @@ def checksums(folder: Path) -> dict[str, Any] | None:
 
 
 def _verify(folder: Path, used: list[str], sums: dict[str, Any] | None) -> None:
-    """Each file that was opened has the digest that the manifest gives it. Changes after opening
-    are caught when a tensor is read."""
+    """Check each opened file against its digest in the manifest. Changes after opening are detected
+    when a tensor is read."""
     if sums is None:
         raise CheckpointError(
             f"{printable_name(folder)} has no {MANIFEST} to verify against",

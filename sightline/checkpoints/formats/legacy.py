@@ -1,9 +1,9 @@
-"""Old torch files (pytorch_model.bin) are pickles: only read when asked to, and then by a child
-process that can do little harm.
+"""Old torch files (pytorch_model.bin) are pickles: read only on request, and then in a sandboxed
+child process.
 
 The child is a fresh isolated interpreter with limits on memory, time and file size. It loads with
 `weights_only=True`, keeps dense tensors only, and writes safetensors, which this process then
-checks like any stranger's file. A failure is final: nothing is tried again in a laxer way.
+checks like any untrusted file. A failure is final: there is no fallback to a laxer way.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ SAFE = "use the model's safetensors files, or ask its author for them"
 
 
 def convert(path: Path | str, *, seconds: float | None = None) -> Path:
-    """The safetensors file made from a torch file, kept by content in the user's cache so that it
-    is made once."""
+    """The safetensors file converted from a torch file, cached by content in the user's cache."""
     path = Path(path)
     what = file_kind(path)
     if what not in READABLE:
@@ -52,61 +51,61 @@ def convert(path: Path | str, *, seconds: float | None = None) -> Path:
             expected="weights written by torch.save",
             fix=SAFE,
         )
-    kept = cache_folder() / f"{file_sha256(path)}.safetensors"
-    if not _is_whole(kept):
+    converted = cache_folder() / f"{file_sha256(path)}.safetensors"
+    if not _is_whole(converted):
         try:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            _make(path, kept, seconds or 60 + path.stat().st_size / 20_000_000)
+            converted.parent.mkdir(parents=True, exist_ok=True)
+            _make(path, converted, seconds or 60 + path.stat().st_size / 20_000_000)
         except OSError as error:
             seen = (
                 f"{printable_name(path)} cannot be converted into"
-                f" {printable_name(kept.parent)}: {error.strerror}"
+                f" {printable_name(converted.parent)}: {error.strerror}"
             )
             raise CheckpointError(
                 seen, fix="set SIGHTLINE_HOME to a writable folder with space"
             ) from None
-    return kept
+    return converted
 
 
-def _make(path: Path, kept: Path, seconds: float) -> None:
-    """Convert in a folder of its own; the result takes its name once it is checked and the torch
-    file is still the same."""
-    with tempfile.TemporaryDirectory(prefix=".converting-", dir=kept.parent) as working:
-        made = Path(working) / "made.safetensors"
+def _make(path: Path, destination: Path, seconds: float) -> None:
+    """Convert in a temporary folder; the result gets its name once it is checked and the torch file
+    is unchanged."""
+    with tempfile.TemporaryDirectory(prefix=".converting-", dir=destination.parent) as working:
+        new_file = Path(working) / "made.safetensors"
         before = path.stat()
-        _run_child(path, made, Path(working), seconds)
-        open_safetensors(made)
+        _run_child(path, new_file, Path(working), seconds)
+        open_safetensors(new_file)
         if (path.stat().st_mtime_ns, path.stat().st_size) != (before.st_mtime_ns, before.st_size):
             raise CheckpointError(
                 f"{printable_name(path)} changed while it was converted",
                 fix="wait until it is complete, then try again",
             )
-        os.replace(made, kept)
+        os.replace(new_file, destination)
 
 
 def cache_folder() -> Path:
-    """Where converted files are kept."""
+    """The cache folder of converted files."""
     return home() / "converted"
 
 
-def _is_whole(kept: Path) -> bool:
+def _is_whole(path: Path) -> bool:
     try:
-        open_safetensors(kept)
+        open_safetensors(path)
     except CheckpointError:
         return False
     return True
 
 
-def _run_child(path: Path, made: Path, working: Path, seconds: float) -> None:
-    """Start, wait, and kill the whole group if it takes too long. What it says goes to a small file
-    and is only ever shown."""
+def _run_child(path: Path, destination: Path, working: Path, seconds: float) -> None:
+    """Start the child, wait, and kill its process group on a timeout. Its output goes to a small
+    file and is only displayed."""
     command = [
         sys.executable,
         "-I",
         "-m",
         "sightline.checkpoints.formats.legacy",
         str(path.absolute()),
-        str(made),
+        str(destination),
         str(int(seconds) + 1),
     ]
     settings = {
@@ -115,11 +114,11 @@ def _run_child(path: Path, made: Path, working: Path, seconds: float) -> None:
         "OMP_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "1",
     }
-    with open(working / "said", "w+b") as said:
+    with open(working / "said", "w+b") as output:
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.DEVNULL,
             env=settings,
             cwd=working,
@@ -134,8 +133,8 @@ def _run_child(path: Path, made: Path, working: Path, seconds: float) -> None:
             ) from None
         finally:
             _kill(child)
-        said.seek(0)
-        words = printable_name(said.read(MOST_WORDS).decode("utf-8", "replace").strip())
+        output.seek(0)
+        words = printable_name(output.read(MOST_WORDS).decode("utf-8", "replace").strip())
     if code:
         why = words or (
             f"the converter ended with {signal.Signals(-code).name}"
@@ -156,8 +155,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def _mapped() -> int:
-    """Bytes of address space that this process has: torch alone takes gigabytes where it is built
-    with CUDA."""
+    """Bytes of address space of this process: torch built with CUDA takes gigabytes by itself."""
     try:
         return (
             int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
@@ -186,15 +184,15 @@ def _load(path: Path) -> Any:
 
 def _tensors(path: Path, size: int) -> dict[str, Tensor]:
     """The tensors of a torch file by name, each checked."""
-    found = _dense(_load(path), size)
+    tensors = _dense(_load(path), size)
     if file_kind(path) == READABLE[1]:
-        _check_records(path, found)
-    return found
+        _check_records(path, tensors)
+    return tensors
 
 
 def _check_records(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """In a zip archive each storage has a record of its size that ends before the next begins.
-    torch looks at the sizes alone, and older versions of it not even at these."""
+    torch checks only the sizes, and older versions not even those."""
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
         for tensor in tensors.values()
@@ -204,11 +202,11 @@ def _check_records(path: Path, tensors: Mapping[str, Tensor]) -> None:
         records = [
             info.file_size for info in archive.infolist() if re.search(r"/data/\d+$", info.filename)
         ]
-    needs, held = (sorted(size for size in sizes if size) for sizes in (storages.values(), records))
-    if needs != held:
+    needs, sizes = (sorted(filter(None, group)) for group in (storages.values(), records))
+    if needs != sizes:
         raise CheckpointError(
-            f"its tensors need {sum(needs):,} bytes in {len(needs)} records, it holds {sum(held):,}"
-            f" in {len(held)}"
+            f"its tensors need {sum(needs):,} bytes in {len(needs)} records, it holds"
+            f" {sum(sizes):,} in {len(sizes)}"
         )
 
 
@@ -228,8 +226,8 @@ def _check_extents(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def _dense(value: Any, size: int) -> dict[str, Tensor]:
-    """The tensors by name, if each is dense, its own, and no larger than the bytes that stand
-    behind it."""
+    """The tensors by name, if each is dense, a plain tensor, and no larger than the bytes that back
+    it."""
     if not isinstance(value, Mapping):
         raise CheckpointError(
             f"it holds a {type(value).__name__}", expected="a dictionary of tensors"
@@ -255,44 +253,44 @@ def _check_dense(name: Any, tensor: Any) -> None:
     ):
         raise CheckpointError(
             f"tensor {printable_name(name)} is not dense ({tensor.layout},"
-            f" {tensor.device}, quantised:"
+            f" {tensor.device}, quantized:"
             f" {tensor.is_quantized})"
         )
     if tensor.dtype not in DTYPES.values():
         raise CheckpointError(f"tensor {printable_name(name)} has dtype {tensor.dtype}")
     if tensor.numel() * tensor.dtype.itemsize > tensor.untyped_storage().nbytes():
         raise CheckpointError(
-            f"tensor {printable_name(name)} repeats its bytes: {tensor.numel():,} numbers"
+            f"tensor {printable_name(name)} reuses its bytes: {tensor.numel():,} elements"
             " from less memory"
         )
 
 
 def _reason(error: Exception) -> str:
     """One line, without torch's advice to load the file unsafely."""
-    asked = re.search(r"GLOBAL ([\w.]+)", str(error))
-    if asked:
-        return f"it asks to call {asked[1]}, and weights call nothing"
+    call = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if call:
+        return f"it calls {call[1]}, and weights call no functions"
     if type(error).__name__ == "UnpicklingError":
         return "its pickle holds more than tensors, or is damaged"
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 def main(arguments: list[str]) -> int:
-    """The child: limits, load, check, write. Its last words are one line on stdout."""
+    """The child: limits, load, check, write. Its result is one line on stdout."""
     path = Path(arguments[0])
-    made = Path(arguments[1])
+    destination = Path(arguments[1])
     seconds = int(arguments[2])
     size = path.stat().st_size
     _limit(size, seconds)
     try:
-        save_safetensors(made, _tensors(path, size), {"format": "pt"})
+        save_safetensors(destination, _tensors(path, size), {"format": "pt"})
     except CheckpointError as error:
         words = error.seen
     except MemoryError:
         words = "it needs more memory than three times its size"
     except (
         Exception
-    ) as error:  # whatever torch's reader raises on a stranger's bytes, in a process that ends here
+    ) as error:  # whatever torch's reader raises on untrusted bytes, in a process that ends here
         words = _reason(error)
     else:
         return 0

@@ -103,7 +103,7 @@ def _read_llama2c_header(file: MappedFile) -> Llama2cHeader:
     )
     if not fits:
         raise CheckpointError(
-            f"{file.where}: the header says {values}",
+            f"{file.where}: the header has {values}",
             expected="the seven sizes of a llama2.c model",
         )
     return header
@@ -210,7 +210,7 @@ def read_vocabulary(path: Path, count: int) -> Vocabulary:
         score, length = struct.unpack_from("<fi", data, at)
         if not 0 <= length <= LONGEST_PIECE or at + 8 + length > len(data):
             raise CheckpointError(
-                f"{path}: piece {id} says it is {length} bytes long",
+                f"{path}: piece {id} declares a length of {length} bytes",
                 expected="a length inside the file",
             )
         pieces.append(_decode_piece(path, id, data[at + 8 : at + 8 + length]))

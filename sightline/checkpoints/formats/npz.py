@@ -59,7 +59,8 @@ def _open_archive(file: MappedFile) -> zipfile.ZipFile:
     """The archive, after a check that the file has not changed since it was opened."""
     if bytes(file.part(0, min(4, len(file)))) != ZIP:
         raise CheckpointError(
-            f"{file.where}: does not start like an .npz archive", fix="fetch the file again"
+            f"{file.where}: does not have the magic bytes of an .npz archive",
+            fix="fetch the file again",
         )
     try:
         return zipfile.ZipFile(file.where)

@@ -1,5 +1,5 @@
-"""Safetensors files and their shard indices, read with no trust: every byte of the file is
-accounted for before a tensor is made.
+"""Safetensors files and their shard indices. They are untrusted: every byte of the file is
+accounted for before a tensor is created.
 
     8 bytes: length of the header | header: {"name": {"dtype", "shape", "data_offsets"}} | the
     tensors' bytes, end to end
@@ -53,7 +53,7 @@ Identity = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a tensor lies among the tensors' bytes, as the header says."""
+    """The position of a tensor in the data section, from the header."""
 
     name: str
     dtype: torch.dtype
@@ -64,7 +64,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A file mapped into memory, and what it was when it was mapped."""
+    """A file mapped into memory, and its identity at that time."""
 
     path: Path
     identity: Identity
@@ -88,10 +88,12 @@ class Mapped:
 
 
 def open_safetensors(path: Path | str) -> dict[str, Entry]:
-    """The file's tensors by name, none of them read yet."""
+    """The file's tensors by name, lazy."""
     mapped, spans, start = _open(Path(path))
     return {
-        span.name: Entry(span.name, span.shape, span.dtype, partial(_read, mapped, span, start))
+        span.name: Entry(
+            span.name, span.shape, span.dtype, partial(_read_tensor, mapped, span, start)
+        )
         for span in spans
     }
 
@@ -99,20 +101,20 @@ def open_safetensors(path: Path | str) -> dict[str, Entry]:
 def _open(path: Path) -> tuple[Mapped, list[Span], int]:
     with open_checkpoint_file(path) as file:
         try:
-            found = os.fstat(file.fileno())
-            data = _header_bytes(path, file.fileno(), found.st_size)
-            memory = mmap.mmap(file.fileno(), found.st_size, access=mmap.ACCESS_COPY)
+            stat = os.fstat(file.fileno())
+            data = _header_bytes(path, file.fileno(), stat.st_size)
+            memory = mmap.mmap(file.fileno(), stat.st_size, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise _bad(path, f"cannot be read: {error.strerror}") from None
     header = parse_json(data, f"{printable_name(path)}: the header (byte 8 on)")
     start = 8 + len(data)
     _check_metadata(path, header.get("__metadata__", {}))
-    spans = [_span(path, name, said) for name, said in header.items() if name != "__metadata__"]
-    _check_layout(path, spans, found.st_size - start)
-    return Mapped(path, _identity(found), memory), spans, start
+    spans = [_span(path, name, entry) for name, entry in header.items() if name != "__metadata__"]
+    _check_layout(path, spans, stat.st_size - start)
+    return Mapped(path, _identity(stat), memory), spans, start
 
 
-def _read(mapped: Mapped, span: Span, start: int) -> Tensor:
+def _read_tensor(mapped: Mapped, span: Span, start: int) -> Tensor:
     """The tensor over the mapped bytes. A copy is made only if they are not aligned to the
     dtype."""
     mapped.check()
@@ -142,9 +144,7 @@ def _header_bytes(path: Path, descriptor: int, size: int) -> bytes:
     if size < 8:
         raise _bad(path, f"the file is {size} bytes long, shorter than a header's length")
     if not 2 <= length <= MOST_HEADER:
-        raise _bad(
-            path, f"byte 0 says that the header has {length:,} bytes", f"2 to {MOST_HEADER:,}"
-        )
+        raise _bad(path, f"byte 0 declares a header of {length:,} bytes", f"2 to {MOST_HEADER:,}")
     if length > size - 8:
         raise _bad(
             path,
@@ -172,12 +172,14 @@ def _fix_for(what: str) -> str:
     )
 
 
-def _check_metadata(path: Path, said: Any) -> None:
-    if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
+def _check_metadata(path: Path, metadata: Any) -> None:
+    if not isinstance(metadata, dict) or not all(
+        isinstance(value, str) for value in metadata.values()
+    ):
         raise _bad(path, "__metadata__ is not text", 'strings, as in {"format": "pt"}')
 
 
-def _span(path: Path, name: str, said: Any) -> Span:
+def _span(path: Path, name: str, entry: Any) -> Span:
     """One entry of the header, each value of the right type and in range."""
     if not 0 < len(name) <= MOST_NAME or not name.isprintable() or ".." in name:
         raise _bad(
@@ -185,12 +187,12 @@ def _span(path: Path, name: str, said: Any) -> Span:
             f"tensor name {printable_name(name)!r} is unusable",
             f"1 to {MOST_NAME} printable characters without '..'",
         )
-    if not isinstance(said, dict) or said.keys() != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise _bad(
             path, f"tensor {name}: entry is not complete", "exactly dtype, shape and data_offsets"
         )
-    shape = said["shape"]
-    offsets = said["data_offsets"]
+    shape = entry["shape"]
+    offsets = entry["data_offsets"]
     if (
         not _are_sizes(shape)
         or len(shape) > MOST_DIMENSIONS
@@ -207,14 +209,14 @@ def _span(path: Path, name: str, said: Any) -> Span:
             f"tensor {name}: data_offsets {printable_name(offsets)} are impossible",
             "[begin, end], both ≥ 0",
         )
-    span = Span(name, _dtype(path, name, said["dtype"]), tuple(shape), *offsets)
+    span = Span(name, _dtype(path, name, entry["dtype"]), tuple(shape), *offsets)
     needs = math.prod(shape) * span.dtype.itemsize
     if span.end - span.begin != needs:
         seen = (
             f"tensor {name}: data_offsets {printable_name(offsets)} hold"
             f" {span.end - span.begin:,} bytes"
         )
-        raise _bad(path, seen, f"{needs:,} for {said['dtype']} {printable_name(shape)}")
+        raise _bad(path, seen, f"{needs:,} for {entry['dtype']} {printable_name(shape)}")
     return span
 
 
@@ -224,15 +226,15 @@ def _are_sizes(value: Any) -> bool:
     )
 
 
-def _dtype(path: Path, name: str, said: Any) -> torch.dtype:
-    if isinstance(said, str) and said in DTYPES:
-        return DTYPES[said]
+def _dtype(path: Path, name: str, dtype: Any) -> torch.dtype:
+    if isinstance(dtype, str) and dtype in DTYPES:
+        return DTYPES[dtype]
     fix = (
         "use the model's BF16, F16 or F32 files"
-        if isinstance(said, str) and said[:2] in ("F8", "F4", "F6", "U4", "I4")
+        if isinstance(dtype, str) and dtype[:2] in ("F8", "F4", "F6", "U4", "I4")
         else AGAIN
     )
-    seen = f"{printable_name(path)}: tensor {name}: dtype {printable_name(said)} is not supported"
+    seen = f"{printable_name(path)}: tensor {name}: dtype {printable_name(dtype)} is not supported"
     raise CheckpointError(seen, expected=f"one of {' '.join(DTYPES)}", fix=fix)
 
 
@@ -276,18 +278,20 @@ def open_shards(
     """The tensors of all shards that an index names; the index and the shards must agree tensor by
     tensor.
 
-    `exact` also holds the index to its total_size and to the shards that lie in the folder.
+    `exact` also checks the index's total_size and the shards present in the folder.
     """
     folder = Path(folder)
     index_path = Path(index_path)
     homes, metadata = read_index(index_path)
-    found: dict[str, Entry] = {}
+    tensors: dict[str, Entry] = {}
     for shard, first in {home: name for name, home in reversed(homes.items())}.items():
-        found |= _agreeing(index_path, shard, open_shard(_shard_file(folder, shard, first)), homes)
+        tensors |= _agreeing(
+            index_path, shard, open_shard(_shard_file(folder, shard, first)), homes
+        )
     if exact:
         _check_extra(folder, index_path, set(homes.values()))
-        _check_total(index_path, metadata, found)
-    return {name: found[name] for name in homes}
+        _check_total(index_path, metadata, tensors)
+    return {name: tensors[name] for name in homes}
 
 
 def read_index(index_path: Path) -> tuple[dict[str, str], Any]:
@@ -355,7 +359,7 @@ def file_inside(folder: Path, name: str) -> Path:
         or not name.isprintable()
     ):
         raise CheckpointError(
-            f"{printable_name(folder)} is said to hold {printable_name(name)!r}",
+            f"the index of {printable_name(folder)} names {printable_name(name)!r}",
             expected="the plain name of a file in it",
             fix=AGAIN,
         )
@@ -364,7 +368,7 @@ def file_inside(folder: Path, name: str) -> Path:
         real = path.resolve(strict=True)
         home = folder.resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        why = getattr(error, "strerror", None) or "links that lead in a circle"
+        why = getattr(error, "strerror", None) or "a loop of symbolic links"
         raise CheckpointError(
             f"{printable_name(path)} is missing: {why}", fix="download the missing file"
         ) from None
@@ -385,7 +389,7 @@ def file_inside(folder: Path, name: str) -> Path:
 
 
 def _check_extra(folder: Path, index_path: Path, used: set[str]) -> None:
-    """A shard that lies beside the others but that the index does not know."""
+    """Refuse a shard in the folder that the index does not name."""
     numbered = re.compile(r"(.+)-\d+-of-\d+\.safetensors")
     series = {match[1] for shard in used if (match := numbered.fullmatch(shard))}
     for name in _listing(folder):
@@ -409,22 +413,22 @@ def _listing(folder: Path) -> list[str]:
         ) from None
 
 
-def _check_total(index_path: Path, metadata: Any, found: dict[str, Entry]) -> None:
+def _check_total(index_path: Path, metadata: Any, tensors: dict[str, Entry]) -> None:
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
     if total is None:
         return
-    sizes = {name: entry.numbers * entry.dtype.itemsize for name, entry in found.items()}
+    sizes = {name: entry.numbers * entry.dtype.itemsize for name, entry in tensors.items()}
     if total != sum(sizes.values()):
         largest = max(sizes, key=lambda name: sizes[name])
         seen = (
-            f"{printable_name(index_path)} says total_size {printable_name(total)}, the shards hold"
+            f"{printable_name(index_path)} has total_size {printable_name(total)}, the shards hold"
             f" {sum(sizes.values()):,} bytes (most: {largest})"
         )
         raise CheckpointError(seen, fix=AGAIN)
 
 
-def _identity(found: os.stat_result) -> Identity:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _identity(stat: os.stat_result) -> Identity:
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _bad(path: Path, seen: str, expected: str = "") -> CheckpointError:

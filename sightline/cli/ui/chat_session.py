@@ -87,9 +87,7 @@ class ChatSession:
         elif name in self.commands:
             self.commands[name](rest.strip())
         else:
-            raise InputError(
-                f"there is no command {name[:40]}", fix=nearest(name[:40], self.commands)
-            )
+            raise InputError(f"unknown command {name[:40]}", fix=nearest(name[:40], self.commands))
 
     def interrupted(self) -> None:
         """Ctrl-C at the prompt: the second in a row quits."""

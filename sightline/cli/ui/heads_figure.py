@@ -110,7 +110,7 @@ def figure_caption(head_map: HeadMap) -> str:
         else f"“{textwrap.shorten(text, 110, placeholder=' …')}” and random repeated tokens"
     )
     return textwrap.fill(
-        f"{head_map.name}: judged on {judged} (seed {head_map.seed}), sinks taken out. Stronger"
-        " colour: surer.",
+        f"{head_map.name}: measured on {judged} (seed {head_map.seed}), sinks removed. Stronger"
+        " colour: higher confidence.",
         110,
     )

@@ -109,8 +109,8 @@ def error_chart(quality: Quality, *, width: int) -> list[str]:
 
 def error_bar(value: float, most: float, cell: int) -> str:
     """A bar of at most `cell` − 8 characters, and its number."""
-    drawn = bar(value / most if most else 0.0, cell - NUMBER).rstrip()
-    return f"{drawn} {value:.2%}".ljust(cell)
+    cells = bar(value / most if most else 0.0, cell - NUMBER).rstrip()
+    return f"{cells} {value:.2%}".ljust(cell)
 
 
 def error_figure(title: str, qualities: Sequence[Quality]) -> Any:

@@ -26,7 +26,9 @@ def recipe_list() -> str:
         title = f"{name}: {recipe_summary(recipe)}"
         lines += ["", *textwrap.wrap(title, width, subsequent_indent="  ")]
         lines += wrap_settings(own, width)
-    heading = "Settings of all recipes, with the defaults that hold unless a recipe has its own:"
+    heading = (
+        "Settings of all recipes, with the defaults that apply unless a recipe overrides them:"
+    )
     lines += ["", *textwrap.wrap(heading, width), *wrap_settings(common, width)]
     return "\n".join(lines)
 

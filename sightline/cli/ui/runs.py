@@ -52,7 +52,7 @@ class PastRun:
 
     @property
     def best(self) -> Point | None:
-        """The least validation loss."""
+        """The lowest validation loss."""
         return min(self.validation, key=lambda point: point.loss, default=None)
 
     @cached_property

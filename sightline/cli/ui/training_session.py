@@ -72,7 +72,7 @@ def prepare_process(threads: int | None) -> None:
 
 
 def process_group(strategy: Literal["ddp", "fsdp"]) -> AbstractContextManager[ProcessGroup]:
-    """The processes started by torchrun, or this one alone, on a GPU if there is one."""
+    """The processes started by torchrun, or only this one, on a GPU if there is one."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return nullcontext(ProcessGroup(device=device))

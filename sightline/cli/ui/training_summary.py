@@ -119,8 +119,8 @@ def sample_lines(task: Task, model: Model) -> list[str]:
 
 
 def continuation(batch: Batch, model: Model) -> list[str]:
-    """A held-out text's beginning, continued. Where the loss skips a prompt, that is the
-    beginning."""
+    """A continuation of the start of a held-out text. Where the loss skips a prompt, the prompt is
+    continued."""
     assert model.tokenizer is not None
     is_target = batch.targets[0] != IGNORED
     first = int(is_target.nonzero()[0]) if bool(is_target.any()) else 0

@@ -92,8 +92,8 @@ def describe_start(job: Job, transformer: Transformer, folder: Path) -> RunStart
 def describe_data(task: Task) -> str:
     """The amount of training and held-out data."""
     if isinstance(task, PackedText):
-        held = 0 if task.held_out is None else len(task.held_out.ids)
-        return f"{len(task.train.ids):,} tokens, {held:,} held out"
+        held_out = 0 if task.held_out is None else len(task.held_out.ids)
+        return f"{len(task.train.ids):,} tokens, {held_out:,} held out"
     if isinstance(task, MaskedText):
         return describe_data(task.text)
     if isinstance(task, Pairs):
@@ -108,7 +108,7 @@ def describe_data(task: Task) -> str:
             f" {len(task.held_out[0]):,} held out"
         )
     if isinstance(task, Chats):
-        tokens = sum(len(one.ids) for one in task.conversations)
+        tokens = sum(len(conversation.ids) for conversation in task.conversations)
         return (
             f"{len(task.conversations):,} conversations with {tokens:,} tokens,"
             f" {len(task.held_out):,} held out"
@@ -306,7 +306,7 @@ def clock(seconds: float) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """As JSON has it: no infinity, no NaN, paths as strings."""
+    """A value that JSON can hold: no infinity, no NaN, paths as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value

@@ -193,7 +193,7 @@ def is_neutral(name: str, raw: dict[str, Any]) -> bool:
     if name == "sliding_window":
         return _is_window_off(value, raw)
     values = value if isinstance(value, list) else [value]
-    return value in NEUTRAL[name] or all(one in NEUTRAL[name] for one in values)
+    return value in NEUTRAL[name] or all(entry in NEUTRAL[name] for entry in values)
 
 
 def _is_window_off(window: Any, raw: dict[str, Any]) -> bool:

@@ -1,1 +1,1 @@
-"""One file for each experiment."""
+"""One file per experiment."""

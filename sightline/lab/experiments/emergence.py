@@ -221,9 +221,9 @@ def power_law_points(numbers: Numbers, seed: int | None = None) -> list[tuple[fl
     """(p^L, exact) of all sizes and times."""
     rows = [row for name, row in numbers.items() if seed is None or name.endswith(f".seed-{seed}")]
     return [
-        (power_law(one["right"], DIGITS), one["exact"][str(DIGITS)])
+        (power_law(point["right"], DIGITS), point["exact"][str(DIGITS)])
         for row in rows
-        for one in row["course"]
+        for point in row["course"]
     ]
 
 
@@ -236,13 +236,13 @@ def judge_emergence(numbers: Numbers) -> Sequence[Check]:
     """All checks but the power law are undecided if the largest models recall less than half of the
     book."""
     sweeps = sweeps_by_seed(numbers)
-    is_learned = all(one.matches(DIGITS)[-1] >= 0.5 for one in sweeps)
-    sharp = Interval.of([sharpness(one) for one in sweeps])
-    early = Interval.of([progress_at_first_exact(one) for one in sweeps])
+    is_learned = all(sweep.matches(DIGITS)[-1] >= 0.5 for sweep in sweeps)
+    sharp = Interval.of([sharpness(sweep) for sweep in sweeps])
+    early = Interval.of([progress_at_first_exact(sweep) for sweep in sweeps])
     seeds = sorted({int(name.rsplit("-", 1)[1]) for name in numbers})
     error = Interval.of([power_law_excess(numbers, seed) for seed in seeds])
     later = Interval.of(
-        [math.exp(half_exact_size(one, DIGITS) - half_exact_size(one, 2)) for one in sweeps]
+        [math.exp(half_exact_size(sweep, DIGITS) - half_exact_size(sweep, 2)) for sweep in sweeps]
     )
     return [
         Check(
@@ -292,11 +292,11 @@ def summarize_emergence(numbers: Numbers) -> Words:
     """The result in sentences."""
     sweeps = sweeps_by_seed(numbers)
     nats, right, exact = (
-        Interval.of([pick(one) for one in sweeps]).mean
+        Interval.of([pick(sweep) for sweep in sweeps]).mean
         for pick in (small_nats, small_right, small_exact)
     )
     needed = round(1 / max(right**DIGITS, 1e-12))
-    last = Interval.of([one.matches(DIGITS)[-1] for one in sweeps]).mean
+    last = Interval.of([sweep.matches(DIGITS)[-1] for sweep in sweeps]).mean
     law = judge_emergence(numbers)[2]
     return Words(
         f"The smallest models predict {right:.0%} of the digits correctly ({nats:.2f} nats per"
@@ -339,7 +339,7 @@ def draw_emergence(numbers: Numbers) -> Mapping[str, Figure]:
     plot_mean(
         smooth,
         sizes,
-        over_seeds([[-value for value in one.nats] for one in sweeps]),
+        over_seeds([[-value for value in sweep.nats] for sweep in sweeps]),
         label="log-likelihood",
         number=0,
     )
@@ -356,11 +356,13 @@ def draw_emergence(numbers: Numbers) -> Mapping[str, Figure]:
     plot_mean(
         sharp,
         sizes,
-        over_seeds([one.matches(DIGITS) for one in sweeps]),
+        over_seeds([sweep.matches(DIGITS) for sweep in sweeps]),
         label="measured",
         number=1,
     )
-    expected = [one.mean for one in over_seeds([one.predicted(DIGITS) for one in sweeps])]
+    expected = [
+        interval.mean for interval in over_seeds([sweep.predicted(DIGITS) for sweep in sweeps])
+    ]
     sharp.plot(sizes, expected, color="0", linestyle="--", linewidth=1.2, label=f"p^{DIGITS}")
     sharp.set(ylim=(-0.03, 1.03), ylabel="share of exact answers", title=f"All {DIGITS} digits")
     sharp.legend(frameon=False, fontsize=8)
@@ -382,7 +384,7 @@ def over_seeds(rows: Sequence[Sequence[float]]) -> list[Interval]:
 def draw_answer_lengths(axes: Axes, sizes: list[float], sweeps: Sequence[SizeSweep]) -> None:
     """The same models scored on the first 1, 2, 4 or 8 digits."""
     for number, length in enumerate(LENGTHS):
-        means = over_seeds([one.matches(length) for one in sweeps])
+        means = over_seeds([sweep.matches(length) for sweep in sweeps])
         plot_mean(
             axes,
             sizes,

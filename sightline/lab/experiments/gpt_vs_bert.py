@@ -218,7 +218,7 @@ def summarize_gpt_vs_bert(numbers: Numbers) -> Words:
         f" {gpt['fill']:.2f}; the next character {bert['next']:.2f} and {gpt['next']:.2f}. GPT"
         " can fill"
         f" gaps too, by trying every character with all that follows: {search:.2f} nats where BERT"
-        f" needs {bert['fill few']:.2f}, at the price of a pass for each character. A linear"
+        f" needs {bert['fill few']:.2f}, at the price of one pass per character. A linear"
         f" probe predicts a word's length from its first letter in {bert['word']:.0%} (BERT) and"
         f" {gpt['word']:.0%} (GPT), and the play from a passage in {bert['play']:.0%} and"
         f" {gpt['play']:.0%} (majority class: {guess:.0%}). In the same number of steps BERT has"

@@ -282,7 +282,9 @@ def draw_icl(numbers: Numbers) -> Mapping[str, Figure]:
         intervals = [Interval.of([row[name][n] for row in rows]) for n in range(len(examples))]
         # With n = d examples the error of least squares has no finite mean, hence no interval.
         if name != "trained":
-            intervals = [Interval(one.mean, one.mean, one.mean, 1) for one in intervals]
+            intervals = [
+                Interval(interval.mean, interval.mean, interval.mean, 1) for interval in intervals
+            ]
         plot_mean(errors, examples, intervals, label=label, number=number)
     errors.lines[0].set(zorder=3, linewidth=2.2)
     double = 2 * rows[0]["dimension"]
@@ -359,7 +361,7 @@ EXPERIMENT = Experiment(
     corrections=(
         Words(
             "That attention is gradient descent is a theorem about one layer without softmax and"
-            " with chosen weights. It does not say that a trained model with softmax works this"
+            " with chosen weights. It does not show that a trained model with softmax works this"
             " way;"
             " that has to be measured.",
             "注意が勾配降下であるというのは、softmax のない1層と特定の重みについての定理である。"

@@ -92,13 +92,13 @@ def run_name(form: str, depth: int, warmup: int, rate: int, seed: int) -> str:
 # ---------------------------------------------------------------------------------------- verdict
 
 
-def select_parts(numbers: Numbers, **wanted: object) -> dict[str, Any]:
+def select_parts(numbers: Numbers, **requested: object) -> dict[str, Any]:
     """The parts whose name has these fields."""
     fields = {name: part_fields(name) for name in numbers if name != "formula"}
     return {
         name: numbers[name]
         for name, found_fields in fields.items()
-        if all(found_fields.get(key) == str(value) for key, value in wanted.items())
+        if all(found_fields.get(key) == str(value) for key, value in requested.items())
     }
 
 
@@ -132,10 +132,10 @@ def depth_exponent(numbers: Numbers, form: Form, which: str, layer: int) -> Inte
     return Interval.of(exponents)
 
 
-def failure_shares(numbers: Numbers, **wanted: object) -> list[float]:
+def failure_shares(numbers: Numbers, **fields: object) -> list[float]:
     """The share of failed runs, per seed."""
     of_seeds = [
-        select_parts(numbers, kind="run", seed=seed, **wanted).values()
+        select_parts(numbers, kind="run", seed=seed, **fields).values()
         for seed in field_values(numbers, "seed", "run")
     ]
     return [sum(has_failed(row) for row in rows) / max(1, len(rows)) for rows in of_seeds]

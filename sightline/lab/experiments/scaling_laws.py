@@ -198,7 +198,7 @@ def held_out_budget(numbers: Numbers) -> Budget:
     losses = {
         width: [row["loss"] for row in rows if row["width"] == width] for width in sorted(places)
     }
-    by_law, by_kaplan = ({width: one(*places[width]) for width in losses} for one in (law, other))
+    by_law, by_kaplan = ({width: fit(*places[width]) for width in losses} for fit in (law, other))
     return Budget(rows[0]["budget"], losses, by_law, by_kaplan)
 
 
@@ -223,16 +223,16 @@ def judge_scaling_laws(numbers: Numbers) -> Sequence[Check]:
     runs = loss_points(run_rows(numbers, "sweep"))
     intervals = law_intervals(numbers)
     budget = held_out_budget(numbers)
-    chosen = budget.chosen
+    width = budget.chosen
     ends = (min(budget.losses), max(budget.losses))
     law = fit_chinchilla(runs)[0]
     other = fit_kaplan(runs)
     share = {
-        name: r_squared(one, runs)
-        for name, one in (("E + A/N^α + B/D^β", law), ("Kaplan's form", other))
+        name: r_squared(fit, runs)
+        for name, fit in (("E + A/N^α + B/D^β", law), ("Kaplan's form", other))
     }
-    ratio = Interval.of([loss / budget.predicted[chosen] for loss in budget.losses[chosen]])
-    worse = {end: paired_difference(budget.losses[end], budget.losses[chosen]) for end in ends}
+    ratio = Interval.of([loss / budget.predicted[width] for loss in budget.losses[width]])
+    worse = {end: paired_difference(budget.losses[end], budget.losses[width]) for end in ends}
     both = [lies_above(gap, 0) for gap in worse.values()]
     return [
         Check(
@@ -258,7 +258,7 @@ def judge_scaling_laws(numbers: Numbers) -> Sequence[Check]:
                 "当てはめに使った最大の2倍以上の予算での損失を3%以内で予測できる",
             ),
             lies_within(ratio, 0.97, 1.03),
-            f"{budget.flops:.3g} FLOP, width {chosen}: predicted {budget.predicted[chosen]:.4f},"
+            f"{budget.flops:.3g} FLOP, width {width}: predicted {budget.predicted[width]:.4f},"
             f" measured / predicted {ratio}",
         ),
         Check(
@@ -267,7 +267,7 @@ def judge_scaling_laws(numbers: Numbers) -> Sequence[Check]:
                 "予測した最適サイズの損失は、試した中の最良から1%以内",
             ),
             lies_below(budget.regret, 0.01),
-            f"width {chosen} (N {parameters_of(chosen):,.0f}): {budget.regret} above the lowest; "
+            f"width {width} (N {parameters_of(width):,.0f}): {budget.regret} above the lowest; "
             + format_losses(budget),
         ),
         Check(
@@ -275,7 +275,7 @@ def judge_scaling_laws(numbers: Numbers) -> Sequence[Check]:
                 "at the same budget the smallest and the largest size are worse",
                 "同じ予算で最小と最大のサイズは劣る",
             ),
-            all_hold(both) if chosen not in ends else None,
+            all_hold(both) if width not in ends else None,
             ", ".join(f"width {end}: +{gap}" for end, gap in worse.items()),
         ),
         Check(

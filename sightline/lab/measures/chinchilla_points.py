@@ -120,7 +120,7 @@ def parse_point(entry: str) -> LossPoint:
 
 
 POINTS = tuple(parse_point(entry) for entry in TABLE.split(","))
-KEPT = tuple(run for run in POINTS if run.loss < sorted(one.loss for one in POINTS)[-5])
+KEPT = tuple(run for run in POINTS if run.loss < sorted(point.loss for point in POINTS)[-5])
 
 
 def refit_published(samples: int) -> dict[str, Any]:

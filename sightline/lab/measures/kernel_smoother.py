@@ -18,8 +18,8 @@ BANDWIDTHS = (0.01, 0.02, 0.04, 0.08, 0.16)  # fractions of the range
 def attention_smoother(
     x: Tensor, places: Tensor, values: Tensor, width: float, *, leave_out: bool = False
 ) -> Tensor:
-    """Attention with q = x, k = x_i, v = y_i, scale 1/h² and the bias −|x_i|²/2h². Leaving each
-    point out of its own mean is a mask."""
+    """Attention with q = x, k = x_i, v = y_i, scale 1/h² and the bias −|x_i|²/2h². A mask excludes
+    each point from its own mean."""
     import torch
 
     from sightline.core.multi_head import attention
@@ -65,7 +65,7 @@ def measure_smoother(seed: int) -> dict[str, Any]:
         attention_smoother(places, places, values, width, leave_out=True) for width in widths
     ]
     by_hand = [kernel_smoother(places, places, values, width, leave_out=True) for width in widths]
-    errors = [float((one - values).square().mean()) for one in left_out]
+    errors = [float((curve - values).square().mean()) for curve in left_out]
     best = widths[errors.index(min(errors))]
     smooth = attention_smoother(x, places, values, best)
     difference = max(

@@ -40,7 +40,7 @@ def draw_by_data(axes: Axes, rows: Rows, law: Chinchilla) -> None:
         tokens = np.geomspace(points[0][0] / 1.15, points[-1][0] * 1.15, 50)
         colour = viridis_shade(number, len(sizes))
         mark = MARKS[number % len(MARKS)]
-        axes.plot(tokens, [law(size, one) for one in tokens], color=colour, linewidth=1.1)
+        axes.plot(tokens, [law(size, count) for count in tokens], color=colour, linewidth=1.1)
         axes.plot(
             *zip(*points, strict=True), mark, color=colour, markersize=5, label=short_count(size)
         )
@@ -191,29 +191,30 @@ def draw_budgets(
     for number, (name, law) in enumerate(laws.items()):
         axes.plot(
             flops,
-            [tokens_per_parameter(law, one) for one in flops],
+            [tokens_per_parameter(law, budget) for budget in flops],
             color=COLOURS[number],
             linestyle=("-", "--")[number % 2],
             label=name,
         )
     intervals = [
         bootstrap_interval(
-            tokens_per_parameter(best, one), [tokens_per_parameter(other, one) for other in others]
+            tokens_per_parameter(best, budget),
+            [tokens_per_parameter(other, budget) for other in others],
         )
-        for one in flops
+        for budget in flops
     ]
     colour = COLOURS[len(laws)]
     axes.plot(
         flops,
-        [one.mean for one in intervals],
+        [interval.mean for interval in intervals],
         color=colour,
         linestyle=":",
         label="our fit to the published points, 95%",
     )
     axes.fill_between(
         flops,
-        [one.low for one in intervals],
-        [one.high for one in intervals],
+        [interval.low for interval in intervals],
+        [interval.high for interval in intervals],
         color=colour,
         alpha=0.18,
         linewidth=0,

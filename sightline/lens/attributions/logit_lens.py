@@ -236,5 +236,5 @@ def describe_readout(transformer: Transformer) -> str:
             if normed
             else "the model has no final norm"
         )
-        return f"{head} alone: {why}"
+        return f"only {head}: {why}"
     return f"its final norm, then {head}"

@@ -139,7 +139,7 @@ def mean_weights(look: Look) -> Float[Tensor, "query key"]:
 @dataclass(frozen=True, slots=True)
 class Flow:
     """The maximum flow from one token after `layer` to each input token; each flow is computed
-    alone, so they do not sum to 1."""
+    independently, so they do not sum to 1."""
 
     name: str
     stack: str

@@ -80,7 +80,7 @@ def view_caption(trace: Trace, where: str) -> str:
 
 
 def shorten(text: str, length: int = CAPTION_LENGTH) -> str:
-    """The beginning of a text, in one line."""
+    """The start of a text, in one line."""
     line = " ".join(text.split())
     return line if len(line) <= length else line[: length - 1] + "…"
 

@@ -53,7 +53,7 @@ def view_of(
         raise InputError(f"no view is called {kind!r}", fix=nearest(kind, VIEWS))
     if subject is None and kind == "logit-lens":
         raise InputError(
-            "a logit lens of a trace alone",
+            "a logit lens without the model",
             expected="its model",
             fix='view_of(trace, "logit-lens", subject=model), or sightline trace',
         )
@@ -117,7 +117,10 @@ def heads_view(selection: Selection) -> View:
     across = maps[0][0][1]
     blank = np.full_like(maps[0][0][0], np.nan)
     values = np.stack(
-        [np.stack([*(one for one, _ in row), *[blank] * (count - len(row))]) for row in maps]
+        [
+            np.stack([*(thumbnail for thumbnail, _ in row), *[blank] * (count - len(row))])
+            for row in maps
+        ]
     )
     size = f"{len(looks)} layers × {count} heads"
     return View(

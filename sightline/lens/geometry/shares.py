@@ -67,7 +67,7 @@ class RowShares(NamedTuple):
     length: PerRow
     norms_equalised: PerRow
     angles_flattened: PerRow
-    neither: PerRow  # KL(weights ‖ weights of bias and sink alone)
+    neither: PerRow  # KL(weights ‖ weights of only bias and sink)
     keys: Int[Tensor, " query"]  # number of visible keys
 
 

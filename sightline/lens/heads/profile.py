@@ -100,7 +100,7 @@ class HeadMap:
         return result_table(repr(self), ("head", "role", "confidence", "sink"), rows)
 
     def top(self, role: str, count: int = 3) -> list[HeadRole]:
-        """The heads with the highest confidence for a role, whatever their own role is."""
+        """The heads with the highest confidence for a role, regardless of their own role."""
         column = self.confidences[:, self.column(role)].nan_to_num(-1)
         order = column.argsort(descending=True, stable=True)[:count].tolist()
         return [self.heads[place] for place in order if column[place] > 0]
@@ -111,7 +111,7 @@ class HeadMap:
         return combine_evidence(role, dict(zip(self.texts, row, strict=True)))
 
     def confidence(self, head: HeadRole, role: str) -> float:
-        """The confidence of a role for a head, whatever the head's own role is."""
+        """The confidence of a role for a head, regardless of the head's own role."""
         return float(self.confidences[self.heads.index(head), self.column(role)])
 
     def column(self, role: str) -> int:
@@ -130,7 +130,7 @@ class HeadMap:
             if (head.stack, head.cross) == (stack, cross):
                 rows.setdefault(head.layer, []).append(head)
         if not rows:
-            there = sorted({f"stack={one.stack!r}, cross={one.cross}" for one in self.heads})
+            there = sorted({f"stack={head.stack!r}, cross={head.cross}" for head in self.heads})
             raise InputError(
                 f"no {'cross-' if cross else ''}attention in {stack!r}",
                 expected=" or ".join(there),
@@ -263,7 +263,7 @@ def trace_text(subject: Subject, text: str | Sequence[int] | Trace) -> Trace:
         return subject.trace(text)
     if len(subject.running.config.stacks) == 2:
         raise InputError(
-            "a text alone, for an encoder–decoder",
+            "only a text, for an encoder–decoder",
             expected="a trace of it",
             fix="heads_of(model, model.trace(text))",
         )

@@ -110,14 +110,14 @@ class Relations:
 
         rows = [
             (
-                one.title,
-                f"layer {one.top[0].layer}, head {one.top[0].head}",
-                one.top[0].rate,
-                one.chance,
-                one.offset_rate,
-                "yes" if one.top[0].is_significant else "no",
+                relation.title,
+                f"layer {relation.top[0].layer}, head {relation.top[0].head}",
+                relation.top[0].rate,
+                relation.chance,
+                relation.offset_rate,
+                "yes" if relation.top[0].is_significant else "no",
             )
-            for one in self.relations
+            for relation in self.relations
         ]
         header = ("relation", "best head", "rate", "chance", "best offset", "significant")
         return result_table(repr(self), header, rows)
@@ -126,11 +126,11 @@ class Relations:
         """A JSON-serializable dict."""
         rows = [
             {
-                **asdict(one),
-                "rates": one.rates.tolist(),
-                "top": [{**asdict(head), "found": head.is_significant} for head in one.top],
+                **asdict(relation),
+                "rates": relation.rates.tolist(),
+                "top": [{**asdict(head), "found": head.is_significant} for head in relation.top],
             }
-            for one in self.relations
+            for relation in self.relations
         ]
         return {"model": self.name, "stack": self.stack, "causal": self.causal, "relations": rows}
 
@@ -155,17 +155,17 @@ def relations_of(
             fix="add the tokenizer's files to the folder",
         )
     stack, sites = source_stack(subject)
-    chosen = sentences(language)
+    selected = sentences(language)
     causal = subject.running.config.stacks[stack].causal
     tallies: dict[tuple[str, str], Tally] = {}
-    for done, sentence in enumerate(chosen):
+    for done, sentence in enumerate(selected):
         trace = trace_sentence(subject, sentence.text, stack)
         links, skipped = token_links(
             trace.tokens_of(stack), sentence.links, causal=causal, unknown=subject.tokenizer.unknown
         )
         add_hits(tallies, sentence, links, skipped, trace, sites)
         if progress is not None:
-            progress(done + 1, len(chosen))
+            progress(done + 1, len(selected))
     relations = [
         summarize_relation(kind, sentence_language, tally, sites, causal=causal)
         for (sentence_language, kind), tally in tallies.items()
@@ -223,9 +223,9 @@ def add_hits(
             (sentence.language, relation), Tally([], 0, torch.zeros(hits.shape[:2]))
         )
         tally.skipped += sum(link.relation == relation for link in skipped)
-        for place, one in enumerate(links):
-            if one.relation == relation:
-                tally.token_links.append(one)
+        for place, link in enumerate(links):
+            if link.relation == relation:
+                tally.token_links.append(link)
                 tally.hits += hits[..., place]
 
 
@@ -233,11 +233,11 @@ def hits_of(trace: Trace, site: Site, links: Sequence[TokenLink]) -> Float[Tenso
     """1 where the candidate with the largest weight is correct."""
     look = trace.looks[site]
     hits = torch.zeros(look.heads, len(links))
-    rows = look.weights()[:, [one.query for one in links]]
-    for place, one in enumerate(links):
-        strongest = rows[:, place, list(one.candidates)].argmax(-1).tolist()
+    rows = look.weights()[:, [link.query for link in links]]
+    for place, link in enumerate(links):
+        strongest = rows[:, place, list(link.candidates)].argmax(-1).tolist()
         hits[:, place] = torch.tensor(
-            [float(one.candidates[key] in one.targets) for key in strongest]
+            [float(link.candidates[key] in link.targets) for key in strongest]
         )
     return hits
 

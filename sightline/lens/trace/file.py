@@ -45,7 +45,7 @@ def save_trace(trace: Trace, file: Path) -> Path:
         _layer_to_json(f"look.{n}", look, tensors) for n, look in enumerate(trace.looks.values())
     ]
     recorded = [
-        {"place": list(place), "tensor": _put(tensors, f"kept.{n}", value)}
+        {"place": list(place), "tensor": _store_tensor(tensors, f"kept.{n}", value)}
         for n, (place, value) in enumerate(trace.kept.items())
     ]
     data = {
@@ -239,7 +239,7 @@ def _take(tensors: Tensors, name: str) -> Tensor:
     return tensors[name]
 
 
-def _put(tensors: Tensors, name: str, value: Tensor) -> str:
+def _store_tensor(tensors: Tensors, name: str, value: Tensor) -> str:
     tensors[name] = value
     return name
 
@@ -264,7 +264,7 @@ def _layer_to_json(name: str, look: Look, tensors: Tensors) -> dict[str, Any]:
     return {
         "site": list(look.site),
         "tensors": {
-            part: _put(tensors, f"{name}.{part}", value)
+            part: _store_tensor(tensors, f"{name}.{part}", value)
             for part, value in parts.items()
             if value is not None
         },
@@ -386,7 +386,7 @@ def _bias_to_json(name: str, bias: Bias | None, tensors: Tensors) -> dict[str, A
     if isinstance(bias, ALiBiBias):
         return {"kind": "alibi", "slopes": list(bias.slopes)}
     if isinstance(bias, TableBias):
-        table = _put(tensors, name, bias.weight)
+        table = _store_tensor(tensors, name, bias.weight)
         return {
             "kind": "relative",
             "table": table,
@@ -394,7 +394,7 @@ def _bias_to_json(name: str, bias: Bias | None, tensors: Tensors) -> dict[str, A
             "causal": bias.causal,
         }
     if isinstance(bias, TensorBias):
-        return {"kind": "given", "values": _put(tensors, name, bias.values)}
+        return {"kind": "given", "values": _store_tensor(tensors, name, bias.values)}
     raise InputError(
         f"a bias of kind {type(bias).__name__}",
         expected="ALiBi, T5's table or given values",

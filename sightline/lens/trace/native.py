@@ -49,7 +49,11 @@ class CachedLayers(LazyLayers):
         last = self.passes[-1]
         assert last.held is not None
         query = torch.cat(
-            [one for one in (each.queries[layer] for each in self.passes) if one is not None]
+            [
+                queries
+                for queries in (each.queries[layer] for each in self.passes)
+                if queries is not None
+            ]
         )
         key, value = last.held.read(layer, last.stop)
         return Look(
@@ -157,11 +161,11 @@ def native_trace(
     rest = tuple(name for name in what if name not in (*RECORDABLE, "weights", "heads"))
     if not rest:
         return trace
-    kept = trace_of(subject, ids, layers=layers, what=rest).kept
-    names = ", ".join(dict.fromkeys(place[2] for place in kept))
+    tensors = trace_of(subject, ids, layers=layers, what=rest).kept
+    names = ", ".join(dict.fromkeys(place[2] for place in tensors))
     return replace(
         trace,
-        kept=trace.kept | kept,
+        kept=trace.kept | tensors,
         notes=(*trace.notes, f"{names}: recorded by torch, with the weights before packing"),
     )
 

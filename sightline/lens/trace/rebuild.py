@@ -91,13 +91,13 @@ class RecomputedLayers(LazyLayers):
 
     @property
     def bytes(self) -> int:
-        kept = {
+        sizes = {
             x.data_ptr(): x.numel() * x.element_size()
             for read in self.reads.values()
             for x in (read.x, read.context)
             if x is not None
         }
-        return sum(kept.values())
+        return sum(sizes.values())
 
 
 def weights_state(part: nn.Module) -> State:

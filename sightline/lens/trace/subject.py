@@ -43,8 +43,8 @@ def read_tokens(
     source: bool = False,
 ) -> tuple[Token, ...]:
     """Ids as tokens, with their character spans if `text` is given. A character that is split over
-    several tokens is shown whole by each of them. `source` marks ids of the source language, which
-    some tokenizers (Marian) decode with another vocabulary."""
+    several tokens is shown in full by each of them. `source` marks ids of the source language,
+    which some tokenizers (Marian) decode with another vocabulary."""
     if tokenizer is None:
         return tuple(Token(id, f"<{id}>") for id in ids)
     text_ids = tokenizer.encode(text) if text else []

@@ -41,8 +41,8 @@ NEEDED = ("query", "key", "mask", "bias")  # without these no map can be rebuilt
 class Trace:
     """The recorded pass of one text. `tokens` are the keys, `rows` is the range of tokens that were
     queries (all, except while generating: the new ones); `source` is the encoder's text if there is
-    one, `notes` name the engine where it was not torch alone. Layers and heads count from 0, or
-    from the end when negative."""
+    one, `notes` name the engine where it was not only torch. Layers and heads count from 0, or from
+    the end when negative."""
 
     name: str
     config: ModelConfig
@@ -233,16 +233,16 @@ class Trace:
     @property
     def bytes(self) -> int:
         """The memory of the trace in bytes, without the logits."""
-        kept = sum(x.numel() * x.element_size() for x in self.kept.values())
+        size = sum(x.numel() * x.element_size() for x in self.kept.values())
         if isinstance(self.looks, LazyLayers):
-            return kept + self.looks.bytes
+            return size + self.looks.bytes
         tensors = [
             x
             for look in self.looks.values()
             for x in (look.query, look.key, look.value)
             if x is not None
         ]
-        return kept + sum(x.numel() * x.element_size() for x in tensors)
+        return size + sum(x.numel() * x.element_size() for x in tensors)
 
 
 def trace_of(
@@ -367,9 +367,7 @@ def checked_layers(config: ModelConfig, layers: Iterable[int] | None) -> set[int
         checked_index("layer", layer, max(depths))
         indices |= {layer % depth for depth in depths if -depth <= layer < depth}
     if not indices:
-        raise InputError(
-            "no layers to look at", expected="one at least", fix="layers=None for all of them"
-        )
+        raise InputError("no layers", expected="at least one", fix="layers=None for all of them")
     return indices
 
 
@@ -388,9 +386,9 @@ def recorded_layers(recorder: Recorder, transformer: Transformer) -> dict[Site, 
 
 def other_tensors(recorder: Recorder, what: Sequence[str]) -> dict[Place, Tensor]:
     """The other requested tensors, without their batch axis."""
-    wanted = set(what) - {*ATTENTION, *CROSS}
+    names = set(what) - {*ATTENTION, *CROSS}
     return {
         place: value[0]
         for place, value in recorder.kept.items()
-        if place[2] in wanted and isinstance(value, Tensor)
+        if place[2] in names and isinstance(value, Tensor)
     }

@@ -215,11 +215,11 @@ def concat_passes(looks: Sequence[Look]) -> Look:
 
 def pad_dropped_keys(look: Look, tokens: int) -> Look:
     """The layer with a column for every token; those that a ring cache has dropped are masked."""
-    gone = tokens - look.key.shape[2]
-    if gone <= 0:
+    dropped = tokens - look.key.shape[2]
+    if dropped <= 0:
         return look
-    key = F.pad(look.key, (0, 0, gone, 0))
+    key = F.pad(look.key, (0, 0, dropped, 0))
     mask = look.scoring.mask
-    value = None if look.value is None else F.pad(look.value, (0, 0, gone, 0))
-    mask = replace(mask, key_at=F.pad(mask.key_at, (gone, 0), value=-1), offset=None)
+    value = None if look.value is None else F.pad(look.value, (0, 0, dropped, 0))
+    mask = replace(mask, key_at=F.pad(mask.key_at, (dropped, 0), value=-1), offset=None)
     return replace(look, key=key, value=value, scoring=replace(look.scoring, mask=mask))

@@ -18,7 +18,7 @@ from sightline.text.vocabulary.sentencepiece_model import byte_to_character
 SPACE = "▁"
 LANGUAGE = re.compile(
     r">>[^<>]+<<"
-)  # ">>fra<<" at the beginning asks a multilingual model for French
+)  # ">>fra<<" at the start makes a multilingual model translate into French
 
 
 class MarianEngine:
@@ -70,7 +70,7 @@ class MarianEngine:
         ]
 
     def _mark(self, text: str) -> str:
-        """The language token at the beginning, or an empty text."""
+        """The language token at the start, or an empty text."""
         match = LANGUAGE.match(text)
         return match[0] if match and match[0] in self._ids else ""
 

@@ -27,16 +27,16 @@ def hold_stderr() -> Generator[None]:
     except OSError:  # stderr is closed
         yield
         return
-    with temporary_file() as held:
-        os.dup2(held.fileno(), STDERR)
+    with temporary_file() as buffer:
+        os.dup2(buffer.fileno(), STDERR)
         try:
             yield
         finally:
             os.dup2(real, STDERR)
             os.close(real)
-        if held.tell():
-            held.seek(0)
-            os.write(STDERR, held.read())
+        if buffer.tell():
+            buffer.seek(0)
+            os.write(STDERR, buffer.read())
 
 
 def temporary_file() -> IO[bytes]:

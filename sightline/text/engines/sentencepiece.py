@@ -19,7 +19,7 @@ from sightline.text.vocabulary.vocabulary import BYTE, CONTROL, UNKNOWN, UNUSED,
 
 SPACE = "▁"
 UNKNOWN_TEXT = " ⁇ "
-# sentencepiece 0.2.2 renamed out_type, and keeps the old name for a while
+# sentencepiece 0.2.2 renamed out_type; the old name is deprecated
 RETURN_TYPE = (
     "return_type"
     if "return_type" in inspect.signature(sentencepiece.SentencePieceProcessor.encode).parameters
@@ -79,9 +79,11 @@ class SentencePieceEngine:
 
     def text(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """See Engine. The first space, which the tokenizer added, is removed."""
-        kept = [id for id in ids if not (skip_special and self._vocabulary.kind_of(id) == CONTROL)]
-        written = b"".join(self._bytes(id) for id in kept).decode("utf-8", errors="replace")
-        opens = bool(kept) and self._vocabulary.pieces[kept[0]].startswith(SPACE)
+        shown_ids = [
+            id for id in ids if not (skip_special and self._vocabulary.kind_of(id) == CONTROL)
+        ]
+        written = b"".join(self._bytes(id) for id in shown_ids).decode("utf-8", errors="replace")
+        opens = bool(shown_ids) and self._vocabulary.pieces[shown_ids[0]].startswith(SPACE)
         return written[1:] if opens and self._vocabulary.prefix_space else written
 
     def _bytes(self, id: int) -> bytes:

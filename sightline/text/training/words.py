@@ -2,7 +2,7 @@
 translator.
 
 The translator's lower-cases, separates punctuation and 's from words as corpora do, and marks the
-beginning of words. Byte fallback encodes everything else, so nothing is unknown.
+start of words. Byte fallback encodes everything else, so nothing is unknown.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def add_byte_fallback(trained: tokenizers.Tokenizer, *, join: bool) -> tokenizer
 
 
 def chain_columns(*columns: Iterable[str]) -> Iterator[str]:
-    """All texts, one column after the other."""
+    """All texts, column by column."""
     for column in columns:
         yield from column
 

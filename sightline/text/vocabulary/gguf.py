@@ -169,7 +169,7 @@ def _index_of(pieces: list[str], piece: str) -> int | None:
 
 
 def _word_pieces(pieces: list[str], kinds: list[float]) -> list[str]:
-    """BERT's spelling: GGUF marks the beginning of a word (▁word), BERT its inside (##word)."""
+    """BERT's spelling: GGUF marks the start of a word (▁word), BERT its continuation (##word)."""
     special = {id for id, kind in enumerate(kinds) if kind in (CONTROL, UNKNOWN, UNUSED)}
     return [
         piece if id in special else (piece[1:] if piece.startswith(SPACE) else f"##{piece}")
@@ -178,7 +178,7 @@ def _word_pieces(pieces: list[str], kinds: list[float]) -> list[str]:
 
 
 def _has_capitals(pieces: list[str], kinds: list[float]) -> bool:
-    """Whether ordinary pieces contain A–Z: then the model is cased, which GGUF does not say."""
+    """Whether ordinary pieces contain A–Z: then the model is cased, which GGUF does not record."""
     special = {id for id, kind in enumerate(kinds) if kind in (CONTROL, UNKNOWN, UNUSED)}
     return any(
         "A" <= character <= "Z"

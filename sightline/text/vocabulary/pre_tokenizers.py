@@ -81,7 +81,7 @@ NAMES = {
 NORMALISED = (
     "qwen2",
     "command-r",
-)  # their models normalise text to NFC, which GGUF does not say
+)  # their models normalise text to NFC, which GGUF does not record
 
 
 def pre_tokenizer(name: str) -> PreTokenizer:

@@ -62,8 +62,8 @@ class Batch:
             yield self.part(slice(start, end))
 
     def shard(self, rank: int, world_size: int) -> Batch:
-        """The rows of one rank. With fewer rows than ranks, a rank without rows of its own gets one
-        row with all targets ignored."""
+        """The rows of one rank. With fewer rows than ranks, a rank without rows gets one row with
+        all targets ignored."""
         start = self.rows * rank // world_size
         end = self.rows * (rank + 1) // world_size
         if start < end:

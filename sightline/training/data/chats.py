@@ -142,8 +142,8 @@ class Chats:
     def __post_init__(self) -> None:
         cut = [conversation.cut(self.longest + 1) for conversation in self.conversations]
         sizes = np.array([max(0, len(row.ids) - 1) for row in cut], dtype=np.int64)
-        kept = np.flatnonzero(np.array([row.target_count > 0 for row in cut], dtype=np.bool_))
-        if not len(kept):
+        usable = np.flatnonzero(np.array([row.target_count > 0 for row in cut], dtype=np.bool_))
+        if not len(usable):
             raise InputError(
                 f"no answer within {self.longest} tokens",
                 expected="conversations with an answer inside the context",
@@ -153,7 +153,7 @@ class Chats:
         self.held_out = [
             short for row in self.held_out if (short := row.cut(self.longest + 1)).target_count
         ]
-        self._buckets = Buckets(sizes, kept, self.tokens, self.seed)
+        self._buckets = Buckets(sizes, usable, self.tokens, self.seed)
 
     @property
     def left_out(self) -> int:

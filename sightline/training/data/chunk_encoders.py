@@ -1,4 +1,4 @@
-"""Tokenize a long text in chunks, with the tokens that it has as a whole.
+"""Tokenize a long text in chunks, with the same tokens as in one piece.
 
     encode(a ++ b) = encode(a) ++ encode(b)        where b begins with the space after a word
 

@@ -47,9 +47,9 @@ class Examples:
 
     def hold_out(self, every: int) -> tuple[Examples, Examples]:
         """Split into training examples and every `every`-th example, which is held out."""
-        held = [n for n in range(len(self)) if n % every == every - 1]
+        validation = [n for n in range(len(self)) if n % every == every - 1]
         rest = [n for n in range(len(self)) if n % every != every - 1]
-        return self.select(rest), self.select(held)
+        return self.select(rest), self.select(validation)
 
     def select(self, indices: Sequence[int]) -> Examples:
         return Examples([self.texts[n] for n in indices], [self.labels[n] for n in indices])
@@ -101,10 +101,10 @@ class Labelled:
 
     def __post_init__(self) -> None:
         sizes = np.array([min(len(row), self.longest) for row in self.rows], dtype=np.int64)
-        kept = np.flatnonzero(sizes > 0)
-        if not len(kept):
+        usable = np.flatnonzero(sizes > 0)
+        if not len(usable):
             raise InputError("no text with any tokens", expected="labelled texts")
-        self._buckets = Buckets(sizes, kept, self.tokens, self.seed)
+        self._buckets = Buckets(sizes, usable, self.tokens, self.seed)
 
     @property
     def fingerprint(self) -> str:

@@ -67,7 +67,7 @@ class MaskedText:
         if self.unit == "word" and (self.begins is None or len(self.begins) != self.vocab_size):
             raise InputError(
                 "unit='word' without a table of the tokens that begin a word",
-                expected="begins=word_beginnings(tokenizer, vocab_size)",
+                expected="begins=word_starts(tokenizer, vocab_size)",
             )
         excluded = self.special | {self.mask}
         self._plain = np.array(
@@ -160,17 +160,17 @@ def select_units(
 ) -> Iterator[NDArray[np.int64]]:
     """Units in random order, at most `budget` positions. Units that do not fit are skipped; if none
     fits, the first is truncated."""
-    spent = 0
+    count = 0
     for n in rng.permutation(len(units)):
         unit = units[n]
-        if spent + len(unit) <= budget:
-            spent += len(unit)
+        if count + len(unit) <= budget:
+            count += len(unit)
             yield unit
-    if not spent and len(units):
+    if not count and len(units):
         yield units[0][:budget]
 
 
-def word_beginnings(tokenizer: Tokenizer, vocab_size: int) -> NDArray[np.bool_]:
+def word_starts(tokenizer: Tokenizer, vocab_size: int) -> NDArray[np.bool_]:
     """For each id, whether it begins a word: its piece does not start with `##` (WordPiece), or
     does not start with a letter or digit (all others)."""
     pieces = [

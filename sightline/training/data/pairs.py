@@ -47,15 +47,15 @@ class Pairs:
 
     def __post_init__(self) -> None:
         sizes = pair_sizes(self.sources, self.targets)
-        kept = np.flatnonzero((sizes > 0) & (sizes <= self.longest))
-        if not len(kept):
+        usable = np.flatnonzero((sizes > 0) & (sizes <= self.longest))
+        if not len(usable):
             expected = f"pairs of at most {self.longest - 1} tokens"
             raise InputError(
                 "no pair has two non-empty sides and fits",
                 expected=expected,
                 fix=f"context={max(2, int(sizes.max(initial=0)))}",
             )
-        self._buckets = Buckets(sizes, kept, self.tokens, self.seed)
+        self._buckets = Buckets(sizes, usable, self.tokens, self.seed)
 
     @property
     def left_out(self) -> int:

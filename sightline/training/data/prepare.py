@@ -78,7 +78,7 @@ class Plan:
 
 @dataclass(slots=True)
 class TokenFile:
-    """A token file that is being written: its counts, and a sample of its beginning."""
+    """A token file that is being written: its counts, and a sample of its start."""
 
     tokens: int = 0
     documents: int = 0
@@ -180,15 +180,15 @@ def _fill(plan: Plan, encoder: Encoder, folder: Path, progress: Report) -> dict[
 
 def _hold_out(folder: Path, tokens: int, share: float, width: int) -> dict[str, int]:
     """Move the end of the training tokens to the validation file."""
-    held = round(tokens * share)
+    held_out = round(tokens * share)
     with (folder / TRAIN).open("r+b") as file, (folder / VALIDATION).open("xb") as tail:
-        file.seek((tokens - held) * width)
+        file.seek((tokens - held_out) * width)
         shutil.copyfileobj(file, tail, READ)
-        file.truncate((tokens - held) * width)
+        file.truncate((tokens - held_out) * width)
         for handle in (file, tail):
             handle.flush()
             os.fsync(handle.fileno())
-    return {TRAIN: tokens - held, VALIDATION: held}
+    return {TRAIN: tokens - held_out, VALIDATION: held_out}
 
 
 def _check_length(plan: Plan, tokens: dict[str, int]) -> None:

@@ -2,8 +2,8 @@
 is a group of one.
 
 Every process builds the same global batch and takes its rows; losses are sums divided by the
-batch's count, so that the sum over processes is the loss of the whole batch, whatever their number.
-`strategies.py` has the groups of several processes.
+batch's count, so that the sum over processes is the loss of the global batch, for any number of
+them. `strategies.py` has the groups of several processes.
 """
 
 from __future__ import annotations

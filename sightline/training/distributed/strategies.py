@@ -2,14 +2,14 @@
 
     torchrun --nproc-per-node 2 -m sightline train shakespeare --out runs/a
 
-    ddp     every process holds the whole model; gradients are averaged while the backward pass is
+    ddp     every process holds the full model; gradients are averaged while the backward pass is
             still running
     fsdp    every process holds a shard of each weight, gradient and moment; a block is gathered
             when it runs
 
 The loss is multiplied by world / count: the average over processes is then the gradient of the mean
-over the whole batch. If a process ends or hangs, the others end with a message within
-`timeout` seconds.
+over the global batch. If a process ends or hangs, the others end with a message within `timeout`
+seconds.
 """
 
 from __future__ import annotations

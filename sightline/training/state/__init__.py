@@ -1,1 +1,1 @@
-"""What a run keeps on disk: checkpoints, resuming, metrics, exports, adapters."""
+"""The files of a run: checkpoints, resuming, metrics, exports, adapters."""

@@ -3,10 +3,10 @@
     run/checkpoints/step-00000500/    model.safetensors  optimizer.safetensors  ema.safetensors
                                       manifest.json (sha256 of each file)
 
-A checkpoint is written beside its place, flushed to disk, read back and compared, and only then
-renamed; then LATEST is written, and the oldest are removed. A process that is killed at any moment
-leaves at least the checkpoint before. Nothing is pickled. When `save_checkpoint` returns, the
-checkpoint is on disk: nothing is written in the background.
+A checkpoint is written under a temporary name, flushed to disk, read back and compared, and only
+then renamed; then LATEST is written, and the oldest are removed. A process that is killed at any
+moment leaves at least the previous checkpoint. Nothing is pickled. When `save_checkpoint` returns,
+the checkpoint is on disk: nothing is written in the background.
 """
 
 from __future__ import annotations
@@ -160,14 +160,14 @@ def prune(folder: Path, keep: int, *, complete: Path | None = None) -> None:
     """Keep the newest `keep` complete checkpoints and the best by validation; with fewer than that,
     remove none. `complete` is known to be whole."""
     paths = checkpoints(folder)
-    kept = list[Path]()
+    newest = list[Path]()
     for path in reversed(paths):
-        if len(kept) < keep and (path == complete or not find_damage(path)):
-            kept.append(path)
-    if len(kept) == keep:
+        if len(newest) < keep and (path == complete or not find_damage(path)):
+            newest.append(path)
+    if len(newest) == keep:
         best = best_checkpoint(paths)
         for path in paths:
-            if path not in kept and path != best:
+            if path not in newest and path != best:
                 removed = sibling(path, "old")
                 # Renamed first, so that there is never a checkpoint with missing files.
                 os.rename(path, removed)

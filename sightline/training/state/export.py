@@ -37,7 +37,8 @@ class Export:
 
 def export_model(state: TrainState, export: Export, folder: Path) -> None:
     """Write the averaged weights, or the last ones if there is no average. All processes gather
-    them, the first one writes. Adapters are merged, and also written alone into a folder beside."""
+    them, the first one writes. Adapters are merged, and also written unmerged into a separate
+    folder."""
     transformer = state.transformer
     own = {name: state.ema.get(name, p.detach()) for name, p in transformer.named_parameters()}
     parameters = state.group.gather(own)

@@ -1,4 +1,4 @@
-"""Adapters on the disk, as Hugging Face's PEFT has them: adapter_config.json,
+"""LoRA adapters in the format of Hugging Face's PEFT: adapter_config.json,
 adapter_model.safetensors, Hugging Face's names.
 
     base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight    [r, in]
@@ -40,7 +40,7 @@ STORED = re.compile(rf"{re.escape(PREFIX)}(?P<module>.+)\.lora_(?P<side>[AB])\.w
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One adapter under their module's name; `transposed` where the matrix itself lies as [in,
+    """One adapter under Hugging Face's module name; `transposed` if the matrix is stored as [in,
     out]."""
 
     module: str
@@ -59,8 +59,8 @@ def save_adapters(
     base: str = "",
     parameters: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """adapter_config.json and adapter_model.safetensors as PEFT has them; what else was trained (a
-    new head) is saved whole beside. `parameters` are written in place of the model's own."""
+    """Write PEFT's adapter_config.json and adapter_model.safetensors; other trained parameters (a
+    new head) are saved in full with them. `parameters` are written in place of the model's own."""
     table = table_of(transformer, family, head)
     own = (
         {name: p.detach() for name, p in transformer.named_parameters()}
@@ -68,14 +68,14 @@ def save_adapters(
         else parameters
     )
     stored = list(stored_adapters(transformer, table, own))
-    whole = dict(trained_whole(transformer, table, own))
+    whole = dict(full_parameters(transformer, table, own))
     tensors = {
-        f"{PREFIX}{one.module}.lora_{side}.weight": getattr(one, side.lower())
-        for one in stored
+        f"{PREFIX}{adapter.module}.lora_{side}.weight": getattr(adapter, side.lower())
+        for adapter in stored
         for side in "AB"
     }
     tensors |= {f"{PREFIX}{name}": tensor for name, tensor in whole.items()}
-    said = adapter_config(
+    config = adapter_config(
         stored, table, sorted({name.rpartition(".")[0] for name in whole}), transformer.config, base
     )
     try:
@@ -85,7 +85,7 @@ def save_adapters(
             {name: tensor.float().contiguous() for name, tensor in tensors.items()},
             {"format": "pt"},
         )
-        write_text(folder / CONFIG, json.dumps(said, indent=2) + "\n", durable=True)
+        write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n", durable=True)
     except OSError as error:
         raise CheckpointError(
             f"{folder}: cannot be written ({error.strerror})",
@@ -94,19 +94,19 @@ def save_adapters(
 
 
 def table_of(transformer: Transformer, family: Family, head: str) -> list[Pairing]:
-    """The family's table for this model, of what is in its files."""
+    """The rows of the family's table for this model that are stored in its files."""
     shapes = {
         name: tuple(p.shape) for name, p in transformer.named_parameters() if not is_adapter(name)
     }
-    found = pairings(family, transformer.config, head, shapes, prefixed=head != "none")
-    return [pair for pair in found if not pair.rule.optional]
+    pairs = pairings(family, transformer.config, head, shapes, prefixed=head != "none")
+    return [pair for pair in pairs if not pair.rule.optional]
 
 
 def stored_adapters(
     transformer: Transformer, table: Iterable[Pairing], own: Mapping[str, Tensor]
 ) -> Iterator[Stored]:
-    """Ours under their names: one for one, or several in one where the file holds their matrices as
-    one."""
+    """Our adapters under Hugging Face's names: one to one, or several joined where the file stores
+    their matrices as one."""
     ours = adapters(transformer)
     for pair in table:
         paths = [name.removesuffix(".weight") for name in pair.ours]
@@ -118,9 +118,9 @@ def stored_adapters(
                 f"{pair.theirs}: adapters of different scale in one matrix",
                 expected="one α/r for all of them",
             )
-        b = put_together(
+        b = join_columns(
             pair,
-            side_by_side(
+            padded_columns(
                 [(own[f"{path}.weight"].shape[0], own.get(f"{path}.lora_b")) for path in paths]
             ),
         )
@@ -130,31 +130,31 @@ def stored_adapters(
         )
 
 
-def side_by_side(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
-    """Each B in columns of its own, [out, all ranks]; zeros for a matrix without adapter."""
+def padded_columns(parts: list[tuple[int, Tensor | None]]) -> list[Tensor]:
+    """The B's side by side, [out, all ranks]; zeros for a matrix without adapter."""
     rank = sum(b.shape[1] for _, b in parts if b is not None)
     at = 0
-    found = list[Tensor]()
+    columns = list[Tensor]()
     for out, b in parts:
         column = torch.zeros(out, rank)
         if b is not None:
             column[:, at : at + b.shape[1]] = b
             at += b.shape[1]
-        found.append(column)
-    return found
+        columns.append(column)
+    return columns
 
 
-def put_together(pair: Pairing, columns: list[Tensor]) -> Tensor:
-    """The parts of B as the file orders the outputs. PEFT keeps [out, rank] also where the matrix
-    itself lies transposed."""
-    found = pair.join(columns)
-    return found.T if pair.rule.transpose else found
+def join_columns(pair: Pairing, columns: list[Tensor]) -> Tensor:
+    """The parts of B in the file's order of outputs. PEFT stores [out, rank] even if the matrix
+    itself is stored transposed."""
+    joined = pair.join(columns)
+    return joined.T if pair.rule.transpose else joined
 
 
-def trained_whole(
+def full_parameters(
     transformer: Transformer, table: Iterable[Pairing], own: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """What is trained without an adapter."""
+    """The parameters trained without an adapter."""
     learns = {name for name, p in transformer.named_parameters() if p.requires_grad}
     for pair in table:
         if learns & set(pair.ours):
@@ -164,10 +164,10 @@ def trained_whole(
 def adapter_config(
     stored: list[Stored], table: list[Pairing], whole: list[str], config: ModelConfig, base: str
 ) -> dict[str, Any]:
-    """PEFT's LoraConfig. Ranks that differ from the commonest are named by module."""
-    ranks = {one.module: one.a.shape[0] for one in stored}
+    """PEFT's LoraConfig. Ranks that differ from the most common one are listed by module."""
+    ranks = {adapter.module: adapter.a.shape[0] for adapter in stored}
     rank = min(ranks.values())
-    scale = {one.alpha / one.a.shape[0] for one in stored}
+    scale = {adapter.alpha / adapter.a.shape[0] for adapter in stored}
     assert len(scale) == 1
     odd = {module: r for module, r in ranks.items() if r != rank}
     return {
@@ -181,7 +181,7 @@ def adapter_config(
         "target_modules": targets(ranks, table),
         "rank_pattern": odd,
         "alpha_pattern": {module: number(r * next(iter(scale))) for module, r in odd.items()},
-        "fan_in_fan_out": any(one.transposed for one in stored),
+        "fan_in_fan_out": any(adapter.transposed for adapter in stored),
         "modules_to_save": targets(whole, table) or None,
         "inference_mode": True,
     }
@@ -192,18 +192,18 @@ def number(value: float) -> float | int:
 
 
 def targets(modules: Iterable[str], table: list[Pairing]) -> list[str]:
-    """The last words of the modules' names where those say enough, else the whole names."""
-    wanted = set(modules)
-    short = {name.rpartition(".")[2] for name in wanted}
+    """The last parts of the modules' names if they are unambiguous, else the full names."""
+    full_names = set(modules)
+    short = {name.rpartition(".")[2] for name in full_names}
     all_modules = {
         pair.theirs.removesuffix(".weight") for pair in table if pair.theirs.endswith(".weight")
     }
     matched = {name for name in all_modules if name.rpartition(".")[2] in short}
-    return sorted(short) if matched == wanted else sorted(wanted)
+    return sorted(short) if matched == full_names else sorted(full_names)
 
 
 def task_type(config: ModelConfig) -> str | None:
-    """PEFT's word for the head."""
+    """PEFT's task type for the head."""
     if isinstance(config.head, LanguageHead):
         return "SEQ_2_SEQ_LM" if config.encoder is not None else "CAUSAL_LM"
     if isinstance(config.head, Classifier):
@@ -212,11 +212,11 @@ def task_type(config: ModelConfig) -> str | None:
 
 
 def load_adapters(transformer: Transformer, family: Family, head: str, folder: Path) -> None:
-    """Put a PEFT folder's adapters beside the matrices that it names; all else is frozen, except
-    what the folder holds whole."""
-    said = read_json(folder / CONFIG)
+    """Add a PEFT folder's adapters to the matrices that it names; all other parameters are frozen,
+    except those that the folder stores in full."""
+    config = read_json(folder / CONFIG)
     entries = {name: entry.read() for name, entry in open_safetensors(folder / WEIGHTS).items()}
-    check_kind(folder, said)
+    check_kind(folder, config)
     table = {pair.theirs: pair for pair in table_of(transformer, family, head)}
     transformer.requires_grad_(False)
     sides = {
@@ -233,39 +233,39 @@ def load_adapters(transformer: Transformer, family: Family, head: str, folder: P
             )
         a = entries.pop(sides[module, "A"])
         b = entries.pop(sides[module, "B"])
-        put_beside(transformer, pair, a, b, alpha=alpha_of(said, module))
+        add_adapter(transformer, pair, a, b, alpha=alpha_of(config, module))
     for name, tensor in entries.items():
-        put_whole(transformer, table.get(name.removeprefix(PREFIX)), name, tensor, folder)
+        load_full_tensor(transformer, table.get(name.removeprefix(PREFIX)), name, tensor, folder)
 
 
-def check_kind(folder: Path, said: dict[str, Any]) -> None:
-    """LoRA as above, and nothing that changes the formula."""
+def check_kind(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse options of the LoraConfig that change the formula."""
     for key, plain in (
         ("peft_type", ("LORA",)),
         ("use_dora", (None, False)),
         ("use_rslora", (None, False)),
         ("bias", (None, "none")),
     ):
-        if said.get(key) not in plain:
+        if config.get(key) not in plain:
             raise CheckpointError(
-                f"{folder / CONFIG}: {key} is {said.get(key)!r}",
+                f"{folder / CONFIG}: {key} is {config.get(key)!r}",
                 expected=f"{plain[-1]!r}",
                 fix="use a plain LoRA",
             )
 
 
-def alpha_of(said: dict[str, Any], module: str) -> float:
+def alpha_of(config: dict[str, Any], module: str) -> float:
     """α of a module: the pattern that its name ends in, or the one for all."""
-    for pattern, alpha in (said.get("alpha_pattern") or {}).items():
+    for pattern, alpha in (config.get("alpha_pattern") or {}).items():
         if re.fullmatch(rf"(.*\.)?({pattern})", module):
             return float(alpha)
-    return float(said["lora_alpha"])
+    return float(config["lora_alpha"])
 
 
-def put_beside(
+def add_adapter(
     transformer: Transformer, pair: Pairing, a: Tensor, b: Tensor, *, alpha: float
 ) -> None:
-    """Each of our matrices gets the rows of B that are its own, and the whole of A."""
+    """Each of our matrices gets its rows of B, and all of A."""
     for name, rows in zip(pair.ours, pair.split(b.T if pair.rule.transpose else b), strict=True):
         layer = transformer.get_parameter(name)
         if (
@@ -277,18 +277,18 @@ def put_beside(
                 f"{pair.theirs}: an adapter of {list(rows.shape)} × {list(a.shape)} for a matrix"
                 f" {list(layer.shape)}"
             )
-        made = replace_layer(
+        adapter = replace_layer(
             transformer, name.removesuffix(".weight"), rank=a.shape[0], alpha=alpha
         )
         with torch.no_grad():
-            made.lora_a.copy_(a)
-            made.lora_b.copy_(rows)
+            adapter.lora_a.copy_(a)
+            adapter.lora_b.copy_(rows)
 
 
-def put_whole(
+def load_full_tensor(
     transformer: Transformer, pair: Pairing | None, name: str, tensor: Tensor, folder: Path
 ) -> None:
-    """A tensor that the folder holds as it is."""
+    """Load a tensor that the folder stores in full."""
     if pair is None:
         raise CheckpointError(
             f"{folder}: {name}, which this model does not have", fix="use the model it was made for"

@@ -1,11 +1,10 @@
-"""A checkpoint of which every process writes its own part: for models that no single machine could
-put together.
+"""A sharded checkpoint, written by all processes: for models that do not fit on a single machine.
 
     folder/    shard-00001-model-….safetensors  shard-00002-…    manifest.json (sha256 of each file)
 
-torch.distributed.checkpoint cuts and joins the tensors, so that any number of processes reads what
-any other wrote; its files are safetensors, and nothing is pickled. All processes must see the
-folder. A run resumes from the ordinary checkpoints of `checkpoint.py`.
+torch.distributed.checkpoint shards and reassembles the tensors, so that the number of processes may
+differ between saving and loading; its files are safetensors, and nothing is pickled. All processes
+must see the folder. A run resumes from the ordinary checkpoints of `checkpoint.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MANIFEST = "manifest.json"
 
 
 def save_parts(state: TrainState, folder: Path) -> None:
-    """Everyone writes beside the folder's place; once all have, the first gives it its name."""
+    """All processes write to a temporary folder; when all are done, the first renames it."""
     group = state.group
     if group.any(folder.exists()):
         raise CheckpointError(f"{folder} exists", expected="a new name", fix="choose another")
@@ -46,77 +45,80 @@ def save_parts(state: TrainState, folder: Path) -> None:
         temporary.mkdir(parents=True)
     group.barrier()
     save(
-        held(state),
+        shards_of(state),
         storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True),
         no_dist=group.world_size == 1,
     )
     if group.is_main:
         sums = {path.name: file_sha256(path) for path in sorted(temporary.glob("*.safetensors"))}
-        said = {
+        manifest = {
             "step": state.step,
             "seconds": state.seconds,
             "skip": sorted(state.skip),
             "sha256": sums,
         }
-        write_text(temporary / MANIFEST, json.dumps(said, indent=1), durable=True)
+        write_text(temporary / MANIFEST, json.dumps(manifest, indent=1), durable=True)
         os.rename(temporary, folder)
         sync_folder(folder.parent)
     group.barrier()
 
 
 def load_parts(state: TrainState, folder: Path) -> None:
-    """The state as it was saved; each process reads what it holds."""
+    """Restore the saved state; each process reads its own shards."""
     group = state.group
-    said, wrong = manifest_of(folder, verify=group.is_main)
+    manifest, wrong = manifest_of(folder, verify=group.is_main)
     if group.any(bool(wrong)):
         raise CheckpointError(
             f"{folder}: {wrong or 'another process cannot use it'}", fix="an older one"
         )
     moments = empty_moments(state, folder)
     load(
-        {**held(state, moments=False), **{f"optimizer/{name}": t for name, t in moments.items()}},
+        {
+            **shards_of(state, moments=False),
+            **{f"optimizer/{name}": t for name, t in moments.items()},
+        },
         storage_reader=HuggingFaceStorageReader(str(folder)),
         no_dist=group.world_size == 1,
     )
     state.optimizers.restore(moments)
-    state.step = said["step"]
-    state.seconds = said["seconds"]
-    state.skip = set(said["skip"])
+    state.step = manifest["step"]
+    state.seconds = manifest["seconds"]
+    state.skip = set(manifest["skip"])
 
 
 def manifest_of(folder: Path, *, verify: bool) -> tuple[dict[str, Any], str]:
-    """What a checkpoint says of itself, and what is wrong with it; nothing if nothing is."""
+    """The manifest of a checkpoint, and what is wrong with it (empty if intact)."""
     try:
-        said = read_json(folder / MANIFEST, max_bytes=100_000_000)
-        for name, kept in said["sha256"].items() if verify else ():
-            if file_sha256(folder / name) != kept:
-                return said, f"{name} was changed or truncated"
+        manifest = read_json(folder / MANIFEST, max_bytes=100_000_000)
+        for name, digest in manifest["sha256"].items() if verify else ():
+            if file_sha256(folder / name) != digest:
+                return manifest, f"{name} was changed or truncated"
         return {
-            "step": int(said["step"]),
-            "seconds": float(said["seconds"]),
-            "skip": list(map(int, said["skip"])),
+            "step": int(manifest["step"]),
+            "seconds": float(manifest["seconds"]),
+            "skip": list(map(int, manifest["skip"])),
         }, ""
     except (CheckpointError, OSError, KeyError, TypeError, ValueError, AttributeError):
         return {}, "its manifest or a part is missing or broken"
 
 
-def held(state: TrainState, *, moments: bool = True) -> dict[str, Tensor]:
-    """Every tensor of the state, as this process holds it."""
-    found = {f"model/{name}": p.detach() for name, p in state.transformer.named_parameters()}
-    found |= {f"ema/{name}": average for name, average in state.ema.items()}
+def shards_of(state: TrainState, *, moments: bool = True) -> dict[str, Tensor]:
+    """Every tensor of the state, as this process's shards."""
+    tensors = {f"model/{name}": p.detach() for name, p in state.transformer.named_parameters()}
+    tensors |= {f"ema/{name}": average for name, average in state.ema.items()}
     return (
-        found | {f"optimizer/{name}": t for name, t in state.optimizers.tensors().items()}
+        tensors | {f"optimizer/{name}": t for name, t in state.optimizers.tensors().items()}
         if moments
-        else found
+        else tensors
     )
 
 
 def empty_moments(state: TrainState, folder: Path) -> dict[str, Tensor]:
-    """Room for the optimiser's tensors that the files have, laid out as their parameters are."""
+    """Empty tensors for the optimiser state in the files, sharded like the parameters."""
     parameters = {
         f"optimizer/{name}": p.detach() for name, p in state.transformer.named_parameters()
     }
-    found: dict[str, Tensor] = {}
+    moments: dict[str, Tensor] = {}
     for name, entry in (
         HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata.items()
     ):
@@ -127,7 +129,7 @@ def empty_moments(state: TrainState, folder: Path) -> dict[str, Tensor]:
                 if not entry.size
                 else None
             )
-            found[name.removeprefix("optimizer/")] = (
+            moments[name.removeprefix("optimizer/")] = (
                 torch.empty_like(parameter) if single is None else single
             )
-    return found
+    return moments

@@ -81,10 +81,10 @@ class Sinks:
         for sink in list(self.open):
             try:
                 sink.write(figures, event.step)
-            except Exception as error:  # whatever a tracker may raise
+            except Exception as error:  # a tracker may raise anything
                 self.open.remove(sink)
                 notes.append(
-                    f"{sink.name} is not used any more: {type(error).__name__}:"
+                    f"{sink.name} is disabled: {type(error).__name__}:"
                     f" {' '.join(str(error).split())[:200]}"
                 )
         return notes
@@ -99,12 +99,12 @@ class Sinks:
 
 def open_sinks(names: Iterable[str], folder: Path, settings: dict[str, Any]) -> Sinks:
     """Open the trackers with these names."""
-    found: list[Sink] = []
+    sinks: list[Sink] = []
     for name in dict.fromkeys(names):
         if name not in SINKS:
             raise InputError(f"no tracker is called {name[:60]!r}", fix=nearest(name[:60], SINKS))
         try:
-            found.append(SINKS[name](folder, settings))
+            sinks.append(SINKS[name](folder, settings))
         except ImportError:
             raise InputError(
                 f"{name} is not installed", fix=f"pip install {name}, or leave --track {name} out"
@@ -114,20 +114,20 @@ def open_sinks(names: Iterable[str], folder: Path, settings: dict[str, Any]) -> 
             raise InputError(
                 f"{name} does not start: {why}", fix=f"set it up, or leave --track {name} out"
             ) from None
-    return Sinks(found)
+    return Sinks(sinks)
 
 
 def figures_of(event: StepEvent | Evaluated) -> dict[str, float]:
     """The finite metrics of an event, under the trackers' names."""
     if isinstance(event, Evaluated):
-        named = {"validation/loss": event.loss}
+        figures = {"validation/loss": event.loss}
     else:
         speed = {"train/tokens_per_second": event.tokens_per_second, "train/seconds": event.seconds}
-        named = {
+        figures = {
             "train/loss": event.loss,
             "train/lr": event.lr,
             "train/grad_norm": event.grad_norm,
             **speed,
         }
-        named |= {} if event.mfu is None else {"train/mfu": event.mfu}
-    return {name: value for name, value in named.items() if math.isfinite(value)}
+        figures |= {} if event.mfu is None else {"train/mfu": event.mfu}
+    return {name: value for name, value in figures.items() if math.isfinite(value)}

@@ -123,7 +123,7 @@ def test_real_numbers_made_to_contradict(small: dict[str, Any]) -> None:
     assert verdict_of(emergence.judge_emergence(edited)) != "supported"
 
 
-def test_it_is_told_and_drawn(small: dict[str, Any]) -> None:
+def test_summary_and_figures(small: dict[str, Any]) -> None:
     words = emergence.summarize_emergence(small)
     assert "nats per digit" in words.en
     assert "ナット" in words.ja

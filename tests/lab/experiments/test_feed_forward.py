@@ -163,7 +163,7 @@ def test_it_can_be_drawn_and_told() -> None:
     )
 
 
-def test_part_names_say_what_they_depend_on() -> None:
+def test_part_names_state_what_they_depend_on() -> None:
     for tier in ("quick", "default", "full"):
         names = [part.name for part in feed_forward.feed_forward_parts(tier, 2)]
         assert len(set(names)) == len(names)

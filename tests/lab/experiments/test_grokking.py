@@ -121,7 +121,7 @@ def test_measurements_are_spread_over_the_run() -> None:
     assert max(b / a for a, b in itertools.pairwise(when[9:])) < 1.2
 
 
-def test_it_is_told_and_drawn(real: dict[str, Any]) -> None:
+def test_summary_and_figures(real: dict[str, Any]) -> None:
     words = grokking.summarize_grokking(real)
     assert "Without weight decay" in words.en
     assert "重み減衰" in words.ja

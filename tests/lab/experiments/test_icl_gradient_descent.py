@@ -176,7 +176,7 @@ def test_seeds_that_disagree_leave_it_open(numbers: dict[str, Any]) -> None:
     assert experiment.judge_icl(numbers | {"trained.dimension-1.seed-1": poor})[4].holds is None
 
 
-def test_it_is_told_and_drawn(numbers: dict[str, Any]) -> None:
+def test_summary_and_figures(numbers: dict[str, Any]) -> None:
     words, row = experiment.summarize_icl(numbers), numbers["trained.dimension-1.seed-0"]
     assert f"{experiment.error_at_twice_dimension(row, 'ridge'):.3f}" in words.en
     assert f"{experiment.error_at_twice_dimension(row, 'ridge'):.3f}" in words.ja

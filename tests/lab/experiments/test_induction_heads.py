@@ -161,7 +161,7 @@ def test_a_head_that_never_forms_has_no_step(numbers: dict[str, Any]) -> None:
     assert math.isnan(induction_heads.formation_time(numbers["layers-1.seed-0"]))
 
 
-def test_it_is_told_and_drawn(numbers: dict[str, Any]) -> None:
+def test_summary_and_figures(numbers: dict[str, Any]) -> None:
     words = induction_heads.summarize_induction_heads(numbers)
     assert "exceeds 0.5" in words.en
     assert "ステップ" in words.ja

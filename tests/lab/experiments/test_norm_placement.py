@@ -252,7 +252,7 @@ def test_it_can_be_drawn_and_told() -> None:
     assert "9回" in words.ja
 
 
-def test_part_names_say_what_they_depend_on() -> None:
+def test_part_names_state_what_they_depend_on() -> None:
     for tier in ("quick", "default", "full"):
         names = [part.name for part in norm_placement.norm_placement_parts(tier, 5)]
         assert len(set(names)) == len(names)

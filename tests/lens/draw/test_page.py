@@ -359,7 +359,7 @@ def test_the_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_language_is_told_by_its_letters() -> None:
+def test_language_is_detected_by_its_letters() -> None:
     assert [
         language(text) for text in ("the cat – “déjà vu”", "猫は道を", "고양이", "猫", "кот")
     ] == ["en", "ja", "ko", "und", "und"]

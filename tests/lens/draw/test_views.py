@@ -111,7 +111,7 @@ def test_geometry_has_lengths_and_the_shares(name: str) -> None:
     assert np.nanmax(np.abs(view.values)) <= 1
 
 
-def test_the_sphere_is_a_sphere_and_says_what_it_keeps() -> None:
+def test_the_sphere_is_a_sphere_and_states_its_variance() -> None:
     _, trace = traced("decoder")
     view = view_of(trace, "sphere", layer=0, head=0)
     for points in view.extra.values():

@@ -1,4 +1,4 @@
-"""The formats, each a module with `make(place)`, which writes sound samples as folders, and
+"""The formats, each a module with `make(place)`, which writes valid samples as folders, and
 `check(case, sample)`, which reads a case."""
 
 FORMATS = (

@@ -1,4 +1,4 @@
-"""Folders of safetensors, whole and in shards. The reference is the safetensors library."""
+"""Folders of safetensors, in one file and in shards. The reference is the safetensors library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def make(place: Path) -> None:
     tensors = {f"h.{n}.w": torch.full((2, n + 1), float(n)).to(kinds[n % 3]) for n in range(5)}
     for name, most in (("whole", 10**9), ("shards", 30)):
         write.save_folder(place / name, tensors, keys=KEYS, max_shard_bytes=most)
-        (place / name / "sightline.json").unlink(missing_ok=True)  # its checksums would refuse all
+        # its checksums would refuse every case
+        (place / name / "sightline.json").unlink(missing_ok=True)
 
 
 def check(case: Path, sample: Path) -> None:

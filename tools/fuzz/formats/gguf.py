@@ -1,5 +1,5 @@
-"""GGUF files. The reference is the gguf package; rotary rows are in another order there, so that
-numbers are compared sorted."""
+"""GGUF files. The reference is the gguf package; it has rotary rows in another order, so values are
+compared sorted."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def check(case: Path, sample: Path) -> None:
     ours = read_all(source.tensors)
     theirs = reference_of(lambda: reference(case / "model.gguf"))
     for name, tensor in ours.items():
-        require(name in theirs, f"{name} is not there")
+        require(name in theirs, f"{name} is missing")
         numbers = np.sort(tensor.float().numpy(), axis=None)
         require(
             np.array_equal(numbers, np.sort(theirs[name], axis=None), equal_nan=True),
-            f"{name} has other numbers",
+            f"{name} has other values",
         )
 
 
@@ -52,8 +52,10 @@ def reference(path: Path) -> Arrays:
     reader = gguf.GGUFReader(path)
     field = reader.get_field("general.architecture")
     kind = field.contents() if field is not None else ""
-    found = {to_hugging_face(kind, tensor.name) or tensor.name: tensor for tensor in reader.tensors}
+    tensors = {
+        to_hugging_face(kind, tensor.name) or tensor.name: tensor for tensor in reader.tensors
+    }
     return {
         name: gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        for name, tensor in found.items()
+        for name, tensor in tensors.items()
     }

@@ -1,4 +1,4 @@
-"""Results of the laboratory: what was measured, or nothing."""
+"""Results of the laboratory: the saved numbers, or a refusal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make(place: Path) -> None:
 
 def check(case: Path, sample: Path) -> None:
     [path] = case.iterdir()
-    require(read_result(path) == read_result(sample / path.name), "other numbers")
-    found = finding(EXPERIMENTS[path.name.split(".")[0]], case, tier="default", seed=100)
-    assert found is not None
-    assert found.verdict
+    require(read_result(path) == read_result(sample / path.name), "other values")
+    result = finding(EXPERIMENTS[path.name.split(".")[0]], case, tier="default", seed=100)
+    assert result is not None
+    assert result.verdict

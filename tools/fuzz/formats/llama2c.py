@@ -1,4 +1,4 @@
-"""llama2.c's files: the numbers after the header, without the rotary tables, in whatever order."""
+"""llama2.c's files: the values after the header, without the rotary tables, in any order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make(place: Path) -> None:
         + 3 * WIDTH * HIDDEN
     )
     numbers = VOCABULARY * WIDTH + LAYERS * layer + WIDTH + POSITIONS * WIDTH // HEADS
-    dice = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     for name, tied in (("tied", True), ("untied", False)):
         header = struct.pack(
             "<7i",
@@ -42,7 +42,7 @@ def make(place: Path) -> None:
             VOCABULARY if tied else -VOCABULARY,
             POSITIONS,
         )
-        values = dice.standard_normal(
+        values = generator.standard_normal(
             numbers + (0 if tied else VOCABULARY * WIDTH), dtype=np.float32
         )
         (place / name).mkdir()
@@ -50,11 +50,11 @@ def make(place: Path) -> None:
 
 
 def check(case: Path, sample: Path) -> None:
-    found = read_all(llama2c.read_llama2c(case / "model.bin").tensors)
-    ours = np.sort(np.concatenate([tensor.numpy().ravel() for tensor in found.values()]))
+    tensors = read_all(llama2c.read_llama2c(case / "model.bin").tensors)
+    ours = np.sort(np.concatenate([tensor.numpy().ravel() for tensor in tensors.values()]))
     require(
         np.array_equal(ours, np.sort(reference((case / "model.bin").read_bytes())), equal_nan=True),
-        "other numbers",
+        "other values",
     )
 
 

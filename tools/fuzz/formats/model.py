@@ -1,5 +1,5 @@
-"""Whole models: config.json and weights to logits. The reference is transformers, where it loads
-the same folder."""
+"""Full models: config.json and weights to logits. The reference is transformers, if it loads the
+same folder."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def check(case: Path, sample: Path) -> None:
     )
     require(
         torch.allclose(ours, theirs, atol=MOST, rtol=MOST, equal_nan=True),
-        f"logits are {(ours - theirs).abs().max():.3g} apart",
+        f"logits differ by {(ours - theirs).abs().max():.3g}",
     )
 
 
 def reference(case: Path) -> Tensor | None:
-    """None where transformers cannot load it, or fills in weights of its own."""
+    """None if transformers cannot load it, or initializes missing weights."""
     from transformers import AutoModelForCausalLM
 
     try:

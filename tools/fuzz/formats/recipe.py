@@ -56,14 +56,14 @@ def check(case: Path, sample: Path) -> None:
     )
 
 
-def require_within(said: Any, found: Any, where: str) -> None:
-    """Everything that the file says is in the configuration; what it leaves out has a default."""
-    if isinstance(said, dict) and isinstance(found, dict):
-        for name, value in said.items():
-            require(name in found or value is None, f"{where}.{name} is lost")
-            require_within(value, found.get(name), f"{where}.{name}")
-    elif not isinstance(said, str) or not isinstance(found, dict):
+def require_within(written: Any, read: Any, where: str) -> None:
+    """Require every value of the file in the configuration; missing ones have defaults."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        for name, value in written.items():
+            require(name in read or value is None, f"{where}.{name} is lost")
+            require_within(value, read.get(name), f"{where}.{name}")
+    elif not isinstance(written, str) or not isinstance(read, dict):
         require(
-            said == found or (isinstance(said, list) and list(found) == said),
-            f"{where} is {found!r:.60}, not {said!r:.60}",
+            written == read or (isinstance(written, list) and list(read) == written),
+            f"{where} is {read!r:.60}, not {written!r:.60}",
         )

@@ -1,5 +1,5 @@
-"""Folders of runs: run.json and metrics.jsonl are read as far as they can be; a checkpoint is what
-was saved, or passed over."""
+"""Run folders: run.json and metrics.jsonl are read as far as they are valid; a checkpoint is equal
+to the saved one, or skipped."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def check(case: Path, sample: Path) -> None:
     newest, _ = state.newest_complete(case)
     if newest is not None:
         same = sample / newest.relative_to(case)
-        require(state.read_manifest(newest) == state.read_manifest(same), "another manifest")
+        require(state.read_manifest(newest) == state.read_manifest(same), "a different manifest")
         for file in same.glob("*.safetensors"):
             require_same(load_file(newest / file.name), load_file(file))
-    found = read_run(case)
-    assert found.config is None or found.config.head is not None
+    run = read_run(case)
+    assert run.config is None or run.config.head is not None
     with contextlib.redirect_stdout(io.StringIO()):
         compare(case)
         compare(case, output=CurveOutputOptions(json=True), of="training")
-    found.settings()
+    run.settings()

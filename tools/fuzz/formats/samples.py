@@ -1,4 +1,4 @@
-"""Small models and tokenizers that several formats begin with."""
+"""Small models and tokenizers that several formats share."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def byte_pieces() -> tokenizers.Tokenizer:
         *sorted(pre_tokenizers.ByteLevel.alphabet()),
         *("".join(pair) for pair in merges),
     ]
-    made = tokenizers.Tokenizer(
+    tokenizer = tokenizers.Tokenizer(
         models.BPE(vocab={piece: id for id, piece in enumerate(pieces)}, merges=merges)
     )
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
-    made.add_special_tokens(
+    tokenizer.add_special_tokens(
         [AddedToken(piece, special=True, normalized=False) for piece in pieces[:4]]
     )
-    return made
+    return tokenizer
 
 
 def word_pieces() -> tokenizers.Tokenizer:
@@ -92,33 +92,33 @@ def word_pieces() -> tokenizers.Tokenizer:
         *LETTERS,
         *(f"##{letter}" for letter in LETTERS),
     ]
-    made = tokenizers.Tokenizer(
+    tokenizer = tokenizers.Tokenizer(
         models.WordPiece(
             vocab={piece: id for id, piece in enumerate(dict.fromkeys(pieces))}, unk_token="[UNK]"
         )
     )
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
-    made.add_special_tokens(pieces[:5])
-    return made
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(pieces[:5])
+    return tokenizer
 
 
 def unigram() -> tokenizers.Tokenizer:
     pieces = ["<unk>", "<s>", "</s>", "▁", "▁the", "▁cat", *LETTERS, ".", "é"]
-    made = tokenizers.Tokenizer(
+    tokenizer = tokenizers.Tokenizer(
         models.Unigram([(piece, -float(n)) for n, piece in enumerate(pieces)], unk_id=0)
     )
-    made.normalizer = normalizers.NFKC()
-    made.pre_tokenizer = pre_tokenizers.Sequence(
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(tokenizers.Regex(r"\p{N}{1,3}"), "isolated"),
             pre_tokenizers.Metaspace(),
         ]
     )
-    made.decoder = decoders.Metaspace()
-    made.add_special_tokens(pieces[:3])
-    return made
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(pieces[:3])
+    return tokenizer
 
 
 def save_model(name: str, options: dict[str, Any], place: Path) -> None:

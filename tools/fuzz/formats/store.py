@@ -1,5 +1,5 @@
-"""Packed weights of the native engine: what was packed, or nothing. There are checksums, so nothing
-else may be accepted."""
+"""Packed weights of the native engine: equal to what was packed, or refused. There are checksums,
+so nothing else may be accepted."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ def read(place: Path) -> store.Entry | None:
 
 def check(case: Path, sample: Path) -> None:
     try:
-        found = read(case)
+        loaded = read(case)
     except store.BrokenError as error:
         raise RefusedError(str(error)) from None
-    if found is None:
+    if loaded is None:
         raise RefusedError("of something else")
     expected = read(sample)
     assert expected is not None
-    require(found.notes == expected.notes, "other notes")
-    require(found.engine.half_cache == expected.engine.half_cache, "another cache")
+    require(loaded.notes == expected.notes, "other notes")
+    require(loaded.engine.half_cache == expected.engine.half_cache, "another cache")
     require(
-        found.engine.program.operations == expected.engine.program.operations, "another program"
+        loaded.engine.program.operations == expected.engine.program.operations, "another program"
     )
-    require(torch.equal(logits(found.engine), logits(expected.engine)), "other logits")
-    require(all(map(torch.equal, memory(found.engine), memory(expected.engine))), "other weights")
+    require(torch.equal(logits(loaded.engine), logits(expected.engine)), "other logits")
+    require(all(map(torch.equal, memory(loaded.engine), memory(expected.engine))), "other weights")
 
 
 def memory(engine: NativeEngine) -> list[torch.Tensor]:
-    packed = [part for one in engine.packed for part in (one.data, one.scales)]
+    packed = [part for matrix in engine.packed for part in (matrix.data, matrix.scales)]
     return [
         part.contiguous().view(torch.uint8)
         for part in (*packed, *(tensor.flatten() for tensor in engine.program.tensors))

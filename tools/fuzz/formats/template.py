@@ -42,7 +42,7 @@ def check(case: Path, sample: Path) -> None:
     RENDERER.seconds = 5.0
     ours = render(template, MESSAGES, now=datetime(2026, 1, 1))
     theirs = reference_of(lambda: reference(template))
-    require(ours == theirs, f"{ours[:60]!r} is {theirs[:60]!r} there")
+    require(ours == theirs, f"{ours[:60]!r}, the reference renders {theirs[:60]!r}")
 
 
 def reference(template: str) -> str:

@@ -1,4 +1,4 @@
-"""Tensors that a reader gives, against those of a reference."""
+"""A reader's tensors against those of the reference."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tools.fuzz.outcome import DifferenceError, require
 
 
 def read_all(entries: Mapping[str, Entry]) -> dict[str, Tensor]:
-    found = {name: entry.read() for name, entry in entries.items()}
+    tensors = {name: entry.read() for name, entry in entries.items()}
     for name, entry in entries.items():
         require(
-            tuple(found[name].shape) == entry.shape and found[name].dtype == entry.dtype,
-            f"{name}: another shape than it says",
+            tuple(tensors[name].shape) == entry.shape and tensors[name].dtype == entry.dtype,
+            f"{name}: its shape is not the declared one",
         )
-    return found
+    return tensors
 
 
 def reference_of(read: Callable[[], Any]) -> Any:
-    """What the reference library reads from bytes that we accepted."""
+    """The reference library's tensors, from bytes that we accepted."""
     try:
         return read()
     except Exception as error:
@@ -45,4 +45,4 @@ def require_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> No
             if tensor.numel()
             else True
         )
-        require(same, f"{name} has other numbers")
+        require(same, f"{name} has other values")

@@ -1,4 +1,4 @@
-"""Saved traces: what was saved, or nothing."""
+"""Saved traces: equal to what was saved, or refused."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def make(place: Path) -> None:
 
 
 def check(case: Path, sample: Path) -> None:
-    found = sl.Trace.open(case / "seen.trace")
+    trace = sl.Trace.open(case / "seen.trace")
     expected = sl.Trace.open(sample / "seen.trace")
     for field in FIELDS:
-        require(getattr(found, field) == getattr(expected, field), f"another {field}")
-    require(same(found.logits, expected.logits), "other logits")
-    require(found.kept.keys() == expected.kept.keys(), "other activations")
+        require(getattr(trace, field) == getattr(expected, field), f"another {field}")
+    require(same(trace.logits, expected.logits), "other logits")
+    require(trace.kept.keys() == expected.kept.keys(), "other activations")
     require(
-        all(same(value, expected.kept[place]) for place, value in found.kept.items()),
+        all(same(value, expected.kept[place]) for place, value in trace.kept.items()),
         "other activations",
     )
-    require(list(found.looks) == list(expected.looks), "other heads")
-    for site, look in found.looks.items():
+    require(list(trace.looks) == list(expected.looks), "other heads")
+    for site, look in trace.looks.items():
         for kind in (Look.weights, Look.scores):
             require(same(kind(look), kind(expected.looks[site])), "other attention")
 

@@ -132,7 +132,7 @@ class HeaderCursor:
             return self.numbers(kind, count, key)
         if count > min(MOST_STRINGS, (len(self.bytes) - self.at) // 8):
             self.refuse(
-                f"{key!r} says it has {count} strings",
+                f"{key!r} declares {count} strings",
                 f"at most {MOST_STRINGS}, and no more than the file can hold",
             )
         return self.texts(key, count)
@@ -183,7 +183,7 @@ def parse_gguf_header(file: MappedFile) -> GGUFHeader:
     for count, most, what in ((tensors, MOST_TENSORS, "tensors"), (keys, MOST_KEYS, "keys")):
         if count > min(most, len(file) // 12):
             cursor.refuse(
-                f"the file says it has {count} {what}",
+                f"the file declares {count} {what}",
                 f"at most {most}, and no more than the file can hold",
             )
     metadata = _read_metadata(cursor, keys)

@@ -208,14 +208,14 @@ def _layer_types(metadata: GGUFMetadata, layers: int, usual: list[bool]) -> list
     if value is None or not any(usual):
         sliding = usual
     elif isinstance(value, np.ndarray) and value.dtype.kind in "biu" and value.size == layers:
-        sliding = [bool(one) for one in value]
+        sliding = [bool(flag) for flag in value]
     elif metadata.architecture == "modern-bert":
         every = metadata.size(key)
         sliding = [n % every != 0 for n in range(layers)]
     else:
         every = metadata.size(key)
         sliding = [n % every < every - 1 for n in range(layers)]
-    return ["sliding_attention" if one else "full_attention" for one in sliding]
+    return ["sliding_attention" if slides else "full_attention" for slides in sliding]
 
 
 def _bloom_keys(metadata: GGUFMetadata, tensors: Set[str]) -> dict[str, Any]:

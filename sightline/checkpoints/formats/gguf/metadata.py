@@ -126,8 +126,8 @@ def _modernbert_metadata(stack: StackConfig) -> dict[str, Any]:
     full attention, or one flag per layer."""
     sliding = _has_window(stack)
     windows = _window_sizes(stack)
-    full = next((stack.block(n) for n, one in enumerate(sliding) if not one), stack.block(0))
-    local = next((stack.block(n) for n, one in enumerate(sliding) if one), full)
+    full = next((stack.block(n) for n, slides in enumerate(sliding) if not slides), stack.block(0))
+    local = next((stack.block(n) for n, slides in enumerate(sliding) if slides), full)
     assert isinstance(full.attention.positions, Rotary)
     assert isinstance(local.attention.positions, Rotary)
     metadata: dict[str, Any] = {

@@ -35,7 +35,7 @@ def demo(
 ) -> None:
     """See a Transformer at work in half a minute.
 
-    A small chat model generates a text; its attention is shown in the terminal and written as one
+    A small chat model generates a text; its attention is shown in the terminal and written as an
     offline HTML page.
 
     Parameters
@@ -82,15 +82,15 @@ def show_tour(model: Model, file: Path, screen: Console) -> None:
     )
     story = write_story(model, tour.STORY, screen)
     heading(screen, "2. Where it looks")
-    seen = tour.analyze_sentence(model)
-    best = seen.links[0]
-    print_view(view_of(seen.trace, "map", layer=best.layer, head=best.head), screen)
+    sentence = tour.analyze_sentence(model)
+    best = sentence.links[0]
+    print_view(view_of(sentence.trace, "map", layer=best.layer, head=best.head), screen)
     screen.print(
         f"\nHeads in which “{tour.PRONOUN}” looks at “{tour.REFERENT}” (the first token left out):"
     )
-    for link in seen.links:
+    for link in sentence.links:
         bar = "█" * round(30 * link.share)
-        more = "" if link.strongest else "  (another word more)"
+        more = "" if link.strongest else "  (another word gets more)"
         screen.print(
             f"  layer {link.layer:2}, head {link.head:2}  {bar:30} {link.share:4.0%}{more}"
         )
@@ -99,10 +99,10 @@ def show_tour(model: Model, file: Path, screen: Console) -> None:
         "score = |q| · |k| · cos θ / √d: a key can stand out by where it points or by how long"
         " it is."
     )
-    screen.print(f"{seen.geometry.line()}\n{tour.direction_sentence(seen)}")
+    screen.print(f"{sentence.geometry.line()}\n{tour.direction_sentence(sentence)}")
     translation = show_translation(screen)
-    page = tour.write_tour(file, model, story, seen, translation)
-    heading(screen, "All of it to walk through")
+    page = tour.write_tour(file, model, story, sentence, translation)
+    heading(screen, "Explore all of it")
     screen.print(f"{page.resolve()}", soft_wrap=True)
     screen.print(
         f"The logits came from the fast path ({model.runner.name}); every weight shown was rebuilt"
@@ -159,14 +159,14 @@ def show_translation(screen: Console) -> Trace | None:
 
 
 def show_lesson(steps: int, screen: Console) -> None:
-    """Attention on three words, then a tiny model that is trained on the spot."""
+    """Attention on three words, then a tiny model, trained right here."""
     from sightline.demo import lesson as lesson
     from sightline.explain import example
 
     heading(screen, "1. Attention in thirty seconds")
     for line in example.render_three_words():
         screen.print(line)
-    heading(screen, "2. A Transformer learns to repeat what it read")
+    heading(screen, "2. A Transformer learns to repeat its input")
     model = lesson.small_model()
     count = sum(parameter.numel() for parameter in model.parameters())
     text = lesson.evaluate_copying(model).text
@@ -187,18 +187,20 @@ def show_lesson(steps: int, screen: Console) -> None:
             first = step.loss if step.number == 1 else first
             last = step.loss
             bar.update(task, advance=1, loss=step.loss)
-    found = lesson.evaluate_copying(model)
-    guess = f"guessing costs {math.log(26):.3f} nats a letter"
+    evaluation = lesson.evaluate_copying(model)
+    guess = f"guessing costs {math.log(26):.3f} nats per letter"
     screen.print(
         f"loss on the second half: {first:.3f} at first, {last:.3f} after {steps} steps ({guess})"
     )
     screen.print(
-        f"a text it never saw:  {found.text}\nwhat it says next:    {found.predicted}  "
-        f" {found.right:.0%} of the second half right\n"
+        f"a text it never saw:  {evaluation.text}\nwhat it says next:    {evaluation.predicted}  "
+        f" {evaluation.right:.0%} of the second half right\n"
     )
-    where = f"Layer {found.layer}, head {found.head}, as rows of attention"
+    where = f"Layer {evaluation.layer}, head {evaluation.head}, as rows of attention"
     screen.print(f"{where}; each letter of the second half looks at the one to repeat next:\n")
-    screen.print("\n".join(lesson.draw_weights(found.weights, found.text)), soft_wrap=True)
+    screen.print(
+        "\n".join(lesson.draw_weights(evaluation.weights, evaluation.text)), soft_wrap=True
+    )
     screen.print(
         "\nThe logits came from the fused kernel; these weights were rebuilt beside it, exactly,"
         " from the recorded q and k."

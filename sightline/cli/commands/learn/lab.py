@@ -54,12 +54,14 @@ def list_experiments(*, output: OutputOptions = OutputOptions()) -> None:
     from sightline.lab.catalogue import EXPERIMENTS
 
     if output.json:
-        write_json([experiment_dict(one) for one in EXPERIMENTS.values()])
+        write_json([experiment_dict(experiment) for experiment in EXPERIMENTS.values()])
         return
     table = Table("name", "claim", "source", box=None, padding=(0, 2, 0, 0))
     table.columns[0].min_width = max(map(len, EXPERIMENTS))
-    for one in EXPERIMENTS.values():
-        table.add_row(Text(one.name, "bold"), one.claim.en, Text(one.source, "dim"))
+    for experiment in EXPERIMENTS.values():
+        table.add_row(
+            Text(experiment.name, "bold"), experiment.claim.en, Text(experiment.source, "dim")
+        )
     Console().print(table)
 
 
@@ -124,9 +126,10 @@ def run(
     from sightline.lab.executor import find_experiment
 
     tier = options.tier()
-    chosen = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
+    experiments = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
     findings = [
-        run_experiment(one, out, tier, options.seed or 0, silent=output.json) for one in chosen
+        run_experiment(experiment, out, tier, options.seed or 0, silent=output.json)
+        for experiment in experiments
     ]
     if output.json:
         write_json([finding_dict(finding) for finding in findings])
@@ -166,20 +169,20 @@ def run_experiment(
     return result
 
 
-def show_finding(found: Finding, paths: list[Path], screen: Console) -> None:
+def show_finding(finding: Finding, paths: list[Path], screen: Console) -> None:
     """The claim, the checks and the verdict."""
-    experiment = found.experiment
+    experiment = finding.experiment
     screen.rule(Text(experiment.title.en, "bold"), align="left")
     screen.print(
         Text.assemble(
             experiment.claim.en, (f" ({experiment.source})", "dim"), f"\n{experiment.equation}\n"
         )
     )
-    for check in found.checks:
+    for check in finding.checks:
         screen.print(f"  {MARKS[check.holds]} {check.statement.en}: {check.measured}")
-    time = f"  {found.tier}, {found.seconds:.1f} core-seconds"
+    time = f"  {finding.tier}, {finding.seconds:.1f} core-seconds"
     screen.print(
-        Text.assemble("\n", (found.verdict, f"bold {STYLES[found.verdict]}"), (time, "dim"))
+        Text.assemble("\n", (finding.verdict, f"bold {STYLES[finding.verdict]}"), (time, "dim"))
     )
     for path in paths:
         screen.print(str(path), style="dim", soft_wrap=True)
@@ -198,24 +201,24 @@ def show_verdicts(findings: list[Finding], out: Path, screen: Console) -> None:
     screen.print(f"\nreport: sightline lab report{where} --seed {findings[0].seed}", soft_wrap=True)
 
 
-def finding_dict(found: Finding) -> dict[str, Any]:
-    """A finding as JSON has it."""
+def finding_dict(finding: Finding) -> dict[str, Any]:
+    """A finding as a JSON object."""
     checks = [
         {"says": check.statement.en, "holds": check.holds, "found": check.measured}
-        for check in found.checks
+        for check in finding.checks
     ]
     result = {
-        "experiment": found.experiment.name,
-        "tier": found.tier,
-        "seed": found.seed,
-        "verdict": found.verdict,
+        "experiment": finding.experiment.name,
+        "tier": finding.tier,
+        "seed": finding.seed,
+        "verdict": finding.verdict,
         "checks": checks,
     }
     return result | {
-        "core_seconds": found.seconds,
-        "complete": found.complete,
-        "versions": dict(found.versions),
-        "numbers": dict(found.numbers),
+        "core_seconds": finding.seconds,
+        "complete": finding.complete,
+        "versions": dict(finding.versions),
+        "numbers": dict(finding.numbers),
     }
 
 
@@ -262,7 +265,7 @@ def finished_findings(results: Path, seed: int | None) -> list[Finding]:
     from sightline.lab.results import seeds_in
 
     seeds = seeds_in(results) if seed is None else [seed]
-    findings = max((findings_of(results, one) for one in seeds), key=len, default=[])
+    findings = max((findings_of(results, seed) for seed in seeds), key=len, default=[])
     if not findings:
         others = [] if seed is None else seeds_in(results)
         seen = f"no finished experiment in {results}"
@@ -284,5 +287,5 @@ def findings_of(out: Path, seed: int) -> list[Finding]:
     findings: list[Finding] = []
     for experiment in EXPERIMENTS.values():
         tiers = [finding(experiment, out, tier=tier, seed=seed) for tier in reversed(TIERS)]
-        findings += [one for one in tiers if one is not None and one.complete][:1]
+        findings += [finding for finding in tiers if finding is not None and finding.complete][:1]
     return findings

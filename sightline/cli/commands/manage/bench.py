@@ -37,7 +37,7 @@ def bench(
     large: bool = False,
     install: bool = False,
 ) -> None:
-    """Benchmark against llama.cpp, CTranslate2 and others, in turns, as ratios with their ranges.
+    """Benchmark against llama.cpp, CTranslate2 and others, alternating, as ratios with ranges.
 
     Needs a checkout of the repository.
 

@@ -65,7 +65,7 @@ def check(
 
 
 def law_dict(result: LawResult) -> dict[str, Any]:
-    """A law as JSON has it."""
+    """A law as a JSON object."""
     names = ("law", "difference", "allowed", "holds", "note")
     return {name: getattr(result, name) for name in names}
 

@@ -85,7 +85,7 @@ def packed_weights() -> str:
     try:
         folder = directories.packed()
     except CheckpointError as error:
-        return f"not kept: {error.seen}"
+        return f"not cached: {error.seen}"
     count, size = store.size(folder)
     amount = f"{size / 1e6:,.0f} MB in {counted(count, 'file')}" if count else "none yet"
     return f"{amount}, in {folder} (the folder may be deleted)"

@@ -105,7 +105,7 @@ def remove(name: HubOrName, /, *, yes: bool = False) -> None:
     """
     if "/" in name:
         raise CheckpointError(
-            f"{name[:100]} lies in the cache of the hub",
+            f"{name[:100]} is in the Hugging Face cache",
             fix=f"hf cache rm model/{name.partition('@')[0][:100]}",
         )
     place = fetch.folder(name)
@@ -135,7 +135,7 @@ def confirm(question: str) -> bool:
 
 
 def entry_dict(entry: CatalogueEntry) -> dict[str, Any]:
-    """One model as JSON has it."""
+    """One model as a JSON object."""
     here = fetch.on_disk(entry.name)
     return {
         "name": entry.name,

@@ -184,7 +184,7 @@ def measure_quality(
 
 
 def quality_dict(loaded: Model, name: str, qualities: Sequence[Quality]) -> dict[str, Any]:
-    """The report as JSON has it."""
+    """The report as a JSON object."""
     from sightline.engine.quality import packed_bytes
 
     float32 = {

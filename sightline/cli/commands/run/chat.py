@@ -113,7 +113,7 @@ def answer_once(conversation: Conversation, message: str, *, json: bool) -> None
 
 
 def answer_dict(conversation: Conversation, generation: Generation) -> dict[str, Any]:
-    """An answer as JSON has it."""
+    """An answer as a JSON object."""
     figures = conversation.figures
     rates = {"tokens_per_second": figures.tokens_per_second, "fullness": figures.fullness}
     return {

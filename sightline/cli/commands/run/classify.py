@@ -42,25 +42,25 @@ def classify(
         Write JSON: each text with its label and the probability of every label, or with its
         labelled tokens, and the runner.
     """
-    wanted = read_texts(texts, input.file, command="classify")
+    inputs = read_texts(texts, input.file, command="classify")
     loaded = running.load(model)
     started = time.perf_counter()
     with warnings_as_notes():
-        results = loaded.classify(wanted)
+        results = loaded.classify(inputs)
     seconds = time.perf_counter() - started
-    pairs = list(zip(wanted, results, strict=True))
+    pairs = list(zip(inputs, results, strict=True))
     if output.json:
         runner = loaded.runner.name
         write_json([{**classification_dict(*pair), "runner": runner} for pair in pairs])
     else:
-        alone = len(wanted) == 1
+        alone = len(inputs) == 1
         lines = [line for pair in pairs for line in classification_lines(*pair, alone=alone)]
         show_lines(lambda width: lines)
-    report_speed(len(wanted), seconds)
+    report_speed(len(inputs), seconds)
 
 
 def classification_dict(text: str, result: Classification) -> dict[str, Any]:
-    """A result as JSON has it: one label per text, or one per token."""
+    """A result as a JSON object: one label per text, or one per token."""
     if result.label is None:
         return {"text": text, "tokens": [asdict(token) for token in result.tokens]}
     return {
@@ -72,7 +72,7 @@ def classification_dict(text: str, result: Classification) -> dict[str, Any]:
 
 
 def classification_lines(text: str, result: Classification, *, alone: bool) -> list[StyledText]:
-    """The text, then its labels with bars, or its tokens; one text alone is not repeated."""
+    """The text, then its labels with bars, or its tokens; a single text is not repeated."""
     lines = [] if alone else [StyledText(" ".join(text.split()), "bold")]
     if result.label is None:
         return [*lines, *token_lines(result)]

@@ -67,15 +67,15 @@ def embed(
     output.json
         Write JSON: each text with its vector, and the runner.
     """
-    wanted = read_texts(texts, input.file, command="embed")
+    inputs = read_texts(texts, input.file, command="embed")
     check_out(output.out)
     loaded = running.load(model)
     started = time.perf_counter()
-    with warnings_as_notes(), texts_bar(len(wanted)) as advance:
-        vectors = loaded.embed(wanted, progress=advance).float()
+    with warnings_as_notes(), texts_bar(len(inputs)) as advance:
+        vectors = loaded.embed(inputs, progress=advance).float()
     seconds = time.perf_counter() - started
-    write_vectors(wanted, vectors, output, runner=loaded.runner.name)
-    report_speed(len(wanted), seconds)
+    write_vectors(inputs, vectors, output, runner=loaded.runner.name)
+    report_speed(len(inputs), seconds)
 
 
 def check_out(out: Path | None) -> None:

@@ -82,5 +82,8 @@ def filling_lines(fillings: list[Filling]) -> list[StyledText]:
     for number, filling in enumerate(fillings, start=1):
         position = f"mask {number}, characters {filling.start} to {filling.end}"
         lines.append(StyledText(position if len(fillings) > 1 else "", "dim"))
-        lines += [probability_line(repr(one.text), one.probability) for one in filling.candidates]
+        lines += [
+            probability_line(repr(candidate.text), candidate.probability)
+            for candidate in filling.candidates
+        ]
     return lines

@@ -46,14 +46,14 @@ class PromptOptions(InputOptions):
     """Where the prompt comes from, and what happens to one that is too long."""
 
     truncate: Literal["left"] | None = None
-    """left: drop the beginning of a prompt that is longer than the context, instead of refusing
+    """left: drop the start of a prompt that is longer than the context, instead of refusing
     it."""
 
 
 @Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
 class GenerateOutputOptions(OutputOptions):
-    """The text alone, with its alternatives, or as JSON."""
+    """Only the text, the text with its alternatives, or JSON."""
 
     show: Literal["alternatives"] | None = None
     """alternatives: list the five most likely tokens at each step below the text, and colour the
@@ -110,8 +110,8 @@ def generate(
 def note_ignored(model: Model, ids: list[int], options: Options, truncations: list[str]) -> None:
     """Notes on a prompt that was cut, and on options that greedy decoding ignores."""
     request = model.request(ids, options)
-    kept = request.prompt if request.source is None else request.source
-    cut = len(ids) - len(kept)
+    prompt = request.prompt if request.source is None else request.source
+    cut = len(ids) - len(prompt)
     if cut > 0:
         note(f"the first {counted(cut, 'token')} of the prompt did not fit and were cut")
     if request.sampling.greedy and truncations:

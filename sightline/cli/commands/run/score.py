@@ -29,7 +29,7 @@ BAR_ABOVE = 4_000  # characters
 @Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
 class ScoreOutputOptions(OutputOptions):
-    """The figures alone, with the tokens, or as JSON."""
+    """Only the figures, the figures with the tokens, or JSON."""
 
     show: Literal["tokens"] | None = None
     """tokens: colour each token by its probability; without colours, one line per token."""
@@ -111,7 +111,7 @@ def show_tokens(out: Console, tokenizer: Tokenizer, text: str, result: Score) ->
 
 
 def score_dict(result: Score) -> dict[str, Any]:
-    """A score as JSON has it; infinity and NaN become null."""
+    """A score as a JSON object; infinity and NaN become null."""
     logprobs = [None if logprob is None else finite_or_none(logprob) for logprob in result.logprobs]
     return {
         "tokens": result.tokens,

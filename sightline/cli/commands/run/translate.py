@@ -37,7 +37,7 @@ MODEL_HELP = (
 @Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
 class TranslationOutputOptions(OutputOptions):
-    """The translation alone, with its alignment, or as JSON."""
+    """Only the translation, the translation with its alignment, or JSON."""
 
     alignment: bool = False
     """Show the cross-attention of each target token (rows) to the source tokens (columns)."""
@@ -109,7 +109,7 @@ def check_lengths(loaded: Model, tokenizer: Tokenizer, sentences: list[str]) -> 
 def translations(
     loaded: Model, sentences: list[str], beam: BeamTranslationOptions
 ) -> Iterator[Translation | None]:
-    """One translation after the other, None for an empty line of a file. Errors in a file name the
+    """One translation after another, None for an empty line of a file. Errors in a file name the
     line."""
     if loaded.tokenizer is None:
         raise InputError(
@@ -143,7 +143,7 @@ def translations(
 
 
 def show_translation(result: Translation | None, *, alignment: bool, width: int) -> None:
-    """The text, its alignment if wanted, and a note if it was cut; an empty line for None."""
+    """The text, optionally its alignment, and a note if it was cut; an empty line for None."""
     writer = TextWriter()
     writer.write("" if result is None else result.text)
     writer.end()
@@ -156,7 +156,7 @@ def show_translation(result: Translation | None, *, alignment: bool, width: int)
 
 
 def translation_dict(result: Translation, runner: str) -> dict[str, object]:
-    """A translation as JSON has it."""
+    """A translation as a JSON object."""
     return {
         "text": result.text,
         "tokens": result.tokens,

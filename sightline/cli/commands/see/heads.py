@@ -133,7 +133,7 @@ def find_relations(loaded: Model) -> Relations:
 
 
 def heads_dict(head_map: HeadMap, links: Relations | None) -> dict[str, Any]:
-    """The result as JSON has it."""
+    """The result as a JSON object."""
     values = head_map.to_dict()
     return values if links is None else {**values, "relations": links.to_dict()["relations"]}
 
@@ -152,7 +152,7 @@ def show_heads(out: Console, head_map: HeadMap, links: Relations | None) -> None
         out.print(*relation_lines(relation), sep="\n", soft_wrap=True)
     if links is not None and links.causal:
         out.print(
-            "\na causal model attends only backwards: the noun is asked for its adjective",
+            "\na causal model attends only backwards: attention from the noun to its adjective",
             style="dim",
         )
 

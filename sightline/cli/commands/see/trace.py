@@ -199,7 +199,7 @@ def check_choice(loaded: Model, view: str, drawing: ViewOptions, layers: list[in
         checked_index("head", drawing.head, config.block(layer or 0).attention.heads)
     if layers is None or layer is None:
         return
-    if layer not in {checked_index("layer", one, config.layers) for one in layers}:
+    if layer not in {checked_index("layer", number, config.layers) for number in layers}:
         raise InputError(
             f"--layer {drawing.layer}, which is not among --layers",
             expected="one of these",

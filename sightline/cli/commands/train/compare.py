@@ -119,17 +119,17 @@ def run_table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
     least = min((row["best"] for row in rows if row["best"] is not None), default=None)
     lines: list[tuple[str, ...]] = [HEADS]
-    for one in rows:
-        best = "–" if one["best"] is None else f"{one['best']:.4f} at {one['best_step']:,}"
-        star = " *" if len(rows) > 1 and one["best"] is not None and one["best"] == least else ""
-        size = "?" if one["parameters"] is None else f"{one['parameters']:,}"
+    for row in rows:
+        best = "–" if row["best"] is None else f"{row['best']:.4f} at {row['best_step']:,}"
+        star = " *" if len(rows) > 1 and row["best"] is not None and row["best"] == least else ""
+        size = "?" if row["parameters"] is None else f"{row['parameters']:,}"
         lines.append(
             (
-                escape_line(one["run"]),
-                escape_line(one["recipe"]),
+                escape_line(row["run"]),
+                escape_line(row["recipe"]),
                 size,
-                f"{one['steps']:,}",
-                clock(one["seconds"]),
+                f"{row['steps']:,}",
+                clock(row["seconds"]),
                 best + star,
             )
         )
@@ -144,7 +144,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def loss_curve(run: PastRun, kind: Loss, by: str) -> Curve:
-    """The losses of a run, thinned to about MOST_POINTS points; the last one is kept."""
+    """The losses of a run, thinned to about MOST_POINTS points, the last included."""
     losses = run.validation if kind == "validation" else run.smoothed
     every = max(1, len(losses) // MOST_POINTS)
     last = len(losses) - 1

@@ -224,8 +224,12 @@ def evaluate_pairs(
         "chrf": scores.chrf.score,
         "chrf_signature": scores.chrf.signature,
         "samples": [
-            {"source": one.source, "translation": one.hypothesis, "reference": one.reference}
-            for one in samples
+            {
+                "source": sample.source,
+                "translation": sample.hypothesis,
+                "reference": sample.reference,
+            }
+            for sample in samples
         ],
     }
     return Report(figures, lines, scores.done, len(rows), "sentences")

@@ -124,7 +124,7 @@ def open_tokenizer(model: str) -> Tokenizer:
 
 
 def token_rows(tokenizer: Tokenizer, text: str) -> list[dict[str, Any]]:
-    """The tokens as JSON has them; tokens that share a character all show that character."""
+    """The tokens as JSON objects; tokens that share a character all show that character."""
     ids = tokenizer.encode(text)
     spans = tokenizer.offsets(text)
     return [

@@ -32,7 +32,7 @@ def test_only_the_first_leads() -> None:
     assert [ProcessGroup(rank, 3).is_main for rank in range(3)] == [True, False, False]
 
 
-def test_the_objective_goes_to_the_crews_device() -> None:
+def test_the_objective_moves_to_the_device_of_the_group() -> None:
     module = nn.Linear(2, 3)
     assert SINGLE_PROCESS.wrap(module) is module
     with SINGLE_PROCESS.gradient_sync(module, last=False):

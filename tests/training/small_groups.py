@@ -86,7 +86,7 @@ def together(
     """What `work(group, *args)` gives in each process; an exception as its text; None from one that
     was killed, or is not needed."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.training.tiny_crews", "sightline.training.run"])
+    context.set_forkserver_preload(["tests.training.small_groups", "sightline.training.run"])
     port, started = free_port(), []
     for rank in range(world):
         here, there = context.Pipe(duplex=False)
