@@ -144,7 +144,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"sightline.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'sightline' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

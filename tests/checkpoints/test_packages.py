@@ -191,7 +191,7 @@ def test_two_at_once_fetch_once(place: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_control_c_of_a_real_process(place: Path) -> None:
     code = (
-        "import sys; from sightline.checkpoints import fetch, packages; from sightline.checkpoints.sources.catalogue import CATALOGUE;"
+        "import sys; from sightline.checkpoints.sources import fetch, packages;"
         'packages.pip = lambda package, into: ([sys.executable, \'-c\', \'open("part", "w").write("x"); import time; time.sleep(60)\'], {});'
         "fetch.get('mathformer-add')"
     )

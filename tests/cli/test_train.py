@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from sightline.cli.ui.signals import Stopping
 from sightline.cli.ui.training_view import LogView, clock
 from sightline.recipes import RECIPES
 from tests.cli import terminal
+from tests.cli.forked import Forked, wait
 
 TINY = [
     "vocab=400",
@@ -248,31 +248,30 @@ def child(arguments: list[str], **options: object) -> subprocess.Popen[bytes]:
     )  # type: ignore[call-overload]
 
 
-def wait_for_steps(process: subprocess.Popen[bytes], run: Path) -> None:
-    """Until the first steps are written."""
-    until = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < until:
-        if (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text().count("\n") > 4:
-            return
-        time.sleep(0.02)
+def has_steps(run: Path) -> bool:
+    """Whether the first ones are written."""
+    metrics = run / "metrics.jsonl"
+    return metrics.exists() and metrics.read_text().count("\n") > 4
 
 
-def interrupted(process: subprocess.Popen[bytes], run: Path, number: signal.Signals) -> str:
+def interrupted(arguments: list[str], run: Path, number: signal.Signals) -> str:
     """What is said last."""
-    wait_for_steps(process, run)
-    process.send_signal(number)
-    said = process.communicate(timeout=120)[1].decode()
+    process = Forked(arguments)
+    wait(lambda: process.poll() is not None or has_steps(run), 120)
+    if process.poll() is None:
+        os.kill(process.pid, number)
+    said = process.end()
     assert process.returncode == 128 + number, said
     assert "Traceback" not in said
     return said.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("as_users_run_it")
 def test_an_interrupted_and_resumed_run_is_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seldom = ("--set", "eval_every=50", "save_every=50")
-    process = child(line(tmp_path, *seldom, out="a", steps=100), stdout=subprocess.DEVNULL)
-    last = interrupted(process, tmp_path / "a", signal.SIGINT)
+    last = interrupted(line(tmp_path, *seldom, out="a", steps=100), tmp_path / "a", signal.SIGINT)
     assert last.startswith("stopped by Ctrl-C at step ")
     assert f"--out {tmp_path / 'a'}" in last
     stopped = last.split("step ")[1].split(";")[0]
@@ -287,11 +286,10 @@ def test_an_interrupted_and_resumed_run_is_the_same(
         assert all(torch.equal(a[key], b[key]) for key in a)
 
 
+@pytest.mark.usefixtures("as_users_run_it")
 def test_sigterm_saves(tmp_path: Path) -> None:
-    process = child(line(tmp_path, out="a", steps=3000), stdout=subprocess.DEVNULL)
-    assert interrupted(process, tmp_path / "a", signal.SIGTERM).startswith(
-        "stopped by SIGTERM at step "
-    )
+    last = interrupted(line(tmp_path, out="a", steps=3000), tmp_path / "a", signal.SIGTERM)
+    assert last.startswith("stopped by SIGTERM at step ")
     assert list((tmp_path / "a" / "checkpoints").glob("step-*"))
 
 
@@ -444,12 +442,9 @@ def test_a_tracker_that_is_not_installed(
 
 
 def test_the_list_on_a_narrow_terminal_keeps_settings_indented() -> None:
-    screen = terminal.Terminal("train", "list", COLUMNS="40")
-    try:
-        assert screen.end() == 0
-    finally:
-        screen.close()
-    lines = screen.screen.splitlines()
+    code, raw = terminal.run("train", "list", columns=40)
+    assert code == 0
+    lines = terminal.visible(raw).splitlines()
     assert max(map(cell_len, lines)) <= 40
     assert any(line.startswith("  steps=") for line in lines)
     assert [line for line in lines if re.match(r"\w+=", line)] == []

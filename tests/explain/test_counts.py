@@ -100,9 +100,20 @@ def paths(weight: Weight, config: sl.ModelConfig, stack: str, block: int | None)
     return [weight.path.format(n=n) for n in range(form.layers) if n % len(form.blocks) == block]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(configs())
 def test_any_legal_configuration_is_counted_exactly(config: sl.ModelConfig) -> None:
+    every_part_is_counted(config)
+
+
+@pytest.mark.long
+@settings(max_examples=300, deadline=None)
+@given(configs())
+def test_many_legal_configurations_are_counted_exactly(config: sl.ModelConfig) -> None:
+    every_part_is_counted(config)
+
+
+def every_part_is_counted(config: sl.ModelConfig) -> None:
     parts = count_parameters(config)
     assert sum(part.parameters for part in parts) == total_parameters(config) == numbers(config)
     assert all(part.each > 0 for part in parts)
