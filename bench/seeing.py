@@ -37,7 +37,7 @@ PLAIN = """
 kept = []
 def run():
     with torch.inference_mode():
-        kept.append(model.running(torch.tensor([ids])))
+        kept.append(model.transformer(torch.tensor([ids])))
 """
 TRACE = """
 kept = []

@@ -31,7 +31,7 @@ from sightline.core.cache.kv_cache import Cache
 from sightline.core.lazy import LazyTransformer
 from sightline.core.model import Transformer
 from sightline.core.packed_weights import can_pack
-from sightline.core.runner import PackedRunner, TorchRunner, in_eval_mode
+from sightline.core.runner import PackedRunner, TorchRunner
 from sightline.engine.cache import NativeCache
 from sightline.engine.encoder_runners import AnyNativeRunner, runner_for
 from sightline.engine.engine import NativeEngine
@@ -150,11 +150,6 @@ class Model:
         version = self._weights.version, self.precision
         self._native = version, NativeRunner(self._weights, engine)
         return self
-
-    @property
-    def running(self) -> Transformer:
-        """The transformer without dropout: itself, unless it is being trained."""
-        return in_eval_mode(self.transformer)
 
     @property
     def device(self) -> torch.device:

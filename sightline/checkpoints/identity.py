@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from sightline.checkpoints.source import Entry, Identity, Source
 from sightline.checkpoints.tables import Pairing, find_mismatch, ignored_names, pairings
 from sightline.config import ModelConfig
-from sightline.core.model import Transformer
+from sightline.core.model import without_weights
 from sightline.errors import CheckpointError, ConfigError, short_repr
 from sightline.families import FAMILIES, Family
 from sightline.families.schema.keys import Keys
@@ -217,11 +215,8 @@ def mismatches(source: Source, family: Family, head: str) -> tuple[int, int] | N
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The shapes of a model's parameters, without allocating any."""
-    with torch.device("meta"):
-        return {
-            name: tuple(parameter.shape)
-            for name, parameter in Transformer(config).named_parameters()
-        }
+    parameters = without_weights(config).named_parameters()
+    return {name: tuple(parameter.shape) for name, parameter in parameters}
 
 
 def pairing_table(

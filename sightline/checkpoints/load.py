@@ -18,7 +18,7 @@ from sightline.checkpoints.identity import (
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.tables import Pairing, check_claims, ignored_names
 from sightline.config import LanguageHead, ModelConfig
-from sightline.core.model import Transformer
+from sightline.core.model import Transformer, without_weights
 from sightline.errors import CheckpointError
 from sightline.families import Family
 
@@ -49,8 +49,7 @@ def load_weights(
     head = identity.head
     config = identity.config
     check_budget(source, config)
-    with torch.device("meta"):
-        transformer = Transformer(config)
+    transformer = without_weights(config)
     tensors = with_new_spellings(source, family)
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     table = pairing_table(family, head, config, shapes, tensors)

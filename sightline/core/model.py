@@ -8,10 +8,13 @@ encoder–decoder    source → encoder → memory;   tokens → decoder(memory)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from sightline.config import ModelConfig
 from sightline.core import check
@@ -268,3 +271,26 @@ def initialise_weights(model: Transformer) -> None:
 def build(config: ModelConfig) -> Transformer:
     """A Transformer of this configuration with freshly initialised weights."""
     return Transformer(config)
+
+
+def without_weights(config: ModelConfig) -> Transformer:
+    """A Transformer whose parameters have a shape and no memory: they are on the device `meta`."""
+    with torch.device("meta"), SkippedInitialisation():
+        return Transformer(config)
+
+
+class SkippedInitialisation(TorchFunctionMode):
+    """The functions of `torch.nn.init` do nothing. On `meta` there is nothing to fill, and torch
+    would import its compiler first, which takes longer than loading a small model."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        options = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return options["tensor"] if "tensor" in options else args[0]
+        return func(*args, **options)

@@ -174,11 +174,10 @@ def add(engine: Any, matrix: Packed) -> int:
 
 def interleaved(gate: Tensor, up: Tensor) -> Tensor:
     """Rows of gate and up in alternating tiles of eight, so that a pair of tiles has both."""
-    rows = gate.shape[0]
+    assert up.shape == gate.shape
+    parts = gate, up
     fill = -gate.shape[0] % TILE
-    both = [
-        torch.nn.functional.pad(part, (0, 0, 0, fill)).view(-1, TILE, part.shape[1])
-        for part in (gate, up)
-    ]
-    assert up.shape[0] == rows
-    return torch.stack(both, dim=1).flatten(0, 2)
+    if fill:  # padding by nothing would copy both
+        parts = tuple(torch.nn.functional.pad(part, (0, 0, 0, fill)) for part in parts)
+    tiles = [part.view(-1, TILE, part.shape[1]) for part in parts]
+    return torch.stack(tiles, dim=1).flatten(0, 2)

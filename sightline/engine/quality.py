@@ -25,6 +25,7 @@ from torch import Tensor
 from sightline.core.cache.kv_cache import Cache
 from sightline.core.model import Transformer
 from sightline.core.output import LanguageOutput
+from sightline.core.runner import in_eval_mode
 from sightline.engine.engine import NativeEngine, Rows, precision_of
 from sightline.engine.matrices import LINE, Precision, check_precision, rounded, sizes
 from sightline.engine.operations import Embed, Linear
@@ -46,7 +47,7 @@ class Measured(Protocol):
     """A `Model`, or anything that has these."""
 
     @property
-    def running(self) -> Transformer: ...
+    def transformer(self) -> Transformer: ...
     @property
     def tokenizer(self) -> Tokenizer | None: ...
 
@@ -121,7 +122,7 @@ def reports(
     """The same as an iterator, one precision at a time as it is measured."""
     requested: list[Precision] = [check_precision(name) for name in precisions]
     tell = progress or nothing
-    transformer = checked(model.running)
+    transformer = checked(in_eval_mode(model.transformer))
     windows, coming = windows_of(transformer, ids_of(model, text), limit=limit)
     truth = truth_of(transformer, windows, coming, tell)
     for precision in requested:

@@ -12,7 +12,7 @@ from sightline.engine.runner import NativeRunner
 from sightline.errors import InputError, short_repr
 from sightline.generation.decode import check_ids
 from sightline.lens.trace.native import native_trace
-from sightline.lens.trace.subject import Subject
+from sightline.lens.trace.subject import Subject, eval_transformer
 from sightline.lens.trace.trace import Trace, trace_of
 from sightline.tasks.translate import start_of, translate
 from sightline.text.engines.marian import MarianEngine
@@ -33,7 +33,7 @@ def trace(
 ) -> Trace:
     """One recorded forward pass over a text. The decoder of an encoder–decoder begins with its
     start token, which is put before `text`. With `native`, the native engine runs the pass."""
-    config = (subject.running if native is None else native).config
+    config = (subject.transformer if native is None else native).config
     tokenizer = subject.tokenizer
     if config.encoder is None or config.decoder is None:
         if source is not None:
@@ -77,7 +77,12 @@ def translate_first(subject: Subject, defaults: Defaults, text: Text) -> tuple[l
             fix="trace(target, source=source)",
         )
     translation = translate(
-        subject.running, subject.tokenizer, defaults, text, beams=None, length_penalty=None
+        eval_transformer(subject),
+        subject.tokenizer,
+        defaults,
+        text,
+        beams=None,
+        length_penalty=None,
     )
     return translation.tokens[:-1], translation.text
 

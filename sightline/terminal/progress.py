@@ -1,9 +1,10 @@
 """Progress of downloads and preparation on stderr: a bar on a terminal, one line in a pipe. A
-caller can pass its own `Report` instead."""
+caller can pass its own `Report` instead. `waiting` shows a line while something takes long."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -88,3 +89,33 @@ class ProgressReport:
         """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
+
+
+@contextmanager
+def waiting(text: str, *, after: float = 0.3) -> Generator[None]:
+    """A line on stderr while something takes longer than `after` seconds; nothing in a pipe."""
+    from sightline.terminal.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    status = console.status(escape_line(text))
+    lock = threading.Lock()
+    is_done = False
+
+    def show() -> None:
+        with lock:
+            if not is_done:
+                status.start()
+
+    timer = threading.Timer(after, show)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            is_done = True
+        timer.cancel()
+        status.stop()

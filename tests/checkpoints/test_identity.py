@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from tests.families.oracle import close, ours, reference, source_of, tokens, tra
 from tests.support.decoder_configs import GPT2, LLAMA
 from tests.support.encoder_configs import BERT, DISTIL, ROBERTA
 from tests.support.encoder_decoder_configs import BART, T5
+from tests.support.scored_folder import SIZE, saved
 
 
 def refusal(source: Source) -> str:
@@ -251,3 +255,14 @@ def test_save_writes_gguf_by_the_suffix_or_the_format(tmp_path) -> None:
     with pytest.raises(sl.InputError, match="exists"):
         model.save(tmp_path / "one.gguf")
     model.save(tmp_path / "one.gguf", overwrite=True)
+
+
+def test_loading_imports_no_compiler(tmp_path: Path) -> None:
+    """Torch imports it to fill random weights on the device `meta`: 1.5 seconds for nothing."""
+    folder = saved(tmp_path, sl.gpt(**SIZE))
+    code = (
+        "import sys, sightline as sl;"
+        f"sl.load({str(folder)!r}).generate([1, 2], max_tokens=2);"
+        "assert 'torch._dynamo' not in sys.modules and 'sympy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,7 +15,7 @@ from tests.support.tiny import ALL, inputs, make
 class Tiny:
     """A subject."""
 
-    running: sl.Transformer
+    transformer: sl.Transformer
     tokenizer: Tokenizer | None = None
     name: str = "tiny"
 

@@ -12,7 +12,7 @@ from tests.lens.asked import Tiny, ids_of, source_of, tiny
 
 
 def test_a_text_is_encoded_and_ids_stay() -> None:
-    subject = Tiny(tiny("rotary").running, Tokenizer.from_characters("abcdefgh"))
+    subject = Tiny(tiny("rotary").transformer, Tokenizer.from_characters("abcdefgh"))
     assert ids_for(subject, "bad") == subject.tokenizer.encode("bad", special=True)
     assert ids_for(subject, (3, 1)) == [3, 1]
 

@@ -17,7 +17,7 @@ from tests.support.tiny import ALL, LANGUAGE_MODELS, make
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_the_parts_add_up(name: str) -> None:
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
-    logits = subject.running(
+    logits = subject.transformer(
         torch.tensor([ids]), **{key: torch.tensor([value]) for key, value in source.items()}
     )[0].detach()
     own = attribution(subject, ids, **source, positions=None)
@@ -32,10 +32,10 @@ def test_the_parts_add_up(name: str) -> None:
         torch.testing.assert_close(
             two.cross_by_key.sum(-1), two.cross_heads[..., 0], atol=1e-6, rtol=0
         )
-    layers = subject.running.last_stack.config.layers
+    layers = subject.transformer.last_stack.config.layers
     assert own.heads.shape == (
         layers,
-        subject.running.last_stack.config.block(0).attention.heads,
+        subject.transformer.last_stack.config.block(0).attention.heads,
         len(ids),
     )
 
@@ -45,7 +45,7 @@ def test_a_head_is_worth_what_its_removal_takes_when_the_norm_is_held(name: str)
     """Brute force: the last layer's head is cut out of the stream, and the final norm applied with
     the scale it had."""
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
-    model, stack = subject.running, subject.running.last_stack.name
+    model, stack = subject.transformer, subject.transformer.last_stack.name
     found = attribution(subject, ids, **source, token=5)
     last = model.last_stack.config.layers - 1
     given = {key: torch.tensor([value]) for key, value in source.items()}

@@ -34,7 +34,7 @@ def changed(
     subject: Tiny, change: Callable[[sl.Transformer], object], name: str = "changed"
 ) -> Tiny:
     """A copy with other weights."""
-    twin = copy.deepcopy(subject.running)
+    twin = copy.deepcopy(subject.transformer)
     with torch.no_grad():
         change(twin)
     return Tiny(twin, subject.tokenizer, name)
@@ -216,7 +216,7 @@ def test_the_numbers_are_those_of_numpy() -> None:
     )
     assert change.norm_ratio == pytest.approx(lengths[1].sum() / lengths[0].sum(), rel=1e-6)
     name = "decoder.0.attention.query.weight"
-    weights = [dict(side.running.named_parameters())[name].detach().numpy() for side in (a, b)]
+    weights = [dict(side.transformer.named_parameters())[name].detach().numpy() for side in (a, b)]
     far = np.linalg.norm(weights[1] - weights[0]) / max(
         np.linalg.norm(weight) for weight in weights
     )

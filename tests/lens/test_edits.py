@@ -49,7 +49,7 @@ EACH = (
 class Tiny:
     """A model without tokenizer."""
 
-    running: sl.Transformer
+    transformer: sl.Transformer
     name: str = "tiny"
     tokenizer: Any = None
 
@@ -72,7 +72,7 @@ def plain(subject: Tiny, ids: list[int], source: list[int] | None) -> Tensor:
 def recorded(subject: Tiny, ids: list[int], source: list[int] | None, *names: str) -> sl.Recorder:
     recorder = sl.Recorder(names)
     with torch.inference_mode():
-        subject.running(
+        subject.transformer(
             torch.tensor([ids]),
             source=None if source is None else torch.tensor([source]),
             record=recorder,
@@ -86,13 +86,13 @@ def recorded(subject: Tiny, ids: list[int], source: list[int] | None, *names: st
 @pytest.mark.parametrize("name", EACH)
 def test_edits_that_change_nothing_change_no_bit(name: str) -> None:
     subject, ids, source = tiny(name)
-    stack, width = stack_of(name), subject.running.config.last.width
+    stack, width = stack_of(name), subject.transformer.config.last.width
     own = recorded(subject, ids, source, "residual", "heads", "query", "value", "feed_forward")
     whole = plain(subject, ids, source)
     with torch.no_grad():
         assert torch.equal(
             whole,
-            subject.running(
+            subject.transformer(
                 torch.tensor([ids]), source=None if source is None else torch.tensor([source])
             )[0],
         )
@@ -128,7 +128,7 @@ def test_ablating_a_head_is_zeroing_its_columns_of_the_output_projection(
 ) -> None:
     subject, ids, source = tiny(name)
     stack = stack_of(name)
-    without = copy.deepcopy(subject.running)
+    without = copy.deepcopy(subject.transformer)
     layer = getattr(without, stack)[1].attention
     columns = layer.output.weight.view(layer.width, layer.config.heads, -1)
     with torch.no_grad():
@@ -151,7 +151,7 @@ def test_ablating_a_head_is_zeroing_its_columns_of_the_output_projection(
 
 def test_ablating_a_cross_attention_head() -> None:
     subject, ids, source = tiny("transformer")
-    without = copy.deepcopy(subject.running)
+    without = copy.deepcopy(subject.transformer)
     with torch.no_grad():
         without.decoder[0].cross_attention.output.weight.view(24, 4, 6)[:, 3] = 0
     found = logits_with(subject, ids, ablate(0, 3, cross=True), source=source)
@@ -160,7 +160,7 @@ def test_ablating_a_cross_attention_head() -> None:
 
 def test_an_encoders_head_of_an_encoder_decoder_reaches_the_decoder() -> None:
     subject, ids, source = tiny("t5")
-    without = copy.deepcopy(subject.running)
+    without = copy.deepcopy(subject.transformer)
     with torch.no_grad():
         without.encoder[1].attention.output.weight.view(24, 4, 6)[:, 0] = 0
     found = logits_with(subject, ids, ablate(1, 0, stack="encoder"), source=source)
@@ -170,7 +170,7 @@ def test_an_encoders_head_of_an_encoder_decoder_reaches_the_decoder() -> None:
 @pytest.mark.parametrize("factor", [-1.0, 0.5, 3.0])
 def test_scaling_a_head_is_scaling_its_columns(factor: float) -> None:
     subject, ids, _ = tiny("grouped")
-    scaled = copy.deepcopy(subject.running)
+    scaled = copy.deepcopy(subject.transformer)
     with torch.no_grad():
         scaled.decoder[0].attention.output.weight.view(24, 4, 6)[:, 2] *= factor
     assert (
@@ -183,7 +183,7 @@ def test_scaling_a_head_is_scaling_its_columns(factor: float) -> None:
 def test_steering_is_adding_a_bias_where_the_layer_before_writes(name: str) -> None:
     subject, ids, source = tiny(name)
     vector = torch.randn(24)
-    biased = copy.deepcopy(subject.running)
+    biased = copy.deepcopy(subject.transformer)
     with torch.no_grad():
         biased.decoder[0].feed_forward.down.bias += 1.5 * vector
     found = logits_with(subject, ids, steer(1, vector, scale=1.5), source=source)
@@ -255,7 +255,7 @@ def test_a_masked_cell_is_a_score_of_minus_infinity(name: str) -> None:
         edits=mask_cell(0, 2, 8, 3, stack=stack) | mask_cell(0, 2, -3, 5, stack=stack),
     )
     with torch.inference_mode():
-        subject.running(
+        subject.transformer(
             torch.tensor([ids]),
             source=None if source is None else torch.tensor([source]),
             record=edited,
@@ -276,7 +276,7 @@ def test_a_masked_cell_is_a_score_of_minus_infinity(name: str) -> None:
 def test_a_row_with_nothing_left_to_see_is_zeros() -> None:
     subject, ids, _ = tiny("rotary")
     edited = sl.Recorder({"weights"}, edits=mask_cell(1, 0, 0, 0))
-    subject.running(torch.tensor([ids]), record=edited)
+    subject.transformer(torch.tensor([ids]), record=edited)
     assert bool((edited["decoder", 1, "weights"][0, 0, 0] == 0).all())
 
 
@@ -291,10 +291,10 @@ def test_cross_attention_can_be_blinded_to_a_source_token() -> None:
     padding = torch.zeros_like(expected, dtype=torch.bool)
     padding[0, 6] = True
     seen = sl.Recorder({"output"})
-    subject.running(torch.tensor([ids]), source=expected, record=seen)
+    subject.transformer(torch.tensor([ids]), source=expected, record=seen)
     memory = seen["encoder", None, "output"]
     hidden = sl.Recorder(edits={("encoder", None, "output"): lambda _: memory})
-    blind = subject.running(
+    blind = subject.transformer(
         torch.tensor([ids]), source=expected, source_padding=padding, record=hidden
     )[0]
     assert distance(blind, logits_with(subject, ids, edits, source=source)) < 1e-5

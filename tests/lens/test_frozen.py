@@ -41,7 +41,7 @@ def test_a_direction_read_before_the_norm_is_that_read_after(form: object) -> No
 
 @pytest.mark.parametrize("name", ["swiglu", "logit-cap", "ngpt", "bert", "t5", "free-output"])
 def test_the_head_likewise(name: str) -> None:
-    model = tiny(name).running
+    model = tiny(name).transformer
     hidden, tokens = torch.randn(4, 24), torch.tensor([3, 0, 28, 3])
     with torch.no_grad():
         pulled = through_head(model, hidden, tokens)
@@ -55,7 +55,7 @@ def test_the_head_likewise(name: str) -> None:
     "name", ["layer-pre", "layer-post", "parallel", "rms-sandwich", "ngpt", "bert"]
 )
 def test_streams_are_what_the_next_block_reads(name: str) -> None:
-    model, seen = tiny(name).running, sl.Recorder({"residual", "attention", "feed_forward"})
+    model, seen = tiny(name).transformer, sl.Recorder({"residual", "attention", "feed_forward"})
     model(torch.tensor([ids_of(name)]), record=seen)
     stack = model.last_stack
     streams = streams_of(stack[0], lambda what: seen[stack.name, 0, what])

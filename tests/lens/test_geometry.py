@@ -32,7 +32,7 @@ def traced(
     source = arguments["source"][0].tolist() if "source" in arguments else None
     model = make(config) if model is None else model
     return trace_of(
-        SimpleNamespace(running=model, tokenizer=None, name="tiny"),
+        SimpleNamespace(transformer=model, tokenizer=None, name="tiny"),
         ids or arguments["tokens"][0].tolist(),
         source=source,
     )

@@ -193,7 +193,9 @@ def test_mistakes_say_the_fix(decoder: HeadMap) -> None:
     with pytest.raises(InputError, match=r"a part of the model.*Fix: model\.trace\(text\)"):
         heads_of(two, two.trace(TEXT, layers=[1]))
     both = p.planted(sl.encoder_decoder, [p.diffuse()], cross=[[p.diffuse()]])
-    subject = type("Bare", (), {"running": both.running, "tokenizer": both.tokenizer, "name": ""})()
+    subject = type(
+        "Bare", (), {"transformer": both.transformer, "tokenizer": both.tokenizer, "name": ""}
+    )()
     with pytest.raises(InputError, match=r"Fix: heads_of\(model, model\.trace\(text\)\)"):
         heads_of(subject, TEXT[:30])
 

@@ -23,8 +23,8 @@ SOME = ["layer-pre", "rms-post", "parallel", "ngpt", "logit-cap", "bert", "trans
 def test_the_last_row_is_the_model(name: str) -> None:
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
     trace = trace_of(subject, ids, **source, what=("residual", "output"))
-    layers = subject.running.last_stack.config.layers
-    assert distance(trace.logits, logits_of_row(subject.running, trace, layers)) < 1e-5
+    layers = subject.transformer.last_stack.config.layers
+    assert distance(trace.logits, logits_of_row(subject.transformer, trace, layers)) < 1e-5
     lens = logit_lens(subject, ids, **source, top_k=3)
     probabilities = trace.logits.softmax(-1)
     torch.testing.assert_close(
@@ -50,7 +50,7 @@ def test_each_row_is_the_formula_by_hand() -> None:
     subject, ids = tiny("free-output"), ids_of("free-output")
     seen = sl.Recorder({"residual"})
     final = (
-        subject.running(torch.tensor([ids]), record=seen)[0]
+        subject.transformer(torch.tensor([ids]), record=seen)[0]
         .softmax(-1)
         .detach()
         .numpy()
@@ -58,7 +58,9 @@ def test_each_row_is_the_formula_by_hand() -> None:
     )
     lens = logit_lens(subject, ids, token=4)
     for layer in range(2):
-        p = numpy_rms_lens(subject.running, seen["decoder", layer, "residual"][0].detach().numpy())
+        p = numpy_rms_lens(
+            subject.transformer, seen["decoder", layer, "residual"][0].detach().numpy()
+        )
         np.testing.assert_allclose(lens.probability[layer].numpy(), p[:, 4], atol=1e-6)
         np.testing.assert_allclose(
             lens.divergence[layer].numpy(), (final * np.log(final / p)).sum(-1), atol=1e-5

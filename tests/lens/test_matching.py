@@ -78,14 +78,14 @@ def test_models_of_other_shapes_are_matched_over_all_layers() -> None:
         torch.no_grad()
     ):  # the first layer adds nothing, and the second is the other model's only one
         for part in (
-            large.running.decoder[0].attention.output,
-            large.running.decoder[0].feed_forward.down,
+            large.transformer.decoder[0].attention.output,
+            large.transformer.decoder[0].feed_forward.down,
         ):
             part.weight.zero_()
             part.bias.zero_()
-        small.running.decoder[0].load_state_dict(large.running.decoder[1].state_dict())
-        small.running.decoder.embedding.load_state_dict(
-            large.running.decoder.embedding.state_dict()
+        small.transformer.decoder[0].load_state_dict(large.transformer.decoder[1].state_dict())
+        small.transformer.decoder.embedding.load_state_dict(
+            large.transformer.decoder.embedding.state_dict()
         )
     (group,) = pairs_of(large, small)
     what = ("query", "key", "heads")

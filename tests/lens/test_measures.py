@@ -109,12 +109,12 @@ def test_norms_of_the_stream(name: str) -> None:
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
     found = norm_growth(subject, ids, **source)
     seen = sl.Recorder({"residual", "feed_forward", "output"})
-    subject.running(
+    subject.transformer(
         torch.tensor([ids]),
         **{key: torch.tensor([value]) for key, value in source.items()},
         record=seen,
     )
-    stack = subject.running.last_stack
+    stack = subject.transformer.last_stack
     for layer in range(2):
         torch.testing.assert_close(
             found.stream[layer], seen[stack.name, layer, "residual"][0].norm(dim=-1).detach()

@@ -26,7 +26,7 @@ LETTERS = Tokenizer.from_characters(
 
 @dataclass
 class Tiny:
-    running: sl.Transformer
+    transformer: sl.Transformer
     tokenizer: Any = None
     name: str = "tiny"
 
@@ -77,7 +77,7 @@ def test_a_word_must_be_one_token(subject: Tiny) -> None:
 
 def test_a_model_must_have_words(subject: Tiny) -> None:
     with pytest.raises(sl.InputError, match="without tokenizer; expected a token id"):
-        probability(Tiny(subject.running), "a")
+        probability(Tiny(subject.transformer), "a")
     for name in ("bert-pooled", "bert-hidden", "classifier"):
         with pytest.raises(sl.InputError, match=r"no logits over a vocabulary.*metric=lambda"):
             probability(Tiny(make(ALL[name]), LETTERS), "a")

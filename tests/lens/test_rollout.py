@@ -130,7 +130,7 @@ def test_value_weighted_is_the_length_of_each_vector(name: str) -> None:
     subject, trace = tiny(name), traced(name)
     crossed = name == "transformer"
     look = trace.look(1, cross=crossed)
-    block = subject.running.last_stack[1]
+    block = subject.transformer.last_stack[1]
     module = block.cross_attention if crossed else block.attention
     weights, value = look.weights().numpy(), look.value[0].numpy()
     heads, queries, keys = weights.shape

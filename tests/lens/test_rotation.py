@@ -23,7 +23,7 @@ def traced(name: str) -> Trace:
     arguments = inputs(ALL[name], batch=1)
     source = arguments["source"][0].tolist() if "source" in arguments else None
     return trace_of(
-        SimpleNamespace(running=make(ALL[name]), tokenizer=None, name="tiny"),
+        SimpleNamespace(transformer=make(ALL[name]), tokenizer=None, name="tiny"),
         arguments["tokens"][0].tolist(),
         source=source,
     )
@@ -213,7 +213,9 @@ def test_bad_places_list_the_valid_ones() -> None:
 
 
 def test_one_token_has_nothing_to_share() -> None:
-    trace = trace_of(SimpleNamespace(running=make(ALL["rotary"]), tokenizer=None, name="tiny"), [3])
+    trace = trace_of(
+        SimpleNamespace(transformer=make(ALL["rotary"]), tokenizer=None, name="tiny"), [3]
+    )
     parts = rotation_of(trace, 0, 0)
     assert bool(parts.shares.isnan().all())
     assert float(parts.scores()[0, 0]) == pytest.approx(float(trace.scores(0, 0)[0, 0]), abs=1e-5)

@@ -39,7 +39,7 @@ def answer_with(
     """The logit with these embeddings, in float64."""
     record = sl.Recorder(edits={(stack, None, "embedding"): lambda _: x[None]})
     given = {key: torch.tensor([value]) for key, value in source.items()}
-    out = subject.running(torch.tensor([ids]), **given, record=record)[0]
+    out = subject.transformer(torch.tensor([ids]), **given, record=record)[0]
     return out[token] if out.dim() == 1 else out[position, token]
 
 
@@ -47,14 +47,14 @@ def doubled(name: str) -> tuple[Tiny, list[int], torch.Tensor]:
     subject, ids = Tiny(make(ALL[name]).double()), ids_of(name, 4)
     seen = sl.Recorder({"embedding"})
     given = {key: torch.tensor([value]) for key, value in source_of(name).items()}
-    subject.running(torch.tensor([ids]), **given, record=seen)
-    return subject, ids, seen[subject.running.last_stack.name, None, "embedding"][0].detach()
+    subject.transformer(torch.tensor([ids]), **given, record=seen)
+    return subject, ids, seen[subject.transformer.last_stack.name, None, "embedding"][0].detach()
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_gradient_times_input_is_the_slope_along_each_token(name: str) -> None:
     subject, ids, x = doubled(name)
-    source, stack = source_of(name), subject.running.last_stack.name
+    source, stack = source_of(name), subject.transformer.last_stack.name
     found = gradient_input(subject, ids, **source, token=2, position=-1)
     step = 1e-5
     for t in range(len(ids)):
@@ -72,11 +72,11 @@ def test_gradient_times_input_is_the_slope_along_each_token(name: str) -> None:
 @pytest.mark.parametrize("name", ["layer-pre", "bert", "layer-post"])
 def test_integrated_gradients_are_the_long_even_sum(name: str) -> None:
     subject, ids, x = doubled(name)
-    stack, steps = subject.running.last_stack.name, 1000
+    stack, steps = subject.transformer.last_stack.name, 1000
     points = (torch.arange(steps)[:, None, None] + 0.5) / steps * x
     points.requires_grad_()
     record = sl.Recorder(edits={(stack, None, "embedding"): lambda _: points})
-    answers = subject.running(torch.tensor([ids]).expand(steps, -1), record=record)[:, 1, 5]
+    answers = subject.transformer(torch.tensor([ids]).expand(steps, -1), record=record)[:, 1, 5]
     total = torch.autograd.grad(answers.sum(), points)[0].mean(0)
     found = integrated_gradients(subject, ids, token=5, position=1, tolerance=1e-4)
     torch.testing.assert_close(found.scores, (total * x).sum(-1), atol=1e-4, rtol=0)
@@ -129,7 +129,7 @@ def test_nothing_is_left_behind() -> None:
         found = integrated_gradients(subject, ids)
     assert all(
         parameter.grad is None and parameter.requires_grad
-        for parameter in subject.running.parameters()
+        for parameter in subject.transformer.parameters()
     )
     assert not found.scores.requires_grad
     assert torch.equal(before, trace_of(subject, ids).logits)

@@ -31,7 +31,7 @@ def traced(config: sl.ModelConfig) -> Trace:
     arguments = inputs(config, batch=1)
     source = arguments["source"][0].tolist() if "source" in arguments else None
     return trace_of(
-        SimpleNamespace(running=make(config), tokenizer=None, name="tiny"),
+        SimpleNamespace(transformer=make(config), tokenizer=None, name="tiny"),
         arguments["tokens"][0].tolist(),
         source=source,
     )
@@ -221,7 +221,7 @@ def test_under_a_causal_mask_a_row_does_not_depend_on_what_comes_after() -> None
     trace = traced(ALL["rotary"])
     ids = [token.id for token in trace.tokens]
     prefix = trace_of(
-        SimpleNamespace(running=make(ALL["rotary"]), tokenizer=None, name="tiny"), ids[:6]
+        SimpleNamespace(transformer=make(ALL["rotary"]), tokenizer=None, name="tiny"), ids[:6]
     )
     for site in trace.looks:
         for long, short in zip(

@@ -25,7 +25,7 @@ SOURCES = [4, 7, 12, 19, 2], [4, 7, 25, 19, 2]
 
 @dataclass
 class Tiny:
-    running: sl.Transformer
+    transformer: sl.Transformer
     tokenizer: Any = None
     name: str = "tiny"
 

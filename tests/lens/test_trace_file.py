@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 import struct
 from collections.abc import Callable, Iterator
@@ -62,6 +63,26 @@ def test_saved_and_opened_is_the_same_bit_for_bit(name: str, tmp_path: Path) -> 
     assert found.kept
     equal(found, sl.Trace.open(found.save(tmp_path / "seen.trace")))
     assert [file.name for file in tmp_path.iterdir()] == ["seen.trace"]
+
+
+def test_the_saved_file_is_the_one_that_is_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's `save_file` renames a file of its own over ours, with mode 600."""
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    file = trace("rotary").save(tmp_path / "t.safetensors")
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert file.stat().st_ino in synced
+    assert file.stat().st_mode == plain.stat().st_mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plain", "t.safetensors"]
 
 
 def test_texts_of_every_kind_and_a_second_time_in_the_same_place(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ DECODERS = ["swiglu", "layer-post", "parallel", "ngpt", "window-alternating", "q
 class Held:
     """A transformer where a model is asked for."""
 
-    running: Transformer
+    transformer: Transformer
     tokenizer: Any = None
     name: str = "tiny"
 

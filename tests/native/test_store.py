@@ -274,7 +274,7 @@ def test_every_way_to_ask_wakes_it(folder) -> None:
             p.numel() for part in model.transformer.children() for p in part.parameters()
         ),
         lambda model: sum(p.numel() for p in model.transformer.train().parameters()),
-        lambda model: sum(p.numel() for p in model.running.parameters()),
+        lambda model: sum(p.numel() for p in model.transformer.parameters()),
     )
     assert all(way(loaded(folder)) == wanted for way in ways)
     model = loaded(folder)

@@ -12,6 +12,6 @@ IDS, OTHER, SOURCE = [5, 9, 14, 3, 22, 8, 17], [1, 1, 2, 28, 6, 13], [4, 7, 12, 
 
 @dataclass
 class Tiny:
-    running: sl.Transformer
+    transformer: sl.Transformer
     tokenizer: Any = None
     name: str = "tiny"

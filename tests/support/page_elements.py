@@ -33,7 +33,7 @@ class Tiny:
     name = "tiny"
 
     def __init__(self, config: sl.ModelConfig) -> None:
-        self.running = make(config)
+        self.transformer = make(config)
 
 
 def traced(config: sl.ModelConfig, time: int = 11) -> Trace:

@@ -29,6 +29,7 @@ from sightline.cli.ui.output import note
 from sightline.cli.ui.runs import PastRun, read_run
 from sightline.config import Classifier, LanguageHead
 from sightline.core.model import Transformer
+from sightline.core.runner import in_eval_mode
 from sightline.errors import InputError
 from sightline.model import Model
 from sightline.recipes import Recipe
@@ -152,7 +153,7 @@ def running_totals(
     loaded: Model, batches: Sequence[Batch], tokenizer: Tokenizer | None
 ) -> Iterator[Totals]:
     """Running sums; with a tokenizer, the bytes of the targets' text too."""
-    transformer = loaded.running
+    transformer = in_eval_mode(loaded.transformer)
     totals = Totals()
     stream = None if tokenizer is None else TextStream(tokenizer)
     for batch in batches:

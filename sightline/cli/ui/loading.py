@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sightline.cli.ui.output import note
 from sightline.terminal.console import Console
+from sightline.terminal.progress import waiting
 
 if TYPE_CHECKING:
     from sightline.checkpoints.engine_choice import Engine
@@ -50,8 +51,8 @@ def load_shown(
             progress=lambda name, numbers: bar.advance(task, numbers),
             name=display_name(reference),
         )
-        if model.precision is not None:
-            bar.update(task, description="packing", completed=total)
+    if model.precision is not None:
+        with waiting("packing weights for the native engine"):
             _ = model.runner  # packs the weights, if that is still to be done
     for text in model.notes:
         note(text, style="yellow" if text.startswith("warning") else "dim")

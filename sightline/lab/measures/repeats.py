@@ -66,7 +66,7 @@ def repeating_rows(count: int, random: Generator, *, period: int | None = None) 
 class ProbedModel:
     """A model without a tokenizer, in the form that the lens expects."""
 
-    running: Transformer
+    transformer: Transformer
     tokenizer: Tokenizer | None = None
     name: str = "learner"
 

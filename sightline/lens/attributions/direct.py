@@ -37,7 +37,7 @@ from sightline.lens.attributions.frozen import (
 from sightline.lens.attributions.logit_lens import vocabulary_size
 from sightline.lens.trace.layer import Rows, checked_index, checked_rows
 from sightline.lens.trace.prompt import Text, trace_prompt
-from sightline.lens.trace.subject import Subject, Token, read_tokens
+from sightline.lens.trace.subject import Subject, Token, eval_transformer, read_tokens
 from sightline.lens.trace.trace import Trace
 
 WRITES = ("embedding", "residual", "heads", "attention", "feed_forward", "output")
@@ -164,7 +164,7 @@ def attribution(
     """Decompose the logit of `token` (by default the model's prediction), minus that of `against`,
     at the last position, at others or at all (`positions=None`). `by_key` splits each head further
     by the attended token, for a single position."""
-    transformer = subject.running
+    transformer = eval_transformer(subject)
     size = vocabulary_size(transformer)
     has_cross = transformer.last_stack.config.block(0).cross_attention is not None
     what = (

@@ -26,7 +26,7 @@ from sightline.core.norms import at_least_float32
 from sightline.errors import InputError
 from sightline.lens.trace.layer import Rows, checked_index, checked_rows
 from sightline.lens.trace.prompt import Text, trace_prompt
-from sightline.lens.trace.subject import Subject, Token, read_tokens
+from sightline.lens.trace.subject import Subject, Token, eval_transformer, read_tokens
 from sightline.lens.trace.trace import Trace
 
 Logits = Float[Tensor, "position vocab_size"]
@@ -120,7 +120,7 @@ def logit_lens(
 ) -> LogitLens:
     """The model's predictions after each layer, at all or some positions. With `token`, the rank
     and probability of that token are given instead of those of the model's prediction."""
-    transformer = subject.running
+    transformer = eval_transformer(subject)
     size = vocabulary_size(transformer)
     if not 1 <= top_k <= size:
         raise InputError(

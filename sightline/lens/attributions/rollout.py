@@ -305,7 +305,7 @@ def transformed_values(subject: Subject, look: Look) -> Float[Tensor, "heads key
     """v_j W_O of each head: the update that a query with weight 1 on token j would receive."""
     value = repeat_kv_heads(look.needed_value(), look.heads)[0].float()
     weight, _ = affine(
-        attention_at(subject.running, look.site).output, look.heads * value.shape[-1]
+        attention_at(subject.transformer, look.site).output, look.heads * value.shape[-1]
     )
     return value @ weight.detach().float().T.unflatten(0, (look.heads, -1))
 

@@ -27,7 +27,7 @@ from sightline.lens.attributions.integration import Embeddings, IntegrationPath
 from sightline.lens.attributions.logit_lens import vocabulary_size
 from sightline.lens.trace.layer import checked_index
 from sightline.lens.trace.prompt import Prompt, Text, ids_for, prompt_of
-from sightline.lens.trace.subject import Subject, Token, read_tokens
+from sightline.lens.trace.subject import Subject, Token, eval_transformer, read_tokens
 from sightline.lens.trace.trace import Trace
 from sightline.record import Place, Recorder
 
@@ -223,8 +223,8 @@ def target_for(
     subject: Subject, prompt: Prompt, token: int | None, position: int, of: Of
 ) -> SaliencyTarget:
     """The target, checked; the model's prediction where no token is given."""
-    transformer = subject.running
-    head = subject.running.config.head
+    transformer = eval_transformer(subject)
+    head = subject.transformer.config.head
     if of not in ("logit", "log-probability"):
         raise InputError(
             f"of is {short_repr(of)}", expected="logit or log-probability", fix='of="logit"'

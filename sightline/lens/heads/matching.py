@@ -236,7 +236,7 @@ def pairs_of(a: Subject, b: Subject) -> list[HeadPairs]:
         ]
     kinds = [{(stack, cross): None for stack, _, cross in side} for side in (a_heads, b_heads)]
     if not kinds[0].keys() & kinds[1].keys():
-        stacks = [" and ".join(x.running.config.stacks) for x in (a, b)]
+        stacks = [" and ".join(x.transformer.config.stacks) for x in (a, b)]
         names = f"{a.name}, which has {stacks[0]} only, and {b.name}, which has {stacks[1]} only"
         raise InputError(
             names,
@@ -253,8 +253,8 @@ def pairs_of(a: Subject, b: Subject) -> list[HeadPairs]:
 def heads_by_layer(subject: Subject) -> dict[Site, list[tuple[int, int]]]:
     """The heads of each attention layer, as (layer, head)."""
     heads: dict[Site, list[tuple[int, int]]] = {}
-    for site in sites_of(subject.running):
-        block = subject.running.config.stacks[site[0]].block(site[1])
+    for site in sites_of(subject.transformer):
+        block = subject.transformer.config.stacks[site[0]].block(site[1])
         form = block.cross_attention if site[2] else block.attention
         assert form is not None
         heads[site] = [(site[1], head) for head in range(form.heads)]

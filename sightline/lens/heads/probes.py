@@ -36,7 +36,7 @@ def probes_for(subject: Subject, *, seed: int = 0, start: int = 0) -> dict[str, 
     after `start` as target."""
     before, after = special_tokens_around(subject)
     vocabulary = usable_tokens(subject)
-    capacity = token_capacity(subject.running) - len(before) - len(after)
+    capacity = token_capacity(subject.transformer) - len(before) - len(after)
     longest = min(PERIODS["probe"], len(vocabulary), capacity // 2)
     if longest <= MIN_PERIOD:
         text = f"{len(vocabulary)} tokens that are text, and room for {capacity}"
@@ -51,7 +51,7 @@ def probes_for(subject: Subject, *, seed: int = 0, start: int = 0) -> dict[str, 
         size = max(MIN_PERIOD, longest * period // PERIODS["probe"])
         order = torch.randperm(len(vocabulary), generator=generator)[:size].tolist()
         twice = [vocabulary[place] for place in order] * 2
-        two_stacks = len(subject.running.config.stacks) == 2
+        two_stacks = len(subject.transformer.config.stacks) == 2
         wrapped = [*before, *twice, *after]
         probes[name] = Probe([start, *twice], size, wrapped) if two_stacks else Probe(wrapped, size)
     return probes
@@ -69,7 +69,7 @@ def special_tokens_around(subject: Subject) -> tuple[list[int], list[int]]:
 
 def usable_tokens(subject: Subject) -> list[int]:
     """Ids of ordinary text: neither special nor unknown, and within every stack's vocabulary."""
-    size = min(stack.embedding.vocab_size for stack in subject.running.config.stacks.values())
+    size = min(stack.embedding.vocab_size for stack in subject.transformer.config.stacks.values())
     tokenizer = subject.tokenizer
     if tokenizer is None:
         return list(range(size))

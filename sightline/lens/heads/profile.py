@@ -182,7 +182,7 @@ def heads_of(
     heads = list[HeadRole]()
     scores = list[Tensor]()
     confidences = list[Tensor]()
-    for site in sites_of(subject.running):
+    for site in sites_of(subject.transformer):
         scores_by_text = layer_scores(subject, traces, site)
         for head_index in range(next(iter(traces.values())).looks[site].heads):
             head, head_scores, head_confidences = classify_head(site, head_index, scores_by_text)
@@ -210,7 +210,7 @@ def evidence_traces(
 ) -> dict[str, Trace]:
     """The traces that are evidence: the text's and the probes'. Only the probes' if no text is
     given and the tokenizer cannot encode the built-in one."""
-    if not sites_of(subject.running):
+    if not sites_of(subject.transformer):
         raise InputError(
             "a model without attention",
             expected="at least one layer",
@@ -261,7 +261,7 @@ def trace_text(subject: Subject, text: str | Sequence[int] | Trace) -> Trace:
     check_text_length(len(ids), max_text_tokens(subject))
     if isinstance(subject, TracingSubject):
         return subject.trace(text)
-    if len(subject.running.config.stacks) == 2:
+    if len(subject.transformer.config.stacks) == 2:
         raise InputError(
             "only a text, for an encoder–decoder",
             expected="a trace of it",
@@ -274,7 +274,7 @@ def check_complete(subject: Subject, trace: Trace) -> Trace:
     """The trace, if it has every layer and every row and is not too long."""
     check_text_length(max(len(trace.tokens), len(trace.source or ())), MAX_TOKENS)
     if len(trace.rows) != len(trace.tokens) or any(
-        site not in trace.looks for site in sites_of(subject.running)
+        site not in trace.looks for site in sites_of(subject.transformer)
     ):
         raise InputError(
             "a trace of a part of the model or of the text",
@@ -287,7 +287,7 @@ def check_complete(subject: Subject, trace: Trace) -> Trace:
 def max_text_tokens(subject: Subject) -> int:
     """The tokens that fit into every stack, at most MAX_TOKENS."""
     return min(
-        MAX_TOKENS, *(stack.max_positions for stack in subject.running.config.stacks.values())
+        MAX_TOKENS, *(stack.max_positions for stack in subject.transformer.config.stacks.values())
     )
 
 

@@ -98,7 +98,7 @@ def redundancy_of(
         )
     trace = trace_text(subject, text)
     name = trace.stack_named(stack)
-    sites = [site for site in sites_of(subject.running) if (site[0], site[2]) == (name, cross)]
+    sites = [site for site in sites_of(subject.transformer) if (site[0], site[2]) == (name, cross)]
     if not sites:
         raise InputError(
             f"the {name} has no cross-attention",

@@ -156,7 +156,7 @@ def relations_of(
         )
     stack, sites = source_stack(subject)
     selected = sentences(language)
-    causal = subject.running.config.stacks[stack].causal
+    causal = subject.transformer.config.stacks[stack].causal
     tallies: dict[tuple[str, str], Tally] = {}
     for done, sentence in enumerate(selected):
         trace = trace_sentence(subject, sentence.text, stack)
@@ -182,22 +182,24 @@ def relations_of(
 
 def source_stack(subject: Subject) -> tuple[str, list[Site]]:
     """The stack that reads the sentence, and its self-attention layers."""
-    stack = next(iter(subject.running.config.stacks))
-    return stack, [site for site in sites_of(subject.running) if site[0] == stack and not site[2]]
+    stack = next(iter(subject.transformer.config.stacks))
+    return stack, [
+        site for site in sites_of(subject.transformer) if site[0] == stack and not site[2]
+    ]
 
 
 def trace_sentence(subject: Subject, text: str, stack: str) -> Trace:
     """The trace of one sentence; the decoder of an encoder–decoder gets its start token only."""
     assert subject.tokenizer is not None
     ids = subject.tokenizer.encode(text, special=True)
-    room = token_capacity(subject.running) + 1
+    room = token_capacity(subject.transformer) + 1
     if len(ids) > room:
         raise InputError(
             f"a sentence of {len(ids)} tokens for a model of {room}",
             expected="room for the built-in sentences",
             fix="take a larger model",
         )
-    if len(subject.running.config.stacks) == 2:
+    if len(subject.transformer.config.stacks) == 2:
         return trace_of(
             subject,
             [subject.tokenizer.bos or 0],

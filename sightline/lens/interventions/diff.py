@@ -275,7 +275,7 @@ def trace_for_diff(
     edited = Edits(edits or {}) | {
         place: keep(place) for place in edits or {} if place[2].endswith("weights")
     }
-    has_cross = any(cross for _, _, cross in sites_of(subject.running))
+    has_cross = any(cross for _, _, cross in sites_of(subject.transformer))
     names = [*STREAM, "heads", "cross_heads", "output"]
     what = ("query", "key", *(name for name in names if has_cross or not name.startswith("cross_")))
     return (
@@ -310,7 +310,7 @@ def prompts_for(
             fix="sources=[…]",
         )
     max_length = (
-        min(stack.max_positions for x in (a, b) for stack in x.running.config.stacks.values())
+        min(stack.max_positions for x in (a, b) for stack in x.transformer.config.stacks.values())
         if given_texts is None
         else None
     )
@@ -342,11 +342,13 @@ def prompts_for(
 def default_texts(a: Subject, b: Subject) -> tuple[list[Text], list[Text] | None]:
     """A few sentences, or random ids; an encoder–decoder gets the same text as source and
     target."""
-    config = a.running.config
+    config = a.transformer.config
     texts: list[Text] = list(TEXTS)
     if a.tokenizer is None or b.tokenizer is None:
         size = min(
-            stack.embedding.vocab_size for x in (a, b) for stack in x.running.config.stacks.values()
+            stack.embedding.vocab_size
+            for x in (a, b)
+            for stack in x.transformer.config.stacks.values()
         )
         texts = torch.randint(0, size, (3, 24), generator=torch.Generator().manual_seed(0)).tolist()
     if config.encoder is None or config.decoder is None:
@@ -362,13 +364,13 @@ def shared_places(a: Subject, b: Subject) -> list[Place]:
     """The places of activations that both models have, in the order of computation; none if their
     shapes differ."""
     shapes = [
-        {name: (stack.layers, stack.width) for name, stack in x.running.config.stacks.items()}
+        {name: (stack.layers, stack.width) for name, stack in x.transformer.config.stacks.items()}
         for x in (a, b)
     ]
     if shapes[0] != shapes[1]:
         return []
     places: list[Place] = []
-    for name, stack in a.running.config.stacks.items():
+    for name, stack in a.transformer.config.stacks.items():
         for layer in range(stack.layers):
             has_cross = stack.block(layer).cross_attention is not None
             places += [
@@ -411,7 +413,7 @@ def layer_changes(
 
 def share_vocabulary(a: Subject, b: Subject) -> bool:
     """Whether both have logits over vocabularies of the same size."""
-    configs = [x.running.config for x in (a, b)]
+    configs = [x.transformer.config for x in (a, b)]
     sizes = {config.last.embedding.vocab_size for config in configs}
     return (
         all(isinstance(config.head, (LanguageHead, MaskedHead)) for config in configs)
@@ -431,8 +433,8 @@ def prediction_divergence(
 def weight_distances(a: Subject, b: Subject) -> tuple[dict[str, float], tuple[str, ...]]:
     """The distance of each parameter that both have in the same shape; and the names of the
     others."""
-    a_weights = dict(a.running.named_parameters())
-    b_weights = dict(b.running.named_parameters())
+    a_weights = dict(a.transformer.named_parameters())
+    b_weights = dict(b.transformer.named_parameters())
     both = [
         name
         for name in a_weights

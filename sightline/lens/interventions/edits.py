@@ -21,7 +21,7 @@ from torch import Tensor
 from sightline.errors import InputError, RecordError, nearest, short_repr
 from sightline.lens.trace.layer import checked_index
 from sightline.lens.trace.prompt import Prompt, Text, prompt_of
-from sightline.lens.trace.subject import Subject
+from sightline.lens.trace.subject import Subject, eval_transformer
 from sightline.lens.trace.trace import Trace
 from sightline.record import QUANTITIES, Edit, Place, Recorder
 
@@ -318,7 +318,7 @@ def run_with_edits(
 ) -> Tensor:
     """The logits `[rows, time, vocab_size]` of a batch of equal rows, which the recorder's edits
     may change separately."""
-    transformer = subject.running
+    transformer = eval_transformer(subject)
     tokens = torch.tensor([prompt.ids] * rows, device=transformer.device)
     source = (
         None

@@ -62,7 +62,7 @@ def probability(subject: Subject, word: str | int, *, position: int = -1) -> Rea
 
 def one_token(subject: Subject, word: str | int) -> int:
     """The id of a word that is a single token, for a model with logits over a vocabulary."""
-    config = subject.running.config
+    config = subject.transformer.config
     tokenizer = subject.tokenizer
     if not isinstance(config.head, (LanguageHead, MaskedHead)):
         expected = "a language model, or a custom metric: a function of the model's output"

@@ -369,7 +369,7 @@ class SweepTarget:
 
 def sweep_target(subject: Subject, what: str, stack: str | None) -> SweepTarget:
     """The named stack (the last by default), if it has the quantity."""
-    stacks = subject.running.config.stacks
+    stacks = subject.transformer.config.stacks
     if what not in (*HEADS, *STREAM):
         raise InputError(
             f"what={short_repr(what)}",

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from sightline.config import ModelConfig
@@ -67,11 +67,9 @@ def save_trace(trace: Trace, file: Path) -> Path:
     try:
         text = json.dumps(data)
         with atomic_write(file) as part:
-            save_file(
-                contiguous,
-                part.name,
-                {"form": FORMAT, "trace": text, "sha256": trace_digest(FORMAT, text, contiguous)},
-            )
+            # not `save_file`: it renames a file of its own over ours, which is then not on disk yet
+            digest = trace_digest(FORMAT, text, contiguous)
+            part.write(save(contiguous, {"form": FORMAT, "trace": text, "sha256": digest}))
     except (OSError, SafetensorError) as error:
         raise InputError(
             f"{file} cannot be written: {_one_line(error)}",

@@ -187,7 +187,8 @@ def norm_growth(
             [trace.kept[name, layer, what].float().norm(dim=-1) for layer in range(layers)]
         )
 
-    module = subject.running.decoder if name == "decoder" else subject.running.encoder
+    transformer = subject.transformer
+    module = transformer.decoder if name == "decoder" else transformer.encoder
     assert module is not None
     block = module[layers - 1]
     with torch.no_grad():
@@ -210,7 +211,7 @@ def norm_growth(
 
 
 def _residual_steps(subject: Subject) -> tuple[str, ...]:
-    config = subject.running.config
+    config = subject.transformer.config
     has_cross = config.encoder is not None and config.decoder is not None
     return ("residual", "attention", "feed_forward", *(("cross_attention",) if has_cross else ()))
 

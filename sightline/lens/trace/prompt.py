@@ -40,7 +40,7 @@ def ids_for(subject: Subject, text_or_ids: Text) -> list[int]:
         ids = subject.tokenizer.encode(text_or_ids, special=True)
     else:
         ids = [int(id) for id in text_or_ids]
-    config = subject.running.config
+    config = subject.transformer.config
     size = max(stack.embedding.vocab_size for stack in config.stacks.values())
     if not ids:
         raise InputError(
@@ -59,7 +59,7 @@ def prompt_of(subject: Subject, text: Text | Trace, source: Text | None = None) 
     if isinstance(text, Trace):
         source_ids = None if text.source is None else [token.id for token in text.source]
         return Prompt([token.id for token in text.tokens], source_ids, text.text, text.source_text)
-    config = subject.running.config
+    config = subject.transformer.config
     two_stacks = config.encoder is not None and config.decoder is not None
     if two_stacks and (source is None or isinstance(text, str)):
         fix = "give model.trace(text, source=…) instead of the text"
@@ -108,7 +108,7 @@ def trace_attention(
 ) -> Trace:
     """A trace with every attention map: the given one, if it is complete."""
     if isinstance(text, Trace) and has_all_attention(
-        text, len(sites_of(subject.running)), value=value
+        text, len(sites_of(subject.transformer)), value=value
     ):
         return text
     return trace_prompt(

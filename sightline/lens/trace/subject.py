@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sightline.core.model import Transformer
+from sightline.core.runner import in_eval_mode
 from sightline.text.tokenizer import Tokenizer
 
 
@@ -15,11 +16,16 @@ class Subject(Protocol):
     """A `Model`, or anything with these attributes."""
 
     @property
-    def running(self) -> Transformer: ...
+    def transformer(self) -> Transformer: ...
     @property
     def tokenizer(self) -> Tokenizer | None: ...
     @property
     def name(self) -> str: ...
+
+
+def eval_transformer(subject: Subject) -> Transformer:
+    """What runs an analysis: the subject's transformer, without dropout."""
+    return in_eval_mode(subject.transformer)
 
 
 @dataclass(frozen=True, slots=True)

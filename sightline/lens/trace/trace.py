@@ -25,7 +25,7 @@ from sightline.core.model import Transformer
 from sightline.errors import InputError, RecordError, nearest, short_repr
 from sightline.lens.trace.layer import Look, Map, Rows, checked_index, look_at, sites_of
 from sightline.lens.trace.rebuild import LazyLayers, check_weights, recomputed_layers, weights_state
-from sightline.lens.trace.subject import Subject, Token, read_tokens
+from sightline.lens.trace.subject import Subject, Token, eval_transformer, read_tokens
 from sightline.record import ATTENTION, QUANTITIES, Edit, Place, Recorder, Site
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def trace_of(
 ) -> Trace:
     """Trace one pass of the model. `edits` change quantities during the pass (see
     `interventions.edits`)."""
-    transformer = subject.running
+    transformer = eval_transformer(subject)
     what = (what,) if isinstance(what, str) else tuple(what)
     layers = checked_layers(transformer.config, layers)
     kept = (

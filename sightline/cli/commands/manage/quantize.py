@@ -145,7 +145,8 @@ def show_sizes(loaded: Model, precisions: Sequence[Precision], *, json: bool) ->
     from sightline.terminal.progress import megabytes
 
     sizes = {
-        precision: packed_bytes(loaded.running, precision) for precision in ("float32", *precisions)
+        precision: packed_bytes(loaded.transformer, precision)
+        for precision in ("float32", *precisions)
     }
     if json:
         write_json({"model": loaded.name, "bytes": sizes})
@@ -188,7 +189,7 @@ def quality_dict(loaded: Model, name: str, qualities: Sequence[Quality]) -> dict
     from sightline.engine.quality import packed_bytes
 
     float32 = {
-        "bytes": packed_bytes(loaded.running, "float32"),
+        "bytes": packed_bytes(loaded.transformer, "float32"),
         "perplexity": qualities[0].float32_perplexity,
     }
     return {
