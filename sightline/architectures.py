@@ -390,6 +390,15 @@ def t5(
     return replace(model, encoder=encoder, decoder=decoder, head=LanguageHead(scale=width**-0.5))
 
 
+def gpt3(
+    *, width: int = 12288, layers: int = 96, heads: int = 96, head_dim: int = 128
+) -> ModelConfig:
+    """GPT-3 (Brown et al. 2020, table 2.1): GPT-2 with twice the context. Every layer attends to
+    all earlier tokens; in the paper, every second layer is locally banded and sparse. The defaults
+    are the model of 175B parameters."""
+    return gpt(width=width, layers=layers, heads=heads, head_dim=head_dim, max_positions=2048)
+
+
 PUBLISHED: dict[str, Callable[[], ModelConfig]] = {
     "transformer-base": encoder_decoder,
     "transformer-big": lambda: encoder_decoder(width=1024, heads=16),
@@ -397,6 +406,14 @@ PUBLISHED: dict[str, Callable[[], ModelConfig]] = {
     "gpt2-medium": lambda: gpt(width=1024, layers=24, heads=16),
     "gpt2-large": lambda: gpt(width=1280, layers=36, heads=20),
     "gpt2-xl": lambda: gpt(width=1600, layers=48, heads=25),
+    "gpt3-small": lambda: gpt3(width=768, layers=12, heads=12, head_dim=64),
+    "gpt3-medium": lambda: gpt3(width=1024, layers=24, heads=16, head_dim=64),
+    "gpt3-large": lambda: gpt3(width=1536, layers=24, heads=16, head_dim=96),
+    "gpt3-xl": lambda: gpt3(width=2048, layers=24, heads=16),
+    "gpt3-2.7b": lambda: gpt3(width=2560, layers=32, heads=32, head_dim=80),
+    "gpt3-6.7b": lambda: gpt3(width=4096, layers=32, heads=32),
+    "gpt3-13b": lambda: gpt3(width=5140, layers=40, heads=40),
+    "gpt3": gpt3,
     "bert-base": lambda: bert(head="pooled"),
     "bert-large": lambda: bert(width=1024, layers=24, heads=16, head="pooled"),
     "llama-2-7b": lambda: llama(

@@ -17,7 +17,12 @@ def to_markdown(explanation: Explanation) -> str:
             "",
             f"{wording.model_kind(explanation.config)}.",
             "",
-            f"**{explanation.parameters:,} parameters.**",
+            " ".join(
+                [
+                    f"**{explanation.parameters:,} parameters.**",
+                    *wording.paper_sentences(explanation),
+                ]
+            ),
         ],
         ["## Letters", "", *letter_lines(explanation)],
         [

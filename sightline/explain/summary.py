@@ -12,6 +12,7 @@ from sightline.explain import definitions, memory
 from sightline.explain.counts import Part, check_lengths, section_parts, total_parameters
 from sightline.explain.equations import sections
 from sightline.explain.lines import Definition, Line, Section, symbol_text
+from sightline.explain.published import Published, published
 
 LARGEST = 10**18  # parameters; more is certainly a mistake
 ORDER = (
@@ -42,6 +43,11 @@ class Explanation:
     source: int | None
     batch: int
     sections: list[Section]
+
+    @property
+    def published(self) -> Published | None:
+        """The paper's own count, for a published model."""
+        return published(self.name, self.config)
 
     @property
     def parts(self) -> list[Part]:
@@ -137,6 +143,7 @@ class Explanation:
             "where": dict(self.definitions),
             "parameters": {
                 "total": self.parameters,
+                "published": _plain_published(self.published),
                 "parts": [_plain_part(part) for part in self.parts if part.each],
             },
             "flops": {
@@ -190,6 +197,10 @@ def explain(
     return Explanation(
         name, config, length, read, batch, sections(config, time=length, source=read or length)
     )
+
+
+def _plain_published(paper: Published | None) -> dict[str, str] | None:
+    return paper and {"count": paper.count, "why": paper.why, "not_modelled": paper.not_modelled}
 
 
 def _plain_section(explanation: Explanation, section: Section) -> dict[str, Any]:

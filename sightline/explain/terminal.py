@@ -35,12 +35,10 @@ def title(explanation: Explanation, width: int) -> list[Text]:
     first = Text.assemble(
         (explanation.name, "bold"), GAP, (f"{explanation.parameters:,} parameters", "bold cyan")
     )
-    kind = [
-        Text(line, "dim") for line in textwrap.wrap(wording.model_kind(explanation.config), width)
-    ]
+    about = [wording.model_kind(explanation.config), *wording.paper_sentences(explanation)]
     return [
         first,
-        *kind,
+        *(Text(line, "dim") for text in about for line in textwrap.wrap(text, width)),
         Text(),
         *(
             Text(line, "cyan")

@@ -98,6 +98,12 @@ def model_kind(config: ModelConfig) -> str:
     )
 
 
+def paper_sentences(explanation: Explanation) -> list[str]:
+    """The paper's own count and what of its model is not modelled, for a published model."""
+    paper = explanation.published
+    return [] if paper is None else [each for each in (paper.sentence, paper.not_modelled) if each]
+
+
 def position_words(embedding: EmbeddingConfig, block: BlockConfig) -> str:
     forms = [
         form
