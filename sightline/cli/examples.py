@@ -45,6 +45,7 @@ EXAMPLES = {
     ),
     "explain": (
         "sightline explain gpt2 --time 512",
+        "sightline explain --block gpt2 --numbers",
         "sightline explain MODEL --markdown > model.md",
     ),
     "train": (

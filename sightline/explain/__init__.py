@@ -1,10 +1,11 @@
 """Any model as equations with shapes, and its cost: parameters, FLOPs, KV cache, memory. Nothing
-here imports torch.
+here imports torch, except what computes a block's numbers.
 
 about = explain(PUBLISHED["gpt2"](), name="gpt2")     equations, counts and costs as one value
 terminal.render_explanation(about, width=100)         … as lines for the terminal
 to_markdown(about), about.to_plain()                  … as a page, as plain values for JSON
 three_words()                                         self-attention on three words, step by step
+block.block_numbers(PUBLISHED["gpt2"](), name="gpt2") one block, every symbol with its numbers
 """
 
 from sightline.explain.counts import (

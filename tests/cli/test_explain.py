@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 import sightline as sl
 from sightline.cli import main as commands
@@ -114,6 +115,32 @@ def test_attention_on_three_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "| I | 0.396 | 0.324 | 0.279 |" in said(capsys, "explain", "--attention", "--markdown")
 
 
+def test_one_block_with_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "explain", "--block", "gpt2", "--numbers")
+    assert text == said(capsys, "explain", "gpt2", "--block", "--numbers", "--seed", "0")
+    assert text != said(capsys, "explain", "gpt2", "--block", "--numbers", "--seed", "1")
+    assert "A_i = softmax(S_i + M)   [h, N, N] = 2 × 4 × 4" in text
+    plain = json.loads(said(capsys, "explain", "--block", "gpt2", "--numbers", "--json"))
+    assert (plain["name"], plain["seed"], plain["letters"]["N"]) == ("gpt2", 0, 4)
+    page = said(capsys, "explain", "--block", "gpt2", "--numbers", "--markdown")
+    assert page.startswith("# gpt2: one block with numbers, seed 0\n")
+
+
+def test_one_block_at_its_real_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "explain", "--block", "gpt2")
+    assert "N = 1,024   d = 768   h = 12   d_k = d_v = 64   d_ff = 3,072" in text
+    assert "12 × 1024 × 1024" in text
+    assert "12 × 16 × 16" in said(capsys, "explain", "--block", "gpt2", "--time", "16")
+
+
+def test_a_block_on_a_narrow_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = said(capsys, "explain", "--block", "gpt2", "--numbers").splitlines()
+    assert max(map(cell_len, lines)) <= 80
+
+
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "explain", "--list")
     assert all(name in text for name in sl.PUBLISHED)
@@ -152,6 +179,13 @@ MISTAKES = {
     "explain gpt2 bert-base": "too many arguments: bert-base. Fix: see sightline explain --help",
     "explain gpt2 --time 0": "time is 0; expected 1 or more. Fix: time 1, or leave it out",
     "explain gpt2 --json --markdown": "--json and --markdown together; expected one form. Fix: leave one of them out",
+    "explain --block": "--block without a model. Fix: sightline explain --block gpt2 --numbers",
+    "explain gpt2 --numbers": "--numbers or --seed without --block. Fix: sightline explain --block gpt2 --numbers",
+    "explain gpt2 --block --seed 2": "--seed without --numbers. Fix: sightline explain --block gpt2 --numbers --seed 2",
+    "explain gpt2 --block --batch 2": "--source or --batch with --block. Fix: leave them out",
+    "explain gpt2 --block --numbers --time 8": "--time with --numbers; expected 4 tokens. Fix: leave --time or --numbers out",
+    "explain gpt2 --block --time 2000": "2000 tokens for a table of 1024 learned positions; expected time up to 1024."
+    " Fix: time 1024, or leave it out",
     "explain --list --time 4": "--time, --source or --batch without a model. Fix: sightline explain gpt2 --time 512",
     "explain gpt2 --list": "more than one thing to explain; expected a model's name, a .json or .toml file, --list or --attention."
     " Fix: sightline explain gpt2",

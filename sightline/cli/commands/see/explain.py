@@ -1,4 +1,4 @@
-"""`sightline explain`: a model as equations, on the screen, as Markdown or as JSON."""
+"""`sightline explain`: a model, or one block of it, as equations with shapes and numbers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from sightline.config import ModelConfig
 from sightline.config.values import read
 from sightline.errors import InputError, nearest
 from sightline.explain import example, listing, summary, terminal, to_markdown
+from sightline.explain.block import block_numbers, block_page
+from sightline.explain.block.markdown import block_markdown
+from sightline.explain.block.terminal import render_block
 
 
 @Parameter(name="*", group=OPTIONS)
@@ -44,6 +47,25 @@ class SizeOptions:
         return any(size is not None for size in (self.time, self.source, self.batch))
 
 
+@Parameter(name="*", group=OPTIONS)
+@dataclass(frozen=True, kw_only=True)
+class BlockOptions:
+    """One block instead of the whole model."""
+
+    block: bool = False
+    """Walk through one block of MODEL, symbol by symbol: formulas and shapes."""
+
+    numbers: bool = False
+    """With --block: every symbol with its numbers, for 4 tokens, width 8 and 2 heads."""
+
+    seed: Annotated[Count, Parameter(show_default="0")] = None
+    """With --numbers: the seed of the input and of the parameters."""
+
+    @property
+    def is_set(self) -> bool:
+        return self.block or self.numbers or self.seed is not None
+
+
 @Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
 class PageOptions(OutputOptions):
@@ -59,6 +81,7 @@ def explain(
     *,
     attention: bool = False,
     names: Annotated[bool, Parameter(name="--list")] = False,
+    walk: BlockOptions = BlockOptions(),
     sizes: SizeOptions = SizeOptions(),
     output: PageOptions = PageOptions(),
 ) -> None:
@@ -75,6 +98,7 @@ def explain(
     names
         List the published architectures.
     """
+    check_walk(model, walk, sizes)
     check_choices(model, sizes, output, attention=attention, names=names)
     if names:
         page = Page(
@@ -88,6 +112,8 @@ def explain(
             markdown=example.three_words_markdown,
             screen=lambda width: example.render_three_words(),
         )
+    elif walk.block:
+        page = walk_page(model, walk, sizes)
     else:
         page = model_page(model, sizes)
     page.write(output)
@@ -126,6 +152,21 @@ def model_page(model: str, sizes: SizeOptions) -> Page:
     )
 
 
+def walk_page(model: str, walk: BlockOptions, sizes: SizeOptions) -> Page:
+    """One block of a model, with or without numbers."""
+    config, name = find_config(model), model_label(model)
+    about = (
+        block_numbers(config, name=name, seed=0 if walk.seed is None else walk.seed)
+        if walk.numbers
+        else block_page(config, name=name, time=sizes.time)
+    )
+    return Page(
+        plain=about.to_plain,
+        markdown=lambda: block_markdown(about),
+        screen=lambda width: render_block(about, width=width),
+    )
+
+
 def check_choices(
     model: str | None,
     sizes: SizeOptions,
@@ -149,6 +190,23 @@ def check_choices(
     if model is None and sizes.is_set:
         raise InputError(
             "--time, --source or --batch without a model", fix="sightline explain gpt2 --time 512"
+        )
+
+
+def check_walk(model: str | None, walk: BlockOptions, sizes: SizeOptions) -> None:
+    """--block needs a model, --numbers a block, --seed numbers; the numbers have sizes of their
+    own."""
+    example = "sightline explain --block gpt2 --numbers"
+    if walk.is_set and (model is None or not walk.block):
+        seen = "--block without a model" if walk.block else "--numbers or --seed without --block"
+        raise InputError(seen, fix=example)
+    if walk.seed is not None and not walk.numbers:
+        raise InputError("--seed without --numbers", fix=f"{example} --seed {walk.seed}")
+    if walk.block and (sizes.source is not None or sizes.batch is not None):
+        raise InputError("--source or --batch with --block", fix="leave them out")
+    if walk.numbers and sizes.time is not None:
+        raise InputError(
+            "--time with --numbers", expected="4 tokens", fix="leave --time or --numbers out"
         )
 
 
