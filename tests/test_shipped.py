@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+import sacrebleu
 
 import sightline as sl
 from sightline.checkpoints.sources.catalogue import CATALOGUE, CatalogueEntry
@@ -114,6 +115,23 @@ def test_the_everyday_sentences_are_a_fair_test_set() -> None:
         for line in (ROOT / "tools" / "enja-more.tsv").read_text().splitlines()
     }
     assert not trained & {words(row[0]) for row in rows}
+
+
+@pytest.mark.long
+def test_the_published_everyday_translations_are_enjas(enja: sl.Model) -> None:
+    page = (ROOT / "docs" / "enja.md").read_text(encoding="utf-8")
+    table = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][
+        1:
+    ]
+    rows = [
+        line.split("\t") for line in (ROOT / "tools" / "enja-everyday.tsv").read_text().splitlines()
+    ]
+    assert [(cells[0], cells[2]) for cells in table] == [(row[0], row[1]) for row in rows]
+    translations = [enja.translate(row[0]).text for row in rows]
+    assert [cells[1] for cells in table] == translations
+    chrf = sacrebleu.corpus_chrf(translations, [[row[1] for row in rows]]).score
+    assert f"chrF {chrf:.1f}" in page
+    assert f"{sum(cells[-1].endswith('yes') for cells in table)} of 104" in page
 
 
 def words(sentence: str) -> str:
