@@ -116,18 +116,26 @@ def names_of_tests() -> dict[str, str]:
     return names
 
 
+@cache
 def expression(phrase: str) -> re.Pattern[str]:
-    """The phrase as whole words; a space also matches a line's end and a comment's beginning."""
+    """The phrase in lower case; a space also matches a line's end and a comment's beginning."""
     wrapped = phrase.replace(" ", r"\s+(?:(?:#|//|\*|\|)\s*)?")
-    words = wrapped if not phrase.isascii() else rf"(?<![a-z])(?:{wrapped})(?![a-z])"
-    return re.compile(words, re.IGNORECASE)
+    return re.compile(rf"(?:{wrapped})(?![a-z])" if phrase.isascii() else wrapped)
+
+
+def matches(phrase: str, text: str) -> Iterator[re.Match[str]]:
+    """The phrase as whole words, in any case. What precedes a word is checked after the search: a
+    lookbehind makes the search ten times slower."""
+    text = text.lower()
+    for match in expression(phrase).finditer(text):
+        if not phrase.isascii() or not re.match("[a-z]", text[match.start() - 1 : match.start()]):
+            yield match
 
 
 def places(phrase: str, texts: dict[str, str]) -> Iterator[str]:
     """The occurrences of a phrase, as file:line."""
-    pattern = expression(phrase)
     for path, text in texts.items():
-        for match in pattern.finditer(text):
+        for match in matches(phrase, text):
             line = text.count("\n", 0, match.start()) + 1
             yield f"{path}:{line}"
 
@@ -142,13 +150,23 @@ def test_names_of_tests_have_no_old_phrases(phrase: str) -> None:
     assert not list(places(phrase, names_of_tests())), f"write instead: {PHRASES[phrase]}"
 
 
-def test_phrases_are_found_across_lines_and_only_as_words() -> None:
-    assert expression("at most so many").search("(At most so\n    # many tokens")
-    assert expression("whole numbers?").search("as whole number")
-    assert expression("written_out").search("def written_out(")
-    assert expression("twins?").search("NATIVE_TWINS = 1")
-    assert not expression("crews?").search("screws and crewed")
-    assert expression("鍵").search("注意の鍵は")
+@pytest.mark.parametrize(
+    ("phrase", "text"),
+    [
+        ("at most so many", "(At most so\n    # many tokens"),
+        ("whole numbers?", "as whole number"),
+        ("written_out", "def written_out("),
+        ("twins?", "NATIVE_TWINS = 1"),
+        ("鍵", "注意の鍵は"),
+    ],
+)
+def test_phrases_are_found_across_lines_and_in_names(phrase: str, text: str) -> None:
+    assert list(matches(phrase, text))
+
+
+def test_phrases_are_found_only_as_words() -> None:
+    assert not list(matches("crews?", "screws and crewed"))
+    assert not list(matches("anew", "a newer one"))
     assert len(texts()) > 300
 
 

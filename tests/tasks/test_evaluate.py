@@ -67,7 +67,7 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize(("found", "wanted"), [([], []), (["a"], ["a", "b"])])
 def test_each_translation_has_its_reference(found: list[str], wanted: list[str]) -> None:
-    with pytest.raises(InputError, match="one reference for each"):
+    with pytest.raises(InputError, match="one reference per translation"):
         corpus_bleu(found, wanted)
 
 

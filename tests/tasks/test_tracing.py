@@ -165,7 +165,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (
         lambda: sl.Model(make(ALL["t5"])),
         lambda m: m.trace([3], source=[3]),
-        r"does not say how its decoder starts",
+        r"without a start token",
     ),
 ]
 

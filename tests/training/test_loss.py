@@ -136,5 +136,5 @@ def test_nothing_asked_is_nothing_learned() -> None:
 
 
 def test_vectors_are_no_answer() -> None:
-    with pytest.raises(sl.ConfigError, match="gives vectors"):
+    with pytest.raises(sl.ConfigError, match="returns vectors"):
         Objective(sl.build(sl.bert(**SIZE, head="pooled")))
