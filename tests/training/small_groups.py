@@ -23,6 +23,14 @@ import sightline as sl
 from sightline.training.data.batch import IGNORED, Batch
 from sightline.training.distributed.strategies import join_process_group
 
+PRELOADED = [  # imported once, not in each process
+    "tests.training.small_groups",
+    "sightline.training.run",
+    "sightline.training.distributed.strategies",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "pytest",
+]
 PATIENCE = 120  # seconds until a test that hangs fails
 
 
@@ -86,7 +94,7 @@ def together(
     """What `work(group, *args)` gives in each process; an exception as its text; None from one that
     was killed, or is not needed."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.training.small_groups", "sightline.training.run"])
+    context.set_forkserver_preload(PRELOADED)
     port, started = free_port(), []
     for rank in range(world):
         here, there = context.Pipe(duplex=False)

@@ -168,8 +168,8 @@ def kill_often(tmp_path: Path, kills: int) -> None:
     assert same(weights(tmp_path / f"run-{run}"), wanted)
 
 
-def test_at_20_random_instants(tmp_path: Path) -> None:
-    kill_often(tmp_path, 20)
+def test_at_10_random_instants(tmp_path: Path) -> None:
+    kill_often(tmp_path, 10)
 
 
 @pytest.mark.long
