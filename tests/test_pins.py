@@ -166,7 +166,7 @@ def test_a_pin_that_is_gone_is_named(tmp_path: Path) -> None:
     path = tmp_path / "constraints.txt"
     path.write_text("markdown-it-py==4.2.99\npip==99.0\n")
     told = environment.explanation(CONFLICT.splitlines(), path)
-    assert "markdown-it-py==4.2.99: pinned in constraints.txt, cannot be had" in told
+    assert "markdown-it-py==4.2.99: pinned in constraints.txt, not available" in told
     assert told.endswith("Fix: make lock, then make test")
     assert "pip==99.0" in environment.explanation(
         ["ERROR: No matching distribution found for pip==99.0"], path

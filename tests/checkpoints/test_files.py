@@ -70,7 +70,7 @@ BAD = {
         "git-lfs pointer",
     ),
     "web page": (b"<!DOCTYPE html><html>404</html>", "is a web page"),
-    "length 0": (raw({}, length=0), "header has 0 bytes"),
+    "length 0": (raw({}, length=0), "header of 0 bytes"),
     "length 7 of 7": ((7).to_bytes(8, "little") + b"1234567", "does not start with"),
     "length 7, file of 7 bytes": (b"\x07" + bytes(6), "7 bytes long"),
     "length 2^63": (raw({}, length=2**63), "9,223,372,036,854,775,808 bytes"),

@@ -139,7 +139,7 @@ def test_a_broken_link_is_not_there(place: Path) -> None:
         ("MiniLM", "did you mean 'minilm'?"),
         ("smollm2-135m", "did you mean 'smollm2-135m-instruct'?"),
         ("stories15", "did you mean 'stories15m'?"),
-        ("zzzzzz", "use one of enja, g2p-bart, "),
+        ("zzzzzz", "use one of bert-tiny, enja, g2p-bart, "),
     ],
 )
 def test_words_that_are_no_model(text: str, seen: str) -> None:

@@ -260,7 +260,7 @@ BAD = [
     ({"beams": 2, "temperature": 1.0}, "a beam search at temperature 1.0"),
     ({"beams": 2.0}, "beams is 2.0; expected an integer"),
     ({"beams": 2, "length_penalty": float("nan")}, "length_penalty is nan"),
-    ({"beams": 2, "constraint": choice(["a"]), "ignore_eos": True}, "without an end token"),
+    ({"beams": 2, "constraint": choice(["a"]), "ignore_eos": True}, "no end token"),
     ({"max_tokens": 2.5}, "max_tokens is 2.5; expected an integer"),
     ({"max_tokens": "3"}, "max_tokens is '3'"),
 ]

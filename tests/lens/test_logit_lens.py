@@ -93,9 +93,9 @@ def test_it_describes_the_applied_head() -> None:
     assert (
         said["layer-post"]
         == said["ngpt"]
-        == "its head alone: the stream is normalized by every block already"
+        == "only its head: the stream is normalized by every block already"
     )
-    assert said["no-norm"] == "its head alone: the model has no final norm"
+    assert said["no-norm"] == "only its head: the model has no final norm"
     assert "masked-token head alone" in said["bert"]
 
 
