@@ -21,7 +21,7 @@ from sightline.text.tokenizer import Tokenizer
 from sightline.training.config import AdamW, Optimizer, number
 from sightline.training.data.batch import Task
 from sightline.training.data.chats import Chats, read_chats
-from sightline.training.data.chunk_encoders import of_model
+from sightline.training.data.chunk_encoders import model_encoder
 from sightline.training.data.labelled import Examples, Labelled, read_labelled
 from sightline.training.data.masked import MaskedText, word_beginnings
 from sightline.training.data.packed import PackedText
@@ -180,7 +180,7 @@ def from_text(recipe: Finetune, base: Base, path: Path) -> tuple[Base, Task]:
 
 def prepared(recipe: Finetune, base: Base, path: Path) -> Prepared:
     """A text file in the model's own tokens; the last 5 % are held out where no other file is."""
-    encoder = of_model(str(base.source.where))
+    encoder = model_encoder(str(base.source.where))
     plan = Plan(
         files=sources([path]),
         held_out=sources([] if recipe.validation is None else [recipe.validation]),
