@@ -78,9 +78,7 @@ def test_the_map_has_a_letter_for_each_head(
 
 def test_json_is_what_python_gives(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(said(capsys, folder, TEXT, "--json", "--seed", "3"))
-    assert found == json.loads(
-        json.dumps(heads_of(sl.load(folder), TEXT, seed=3).to_dict())
-    )
+    assert found == json.loads(json.dumps(heads_of(sl.load(folder), TEXT, seed=3).to_dict()))
     assert found["seed"] == 3
 
 
