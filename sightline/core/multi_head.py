@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from sightline.config import AttentionConfig, AttentionPosition, Cosine, Dot, RelativeBias
 from sightline.core import check
 from sightline.core.attention import Kernel, Scoring, attend, attention_weights, mix
-from sightline.core.blocked_linear import BlockedLinear
 from sightline.core.cache.stores import KeyValues, Store
 from sightline.core.context import Place, place_for
-from sightline.core.linear import Linear
+from sightline.core.linear import BlockedLinear, Linear
 from sightline.core.masks import Mask
 from sightline.core.norms import make_head_norm, unit
 from sightline.core.positions import Bias, RelativeTable, TensorBias, rotate

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sightline.core.blocked_linear import BlockedLinear
-from sightline.core.linear import Linear
+from sightline.core.linear import BlockedLinear, Linear
 from sightline.core.model import Transformer
 from sightline.core.multi_head import Attention
 from sightline.core.output import LanguageOutput, MaskedOutput

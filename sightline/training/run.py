@@ -133,12 +133,14 @@ def train(
     resume: Resume = "auto",
     overwrite: bool = False,
     accept: frozenset[str] = frozenset(),
+    started: Callable[[Transformer], object] = lambda transformer: None,
     stop: Callable[[], bool] = lambda: False,
     group: ProcessGroup = SINGLE_PROCESS,
     peak_flops: float | None = None,
 ) -> Iterator[Event]:
     """Train until all steps are done or `stop()` is true. `accept` names what may differ from the
-    run that is resumed: "data", "settings"."""
+    run that is resumed: "data", "settings". `started` is called once, when the folder is accepted:
+    before the first event and before `stop`."""
     with lock_run(folder, group):
         torch.manual_seed(job.config.seed)
         state = make_train_state(job.make(), job.config, group)
@@ -150,7 +152,10 @@ def train(
             Metrics(folder / METRICS if group.is_main else None),
             stop,
         )
-        yield from run.begin(resume=resume, overwrite=overwrite, accept=accept)
+        notes = run.open_folder(resume=resume, overwrite=overwrite, accept=accept)
+        started(state.transformer)
+        yield from notes
+        yield from run.begin()
         while True:
             try:
                 yield from run.train(peak_flops)
@@ -182,7 +187,9 @@ class TrainingRun:
     validation: tuple[int, float] = (-1, math.nan)
     rewinds: int = 0
 
-    def begin(self, *, resume: Resume, overwrite: bool, accept: frozenset[str]) -> Iterator[Event]:
+    def open_folder(
+        self, *, resume: Resume, overwrite: bool, accept: frozenset[str]
+    ) -> list[Event]:
         """Start a new run, or resume the old one from its newest complete checkpoint."""
         group = self.state.group
         exists = bool(
@@ -194,14 +201,18 @@ class TrainingRun:
                 expected="a new folder",
                 fix="--resume auto to resume it, or --overwrite to start again",
             )
+        notes: list[Event] = []
         if exists and not overwrite:
-            yield from self.resume(accept)
+            notes += self.resume(accept)
         elif group.is_main:
             clear_run(self.folder)
         if group.is_main:
             write_description(self.folder, self.description)
         group.barrier()
-        yield from notes_of(self.metrics.cut(self.state.step))
+        return [*notes, *notes_of(self.metrics.cut(self.state.step))]
+
+    def begin(self) -> Iterator[Event]:
+        """What is due before the first step."""
         if self.state.step == 0 and self.job.config.on_bad == "rewind":
             yield from self.save()
         if self.state.step and self.evaluation_due() and self.validation[0] != self.state.step:

@@ -13,6 +13,8 @@ import torch
 import sightline as sl
 from sightline.cli.commands.see.heads import COLOURS, FEW, LETTERS, heads_dict
 from sightline.cli.main import main
+from sightline.kernels import library as kernels
+from sightline.lens.heads import profile, relations
 from sightline.lens.heads.profile import heads_of
 from sightline.lens.heads.relations import relations_of
 from sightline.lens.heads.roles import ROLES
@@ -76,9 +78,7 @@ def test_the_map_has_a_letter_for_each_head(
 
 def test_json_is_what_python_gives(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(said(capsys, folder, TEXT, "--json", "--seed", "3"))
-    assert found == json.loads(
-        json.dumps(heads_of(sl.load(folder, engine="torch"), TEXT, seed=3).to_dict())
-    )
+    assert found == json.loads(json.dumps(heads_of(sl.load(folder), TEXT, seed=3).to_dict()))
     assert found["seed"] == 3
 
 
@@ -133,10 +133,26 @@ def test_mistakes(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no option is called --relation." in mistake(capsys, folder, "--relation")
 
 
+@pytest.mark.skipif(not kernels.available(), reason="the native engine is not built")
+def test_the_engine_that_generates_runs_the_passes(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_torch = json.loads(said(capsys, folder, TEXT, "--relations", "--json", "--engine", "torch"))
+    for module in (profile, relations):
+        monkeypatch.delattr(module, "trace_of")
+    native = json.loads(said(capsys, folder, TEXT, "--relations", "--json"))
+    assert [head["role"] for head in native["heads"]] == [
+        head["role"] for head in by_torch["heads"]
+    ]
+    for ours, theirs in zip(native["heads"], by_torch["heads"], strict=True):
+        assert ours["scores"]["previous"] == pytest.approx(theirs["scores"]["previous"], abs=1e-4)
+    assert json.loads(said(capsys, folder, TEXT, "--json", "--dtype", "int8"))["heads"]
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["heads", "--help"]) == 0
     out = capsys.readouterr().out
-    for option in ("--relations", "--json", "--seed", "--out"):
+    for option in ("--relations", "--json", "--seed", "--out", "--engine", "--dtype"):
         assert option in out
 
 

@@ -8,8 +8,8 @@ import torch
 
 import sightline as sl
 from sightline.core import packed_weights as packing
-from sightline.core.blocked_linear import FEW, BlockedLinear
 from sightline.core.cache.kv_cache import Cache
+from sightline.core.linear import FEW, BlockedLinear
 from sightline.core.multi_head import Attention
 from sightline.core.packed_weights import PackedLinear, can_pack, pack
 from sightline.text.tokenizer import Tokenizer

@@ -56,6 +56,29 @@ def test_a_run_leaves_what_it_says(tmp_path: Path) -> None:
     assert all(torch.equal(p, last[f"model {name}"]) for name, p in handed.named_parameters())
 
 
+def test_a_start_is_told_once_before_the_first_event_and_the_first_stop(tmp_path: Path) -> None:
+    def calls(**how: Any) -> list[str]:
+        told: list[str] = []
+        for _ in train(
+            job(),
+            tmp_path,
+            started=lambda transformer: told.append(f"start {type(transformer).__name__}"),
+            stop=lambda: bool(told.append("stop")),
+            **how,
+        ):
+            told.append("event")  # noqa: PERF401
+        return told
+
+    for told in (calls(), calls()):  # a new run, and the same again
+        assert told[0] == "start Transformer"
+        assert told.count("start Transformer") == 1
+    assert calls(overwrite=True).count("stop") >= 6
+    told: list[object] = []
+    with pytest.raises(InputError, match="holds a run already"):
+        list(train(job(), tmp_path, resume="never", started=told.append))
+    assert not told
+
+
 @pytest.mark.parametrize(
     "optimizer", [AdamW(lr=0.01), Muon(rest=AdamW(lr=0.01))], ids=["adamw", "muon"]
 )

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -131,28 +131,21 @@ class TrainingSession:
     group: ProcessGroup
     again: str
     step: int = 0
-    has_begun: bool = False
-    transformer: Transformer | None = None
     trackers: Sinks = field(default_factory=lambda: Sinks([]))
 
     def follow(self, stopping: Stopping, options: TrainOptions) -> None:
         """Train, and show every event."""
-
-        def should_stop() -> bool:
-            self.begin(options)
-            return stopping.requested or self.view.closed
-
         try:
             for event in train_job(
-                replace(self.job, make=self.make_transformer),
+                self.job,
                 self.folder,
                 resume=options.resume,
                 overwrite=options.overwrite,
                 accept=options.accepted,
-                stop=should_stop,
+                started=lambda transformer: self.begin(transformer, options),
+                stop=lambda: stopping.requested or self.view.closed,
                 group=self.group,
             ):
-                self.begin(options)
                 if isinstance(event, StepEvent):
                     self.step = event.step
                 self.view.show(event)
@@ -162,20 +155,11 @@ class TrainingSession:
             self.view.end()
             self.trackers.close()
 
-    def make_transformer(self) -> Transformer:
-        self.transformer = self.job.make()
-        return self.transformer
-
-    def begin(self, options: TrainOptions) -> None:
-        """Open the trackers and show the start, once: after the folder was accepted, before the
-        first step or event."""
-        if self.has_begun:
-            return
-        self.has_begun = True
-        assert self.transformer is not None
+    def begin(self, transformer: Transformer, options: TrainOptions) -> None:
+        """Open the trackers and show the start."""
         if self.group.is_main:
             self.trackers.open += open_sinks(options.track, self.folder, self.job.settings).open
-        self.view.begin(describe_start(self.job, self.transformer, self.folder))
+        self.view.begin(describe_start(self.job, transformer, self.folder))
 
     def finish(self, stopping: Stopping) -> None:
         """The summary on stdout; or, if stopped, how to resume on stderr and the exit code of the

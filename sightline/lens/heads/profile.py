@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -32,7 +32,7 @@ from sightline.lens.heads.roles import (
 )
 from sightline.lens.trace.layer import Site, sites_of
 from sightline.lens.trace.subject import Subject, Token
-from sightline.lens.trace.trace import Trace, trace_of
+from sightline.lens.trace.trace import Trace, TracingSubject, trace_of
 
 BUILT_IN_TEXT = (
     "The old lighthouse stood on a cliff above the sea, and its keeper, a quiet man, lit the lamp"
@@ -42,14 +42,6 @@ BUILT_IN_TEXT = (
 MAX_TOKENS = 1024  # longer texts add no information, and the maps grow quadratically
 MIN_WORDS = 8  # of the built-in text
 SCORED_ROLES = ROLES[:-1]
-
-
-@runtime_checkable
-class TracingSubject(Protocol):
-    """A subject with its own `trace`, as a `Model` has: an encoder–decoder generates the target
-    first."""
-
-    def trace(self, text: str | Sequence[int]) -> Trace: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +293,8 @@ def check_text_length(length: int, most: int) -> None:
 
 
 def trace_probe(subject: Subject, probe: Probe) -> Trace:
+    if probe.source is None and isinstance(subject, TracingSubject):
+        return subject.trace(probe.ids, what=("query", "key"))
     return trace_of(subject, probe.ids, source=probe.source, what=("query", "key"))
 
 

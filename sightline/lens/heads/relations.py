@@ -36,7 +36,7 @@ from sightline.lens.heads.links import (
 from sightline.lens.heads.probes import token_capacity
 from sightline.lens.trace.layer import Site, sites_of
 from sightline.lens.trace.subject import Subject
-from sightline.lens.trace.trace import Trace, trace_of
+from sightline.lens.trace.trace import Trace, TracingSubject, trace_of
 
 Progress = Callable[[int, int], None]
 SIGNIFICANCE = 0.05
@@ -207,6 +207,8 @@ def trace_sentence(subject: Subject, text: str, stack: str) -> Trace:
             source_text=text,
             what=("query", "key"),
         )
+    if isinstance(subject, TracingSubject):
+        return subject.trace(text, what=("query", "key"))
     return trace_of(subject, ids, text=text, what=("query", "key"))
 
 

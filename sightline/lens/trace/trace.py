@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -243,6 +243,14 @@ class Trace:
             if x is not None
         ]
         return size + sum(x.numel() * x.element_size() for x in tensors)
+
+
+@runtime_checkable
+class TracingSubject(Protocol):
+    """A subject with a `trace` of its own, as a `Model` has: by the engine that runs it. An
+    encoder–decoder generates the target first."""
+
+    def trace(self, text: str | Sequence[int], *, what: Iterable[str] = ATTENTION) -> Trace: ...
 
 
 def trace_of(

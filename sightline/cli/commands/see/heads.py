@@ -15,10 +15,10 @@ from rich.text import Text
 
 from sightline.cli.ui.input import read_input
 from sightline.cli.ui.options.groups import OUTPUT
-from sightline.cli.ui.options.model import LoadOptions
+from sightline.cli.ui.options.model import RunOptions
 from sightline.cli.ui.options.text import OutputOptions
 from sightline.cli.ui.options.values import Count, ModelName, OptionalText
-from sightline.cli.ui.output import progress_bar, write, write_json
+from sightline.cli.ui.output import note, progress_bar, write, write_json
 from sightline.errors import InputError
 from sightline.escapes import escape_line
 from sightline.terminal.console import Console
@@ -75,7 +75,7 @@ def heads(
     *,
     relations: bool = False,
     seed: Annotated[Count, Parameter(show_default="0")] = None,
-    loading: LoadOptions = LoadOptions(),
+    running: RunOptions = RunOptions(),
     output: HeadsOutputOptions = HeadsOutputOptions(),
 ) -> None:
     """Show the role of every attention head, and how much of its attention is a sink.
@@ -108,7 +108,8 @@ def heads(
             expected="some words, or no text at all",
             fix="sightline heads MODEL, for the built-in text",
         )
-    loaded = loading.load(model)
+    loaded = running.load(model)
+    note_torch(loaded)
     head_map = heads_of(loaded, content, seed=seed or 0)
     links = find_relations(loaded) if relations else None
     if output.json:
@@ -119,6 +120,14 @@ def heads(
         save_heads_figure(head_map, output.out)
         if not output.json:
             write("", f"drawn into {output.out}")
+
+
+def note_torch(loaded: Model) -> None:
+    """Of an encoder–decoder, the engine does not show its attention."""
+    from sightline.lens.trace.native import BY_TORCH
+
+    if loaded.precision is not None and loaded.config.encoder is not None:
+        note(BY_TORCH)
 
 
 def find_relations(loaded: Model) -> Relations:
