@@ -91,7 +91,7 @@ def test_relations_stand_below(folder: str, capsys: pytest.CaptureFixture[str]) 
         assert one.links < FEW or re.search(
             rf"  {best.stack} {best.layer}\.{best.head} +{best.rate:.0%} ", out
         )
-    assert "the noun is asked for its adjective" in out
+    assert "attention from the noun to its adjective" in out
     model = heads_of(sl.load(folder), TEXT)
     assert heads_dict(model, found)["relations"] == found.to_dict()["relations"]
     assert "relations" not in heads_dict(model, None)

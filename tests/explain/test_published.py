@@ -63,7 +63,7 @@ def test_gpt3s_sparse_layers_are_said_to_be_missing() -> None:
         assert ("locally banded sparse" in text) == name.startswith("gpt3")
 
 
-def test_the_page_and_the_list_say_what_the_paper_says() -> None:
+def test_the_page_and_the_list_have_the_papers_count() -> None:
     about = explain(sl.PUBLISHED["gpt2"](), name="gpt2")
     sentence = "The paper says 117M (OpenAI's README calls the paper's counts wrong"
     assert sentence in "\n".join(

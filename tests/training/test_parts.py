@@ -15,7 +15,7 @@ from sightline.errors import CheckpointError
 from sightline.training.config import AdamW, Muon, TrainingConfig
 from sightline.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup, full_tensor
 from sightline.training.loop import TrainState, make_train_state
-from sightline.training.state.sharded import held, load_parts, save_parts
+from sightline.training.state.sharded import load_parts, save_parts, shards_of
 from tests.support.tiny import SIZE
 from tests.training.small_groups import Random, together
 
@@ -31,7 +31,7 @@ def learner(group: ProcessGroup, optimizer: Any, seed: int) -> TrainState:
 
 
 def everything(self: TrainState) -> dict[str, Tensor]:
-    return {name: full_tensor(tensor).clone() for name, tensor in held(self).items()} | {
+    return {name: full_tensor(tensor).clone() for name, tensor in shards_of(self).items()} | {
         "step": torch.tensor(self.step)
     }
 
