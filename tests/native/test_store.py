@@ -221,7 +221,7 @@ def forbid_reading(monkeypatch) -> None:
     def refuse(*_):
         raise AssertionError("the weights were read")
 
-    monkeypatch.setattr(files, "_read", refuse)
+    monkeypatch.setattr(files, "_read_tensor", refuse)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
