@@ -4,9 +4,8 @@ times what the call itself does.
 Whether a call of the core passes, with all the calls that it makes inside the core, follows from
 the function, from the shapes and types of what it gets, and from the structure of the module it
 belongs to: its signature. A call that passed is remembered by it, and a later one with the same
-signature in the same process runs unchecked, whoever makes it. A call that fails is never
-remembered: what is wrong fails in every test that meets it. What has no signature is checked each
-time, but not again the calls that it makes, if they passed."""
+signature in the same process runs unchecked. A call that fails is never remembered: what is wrong
+fails in every test that meets it. What has no signature is checked each time."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ numbers: dict[Hashable, int] = {}
 
 
 class Within(threading.local):
-    constructor = False
+    checked_call = False
 
 
 within = Within()
@@ -52,22 +51,18 @@ def check_once_per_shape(function: Any = None, *, typechecker: Any) -> Any:
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         __tracebackhide__ = True
-        if config.jaxtyping_disable:
-            return function(*arguments, **options)
+        if config.jaxtyping_disable or within.checked_call:
+            return checked(*arguments, **options)
         of = (type(arguments[0]), *arguments[1:]) if constructs else arguments
         key = signature_of_call(of, options)
-        outer = within.constructor
+        unchecked = config.jaxtyping_disable = key in passed
+        within.checked_call = not unchecked
         try:
-            if key in passed:
-                config.jaxtyping_disable = True
-                return function(*arguments, **options)
-            within.constructor = constructs or outer
             result = checked(*arguments, **options)
             passed.add(key)
             return result
         finally:
-            config.jaxtyping_disable = False
-            within.constructor = outer
+            config.jaxtyping_disable = within.checked_call = False
 
     return call
 
@@ -124,41 +119,22 @@ def signature_of_function(function: Any, depth: int) -> Hashable:
 
 def signature_of_module(module: nn.Module) -> Hashable:
     """Its structure, and what may change later: `train()` and `double()`."""
-    return structure(module), module.training, dtype(module)
-
-
-def dtype(module: nn.Module) -> torch.dtype | None:
-    """That of its first parameter."""
-    for tensor in module._parameters.values():
-        if tensor is not None:
-            return tensor.dtype
-    for part in module._modules.values():
-        if part is not None and (found := dtype(part)) is not None:
-            return found
-    return None
+    tensor = next(module.parameters(), None)
+    return structure(module), module.training, None if tensor is None else tensor.dtype
 
 
 def structure(module: nn.Module) -> int:
-    """One number for modules with the same parts, shapes and settings; found once per module, when
-    it is whole."""
+    """One number for modules with the same parts, shapes and settings; found once per module."""
     number = structures.get(module)
     if number is None:
-        key = (
-            type(module),
-            *((name, shape(x)) for name, x in module._parameters.items()),
-            *((name, shape(x)) for name, x in module._buffers.items()),
-            *((name, None if x is None else structure(x)) for name, x in module._modules.items()),
-            *(
-                (setting, signature(value, DEPTH))
-                for setting, value in vars(module).items()
-                if not setting.startswith("_") and not isinstance(value, nn.Module)
-            ),
-        )
-        number = numbers.setdefault(key, len(numbers))
-        if not within.constructor:
-            structures[module] = number
+        tensors = [*module.named_parameters(), *module.named_buffers()]
+        parts = [
+            (name, type(part), setting, signature(value, DEPTH))
+            for name, part in module.named_modules()
+            for setting, value in vars(part).items()
+            if not setting.startswith("_") and not isinstance(value, nn.Module)
+        ]
+        shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors]
+        key = (type(module), *shapes, *parts)
+        number = structures[module] = numbers.setdefault(key, len(numbers))
     return number
-
-
-def shape(tensor: Tensor | None) -> Hashable:
-    return None if tensor is None else (tensor.shape, tensor.dtype)
