@@ -96,7 +96,7 @@ def test_it_describes_the_applied_head() -> None:
         == "only its head: the stream is normalized by every block already"
     )
     assert said["no-norm"] == "only its head: the model has no final norm"
-    assert "masked-token head alone" in said["bert"]
+    assert "only its masked-token head" in said["bert"]
 
 
 def test_the_answer_settles_where_its_rank_stays_first() -> None:

@@ -56,7 +56,7 @@ def test_a_run_leaves_what_it_says(tmp_path: Path) -> None:
     assert all(torch.equal(p, last[f"model {name}"]) for name, p in handed.named_parameters())
 
 
-def test_a_start_is_told_once_before_the_first_event_and_the_first_stop(tmp_path: Path) -> None:
+def test_started_is_called_once_before_the_first_event_and_the_first_stop(tmp_path: Path) -> None:
     def calls(**how: Any) -> list[str]:
         told: list[str] = []
         for _ in train(
