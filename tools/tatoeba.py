@@ -237,7 +237,8 @@ def write_pairs(options: argparse.Namespace) -> None:
             rows.append(pair)
     if options.more is not None:
         lines = options.more.read_text(encoding="utf-8").splitlines()
-        rows += [(*line.split("\t"),) for line in lines] * MORE_COPIES  # type: ignore[list-item]
+        own = [line.partition("\t") for line in lines]
+        rows += [(english, japanese) for english, _, japanese in own] * MORE_COPIES
     random.Random(1).shuffle(rows)
     options.out.write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
     print(f"{len(rows):,} pairs, {len(rows) - len(sources):,} of them added, in {options.out}")

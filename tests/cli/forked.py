@@ -52,12 +52,17 @@ def wait(done: Callable[[], bool], timeout: float) -> None:
 
 
 def in_child(line: list[str], stderr: int) -> int:
-    """The exit code. pytest has put its own files in the place of these, and may have handlers."""
+    """The exit code of a command with default signal handlers and its stderr in a pipe."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(0, 1)
     os.dup2(stderr, 2)
+    return run_main(line)
+
+
+def run_main(line: list[str]) -> int:
+    """The exit code of a command on this process's own descriptors 0, 1 and 2, which pytest replaced."""
     with (
         open(0, encoding="utf-8") as sys.stdin,
         open(1, "w", encoding="utf-8") as sys.stdout,

@@ -13,14 +13,12 @@ import subprocess
 import sys
 import termios
 import time
-import traceback
 from contextlib import suppress
 
-from sightline.cli.main import main
+from tests.cli.forked import run_main
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 PATIENCE = 90.0
-CRASHED = 70
 
 
 def run(*line: str, columns: int = 80, **environment: str) -> tuple[int, str]:
@@ -41,23 +39,12 @@ def run(*line: str, columns: int = 80, **environment: str) -> tuple[int, str]:
 
 
 def _in_child(line: list[str], columns: int, environment: dict[str, str]) -> int:
-    """pytest has put its own files in the place of these."""
+    """The exit code of a command on a terminal of this width."""
     fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     for name in ("COLUMNS", "NO_COLOR", "COLORTERM", "FORCE_COLOR"):
         os.environ.pop(name, None)
     os.environ.update({"TERM": "xterm-256color", **environment})
-    with (
-        open(0, encoding="utf-8") as sys.stdin,
-        open(1, "w", encoding="utf-8") as sys.stdout,
-        open(2, "w", encoding="utf-8") as sys.stderr,
-    ):
-        try:
-            return main(line)
-        except SystemExit as left:
-            return left.code if isinstance(left.code, int) else 1
-        except BaseException:
-            traceback.print_exc()
-            return CRASHED
+    return run_main(line)
 
 
 def _read_to_end(ours: int) -> bytes:

@@ -58,7 +58,6 @@ class RustEngine:
             for step in steps
             if step is not None
         )
-
         pre_tokenizer = tokenizer.pre_tokenizer
         self._prefixes_first = (
             pre_tokenizer is not None
