@@ -66,9 +66,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`did you mean 'heads'?`, or the list of what there is."""
     import difflib  # takes ten milliseconds, and only errors need it
 
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(sorted(known))}"
+    known = sorted(known)
+    matcher = difflib.SequenceMatcher(b=name)
+    likeness = dict[str, float]()
+    for word in known:
+        matcher.set_seq1(word)
+        likeness[word] = matcher.ratio()
+    best = max(known, key=likeness.__getitem__, default="")  # in a tie the first
+    close = likeness.get(best, 0.0) >= 0.6
+    return f"did you mean {best!r}?" if close else f"use one of {', '.join(known)}"
 
 
 def short_repr(value: object) -> str:

@@ -16,8 +16,8 @@ from sightline.checkpoints.identity import identify
 from sightline.checkpoints.source import Source
 from sightline.config import LanguageHead, ModelConfig
 from sightline.engine.gguf import four_bits
+from sightline.engine.lowering import check_forms
 from sightline.engine.matrices import PRECISIONS, Precision, check_precision
-from sightline.engine.program import check_forms
 from sightline.errors import InputError, nearest
 from sightline.kernels import library as kernels
 

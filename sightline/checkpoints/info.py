@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from sightline.checkpoints.formats.folder import checksums
+from sightline.checkpoints.formats.folder import manifest_digests
 from sightline.checkpoints.formats.writing import MANIFEST
 from sightline.checkpoints.identity import identify
 from sightline.checkpoints.open import open_source
@@ -92,7 +92,7 @@ def percent_of(part: int, whole: int) -> str:
 
 def checksum_status(path: Path) -> str | None:
     """How many files a folder's sightline.json covers. `sightline check --verify` reads them."""
-    sums = checksums(path) if path.is_dir() else None
+    sums = manifest_digests(path) if path.is_dir() else None
     return None if sums is None else f"sha256 of {len(sums)} files in {MANIFEST}, not verified here"
 
 

@@ -20,9 +20,10 @@ from sightline.core.multi_head import Attention, CosineMeasure
 from sightline.core.norms import PerHeadNorm
 from sightline.engine import matrices
 from sightline.engine.engine import NativeEngine
+from sightline.engine.lowering import add_block, check_forms, empty_program
 from sightline.engine.matrices import Precision
 from sightline.engine.operations import JOINED, STREAM, HeadTransform, Linear, StoreKeyValue
-from sightline.engine.program import Program, add_block, check_forms, empty_program
+from sightline.engine.program import Program
 from sightline.errors import InputError
 from sightline.kernels import library as kernels
 

@@ -27,8 +27,8 @@ from sightline.core.stack import Stack
 from sightline.engine.cache import NativeCache
 from sightline.engine.encoder import NativeEncoder, encoder_program
 from sightline.engine.engine import NativeEngine
+from sightline.engine.lowering import decoder_program
 from sightline.engine.matrices import Precision
-from sightline.engine.program import decoder_program
 from sightline.engine.runner import EngineRunner, NativeRunner, native_runner
 from sightline.errors import InputError
 from sightline.record import NOTHING

@@ -18,9 +18,10 @@ from torch import Tensor
 from sightline.core.model import Transformer
 from sightline.engine import gguf, matrices
 from sightline.engine.forks import new_lock
+from sightline.engine.lowering import program_of
 from sightline.engine.matrices import Packed, Precision, check_fits
 from sightline.engine.operations import Attend, Linear, to_native
-from sightline.engine.program import Matrix, Program, program_of
+from sightline.engine.program import Matrix, Program
 from sightline.errors import InputError
 from sightline.kernels import library as kernels
 
@@ -50,7 +51,7 @@ def precision_of(matrix: Matrix, requested: Precision) -> Precision:
     return "int8_groups" if has_four_bits and matrix.sensitive else requested
 
 
-def check_ids(smallest: int, largest: int, most: int) -> None:
+def check_id_range(smallest: int, largest: int, most: int) -> None:
     """Token ids must be in the vocabulary; checked before they are converted to 32 bits."""
     if smallest < 0 or largest >= most:
         raise InputError(
@@ -215,7 +216,7 @@ class NativeEngine:
             sequences += [row.sequence] * len(row.tokens)
             positions += range(start, start + len(row.tokens))
             logit_rows += range(first + len(row.tokens) - row.logits, first + len(row.tokens))
-        check_ids(min(tokens, default=0), max(tokens, default=0), self.packed[0].rows)
+        check_id_range(min(tokens, default=0), max(tokens, default=0), self.packed[0].rows)
         logits = torch.empty(len(logit_rows), self.vocabulary)
         self.queries = (
             [torch.empty(len(tokens), width) for width in self.query_widths] if queries else []
@@ -232,7 +233,7 @@ class NativeEngine:
 
     def next(self, sequence: int, token: int) -> Float[Tensor, "1 vocabulary"]:
         """Logits after one more token of one sequence: `run` with the least overhead."""
-        check_ids(token, token, self.packed[0].rows)
+        check_id_range(token, token, self.packed[0].rows)
         logits = torch.empty(1, self.vocabulary)
         with self.lock:
             kernels.ready()
@@ -259,7 +260,7 @@ class NativeEngine:
                 expected="one per row",
             )
         if tokens.numel():
-            check_ids(int(tokens.min()), int(tokens.max()), self.packed[0].rows)
+            check_id_range(int(tokens.min()), int(tokens.max()), self.packed[0].rows)
         starts = torch.tensor([self.length(sequence) for sequence in sequences], dtype=torch.int32)
         hidden = torch.empty(batch, time, self.program.widths[0])
         self.call(

@@ -27,9 +27,10 @@ from sightline.core.model import Transformer
 from sightline.core.output import LanguageOutput
 from sightline.core.runner import in_eval_mode
 from sightline.engine.engine import NativeEngine, Rows, precision_of
+from sightline.engine.lowering import program_of
 from sightline.engine.matrices import LINE, Precision, check_precision, rounded, sizes
 from sightline.engine.operations import Embed, Linear
-from sightline.engine.program import Matrix, program_of
+from sightline.engine.program import Matrix
 from sightline.errors import InputError
 from sightline.record import Recorder
 from sightline.text.tokenizer import Tokenizer
@@ -123,7 +124,7 @@ def reports(
     requested: list[Precision] = [check_precision(name) for name in precisions]
     tell = progress or nothing
     transformer = checked(in_eval_mode(model.transformer))
-    windows, coming = windows_of(transformer, ids_of(model, text), limit=limit)
+    windows, coming = windows_of(transformer, encode(model, text), limit=limit)
     truth = truth_of(transformer, windows, coming, tell)
     for precision in requested:
         yield quality(truth, precision, tell)
@@ -156,7 +157,7 @@ def checked(transformer: Transformer) -> Transformer:
 # --------------------------------------------------------------------------------------- the text
 
 
-def ids_of(model: Measured, text: str | Sequence[int]) -> list[int]:
+def encode(model: Measured, text: str | Sequence[int]) -> list[int]:
     """The text's ids, after the begin token if the tokenizer adds one."""
     if not isinstance(text, str):
         return list(text)

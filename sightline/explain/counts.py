@@ -100,7 +100,7 @@ def total_parameters(config: ModelConfig) -> int:
 def count_flops(config: ModelConfig, *, time: int, source: int | None = None) -> list[Part]:
     """Every part with matrix products, and its FLOPs in one forward pass over a sequence of `time`
     tokens."""
-    check_lengths(config, time=time, source=source)
+    check_sizes(config, time=time, source=source)
     return [
         part
         for part in section_parts(
@@ -118,7 +118,7 @@ def forward_flops(
     return sum(part.square_flops if square else part.flops for part in parts)
 
 
-def check_lengths(config: ModelConfig, *, time: int, source: int | None, batch: int = 1) -> None:
+def check_sizes(config: ModelConfig, *, time: int, source: int | None, batch: int = 1) -> None:
     """Raise InputError for lengths that no forward pass could take."""
     for name, value in (("time", time), ("batch", batch), ("source", source)):
         if value is not None and value < 1:

@@ -137,7 +137,7 @@ def grouped_definition(heads: int, kv_heads: int) -> Definition:
     return "h_kv", f"each key and value head serves {heads // kv_heads} query heads"
 
 
-def collect(sections: list[Section]) -> list[Definition]:
+def definitions_of(sections: list[Section]) -> list[Definition]:
     """Every definition once, in order of appearance; norms of one form share a name.
 
     A symbol with two meanings is listed once per meaning, with the places where it applies:

@@ -25,7 +25,7 @@ from sightline.config import (
     Rotary,
     StackConfig,
 )
-from sightline.explain.counts import check_lengths, total_parameters
+from sightline.explain.counts import check_sizes, total_parameters
 
 FLOAT = 4  # bytes of a number in training
 STATES = 4  # weight, gradient, first and second moment
@@ -55,7 +55,7 @@ def cache_bytes(
     (`Cache.windowed`)."""
     stack = config.decoder
     total = 0
-    check_lengths(config, time=time, source=source, batch=batch)
+    check_sizes(config, time=time, source=source, batch=batch)
     for block, times in block_counts(stack) if stack else ():
         window = block.attention.window if windowed else None
         total += (
@@ -108,7 +108,7 @@ def training_memory(
     recompute: bool = False,
 ) -> TrainingMemory:
     """4 + 4 + 8 bytes per parameter, and 4 bytes per number that the backward pass needs."""
-    check_lengths(config, time=time, source=source, batch=batch)
+    check_sizes(config, time=time, source=source, batch=batch)
     states = FLOAT * total_parameters(config)
     numbers = activations(config, time=time, source=source, batch=batch, recompute=recompute)
     return TrainingMemory(states, states, 2 * states, FLOAT * numbers)

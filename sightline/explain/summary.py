@@ -9,7 +9,7 @@ from sightline.config import ModelConfig
 from sightline.config.values import to_plain
 from sightline.errors import InputError
 from sightline.explain import definitions, memory
-from sightline.explain.counts import Part, check_lengths, section_parts, total_parameters
+from sightline.explain.counts import Part, check_sizes, section_parts, total_parameters
 from sightline.explain.equations import sections
 from sightline.explain.lines import Definition, Line, Section, symbol_text
 from sightline.explain.published import Published, published
@@ -78,7 +78,7 @@ class Explanation:
 
     @property
     def definitions(self) -> list[Definition]:
-        return definitions.collect(self.sections)
+        return definitions.definitions_of(self.sections)
 
     @property
     def letters(self) -> dict[str, int]:
@@ -186,9 +186,9 @@ def explain(
     encoder–decoder reads `source` tokens."""
     both = config.encoder is not None and config.decoder is not None
     length = config.last.max_positions if time is None else time
-    check_lengths(config, time=length, source=source, batch=batch)
+    check_sizes(config, time=length, source=source, batch=batch)
     read = (source or time or config.stacks["encoder"].max_positions) if both else None
-    check_lengths(config, time=length, source=read, batch=batch)
+    check_sizes(config, time=length, source=read, batch=batch)
     if total_parameters(config) > LARGEST:
         raise InputError(
             f"{name} has more than 10^18 parameters",

@@ -13,7 +13,7 @@ from pathlib import Path
 from sightline.errors import InputError, nearest
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.experiment import TIERS, Experiment, Finding, Tier
-from sightline.lab.results import Result, library_versions, read_result, result_path, write_result
+from sightline.lab.results import Result, measuring_versions, read_result, result_path, write_result
 from sightline.lab.workers import measure_in_parallel, measure_in_process
 
 FOLDER = Path("lab")
@@ -54,7 +54,7 @@ def steps(
     result = (
         read_result(path)
         if path.exists()
-        else Result(experiment.name, tier, seed, versions=library_versions())
+        else Result(experiment.name, tier, seed, versions=measuring_versions())
     )
     done = [part.name for part in parts if part.name in result.parts]
     for number, name in enumerate(done, start=1):

@@ -141,7 +141,7 @@ def to_json_numbers(value: Any) -> Any:
     return value
 
 
-def library_versions() -> dict[str, str]:
+def measuring_versions() -> dict[str, str]:
     """The versions and thread count that the numbers were measured with."""
     import numpy as np
     import torch

@@ -21,7 +21,7 @@ from sightline.training.data.chunk_encoders import (
 )
 from sightline.training.data.documents import documents, examine
 from sightline.training.data.packed import SHEET, TRAIN, VALIDATION, Tokens, read_sheet
-from sightline.training.data.prepare import Plan, cached, find_damage, sources
+from sightline.training.data.prepare import Plan, cached, find_prepared_damage, sources
 
 __all__ = [
     "Prepared",
@@ -102,13 +102,13 @@ def prepared_folder(folder: Path) -> Prepared:
     """A folder that `sightline data prepare` wrote, each file verified against its datasheet. No
     other file in it is opened."""
     sheet = read_sheet(folder)
-    if not (is_complete(sheet) and set(sheet["sha256"]) <= {TRAIN, VALIDATION, *FILES}):
+    if not (is_complete_sheet(sheet) and set(sheet["sha256"]) <= {TRAIN, VALIDATION, *FILES}):
         raise InputError(
             f"{printable_name(folder / SHEET)}: is not a datasheet",
             expected="one of sightline data prepare",
             fix=AGAIN,
         )
-    if fault := find_damage(folder):
+    if fault := find_prepared_damage(folder):
         raise InputError(
             f"{printable_name(folder)}: {fault}", expected="the files as they were made", fix=AGAIN
         )
@@ -125,7 +125,7 @@ def prepared_folder(folder: Path) -> Prepared:
     )
 
 
-def is_complete(sheet: dict[str, Any]) -> bool:
+def is_complete_sheet(sheet: dict[str, Any]) -> bool:
     """Whether a datasheet has every value needed to read the tokens, with the right types."""
     vocab_size = sheet.get("vocab_size")
     end = sheet.get("end")

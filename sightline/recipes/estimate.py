@@ -57,7 +57,7 @@ def estimate(job: Job, *, timed: int = TIMED) -> Estimate:
     batches = [job.task.batch(n) for n in range(timed + 1)]
     last = [event.seconds for event in state.steps(job.task)]
     each = [after - before for before, after in itertools.pairwise(last)]
-    evaluation = seconds_of(lambda: validate(state, job.task))
+    evaluation = time_once(lambda: validate(state, job.task))
     weights = size(parameters)
     moments = size(state.optimizers.tensors().values())
     average = size(state.ema.values())
@@ -93,7 +93,7 @@ def estimate(job: Job, *, timed: int = TIMED) -> Estimate:
     )
 
 
-def seconds_of(work: Callable[[], object]) -> float:
+def time_once(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

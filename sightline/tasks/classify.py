@@ -59,7 +59,7 @@ def classify(
     exclude each other, "regression" for numbers that are not probabilities. `start` is the first
     token of an encoder–decoder's decoder; by default the end token (BART).
     """
-    head = check_head(runner, labels)
+    head = require_classifier(runner, labels)
     checked = as_list(texts)
     rows = encode_rows(tokenizer, checked, most=max_row_length(runner.config.last, None))
     if not all(rows):
@@ -82,7 +82,7 @@ def classify(
     ]
 
 
-def check_head(runner: Runner, labels: list[str]) -> Classifier:
+def require_classifier(runner: Runner, labels: list[str]) -> Classifier:
     """The classifier, with a name for each of its labels."""
     head = runner.config.head
     if not isinstance(head, Classifier):

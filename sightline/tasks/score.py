@@ -123,7 +123,7 @@ def parts_of(
     start: int | None = None,
 ) -> Parts:
     """The text as model input; invalid input is refused before anything is computed."""
-    check_model(runner, source)
+    require_next_token_model(runner, source)
     if not text:
         raise InputError(
             "an empty text", expected="some text to score", fix='score("Once upon a time")'
@@ -186,7 +186,7 @@ def target_parts(
     return Parts(before=[start], tokens=tokens, bytes=size(written), source=read)
 
 
-def check_model(runner: Runner, source: str | None) -> None:
+def require_next_token_model(runner: Runner, source: str | None) -> None:
     """Refuse models that do not predict the next token."""
     config = runner.config
     if config.decoder is None:

@@ -86,7 +86,7 @@ def translate(
 ) -> Translation:
     """Translate a text as one sequence. None for `beams` or `length_penalty` means the checkpoint's
     recommendation."""
-    check_model(runner)
+    require_encoder_decoder(runner)
     source = source_ids(runner, tokenizer, text)
     start = start_of(defaults, tokenizer)
     ranked = hypotheses(
@@ -257,7 +257,7 @@ def max_new_tokens(runner: Runner, source_length: int, requested: int | None) ->
     return requested
 
 
-def check_model(runner: Runner) -> None:
+def require_encoder_decoder(runner: Runner) -> None:
     """Only an encoder–decoder with a language head translates."""
     config = runner.config
     if config.encoder is None or config.decoder is None:

@@ -72,7 +72,7 @@ class LowRank(nn.Linear):
         """W becomes W + (α/r) B A; the old W is saved."""
         assert self._base is None
         self._base = self.weight.data
-        self.weight.data = sum_of(
+        self.weight.data = merged_weight(
             self._base, self.lora_a.detach(), self.lora_b.detach(), scale=self.scale
         )
 
@@ -135,14 +135,14 @@ def merged_tensors(transformer: nn.Module, parameters: Mapping[str, Tensor]) -> 
     unchanged."""
     tensors = {name: tensor for name, tensor in parameters.items() if not is_adapter(name)}
     for path, part in adapters(transformer).items():
-        tensors[f"{path}.weight"] = sum_of(
+        tensors[f"{path}.weight"] = merged_weight(
             *(parameters[f"{path}.{name}"] for name in ("weight", "lora_a", "lora_b")),
             scale=part.scale,
         )
     return tensors
 
 
-def sum_of(weight: Tensor, a: Tensor, b: Tensor, *, scale: float) -> Tensor:
+def merged_weight(weight: Tensor, a: Tensor, b: Tensor, *, scale: float) -> Tensor:
     """W + (α/r) B A, in float32."""
     return (weight.float() + scale * (b.float() @ a.float())).to(weight.dtype)
 

@@ -78,7 +78,9 @@ class Objective(nn.Module):
                 self.of_logits(self.logits(h), t)
                 for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)
             ]
-            return sum_of([a for a, _ in parts], hidden), sum_of([b for _, b in parts], hidden)
+            return sum_or_zero([a for a, _ in parts], hidden), sum_or_zero(
+                [b for _, b in parts], hidden
+            )
         parameters = [p for p in self.head_parameters() if p.requires_grad]
         return Chunked.apply(self, rows, hidden, targets, *parameters)  # pyright: ignore[reportReturnType]
 
@@ -155,6 +157,6 @@ class Chunked(torch.autograd.Function):
         )
 
 
-def sum_of(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+def sum_or_zero(parts: Sequence[Tensor], like: Tensor) -> Tensor:
     """A sum of 0 with a gradient of 0, for a batch without targets."""
     return torch.stack(list(parts)).sum() if parts else like.sum() * 0.0

@@ -78,7 +78,9 @@ def test_the_map_has_a_letter_for_each_head(
 
 def test_json_is_what_python_gives(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(said(capsys, folder, TEXT, "--json", "--seed", "3"))
-    assert found == json.loads(json.dumps(heads_of(sl.load(folder), TEXT, seed=3).to_dict()))
+    model = sl.load(folder)
+    assert found.pop("runner") == model.runner.name
+    assert found == json.loads(json.dumps(heads_of(model, TEXT, seed=3).to_dict()))
     assert found["seed"] == 3
 
 
@@ -141,6 +143,8 @@ def test_the_engine_that_generates_runs_the_passes(
     for module in (profile, relations):
         monkeypatch.delattr(module, "trace_of")
     native = json.loads(said(capsys, folder, TEXT, "--relations", "--json"))
+    assert by_torch["runner"] == "torch"
+    assert native["runner"].startswith("native")
     assert [head["role"] for head in native["heads"]] == [
         head["role"] for head in by_torch["heads"]
     ]

@@ -14,7 +14,7 @@ import sightline as sl
 from sightline.cli.commands.run.translate import (
     alignment_lines,
     column_blocks,
-    token_label,
+    column_heading,
     weight_shade,
 )
 from sightline.cli.main import main
@@ -185,7 +185,7 @@ def test_a_source_that_is_too_wide_goes_on_below() -> None:
 
 
 def test_nothing_invisible_in_a_heading() -> None:
-    assert [token_label(token) for token in (" cat", " ", "", "\x1b[31m", "\n")] == [
+    assert [column_heading(token) for token in (" cat", " ", "", "\x1b[31m", "\n")] == [
         "cat",
         "␣",
         "∅",

@@ -218,3 +218,5 @@ def test_errors_say_seen_expected_fix() -> None:
     assert isinstance(error, ValueError)
     assert isinstance(error, sl.SightlineError)
     assert nearest("zzz", ["b", "a"]) == "use one of a, b"
+    assert nearest("gpt", ["gpt3", "gpt2"]) == "did you mean 'gpt2'?"  # as like, so the first
+    assert nearest("gtp3", ["gpt3", "gpt2"]) == "did you mean 'gpt3'?"

@@ -19,7 +19,7 @@ from sightline.text.tokenizer import Tokenizer
 from sightline.training.data import prepare as module
 from sightline.training.data.chunk_encoders import Encoder, character_encoder
 from sightline.training.data.documents import READ
-from sightline.training.data.prepare import Plan, cached, find_damage, prepare, sources
+from sightline.training.data.prepare import Plan, cached, find_prepared_damage, prepare, sources
 
 LETTERS = "abcdefghij \n"
 
@@ -153,7 +153,7 @@ def test_the_datasheet_is_correct(tmp_path: Path, letters: Encoder) -> None:
     opened = Tokenizer.from_folder(tmp_path / "out")
     assert opened is not None
     assert opened.decode(ids(tmp_path / "out", "train.tokens")[:7]) == "abc def"
-    assert find_damage(tmp_path / "out") == ""
+    assert find_prepared_damage(tmp_path / "out") == ""
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_damage_is_found(tmp_path: Path, letters: Encoder, name: str, damage: st
         path.unlink()
     else:
         path.write_bytes(data[:-2] if damage == "truncated" else bytes([data[0] ^ 1]) + data[1:])
-    assert find_damage(tmp_path / "out")
+    assert find_prepared_damage(tmp_path / "out")
 
 
 # --------------------------------------------------------------------------------------- atomicity

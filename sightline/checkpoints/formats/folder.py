@@ -85,7 +85,7 @@ def read_folder(
             folder, "pickle", keys, {}, tokenizer=folder, notes=[*_notes(folder, names, keys), note]
         )
     format, tensors, used = _weights(folder, names, allow_pickle_weights)
-    sums = checksums(folder)
+    sums = manifest_digests(folder)
     if verify:
         _verify(folder, ["config.json", *used], sums)
     return Source(
@@ -255,7 +255,7 @@ def _notes(folder: Path, names: list[str], keys: dict[str, Any]) -> list[str]:
     return notes
 
 
-def checksums(folder: Path) -> dict[str, Any] | None:
+def manifest_digests(folder: Path) -> dict[str, Any] | None:
     """The manifest's digests by file, if there is a manifest of a known version."""
     if not os.path.lexists(folder / MANIFEST):
         return None

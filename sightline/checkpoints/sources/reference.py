@@ -74,26 +74,26 @@ def check_reference(reference: str | Path) -> str:
         )
     if not all(letter.isprintable() or "\udc80" <= letter <= "\udcff" for letter in text):
         raise CheckpointError(
-            f"the model name {shorten(text)} has control characters",
+            f"the model name {short_reference(text)} has control characters",
             expected=EXPECTED,
             fix="remove them",
         )
     if text.startswith("-"):
         raise CheckpointError(
-            f"the model name {shorten(text)} starts like an option",
+            f"the model name {short_reference(text)} starts like an option",
             expected=EXPECTED,
             fix=f"./{text[:100]} if it is a path",
         )
     if "://" in text:
         raise CheckpointError(
-            f"{shorten(text)} is a URL",
+            f"{short_reference(text)} is a URL",
             expected=EXPECTED,
             fix="download it and give the path, or give OWNER/NAME",
         )
     return text
 
 
-def shorten(text: str) -> str:
+def short_reference(text: str) -> str:
     return repr(text if len(text) <= 100 else f"{text[:99]}…")
 
 
@@ -200,11 +200,15 @@ def missing_path_error(text: str) -> CheckpointError:
     path = Path(os.path.expanduser(text))
     parts = [*reversed(path.parents), path]
     first = next((part for part in parts if not os.path.lexists(part)), path)
-    seen = f"no file or folder is called {shorten(text)}"
+    seen = f"no file or folder is called {short_reference(text)}"
     if first != path:
-        seen += f": there is no folder {shorten(str(first))}"
+        seen += f": there is no folder {short_reference(str(first))}"
     near = difflib.get_close_matches(first.name, sibling_names(first), n=1, cutoff=0.7)
-    fix = f"did you mean {shorten(str(first.with_name(near[0])))}?" if near else "check the path"
+    fix = (
+        f"did you mean {short_reference(str(first.with_name(near[0])))}?"
+        if near
+        else "check the path"
+    )
     return CheckpointError(seen, expected=EXPECTED, fix=fix)
 
 
@@ -234,7 +238,7 @@ def unknown_model_error(text: str, *, path: bool) -> CheckpointError:
         return missing_path_error(text)
     if "/" in text:
         return CheckpointError(
-            f"{shorten(text)} is neither a path that exists nor a hub id",
+            f"{short_reference(text)} is neither a path that exists nor a hub id",
             expected=EXPECTED,
             fix="check the spelling",
         )
@@ -245,7 +249,7 @@ def unknown_model_error(text: str, *, path: bool) -> CheckpointError:
             fix=f"{owner}/{text.lower()}, which downloads them",
         )
     return CheckpointError(
-        f"no model is called {shorten(text)}",
+        f"no model is called {short_reference(text)}",
         expected=EXPECTED,
         fix=nearest(text[:100].lower(), CATALOGUE),
     )

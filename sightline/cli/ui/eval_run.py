@@ -19,7 +19,7 @@ from sightline.cli.commands.train.eval import (
     DataOptions,
     Report,
     check_limit,
-    collect,
+    collect_results,
     evaluate_pairs,
     require_tokenizer,
 )
@@ -113,7 +113,7 @@ def evaluate_loss(loaded: Model, task: Task, limit: int | None) -> Report:
     text = isinstance(loaded.config.head, LanguageHead) and loaded.config.encoder is None
     total = sum(batch.rows for batch in batches)
     results = running_totals(loaded, batches, require_tokenizer(loaded) if text else None)
-    last = collect(results, at=lambda partial: (partial[-1].rows, total))[-1]
+    last = collect_results(results, at=lambda partial: (partial[-1].rows, total))[-1]
     loss = last.nats / last.targets
     figures: dict[str, Any] = {"loss": loss, "targets": last.targets}
     lines = [f"loss           {loss:.4f} nats per target, {last.targets:,} targets"]

@@ -64,7 +64,7 @@ def padded_cells(row: tuple[str, ...], widths: list[int]) -> list[str]:
     return [first.ljust(widths[0]), *numbers]
 
 
-def matrix_errors(quality: Quality) -> tuple[dict[str, float], dict[str, dict[int, float]]]:
+def errors_by_place(quality: Quality) -> tuple[dict[str, float], dict[str, dict[int, float]]]:
     """Errors of the matrices outside the layers, by name; and of those inside, by column and layer,
     with the error after each block as the last column."""
     outside = dict[str, float]()
@@ -81,7 +81,7 @@ def matrix_errors(quality: Quality) -> tuple[dict[str, float], dict[str, dict[in
 def error_chart(quality: Quality, *, width: int) -> list[str]:
     """A line per layer, with a bar for each of its matrices and for the residual stream after
     it."""
-    outside, columns = matrix_errors(quality)
+    outside, columns = errors_by_place(quality)
     cell = max(NUMBER + 3, min(NUMBER + LONGEST_BAR, (width - MARGIN) // len(columns)))
     inside = [max(column.values()) for name, column in columns.items() if name != "block"]
     most = max([*outside.values(), *inside])
@@ -123,7 +123,7 @@ def error_figure(title: str, qualities: Sequence[Quality]) -> Any:
     figure: Any = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     for quality in qualities:
-        columns = matrix_errors(quality)[1]
+        columns = errors_by_place(quality)[1]
         blocks = columns.pop("block")
         colour = COLOURS[quality.precision]
         layers = sorted({layer for column in columns.values() for layer in column})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sightline.explain.block.page import BlockPage, count
-from sightline.explain.block.panels import matrices_of, number_text, panels_of
+from sightline.explain.block.panels import number_text, panel_matrices, panels_of
 from sightline.explain.block.steps import Step, Values
 from sightline.explain.lines import size_text, symbol_text
 from sightline.explain.markdown import code, markdown_table
@@ -27,7 +27,9 @@ def block_markdown(page: BlockPage) -> str:
             formula_table(list(part.steps))
             if page.values is None
             else [
-                line for step in part.steps for line in numbered_step(step, page.values[step.name])
+                line
+                for step in part.steps
+                for line in step_with_tables(step, page.values[step.name])
             ][:-1]
         )
     return "\n".join(lines) + "\n"
@@ -53,12 +55,12 @@ def remarks(step: Step) -> str:
     return "; ".join(text for text in (step.says, step.remark) if text)
 
 
-def numbered_step(step: Step, values: Values) -> list[str]:
+def step_with_tables(step: Step, values: Values) -> list[str]:
     """A line with the formula and its shape, then a table per matrix, and a blank line."""
     note = f": {remarks(step)}" if remarks(step) else ""
     signed = panels_of(values)[0].signed
     lines = [f"`{step.formula}` `{symbol_text(step.shape)}` = {size_text(step.shape)}{note}", ""]
-    for title, matrix in matrices_of(values):
+    for title, matrix in panel_matrices(values):
         header = (title, *(str(n) for n in range(1, len(matrix[0]) + 1)))
         rows = [
             (

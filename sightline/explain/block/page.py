@@ -8,8 +8,8 @@ from typing import Any
 
 from sightline.config import ModelConfig, StackConfig
 from sightline.explain.block.small import TOKENS, check_block, small_config
-from sightline.explain.block.steps import Part, Step, Values, axes_of, block_parts
-from sightline.explain.counts import check_lengths
+from sightline.explain.block.steps import Part, Step, Values, block_axes, block_parts
+from sightline.explain.counts import check_sizes
 from sightline.explain.published import published
 from sightline.explain.wording import dimension_legend
 from sightline.record import QUANTITIES
@@ -35,7 +35,7 @@ class BlockPage:
     @property
     def letters(self) -> dict[str, int]:
         """N, d, h, … and their sizes."""
-        axes = axes_of(self.stack, self.tokens)
+        axes = block_axes(self.stack, self.tokens)
         each = (
             axes.tokens,
             axes.width,
@@ -105,7 +105,7 @@ def block_page(config: ModelConfig, *, name: str, time: int | None = None) -> Bl
     check_block(config, name)
     stack = config.last
     tokens = stack.max_positions if time is None else time
-    check_lengths(config, time=tokens, source=None, batch=1)
+    check_sizes(config, time=tokens, source=None, batch=1)
     parts = block_parts(stack, tokens=tokens)
     paper = published(name, config)
     return BlockPage(name, stack, tokens, parts, not_modelled=paper.not_modelled if paper else "")

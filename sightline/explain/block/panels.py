@@ -47,14 +47,14 @@ class Panel:
 
 def panels_of(values: Values) -> list[Panel]:
     """One panel for a vector or a matrix, one per head for a stack of matrices."""
-    matrices = matrices_of(values)
+    matrices = panel_matrices(values)
     numbers = [value for _, matrix in matrices for row in matrix for value in row]
     signed = any(value < 0 and math.isfinite(value) for value in numbers)
     cell = 2 + max(len(number_text(value, signed=signed)) for value in numbers)
     return [Panel(title, matrix, cell, signed) for title, matrix in matrices]
 
 
-def matrices_of(values: Values) -> list[tuple[str, list[list[float]]]]:
+def panel_matrices(values: Values) -> list[tuple[str, list[list[float]]]]:
     """Titles and matrices: a vector is a matrix of one row."""
     if not isinstance(values[0], list):
         return [("", [values])]

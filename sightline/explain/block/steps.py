@@ -78,7 +78,7 @@ class Axes:
         return self.width if joined.size == self.width.size else joined
 
 
-def axes_of(stack: StackConfig, tokens: int) -> Axes:
+def block_axes(stack: StackConfig, tokens: int) -> Axes:
     form = stack.block(0).attention
     heads = Dimension("h", form.heads)
     return Axes(
@@ -94,7 +94,7 @@ def axes_of(stack: StackConfig, tokens: int) -> Axes:
 
 def block_parts(stack: StackConfig, *, tokens: int) -> tuple[Part, ...]:
     """Every step of the block, in the order of the computation."""
-    axes = axes_of(stack, tokens)
+    axes = block_axes(stack, tokens)
     residual = Step("residual", "X", axes.stream, "the residual stream, one row per token")
     norm = norm_steps(stack, axes, "attention")
     feed_norm = norm_steps(stack, axes, "feed_forward")

@@ -14,13 +14,13 @@ from sightline.explain.example import SHADES
 from sightline.explain.lines import size_text, symbol_text
 from sightline.explain.terminal import FUNCTIONS, GAP, INDENT, NARROW, WEIGHTS, flow, pad
 
-LABEL = 6  # columns of the indent and a row's number
+LABEL = 6  # block_columns of the indent and a row's number
 
 
 def render_block(page: BlockPage, *, width: int) -> list[Text]:
     """All lines of the terminal output."""
     width = max(width, NARROW)
-    lines = heading(page, width)
+    lines = page_heading(page, width)
     for number, part in enumerate(page.parts, 1):
         lines += [Text(), Text(f"{number}. {part.title}", "bold")]
         rows = formula_rows if page.values is None else numbered_part
@@ -30,7 +30,7 @@ def render_block(page: BlockPage, *, width: int) -> list[Text]:
     return lines
 
 
-def heading(page: BlockPage, width: int) -> list[Text]:
+def page_heading(page: BlockPage, width: int) -> list[Text]:
     """What the page shows, the sizes, the parameters."""
     what = "one block" if page.seed is None else f"one block with numbers, seed {page.seed}"
     symbols = " ".join(step.symbol for step in page.weights)
@@ -49,7 +49,7 @@ def heading(page: BlockPage, width: int) -> list[Text]:
 
 def formula_rows(page: BlockPage, part: Part, width: int) -> list[Text]:
     """One row per step, in columns that are the same for all parts; remarks below their step."""
-    most, gap = columns([step_cells(step) for step in page.steps], width - len(INDENT))
+    most, gap = block_columns([step_cells(step) for step in page.steps], width - len(INDENT))
     lines: list[Text] = []
     for step in part.steps:
         formula, shape, size, counted = step_cells(step)
@@ -62,7 +62,7 @@ def formula_rows(page: BlockPage, part: Part, width: int) -> list[Text]:
     return lines
 
 
-def columns(rows: list[tuple[str, str, str, str]], width: int) -> tuple[list[int], str]:
+def block_columns(rows: list[tuple[str, str, str, str]], width: int) -> tuple[list[int], str]:
     """Widths of formula, shape, size and parameters and the gap between them; on a narrow screen
     parameters are dropped (0), then sizes."""
     natural = [max(cell_len(row[n]) for row in rows) for n in range(4)]

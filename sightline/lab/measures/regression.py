@@ -168,15 +168,15 @@ def exactness(seed: int, precision: str, *, depth: int) -> dict[str, float]:
         tokens = linear_step(layer, tokens, EXAMPLES)
         with torch.enable_grad():
             weights = gradient_step(weights, x, y, rate)
-        differences[f"layers-{layers}"] = relative_difference(
+        differences[f"layers-{layers}"] = relative_error(
             -tokens[0, EXAMPLES:, DIMENSION:], queries @ weights.T
         )
         if layers == 1:
-            differences["dual"] = relative_difference(dual, queries @ weights.T)
+            differences["dual"] = relative_error(dual, queries @ weights.T)
     return differences
 
 
-def relative_difference(ours: Tensor, theirs: Tensor) -> float:
+def relative_error(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 

@@ -248,7 +248,7 @@ def target_for(
 def embeddings_of(transformer: Transformer, prompt: Prompt) -> Embeddings:
     """The sum of token, position and type embeddings that enters each stack."""
     recorder = Recorder({"embedding"})
-    hidden_states(transformer, prompt, 1, recorder)
+    states_of_copies(transformer, prompt, 1, recorder)
     return {stack: recorder[stack, None, "embedding"][0] for stack in transformer.config.stacks}
 
 
@@ -263,7 +263,7 @@ def outputs_at(
         (stack, None, "embedding"): _constant_edit(x) for stack, x in embeddings.items()
     }
     recorder = Recorder(edits=edits)
-    hidden = hidden_states(transformer, prompt, len(next(iter(embeddings.values()))), recorder)
+    hidden = states_of_copies(transformer, prompt, len(next(iter(embeddings.values()))), recorder)
     recorder.finish()
     head = transformer.config.head
     if isinstance(head, Classifier) and head.pool != "tokens":
@@ -275,7 +275,7 @@ def _constant_edit(x: Tensor) -> Any:
     return lambda _: x
 
 
-def hidden_states(
+def states_of_copies(
     transformer: Transformer, prompt: Prompt, batch: int, recorder: Recorder
 ) -> Float[Tensor, "batch time width"]:
     """The last hidden states of a batch of copies of the text."""

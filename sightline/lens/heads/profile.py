@@ -145,14 +145,14 @@ class HeadMap:
             "heads": [
                 {
                     **asdict(head),
-                    "confidence": json_number(head.confidence),
-                    "sink": json_number(head.sink),
+                    "confidence": rounded_or_none(head.confidence),
+                    "sink": rounded_or_none(head.sink),
                     "scores": {
-                        role: dict(zip(self.texts, map(json_number, row), strict=True))
+                        role: dict(zip(self.texts, map(rounded_or_none, row), strict=True))
                         for role, row in zip(self.roles, head_scores, strict=True)
                     },
                     "confidences": dict(
-                        zip(self.roles, map(json_number, confidences), strict=True)
+                        zip(self.roles, map(rounded_or_none, confidences), strict=True)
                     ),
                 }
                 for head, head_scores, confidences in rows
@@ -160,7 +160,7 @@ class HeadMap:
         }
 
 
-def json_number(value: float) -> float | None:
+def rounded_or_none(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 6)
 
 
@@ -234,7 +234,7 @@ def built_in_text(subject: Subject) -> str | None:
 def trace_text(subject: Subject, text: str | Sequence[int] | Trace) -> Trace:
     """A trace of a text. The length is checked before the pass."""
     if isinstance(text, Trace):
-        return check_complete(subject, text)
+        return require_complete(subject, text)
     if isinstance(text, str) and subject.tokenizer is None:
         raise InputError(
             "a text, for a model without tokenizer",
@@ -262,7 +262,7 @@ def trace_text(subject: Subject, text: str | Sequence[int] | Trace) -> Trace:
     return trace_of(subject, ids, text=text if isinstance(text, str) else "")
 
 
-def check_complete(subject: Subject, trace: Trace) -> Trace:
+def require_complete(subject: Subject, trace: Trace) -> Trace:
     """The trace, if it has every layer and every row and is not too long."""
     check_text_length(max(len(trace.tokens), len(trace.source or ())), MAX_TOKENS)
     if len(trace.rows) != len(trace.tokens) or any(

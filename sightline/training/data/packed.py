@@ -41,7 +41,7 @@ def dtype_for(vocab_size: int) -> str:
 Identity = tuple[int, int, int, int]
 
 
-def identity(path: Path) -> Identity:
+def file_identity(path: Path) -> Identity:
     """Device, inode, size and time: they differ once a file is replaced, truncated or rewritten."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
@@ -60,7 +60,7 @@ class Tokens:
     def open(path: Path, *, dtype: str, vocab_size: int, min_tokens: int = 1) -> Tokens:
         """Open a file; an InputError unless every token is in the vocabulary."""
         try:
-            opened = identity(path)
+            opened = file_identity(path)
         except OSError as error:
             raise InputError(
                 f"{path}: cannot be read ({error.strerror})",
@@ -97,7 +97,7 @@ class Tokens:
         """Read `count` tokens; an InputError if the file has changed since it was opened. This
         bypasses the memory map: a missing page would kill the process with SIGBUS."""
         try:
-            if identity(self.path) != self.identity:
+            if file_identity(self.path) != self.identity:
                 raise InputError(
                     f"{self.path}: changed while it was in use",
                     expected="the original file",

@@ -249,7 +249,7 @@ def _sheet(
 # ------------------------------------------------------------------------------------------ cache
 
 
-def find_damage(folder: Path) -> str:
+def find_prepared_damage(folder: Path) -> str:
     """What is wrong with a prepared folder; "" if it is intact."""
     try:
         digests = read_sheet(folder)["sha256"]
@@ -273,7 +273,7 @@ def cached(plan: Plan, kind: str, make: Callable[[], Encoder], progress: Report 
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(place.parent / f".{key}.lock"):
-            if find_damage(place):
+            if find_prepared_damage(place):
                 for partial in place.parent.glob(f".{key}.*.partial"):
                     shutil.rmtree(partial, ignore_errors=True)
                 with suppress(FileNotFoundError):

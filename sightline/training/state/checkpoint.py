@@ -85,8 +85,8 @@ def save_checkpoint(
         seconds=state.seconds,
         run=run,
         skip=sorted(state.skip),
-        validation=finite_or_none(validation),
-        best=finite_or_none(best),
+        validation=finite_number_or_none(validation),
+        best=finite_number_or_none(best),
     )
     try:
         if not place.parent.is_dir():
@@ -107,7 +107,7 @@ def save_checkpoint(
     return place
 
 
-def finite_or_none(value: float | None) -> float | None:
+def finite_number_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 

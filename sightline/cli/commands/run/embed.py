@@ -116,7 +116,7 @@ def write_vectors(
     if out is not None:
         save_vectors(vectors, out)
     if output.json:
-        write_json(vectors_json(texts, vectors, out, runner=runner), indent=None)
+        write_json(embeddings_json(texts, vectors, out, runner=runner), indent=None)
     elif out is not None:
         write(out)
     else:
@@ -135,7 +135,7 @@ def save_vectors(vectors: Tensor, out: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def vectors_json(texts: list[str], vectors: Tensor, out: Path | None, *, runner: str) -> Any:
+def embeddings_json(texts: list[str], vectors: Tensor, out: Path | None, *, runner: str) -> Any:
     """Each text with its vector, numbers with the nine digits that restore float32 exactly; or the
     file they were written to."""
     if out is not None:

@@ -69,12 +69,12 @@ def translate(
     loaded = running.load(model)
     is_single = input.file is None and text != "-"
     width = Console().width
-    for result in translations(loaded, sentences, beam):
+    for result in translate_lines(loaded, sentences, beam):
         if output.json:
             value = None if result is None else translation_dict(result, loaded.runner.name)
             write_json(value, indent=2 if is_single else None)
         else:
-            show_translation(result, alignment=output.alignment, width=width)
+            print_translation(result, alignment=output.alignment, width=width)
 
 
 def read_sentences(text: str | None, file: Path | None) -> list[str]:
@@ -106,7 +106,7 @@ def check_lengths(loaded: Model, tokenizer: Tokenizer, sentences: list[str]) -> 
             )
 
 
-def translations(
+def translate_lines(
     loaded: Model, sentences: list[str], beam: BeamTranslationOptions
 ) -> Iterator[Translation | None]:
     """One translation after another, None for an empty line of a file. Errors in a file name the
@@ -142,7 +142,7 @@ def translations(
 # ---------------------------------------------------------------------------------------- results
 
 
-def show_translation(result: Translation | None, *, alignment: bool, width: int) -> None:
+def print_translation(result: Translation | None, *, alignment: bool, width: int) -> None:
     """The text, optionally its alignment, and a note if it was cut; an empty line for None."""
     writer = TextWriter()
     writer.write("" if result is None else result.text)
@@ -173,8 +173,8 @@ def translation_dict(result: Translation, runner: str) -> dict[str, object]:
 def alignment_lines(result: Translation, *, width: int) -> Iterator[str]:
     """The alignment as shades, a row per target token; source tokens that do not fit the width
     continue in a block below."""
-    sources = [token_label(token) for token in result.source_tokens]
-    targets = [token_label(token) for token in result.target_tokens]
+    sources = [column_heading(token) for token in result.source_tokens]
+    targets = [column_heading(token) for token in result.target_tokens]
     margin = max(map(cell_len, targets))
     weights = result.alignment.tolist()
     widths = [max(2, cell_len(name)) for name in sources]
@@ -206,7 +206,7 @@ def table_row(name: str, cells: list[str], margin: int, widths: list[int]) -> st
     return " ".join([set_cell_size(name, margin), *padded]).rstrip()
 
 
-def token_label(token: str) -> str:
+def column_heading(token: str) -> str:
     """A token as a heading: without the space before it, and nothing invisible."""
     label = token.strip() or ("␣" if token else "∅")
     return "".join(sign if sign.isprintable() else "�" for sign in label)

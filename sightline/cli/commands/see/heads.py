@@ -98,6 +98,7 @@ def heads(
     """
     from sightline.cli.ui.heads_figure import check_figure_file, save_heads_figure
     from sightline.lens.heads.profile import heads_of
+    from sightline.lens.trace.native import BY_TORCH
 
     if output.out is not None:
         check_figure_file(output.out)
@@ -109,11 +110,13 @@ def heads(
             fix="sightline heads MODEL, for the built-in text",
         )
     loaded = running.load(model)
-    note_torch(loaded)
+    if runs_on_torch(loaded) and loaded.precision is not None:
+        note(BY_TORCH)
     head_map = heads_of(loaded, content, seed=seed or 0)
     links = find_relations(loaded) if relations else None
     if output.json:
-        write_json(heads_dict(head_map, links))
+        runner = "torch" if runs_on_torch(loaded) else loaded.runner.name
+        write_json({**heads_dict(head_map, links), "runner": runner})
     else:
         show_heads(Console(), head_map, links)
     if output.out is not None:
@@ -122,12 +125,9 @@ def heads(
             write("", f"drawn into {output.out}")
 
 
-def note_torch(loaded: Model) -> None:
-    """Of an encoder–decoder, the engine does not show its attention."""
-    from sightline.lens.trace.native import BY_TORCH
-
-    if loaded.precision is not None and loaded.config.encoder is not None:
-        note(BY_TORCH)
+def runs_on_torch(loaded: Model) -> bool:
+    """Whether torch computes the attention: the engine shows a decoder's only."""
+    return loaded.precision is None or loaded.config.encoder is not None
 
 
 def find_relations(loaded: Model) -> Relations:

@@ -168,7 +168,7 @@ def evaluate_text(loaded: Model, tokenizer: Tokenizer, text: str, *, stride: int
     from sightline.tasks.evaluate import perplexity
 
     results = perplexity(loaded.runner, tokenizer, text, stride=stride)
-    last = collect(results, at=lambda partial: (partial[-1].done, partial[-1].total))[-1]
+    last = collect_results(results, at=lambda partial: (partial[-1].done, partial[-1].total))[-1]
     lines = [
         f"loss           {last.loss:.4f} nats per token",
         f"perplexity     {last.perplexity:.4f}",
@@ -204,7 +204,7 @@ def evaluate_pairs(
         max_tokens=beam.max_tokens,
         words=words,
     )
-    samples = collect(results, at=lambda partial: (len(partial), len(rows)))
+    samples = collect_results(results, at=lambda partial: (len(partial), len(rows)))
     scores = quality(samples, tokenize=tokenize)
     lines = list[str]()
     for sample in samples[:SHOWN_SAMPLES]:
@@ -240,14 +240,14 @@ def evaluate_labels(loaded: Model, tokenizer: Tokenizer, rows: Sequence[tuple[st
     from sightline.tasks.evaluate import accuracy
 
     results = accuracy(loaded.runner, tokenizer, rows, labels=loaded.labels)
-    last = collect(results, at=lambda partial: (partial[-1].done, partial[-1].total))[-1]
+    last = collect_results(results, at=lambda partial: (partial[-1].done, partial[-1].total))[-1]
     lines = [f"accuracy       {last.accuracy:.4f}, {last.right} correct"]
     return Report(
         {"accuracy": last.accuracy, "right": last.right}, lines, last.done, last.total, "rows"
     )
 
 
-def collect(
+def collect_results(
     results: Iterator[Result], *, at: Callable[[list[Result]], tuple[int, int]]
 ) -> list[Result]:
     """All results, with a progress bar; after Ctrl-C those measured so far."""
