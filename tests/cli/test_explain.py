@@ -169,7 +169,7 @@ MISTAKES = {
     "explain --json": NOTHING,
     "explian": "no command is called 'explian'. Fix: did you mean 'explain'?",
     "--nope": "no option is called '--nope'. Fix: use one of --help, --install-completion, --version, -h",
-    "explain gpt": "no model is called 'gpt'; expected a published model, a checkpoint, or a .json or .toml file. Fix: did you mean 'gpt3'?",
+    "explain gpt": "no model is called 'gpt'; expected a published model, a checkpoint, or a .json or .toml file. Fix: did you mean 'gpt2'?",
     "explain GPT2-XL": "no model is called 'GPT2-XL'; expected a published model, a checkpoint, or a .json or .toml file. Fix: did you mean 'gpt2-xl'?",
     "explain nowhere.json": "cannot read nowhere.json: No such file or directory. Fix: check the path",
     "explain gpt2 --tim 4": "Unknown option: --tim. Fix: did you mean --time?",
