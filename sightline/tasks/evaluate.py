@@ -1,11 +1,13 @@
-"""Evaluation on data: perplexity of a text, quality of translations, accuracy of labels.
+"""Evaluation on data: perplexity of a text, hidden tokens found again, quality of translations,
+accuracy of labels.
 
     perplexity     of a text, as it is read            running totals; the last is of the whole text
+    masked_scores  of lines, each token hidden once    running totals
     translations   of pairs (source, reference)        one sample after another; `quality` computes
                                                        BLEU and chrF from them
     accuracy       of rows (text, label)               running counts
 
-All three are generators: stopping early leaves the result so far, with its coverage.
+All are generators: stopping early leaves the result so far, with its coverage.
 """
 
 from __future__ import annotations
@@ -15,9 +17,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from sightline.checkpoints.defaults import Defaults
 from sightline.core.runner import Runner
 from sightline.errors import InputError, nearest
+from sightline.tasks.batches import BUDGET, encode_rows, max_row_length
+from sightline.tasks.fill import mask_of
 from sightline.tasks.score import bits_per_byte_of, logprobs_of, parts_of, perplexity_of
 from sightline.tasks.translate import BEAMS, translate
 from sightline.text.streaming import TextStream
@@ -77,6 +85,92 @@ def perplexity(
         nats = nats + sum(logprobs)
         done = done + len(logprobs)
         yield Perplexity(nats, parts.bytes if done == len(rest) else max(0, size), done, len(rest))
+
+
+# --------------------------------------------------------------------------------- masked tokens
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedScore:
+    """Of `done` tokens, each hidden once while the rest of its line is visible: Σ log p, how many
+    are the model's first guess, and how many are among its first five."""
+
+    nats: float
+    right: int
+    among_five: int
+    done: int
+    total: int
+
+    @property
+    def loss(self) -> float:
+        """Nats per hidden token."""
+        return -self.nats / self.done
+
+    @property
+    def pseudo_perplexity(self) -> float:
+        """exp of the mean -log p(token | the rest of its line); Salazar et al. 2020, eq. 3."""
+        return perplexity_of(self.nats, self.done)
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.done
+
+    @property
+    def top_5(self) -> float:
+        return self.among_five / self.done
+
+
+def masked_scores(
+    runner: Runner, tokenizer: Tokenizer, lines: Sequence[str]
+) -> Iterator[MaskedScore]:
+    """Hide every token of every line in turn; the score so far after every batch."""
+    mask = mask_of(runner, tokenizer)
+    stack = runner.config.last
+    before, after = tokenizer.engine.around
+    rows = encode_rows(tokenizer, list(lines), most=max_row_length(stack, stack.max_positions))
+    spans = [(len(before), len(row) - len(after)) for row in rows]
+    total = sum(max(0, end - begin) for begin, end in spans)
+    if not total:
+        raise InputError(
+            "nothing to hide", expected="lines of text", fix="a file with a sentence per line"
+        )
+    score = MaskedScore(0.0, 0, 0, 0, total)
+    for row, (begin, end) in zip(rows, spans, strict=True):
+        step = max(1, BUDGET // len(row))
+        for first in range(begin, end, step):
+            places = range(first, min(first + step, end))
+            logprobs = logprobs_at(runner, row, places, mask)
+            score = with_guesses(score, logprobs, [row[place] for place in places])
+            yield score
+
+
+@torch.inference_mode()
+def logprobs_at(
+    runner: Runner, row: list[int], places: Sequence[int], mask: int
+) -> Float[Tensor, "places vocab_size"]:
+    """log softmax at each place, in a copy of the row where only this place is hidden."""
+    tokens = torch.tensor([row] * len(places), device=runner.device)
+    copies = torch.arange(len(places), device=runner.device)
+    at = torch.tensor(places, device=runner.device)
+    tokens[copies, at] = mask
+    hidden = runner.hidden(tokens)[copies, at]
+    return runner.head(hidden[None])[0].float().log_softmax(-1)
+
+
+def with_guesses(
+    score: MaskedScore, logprobs: Float[Tensor, "places vocab_size"], hidden: Sequence[int]
+) -> MaskedScore:
+    """The score with these hidden tokens added."""
+    wanted = torch.tensor(hidden, device=logprobs.device)[:, None]
+    ours = logprobs.gather(1, wanted)
+    rank = (logprobs > ours).sum(1)
+    return MaskedScore(
+        nats=score.nats + float(ours.double().sum()),
+        right=score.right + int((rank < 1).sum()),
+        among_five=score.among_five + int((rank < 5).sum()),
+        done=score.done + len(hidden),
+        total=score.total,
+    )
 
 
 # ----------------------------------------------------------------------------------- translations

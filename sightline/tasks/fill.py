@@ -55,7 +55,8 @@ class Gaps:
 def fill(runner: Runner, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filling]:
     """A filling per mask, in the order of the text. Each is predicted with the other masks in
     place."""
-    mask = check(runner, tokenizer, top_k)
+    mask = mask_of(runner, tokenizer)
+    check_top_k(runner, top_k)
     gaps = split_at_masks(text, tokenizer.token(mask))
     absorbs_left, absorbs_right = absorbs_space(tokenizer, mask)
     trimmed = Gaps(trim(gaps.parts, left=absorbs_left, right=absorbs_right), gaps.spans)
@@ -68,7 +69,7 @@ def fill(runner: Runner, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> 
     ]
 
 
-def check(runner: Runner, tokenizer: Tokenizer, top_k: int) -> int:
+def mask_of(runner: Runner, tokenizer: Tokenizer) -> int:
     """The mask's id; refuses a model or tokenizer that cannot fill masks."""
     if not isinstance(runner.config.head, MaskedHead):
         raise refusal(
@@ -82,12 +83,15 @@ def check(runner: Runner, tokenizer: Tokenizer, top_k: int) -> int:
             expected="one that has it",
             fix="add mask_token to tokenizer_config.json",
         )
+    return tokenizer.mask
+
+
+def check_top_k(runner: Runner, top_k: int) -> None:
     size = runner.config.last.embedding.vocab_size
     if not 1 <= top_k <= size:
         raise InputError(
             f"top_k is {top_k}", expected=f"1 to {size}, the size of the vocabulary", fix="top_k=5"
         )
-    return tokenizer.mask
 
 
 def split_at_masks(text: str, mask: str) -> Gaps:

@@ -139,6 +139,29 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, *, after: 
     monkeypatch.setattr(where, name, counted)
 
 
+def test_hidden_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = written(tmp_path, "lines.txt", "I drink a cup of tea.\n\nHe is taller than me.\nNo.\n")
+    assert main(["eval", "bert-tiny", data, "--limit", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "right",
+        "among",
+        "loss",
+        "perplexity",
+        "measured",
+    ]
+    assert main(["eval", "bert-tiny", data, "--limit", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 0 < found["accuracy"] < found["top_5"] <= 1
+    assert found["total"] == found["done"] == 13
+    assert (
+        lines[0]
+        == f"right          {found['accuracy']:.4f}, {round(found['accuracy'] * 13)} tokens"
+    )
+    assert main(["eval", "bert-tiny", written(tmp_path, "none.txt", "\n\n")]) == 2
+    assert "nothing to hide" in capsys.readouterr().err
+
+
 def test_ctrl_c_reports_what_was_translated(
     translator: Path,
     tmp_path: Path,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import math
+import random
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ import torch
 import sightline as sl
 from sightline.checkpoints.defaults import Defaults
 from sightline.errors import InputError
+from sightline.tasks import evaluate
 from sightline.tasks import score as scoring
 from sightline.tasks.evaluate import (
     accuracy,
@@ -21,6 +25,7 @@ from sightline.tasks.evaluate import (
     chrf,
     corpus_bleu,
     known_label,
+    masked_scores,
     perplexity,
     quality,
     translations,
@@ -29,6 +34,7 @@ from sightline.tasks.score import score
 from sightline.tasks.translate import translate
 from tests.support.letter_tokenizer import tokenizer
 from tests.support.tiny import make
+from tests.tasks.tiny_folders import bert, roberta
 
 FOUND = ["the cat sat on a mat", "it rains", "猫がマットに座った", "hello, world"]
 WANTED = ["the cat sat on the mat .", "it is raining", "猫がマットの上に座った", "Hello, world!"]
@@ -119,6 +125,46 @@ def test_perplexity_grows_into_the_score(
         assert part.bytes == len(TEXT[:begun].encode()) - (0 if before else 1), (
             "the bytes of what was scored so far"
         )
+
+
+LINES = ["the cat sat on the mat", "cat"] + [
+    "".join(random.Random(n).sample([chr(code) for code in range(33, 127)], 30)) for n in range(12)
+]
+
+
+@pytest.mark.parametrize("kind", ["BertForMaskedLM", "RobertaForMaskedLM"])
+def test_hidden_tokens_are_counted_as_transformers_would(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One forward pass of the reference per token, without batches."""
+    theirs, encode = (bert if kind.startswith("Bert") else roberta)(tmp_path, kind)
+    nats, right, five, done = 0.0, 0, 0, 0
+    for line in LINES:
+        ids = encode(line)["input_ids"]
+        for place in range(1, len(ids) - 1):
+            hidden = [*ids[:place], encode.mask_token_id, *ids[place + 1 :]]
+            with torch.no_grad():
+                logprobs = theirs(torch.tensor([hidden])).logits[0, place].log_softmax(-1)
+            best = logprobs.topk(5).indices.tolist()
+            nats = nats + float(logprobs[ids[place]])
+            right = right + (best[0] == ids[place])
+            five = five + (ids[place] in best)
+            done = done + 1
+    assert 0 < five < done, "so that the test can fail"
+    model = sl.load(tmp_path)
+    monkeypatch.setattr(evaluate, "BUDGET", 100)  # several batches per line
+    running = list(masked_scores(model.runner, model.tokenizer, LINES))
+    last = running[-1]
+    assert [part.done for part in running] == sorted({part.done for part in running})
+    assert len(running) > len(LINES)
+    assert (last.right, last.among_five, last.done, last.total) == (right, five, done, done)
+    assert last.nats == pytest.approx(nats, rel=1e-5)
+    assert last.pseudo_perplexity == pytest.approx(math.exp(-nats / done), rel=1e-5)
+
+
+def test_only_masked_models_find_hidden_tokens() -> None:
+    with pytest.raises(InputError, match="a model of masked tokens"):
+        list(masked_scores(make(sl.gpt(**SIZE)), tokenizer(), LINES))
 
 
 def test_translations_are_translated_and_compared() -> None:

@@ -19,6 +19,7 @@ from sightline.cli.ui.options.text import OutputOptions
 from sightline.cli.ui.options.values import Count, ModelName, Stride
 from sightline.cli.ui.output import finite_or_none, progress_bar, write, write_json
 from sightline.cli.ui.runs import is_run
+from sightline.config import MaskedHead
 from sightline.errors import InputError
 from sightline.escapes import escape_line
 from sightline.text.rows import csv_rows, jsonl_rows
@@ -93,13 +94,15 @@ def eval(
 ) -> None:
     """Evaluate a model: perplexity on a text file, BLEU and chrF on pairs, accuracy on labels.
 
+    A masked model is asked for every token of every line in turn, hidden while the rest is visible.
+
     Without data, a run of `sightline train` is evaluated on all of its held-out data.
 
     Parameters
     ----------
     data
-        A text file (perplexity); a .tsv of source and target (BLEU, chrF); a .csv or .jsonl with
-        the columns text and label (accuracy), or source and target.
+        A text file (perplexity, or hidden tokens); a .tsv of source and target (BLEU, chrF); a .csv
+        or .jsonl with the columns text and label (accuracy), or source and target.
     output.json
         Write JSON: the figures, done, total, complete.
     """
@@ -117,7 +120,9 @@ def eval(
         bleu_with(tokenize)
     loaded = running.load(model)
     tokenizer = require_tokenizer(loaded)
-    if evaluation.kind == "text":
+    if evaluation.kind == "text" and isinstance(loaded.config.head, MaskedHead):
+        report = evaluate_masked(loaded, tokenizer, evaluation.text)
+    elif evaluation.kind == "text":
         report = evaluate_text(loaded, tokenizer, evaluation.text, stride=options.stride)
     elif evaluation.kind == "pairs":
         report = evaluate_pairs(
@@ -181,6 +186,27 @@ def evaluate_text(loaded: Model, tokenizer: Tokenizer, text: str, *, stride: int
         "bytes": last.bytes,
     }
     return Report(figures, lines, last.done, last.total, "tokens")
+
+
+def evaluate_masked(loaded: Model, tokenizer: Tokenizer, text: str) -> Report:
+    """How well hidden tokens are found again: every token of every line is hidden once."""
+    from sightline.tasks.evaluate import masked_scores
+
+    results = masked_scores(loaded.runner, tokenizer, [line for line in split_lines(text) if line])
+    last = collect_results(results, at=lambda partial: (partial[-1].done, partial[-1].total))[-1]
+    lines = [
+        f"right          {last.accuracy:.4f}, {last.right} tokens",
+        f"among five     {last.top_5:.4f}, {last.among_five} tokens",
+        f"loss           {last.loss:.4f} nats per hidden token",
+        f"perplexity     {last.pseudo_perplexity:.4f} (pseudo-perplexity)",
+    ]
+    figures = {
+        "accuracy": last.accuracy,
+        "top_5": last.top_5,
+        "loss": last.loss,
+        "pseudo_perplexity": last.pseudo_perplexity,
+    }
+    return Report(figures, lines, last.done, last.total, "tokens, each hidden once")
 
 
 def evaluate_pairs(
