@@ -290,8 +290,8 @@ ENTRIES = (
             "bert-tiny",
             (
                 "README.md",
-                2_050,
-                "d3ff74959258ffdf9cf93f2f9b3eb6fc90bf7a534f4328e9819c9635855a1eb1",
+                2174,
+                "c3b8c85fcbc50f0ff5e181979e1faa3318f2b2d420cfcef372a0967f2c619414",
             ),
             (
                 "config.json",
