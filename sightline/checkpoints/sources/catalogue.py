@@ -290,7 +290,7 @@ ENTRIES = (
             "bert-tiny",
             (
                 "README.md",
-                2174,
+                2_174,
                 "c3b8c85fcbc50f0ff5e181979e1faa3318f2b2d420cfcef372a0967f2c619414",
             ),
             (
